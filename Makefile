@@ -1,0 +1,63 @@
+# Everything a developer runs. `make` alone prints the targets.
+#
+#   PYTHON=python3.12 VENV=.venv312   another interpreter, in an environment of its own
+#   SEED=7                            another seed, for the targets that draw at random
+#   WORKERS=4                         how many processes the tests share
+
+PYTHON  ?= python3
+VENV    ?= .venv
+WORKERS ?= 2
+SEED    ?=
+
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+# These tests alone must take every branch of pliant.core; the simulator's tests must not be needed for that.
+CORE_TESTS := $(wildcard tests/unit tests/property)
+# Without SEED the property tests draw the same examples every time; with it, others.
+PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
+
+.DEFAULT_GOAL := help
+.PHONY: help install test check format mutants bench-core sim docs clean
+
+help:  ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+install: $(STAMP)  ## Make .venv with everything a developer needs
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test: $(STAMP)  ## Run every test, with pliant.core held to full branch coverage
+	$(PYTEST) -n $(WORKERS) --cov --cov-report=term $(CORE_TESTS)
+	$(PYTEST) -n $(WORKERS) $(CORE_TESTS:%=--ignore=%)
+
+check: $(STAMP)  ## Lint, format, types, layers and tidiness
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy $(wildcard src tests bench)
+	$(BIN)/lint-imports --no-logo
+	$(PYTEST) tests/tidy tests/docs
+
+format: $(STAMP)  ## Rewrite the code in the house format
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+mutants: $(STAMP)  ## Plant bugs in the code and show that each is caught
+	cd tests && $(abspath $(BIN))/python -m mutants --seed $(or $(SEED),0)
+
+bench-core: $(STAMP)  ## Measure what the decision code costs
+	$(BIN)/python bench/core.py $(if $(SEED),--seed $(SEED))
+
+sim: $(STAMP)  ## Run 2000 simulated fault schedules; with SEED=, that one
+	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
+
+docs: $(STAMP)  ## Test the documentation
+	$(PYTEST) tests/docs
+
+clean:  ## Remove the environment, the caches and the results
+	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,85 @@
+"""The `pliant` command: a group that knows its commands by name and imports one only when it is run."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NoReturn
+
+import click
+
+from pliant import __version__
+from pliant.errors import PliantError
+
+
+@dataclass(frozen=True, slots=True)
+class LazyCommand:
+    """Where a command lives, and what the list of commands says about it before it is imported."""
+
+    target: str  # "package.module:attribute"
+    short_help: str
+
+    def load(self) -> click.Command:
+        module_name, _, attribute = self.target.partition(":")
+        command = getattr(importlib.import_module(module_name), attribute)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{self.target} is a {type(command).__name__}, not a click command")
+        return command
+
+
+COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
+    {
+        "sim": LazyCommand("pliant.cli.sim:sim", "Run the decision code through simulated faults."),
+    }
+)
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands stay unimported until one of them is called."""
+
+    def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.lazy})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = self.lazy.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        try:
+            return entry.load()
+        except ModuleNotFoundError as missing:
+            raise click.ClickException(f"`pliant {cmd_name}` cannot start: {missing}") from missing
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = [(name, self._short_help(ctx, name)) for name in self.list_commands(ctx)]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
+    def _short_help(self, ctx: click.Context, name: str) -> str:
+        entry = self.lazy.get(name)
+        if entry is not None:
+            return entry.short_help
+        command = super().get_command(ctx, name)
+        return "" if command is None else command.get_short_help_str()
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pliant")
+def cli() -> None:
+    """Elastic distributed training: workers come and go, training goes on."""
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """Run one command and end the process with its exit status."""
+    try:
+        cli.main(args=None if argv is None else list(argv), prog_name="pliant")
+    except PliantError as error:
+        click.echo(f"pliant: {error.why}", err=True)
+        sys.exit(error.exit_code)

@@ -1,0 +1,15 @@
+"""What every test shares: how Hypothesis draws its examples.
+
+By default the examples are the same every time, so that `make test` passes or fails for a reason in the code.
+`make test SEED=7` draws others. There is no deadline for one example: the machines we run on are shared.
+"""
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.register_profile(
+    "explore", deadline=None, max_examples=500, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("fixed")
