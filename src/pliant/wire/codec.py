@@ -1,0 +1,295 @@
+"""Typed JSON for the frozen dataclasses of `pliant.core`, which may not know that JSON exists.
+
+Two kinds of things are encoded.
+
+  A **message**, one of a family (all events, all commands), says which one it is in its first key:
+      {"type":"MemberGone","at":12.5,"member":"m3","how":"left","why":"drained"}
+  A **state**, one value of a type known beforehand, says how it was written:
+      {"v":1,"type":"Job","name":"demo",...}
+
+**Canonical.** Equal values give equal bytes, in every process: fields in the order of the class, the keys of
+dicts and the elements of frozensets sorted, no spaces, defaults written out. A whole number in a field for
+floats is written as a float, because mypy lets `5` stand for `5.0` and a replayed state must be equal byte
+for byte. The one exception is 0.0 and -0.0, which are equal and stay apart.
+
+**Read back.** msgspec writes what a value is, not what its field was declared to be: NaN as null, a bool
+where an int belongs. Found in a log later, that would be an event nobody can read. So everything is read
+back before it is handed out, and BadInput is raised if it is not the same any more; reading costs no more
+than looking.
+
+**Strict.** Decoding raises BadInput, with the place and the reason, for anything but one value: wrong types,
+unknown fields (a misspelt option must not silently mean its default), a key or an element given twice (two
+readers could each believe another one), NaN and infinity, in a message integers of more than 20 digits (a
+digest has 64 bits; longer ones would overflow where somebody calculates), text that is not UTF-8, nesting
+without end. Spaces and the order of keys are free, and fields with a default may be left out, so that a
+person can write a message by hand. How long the bytes may be is the transport's to limit.
+
+**Change.** A later version may add a field with a default, or a class. It may not give an old name another
+meaning: an incompatible event gets a new name. An incompatible state gets the next `STATE_VERSION`, and the
+code that reads the one before.
+
+The types a field may have: bool, int, float, str, NewTypes of those, enums with string values, None,
+literals, tuples, frozensets of what can be sorted, dicts with string keys, dataclasses of such fields, and
+unions of these with at most one dataclass. Anything else is a TypeError when the codec is made, not when the
+first message comes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from pliant.errors import BadInput
+
+__all__ = ["STATE_VERSION", "Codec", "decode_state", "encode_state"]
+
+STATE_VERSION = 1
+_INT_DIGITS_MAX = 20
+
+T = TypeVar("T")
+
+_encode: Callable[[object], bytes] = msgspec.json.Encoder(order="deterministic").encode
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)  # what msgspec raises for bytes it refuses
+
+
+class Codec(Generic[T]):
+    """Encodes and decodes a family of dataclasses; make it once, when the program starts.
+
+    `Codec[Event](get_args(Event))` for a union. A class's name is its tag for ever: renaming it is a change
+    of the format.
+    """
+
+    __slots__ = ("_by_class", "_by_tag")
+
+    def __init__(self, types: Sequence[type[T]]) -> None:
+        self._by_class: dict[type, _Shape[Any]] = {}
+        self._by_tag: dict[bytes, _Shape[Any]] = {}
+        for cls in types:
+            shape = _Shape(cls, {"type": cls.__name__})
+            if shape.tag in self._by_tag:
+                raise TypeError(f"Two classes named {cls.__name__} in one family; the name is the tag.")
+            self._by_class[cls] = self._by_tag[shape.tag] = shape
+
+    def encode(self, message: T) -> bytes:
+        """Call with one of the family; BadInput if it holds a value that JSON cannot carry unchanged."""
+        shape = self._by_class.get(type(message))
+        if shape is None:
+            raise TypeError(f"{type(message).__name__} is not one of {self._known()}.")
+        data = shape.encode(message)
+        _refuse_long_integers(data)
+        return data
+
+    def decode(self, data: bytes) -> T:
+        """Call with bytes from anywhere; BadInput if they are not exactly one message of the family."""
+        shape = None
+        if data.startswith(b'{"type":"'):  # as we write it; a tag found here is checked again by `decode`
+            shape = self._by_tag.get(data[9 : data.find(b'"', 9)])
+        if shape is None:
+            tag = _head(data, _MessageHead).type
+            shape = self._by_tag.get(tag.encode("utf-8", "replace"))
+            if shape is None:
+                raise BadInput(f"The type {_short(tag)} is not one of {self._known()}.")
+        decoded: T = shape.decode(data)
+        _refuse_long_integers(data)
+        return decoded
+
+    def _known(self) -> str:
+        return ", ".join(sorted(cls.__name__ for cls in self._by_class)) or "none"
+
+
+def encode_state(state: object) -> bytes:
+    """Call to keep one whole value, such as a job's record."""
+    return _state_shape(type(state)).encode(state)
+
+
+def decode_state(data: bytes, cls: type[T]) -> T:
+    """Call to get it back. BadInput if it is damaged, of another type, or of a version we cannot read."""
+    shape = _state_shape(cls)
+    if not data.startswith(shape.prefix):
+        head = _head(data, _StateHead)
+        if head.v != STATE_VERSION:
+            raise BadInput(
+                f"This state is in version {head.v} of its format; we read version {STATE_VERSION}."
+            )
+        if head.type != cls.__name__:
+            raise BadInput(f"This is the state of a {_short(head.type)}, not of a {cls.__name__}.")
+    decoded: T = shape.decode(data)
+    return decoded
+
+
+class _Shape(Generic[T]):
+    """How values of one class are written and read, with some constant keys in front."""
+
+    __slots__ = ("_decode", "cls", "prefix", "tag")
+
+    def __init__(self, cls: type[T], front: dict[str, object]) -> None:
+        if not dataclasses.is_dataclass(cls):
+            raise TypeError(f"{cls!r} is not a dataclass.")
+        _require_plain(inspect.type_info(cls), cls.__name__, set())
+        fields = {field.name for field in dataclasses.fields(cls)}
+        if taken := fields & front.keys():
+            raise TypeError(f"{cls.__name__} has a field {min(taken)!r}, which the format needs for itself.")
+        self.cls = cls
+        self.tag = cls.__name__.encode()
+        # A value's own JSON, less its opening brace, is put behind this: quicker than building one dict more.
+        self.prefix = msgspec.json.encode(front)[:-1] + (b"," if fields else b"")
+        self._decode: Callable[[bytes], T] = msgspec.json.Decoder(cls).decode
+
+    def encode(self, value: T) -> bytes:
+        try:
+            back = self._decode(_encode(value))
+            if back == value:
+                return self.prefix + _encode(back)[1:]  # `back`, not `value`: its floats are floats
+        except (*_UNREADABLE, TypeError) as error:
+            raise BadInput(
+                f"This {self.cls.__name__} has no form in JSON that reads back: {error}"
+            ) from error
+        raise BadInput(f"This {self.cls.__name__} would not read back the same from JSON; is a number NaN?")
+
+    def decode(self, data: bytes) -> T:
+        try:
+            value = self._decode(data)
+            canonical = self.prefix + _encode(value)[1:]
+        except _UNREADABLE as error:
+            raise BadInput(f"This is not a {self.cls.__name__}: {error}") from error
+        # What we wrote ourselves is canonical, so being strict with the rest costs it one comparison.
+        if data != canonical:
+            _refuse_surplus(data, canonical)
+        return value
+
+
+_states: dict[type, _Shape[Any]] = {}  # made when first needed; depends on nothing but the class
+
+
+def _state_shape(cls: type) -> _Shape[Any]:
+    shape = _states.get(cls)
+    if shape is None:
+        shape = _states[cls] = _Shape(cls, {"v": STATE_VERSION, "type": cls.__name__})
+    return shape
+
+
+# ------------------------------------------------------------------------------------------ strict with bytes
+
+
+class _MessageHead(msgspec.Struct):
+    type: str
+
+
+class _StateHead(msgspec.Struct):
+    v: int
+    type: str
+
+
+H = TypeVar("H", bound=msgspec.Struct)
+
+
+def _head(data: bytes, cls: type[H]) -> H:
+    try:
+        return msgspec.json.decode(data, type=cls)
+    except _UNREADABLE as error:
+        raise BadInput(f"This is no message of ours: {error}") from error
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "...")
+
+
+def _refuse_surplus(data: bytes, canonical: bytes) -> None:
+    """Raise if `data` says anything that its decoded value, written as `canonical`, does not."""
+    try:
+        given = json.loads(data.decode(), object_pairs_hook=_without_duplicates)
+        _compare(given, json.loads(canonical), "$")
+    except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a number of absurd length
+        raise BadInput(f"This is no message of ours: {error}") from error
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for key, value in pairs:
+        if key in found:
+            raise BadInput(f"The key {_short(key)} is given twice.")
+        found[key] = value
+    return found
+
+
+def _compare(given: object, kept: object, path: str) -> None:
+    if isinstance(given, dict) and isinstance(kept, dict):
+        for key, value in given.items():
+            if key not in kept:
+                raise BadInput(f"There is no field {_short(key)} at {path}.")
+            _compare(value, kept[key], f"{path}.{key[:40]}")
+    elif isinstance(given, list) and isinstance(kept, list):
+        if len(given) != len(kept):  # only a set can shrink
+            raise BadInput(f"An element is given twice at {path}.")
+        for i, (one, other) in enumerate(zip(given, kept, strict=True)):
+            _compare(one, other, f"{path}[{i}]")
+
+
+_DIGITS = bytes(ord("0") if byte in b"0123456789" else byte for byte in range(256))
+_LONG = b"0" * (_INT_DIGITS_MAX + 1)
+
+
+def _refuse_long_integers(data: bytes) -> None:
+    """Call with JSON that has been decoded already."""
+    if _LONG in data.translate(_DIGITS):  # rare; it may also be in a string, or a fraction
+        json.loads(data, parse_int=_short_integer)
+
+
+def _short_integer(digits: str) -> int:
+    if len(digits.lstrip("-")) > _INT_DIGITS_MAX:
+        raise BadInput(f"The integer {_short(digits)} has more than {_INT_DIGITS_MAX} digits.")
+    return int(digits)
+
+
+# ------------------------------------------------------------------------------------------ strict with types
+
+
+def _require_plain(info: inspect.Type, where: str, seen: set[type]) -> None:
+    """TypeError unless values of that type have one form in JSON, and one only."""
+    match info:
+        case inspect.IntType() | inspect.FloatType() | inspect.StrType() | inspect.BoolType():
+            pass
+        case inspect.NoneType() | inspect.LiteralType():
+            pass
+        case inspect.EnumType(cls=cls):
+            if not all(isinstance(each.value, str) for each in cls):
+                raise TypeError(f"{where} is an enum whose values are not all strings.")
+        case inspect.VarTupleType(item_type=item):
+            _require_plain(item, where, seen)
+        case inspect.FrozenSetType(item_type=item):
+            _require_order(item, where)
+            _require_plain(item, where, seen)
+        case inspect.DictType(key_type=inspect.StrType() | inspect.EnumType() as key, value_type=item):
+            _require_order(key, where)
+            _require_plain(item, where, seen)
+        case inspect.TupleType(item_types=items) | inspect.UnionType(types=items):
+            for item in items:
+                _require_plain(item, where, seen)
+        case inspect.DataclassType(cls=cls, fields=fields):
+            if cls not in seen:
+                seen.add(cls)
+                for field in fields:
+                    _require_plain(field.type, f"{cls.__name__}.{field.name}", seen)
+        case _:
+            raise TypeError(f"{where} has a type that has no place in a message: {type(info).__name__}.")
+
+
+def _require_order(info: inspect.Type, where: str) -> None:
+    """Without an order among its elements every process would write a set in its own."""
+    match info:
+        case inspect.IntType() | inspect.FloatType() | inspect.StrType():
+            pass
+        case inspect.EnumType(cls=cls) if issubclass(cls, str):
+            pass
+        case inspect.TupleType(item_types=items):
+            for item in items:
+                _require_order(item, where)
+        case inspect.DataclassType(cls=cls) if any("__lt__" in vars(base) for base in cls.__mro__[:-1]):
+            pass
+        case _:
+            raise TypeError(f"{where} has elements or keys without an order (an enum must be a StrEnum).")
