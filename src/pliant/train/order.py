@@ -1,0 +1,105 @@
+"""The canonical order for arrays: the function of `pliant.core.cursor`, without a Python loop per sample.
+
+Use it where many samples are needed at once: a loader that fills a step, an audit of a long job. It needs
+numpy (the `train` extra). The construction is described in the core; tests hold the two to the same values.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pliant.core.cursor import MASK_64, MIX_1, MIX_2, Order, keys, sides
+from pliant.core.grid import Grid
+from pliant.core.ledger import packed_digest
+from pliant.errors import BadInput
+
+Samples: TypeAlias = npt.NDArray[np.int64]
+_Words: TypeAlias = npt.NDArray[np.uint64]
+
+# Large enough to make little of the cost of a numpy call, small enough for the buffers to stay in a cache.
+BLOCK = 2**14
+
+_MIX_1 = np.uint64(MIX_1)
+_MIX_2 = np.uint64(MIX_2)
+_HALF = np.uint64(32)
+
+
+def take(order: Order, epoch: int, positions: range) -> Samples:
+    """Give the samples at these positions of this epoch's order, as `order.take` does, in an array.
+
+    Call it once for all slots of a step rather than slot by slot: a call has a fixed cost, and dividing it
+    among thousands of samples is what makes it quick.
+    """
+    order.check(epoch, positions)
+    samples = np.empty(len(positions), dtype=np.int64)
+    for start in range(0, len(positions), BLOCK):
+        part = positions[start : start + BLOCK]
+        block = np.arange(part.start, part.stop, part.step, dtype=np.int64).astype(np.uint64)
+        samples[start : start + BLOCK] = _shuffle(order, epoch, block)
+    return samples
+
+
+def expected_digest(grid: Grid, order: Order, step: int) -> int:
+    """Say what `pliant.core.ledger.expected_digest` says, quickly for large batches. Pass it to an audit."""
+    if grid.samples != order.samples:
+        raise BadInput(
+            f"the grid has {grid.samples} samples and the order {order.samples}: make both from the same data"
+        )
+    cursor = grid.cursor(step)
+    begin = cursor.position
+    samples = take(order, cursor.epoch, range(begin, begin + grid.size(step)))
+    total = 0
+    for slot in grid.filled(step):
+        positions = grid.slot(step, slot)
+        total += slot_digest(step, slot, samples[positions.start - begin : positions.stop - begin])
+    return total & MASK_64
+
+
+def slot_digest(step: int, slot: int, samples: Samples) -> int:
+    """Digest the samples really read for a slot, as `pliant.core.ledger.slot_digest` does, from an array."""
+    return packed_digest(step, slot, samples.astype("<u8").tobytes())
+
+
+def _shuffle(order: Order, epoch: int, positions: _Words) -> _Words:
+    """Run the positions through the passes, and those that are no samples again until they are."""
+    _passes(order, epoch, positions)
+    beyond = np.flatnonzero(positions >= order.samples)
+    while beyond.size:
+        again = positions[beyond]
+        _passes(order, epoch, again)
+        positions[beyond] = again
+        beyond = beyond[again >= order.samples]
+    return positions
+
+
+def _passes(order: Order, epoch: int, positions: _Words) -> None:
+    """Run all passes over the positions, in place. All values fit into 64 bits because both sides fit into
+    32.
+    """
+    a, b = map(np.uint64, sides(order.samples))
+    x, y = np.divmod(positions, b)
+    z, w = np.empty_like(x), np.empty_like(x)
+    for key_x, key_y in keys(order.seed, epoch, order.samples):
+        _turn(x, y, a, np.uint64(key_x), z, w)
+        _turn(y, x, b, np.uint64(key_y), z, w)
+    np.multiply(x, b, out=positions)
+    np.add(positions, y, out=positions)
+
+
+def _turn(moved: _Words, by: _Words, side: np.uint64, key: np.uint64, z: _Words, w: _Words) -> None:
+    """Do one pass: add F(by) to one coordinate, modulo its side. z and w are scratch space."""
+    np.bitwise_xor(by, key, out=z)
+    np.multiply(z, _MIX_1, out=z)
+    np.right_shift(z, _HALF, out=w)
+    np.bitwise_xor(z, w, out=z)
+    np.multiply(z, _MIX_2, out=z)
+    np.right_shift(z, _HALF, out=z)
+    np.multiply(z, side, out=z)
+    np.right_shift(z, _HALF, out=z)
+    np.add(moved, z, out=moved)
+    # Below the side the difference wraps to a huge number, so the smaller of the two is the remainder.
+    np.subtract(moved, side, out=z)
+    np.minimum(moved, z, out=moved)
