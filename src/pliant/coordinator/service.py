@@ -1,0 +1,425 @@
+"""The inbox and the pump: what turns commands into durable decisions.
+
+`submit` queues; `pump(now)` takes everything queued, decides, writes the store once, and only then gives the answers.
+It is synchronous and does no I/O but the store's, so a server calls it from its loop and the simulator from its own.
+Safety comes from the compare-and-swap of each write alone: two coordinators may pump at once and one of them loses
+the race, reads again and decides again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_args
+
+from pliant.core import messages as m
+from pliant.core.evolve import evolve
+from pliant.core.invariants import complaints
+from pliant.core.job import decide, needs_settling, settled
+from pliant.core.leases import Leases
+from pliant.core.messages import Command, Event, Rejection
+from pliant.core.model import AgentId, Job, JobState, MemberId, View, view
+from pliant.errors import PliantError, StoreError, StoreTimeout
+from pliant.stores.base import Hold, Store, Write, Written
+from pliant.wire.codec import Codec, decode_state, encode_state
+
+EVENTS: Codec[Event] = Codec(get_args(Event))
+
+LEASE_TTL_S = 10.0
+SUSPICION_S = 0.5  # a closed watch that does not come back within this ends the generation (rule 19)
+HOLD_TTL_S = 3.0
+PAUSE_S = 1.0  # a longer gap between two pumps is the coordinator's own sleep, and costs nobody a lease
+INBOX_MAX = 65536
+TRIES = 4  # lost races in one pump before the commands are sent back
+TAIL_MAX = 256  # events after the newest record, before a progress report brings a record along
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """A member is alive."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class RenewAgent:
+    """An agent is alive."""
+
+    agent: AgentId
+
+
+@dataclass(frozen=True, slots=True)
+class WatchClosed:
+    """A member's watch ended without goodbye: a suspicion, no more."""
+
+    member: MemberId
+
+
+Request = Command | Renew | RenewAgent | WatchClosed
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Done and durable, or nothing to do. `view` is what the member that asked should know now."""
+
+    revision: int
+    view: View | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """Nothing was decided. Ask again, or ask somebody else."""
+
+    why: str
+
+
+Answer = Accepted | Rejection | Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to one request. `ticket` is whatever came with it.
+
+    `revision` is what the answer rests on: who knows a newer one must not take a refusal at its word.
+    """
+
+    ticket: object
+    job: str
+    request: Request
+    answer: Answer
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Pumped:
+    """What a pump did: the replies, and for whoever watches, the jobs that changed; `moved` had more than progress."""
+
+    replies: tuple[Reply, ...]
+    changed: tuple[str, ...] = ()
+    moved: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Known:
+    """A job as last read or written, with how many events came after its newest record."""
+
+    job: Job | None
+    revision: int
+    tail: int
+    vouched: tuple[int, float] = (0, 0.0)  # the generation that reported last, and when
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What a pump is about to write for one job."""
+
+    name: str
+    known: _Known
+    asked: list[tuple[object, Request]]
+    after: Job | None
+    events: tuple[Event, ...]
+    answers: list[Rejection | None]
+    bug: str = ""
+
+
+class Service:
+    """One coordinator. `owner` names this life of this process; `wall` gives the time events are stamped with."""
+
+    def __init__(self, store: Store, owner: str, wall: Callable[[], float], lease_ttl_s: float = LEASE_TTL_S) -> None:
+        self._store = store
+        self._owner = owner
+        self._wall = wall
+        self._lease_ttl_s = lease_ttl_s
+        self._inbox: list[tuple[object, str, Request]] = []
+        self._jobs: dict[str, _Known] = {}
+        self._leases: Leases[tuple[str, str, str]] = Leases(PAUSE_S)
+        self._leased: dict[str, set[tuple[str, str, str]]] = {}  # by job, so that no job pays for another
+        self._hold: Hold | None = None
+
+    # ----------------------------------------------------------------------------------------- the way in
+
+    def submit(self, job: str, request: Request, ticket: object) -> bool:
+        """Queue a request. False: the inbox is full, and the caller must say so to whoever asks."""
+        if len(self._inbox) >= INBOX_MAX:
+            return False
+        self._inbox.append((ticket, job, request))
+        return True
+
+    def job(self, name: str) -> tuple[Job, int] | None:
+        """What this coordinator knows of a job, with its revision. For reading only."""
+        known = self._jobs.get(name)
+        return (known.job, known.revision) if known is not None and known.job is not None else None
+
+    @property
+    def leads(self) -> bool:
+        return self._hold is not None
+
+    # ------------------------------------------------------------------------------------------- the pump
+
+    def pump(self, now: float) -> Pumped:
+        """Decide everything queued. Call when something was submitted, and at least a few times a second."""
+        inbox, self._inbox = self._inbox, []
+        refusal = self._keep_the_hold(now)
+        if refusal is not None:
+            return Pumped(tuple(Reply(ticket, job, request, refusal) for ticket, job, request in inbox))
+        by_job: dict[str, list[tuple[object, Request]]] = {}
+        for name, kind, ident in self._leases.due(now, self._vouched):
+            by_job.setdefault(name, []).append((None, _overdue(kind, ident)))
+        for ticket, name, request in inbox:
+            by_job.setdefault(name, []).append((ticket, request))
+        replies: list[Reply] = []
+        done: list[_Draft] = []
+        for _ in range(TRIES):
+            by_job = self._attempt(by_job, now, replies, done)
+            if not by_job:
+                break
+        for name, asked in by_job.items():
+            self._answer(name, asked, Unavailable("others kept writing to this job; ask again"), replies)
+        return Pumped(
+            tuple(reply for reply in replies if reply.ticket is not None),
+            changed=tuple(draft.name for draft in done),
+            moved=tuple(draft.name for draft in done if needs_settling(draft.events)),
+        )
+
+    def _attempt(
+        self,
+        by_job: dict[str, list[tuple[object, Request]]],
+        now: float,
+        replies: list[Reply],
+        done: list[_Draft],
+    ) -> dict[str, list[tuple[object, Request]]]:
+        """Decide and write once; what lost its race is returned, to be decided again on what is there now."""
+        drafts: list[_Draft] = []
+        for name, asked in by_job.items():
+            try:
+                drafts.append(self._decide(name, asked, now))
+            except PliantError as error:
+                self._answer(name, asked, Unavailable(f"the store did not answer: {error}"), replies)
+        writing = [draft for draft in drafts if draft.events and not draft.bug]
+        writes = [self._write(draft) for draft in writing]
+        again: dict[str, list[tuple[object, Request]]] = {}
+        try:
+            outcomes = self._store.write(writes) if writes else ()
+            won = [isinstance(outcome, Written) for outcome in outcomes]
+        except StoreTimeout:
+            won = [self._was_applied(write) for write in writes]
+        except StoreError as error:
+            for draft in writing:
+                self._answer(draft.name, draft.asked, Unavailable(f"the store failed: {error}"), replies)
+            drafts = [draft for draft in drafts if draft not in writing]
+            won, writing, writes = [], [], []
+        for draft, write, is_won in zip(writing, writes, won, strict=True):
+            if is_won:
+                self._adopt(draft, write, now)
+                done.append(draft)
+            else:
+                del self._jobs[draft.name]
+                again[draft.name] = draft.asked
+        for draft in drafts:
+            if draft.name not in again:
+                self._finish(draft, now, replies)
+        return again
+
+    def _decide(self, name: str, asked: list[tuple[object, Request]], now: float) -> _Draft:
+        known = self._jobs.get(name) or self._load(name, now)
+        job = known.job
+        events: tuple[Event, ...] = ()
+        answers: list[Rejection | None] = []
+        wall = self._wall()
+        for _, request in asked:
+            if isinstance(request, Renew | RenewAgent | WatchClosed):
+                answers.append(self._note(name, job, request, now))
+                continue
+            if isinstance(request, m.Expire) and (name, "member", request.member) in self._leases:
+                answers.append(None)  # heard of again while the store could not be written
+                continue
+            decision = decide(job, request, wall)
+            if isinstance(decision, Rejection):
+                answers.append(decision)
+                continue
+            answers.append(None)
+            for event in decision:
+                job = evolve(job, event)
+            events += decision
+        bug = ""
+        if job is not None and events and needs_settling(events):
+            job, more = settled(job, wall)
+            events += more
+            bug = "; ".join(complaints(known.job, events))
+        return _Draft(name, known, asked, job, events, answers, bug)
+
+    def _write(self, draft: _Draft) -> Write:
+        known, job = draft.known, draft.after
+        assert job is not None  # events were decided, the first of them created it
+        long_tail = known.tail + len(draft.events) > max(TAIL_MAX, 4 * len(job.members))
+        whole = known.revision == 0 or long_tail or needs_settling(draft.events)
+        encoded = tuple(EVENTS.encode(event) for event in draft.events)
+        return Write(draft.name, known.revision, encoded, encode_state(job) if whole else None)
+
+    def _adopt(self, draft: _Draft, write: Write, now: float) -> None:
+        """The write stands: from now on this is the job."""
+        known = draft.known
+        known.job = draft.after
+        known.revision += len(draft.events)
+        known.tail = 0 if write.record is not None else known.tail + len(draft.events)
+        if needs_settling(draft.events):
+            self._follow(draft.name, known, now)
+
+    def _finish(self, draft: _Draft, now: float, replies: list[Reply]) -> None:
+        """Answer. Reports that were accepted vouch for their whole generation (rule 19)."""
+        known = draft.known
+        for (ticket, request), rejection in zip(draft.asked, draft.answers, strict=True):
+            answer: Answer
+            if draft.bug and not isinstance(request, Renew | RenewAgent):
+                answer = Unavailable(f"refused to write, this is a bug in Pliant: {draft.bug}")
+            elif rejection is not None:
+                answer = rejection
+            else:
+                if isinstance(request, m.Report):
+                    known.vouched = (request.generation, now)
+                member = _speaker(request)
+                if member is not None:
+                    self._leases.renew((draft.name, "member", member), now)
+                shown = view(known.job, known.revision, member) if known.job and member else None
+                answer = Accepted(known.revision, shown)
+            replies.append(Reply(ticket, draft.name, request, answer, known.revision))
+
+    def _answer(
+        self, name: str, asked: list[tuple[object, Request]], answer: Answer, replies: list[Reply]
+    ) -> None:
+        """Send requests back undecided. What time itself had asked for is asked again at the next pump."""
+        for ticket, request in asked:
+            if ticket is None:
+                self._inbox.append((None, name, request))
+            else:
+                replies.append(Reply(ticket, name, request, answer))
+
+    # ---------------------------------------------------------------------------------------- the store
+
+    def _keep_the_hold(self, now: float) -> Unavailable | None:
+        """Only one coordinator should do the work; that two may believe so harms nobody."""
+        if self._hold is not None and now < self._hold.until_s - HOLD_TTL_S / 2:
+            return None
+        try:
+            held = self._store.hold("coordinator", self._owner, HOLD_TTL_S, now)
+        except StoreError as error:
+            self._step_down()
+            return Unavailable(f"the store did not answer: {error}")
+        if not isinstance(held, Hold):
+            self._step_down()
+            return Unavailable(f"{held.hold.owner} is coordinating")
+        if self._hold is None or self._hold.term != held.term:
+            self._step_down()
+            self._hold = held
+            return self._take_over(now)
+        self._hold = held
+        return None
+
+    def _take_over(self, now: float) -> Unavailable | None:
+        """Read every job, and grant every lease afresh: late expiry, never early."""
+        try:
+            for name in self._store.jobs():
+                self._load(name, now)
+        except PliantError as error:
+            self._step_down()
+            return Unavailable(f"the store did not answer: {error}")
+        return None
+
+    def _step_down(self) -> None:
+        self._hold = None
+        self._jobs.clear()
+        self._leased.clear()
+        self._leases = Leases(PAUSE_S)
+
+    def _load(self, name: str, now: float) -> _Known:
+        stored = self._store.read(name)
+        if stored is None:
+            known = _Known(None, 0, 0)
+        else:
+            job = decode_state(stored.record, Job)
+            for data in stored.tail:
+                job = evolve(job, EVENTS.decode(data))
+            known = _Known(job, stored.revision, len(stored.tail))
+        self._jobs[name] = known
+        self._follow(name, known, now)
+        return known
+
+    def _was_applied(self, write: Write) -> bool:
+        """After a timeout: whether the events that were sent stand in the store."""
+        try:
+            found = self._store.events(write.job, write.expected, len(write.events))
+        except StoreError:
+            return False
+        return tuple(entry.data for entry in found) == write.events
+
+    # -------------------------------------------------------------------------------------------- leases
+
+    def _follow(self, name: str, known: _Known, now: float) -> None:
+        """Let the leases follow the job: grant what is new, drop what is gone, leave the rest running."""
+        job = known.job
+        wanted: dict[tuple[str, str, str], float] = {}
+        if job is not None and not job.state.ended:
+            wanted = {(name, "member", member): self._lease_ttl_s for member in job.members}
+            wanted |= {(name, "agent", agent.id): self._lease_ttl_s for agent in job.agents}
+            if job.state is JobState.WAITING and job.wait_limit_s is not None:
+                wanted[name, "wait", ""] = job.wait_limit_s
+        leased = self._leased.setdefault(name, set())
+        for key in leased.difference(wanted):
+            self._leases.drop(key)
+        for key, ttl_s in wanted.items():
+            if key not in self._leases:
+                self._leases.grant(key, ttl_s, now)
+        self._leased[name] = set(wanted)
+
+    def _note(self, name: str, job: Job | None, request: Request, now: float) -> Rejection | None:
+        """Signs of life change no state: they stay in memory, and cost the same however large the job is."""
+        match request:
+            case Renew(member):
+                self._leases.drop((name, "suspect", member))
+                key = (name, "member", str(member))
+            case RenewAgent(agent):
+                key = (name, "agent", str(agent))
+            case WatchClosed(member):
+                if job is not None and member in job.members:
+                    self._leases.grant((name, "suspect", member), SUSPICION_S, now)
+                return None
+            case _:
+                raise AssertionError(request)
+        if self._leases.renew(key, now) or (job is not None and job.state.ended):
+            return None
+        if job is not None and key in self._leased.get(name, ()):
+            self._leases.grant(key, self._lease_ttl_s, now)  # it ran out, but nobody could act on it yet
+            return None
+        return Rejection(m.Code.UNKNOWN, f"{key[2]} has no lease in {name}; join first")
+
+    def _vouched(self, key: tuple[str, str, str]) -> float | None:
+        """A report of a generation is a sign of life of each of its members (rule 19)."""
+        known = self._jobs.get(key[0])
+        if known is None or known.job is None or key[1] != "member":
+            return None
+        generation, when = known.vouched
+        world = known.job.world(generation)
+        return when if world is not None and MemberId(key[2]) in world.members else None
+
+
+def _overdue(kind: str, ident: str) -> Command:
+    match kind:
+        case "member":
+            return m.Expire(MemberId(ident))
+        case "agent":
+            return m.AgentExpire(AgentId(ident))
+        case "suspect":
+            return m.Suspect(MemberId(ident))
+        case _:
+            return m.WaitOver()
+
+
+def _speaker(request: Request) -> MemberId | None:
+    """The member that asked, if it was one: it is told how things stand with the answer."""
+    match request:
+        case Renew(member) | m.Join(member=member) | m.Report(member=member) | m.Stopped(member=member):
+            return member
+        case m.WiringFailed(member=member) | m.Publish(member=member) | m.Drain(member=member):
+            return member
+        case _:
+            return None

@@ -1,0 +1,133 @@
+"""What an event does to a job.
+
+`evolve` never refuses and never reads a clock, so replaying the log gives the same state, byte for byte.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from pliant.core import messages as m
+from pliant.core.messages import Event
+from pliant.core.model import Accusation, Agent, Job, Kind, World, gone_limit
+
+
+def evolve(job: Job | None, event: Event) -> Job:
+    """The job after `event`. Never refuses: what is in the log happened."""
+    if isinstance(event, m.JobCreated):
+        return Job(event.name, event.size_min, event.size_max, event.target, event.wait_limit_s, event.max_restarts)
+    if job is None:
+        raise ValueError("the first event of a job is its creation")
+    match event:
+        case m.StepsCommitted():
+            return replace(job, durable=event.lines[-1].lineage)
+        case m.TargetChanged():
+            return replace(job, target=event.target)
+        case m.AgentJoined():
+            others = tuple(agent for agent in job.agents if agent.id != event.agent)
+            return replace(job, agents=(*others, Agent(event.agent, event.capacity)))
+        case m.AgentGone():
+            return replace(job, agents=tuple(agent for agent in job.agents if agent.id != event.agent))
+        case m.MemberJoined():
+            members = {**job.members, event.member.id: event.member}
+            return replace(job, members=members, joined=event.member.number, terms=event.terms)
+        case m.MemberDraining():
+            drained = replace(job.members[event.member], draining=True, grace_s=event.grace_s, why=event.why)
+            return replace(job, members={**job.members, event.member: drained})
+        case m.MemberGone():
+            return _without(job, event)
+        case m.WorldFormed():
+            return _with_world(job, event.world)
+        case m.WorldEntered():
+            return _with_current(job, event.generation)
+        case m.WorldBroken():
+            if event.entered:
+                return replace(job, broken=event.why, stateless=job.stateless or event.stateless)
+            return replace(job, faulty=job.faulty | {event.generation})
+        case m.PairAccused():
+            return replace(job, accusations=_accused(job, event))
+        case m.HoldersChanged():
+            return replace(job, holders=event.holders)
+        case m.CheckpointPublished():
+            return replace(job, checkpoint=event.checkpoint)
+        case m.SlotRaised():
+            return replace(job, poison=(*job.poison, event.poison))
+        case m.WorkerFailed():
+            return replace(job, failures=job.failures + 1)
+        case m.StateChanged():
+            return replace(job, state=event.state, why=event.why)
+        case _:
+            assert_never(event)
+
+
+def _without(job: Job, event: m.MemberGone) -> Job:
+    """Without that member: what it was in can no longer go on as it is."""
+    member = event.member
+    broken, faulty, dead = job.broken, set(job.faulty), job.dead
+    for world in job.worlds:
+        if member not in world.members:
+            continue
+        dead = dead | {member}
+        if world.number == job.current or world.kind is not Kind.PLANNED:
+            broken = broken or f"{member} {event.how}: {event.why}"
+        else:
+            faulty.add(world.number)
+    return replace(
+        job,
+        members={name: record for name, record in job.members.items() if name != member},
+        gone=(*job.gone, member)[-gone_limit(job) :],
+        holders=job.holders - {member},
+        accusations=tuple(x for x in job.accusations if member not in (x.a, x.b)),
+        broken=broken,
+        faulty=frozenset(faulty),
+        dead=dead,
+    )
+
+
+def _with_world(job: Job, world: World) -> Job:
+    if world.kind is Kind.PLANNED:
+        return replace(job, generation=world.number, worlds=(*job.worlds, world))
+    rolled_back = world.kind is Kind.ROLLBACK
+    return replace(
+        job,
+        generation=world.number,
+        sealed=world.number - 1,
+        worlds=(world,),
+        broken="",
+        stateless=False,
+        faulty=frozenset(),
+        dead=frozenset(),
+        durable=world.base,
+        holders=frozenset() if rolled_back else job.holders.intersection(world.members),
+    )
+
+
+def _with_current(job: Job, generation: int) -> Job:
+    worlds = tuple(world for world in job.worlds if world.number >= generation)
+    inside = {name for world in worlds for name in world.members}
+    entered = set(worlds[0].members)
+    cannot = "a member of it is gone" if generation in job.faulty else ""
+    return replace(
+        job,
+        current=generation,
+        worlds=worlds,
+        broken=cannot,
+        stateless=False,
+        faulty=frozenset(number for number in job.faulty if number > generation),
+        dead=job.dead & inside,
+        accusations=tuple(x for x in job.accusations if not {x.a, x.b} <= entered),
+    )
+
+
+def _accused(job: Job, event: m.PairAccused) -> tuple[Accusation, ...]:
+    others = []
+    generations: tuple[int, ...] = ()
+    for known in job.accusations:
+        if (known.a, known.b) == (event.a, event.b):
+            generations = known.generations
+        else:
+            others.append(known)
+    if event.generation not in generations:
+        generations += (event.generation,)
+    return (*others, Accusation(event.a, event.b, generations))

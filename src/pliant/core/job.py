@@ -1,0 +1,327 @@
+"""The job's brain: what a command does to a job.
+
+`decide` looks and never changes anything; `evolve` (beside this file) changes and never refuses. The order in the
+coordinator is: decide, evolve, `settle` (in `pliant.core.membership`) until it has nothing more to say, write the
+events, and only then answer.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from pliant.core import messages as m
+from pliant.core.evolve import evolve
+from pliant.core.ledger import Line, Lineage, follows
+from pliant.core.membership import settle
+from pliant.core.messages import Code, Command, Event, Rejection
+from pliant.core.model import Agent, AgentId, Job, JobState, Kind, Member, MemberId, Target, World
+
+FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
+
+Decision = tuple[Event, ...] | Rejection
+
+
+def decide(job: Job | None, command: Command, now: float) -> Decision:
+    """What happens when `command` reaches `job`. Total: every command is answered, repeated ones without effect."""
+    if isinstance(command, m.Create):
+        return _create(job, command, now)
+    if job is None:
+        return Rejection(Code.NO_JOB, "there is no such job; create it first")
+    if job.state.ended:
+        return _after_the_end(job, command)
+    match command:
+        case m.Report():
+            return _report(job, command, now)
+        case m.Join():
+            return _join(job, command, now)
+        case m.Stopped():
+            return _stopped(job, command, now)
+        case m.WiringFailed():
+            return _wiring_failed(job, command, now)
+        case m.Publish():
+            return _publish(job, command, now)
+        case m.Raised():
+            return _raised(job, command, now)
+        case m.Leave():
+            return _leave(job, command, now)
+        case m.Exited():
+            return _exited(job, command, now)
+        case m.Expire():
+            return _lost(job, command.member, "its lease ran out", now)
+        case m.Suspect():
+            return _suspect(job, command, now)
+        case m.Drain():
+            return _drain(job, command, now)
+        case m.DrainAgent():
+            return _drain_agent(job, command, now)
+        case m.Resize():
+            return _resize(job, command, now)
+        case m.Cancel():
+            return (m.StateChanged(now, JobState.CANCELLED, command.why),)
+        case m.WaitOver():
+            return _wait_over(job, now)
+        case m.AgentJoin():
+            return _agent_join(job, command, now)
+        case m.AgentLeave():
+            return _agent_gone(job, command.agent, "it said goodbye", now)
+        case m.AgentExpire():
+            return _agent_gone(job, command.agent, "its lease ran out", now)
+        case _:
+            assert_never(command)
+
+
+def settled(job: Job, now: float) -> tuple[Job, tuple[Event, ...]]:
+    """Let `settle` draw every conclusion. Call once after a batch of commands, before the write."""
+    events: tuple[Event, ...] = ()
+    while more := settle(job, now):
+        for event in more:
+            job = evolve(job, event)
+        events += more
+    return job, events
+
+
+def needs_settling(events: tuple[Event, ...]) -> bool:
+    """Whether the events can move the membership. Progress alone cannot, and must stay cheap."""
+    return any(not isinstance(event, m.StepsCommitted | m.CheckpointPublished) for event in events)
+
+
+# ------------------------------------------------------------------------------------ users and their jobs
+
+
+def _create(job: Job | None, command: m.Create, now: float) -> Decision:
+    low, high, target = command.size_min, command.size_max, command.target
+    if not 1 <= low <= high:
+        return Rejection(Code.BAD, f"sizes must satisfy 1 <= min <= max; got min {low}, max {high}")
+    if (bad := _bad_target(low, high, target)) is not None:
+        return bad
+    created = m.JobCreated(now, command.name, low, high, target, command.wait_limit_s, command.max_restarts)
+    if job is None:
+        return (created,)
+    same = (job.size_min, job.size_max, job.wait_limit_s, job.max_restarts)
+    if same == (low, high, command.wait_limit_s, command.max_restarts):
+        return ()  # asked for again, perhaps by a client whose answer was lost
+    return Rejection(Code.EXISTS, f"job {job.name} exists with other settings; choose another name")
+
+
+def _bad_target(low: int, high: int, target: Target) -> Rejection | None:
+    if not low <= target.size <= high:
+        return Rejection(Code.BAD, f"the target must lie between min {low} and max {high}; got {target.size}")
+    if target.placement and sum(count for _, count in target.placement) != target.size:
+        return Rejection(Code.BAD, f"the placement's counts must add up to the target {target.size}")
+    if any(count < 0 for _, count in target.placement):
+        return Rejection(Code.BAD, "a placement's counts cannot be negative")
+    return None
+
+
+def _resize(job: Job, command: m.Resize, now: float) -> Decision:
+    if (bad := _bad_target(job.size_min, job.size_max, command.target)) is not None:
+        return bad
+    if command.target == job.target:
+        return ()
+    return (m.TargetChanged(now, command.target),)
+
+
+def _drain(job: Job, command: m.Drain, now: float) -> Decision:
+    member = job.members.get(command.member)
+    if member is None:
+        return _not_a_member(job, command.member)
+    if member.draining:
+        return ()  # the first notice counts: a second must not stretch the deadline
+    return (m.MemberDraining(now, member.id, command.grace_s, command.why),)
+
+
+def _drain_agent(job: Job, command: m.DrainAgent, now: float) -> Decision:
+    there = [x for x in job.members.values() if x.agent == command.agent]
+    if not there and all(agent.id != command.agent for agent in job.agents):
+        return Rejection(Code.UNKNOWN, f"no agent {command.agent} and no member on it")
+    fresh = (x for x in there if not x.draining)
+    return tuple(m.MemberDraining(now, x.id, command.grace_s, command.why) for x in fresh)
+
+
+def _wait_over(job: Job, now: float) -> Decision:
+    if job.state is not JobState.WAITING:
+        return ()
+    why = f"waited {job.wait_limit_s} s, the limit: {job.why}"
+    return (m.StateChanged(now, JobState.FAILED, why),)
+
+
+def _after_the_end(job: Job, command: Command) -> Decision:
+    """An ended job takes goodbyes and repeated requests quietly, and refuses the rest."""
+    if isinstance(command, m.Leave | m.Exited | m.Cancel | m.AgentLeave | m.Expire | m.AgentExpire | m.WaitOver):
+        return ()
+    return Rejection(Code.ENDED, f"job {job.name} is {job.state.value}: {job.why}")
+
+
+# -------------------------------------------------------------------------------------------------- agents
+
+
+def _agent_join(job: Job, command: m.AgentJoin, now: float) -> Decision:
+    if command.capacity < 0:
+        return Rejection(Code.BAD, f"an agent's capacity cannot be negative; got {command.capacity}")
+    if Agent(command.agent, command.capacity) in job.agents:
+        return ()
+    return (m.AgentJoined(now, command.agent, command.capacity),)
+
+
+def _agent_gone(job: Job, agent: AgentId, why: str, now: float) -> Decision:
+    if all(known.id != agent for known in job.agents):
+        return ()
+    return (m.AgentGone(now, agent, why),)
+
+
+# ------------------------------------------------------------------------------------------------- members
+
+
+def _join(job: Job, command: m.Join, now: float) -> Decision:
+    if command.member in job.gone:
+        return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
+    if job.terms is not None and job.terms != command.terms:
+        return Rejection(
+            Code.MISMATCH,
+            f"{command.member} would train with {command.terms}, the job with {job.terms}: make them equal",
+        )
+    if command.member in job.members:
+        return ()
+    if command.weight < 1:
+        return Rejection(Code.BAD, f"a member's weight must be at least 1; got {command.weight}")
+    member = Member(command.member, job.joined + 1, command.agent, command.weight)
+    return (m.MemberJoined(now, member, command.terms),)
+
+
+def _report(job: Job, command: m.Report, now: float) -> Decision:
+    world = _open_world(job, command.member, command.generation)
+    if isinstance(world, Rejection):
+        return world
+    if not 0 <= command.rank < len(world.members) or world.members[command.rank] != command.member:
+        return Rejection(Code.UNKNOWN, f"{command.member} is not rank {command.rank} of {world.number}")
+    head = job.durable
+    fresh = [line for line in command.lines if line.lineage.step > head.step]
+    known = [line for line in command.lines if line.lineage.step == head.step]
+    if any(line.lineage != head for line in known):
+        return Rejection(Code.MISMATCH, f"step {head.step} is durable with another history")
+    for line in fresh:
+        if not follows(line, head):
+            return Rejection(Code.NOT_NEXT, f"step {line.lineage.step} does not follow step {head.step}")
+        head = line.lineage
+    return _entered(job, world, now) + _progress(job, command, tuple(fresh), head, now)
+
+
+def _progress(job: Job, command: m.Report, fresh: tuple[Line, ...], head: Lineage, now: float) -> tuple[Event, ...]:
+    events: tuple[Event, ...] = ()
+    if command.holders is not None and (holders := command.holders.intersection(job.members)) != job.holders:
+        events += (m.HoldersChanged(now, command.generation, holders),)
+    if fresh:
+        events += (m.StepsCommitted(now, command.generation, command.member, fresh),)
+    if job.terms is not None and head.step >= job.terms.grid.total_steps:
+        events += (m.StateChanged(now, JobState.FINISHED, f"all {head.step} steps are committed"),)
+    return events
+
+
+def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
+    world = _open_world(job, command.member, command.generation)
+    if isinstance(world, Rejection):
+        return world
+    about = f" of {command.peer}" if command.peer else ""
+    why = f"{command.member} stopped in {world.number} because{about}: {command.why}"
+    return (m.WorldBroken(now, world.number, True, why, command.stateless),)
+
+
+def _wiring_failed(job: Job, command: m.WiringFailed, now: float) -> Decision:
+    world = _open_world(job, command.member, command.generation)
+    if isinstance(world, Rejection):
+        return world
+    events: tuple[Event, ...] = ()
+    # Only the newest world's failure is evidence: in an older one the peer may just have moved on.
+    if command.peer is not None and command.peer in job.members and world is job.newest:
+        pair = sorted((command.member, command.peer), key=lambda name: job.members[name].number)
+        events += (m.PairAccused(now, world.number, pair[0], pair[1]),)
+    entered = world.kind is not Kind.PLANNED or world.number == job.current
+    why = f"{command.member} could not reach {command.peer or 'its peers'} in {world.number}"
+    return (*events, m.WorldBroken(now, world.number, entered, why))
+
+
+def _publish(job: Job, command: m.Publish, now: float) -> Decision:
+    world = _open_world(job, command.member, command.generation)
+    if isinstance(world, Rejection):
+        return world
+    lineage, newest = command.checkpoint.lineage, job.checkpoint
+    if lineage.step > job.durable.step or (lineage.step == job.durable.step and lineage != job.durable):
+        return Rejection(Code.NOT_NEXT, f"a checkpoint of step {lineage.step} needs that step reported first")
+    if newest is not None and lineage.step <= newest.lineage.step:
+        return ()
+    return (m.CheckpointPublished(now, world.number, command.checkpoint),)
+
+
+def _raised(job: Job, command: m.Raised, now: float) -> Decision:
+    poison = command.poison
+    if poison.member not in job.members:
+        return _not_a_member(job, poison.member)
+    gone = m.MemberGone(now, poison.member, "lost", f"slot {poison.slot} of step {poison.step} raised: {poison.error}")
+    for earlier in job.poison:
+        if (earlier.step, earlier.slot) == (poison.step, poison.slot) and earlier.member != poison.member:
+            why = (
+                f"slot {poison.slot} of step {poison.step} raised on {earlier.member} and on {poison.member}; "
+                f"its samples are {', '.join(map(str, poison.samples))}: {poison.error}"
+            )
+            return (m.SlotRaised(now, poison), gone, m.StateChanged(now, JobState.FAILED, why))
+    return (m.SlotRaised(now, poison), gone)
+
+
+def _leave(job: Job, command: m.Leave, now: float) -> Decision:
+    if command.member not in job.members:
+        return ()
+    world = job.world(command.released)
+    entered = _entered(job, world, now) if world is not None else ()
+    return (*entered, m.MemberGone(now, command.member, "left", command.why))
+
+
+def _exited(job: Job, command: m.Exited, now: float) -> Decision:
+    if command.member not in job.members:
+        return ()
+    how = f"signal {-command.code}" if command.code < 0 else f"exit code {command.code}"
+    gone = m.MemberGone(now, command.member, "lost", f"its process ended with {how}")
+    if command.code <= 0 or command.code == FENCED_CODE:
+        return (gone,)
+    failed = m.WorkerFailed(now, command.member, command.code)
+    if job.failures < job.max_restarts:
+        return (failed, gone)
+    why = f"{job.failures + 1} workers failed by themselves, the last with {how}; max_restarts is {job.max_restarts}"
+    return (failed, gone, m.StateChanged(now, JobState.FAILED, why))
+
+
+def _lost(job: Job, member: MemberId, why: str, now: float) -> Decision:
+    if member not in job.members:
+        return ()
+    return (m.MemberGone(now, member, "lost", why),)
+
+
+def _suspect(job: Job, command: m.Suspect, now: float) -> Decision:
+    """A suspicion ends the generation, never the member (rule 19)."""
+    if command.member not in job.members:
+        return ()
+    world = job.world(job.current)
+    if world is None or command.member not in world.members:
+        return ()
+    return (m.WorldBroken(now, world.number, True, f"{command.member} does not answer"),)
+
+
+def _entered(job: Job, world: World, now: float) -> tuple[Event, ...]:
+    return (m.WorldEntered(now, world.number),) if world.number > job.current else ()
+
+
+def _open_world(job: Job, member: MemberId, generation: int) -> World | Rejection:
+    """The fence (P6, rules 5 and 17): only a live member of an open generation is heard."""
+    if generation <= job.sealed:
+        return Rejection(Code.SEALED, f"generation {generation} is sealed; {job.sealed + 1} is the lowest open one")
+    if member not in job.members:
+        return _not_a_member(job, member)
+    world = job.world(generation)
+    if world is None:
+        return Rejection(Code.PAST, f"generation {generation} is not open; {job.current} is current")
+    return world
+
+
+def _not_a_member(job: Job, member: MemberId) -> Rejection:
+    if member in job.gone:
+        return Rejection(Code.GONE, f"{member} is gone for good; join as a new member")
+    return Rejection(Code.UNKNOWN, f"{member} is not a member of {job.name}; join first")

@@ -1,0 +1,99 @@
+"""Leases and deadlines, kept in memory and never stored (rule 19).
+
+A coordinator that starts, or takes over, grants everything afresh: late expiry, never early. Time here is a number
+the caller passes in, from a clock that never goes back. Renewing costs the same for one lease as for a million.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+
+class Leases(Generic[K]):
+    """Who must be heard of again until when.
+
+    `pause_s` bounds how long the owner may go without calling `due`: whatever is longer than that, it was asleep
+    itself, and the time it slept is nobody's fault but its own.
+    """
+
+    __slots__ = ("_granted", "_heap", "_last", "_pause_s", "_slept", "_until")
+
+    def __init__(self, pause_s: float) -> None:
+        self._until: dict[K, tuple[float, float]] = {}  # key to (deadline, time to live), in waking time
+        self._heap: list[tuple[float, int, K]] = []
+        self._granted = 0  # breaks ties in the heap, in the order of granting
+        self._pause_s = pause_s
+        self._last: float | None = None
+        self._slept = 0.0
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._until
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def grant(self, key: K, ttl_s: float, now: float) -> None:
+        """Call when `key` appears; a second call starts its time again."""
+        deadline = self._awake(now) + ttl_s
+        known = key in self._until
+        self._until[key] = (deadline, ttl_s)
+        if not known:
+            self._granted += 1
+            heappush(self._heap, (deadline, self._granted, key))
+
+    def renew(self, key: K, now: float) -> bool:
+        """Call when `key` was heard of. False: there is no such lease, it must be granted first."""
+        held = self._until.get(key)
+        if held is None:
+            return False
+        self._until[key] = (self._awake(now) + held[1], held[1])
+        return True
+
+    def drop(self, key: K) -> None:
+        """Call when `key` is gone."""
+        self._until.pop(key, None)
+        if len(self._heap) > 64 + 2 * len(self._until):
+            self._heap = [(until, order, key) for order, (key, (until, _)) in enumerate(self._until.items())]
+            heapify(self._heap)
+
+    def due(self, now: float, vouched: Callable[[K], float | None]) -> list[K]:
+        """Call often: the keys whose time is over, each told once. Their leases are gone with it.
+
+        `vouched(key)` may give a later sign of life than the last renewal: a report of a generation vouches for all
+        its members, and is asked for only here, so that reporting costs the same for any number of them.
+        """
+        self._sleep(now)
+        awake = self._awake(now)
+        over: list[K] = []
+        while self._heap and self._heap[0][0] <= awake:
+            _, order, key = heappop(self._heap)
+            held = self._until.get(key)
+            if held is None:
+                continue
+            until, ttl_s = held
+            sign = vouched(key) if until <= awake else None
+            if sign is not None:
+                until = max(until, self._awake(sign) + ttl_s)
+                self._until[key] = (until, ttl_s)
+            if until > awake:
+                heappush(self._heap, (until, order, key))
+            else:
+                del self._until[key]
+                over.append(key)
+        return over
+
+    def next_due(self) -> float | None:
+        """When `due` has to be called next at the latest, if nobody renews."""
+        return self._heap[0][0] + self._slept if self._heap else None
+
+    def _sleep(self, now: float) -> None:
+        if self._last is not None and now - self._last > self._pause_s:
+            self._slept += now - self._last - self._pause_s
+        self._last = now
+
+    def _awake(self, now: float) -> float:
+        return now - self._slept

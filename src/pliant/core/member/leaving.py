@@ -1,0 +1,116 @@
+"""A member on its way out: coming to rest, lingering, drained, fenced, finished."""
+
+from __future__ import annotations
+
+from pliant.core.job import FENCED_CODE
+from pliant.core.member.model import IN_USER_CODE, Machine, Phase
+from pliant.core.member.moves import Out, goodbye, report, stop
+from pliant.core.member.signals import Break, Notice, Released, Send, StartGrace
+from pliant.core.messages import Drain
+from pliant.core.model import JobState, View
+from pliant.core.words import CALM, LEAVING, OUT_OF_TIME
+
+
+def reason_to_stop(m: Machine, view: View) -> str:
+    """What in the coordinator's view ends this member's part in its world; empty: nothing does."""
+    if not view.known:
+        return "fenced: the coordinator does not count on this member any more"
+    if view.state.ended:
+        return f"the job is {view.state.value}: {view.why}"
+    world = m.world
+    if world is None:
+        return ""
+    if view.sealed >= world.number:
+        return f"generation {world.number} is sealed"
+    if world.number in view.faulty:
+        return f"generation {world.number} cannot be entered by everybody"
+    if view.dead and not view.dead.isdisjoint(world.members):
+        return f"{', '.join(sorted(view.dead.intersection(world.members)))} is gone"
+    return ""
+
+
+def heed_view(m: Machine, out: Out, view: View) -> None:
+    """Act on what was told: at once where nothing runs, else at the next safe moment."""
+    if view.draining and m.drains == CALM:
+        m.drains = LEAVING
+        out.append(StartGrace(view.grace_s))
+    if m.phase is Phase.LINGERING and _may_go(m, view):
+        return goodbye(m, out, 0, "left as planned")
+    if m.phase is Phase.OUTSIDE and m.drains:
+        return goodbye(m, out, 0, "drained before it was needed")
+    why = reason_to_stop(m, view)
+    if not why:
+        return None
+    m.stopping = m.stopping or why
+    if m.in_flight:
+        out.append(Break(m.number))
+    elif m.phase not in IN_USER_CODE and m.phase not in (Phase.RESTORING, Phase.INSTALLING):
+        come_to_rest(m, out)
+    return None
+
+
+def come_to_rest(m: Machine, out: Out) -> None:
+    """At a safe moment, with a reason to stop: go for good, or wait for a recovery world."""
+    view = m.view
+    if view is not None and not view.known:
+        goodbye(m, out, FENCED_CODE, reason_to_stop(m, view))
+    elif view is not None and view.state.ended:
+        _end(m, out, view)
+    elif m.phase is not Phase.STOPPED and m.world is not None:
+        stop(m, out, m.stopping)
+
+
+def _end(m: Machine, out: Out, view: View) -> None:
+    last = m.lineage.step == m.terms.grid.total_steps
+    if view.state is JobState.FINISHED and m.holds and last:
+        goodbye(m, out, 0, view.why, complete=True)
+    else:
+        code = 1 if view.state is JobState.FAILED else 0
+        goodbye(m, out, code, f"the job is {view.state.value}: {view.why}")
+
+
+def linger(m: Machine, out: Out) -> None:
+    """Keep group and state until the next world is seen to work, or a checkpoint of them is published (rules 9, 16)."""
+    m.phase = Phase.LINGERING
+    if m.view is not None and _may_go(m, m.view):
+        goodbye(m, out, 0, "left as planned")
+
+
+def _may_go(m: Machine, view: View) -> bool:
+    if m.next:
+        if view.current >= m.next:
+            m.released = view.current
+        return m.released >= m.next
+    return view.checkpoint is not None and view.checkpoint.lineage == m.lineage
+
+
+def released(m: Machine, out: Out, signal: Released) -> None:
+    if m.phase is Phase.LINGERING and m.next and signal.generation >= m.next:
+        m.released = signal.generation
+        goodbye(m, out, 0, "left as planned")
+
+
+def notice(m: Machine, out: Out, signal: Notice) -> None:
+    """The machine under this worker is going away: tell the coordinator, and leave at a boundary (rule 16)."""
+    if m.drains:
+        return
+    m.drains = LEAVING
+    out.append(StartGrace(signal.grace_s))
+    out.append(Send(Drain(m.id, signal.grace_s, signal.why)))
+    if m.phase is Phase.OUTSIDE:
+        goodbye(m, out, 0, signal.why)
+
+
+def grace_short(m: Machine) -> None:
+    m.drains = OUT_OF_TIME
+
+
+def grace_over(m: Machine, out: Out) -> None:
+    """Too late for a boundary: this counts as a crash, and the others recover from it (rule 16).
+
+    Unless the run is over: then the final state is in place, and the others see to the report.
+    """
+    goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE)
+
+
+__all__ = ["come_to_rest", "grace_over", "grace_short", "heed_view", "linger", "notice", "released", "report"]

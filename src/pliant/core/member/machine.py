@@ -1,0 +1,217 @@
+"""The machine itself: which signal leads where."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from pliant.core.member import joining, leaving, recovering, signals as s, stepping
+from pliant.core.member.model import Machine, Phase
+from pliant.core.member.moves import (
+    STALE_TICKS,
+    Out,
+    goodbye,
+    inside,
+    is_reporter,
+    report,
+    say_stopped,
+    say_unwirable,
+    seek,
+    stop,
+    tell_joiners,
+    tell_leavers,
+)
+from pliant.core.messages import Publish, Raised
+from pliant.core.model import Kind, Poison
+from pliant.core.words import Purpose
+
+_AT_REST = frozenset({Phase.STOPPED, Phase.HOLDING, Phase.LINGERING, Phase.OUTSIDE})
+TRANSFER_TICKS = 3  # ticks without a stripe before the transfer is started again
+_REPORTING = frozenset(
+    {Phase.COMPUTING, Phase.COLLECTING, Phase.APPLIED, Phase.CATCHING_UP, Phase.INSTALLING, Phase.HOLDING, Phase.DONE}
+)
+
+
+def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, ...]]:
+    """What a member does on a signal. Total: a signal that comes too late changes nothing."""
+    if machine.phase is Phase.GONE:
+        return machine, ()
+    m = machine.copy()
+    out: Out = []
+    match signal:
+        case s.Computed():
+            stepping.computed(m, out, signal)
+        case s.Returned():
+            _returned(m, out, signal)
+        case s.Boundary():
+            stepping.boundary(m, out, signal)
+        case s.Told():
+            _told(m, out, signal)
+        case s.Tick():
+            _tick(m, out)
+        case s.Failed():
+            _failed(m, out, signal)
+        case s.Wired():
+            _wired(m, out, signal)
+        case s.WireFailed():
+            _wire_failed(m, out, signal)
+        case s.Restored():
+            recovering.restored(m, out, signal)
+        case s.Gradient():
+            recovering.gradient(m, out, signal)
+        case s.Stripe():
+            joining.stripe(m, out, signal)
+        case s.TransferBroken():
+            _transfer_broken(m, out)
+        case s.Installed():
+            joining.installed(m, out, signal)
+        case s.LetIn():
+            joining.let_in(m, out, signal)
+        case s.Released():
+            leaving.released(m, out, signal)
+        case s.Notice():
+            leaving.notice(m, out, signal)
+        case s.GraceShort():
+            leaving.grace_short(m)
+        case s.GraceOver():
+            leaving.grace_over(m, out)
+        case s.Written():
+            _written(m, out, signal)
+        case s.SlotRaised():
+            _slot_raised(m, out, signal)
+        case _:
+            assert_never(signal)
+    if m.wired:
+        _greet_if_at_rest(m, out)
+    return m, tuple(out)
+
+
+def _returned(m: Machine, out: Out, signal: s.Returned) -> None:
+    """A collective of this world completed: the world works, and its words lead on."""
+    if not m.in_flight or signal.generation != m.number:
+        return
+    m.in_flight = False
+    first = not m.greeted
+    m.greeted = True
+    tell_leavers(m, out)
+    match signal.words[m.rank].purpose:
+        case Purpose.HELLO:
+            recovering.compared(m, out, signal.words)
+        case Purpose.CLOSE:
+            stepping.closed(m, out, signal.words)
+        case Purpose.STEP if m.holds:
+            stepping.reduced(m, out, signal.words)
+        case Purpose.STEP:
+            joining.followed(m, out, signal.words)
+    view = m.view
+    if m.phase in _REPORTING and is_reporter(m) and (first or _holders_news(m)) and view is not None:
+        report(m, out)
+
+
+def _holders_news(m: Machine) -> bool:
+    world = inside(m)
+    return m.view is not None and m.view.holders != frozenset(world.members[rank] for rank in m.holders)
+
+
+def _failed(m: Machine, out: Out, signal: s.Failed) -> None:
+    """The operation returned an error: now it is safe to stop (rule 10)."""
+    if not m.in_flight or signal.generation != m.number:
+        return
+    m.in_flight = False
+    if m.stopping:
+        leaving.come_to_rest(m, out)
+    else:
+        stop(m, out, "a collective failed", signal.peer)
+
+
+def _told(m: Machine, out: Out, signal: s.Told) -> None:
+    if m.view is not None and signal.view.revision <= m.view.revision:
+        return
+    m.view = signal.view
+    durable = signal.view.durable
+    if m.lines and m.lines[0].lineage.step <= durable.step:
+        m.lines = tuple(line for line in m.lines if line.lineage.step > durable.step)
+        m.stale_ticks = 0
+    published = signal.view.checkpoint
+    if m.manifest is not None and published is not None and published.lineage.step >= m.manifest.lineage.step:
+        m.manifest = None
+    leaving.heed_view(m, out, signal.view)
+    if m.phase is not Phase.GONE:
+        seek(m, out)
+
+
+def _wired(m: Machine, out: Out, signal: s.Wired) -> None:
+    """A group is built. A recovery world is entered once we came to rest (see `react`), a planned one by the words."""
+    if signal.generation != m.wiring or m.view is None:
+        return
+    m.wiring = 0
+    world = next((w for w in m.view.worlds if w.number == signal.generation), None)
+    if world is None:
+        seek(m, out)  # sealed meanwhile
+        return
+    m.wired = (*m.wired, world)
+    if m.let_in is not None and m.let_in.generation == world.number:
+        joining.let_in(m, out, m.let_in)
+
+
+def _greet_if_at_rest(m: Machine, out: Out) -> None:
+    """Enter the newest recovery world that is wired, as soon as nothing of the last one is under way (rule 10)."""
+    if m.phase not in _AT_REST:
+        return
+    world = next((w for w in reversed(m.wired) if w.kind is not Kind.PLANNED), None)
+    if world is not None and world.number > m.number:
+        recovering.greet(m, out, world)
+
+
+def _wire_failed(m: Machine, out: Out, signal: s.WireFailed) -> None:
+    if signal.generation != m.wiring:
+        return
+    m.wiring = 0
+    m.unwirable = signal.generation
+    m.failed_peer = signal.peer
+    say_unwirable(m, out)
+    seek(m, out)
+
+
+def _transfer_broken(m: Machine, out: Out) -> None:
+    if m.phase is Phase.CATCHING_UP:
+        stop(m, out, "the donor of a gradient is out of reach")
+    elif m.fetching:
+        joining.restart(m, out)
+
+
+def _written(m: Machine, out: Out, signal: s.Written) -> None:
+    m.manifest = signal.checkpoint
+    _publish(m, out)
+
+
+def _publish(m: Machine, out: Out) -> None:
+    """Report the step first: a manifest of a step that is not durable is refused."""
+    if m.manifest is not None and m.world is not None:
+        report(m, out)
+        out.append(s.Send(Publish(m.id, m.number, m.manifest)))
+
+
+def _slot_raised(m: Machine, out: Out, signal: s.SlotRaised) -> None:
+    poison = Poison(signal.step, signal.slot, signal.samples, m.id, signal.error)
+    out.append(s.Send(Raised(poison)))
+    goodbye(m, out, 1, f"slot {signal.slot} of step {signal.step} raised: {signal.error}")
+
+
+def _tick(m: Machine, out: Out) -> None:
+    """Say again whatever may have been lost, in the order of its weight."""
+    if m.phase is Phase.STOPPED:
+        say_stopped(m, out)
+    if m.unwirable > max(m.number, m.view.sealed if m.view else 0):
+        say_unwirable(m, out)
+    if m.came_from is not None and not m.greeted:
+        tell_joiners(m, out)
+    if m.fetching:
+        m.quiet_ticks += 1
+        if m.quiet_ticks >= TRANSFER_TICKS:
+            joining.restart(m, out)
+    if m.lines:
+        m.stale_ticks += 1
+    if m.phase in _REPORTING and m.greeted and (is_reporter(m) or m.stale_ticks > STALE_TICKS):
+        report(m, out)
+    if m.manifest is not None:
+        _publish(m, out)

@@ -1,0 +1,254 @@
+"""What every part of a member's machine does now and then: the elementary moves."""
+
+from __future__ import annotations
+
+from pliant.core.grid import deal, idle_slot
+from pliant.core.ledger import Line, Lineage
+from pliant.core.member.model import Machine, Part, Phase
+from pliant.core.member.signals import (
+    Action,
+    Break,
+    Collect,
+    Compute,
+    Exit,
+    Fetch,
+    Save,
+    Send,
+    Snapshot,
+    Tell,
+    Wire,
+    LetIn,
+    Released,
+)
+from pliant.core.messages import Leave, Report, Stopped, WiringFailed
+from pliant.core.model import Kind, MemberId, World
+from pliant.core.words import Purpose, Word
+
+REPORTERS = 2  # how many members report progress (rule 24)
+STALE_TICKS = 3  # ticks without an answer before any other member reports too
+
+Out = list[Action]
+
+
+# ------------------------------------------------------------------------------------------- collectives
+
+
+def collect(m: Machine, out: Out, purpose: Purpose) -> None:
+    """Enter the next collective of this world."""
+    world = inside(m)
+    wired = m.wired[-1] if m.wired else None
+    step = purpose is Purpose.STEP
+    word = Word(
+        purpose=purpose,
+        generation=world.number,
+        step=m.lineage.step + 1 if step and m.holds else 0,
+        lineage=m.lineage,
+        holds=m.holds,
+        state=m.state if m.holds else 0,
+        wired=wired.number if wired else 0,
+        need=len(set(world.members).intersection(wired.members)) if wired else 0,
+        drains=m.drains,
+        slots=len(m.part.slots) if step else 0,
+        samples=m.part.samples if step else 0,
+        marks=m.part.marks if step else 0,
+        digest=m.part.digest if step else 0,
+        kept=m.part.slots if purpose is Purpose.HELLO and m.part.base == m.lineage else frozenset(),
+    )
+    m.phase = Phase.COLLECTING
+    m.in_flight = True
+    out.append(Collect(world, word))
+
+
+def begin(m: Machine, out: Out) -> None:
+    """Start the next step: compute the slots this member owns, or an idle one so that the loop's body runs (rule 22).
+
+    A member without state has nothing to compute: it follows the others' collectives until it holds.
+    """
+    if not m.holds:
+        collect(m, out, Purpose.STEP)
+        return
+    world, grid = inside(m), m.terms.grid
+    step = m.lineage.step + 1
+    if m.part.base != m.lineage:
+        m.part = Part(base=m.lineage)
+    if m.redo is not None:
+        mine = set(m.redo)
+    else:
+        weights = [weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)]
+        mine = set(deal(grid.slots, weights)[m.rank]).intersection(grid.filled(step))
+    m.redo = None
+    m.todo = frozenset(mine)
+    m.phase = Phase.COMPUTING
+    if mine:
+        out.append(Compute(step, tuple(sorted(mine)), idle=False))
+    else:
+        out.append(Compute(step, (idle_slot(grid, step, m.rank),), idle=True))
+
+
+def commit(m: Machine, out: Out, lineage: Lineage) -> None:
+    """A collective showed that every holder had applied `lineage`: it is history now (rule 1)."""
+    if m.line is None or m.line.lineage != lineage:
+        return
+    m.lines = (*m.lines, m.line)
+    m.line = None
+    if m.snapshot == lineage:
+        save(m, out)
+
+
+# ------------------------------------------------------------------------------------------------ worlds
+
+
+def enter(m: Machine, world: World) -> None:
+    """Be in `world` from now on. Lower wired groups are of no use any more."""
+    m.world = world
+    m.rank = world.members.index(m.id)
+    m.greeted = False
+    m.stopping = ""
+    m.peer = None
+    m.stateless = False
+    m.holders = frozenset()
+    m.next = 0
+    m.closing = False
+    m.redo = None
+    m.behind = None
+    m.came_from = None
+    m.wired = tuple(other for other in m.wired if other.number > world.number)
+    m.let_in = None
+
+
+def seek(m: Machine, out: Out) -> None:
+    """Wire the newest world this member is in and may enter; one wiring at a time (rules 7, 10)."""
+    view = m.view
+    if view is None or m.phase in (Phase.GONE, Phase.DONE):
+        return
+    above = max(m.number, m.unwirable, m.wired[-1].number if m.wired else 0)
+    stopped = m.phase in (Phase.STOPPED, Phase.HOLDING, Phase.LINGERING) or bool(m.stopping)
+    goal = None
+    for world in reversed(view.worlds):
+        if world.number <= above:
+            break
+        if m.id in world.members and not (stopped and world.kind is Kind.PLANNED):
+            goal = world
+            break
+    if goal is None or goal.number == m.wiring:
+        return
+    if m.wiring:
+        out.append(Break(m.wiring))
+    m.wiring = goal.number
+    out.append(Wire(goal))
+
+
+def stop(m: Machine, out: Out, why: str, peer: MemberId | None = None) -> None:
+    """Apply nothing more in this generation, say so, and wait for a recovery world (rule 10)."""
+    m.phase = Phase.STOPPED
+    m.stopping = why
+    m.peer = peer
+    m.next = 0
+    m.closing = False
+    m.fetching = False
+    m.stripes = ()
+    m.aside = None
+    m.heard = ()
+    out.append(Break(m.number))
+    say_stopped(m, out)
+    seek(m, out)
+
+
+def say_stopped(m: Machine, out: Out) -> None:
+    if m.view is not None and m.view.sealed >= m.number:
+        return  # the coordinator is further already
+    kept = m.part.slots if m.part.base == m.lineage else frozenset()
+    out.append(Send(Stopped(m.id, m.number, m.lineage, kept, m.stopping, m.peer, m.stateless)))
+
+
+def say_unwirable(m: Machine, out: Out) -> None:
+    out.append(Send(WiringFailed(m.id, m.unwirable, m.failed_peer)))
+
+
+def tell_joiners(m: Machine, out: Out) -> None:
+    """Whoever is new in a planned world waits to be told that it was entered."""
+    world, before = inside(m), m.came_from
+    if before is None:
+        return
+    donors = tuple(world.members[rank] for rank in sorted(m.holders))
+    for member in world.members:
+        if member not in before.members:
+            out.append(Tell(member, LetIn(world.number, m.lineage, donors)))
+
+
+def tell_leavers(m: Machine, out: Out) -> None:
+    """A collective completed here: whoever lingers in the world before may go (rule 9)."""
+    world, before = inside(m), m.came_from
+    if before is None:
+        return
+    for member in before.members:
+        if member not in world.members:
+            out.append(Tell(member, Released(world.number)))
+    out.append(Break(before.number))
+    m.came_from = None
+
+
+# ----------------------------------------------------------------------------- reports, checkpoints, goodbye
+
+
+def report(m: Machine, out: Out) -> None:
+    """Report what is committed and not durable, and who holds the state if the coordinator does not know yet."""
+    view = m.view
+    world = inside(m)
+    holding = frozenset(world.members[rank] for rank in m.holders)
+    news = view is None or view.current != world.number or view.holders != holding
+    out.append(Send(Report(m.id, m.rank, world.number, m.lines, holding if news else None)))
+
+
+def is_reporter(m: Machine) -> bool:
+    return m.rank in sorted(m.holders)[:REPORTERS]
+
+
+def snapshot(m: Machine, out: Out) -> None:
+    m.snapshot = m.lineage
+    out.append(Snapshot(m.lineage))
+
+
+def save(m: Machine, out: Out) -> None:
+    """The snapshot's step is committed: write it under a name nobody else can have (rule 17)."""
+    lineage = m.snapshot
+    if lineage is not None:
+        m.snapshot = None
+        out.append(Save(lineage, checkpoint_name(lineage, m.id, m.number)))
+
+
+def checkpoint_name(lineage: Lineage, member: MemberId, generation: int) -> str:
+    """Unique and immutable: two histories that both have that step never share a file (H5)."""
+    return f"g{lineage.generation}-s{lineage.step}-{lineage.digest:016x}-{member}-{generation}"
+
+
+def fetch(m: Machine, out: Out, donors: tuple[MemberId, ...]) -> None:
+    """Start to receive the state aside; whatever an earlier attempt brought is void."""
+    m.fetching = True
+    m.quiet_ticks = 0
+    m.stripes = ()
+    m.aside = None
+    out.append(Fetch(m.number, donors))
+
+
+def goodbye(m: Machine, out: Out, code: int, why: str, *, complete: bool = False) -> None:
+    """Leave for good."""
+    m.phase = Phase.GONE
+    if m.wiring:
+        out.append(Break(m.wiring))
+    if m.world is not None:
+        out.append(Break(m.number))
+    out.append(Send(Leave(m.id, m.released, why)))
+    out.append(Exit(code, why, complete))
+
+
+def inside(m: Machine) -> World:
+    """The world this member is in, where it must be in one."""
+    if m.world is None:
+        raise AssertionError(f"{m.id} is in no world")
+    return m.world
+
+
+def tail(m: Machine) -> tuple[Line, ...]:
+    """The ledger lines a joiner must have to be able to report in our place."""
+    return (*m.lines, m.line) if m.line is not None else m.lines

@@ -1,0 +1,122 @@
+"""A member after a failure: into the recovery world, compare, catch up, redo (rules 10-14)."""
+
+from __future__ import annotations
+
+from pliant.core.grid import disjoint, missing, redo
+from pliant.core.ledger import GENESIS
+from pliant.core.member import stepping
+from pliant.core.member.model import Machine, Part, Phase
+from pliant.core.member.moves import Out, begin, collect, commit, enter, fetch, inside, seek, stop
+from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored
+from pliant.core.model import Kind, World
+from pliant.core.words import Purpose, Words, agreed, disagreement, holders, winner
+
+
+def greet(m: Machine, out: Out, world: World) -> None:
+    """Enter a recovery or rollback world. Its first collective is the comparison (rule 12)."""
+    enter(m, world)
+    if world.kind is Kind.ROLLBACK:
+        # Whatever we had is not on the history any more; the lowest rank brings the base back for everybody.
+        m.holds = False
+        m.lineage = GENESIS
+        m.line = None
+        m.lines = ()
+        m.snapshot = None
+        m.manifest = None
+        m.part = Part()
+        if m.rank == 0:
+            m.phase = Phase.RESTORING
+            checkpoint = m.view.checkpoint if m.view is not None and world.base != GENESIS else None
+            out.append(Restore(checkpoint))
+            return
+    collect(m, out, Purpose.HELLO)
+
+
+def restored(m: Machine, out: Out, signal: Restored) -> None:
+    if m.phase is not Phase.RESTORING:
+        return
+    m.holds = True
+    m.lineage = inside(m).base
+    m.part = Part(base=m.lineage)
+    m.state = signal.state
+    if m.stopping:
+        stop(m, out, m.stopping)
+    else:
+        collect(m, out, Purpose.HELLO)
+
+
+def compared(m: Machine, out: Out, words: Words) -> None:
+    """Everybody's lineage is known: the highest wins, laggards catch up, the rest go on with the step in flight."""
+    world = inside(m)
+    why = disagreement(words, world.number, Purpose.HELLO, m.terms.grid)
+    if why:
+        stop(m, out, why)
+        return
+    best = winner(words)
+    if best is None or world.base.newer_than(best):
+        m.stateless = True
+        found = "nobody holds the state" if best is None else f"only step {best.step} is left of {world.base.step}"
+        stop(m, out, found)
+        return
+    m.holders = holders(words)
+    lineage = agreed(words)
+    if lineage is not None:
+        commit(m, out, lineage)
+    _deal_missing(m, words)
+    if not m.holds:
+        donors = tuple(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
+        fetch(m, out, donors)
+        collect(m, out, Purpose.CLOSE if best.step == m.terms.grid.total_steps else Purpose.STEP)
+    elif m.lineage != best:
+        donor = next(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
+        m.behind = best
+        m.phase = Phase.CATCHING_UP
+        out.append(CatchUp(donor, best))
+    else:
+        _go_on(m, out)
+    seek(m, out)
+
+
+def _deal_missing(m: Machine, words: Words) -> None:
+    """Who computes what of the step in flight: kept slots stay where they are, the rest is dealt out (rule 14)."""
+    best = winner(words)
+    if best is None or best.step == m.terms.grid.total_steps:
+        return
+    kept = [word.kept if word.holds and word.lineage == best else frozenset() for word in words]
+    if not disjoint(kept):
+        # Cannot be, and must not be counted twice if it is: nobody's kept sum can be split, so all start afresh.
+        kept = [frozenset() for _ in words]
+        m.part = Part(base=m.lineage)
+    todo = missing(m.terms.grid.filled(best.step + 1), kept)
+    m.redo = redo(todo, sorted(m.holders)).get(m.rank, ())
+
+
+def _go_on(m: Machine, out: Out) -> None:
+    if m.stopping:
+        stop(m, out, m.stopping)
+    elif m.lineage.step == m.terms.grid.total_steps:
+        collect(m, out, Purpose.CLOSE)
+    else:
+        begin(m, out)
+
+
+def gradient(m: Machine, out: Out, signal: Gradient) -> None:
+    """The winner's gradient makes the missing step our own; without it, the whole state comes aside (rule 13)."""
+    if m.phase is not Phase.CATCHING_UP or m.behind is None:
+        return
+    line = signal.line
+    if m.stopping:
+        stop(m, out, m.stopping)
+    elif line is not None and line.parent == m.lineage and line.lineage == m.behind:
+        commit(m, out, m.lineage)
+        m.line = line
+        m.lineage = m.behind
+        m.behind = None
+        m.phase = Phase.APPLIED
+        out.append(Apply(line))
+    else:
+        world = inside(m)
+        fetch(m, out, tuple(world.members[rank] for rank in sorted(m.holders) if rank != m.rank))
+
+
+__all__ = ["compared", "gradient", "greet", "restored", "stepping"]

@@ -1,0 +1,326 @@
+"""Everything that goes into a member's machine, and everything that comes out of it.
+
+Signals are facts of the shell: something returned, arrived, or ran out. Actions are orders to the shell. An order
+that takes time is answered by a signal; until then the machine waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pliant.core.ledger import Line, Lineage
+from pliant.core.messages import Command
+from pliant.core.model import Checkpoint, MemberId, View, World
+from pliant.core.words import Word, Words
+
+# ----------------------------------------------------------------------------------------------- signals
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The coordinator's view of the job arrived; older ones than the last are ignored."""
+
+    view: View
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A third of a lease has passed. Whatever may have been lost on the way is said again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wired:
+    """The group of a generation is built and a barrier in it completed (rule 7)."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WireFailed:
+    """The group could not be built; `peer` is whom we could not reach, if that is known."""
+
+    generation: int
+    peer: MemberId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """Gradients of these slots were added to the kept part; none for an idle slot (rule 22)."""
+
+    slots: frozenset[int]
+    samples: int
+    digest: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """A collective completed, with everybody's words by rank."""
+
+    generation: int
+    words: Words
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A collective returned an error. Its buffers are ours again (rule 9)."""
+
+    generation: int
+    peer: MemberId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Boundary:
+    """The iterator was asked for the next part, after the user's post-step code (rule 3)."""
+
+    state: int  # hash of the whole state, as the control words carry it
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """The state of a rollback world's base is in place."""
+
+    state: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The winner's last reduced gradient arrived; None: it has none to give (rule 13)."""
+
+    line: Line | None
+
+
+@dataclass(frozen=True, slots=True)
+class Stripe:
+    """One stripe of a donor's state, labelled with what it is a stripe of (rule 15).
+
+    `lines` are the donor's ledger lines that were not durable yet, the one of `lineage` itself included.
+    """
+
+    index: int
+    count: int
+    lineage: Lineage
+    state: int
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TransferBroken:
+    """A donor could not go on: of the transfer under way nothing can be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What was received aside is now the state, with the steps since then replayed on it."""
+
+    state: int
+
+
+@dataclass(frozen=True, slots=True)
+class LetIn:
+    """A member of a planned world tells a joiner that the world was entered."""
+
+    generation: int
+    lineage: Lineage
+    donors: tuple[MemberId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """A member of the next world tells a leaver that a collective completed there (rule 9)."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """This worker is to go: SIGTERM, or a spot notice."""
+
+    grace_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraceShort:
+    """Hardly any of the grace period is left: the next boundary must be the last."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraceOver:
+    """The grace period is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A checkpoint's files are complete under their final name."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRaised:
+    """User code raised while it computed this slot (rule 20)."""
+
+    step: int
+    slot: int
+    samples: tuple[int, ...]
+    error: str
+
+
+Signal = (
+    Told
+    | Tick
+    | Wired
+    | WireFailed
+    | Computed
+    | Returned
+    | Failed
+    | Boundary
+    | Restored
+    | Gradient
+    | Stripe
+    | TransferBroken
+    | Installed
+    | LetIn
+    | Released
+    | Notice
+    | GraceShort
+    | GraceOver
+    | Written
+    | SlotRaised
+)
+
+# ----------------------------------------------------------------------------------------------- actions
+
+
+@dataclass(frozen=True, slots=True)
+class Wire:
+    """Build that world's group in the background. Answer: `Wired` or `WireFailed`."""
+
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """Break that generation's group or wiring, so that an operation in it returns (rule 10)."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """Yield these slots to the user's code; an idle one is computed and dropped. Answer: `Computed`, in parts if need be."""
+
+    step: int
+    slots: tuple[int, ...]
+    idle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Collect:
+    """Enter a collective of that world with this word. Answer: `Returned` or `Failed`."""
+
+    world: World
+    word: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Step the optimizer with the reduced gradient and let the user's post-step code run. Answer: `Boundary`."""
+
+    line: Line
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Load the checkpoint (None: the initial state). Answer: `Restored`."""
+
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class CatchUp:
+    """Get that member's reduced gradient of that lineage. Answer: `Gradient` or `TransferBroken`."""
+
+    donor: MemberId
+    lineage: Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Receive the state aside, in stripes from these donors. Answer: `Stripe`s or `TransferBroken`."""
+
+    generation: int
+    donors: tuple[MemberId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Install:
+    """Make the state received aside ours, then replay these steps with the small state they bring. Answer: `Installed`."""
+
+    lineage: Lineage
+    replay: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send a signal to a peer, member to member."""
+
+    member: MemberId
+    signal: LetIn | Released
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Send a command to the coordinator."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class StartGrace:
+    """Start the clock of the grace period. Answers: `GraceShort` and, in the end, `GraceOver`."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Keep a copy of the state as it is at this boundary."""
+
+    lineage: Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write that snapshot as a checkpoint: its step is committed. Answer: `Written`."""
+
+    lineage: Lineage
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Leave the loop. `complete` is true only with the final state in place; code 75 says fenced."""
+
+    code: int
+    why: str
+    complete: bool = False
+
+
+Action = (
+    Wire
+    | Break
+    | Compute
+    | Collect
+    | Apply
+    | Restore
+    | CatchUp
+    | Fetch
+    | Install
+    | Tell
+    | Send
+    | StartGrace
+    | Snapshot
+    | Save
+    | Exit
+)

@@ -1,0 +1,399 @@
+"""Commands, which ask, and events, which happened.
+
+A command may be refused with a `Rejection`; an event never is. Every event carries the wall-clock time it was
+decided at, for people to read; nothing decides by it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pliant.core.ledger import Line, Lineage
+from pliant.core.model import (
+    AgentId,
+    Checkpoint,
+    JobState,
+    Member,
+    MemberId,
+    Poison,
+    Target,
+    Terms,
+    World,
+)
+
+# ---------------------------------------------------------------------------------------------- commands
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A user asks for a job."""
+
+    name: str
+    size_min: int
+    size_max: int
+    target: Target
+    wait_limit_s: float | None = None
+    max_restarts: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """A user wants another size, or an exact placement."""
+
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """A member is to leave at the next boundary, within `grace_s`: a user's word, SIGTERM, or a spot notice."""
+
+    member: MemberId
+    grace_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAgent:
+    """Everybody on that agent is to leave."""
+
+    agent: AgentId
+    grace_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A user ends the job."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJoin:
+    """An agent offers room for workers."""
+
+    agent: AgentId
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLeave:
+    """An agent says goodbye: its workers are gone or going."""
+
+    agent: AgentId
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A worker built its model and is ready. It comes without state, always."""
+
+    member: MemberId
+    agent: AgentId
+    terms: Terms
+    weight: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Committed steps of generation `generation`, in order (rules 1, 5, 17).
+
+    `holders` names who holds the state there, when that changed since this member's last report; None: it did not.
+    """
+
+    member: MemberId
+    rank: int
+    generation: int
+    lines: tuple[Line, ...]
+    holders: frozenset[MemberId] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """A member broke its group and applies nothing more in that generation (rule 10).
+
+    `stateless` says that the comparison found nobody whose state the history can go on from (rule 12).
+    """
+
+    member: MemberId
+    generation: int
+    lineage: Lineage
+    kept: frozenset[int]
+    why: str
+    peer: MemberId | None = None
+    stateless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WiringFailed:
+    """The group of a generation could not be built; `peer` is whom this member could not reach."""
+
+    member: MemberId
+    generation: int
+    peer: MemberId | None
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """User code raised on a slot (rule 20); the member stops with it."""
+
+    poison: Poison
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A checkpoint's files are written; make its manifest the newest (rule 17)."""
+
+    member: MemberId
+    generation: int
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """A member's goodbye. `released` is the generation whose first collective let it go; 0: none did."""
+
+    member: MemberId
+    released: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """An agent's proof of a worker's end: its exit status, negative for a signal (rule 19)."""
+
+    member: MemberId
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class Expire:
+    """A member's lease ran out (rule 19)."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class AgentExpire:
+    """An agent's lease ran out. That says nothing about its workers, which have leases of their own."""
+
+    agent: AgentId
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A member's watch closed without goodbye and did not come back in time (rule 19)."""
+
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class WaitOver:
+    """The job waited for members longer than its limit."""
+
+
+Command = (
+    Create
+    | Resize
+    | Drain
+    | DrainAgent
+    | Cancel
+    | AgentJoin
+    | AgentLeave
+    | Join
+    | Report
+    | Stopped
+    | WiringFailed
+    | Raised
+    | Publish
+    | Leave
+    | Exited
+    | Expire
+    | AgentExpire
+    | Suspect
+    | WaitOver
+)
+
+
+class Code(StrEnum):
+    """Why a command was refused, for programs; the sentence beside it is for people."""
+
+    NO_JOB = "no-job"
+    EXISTS = "exists"
+    ENDED = "ended"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    SEALED = "sealed"
+    PAST = "past"
+    MISMATCH = "mismatch"
+    NOT_NEXT = "not-next"
+    BAD = "bad"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A command that changes nothing, with the reason."""
+
+    code: Code
+    why: str
+
+
+# ------------------------------------------------------------------------------------------------ events
+
+
+@dataclass(frozen=True, slots=True)
+class JobCreated:
+    at: float
+    name: str
+    size_min: int
+    size_max: int
+    target: Target
+    wait_limit_s: float | None
+    max_restarts: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChanged:
+    at: float
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJoined:
+    at: float
+    agent: AgentId
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class AgentGone:
+    at: float
+    agent: AgentId
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    at: float
+    member: Member
+    terms: Terms
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDraining:
+    at: float
+    member: MemberId
+    grace_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGone:
+    """A member's life in the job is over. `how` is `left`, `lost` or `barred`; all three are final."""
+
+    at: float
+    member: MemberId
+    how: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorldFormed:
+    at: float
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
+class WorldEntered:
+    """The first accepted report of a generation made it current (rule 5)."""
+
+    at: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorldBroken:
+    """A generation cannot go on. `entered` says whether somebody was in it, so that a recovery is due."""
+
+    at: float
+    generation: int
+    entered: bool
+    why: str
+    stateless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PairAccused:
+    at: float
+    generation: int
+    a: MemberId
+    b: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class StepsCommitted:
+    """Ledger lines accepted: these steps are durable now (rules 1, 24)."""
+
+    at: float
+    generation: int
+    reporter: MemberId
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldersChanged:
+    at: float
+    generation: int
+    holders: frozenset[MemberId]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPublished:
+    at: float
+    generation: int
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRaised:
+    at: float
+    poison: Poison
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """A worker exited non-zero by itself; counts against `max_restarts`."""
+
+    at: float
+    member: MemberId
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """The job's state, or the reason for it, is another one."""
+
+    at: float
+    state: JobState
+    why: str
+
+
+Event = (
+    JobCreated
+    | TargetChanged
+    | AgentJoined
+    | AgentGone
+    | MemberJoined
+    | MemberDraining
+    | MemberGone
+    | WorldFormed
+    | WorldEntered
+    | WorldBroken
+    | PairAccused
+    | StepsCommitted
+    | HoldersChanged
+    | CheckpointPublished
+    | SlotRaised
+    | WorkerFailed
+    | StateChanged
+)

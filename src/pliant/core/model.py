@@ -1,0 +1,259 @@
+"""What a job is: values only, no behaviour beyond reading them.
+
+`Job` is the whole state the coordinator decides on. It is small, frozen and changed by `pliant.core.job.evolve`
+alone; everything in it can be rebuilt from the event log. Leases and deadlines are not in it: they live in the
+coordinator's memory and start afresh after a restart (rule 19), so no clock reading is ever stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NewType
+
+from pliant.core.grid import Grid
+from pliant.core.ledger import GENESIS, Lineage
+
+MemberId = NewType("MemberId", str)
+AgentId = NewType("AgentId", str)
+
+
+class JobState(StrEnum):
+    """Where a job stands; the last three are final."""
+
+    STARTING = "starting"
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in _ENDED
+
+
+_ENDED = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
+
+
+class MemberState(StrEnum):
+    """What a live member is doing; derived from the worlds it is in, never stored."""
+
+    JOINING = "joining"
+    SPARE = "spare"
+    ACTIVE = "active"
+    DRAINING = "draining"
+
+
+class Kind(StrEnum):
+    """How a world is entered (rule 4).
+
+    A planned world is entered by the switch alone. A recovery world seals every lower number and begins with a
+    comparison of lineages. A rollback world is a recovery whose base is a checkpoint (or the very beginning).
+    """
+
+    PLANNED = "planned"
+    RECOVERY = "recovery"
+    ROLLBACK = "rollback"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How many workers are wanted: a number, or an exact count for each agent.
+
+    `placement` is a tuple of (agent, count) pairs, empty when only the number matters; `size` is its sum then.
+    """
+
+    size: int
+    placement: tuple[tuple[AgentId, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every member of a job must agree on before it may join: the data's shape and the order's seed."""
+
+    grid: Grid
+    seed: int
+    checkpoint_every: int = 0  # steps between checkpoints; 0: only when the protocol itself asks for one
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One machine's supervisor, with room for `capacity` workers."""
+
+    id: AgentId
+    capacity: int
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker's one life in a job. `number` counts joins, so the smaller of two is the older."""
+
+    id: MemberId
+    number: int
+    agent: AgentId
+    weight: int = 1
+    draining: bool = False
+    grace_s: float = 0.0
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The members and ranks of one generation, as persisted before anybody is told (rule 4).
+
+    A member's rank is its index in `members`. `base` is the lineage below which the world may not start. A world
+    that holds is too small to train: its members enter it, commit what they applied, and wait for a recovery.
+    """
+
+    number: int
+    kind: Kind
+    members: tuple[MemberId, ...]
+    weights: tuple[int, ...]
+    base: Lineage
+    hold: bool = False
+    why: str = ""
+
+    def rank_of(self, member: MemberId) -> int | None:
+        return self.members.index(member) if member in self.members else None
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A manifest: which state lies under which immutable name (rule 17)."""
+
+    lineage: Lineage
+    name: str
+    state: int  # hash of the whole state, to be found again in the file
+
+
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """Failed wirings that named the same pair, by generation (rule 11). `a` is the older member."""
+
+    a: MemberId
+    b: MemberId
+    generations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """A slot that raised in user code, and on whom (rule 20)."""
+
+    step: int
+    slot: int
+    samples: tuple[int, ...]
+    member: MemberId
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """Everything the coordinator knows of one job; see the module's docstring."""
+
+    name: str
+    size_min: int
+    size_max: int
+    target: Target
+    wait_limit_s: float | None = None
+    max_restarts: int = 3
+    terms: Terms | None = None  # fixed by the first member that joins
+    state: JobState = JobState.STARTING
+    why: str = ""
+    agents: tuple[Agent, ...] = ()
+    members: dict[MemberId, Member] = field(default_factory=dict)
+    joined: int = 0  # members that ever joined
+    gone: tuple[MemberId, ...] = ()  # lately gone for good, oldest first; bounded by `gone_limit`
+    generation: int = 0  # highest number ever used; never reused
+    current: int = 0  # the generation that reported last; 0: none yet
+    sealed: int = 0  # nothing labelled with this number or a lower one is accepted (P6)
+    worlds: tuple[World, ...] = ()  # the open generations, ascending
+    broken: str = ""  # why the current world cannot go on; empty: it can
+    stateless: bool = False  # nobody in the broken world holds a state the history can go on from
+    faulty: frozenset[int] = frozenset()  # open planned generations that can never be entered by everybody
+    dead: frozenset[MemberId] = frozenset()  # members of open worlds that are gone for good
+    holders: frozenset[MemberId] = frozenset()  # known to hold the state, by the latest report
+    durable: Lineage = GENESIS
+    checkpoint: Checkpoint | None = None
+    accusations: tuple[Accusation, ...] = ()
+    poison: tuple[Poison, ...] = ()
+    failures: int = 0  # workers that exited non-zero by themselves
+
+    def world(self, number: int) -> World | None:
+        """The open world with that number, if it is open."""
+        for world in self.worlds:
+            if world.number == number:
+                return world
+        return None
+
+    @property
+    def newest(self) -> World | None:
+        return self.worlds[-1] if self.worlds else None
+
+    @property
+    def slots(self) -> int:
+        """Members beyond the number of slots would own nothing: they are spares."""
+        return self.terms.grid.slots if self.terms else self.size_max
+
+    def is_open(self, number: int) -> bool:
+        return number > self.sealed and self.world(number) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the coordinator tells one member: enough to act on, nothing it must ask back for."""
+
+    revision: int
+    state: JobState
+    why: str
+    known: bool  # False: gone for good, or never seen (P6)
+    draining: bool
+    grace_s: float
+    worlds: tuple[World, ...]
+    current: int
+    sealed: int
+    faulty: frozenset[int]
+    dead: frozenset[MemberId]
+    holders: frozenset[MemberId]
+    durable: Lineage
+    checkpoint: Checkpoint | None
+
+
+def view(job: Job, revision: int, member: MemberId) -> View:
+    """Call after every change of `job`, for each member that watches it."""
+    record = job.members.get(member)
+    return View(
+        revision=revision,
+        state=job.state,
+        why=job.why,
+        known=record is not None,
+        draining=record is not None and record.draining,
+        grace_s=record.grace_s if record else 0.0,
+        worlds=job.worlds,
+        current=job.current,
+        sealed=job.sealed,
+        faulty=job.faulty,
+        dead=job.dead,
+        holders=job.holders,
+        durable=job.durable,
+        checkpoint=job.checkpoint,
+    )
+
+
+def gone_limit(job: Job) -> int:
+    """How many departed ids are remembered: enough to refuse late duplicates, bounded by the job's own size."""
+    return 64 + 4 * job.size_max
+
+
+def member_state(job: Job, member: MemberId) -> MemberState:
+    """How a person would call what that live member is doing."""
+    record = job.members[member]
+    if record.draining:
+        return MemberState.DRAINING
+    if any(member in world.members for world in job.worlds):
+        return MemberState.ACTIVE if member in job.holders else MemberState.JOINING
+    wanted = min(job.target.size, job.size_max, job.slots)
+    newest = job.newest
+    if newest is not None and len(newest.members) >= wanted:
+        return MemberState.SPARE
+    return MemberState.JOINING

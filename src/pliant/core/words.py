@@ -1,0 +1,151 @@
+"""Control words: what each rank says in every collective, and what follows from hearing everybody.
+
+One set of exact integers per rank, reduced together with the gradients, so all members of a world read identical
+words (rule 6). Every decision here is a pure function of those words and of nothing a member knows besides (rule 8):
+that is what makes all of them act at the same boundary without a vote.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
+
+from pliant.core.grid import Grid
+from pliant.core.ledger import Lineage
+
+_MASK = (1 << 64) - 1
+
+CALM, LEAVING, OUT_OF_TIME = 0, 1, 2  # how urgently a member drains
+
+
+class Purpose(StrEnum):
+    """What a collective is for: comparing lineages, reducing a step, or closing a run or a world."""
+
+    HELLO = "hello"
+    STEP = "step"
+    CLOSE = "close"
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One rank's control word.
+
+    `lineage` is the state it enters with; `wired` the highest generation it wired above this one, and `need` how many
+    members of this world must say so; `slots`, `samples`, `marks` and `digest` are counted where a slot's gradient is
+    added to the buffer. `kept` is used by the comparison alone.
+    """
+
+    purpose: Purpose
+    generation: int
+    step: int
+    lineage: Lineage
+    holds: bool
+    state: int = 0
+    wired: int = 0
+    need: int = 0
+    drains: int = CALM
+    failed: bool = False
+    slots: int = 0
+    samples: int = 0
+    marks: int = 0
+    digest: int = 0
+    kept: frozenset[int] = frozenset()
+
+
+Words = tuple[Word, ...]  # by rank
+
+
+@lru_cache(maxsize=65536)
+def slot_mark(slot: int) -> int:
+    """A 64-bit mark of a slot. Marks are added up, so a slot counted twice or left out shows in the total."""
+    z = (slot + 1) * 0x9E3779B97F4A7C15 & _MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK
+    return z ^ z >> 31
+
+
+@lru_cache(maxsize=1024)
+def step_marks(grid: Grid, step: int) -> int:
+    """What the marks of a whole step add up to."""
+    return sum(map(slot_mark, grid.filled(step))) & _MASK
+
+
+def holders(words: Words) -> frozenset[int]:
+    """The ranks that hold the state."""
+    return frozenset(rank for rank, word in enumerate(words) if word.holds)
+
+
+def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) -> str:
+    """Why nothing may be applied after this collective; empty when all is well (rule 6).
+
+    Equality is checked word by word: sums would not do, since steps 5, 6 and 7 add up to three times 6.
+    """
+    first: Word | None = None
+    for rank, word in enumerate(words):
+        if (word.generation, word.purpose) != (generation, purpose):
+            return f"rank {rank} is in a {word.purpose.value} of {word.generation}, not a {purpose.value} of {generation}"
+        if word.failed:
+            return f"rank {rank} failed"
+        if not word.holds or purpose is Purpose.HELLO:
+            continue
+        if first is None:
+            first = word
+        elif (word.step, word.lineage) != (first.step, first.lineage):
+            return f"rank {rank} is at step {word.step} of another history than the ranks before it"
+        elif word.state != first.state:
+            return f"rank {rank} holds another state than the ranks before it"
+    if purpose is not Purpose.STEP:
+        return ""
+    if first is None:
+        return "nobody holds the state"
+    return _wrong_total(words, first.step, grid)
+
+
+def _wrong_total(words: Words, step: int, grid: Grid) -> str:
+    samples = sum(word.samples for word in words)
+    if samples != grid.size(step):
+        return f"{samples} samples were counted in step {step}, which has {grid.size(step)}"
+    slots = sum(word.slots for word in words)
+    marks = sum(word.marks for word in words) & _MASK
+    if slots != len(grid.filled(step)) or marks != step_marks(grid, step):
+        return f"a slot of step {step} was counted twice or left out"
+    return ""
+
+
+def switch(words: Words) -> int:
+    """The generation to enter at this boundary, 0 to stay (rule 8).
+
+    The highest x that every member of both worlds says, one of them holding the state. How many must say it comes with
+    the words, so a member that never heard of x can tell as well that this generation is over.
+    """
+    said: dict[int, list[Word]] = {}
+    for word in words:
+        if word.wired > word.generation:
+            said.setdefault(word.wired, []).append(word)
+    for number in sorted(said, reverse=True):
+        voices = said[number]
+        if len(voices) >= voices[0].need and any(word.holds for word in voices):
+            return number
+    return 0
+
+
+def all_out_of_time(words: Words) -> bool:
+    """Whether every holder must go now: then the world closes and leaves a checkpoint behind (rule 16)."""
+    holding = [word for word in words if word.holds]
+    return bool(holding) and all(word.drains >= OUT_OF_TIME for word in holding)
+
+
+def winner(words: Words) -> Lineage | None:
+    """The most advanced lineage among the holders, by generation and then step (rules 2, 12)."""
+    best: Lineage | None = None
+    for word in words:
+        if word.holds and (best is None or word.lineage.newer_than(best)):
+            best = word.lineage
+    return best
+
+
+def agreed(words: Words) -> Lineage | None:
+    """The lineage that all holders entered with, which this collective therefore commits (rule 1); None: they differ."""
+    entered = {word.lineage for word in words if word.holds}
+    return entered.pop() if len(entered) == 1 else None
