@@ -1,0 +1,268 @@
+"""What is looked at after every event: the promises, as far as a universe can see them.
+
+The checkers watch the store's writes, replay them on their own, and look into every process, which no part of the real
+system can do. A complaint names the promise or the rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pliant.coordinator.service import EVENTS, Accepted, Reply, Unavailable
+from pliant.core import messages as m
+from pliant.core.audit import audit
+from pliant.core.evolve import evolve
+from pliant.core.ledger import Line, Lineage
+from pliant.core.invariants import complaints
+from pliant.core.member import Machine, Phase
+from pliant.core.member.signals import Exit
+from pliant.core.messages import Event
+from pliant.core.model import Checkpoint, Job, JobState, Kind, MemberId
+from pliant.sim.training import Content, Model
+from pliant.stores.base import Write
+from pliant.wire.codec import encode_state
+
+if TYPE_CHECKING:
+    from pliant.sim.universe import Universe
+    from pliant.sim.worker import Worker
+
+
+class Checkers:
+    """Collects complaints; a universe with any is a failed one."""
+
+    def __init__(self, universe: Universe) -> None:
+        self.universe = universe
+        self.complaints: list[str] = []
+        self.job: Job | None = None
+        self.revision = 0
+        self.lines: list[Line] = []
+        self.states: dict[Lineage, int] = {}
+        self.committed: dict[Lineage, set[MemberId]] = {}
+        self.ever_gone: set[MemberId] = set()
+        self.generations = 0
+        self.writer = ""  # the coordinator whose pump is running
+
+    def complain(self, what: str) -> None:
+        if len(self.complaints) < 20:
+            self.complaints.append(f"{self.universe.now:.3f} s: {what}")
+            self.universe.tell(f"VIOLATION {what}")
+
+    # --------------------------------------------------------------------------------- the store's history
+
+    def wrote(self, write: Write, revision: int) -> None:
+        """A write stands in the store. Replay it here, and look at the state and at the change."""
+        before = self.job
+        if write.expected != self.revision or revision != self.revision + len(write.events):
+            self.complain(f"P5: a write at revision {write.expected} followed revision {self.revision}")
+        self.revision = revision
+        events = [EVENTS.decode(data) for data in write.events]
+        for event in events:
+            self._event(event)
+            self.job = evolve(self.job, event)
+        job = self.job
+        if job is None:
+            return
+        if write.record is not None and write.record != encode_state(job):
+            self.complain("P5: the record differs from the replayed events")
+        for wrong in complaints(before, events):
+            self.complain(wrong)
+
+    def _event(self, event: Event) -> None:
+        job = self.job
+        self.universe.tell_event(event)
+        match event:
+            case m.StepsCommitted() if job is not None:
+                if event.generation <= job.sealed or event.generation < job.current:
+                    self.complain(f"P6: a report of {event.generation} was accepted, {job.sealed} is sealed")
+                self.lines.extend(event.lines)
+                self._are_committed(event.lines)
+            case m.CheckpointPublished() if job is not None:
+                if event.generation <= job.sealed:
+                    self.complain(f"P6: a checkpoint of sealed generation {event.generation} was published")
+            case m.MemberJoined():
+                if event.member.id in self.ever_gone:
+                    self.complain(f"rule 11: {event.member.id} was gone and is a member again")
+            case m.MemberGone():
+                self.ever_gone.add(event.member)
+                self._may_be_gone(event)
+            case m.WorldFormed():
+                self.generations += 1
+                self._world_formed(event)
+            case m.StateChanged():
+                if not event.why:
+                    self.complain(f"P8: the job is {event.state.value} and nobody says why")
+            case _:
+                pass
+
+    def _are_committed(self, lines: tuple[Line, ...]) -> None:
+        """Rule 1: what the store takes as durable, some member must have seen committed."""
+        for line in lines:
+            if line.lineage not in self.committed:
+                self.complain(f"rule 1: step {line.lineage.step} is durable, but nobody saw it committed")
+
+    def _may_be_gone(self, event: m.MemberGone) -> None:
+        worker = self.universe.workers.get(event.member)
+        alive = worker is not None and worker.up
+        if not alive or event.how != "lost":
+            return
+        if "lease" not in event.why or (self.writer and not self.universe.may_expire(self.writer, event.member)):
+            self.complain(f"rule 19: {event.member} was lost without proof or expiry: {event.why}")
+
+    def _world_formed(self, event: m.WorldFormed) -> None:
+        world, job = event.world, self.job
+        if job is None or world.kind is not Kind.ROLLBACK or job.durable.step == 0:
+            return
+        for member in job.members:
+            worker = self.universe.workers.get(member)
+            if worker is None or not worker.up or not worker.machine.holds:
+                continue
+            if worker.machine.world is not None and worker.machine.world.number <= job.sealed:
+                continue  # its world was sealed before, it may well be behind
+            if not job.durable.newer_than(worker.machine.lineage) and not worker.paused:
+                self.complain(f"P2: rolled back to {world.base.step}, though {member} holds {job.durable.step}")
+
+    # ------------------------------------------------------------------------------------ inside the workers
+
+    def reacted(self, worker: Worker, before: Machine) -> None:
+        machine = worker.machine
+        if machine.lines is not before.lines:
+            for line in machine.lines:
+                if line.lineage not in self.committed or worker.id not in self.committed[line.lineage]:
+                    self._commits(worker, line)
+        if machine.world is not before.world and machine.world is not None:
+            self._enters(worker, before)
+
+    def _commits(self, worker: Worker, line: Line) -> None:
+        """Rule 1: at the first member that says so, every member that holds the state must have applied the step."""
+        first = line.lineage not in self.committed
+        self.committed.setdefault(line.lineage, set()).add(worker.id)
+        if not first or worker.machine.world is None:
+            return
+        for member in worker.machine.world.members:
+            other = self.universe.workers.get(member)
+            if other is None or not other.up or not other.machine.holds or other.machine.number != worker.machine.number:
+                continue
+            if line.lineage.newer_than(other.model.lineage) and other.machine.phase is not Phase.RESTORING:
+                self.complain(
+                    f"rule 1: {worker.id} takes step {line.lineage.step} for committed, {member} has not applied it"
+                )
+
+    def _enters(self, worker: Worker, before: Machine) -> None:
+        world = worker.machine.world
+        if world is None or world.number <= before.number:
+            self.complain(f"rule 10: {worker.id} went from generation {before.number} back")
+        elif world.kind is Kind.PLANNED and before.phase in (Phase.STOPPED, Phase.HOLDING):
+            self.complain(f"rule 10: {worker.id} stopped and entered planned world {world.number}")
+
+    def applies(self, worker: Worker, line: Line, content: Content) -> None:
+        """P3, rule 6: every slot of the step is in exactly one sum."""
+        grid = worker.machine.terms.grid
+        slots = sorted(slot for part in content for slot in part)
+        if slots != list(grid.filled(line.lineage.step)):
+            self.complain(f"P3: {worker.id} applies step {line.lineage.step} with slots {slots}")
+        if line.parent != worker.model.lineage:
+            self.complain(f"P2: {worker.id} applies a child of {line.parent} to {worker.model.lineage}")
+
+    def at_boundary(self, worker: Worker) -> None:
+        """P4, rule 2: one lineage, one state."""
+        model = worker.model
+        known = self.states.setdefault(model.lineage, model.hash)
+        if known != model.hash:
+            self.complain(f"P4: {worker.id} differs from the others at {model.lineage}")
+        if model.post != model.lineage.step:
+            self.complain(f"rule 3: post-step code ran {model.post} times for {model.lineage.step} steps on {worker.id}")
+
+    def installs(self, worker: Worker, lineage: Lineage) -> None:
+        """Rule 15: every stripe of one lineage."""
+        labels = {model.lineage for model in worker.aside.values()}
+        if labels != {lineage}:
+            self.complain(f"rule 15: {worker.id} installs stripes of {sorted(label.step for label in labels)}")
+
+    def restores(self, worker: Worker, checkpoint: Checkpoint | None) -> None:
+        """Rule 17: under the manifest's name lies what the manifest says."""
+        if checkpoint is not None and worker.model.hash != checkpoint.state:
+            self.complain(f"rule 17: {checkpoint.name} is not the state that was published")
+
+    def writes_file(self, worker: Worker, name: str, model: Model) -> None:
+        """Rule 17: names are unique and files immutable."""
+        if self.universe.directory.write(name, model) is not None:
+            self.complain(f"rule 17: {worker.id} overwrote the checkpoint {name} with another state")
+
+    def leaves(self, worker: Worker, exit: Exit) -> None:
+        """P1, rules 9 and 16: who goes by its own will may go, and leaves nobody hanging."""
+        job, machine = self.job, worker.machine
+        if job is None or job.state.ended:
+            self._leaves_at_the_end(worker, exit)
+            return
+        if exit.code == 75:
+            if worker.id not in self.ever_gone:
+                self.complain(f"P1: {worker.id} takes itself for fenced, and is not: {exit.why}")
+            return
+        if exit.code or machine.world is None or worker.id in self.ever_gone or "grace" in exit.why:
+            return
+        hanging = self.universe.fabric.is_waiting(machine.number, worker.id)
+        if hanging is not None:
+            self.complain(f"rule 9: {worker.id} left while {hanging} was in a collective of {machine.number}")
+        if machine.holds and not self._state_survives(worker):
+            self.complain(f"rule 16: {worker.id} left with the last state of step {machine.lineage.step}")
+
+    def _leaves_at_the_end(self, worker: Worker, exit: Exit) -> None:
+        last = worker.machine.terms.grid.total_steps
+        if exit.complete and worker.model.lineage.step != last:
+            self.complain(f"P2: {worker.id} ends as complete at step {worker.model.lineage.step} of {last}")
+        if not exit.complete and self.job is not None and self.job.state is JobState.FINISHED:
+            machine = worker.machine
+            if machine.holds and machine.lineage.step == last and exit.code == 0 and not machine.next:
+                self.complain(f"P2: {worker.id} has the final state and is told it left early")
+
+    def _state_survives(self, worker: Worker) -> bool:
+        lineage = worker.machine.lineage
+        for other in self.universe.workers.values():
+            # One that was killed this very moment did hold it when it said so: that is a crash, not a mistake.
+            there = other.up or self.universe.now - other.ended_at_s < 0.1
+            if other is not worker and there and other.machine.holds and not lineage.newer_than(other.machine.lineage):
+                return True
+        checkpoint = self.job.checkpoint if self.job else None
+        return checkpoint is not None and not lineage.newer_than(checkpoint.lineage)
+
+    # ------------------------------------------------------------------------------------------ the answers
+
+    def answered(self, coordinator: str, reply: Reply) -> None:
+        """P5: what is acknowledged stands in the store."""
+        answer = reply.answer
+        sender = str(reply.ticket)
+        if not isinstance(answer, Unavailable):
+            self.universe.answered(sender)
+        if isinstance(answer, Accepted):
+            self.universe.heard[coordinator, sender] = self.universe.now
+        if isinstance(answer, Accepted) and answer.revision > self.revision:
+            self.complain(f"P5: {coordinator} acknowledged revision {answer.revision}, the store has {self.revision}")
+        if isinstance(answer, Unavailable) and "bug in Pliant" in answer.why:
+            self.complain(f"invariant: {answer.why}")
+
+    # ---------------------------------------------------------------------------------------------- the end
+
+    def finally_(self) -> None:
+        """Liveness: the faults are over, so the job must have ended well, and the ledger must prove it."""
+        job = self.job
+        if job is None or job.state is not JobState.FINISHED:
+            state = f"{job.state.value}: {job.why}" if job else "not even created"
+            self.complain(f"liveness: the job is {state}")
+            return
+        self._log_replays()
+        terms = job.terms
+        if terms is None:
+            return
+        result = audit(terms.grid, self.universe.order, self.lines, finished=True)
+        if not result.ok or result.lost or result.repeated:
+            self.complain(f"P3: the audit says {result}")
+
+    def _log_replays(self) -> None:
+        """The event log alone gives the same state, byte for byte."""
+        stored = self.universe.store.read(self.universe.job)
+        replayed: Job | None = None
+        entries = self.universe.store.events(self.universe.job, 0, 1_000_000)
+        for entry in entries:
+            replayed = evolve(replayed, EVENTS.decode(entry.data))
+        if stored is None or replayed is None or self.job is None or encode_state(replayed) != encode_state(self.job):
+            self.complain("P5: replaying the log gives another state")

@@ -1,0 +1,90 @@
+"""Disks: a store that fails on purpose, and the directory checkpoints are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pliant.errors import StoreTimeout, StoreUnavailable
+from pliant.sim.training import Model
+from pliant.stores.base import Busy, Entry, Hold, Outcome, Store, Stored, Write, Written
+
+
+class Crash(BaseException):
+    """A coordinator's process ends in the middle of what it does."""
+
+
+@dataclass(slots=True)
+class FlakyStore:
+    """One coordinator's connection to the real store contract, with faults armed for its next writes.
+
+    The contract is kept to the letter: an error means nothing was written, a timeout leaves open whether it was.
+    """
+
+    store: Store
+    written: Callable[[Write, int], None]
+    later: Callable[[Sequence[Write]], None]
+    armed: list[str] = field(default_factory=list)
+    fired: Callable[[str], None] = lambda kind: None
+
+    @property
+    def identity(self) -> str:
+        return self.store.identity
+
+    def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
+        fault = self.armed.pop(0) if self.armed else ""
+        if fault:
+            self.fired(fault)
+        if fault == "crash before write":
+            raise Crash
+        if fault == "store error":
+            raise StoreUnavailable("the disk said no")
+        if fault == "store timeout, lost":
+            raise StoreTimeout("no answer")
+        if fault == "store timeout, late":
+            self.later(writes)
+            raise StoreTimeout("no answer yet")
+        outcomes = self.apply(writes)
+        if fault == "crash after write":
+            raise Crash
+        if fault == "store timeout, applied":
+            raise StoreTimeout("the answer was lost")
+        return outcomes
+
+    def apply(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
+        outcomes = self.store.write(writes)
+        for write, outcome in zip(writes, outcomes, strict=True):
+            if isinstance(outcome, Written):
+                self.written(write, outcome.revision)
+        return outcomes
+
+    def read(self, job: str) -> Stored | None:
+        return self.store.read(job)
+
+    def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
+        return self.store.events(job, after, limit)
+
+    def watch(self, job: str, after: int, callback: Callable[[str, int], None]) -> Callable[[], None]:
+        return self.store.watch(job, after, callback)
+
+    def jobs(self) -> tuple[str, ...]:
+        return self.store.jobs()
+
+    def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
+        return self.store.hold(name, owner, ttl_s, now)
+
+    def release(self, hold: Hold) -> None:
+        self.store.release(hold)
+
+
+@dataclass(slots=True)
+class Directory:
+    """The shared directory of checkpoints: whoever can reach it can write any name."""
+
+    files: dict[str, Model] = field(default_factory=dict)
+
+    def write(self, name: str, model: Model) -> Model | None:
+        """The file that stood under that name before, if another one did."""
+        before = self.files.get(name)
+        self.files[name] = model
+        return before if before is not None and before != model else None

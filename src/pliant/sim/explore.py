@@ -1,0 +1,452 @@
+"""A small world, looked at from every side: all orders of events, instead of a random one of many.
+
+A few members' real machines and the job's real brain, no clock and no network in between: whatever could happen next
+is a choice, and every choice is taken, breadth first, each state once. Faults are choices too, as many as the budget
+allows. A state with nothing left to do must be an ended job, or one without members enough: anything else is stuck.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+
+from pliant.core import messages as c
+from pliant.core.cursor import Order
+from pliant.core.evolve import evolve
+from pliant.core.grid import Grid
+from pliant.core.invariants import complaints
+from pliant.core.job import decide, needs_settling, settled
+from pliant.core.ledger import Lineage, expected_slot_digest
+from pliant.core.member import Machine, Phase, react, signals as s
+from pliant.core.member.moves import tail
+from pliant.core.messages import Rejection
+from pliant.core.model import AgentId, Job, JobState, Member, MemberId, Target, Terms, World, view
+from pliant.core.words import Purpose, Word
+from pliant.sim.training import Content, Model, applied, post_step
+
+Choice = tuple[str, Callable[["Spot"], None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How small the world is."""
+
+    members: int = 3
+    target: int = 3
+    faults: int = 2
+    generations: int = 3  # the highest number a world may have; beyond that a state is left as it is
+    steps: int = 3
+    states_max: int = 200_000
+
+
+@dataclass(slots=True)
+class Process:
+    """A worker: its machine, its model, and what its shell has in hand."""
+
+    machine: Machine
+    model: Model
+    kept: tuple[int, ...] = ()
+    reduced: tuple[tuple[Lineage, Content], ...] = ()
+    incoming: Content = ()
+    aside: Model | None = None
+    task: s.Action | None = None  # what the shell was told to do and has not answered
+    up: bool = True
+
+    def copy(self) -> Process:
+        return Process(
+            self.machine, self.model, self.kept, self.reduced, self.incoming, self.aside, self.task, self.up
+        )
+
+    def key(self, revision: int) -> object:
+        """Two processes with one key go on alike. A revision's number means nothing, only whether it is the newest."""
+        if not self.up:
+            return None
+        known = dict(self.machine.__dict__)
+        seen = known["view"]
+        if seen is not None:
+            known["view"] = (seen.revision == revision, replace(seen, revision=0, why=""))
+        return tuple(known.values()), self.model, self.kept, self.aside, self.task
+
+
+@dataclass(slots=True)
+class Line:
+    """A process group: who called, whose barrier returned, the operations and who waits in which."""
+
+    world: World
+    called: frozenset[MemberId] = frozenset()
+    ready: frozenset[MemberId] = frozenset()
+    broken: MemberId | None = None
+    operations: tuple[tuple[tuple[MemberId, Word, tuple[int, ...]], ...], ...] = ()
+    waiting: frozenset[tuple[MemberId, int]] = frozenset()
+
+    def copy(self) -> Line:
+        return Line(self.world, self.called, self.ready, self.broken, self.operations, self.waiting)
+
+    def key(self) -> object:
+        return self.called, self.ready, self.broken, self.operations, self.waiting
+
+
+@dataclass(slots=True)
+class Spot:
+    """One state of the whole, with the names of the choices that led to it."""
+
+    job: Job
+    revision: int
+    processes: dict[MemberId, Process]
+    groups: dict[int, Line] = field(default_factory=dict)
+    letters: frozenset[tuple[MemberId, s.LetIn | s.Released]] = frozenset()
+    faults: int = 0
+    path: tuple[str, ...] = ()
+    wrong: str = ""
+
+    def copy(self) -> Spot:
+        return Spot(
+            self.job,
+            self.revision,
+            {name: process.copy() for name, process in self.processes.items()},
+            {number: group.copy() for number, group in self.groups.items()},
+            self.letters,
+            self.faults,
+            self.path,
+        )
+
+    def key(self) -> object:
+        job = self.job
+        processes = tuple(process.key(self.revision) for process in self.processes.values())
+        groups = tuple((number, group.key()) for number, group in sorted(self.groups.items()))
+        standing = (job.current, job.sealed, job.durable, job.worlds, job.state, job.broken, tuple(job.members))
+        return hash((standing, processes, groups, self.letters, self.faults))
+
+
+class Explorer:
+    """Explores everything within `bounds`; `explore` gives what it found."""
+
+    def __init__(self, bounds: Bounds) -> None:
+        self.bounds = bounds
+        grid = Grid(samples=2 * bounds.steps, batch=2, slots=2, epochs=1)
+        self.terms = Terms(grid, seed=1)
+        self.order = Order(1, grid.samples)
+        self.states: dict[Lineage, int] = {}
+        self.seen: set[object] = set()
+        self.complete = True
+
+    def explore(self) -> tuple[int, str, tuple[str, ...]]:
+        """How many states there were, and the first thing wrong with the way to it; empty: nothing is."""
+        queue = deque([self._start()])
+        while queue:
+            spot = queue.popleft()
+            moved = False
+            for name, act in self._choices(spot):
+                after = spot.copy()
+                after.path = (*spot.path, name)
+                act(after)
+                if after.wrong:
+                    return len(self.seen), after.wrong, after.path
+                key = after.key()
+                fault = name.startswith("fault")
+                moved = moved or (not fault and key != spot.key())
+                if key in self.seen:
+                    continue
+                if len(self.seen) >= self.bounds.states_max:
+                    self.complete = False
+                    continue
+                self.seen.add(key)
+                queue.append(after)
+            if not moved and not self._may_rest(spot):
+                return len(self.seen), f"stuck: the job is {spot.job.state.value}: {spot.job.why}", spot.path
+        return len(self.seen), "", ()
+
+    def _start(self) -> Spot:
+        bounds = self.bounds
+        created = c.JobCreated(0.0, "small", 1, bounds.members, Target(bounds.target), None, 3)
+        job = evolve(None, created)
+        spot = Spot(job, 1, {})
+        for index in range(bounds.members):
+            name = MemberId(f"m{index}")
+            spot.processes[name] = Process(Machine(name, self.terms), Model())
+            spot.job = evolve(spot.job, c.MemberJoined(0.0, Member(name, index + 1, AgentId("a")), self.terms))
+        spot.job, events = settled(spot.job, 0.0)
+        spot.revision += len(events)
+        self._warm_up(spot)
+        spot.faults = bounds.faults
+        return spot
+
+    def _warm_up(self, spot: Spot) -> None:
+        """Let everybody who is in the first world get its state, in one order: the exploration starts after that."""
+        first = spot.job.worlds[0].members
+        while not all(spot.processes[name].machine.holds for name in first):
+            for _, act in self._choices(spot):
+                act(spot)
+                break
+        spot.path = ("everybody holds the state",)
+
+    def _may_rest(self, spot: Spot) -> bool:
+        """Whether it is right that nothing can happen any more."""
+        job = spot.job
+        if job.state.ended or job.generation > self.bounds.generations:
+            return True
+        alive = [name for name in job.members if spot.processes[name].up]
+        return len(alive) < job.size_min
+
+    # --------------------------------------------------------------------------------------------- choices
+
+    def _choices(self, spot: Spot) -> Iterator[Choice]:
+        if spot.job.generation > self.bounds.generations:
+            return
+        for name, process in spot.processes.items():
+            if not process.up:
+                if name in spot.job.members:
+                    yield f"the death of {name} is seen", lambda x, n=name: self._command(x, c.Exited(n, -9))
+                continue
+            if process.machine.phase is Phase.GONE:
+                continue
+            seen = process.machine.view
+            if (seen is None or seen.revision < spot.revision) and name in spot.job.members:
+                yield f"{name} is told", lambda x, n=name: self._feed(x, n, s.Told(view(x.job, x.revision, n)))
+            elif seen is not None and seen.known and name not in spot.job.members:
+                yield f"{name} is fenced", lambda x, n=name: self._feed(x, n, s.Told(view(x.job, x.revision, n)))
+            if process.task is not None:
+                yield f"{name} does {type(process.task).__name__}", lambda x, n=name: self._do(x, n)
+        for target, letter in spot.letters:
+            yield f"{target} gets a letter", lambda x, t=target, l=letter: self._letter(x, t, l)
+        yield from self._group_choices(spot)
+        if spot.faults and not spot.job.state.ended:
+            yield from self._faults(spot)
+
+    def _group_choices(self, spot: Spot) -> Iterator[Choice]:
+        for number, group in spot.groups.items():
+            everybody = set(group.world.members)
+            for name in group.called - group.ready:
+                if group.broken is None and everybody <= group.called:
+                    yield f"{name} is wired in {number}", lambda x, g=number, n=name: self._wired(x, g, n)
+                if group.broken is not None:
+                    yield f"{name} cannot wire {number}", lambda x, g=number, n=name: self._unwired(x, g, n)
+            for name, index in group.waiting:
+                if len(group.operations[index]) == len(everybody):
+                    yield f"{name} returns in {number}", lambda x, g=number, n=name, i=index: self._return(x, g, n, i)
+                if group.broken is not None:
+                    yield f"{name} fails in {number}", lambda x, g=number, n=name, i=index: self._fail(x, g, n, i)
+
+    def _faults(self, spot: Spot) -> Iterator[Choice]:
+        for name, process in spot.processes.items():
+            if process.up and process.machine.phase is not Phase.GONE:
+                yield f"fault: {name} is killed", lambda x, n=name: self._kill(x, n)
+                if name in spot.job.members:
+                    yield f"fault: {name} expires", lambda x, n=name: self._expire(x, n)
+        for number, group in spot.groups.items():
+            if group.broken is None and group.waiting:
+                yield f"fault: a link of {number} resets", lambda x, g=number: self._reset(x, g)
+
+    # ---------------------------------------------------------------------------------------------- faults
+
+    def _kill(self, spot: Spot, name: MemberId) -> None:
+        spot.faults -= 1
+        spot.processes[name].up = False
+        for number in spot.groups:
+            self._break(spot, number, name)
+
+    def _expire(self, spot: Spot, name: MemberId) -> None:
+        spot.faults -= 1
+        self._command(spot, c.Expire(name))
+
+    def _reset(self, spot: Spot, number: int) -> None:
+        spot.faults -= 1
+        self._break(spot, number, spot.groups[number].world.members[0])
+
+    # ------------------------------------------------------------------------------------ the job's brain
+
+    def _command(self, spot: Spot, command: c.Command) -> None:
+        decision = decide(spot.job, command, 0.0)
+        if isinstance(decision, Rejection) or not decision:
+            return
+        before, job = spot.job, spot.job
+        for event in decision:
+            job = evolve(job, event)
+        events = decision
+        if needs_settling(events):
+            job, more = settled(job, 0.0)
+            events += more
+        spot.wrong = spot.wrong or "; ".join(complaints(before, events))
+        spot.job = job
+        spot.revision += len(events)
+
+    # ------------------------------------------------------------------------------------------ the members
+
+    def _feed(self, spot: Spot, name: MemberId, signal: s.Signal) -> None:
+        process = spot.processes[name]
+        before = process.machine
+        process.machine, actions = react(before, signal)
+        if process.machine.heard is not before.heard and process.machine.heard:
+            self._remember(process, process.machine.heard[-1].line.lineage)
+        for action in actions:
+            self._act(spot, name, process, action)
+
+    def _act(self, spot: Spot, name: MemberId, process: Process, action: s.Action) -> None:
+        match action:
+            case s.Send(command):
+                self._command(spot, command)
+            case s.Wire(world):
+                group = spot.groups.setdefault(world.number, Line(world))
+                group.called |= {name}
+                if any(not spot.processes[member].up for member in world.members):
+                    group.broken = group.broken or name
+            case s.Break(number):
+                self._break(spot, number, name)
+            case s.Collect():
+                self._enter(spot, name, process, action)
+            case s.Tell(member, signal):
+                spot.letters |= {(member, signal)}
+            case s.Exit():
+                process.up = False
+                for number in spot.groups:
+                    self._break(spot, number, name)
+                self._command(spot, c.Exited(name, action.code))
+            case s.Snapshot() | s.Save() | s.StartGrace():
+                pass
+            case _:
+                process.task = action
+
+    def _do(self, spot: Spot, name: MemberId) -> None:
+        """The shell answers what it was told to do."""
+        process = spot.processes[name]
+        task, process.task = process.task, None
+        match task:
+            case s.Compute(step, slots, idle):
+                self._compute(spot, name, step, () if idle else slots)
+            case s.Apply(line):
+                self._apply(spot, name, line)
+            case s.Restore():
+                process.model = Model()
+                self._feed(spot, name, s.Restored(process.model.hash))
+            case s.CatchUp(donor, lineage):
+                self._catch_up(spot, name, donor, lineage)
+            case s.Fetch(_, donors):
+                self._fetch(spot, name, task, donors)
+            case s.Install(_, replay):
+                model = process.aside or Model()
+                for step_line in replay:
+                    model = post_step(applied(model, step_line.lineage, dict(process.reduced)[step_line.lineage]))
+                process.model = model
+                self._check_state(spot, name, model)
+                self._feed(spot, name, s.Installed(model.hash))
+            case _:
+                raise AssertionError(task)
+
+    def _compute(self, spot: Spot, name: MemberId, step: int, slots: tuple[int, ...]) -> None:
+        process, grid = spot.processes[name], self.terms.grid
+        if process.machine.part.slots == frozenset():
+            process.kept = ()
+        process.kept += slots
+        digest = sum(expected_slot_digest(grid, self.order, step, slot) for slot in slots) & ((1 << 64) - 1)
+        samples = sum(len(grid.slot(step, slot)) for slot in slots)
+        self._feed(spot, name, s.Computed(frozenset(slots), samples, digest))
+
+    def _apply(self, spot: Spot, name: MemberId, line: c.Line) -> None:
+        process = spot.processes[name]
+        if line.lineage not in dict(process.reduced):
+            self._remember(process, line.lineage)
+        content = dict(process.reduced)[line.lineage]
+        if sorted(slot for part in content for slot in part) != list(self.terms.grid.filled(line.lineage.step)):
+            spot.wrong = f"P3: {name} applies step {line.lineage.step} with {content}"
+        process.model = post_step(applied(process.model, line.lineage, content))
+        process.kept = ()
+        self._check_state(spot, name, process.model)
+        self._feed(spot, name, s.Boundary(process.model.hash))
+
+    def _check_state(self, spot: Spot, name: MemberId, model: Model) -> None:
+        if model.post != model.lineage.step:
+            spot.wrong = f"rule 3: {name} ran its post-step code {model.post} times for {model.lineage.step} steps"
+        for other, process in spot.processes.items():
+            if process.up and process.model.lineage == model.lineage and process.model.hash != model.hash:
+                if other != name and process.machine.phase is not Phase.APPLIED:
+                    spot.wrong = f"P4: {name} and {other} differ at step {model.lineage.step}"
+
+    def _catch_up(self, spot: Spot, name: MemberId, donor: MemberId, lineage: Lineage) -> None:
+        source = spot.processes[donor]
+        if not source.up:
+            self._feed(spot, name, s.TransferBroken())
+            return
+        line = next((x for x in tail(source.machine) if x.lineage == lineage), None)
+        content = dict(source.reduced).get(lineage)
+        if line is None or content is None:
+            self._feed(spot, name, s.Gradient(None))
+            return
+        spot.processes[name].reduced += ((lineage, content),)
+        self._feed(spot, name, s.Gradient(line))
+
+    def _fetch(self, spot: Spot, name: MemberId, task: s.Action, donors: tuple[MemberId, ...]) -> None:
+        process = spot.processes[name]
+        source = next((spot.processes[d] for d in donors if spot.processes[d].up), None)
+        if source is None:
+            self._feed(spot, name, s.TransferBroken())
+            process.task = None  # asked again by a tick, in real life; here its world breaks with its donors
+        elif source.machine.phase in (Phase.APPLIED, Phase.INSTALLING) or not source.machine.holds:
+            process.task = task  # a state is captured at a boundary only
+        else:
+            process.aside = source.model
+            stripe = s.Stripe(0, 1, source.model.lineage, source.model.hash, tail(source.machine))
+            self._feed(spot, name, stripe)
+
+    def _remember(self, process: Process, lineage: Lineage) -> None:
+        process.reduced = (*process.reduced, (lineage, process.incoming))
+
+    # -------------------------------------------------------------------------------------- the data plane
+
+    def _enter(self, spot: Spot, name: MemberId, process: Process, action: s.Collect) -> None:
+        group = spot.groups[action.world.number]
+        index = sum(1 for operation in group.operations if any(entry[0] == name for entry in operation))
+        kept = process.kept if action.word.purpose is Purpose.STEP and action.word.slots else ()
+        operations = list(group.operations)
+        if index == len(operations):
+            operations.append(())
+        operations[index] = (*operations[index], (name, action.word, kept))
+        group.operations = tuple(operations)
+        group.waiting |= {(name, index)}
+
+    def _wired(self, spot: Spot, number: int, name: MemberId) -> None:
+        spot.groups[number].ready |= {name}
+        self._feed(spot, name, s.Wired(number))
+
+    def _unwired(self, spot: Spot, number: int, name: MemberId) -> None:
+        group = spot.groups[number]
+        group.called -= {name}
+        self._feed(spot, name, s.WireFailed(number, None))
+
+    def _return(self, spot: Spot, number: int, name: MemberId, index: int) -> None:
+        group = spot.groups[number]
+        group.waiting -= {(name, index)}
+        entries = {entry[0]: entry for entry in group.operations[index]}
+        words = tuple(entries[member][1] for member in group.world.members)
+        if words[0].purpose is Purpose.STEP:
+            spot.processes[name].incoming = tuple(entries[member][2] for member in group.world.members)
+        self._feed(spot, name, s.Returned(number, words))
+
+    def _fail(self, spot: Spot, number: int, name: MemberId, index: int) -> None:
+        group = spot.groups[number]
+        group.waiting -= {(name, index)}
+        self._feed(spot, name, s.Failed(number, group.broken if group.broken != name else None))
+
+    def _break(self, spot: Spot, number: int, name: MemberId) -> None:
+        group = spot.groups.get(number)
+        if group is None or name not in group.world.members:
+            return
+        group.broken = group.broken or name
+        group.called -= {name}
+        if not spot.processes[name].up:
+            group.waiting = frozenset(entry for entry in group.waiting if entry[0] != name)
+
+    def _letter(self, spot: Spot, target: MemberId, letter: s.LetIn | s.Released) -> None:
+        spot.letters -= {(target, letter)}
+        if spot.processes[target].up:
+            self._feed(spot, target, letter)
+
+
+def explore(bounds: Bounds) -> tuple[int, str, tuple[str, ...], bool]:
+    """States seen, what is wrong, the way to it, and whether all states within the bounds were seen."""
+    explorer = Explorer(bounds)
+    states, wrong, path = explorer.explore()
+    return states, wrong, path, explorer.complete
+
+
+__all__ = ["Bounds", "JobState", "explore"]

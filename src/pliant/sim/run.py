@@ -1,0 +1,78 @@
+"""Running schedules: one seed, many seeds, and the shrinking of one that failed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from pliant.sim.faults import Fault, heal, schedule, strike
+from pliant.sim.universe import Setting, Universe
+
+FAULTS_UNTIL_S = 60.0
+PATIENCE_S = 240.0  # virtual seconds after the faults in which the job must end
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one schedule."""
+
+    seed: int
+    complaints: tuple[str, ...]
+    events: int
+    generations: int
+    steps: int
+    fired: dict[str, int]
+    trace: int
+
+
+def setting_for(seed: int) -> Setting:
+    """One coordinator in a third of the schedules, two in the others."""
+    return replace(Setting(), seed=seed, coordinators=1 if seed % 3 == 0 else 2)
+
+
+def run_seed(seed: int, faults: tuple[Fault, ...] | None = None, story: list[str] | None = None) -> Result:
+    """One schedule: the faults, then quiet until the job ends."""
+    universe = Universe(setting_for(seed), story)
+    chosen = schedule(seed, FAULTS_UNTIL_S) if faults is None else faults
+    for fault in chosen:
+        universe.after(fault.at_s, strike, universe, fault)
+    universe.run(FAULTS_UNTIL_S, universe.ended)
+    if not universe.checkers.complaints:
+        heal(universe)
+        universe.run(FAULTS_UNTIL_S + PATIENCE_S, universe.ended)
+    if not universe.checkers.complaints:
+        universe.checkers.finally_()
+    job = universe.checkers.job
+    return Result(
+        seed=seed,
+        complaints=tuple(universe.checkers.complaints),
+        events=universe.events,
+        generations=universe.checkers.generations,
+        steps=job.durable.step if job else 0,
+        fired=dict(universe.fired),
+        trace=universe.trace,
+    )
+
+
+def shrink(seed: int) -> tuple[Fault, ...]:
+    """The fewest faults we can find that still make the seed fail, by leaving out ever smaller runs of them."""
+    faults = schedule(seed, FAULTS_UNTIL_S)
+    size = len(faults)
+    while size >= 1:
+        index = 0
+        while index < len(faults):
+            fewer = faults[:index] + faults[index + size :]
+            if run_seed(seed, fewer).complaints:
+                faults = fewer
+            else:
+                index += size
+        size //= 2
+    return faults
+
+
+def fired_in(results: list[Result]) -> Counter[str]:
+    """In how many schedules each kind of fault struck."""
+    count: Counter[str] = Counter()
+    for result in results:
+        count.update(result.fired.keys())
+    return count

@@ -1,0 +1,274 @@
+"""The universe: one queue of events, one source of chance, a network that loses things, and everybody in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from random import Random
+from zlib import crc32
+
+from pliant.coordinator.service import LEASE_TTL_S, Request
+from pliant.core.cursor import Order
+from pliant.core.grid import Grid
+from pliant.core.member.signals import Action, Signal
+from pliant.core.messages import Create, Event
+from pliant.core.model import AgentId, MemberId, Target, Terms, View
+from pliant.core.supervisor import Wanted
+from pliant.core.words import Words
+from pliant.sim.checkers import Checkers
+from pliant.sim.disks import Directory
+from pliant.sim.fabric import Fabric
+from pliant.sim.machines import AgentProcess, CoordinatorProcess
+from pliant.sim.story import describe
+from pliant.sim.training import Content
+from pliant.sim.worker import Worker
+from pliant.stores.base import Store, Write
+from pliant.stores.memory import MemoryStore
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a schedule starts with."""
+
+    agents: int = 3
+    members: int = 8
+    capacity: int = 5
+    coordinators: int = 2
+    size_min: int = 2
+    size_max: int = 9
+    grid: Grid = field(default_factory=lambda: Grid(samples=101, batch=12, slots=12, epochs=3))
+    seed: int = 0
+    checkpoint_every: int = 4
+
+
+@dataclass(slots=True)
+class Weather:
+    """What the network does to messages right now."""
+
+    loss: float = 0.0
+    duplicates: float = 0.0
+    delay_s: float = 0.0
+    jitter_s: float = 0.0
+
+
+class Universe:
+    """Everything there is in one schedule. Nothing in here depends on anything but the setting and the seed."""
+
+    job = "sim"
+
+    def __init__(self, setting: Setting, story: list[str] | None = None, store: Store | None = None) -> None:
+        self.setting = setting
+        self.chance = Random(setting.seed)
+        self.now = 0.0
+        self.events = 0
+        self.trace = 0
+        self.story = story
+        self.fired: Counter[str] = Counter()
+        self.weather = Weather()
+        self.cut_machines: set[tuple[str, str]] = set()
+        self.cut_members: set[tuple[str, str]] = set()
+        self.rates: dict[str, float] = {}
+        self.raising: set[MemberId] = set()
+        self.breaking: set[MemberId] = set()
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._sequence = 0
+        self._asks: dict[str, int] = {}
+        self._unanswered: set[str] = set()
+        self.heard: dict[tuple[str, str], float] = {}  # (coordinator, member) to the last accepted sign of life
+        self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every)
+        self.order = Order(setting.seed, setting.grid.samples)
+        self.store = store or MemoryStore("simulated")
+        self.directory = Directory()
+        self.checkers = Checkers(self)
+        self.fabric = Fabric(self)
+        self.workers: dict[MemberId, Worker] = {}
+        self.lives = 0
+        self.coordinators = [CoordinatorProcess(self, f"c{i}") for i in range(setting.coordinators)]
+        self.after(0.01, self.ask, "user", self._creation())
+        self.agents: dict[AgentId, AgentProcess] = {}
+        for index in range(setting.agents):
+            self.after(0.05, self.start_agent, AgentId(f"a{index}"))
+
+    def _creation(self) -> Create:
+        s = self.setting
+        return Create(self.job, s.size_min, s.size_max, Target(s.members))
+
+    # ------------------------------------------------------------------------------------------ the queue
+
+    def after(self, delay_s: float, act: Callable[..., None], *args: object) -> None:
+        self._sequence += 1
+        heappush(self._queue, (self.now + delay_s, self._sequence, act, args))
+
+    def step(self) -> bool:
+        """One event. False: there is none."""
+        if not self._queue:
+            return False
+        self.now, sequence, act, args = heappop(self._queue)
+        self.events += 1
+        self.trace = crc32(b"%d %.6f %s" % (sequence, self.now, act.__name__.encode()), self.trace)
+        act(*args)
+        return True
+
+    def run(self, until_s: float, done: Callable[[], bool]) -> None:
+        while self._queue and self._queue[0][0] <= until_s and not done():
+            self.step()
+
+    def ended(self) -> bool:
+        """The job is over and told to everybody who was still there, or something is wrong already."""
+        job = self.checkers.job
+        if self.checkers.complaints:
+            return True
+        return job is not None and job.state.ended and not any(worker.up for worker in self.workers.values())
+
+    # ---------------------------------------------------------------------------------------- the network
+
+    def _machine(self, name: str) -> str:
+        worker = self.workers.get(MemberId(name))
+        return worker.agent if worker is not None else name
+
+    def _send(self, source: str, target: str, act: Callable[..., None], *args: object) -> None:
+        if self.cut_machines and (self._machine(source), self._machine(target)) in self.cut_machines:
+            return
+        weather, chance = self.weather, self.chance
+        if weather.loss and chance.random() < weather.loss:
+            return
+        delay = chance.uniform(0.001, 0.01) + weather.delay_s
+        if weather.jitter_s:
+            delay += chance.uniform(0.0, weather.jitter_s)
+        self.after(delay, act, *args)
+        if weather.duplicates and chance.random() < weather.duplicates:
+            self.after(delay + chance.uniform(0.0, 1.5), act, *args)
+
+    @property
+    def any_cut(self) -> bool:
+        return bool(self.cut_machines or self.cut_members)
+
+    def is_cut(self, a: MemberId, b: MemberId) -> bool:
+        if not self.cut_machines and not self.cut_members:
+            return False
+        return (a, b) in self.cut_members or (self._machine(a), self._machine(b)) in self.cut_machines
+
+    def ask(self, sender: str, request: Request) -> None:
+        """Send a request to a coordinator, to another one if the last had no answer."""
+        turn = self._asks.get(sender, 0)
+        if sender in self._unanswered:
+            turn += 1
+            self._asks[sender] = turn
+        self._unanswered.add(sender)
+        coordinator = self.coordinators[turn % len(self.coordinators)]
+        self._send(sender, coordinator.name, coordinator.receive, sender, request)
+        if sender == "user":
+            self.after(1.0, self._ask_again, sender, request)
+
+    def _ask_again(self, sender: str, request: Request) -> None:
+        if sender in self._unanswered:
+            self.ask(sender, request)
+
+    def answered(self, sender: str) -> None:
+        self._unanswered.discard(sender)
+
+    def to_worker(self, coordinator: str, member: MemberId, view: View) -> None:
+        worker = self.workers.get(member)
+        if worker is not None and worker.up:
+            self._send(coordinator, member, worker.told, view)
+
+    def refuse_worker(self, coordinator: str, member: MemberId, revision: int) -> None:
+        worker = self.workers.get(member)
+        if worker is not None and worker.up:
+            self._send(coordinator, member, worker.refused, revision)
+
+    def to_agent(self, coordinator: str, agent: AgentId, wanted: Wanted) -> None:
+        process = self.agents.get(agent)
+        if process is not None and process.up:
+            self._send(coordinator, agent, process.wanted, wanted)
+
+    def peer(self, source: MemberId, target: MemberId, signal: Signal) -> None:
+        if not self.is_cut(source, target):
+            self.after(self.chance.uniform(0.001, 0.02), self.feed, target, signal)
+
+    # -------------------------------------------------------------------------------------- the processes
+
+    def start_agent(self, name: AgentId) -> None:
+        old = self.agents.get(name)
+        if old is None or not old.up:
+            self.lives += 1
+            self.agents[name] = AgentProcess(self, name, self.lives, self.setting.capacity)
+
+    def start_worker(self, member: MemberId, agent: AgentId) -> None:
+        self.workers[member] = Worker(self, member, agent, self.terms)
+
+    def process_ended(self, worker: Worker, code: int) -> None:
+        self.tell(f"{worker.id} ended with {code}")
+        agent = self.agents.get(worker.agent)
+        if agent is not None and agent.up:
+            self.after(self.chance.uniform(0.005, 0.05), agent.ended, worker.id, code)
+
+    def exists(self, member: MemberId) -> bool:
+        worker = self.workers.get(member)
+        return worker is not None and worker.up
+
+    def feed(self, member: MemberId, signal: Signal) -> None:
+        worker = self.workers.get(member)
+        if worker is not None:
+            worker.feed(signal)
+
+    def reduced(self, member: MemberId, words: Words, content: Content) -> None:
+        worker = self.workers.get(member)
+        if worker is not None:
+            worker.reduction_returned(words, content)
+
+    def rate_of(self, machine: str) -> float:
+        return self.rates.get(machine, 1.0)
+
+    def raises(self, worker: Worker) -> bool:
+        if worker.id in self.raising:
+            self.raising.discard(worker.id)
+            return True
+        return False
+
+    def breaks_transfer(self, worker: Worker) -> bool:
+        if worker.id in self.breaking:
+            self.breaking.discard(worker.id)
+            self.faults_fired("transfer broken")
+            return True
+        return False
+
+    def apply_later(self, writes: Sequence[Write]) -> None:
+        self.after(self.chance.uniform(0.01, 1.0), self._apply, writes)
+
+    def _apply(self, writes: Sequence[Write]) -> None:
+        self.checkers.writer = ""
+        self.coordinators[0].store.apply(writes)
+
+    def samples(self, step: int, slot: int) -> tuple[int, ...]:
+        grid = self.terms.grid
+        return self.order.take(grid.cursor(step).epoch, grid.slot(step, slot))
+
+    # ------------------------------------------------------------------------------------- for the checkers
+
+    def may_expire(self, coordinator: str, member: MemberId) -> bool:
+        """Whether that coordinator has not heard of the member for the whole of a lease."""
+        last = self.heard.get((coordinator, member))
+        return last is None or self.now - last >= LEASE_TTL_S - 0.01
+
+    def faults_fired(self, kind: str) -> None:
+        self.fired[kind] += 1
+        self.tell(f"FAULT {kind}")
+
+    # ------------------------------------------------------------------------------------------- the story
+
+    def tell(self, what: str) -> None:
+        if self.story is not None:
+            self.story.append(f"{self.now:8.3f}  {what}")
+
+    def tell_event(self, event: Event) -> None:
+        if self.story is not None:
+            self.tell(f"  store: {describe(event)}")
+
+    def note(self, worker: Worker, signal: Signal, actions: tuple[Action, ...]) -> None:
+        if self.story is not None:
+            said = "; ".join(filter(None, map(describe, actions)))
+            if said:
+                self.tell(f"    {worker.id} ({worker.machine.phase.value}): {describe(signal)} -> {said}")
