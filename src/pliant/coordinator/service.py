@@ -12,13 +12,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import get_args
 
+from pliant.coordinator.requests import (
+    Accepted,
+    Answer,
+    Pumped,
+    Renew,
+    RenewAgent,
+    Reply,
+    Request,
+    Unavailable,
+    WatchClosed,
+)
 from pliant.core import messages as m
 from pliant.core.evolve import evolve
 from pliant.core.invariants import complaints
 from pliant.core.job import decide, needs_settling, settled
 from pliant.core.leases import Leases
 from pliant.core.messages import Command, Event, Rejection
-from pliant.core.model import AgentId, Job, JobState, MemberId, View, view
+from pliant.core.model import AgentId, Job, JobState, MemberId, view
 from pliant.errors import PliantError, StoreError, StoreTimeout
 from pliant.stores.base import Hold, Store, Write, Written
 from pliant.wire.codec import Codec, decode_state, encode_state
@@ -32,71 +43,6 @@ PAUSE_S = 1.0  # a longer gap between two pumps is the coordinator's own sleep, 
 INBOX_MAX = 65536
 TRIES = 4  # lost races in one pump before the commands are sent back
 TAIL_MAX = 256  # events after the newest record, before a progress report brings a record along
-
-
-@dataclass(frozen=True, slots=True)
-class Renew:
-    """A member is alive."""
-
-    member: MemberId
-
-
-@dataclass(frozen=True, slots=True)
-class RenewAgent:
-    """An agent is alive."""
-
-    agent: AgentId
-
-
-@dataclass(frozen=True, slots=True)
-class WatchClosed:
-    """A member's watch ended without goodbye: a suspicion, no more."""
-
-    member: MemberId
-
-
-Request = Command | Renew | RenewAgent | WatchClosed
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """Done and durable, or nothing to do. `view` is what the member that asked should know now."""
-
-    revision: int
-    view: View | None
-
-
-@dataclass(frozen=True, slots=True)
-class Unavailable:
-    """Nothing was decided. Ask again, or ask somebody else."""
-
-    why: str
-
-
-Answer = Accepted | Rejection | Unavailable
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """The answer to one request. `ticket` is whatever came with it.
-
-    `revision` is what the answer rests on: who knows a newer one must not take a refusal at its word.
-    """
-
-    ticket: object
-    job: str
-    request: Request
-    answer: Answer
-    revision: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Pumped:
-    """What a pump did: the replies, and for whoever watches, the jobs that changed; `moved` had more than progress."""
-
-    replies: tuple[Reply, ...]
-    changed: tuple[str, ...] = ()
-    moved: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -280,13 +226,12 @@ class Service:
                 member = _speaker(request)
                 if member is not None:
                     self._leases.renew((draft.name, "member", member), now)
-                shown = view(known.job, known.revision, member) if known.job and member else None
+                news = member is not None and not (isinstance(request, Renew) and request.revision >= known.revision)
+                shown = view(known.job, known.revision, member) if known.job and member and news else None
                 answer = Accepted(known.revision, shown)
             replies.append(Reply(ticket, draft.name, request, answer, known.revision))
 
-    def _answer(
-        self, name: str, asked: list[tuple[object, Request]], answer: Answer, replies: list[Reply]
-    ) -> None:
+    def _answer(self, name: str, asked: list[tuple[object, Request]], answer: Answer, replies: list[Reply]) -> None:
         """Send requests back undecided. What time itself had asked for is asked again at the next pump."""
         for ticket, request in asked:
             if ticket is None:

@@ -148,9 +148,7 @@ def _read(lines: Iterable[Line], findings: _Findings) -> tuple[dict[Lineage, Lin
     return known, links
 
 
-def _committed(
-    known: dict[Lineage, Line], links: set[Lineage], head: Lineage, findings: _Findings
-) -> list[Line]:
+def _committed(known: dict[Lineage, Line], links: set[Lineage], head: Lineage, findings: _Findings) -> list[Line]:
     """Follow the parents from the head down; give the lines, first step first.
 
     Only links to a line accepted earlier are followed, so the walk ends whatever the ledger says.
@@ -215,9 +213,7 @@ def _explain(grid: Grid, order: Order, line: Line, findings: _Findings) -> None:
         if at < other:
             findings.add(f"{where} were left out: {len(positions)} samples lost", lost=len(positions))
         else:
-            findings.add(
-                f"{where} were counted twice: {len(positions)} samples repeated", repeated=len(positions)
-            )
+            findings.add(f"{where} were counted twice: {len(positions)} samples repeated", repeated=len(positions))
         return
     size = grid.size(step)
     findings.add(

@@ -96,9 +96,7 @@ class Order:
 
     def __post_init__(self) -> None:
         if not 1 <= self.samples <= SAMPLES_MAX:
-            raise BadInput(
-                f"an order needs between 1 and 2**62 samples, not {self.samples}: check the data's length"
-            )
+            raise BadInput(f"an order needs between 1 and 2**62 samples, not {self.samples}: check the data's length")
 
     def at(self, epoch: int, position: int) -> int:
         """Give the sample at this position of this epoch's order. Call `take` if you need several."""
@@ -118,8 +116,7 @@ class Order:
             raise BadInput(f"epochs are counted from 0, so there is no epoch {epoch}: pass 0 or more")
         if positions and not (0 <= positions[0] < self.samples and 0 <= positions[-1] < self.samples):
             raise BadInput(
-                f"positions {positions} are not all inside an epoch of {self.samples} samples: "
-                "cut them at its end"
+                f"positions {positions} are not all inside an epoch of {self.samples} samples: cut them at its end"
             )
 
 

@@ -125,10 +125,8 @@ def _deal(slots: int, weights: tuple[int, ...]) -> tuple[range, ...]:
     total = sum(weights)
     if slots < 1:
         raise BadInput(f"there must be at least 1 slot to deal out, not {slots}")
-    if min(weights, default=0) < 0:
-        raise BadInput(
-            f"weights must be 0 or more, not {min(weights)}: give a member that owns nothing weight 0"
-        )
+    if any(weight < 0 for weight in weights):
+        raise BadInput(f"weights must be 0 or more, not {min(weights)}: give a member that owns nothing weight 0")
     if total == 0:
         raise BadInput("somebody must own the slots: give at least one member a weight above 0")
     runs: list[range] = []

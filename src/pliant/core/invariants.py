@@ -173,9 +173,10 @@ def durable_steps_stay(before: Job, event: Event, after: Job) -> str:
 
 def only_open_generations_are_heard(before: Job, event: Event, after: Job) -> str:
     """P6, rule 17: nothing labelled with a generation that is not open becomes history."""
-    if isinstance(event, StepsCommitted | CheckpointPublished | HoldersChanged | WorldEntered):
-        if before.world(event.generation) is None or event.generation <= before.sealed:
-            return f"P6: {type(event).__name__} of generation {event.generation}, which is not open"
+    if not isinstance(event, StepsCommitted | CheckpointPublished | HoldersChanged | WorldEntered):
+        return ""
+    if not before.is_open(event.generation):
+        return f"P6: {type(event).__name__} of generation {event.generation}, which is not open"
     return ""
 
 
@@ -205,9 +206,10 @@ def a_world_takes_members_only(before: Job, event: Event, after: Job) -> str:
 
 def planned_worlds_keep_a_holder(before: Job, event: Event, after: Job) -> str:
     """Rule 16: somebody known to hold the state is in the next planned world."""
-    if isinstance(event, WorldFormed) and event.world.kind is Kind.PLANNED:
-        if before.holders.isdisjoint(event.world.members):
-            return f"rule 16: nobody in planned world {event.world.number} is known to hold the state"
+    if not isinstance(event, WorldFormed) or event.world.kind is not Kind.PLANNED:
+        return ""
+    if before.holders.isdisjoint(event.world.members):
+        return f"rule 16: nobody in planned world {event.world.number} is known to hold the state"
     return ""
 
 

@@ -24,7 +24,7 @@ from pliant.core.cursor import MASK_64, Cursor, Order
 from pliant.core.grid import Grid
 from pliant.errors import BadInput
 
-REMEMBERED = 2**16
+REMEMBERED = 65_536
 """How many expected digests are kept: enough for a simulated job, a few megabytes of them."""
 
 _CHAIN = struct.Struct("<9Q")

@@ -147,7 +147,7 @@ class Poison:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """Everything the coordinator knows of one job; see the module's docstring."""
 

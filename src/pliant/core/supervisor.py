@@ -41,7 +41,7 @@ class Supervisor:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The coordinator's word: how many workers to run, whom it counts on here, who of them drains, whether it is over."""
+    """The coordinator's word: how many workers to run, whom it counts on here, who drains, whether it is over."""
 
     count: int
     members: frozenset[MemberId]

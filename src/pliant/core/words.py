@@ -84,7 +84,9 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
     first: Word | None = None
     for rank, word in enumerate(words):
         if (word.generation, word.purpose) != (generation, purpose):
-            return f"rank {rank} is in a {word.purpose.value} of {word.generation}, not a {purpose.value} of {generation}"
+            return (
+                f"rank {rank} is in a {word.purpose.value} of {word.generation}, not a {purpose.value} of {generation}"
+            )
         if word.failed:
             return f"rank {rank} failed"
         if not word.holds or purpose is Purpose.HELLO:
@@ -146,6 +148,6 @@ def winner(words: Words) -> Lineage | None:
 
 
 def agreed(words: Words) -> Lineage | None:
-    """The lineage that all holders entered with, which this collective therefore commits (rule 1); None: they differ."""
+    """The lineage all holders entered with, which this collective therefore commits (rule 1); None: they differ."""
     entered = {word.lineage for word in words if word.holds}
     return entered.pop() if len(entered) == 1 else None

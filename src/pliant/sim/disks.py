@@ -24,8 +24,8 @@ class FlakyStore:
     store: Store
     written: Callable[[Write, int], None]
     later: Callable[[Sequence[Write]], None]
+    fired: Callable[[str], None]
     armed: list[str] = field(default_factory=list)
-    fired: Callable[[str], None] = lambda kind: None
 
     @property
     def identity(self) -> str:

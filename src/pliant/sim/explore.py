@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
 from pliant.core import messages as c
 from pliant.core.cursor import Order
@@ -17,15 +17,17 @@ from pliant.core.evolve import evolve
 from pliant.core.grid import Grid
 from pliant.core.invariants import complaints
 from pliant.core.job import decide, needs_settling, settled
-from pliant.core.ledger import Lineage, expected_slot_digest
-from pliant.core.member import Machine, Phase, react, signals as s
+from pliant.core.ledger import Line, Lineage, expected_slot_digest
+from pliant.core.member import Machine, Phase, react
+from pliant.core.member import signals as s
 from pliant.core.member.moves import tail
 from pliant.core.messages import Rejection
-from pliant.core.model import AgentId, Job, JobState, Member, MemberId, Target, Terms, World, view
-from pliant.core.words import Purpose, Word
-from pliant.sim.training import Content, Model, applied, post_step
+from pliant.core.model import AgentId, Member, MemberId, Target, Terms, view
+from pliant.core.words import Purpose
+from pliant.sim.smallworld import Group, Process, Spot
+from pliant.sim.training import Model, applied, post_step
 
-Choice = tuple[str, Callable[["Spot"], None]]
+Choice = tuple[str, Callable[..., None], tuple[object, ...]]  # its name, and what to do to a state, with what
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,85 +40,6 @@ class Bounds:
     generations: int = 3  # the highest number a world may have; beyond that a state is left as it is
     steps: int = 3
     states_max: int = 200_000
-
-
-@dataclass(slots=True)
-class Process:
-    """A worker: its machine, its model, and what its shell has in hand."""
-
-    machine: Machine
-    model: Model
-    kept: tuple[int, ...] = ()
-    reduced: tuple[tuple[Lineage, Content], ...] = ()
-    incoming: Content = ()
-    aside: Model | None = None
-    task: s.Action | None = None  # what the shell was told to do and has not answered
-    up: bool = True
-
-    def copy(self) -> Process:
-        return Process(
-            self.machine, self.model, self.kept, self.reduced, self.incoming, self.aside, self.task, self.up
-        )
-
-    def key(self, revision: int) -> object:
-        """Two processes with one key go on alike. A revision's number means nothing, only whether it is the newest."""
-        if not self.up:
-            return None
-        known = dict(self.machine.__dict__)
-        seen = known["view"]
-        if seen is not None:
-            known["view"] = (seen.revision == revision, replace(seen, revision=0, why=""))
-        return tuple(known.values()), self.model, self.kept, self.aside, self.task
-
-
-@dataclass(slots=True)
-class Line:
-    """A process group: who called, whose barrier returned, the operations and who waits in which."""
-
-    world: World
-    called: frozenset[MemberId] = frozenset()
-    ready: frozenset[MemberId] = frozenset()
-    broken: MemberId | None = None
-    operations: tuple[tuple[tuple[MemberId, Word, tuple[int, ...]], ...], ...] = ()
-    waiting: frozenset[tuple[MemberId, int]] = frozenset()
-
-    def copy(self) -> Line:
-        return Line(self.world, self.called, self.ready, self.broken, self.operations, self.waiting)
-
-    def key(self) -> object:
-        return self.called, self.ready, self.broken, self.operations, self.waiting
-
-
-@dataclass(slots=True)
-class Spot:
-    """One state of the whole, with the names of the choices that led to it."""
-
-    job: Job
-    revision: int
-    processes: dict[MemberId, Process]
-    groups: dict[int, Line] = field(default_factory=dict)
-    letters: frozenset[tuple[MemberId, s.LetIn | s.Released]] = frozenset()
-    faults: int = 0
-    path: tuple[str, ...] = ()
-    wrong: str = ""
-
-    def copy(self) -> Spot:
-        return Spot(
-            self.job,
-            self.revision,
-            {name: process.copy() for name, process in self.processes.items()},
-            {number: group.copy() for number, group in self.groups.items()},
-            self.letters,
-            self.faults,
-            self.path,
-        )
-
-    def key(self) -> object:
-        job = self.job
-        processes = tuple(process.key(self.revision) for process in self.processes.values())
-        groups = tuple((number, group.key()) for number, group in sorted(self.groups.items()))
-        standing = (job.current, job.sealed, job.durable, job.worlds, job.state, job.broken, tuple(job.members))
-        return hash((standing, processes, groups, self.letters, self.faults))
 
 
 class Explorer:
@@ -137,10 +60,10 @@ class Explorer:
         while queue:
             spot = queue.popleft()
             moved = False
-            for name, act in self._choices(spot):
+            for name, act, args in self._choices(spot):
                 after = spot.copy()
                 after.path = (*spot.path, name)
-                act(after)
+                act(after, *args)
                 if after.wrong:
                     return len(self.seen), after.wrong, after.path
                 key = after.key()
@@ -176,9 +99,8 @@ class Explorer:
         """Let everybody who is in the first world get its state, in one order: the exploration starts after that."""
         first = spot.job.worlds[0].members
         while not all(spot.processes[name].machine.holds for name in first):
-            for _, act in self._choices(spot):
-                act(spot)
-                break
+            _, act, args = next(self._choices(spot))
+            act(spot, *args)
         spot.path = ("everybody holds the state",)
 
     def _may_rest(self, spot: Spot) -> bool:
@@ -197,46 +119,45 @@ class Explorer:
         for name, process in spot.processes.items():
             if not process.up:
                 if name in spot.job.members:
-                    yield f"the death of {name} is seen", lambda x, n=name: self._command(x, c.Exited(n, -9))
-                continue
-            if process.machine.phase is Phase.GONE:
-                continue
-            seen = process.machine.view
-            if (seen is None or seen.revision < spot.revision) and name in spot.job.members:
-                yield f"{name} is told", lambda x, n=name: self._feed(x, n, s.Told(view(x.job, x.revision, n)))
-            elif seen is not None and seen.known and name not in spot.job.members:
-                yield f"{name} is fenced", lambda x, n=name: self._feed(x, n, s.Told(view(x.job, x.revision, n)))
-            if process.task is not None:
-                yield f"{name} does {type(process.task).__name__}", lambda x, n=name: self._do(x, n)
+                    yield f"the death of {name} is seen", self._command, (c.Exited(name, -9),)
+            elif process.machine.phase is not Phase.GONE:
+                yield from self._choices_of(spot, name, process)
         for target, letter in spot.letters:
-            yield f"{target} gets a letter", lambda x, t=target, l=letter: self._letter(x, t, l)
+            yield f"{target} gets a letter", self._letter, (target, letter)
         yield from self._group_choices(spot)
         if spot.faults and not spot.job.state.ended:
             yield from self._faults(spot)
 
+    def _choices_of(self, spot: Spot, name: MemberId, process: Process) -> Iterator[Choice]:
+        seen = process.machine.view
+        if seen is None or seen.revision < spot.revision:
+            yield f"{name} is told", self._tell, (name,)
+        if process.task is not None:
+            yield f"{name} does {type(process.task).__name__}", self._do, (name,)
+
     def _group_choices(self, spot: Spot) -> Iterator[Choice]:
         for number, group in spot.groups.items():
             everybody = set(group.world.members)
-            for name in group.called - group.ready:
+            for name in sorted(group.called - group.ready):
                 if group.broken is None and everybody <= group.called:
-                    yield f"{name} is wired in {number}", lambda x, g=number, n=name: self._wired(x, g, n)
+                    yield f"{name} is wired in {number}", self._wired, (number, name)
                 if group.broken is not None:
-                    yield f"{name} cannot wire {number}", lambda x, g=number, n=name: self._unwired(x, g, n)
-            for name, index in group.waiting:
+                    yield f"{name} cannot wire {number}", self._unwired, (number, name)
+            for name, index in sorted(group.waiting):
                 if len(group.operations[index]) == len(everybody):
-                    yield f"{name} returns in {number}", lambda x, g=number, n=name, i=index: self._return(x, g, n, i)
+                    yield f"{name} returns in {number}", self._return, (number, name, index)
                 if group.broken is not None:
-                    yield f"{name} fails in {number}", lambda x, g=number, n=name, i=index: self._fail(x, g, n, i)
+                    yield f"{name} fails in {number}", self._fail, (number, name, index)
 
     def _faults(self, spot: Spot) -> Iterator[Choice]:
         for name, process in spot.processes.items():
             if process.up and process.machine.phase is not Phase.GONE:
-                yield f"fault: {name} is killed", lambda x, n=name: self._kill(x, n)
+                yield f"fault: {name} is killed", self._kill, (name,)
                 if name in spot.job.members:
-                    yield f"fault: {name} expires", lambda x, n=name: self._expire(x, n)
+                    yield f"fault: {name} expires", self._expire, (name,)
         for number, group in spot.groups.items():
             if group.broken is None and group.waiting:
-                yield f"fault: a link of {number} resets", lambda x, g=number: self._reset(x, g)
+                yield f"fault: a link of {number} resets", self._reset, (number,)
 
     # ---------------------------------------------------------------------------------------------- faults
 
@@ -273,6 +194,9 @@ class Explorer:
 
     # ------------------------------------------------------------------------------------------ the members
 
+    def _tell(self, spot: Spot, name: MemberId) -> None:
+        self._feed(spot, name, s.Told(view(spot.job, spot.revision, name)))
+
     def _feed(self, spot: Spot, name: MemberId, signal: s.Signal) -> None:
         process = spot.processes[name]
         before = process.machine
@@ -287,7 +211,7 @@ class Explorer:
             case s.Send(command):
                 self._command(spot, command)
             case s.Wire(world):
-                group = spot.groups.setdefault(world.number, Line(world))
+                group = spot.groups.setdefault(world.number, Group(world))
                 group.called |= {name}
                 if any(not spot.processes[member].up for member in world.members):
                     group.broken = group.broken or name
@@ -342,7 +266,7 @@ class Explorer:
         samples = sum(len(grid.slot(step, slot)) for slot in slots)
         self._feed(spot, name, s.Computed(frozenset(slots), samples, digest))
 
-    def _apply(self, spot: Spot, name: MemberId, line: c.Line) -> None:
+    def _apply(self, spot: Spot, name: MemberId, line: Line) -> None:
         process = spot.processes[name]
         if line.lineage not in dict(process.reduced):
             self._remember(process, line.lineage)
@@ -358,9 +282,9 @@ class Explorer:
         if model.post != model.lineage.step:
             spot.wrong = f"rule 3: {name} ran its post-step code {model.post} times for {model.lineage.step} steps"
         for other, process in spot.processes.items():
-            if process.up and process.model.lineage == model.lineage and process.model.hash != model.hash:
-                if other != name and process.machine.phase is not Phase.APPLIED:
-                    spot.wrong = f"P4: {name} and {other} differ at step {model.lineage.step}"
+            settled_there = process.up and other != name and process.machine.phase is not Phase.APPLIED
+            if settled_there and process.model.lineage == model.lineage and process.model.hash != model.hash:
+                spot.wrong = f"P4: {name} and {other} differ at step {model.lineage.step}"
 
     def _catch_up(self, spot: Spot, name: MemberId, donor: MemberId, lineage: Lineage) -> None:
         source = spot.processes[donor]
@@ -442,11 +366,19 @@ class Explorer:
             self._feed(spot, target, letter)
 
 
-def explore(bounds: Bounds) -> tuple[int, str, tuple[str, ...], bool]:
-    """States seen, what is wrong, the way to it, and whether all states within the bounds were seen."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an exploration found: nothing, if `wrong` is empty; `complete` if it saw every state there is."""
+
+    bounds: Bounds
+    states: int
+    complete: bool
+    wrong: str
+    path: tuple[str, ...]
+
+
+def explore(bounds: Bounds) -> Found:
+    """Look at every state within `bounds`, or at as many as it allows."""
     explorer = Explorer(bounds)
     states, wrong, path = explorer.explore()
-    return states, wrong, path, explorer.complete
-
-
-__all__ = ["Bounds", "JobState", "explore"]
+    return Found(bounds, states, explorer.complete, wrong, path)

@@ -40,6 +40,7 @@ class Group:
     calling: set[MemberId] = field(default_factory=set)
     wired: set[MemberId] = field(default_factory=set)
     barrier: bool = False
+    watched: bool = False  # somebody will look whether the wiring gets anywhere
     broken: MemberId | None = None
     operations: list[Operation] = field(default_factory=list)
     entered: dict[MemberId, int] = field(default_factory=dict)  # operations entered so far
@@ -60,8 +61,9 @@ class Fabric:
             return
         group.calling.add(member)
         self._try_barrier(group)
-        if not group.barrier:
-            self._universe.after(WIRING_PATIENCE_S, self._lose_patience, group, member)
+        if not group.barrier and not group.watched:
+            group.watched = True
+            self._universe.after(WIRING_PATIENCE_S, self._lose_patience, group)
 
     def _try_barrier(self, group: Group) -> None:
         if group.barrier or group.broken is not None or len(group.calling) < len(group.world.members):
@@ -78,15 +80,16 @@ class Fabric:
             group.wired.add(member)
             self._universe.feed(member, Wired(group.world.number))
 
-    def _lose_patience(self, group: Group, member: MemberId) -> None:
+    def _lose_patience(self, group: Group) -> None:
         """Whoever cannot reach a peer says so; one that is merely late to wire is waited for."""
-        if group.barrier or group.broken is not None or member not in group.calling:
+        if group.barrier or group.broken is not None:
             return
-        for other in group.world.members:
-            if self._universe.is_cut(member, other) or not self._universe.exists(other):
-                self._fail_wiring(group, other, only=member)
-                return
-        self._universe.after(WIRING_PATIENCE_S, self._lose_patience, group, member)
+        for member in sorted(group.calling):
+            for other in group.world.members:
+                if self._universe.is_cut(member, other) or not self._universe.exists(other):
+                    self._fail_wiring(group, other, only=member)
+                    break
+        self._universe.after(WIRING_PATIENCE_S, self._lose_patience, group)
 
     def _fail_wiring(self, group: Group, peer: MemberId, only: MemberId | None = None) -> None:
         for member in sorted(group.calling):
@@ -126,9 +129,7 @@ class Fabric:
             delay = self._universe.chance.uniform(0.001, 0.04)
             self._universe.after(delay, self._returns, group, member, index, words, content)
 
-    def _returns(
-        self, group: Group, member: MemberId, index: int, words: tuple[Word, ...], content: Content
-    ) -> None:
+    def _returns(self, group: Group, member: MemberId, index: int, words: tuple[Word, ...], content: Content) -> None:
         if group.waiting.get(member) == index:
             del group.waiting[member]
             self._universe.reduced(member, words, content)

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
-from pliant.core.messages import Resize
+from pliant.coordinator.requests import WatchClosed
 from pliant.core.member.signals import Notice
+from pliant.core.messages import Resize
 from pliant.core.model import AgentId, Target
-from pliant.coordinator.service import WatchClosed
 from pliant.sim.universe import Universe, Weather
 from pliant.sim.worker import Worker
 

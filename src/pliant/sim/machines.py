@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from pliant.coordinator.service import Accepted, RenewAgent, Reply, Request, Service
+from pliant.coordinator.requests import Accepted, RenewAgent, Reply, Request
+from pliant.coordinator.service import Service
+from pliant.core.member.signals import Notice
 from pliant.core.membership import desired_workers
 from pliant.core.messages import Code, Rejection
 from pliant.core.model import AgentId, Job, MemberId, view
@@ -23,13 +25,12 @@ from pliant.core.supervisor import (
     Wanted,
     supervise,
 )
-from pliant.core.member.signals import Notice
 from pliant.sim.disks import Crash, FlakyStore
 
 if TYPE_CHECKING:
     from pliant.sim.universe import Universe
 
-PUMP_EVERY_S = 0.5
+PUMP_EVERY_S = 1.0
 TICK_S = 10.0 / 3
 
 
@@ -106,9 +107,8 @@ class CoordinatorProcess:
         self.ahead_s = 0.0  # how far its monotonic clock differs from the other's
         self.wall_ahead_s = 0.0
         self.pump_due = False
-        self.store = FlakyStore(
-            universe.store, universe.checkers.wrote, universe.apply_later, fired=universe.faults_fired
-        )
+        self.wanted: dict[AgentId, object] = {}  # what each agent was told last
+        self.store = FlakyStore(universe.store, universe.checkers.wrote, universe.apply_later, universe.faults_fired)
         self.service: Service
         self.start()
 
@@ -142,7 +142,7 @@ class CoordinatorProcess:
             self.service.submit(self.universe.job, request, sender)
             if not self.pump_due:
                 self.pump_due = True
-                self.universe.after(0.002, self._due)
+                self.universe.after(self.universe.chance.uniform(0.001, 0.03), self._due)
 
     def _due(self) -> None:
         self.pump_due = False
@@ -187,9 +187,12 @@ class CoordinatorProcess:
         self._tell_agents(job, None)
 
     def _tell_agents(self, job: Job, only: AgentId | None) -> None:
+        """What is wanted of the agents: of one that asked always, of the others if it is news."""
         for agent, count in desired_workers(job).items():
-            if only is None or agent == only:
-                here = [m for m in job.members.values() if m.agent == agent]
-                members = frozenset(m.id for m in here)
-                draining = frozenset(m.id for m in here if m.draining)
-                self.universe.to_agent(self.name, agent, Wanted(count, members, draining, job.state.ended))
+            here = [m for m in job.members.values() if m.agent == agent]
+            draining = frozenset(m.id for m in here if m.draining)
+            wanted = Wanted(count, frozenset(m.id for m in here), draining, job.state.ended)
+            news = (wanted.count, wanted.draining, wanted.ended)
+            if agent == only or (only is None and self.wanted.get(agent) != news):
+                self.wanted[agent] = news
+                self.universe.to_agent(self.name, agent, wanted)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 
 from pliant.sim.faults import Fault, heal, schedule, strike
 from pliant.sim.universe import Setting, Universe
@@ -30,9 +32,30 @@ def setting_for(seed: int) -> Setting:
     return replace(Setting(), seed=seed, coordinators=1 if seed % 3 == 0 else 2)
 
 
-def run_seed(seed: int, faults: tuple[Fault, ...] | None = None, story: list[str] | None = None) -> Result:
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Some schedules in a row, and the CPU time they took."""
+
+    first: int
+    results: tuple[Result, ...]
+    cpu_s: float
+
+
+def run_batch(first: int, count: int) -> Batch:
+    """Schedules `first`, `first + 1` and so on, in this process."""
+    began = time.process_time()
+    results = tuple(run_seed(seed) for seed in range(first, first + count))
+    return Batch(first, results, time.process_time() - began)
+
+
+def run_seed(
+    seed: int,
+    faults: tuple[Fault, ...] | None = None,
+    story: list[str] | None = None,
+    detail: bool = False,
+) -> Result:
     """One schedule: the faults, then quiet until the job ends."""
-    universe = Universe(setting_for(seed), story)
+    universe = Universe(setting_for(seed), story, detail)
     chosen = schedule(seed, FAULTS_UNTIL_S) if faults is None else faults
     for fault in chosen:
         universe.after(fault.at_s, strike, universe, fault)
@@ -70,9 +93,9 @@ def shrink(seed: int) -> tuple[Fault, ...]:
     return faults
 
 
-def fired_in(results: list[Result]) -> Counter[str]:
-    """In how many schedules each kind of fault struck."""
-    count: Counter[str] = Counter()
+def trace_hash(results: Sequence[Result]) -> str:
+    """One hash over everything that happened: the same seeds give the same one, on any machine."""
+    digest = sha256()
     for result in results:
-        count.update(result.fired.keys())
-    return count
+        digest.update(f"{result.seed} {result.trace} {result.events} {result.steps}\n".encode())
+    return digest.hexdigest()

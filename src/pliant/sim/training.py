@@ -45,6 +45,6 @@ def post_step(model: Model) -> Model:
     return replace(model, post=model.post + 1)
 
 
-def forward(model: Model, step: int) -> Model:
+def forward(model: Model) -> Model:
     """A forward pass leaves the state as it is: what it would change is staged until the step is applied."""
     return model

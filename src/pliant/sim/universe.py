@@ -9,7 +9,8 @@ from heapq import heappop, heappush
 from random import Random
 from zlib import crc32
 
-from pliant.coordinator.service import LEASE_TTL_S, Request
+from pliant.coordinator.requests import Request
+from pliant.coordinator.service import LEASE_TTL_S
 from pliant.core.cursor import Order
 from pliant.core.grid import Grid
 from pliant.core.member.signals import Action, Signal
@@ -24,7 +25,7 @@ from pliant.sim.machines import AgentProcess, CoordinatorProcess
 from pliant.sim.story import describe
 from pliant.sim.training import Content
 from pliant.sim.worker import Worker
-from pliant.stores.base import Store, Write
+from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
 
 
@@ -58,13 +59,14 @@ class Universe:
 
     job = "sim"
 
-    def __init__(self, setting: Setting, story: list[str] | None = None, store: Store | None = None) -> None:
+    def __init__(self, setting: Setting, story: list[str] | None = None, detail: bool = False) -> None:
         self.setting = setting
         self.chance = Random(setting.seed)
         self.now = 0.0
         self.events = 0
         self.trace = 0
         self.story = story
+        self.detail = detail
         self.fired: Counter[str] = Counter()
         self.weather = Weather()
         self.cut_machines: set[tuple[str, str]] = set()
@@ -79,7 +81,7 @@ class Universe:
         self.heard: dict[tuple[str, str], float] = {}  # (coordinator, member) to the last accepted sign of life
         self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every)
         self.order = Order(setting.seed, setting.grid.samples)
-        self.store = store or MemoryStore("simulated")
+        self.store = MemoryStore("simulated")
         self.directory = Directory()
         self.checkers = Checkers(self)
         self.fabric = Fabric(self)
@@ -268,7 +270,7 @@ class Universe:
             self.tell(f"  store: {describe(event)}")
 
     def note(self, worker: Worker, signal: Signal, actions: tuple[Action, ...]) -> None:
-        if self.story is not None:
+        if self.story is not None and self.detail:
             said = "; ".join(filter(None, map(describe, actions)))
             if said:
                 self.tell(f"    {worker.id} ({worker.machine.phase.value}): {describe(signal)} -> {said}")

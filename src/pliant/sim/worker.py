@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
-from pliant.coordinator.service import Renew
+from pliant.coordinator.requests import Renew
 from pliant.core.ledger import Lineage, expected_slot_digest
-from pliant.core.member import Machine, Phase, react, signals as s
+from pliant.core.member import Machine, Phase, react
+from pliant.core.member import signals as s
 from pliant.core.member.moves import tail
 from pliant.core.messages import Command, Join
 from pliant.core.model import AgentId, Checkpoint, MemberId, Terms, View
@@ -76,7 +77,8 @@ class Worker:
         if not self.joined:
             self._join()
             return
-        self.universe.ask(self.id, Renew(self.id))
+        view = self.machine.view
+        self.universe.ask(self.id, Renew(self.id, view.revision if view is not None else -1))
         self.feed(s.Tick())
 
     def _join(self) -> None:
@@ -177,7 +179,7 @@ class Worker:
             samples = universe.samples(step, slots[0])
             self.feed(s.SlotRaised(step, slots[0], samples, "ValueError: a bad sample"))
             return
-        self.model = forward(self.model, step)
+        self.model = forward(self.model)
         self.kept.extend(slots)
         grid, order = self.machine.terms.grid, universe.order
         samples_read = sum(len(grid.slot(step, slot)) for slot in slots)
@@ -231,14 +233,24 @@ class Worker:
             self.universe.after(0.5, self.feed, s.TransferBroken())
         for index, donor in enumerate(donors):
             self.universe.after(
-                self.universe.chance.uniform(0.05, 0.5), self._stripe, self.transfer, index, len(donors), donor
+                self.universe.chance.uniform(0.05, 0.5),
+                self._stripe,
+                self.transfer,
+                index,
+                len(donors),
+                donor,
             )
 
     def _stripe(self, transfer: int, index: int, count: int, donor: MemberId) -> None:
         if not self.up or transfer != self.transfer:
             return
         source = self.universe.workers.get(donor)
-        if source is None or not source.up or self.universe.is_cut(donor, self.id) or self.universe.breaks_transfer(self):
+        if (
+            source is None
+            or not source.up
+            or self.universe.is_cut(donor, self.id)
+            or self.universe.breaks_transfer(self)
+        ):
             self.transfer += 1
             self.feed(s.TransferBroken())
             return

@@ -146,9 +146,7 @@ class Write:
         if not self.events:
             raise BadInput(f"A write to job {self.job!r} brings no event; a revision counts events.")
         if self.expected == 0 and self.record is None:
-            raise BadInput(
-                f"The first write to job {self.job!r} brings no record; there is none to fall back on."
-            )
+            raise BadInput(f"The first write to job {self.job!r} brings no record; there is none to fall back on.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,7 @@ class MemoryStore:
         kept = self._jobs.get(job)
         if kept is None:
             return None
-        return Stored(
-            len(kept.events), kept.record, kept.record_revision, tuple(kept.events[kept.record_revision :])
-        )
+        return Stored(len(kept.events), kept.record, kept.record_revision, tuple(kept.events[kept.record_revision :]))
 
     def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
         check_batch(writes)

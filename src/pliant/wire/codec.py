@@ -113,9 +113,7 @@ def decode_state(data: bytes, cls: type[T]) -> T:
     if not data.startswith(shape.prefix):
         head = _head(data, _StateHead)
         if head.v != STATE_VERSION:
-            raise BadInput(
-                f"This state is in version {head.v} of its format; we read version {STATE_VERSION}."
-            )
+            raise BadInput(f"This state is in version {head.v} of its format; we read version {STATE_VERSION}.")
         if head.type != cls.__name__:
             raise BadInput(f"This is the state of a {_short(head.type)}, not of a {cls.__name__}.")
     decoded: T = shape.decode(data)
@@ -146,9 +144,7 @@ class _Shape(Generic[T]):
             if back == value:
                 return self.prefix + _encode(back)[1:]  # `back`, not `value`: its floats are floats
         except (*_UNREADABLE, TypeError) as error:
-            raise BadInput(
-                f"This {self.cls.__name__} has no form in JSON that reads back: {error}"
-            ) from error
+            raise BadInput(f"This {self.cls.__name__} has no form in JSON that reads back: {error}") from error
         raise BadInput(f"This {self.cls.__name__} would not read back the same from JSON; is a number NaN?")
 
     def decode(self, data: bytes) -> T:

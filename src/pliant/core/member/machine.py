@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from pliant.core.member import joining, leaving, recovering, signals as s, stepping
+from pliant.core.member import joining, leaving, recovering, stepping
+from pliant.core.member import signals as s
 from pliant.core.member.model import Machine, Phase
 from pliant.core.member.moves import (
     STALE_TICKS,
@@ -27,7 +28,15 @@ from pliant.core.words import Purpose
 _AT_REST = frozenset({Phase.STOPPED, Phase.HOLDING, Phase.LINGERING, Phase.OUTSIDE})
 TRANSFER_TICKS = 3  # ticks without a stripe before the transfer is started again
 _REPORTING = frozenset(
-    {Phase.COMPUTING, Phase.COLLECTING, Phase.APPLIED, Phase.CATCHING_UP, Phase.INSTALLING, Phase.HOLDING, Phase.DONE}
+    {
+        Phase.COMPUTING,
+        Phase.COLLECTING,
+        Phase.APPLIED,
+        Phase.CATCHING_UP,
+        Phase.INSTALLING,
+        Phase.HOLDING,
+        Phase.DONE,
+    }
 )
 
 

@@ -12,13 +12,13 @@ from pliant.core.member.signals import (
     Compute,
     Exit,
     Fetch,
+    LetIn,
+    Released,
     Save,
     Send,
     Snapshot,
     Tell,
     Wire,
-    LetIn,
-    Released,
 )
 from pliant.core.messages import Leave, Report, Stopped, WiringFailed
 from pliant.core.model import Kind, MemberId, World

@@ -208,7 +208,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Yield these slots to the user's code; an idle one is computed and dropped. Answer: `Computed`, in parts if need be."""
+    """Yield these slots to the user's code; an idle one is computed and dropped. Answer: `Computed`, maybe in parts."""
 
     step: int
     slots: tuple[int, ...]
@@ -255,7 +255,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Make the state received aside ours, then replay these steps with the small state they bring. Answer: `Installed`."""
+    """Make the state received aside ours, then replay these steps with their small state. Answer: `Installed`."""
 
     lineage: Lineage
     replay: tuple[Line, ...]

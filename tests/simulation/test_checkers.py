@@ -1,0 +1,189 @@
+"""The checkers can complain: each is shown a universe in which its promise is broken."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pliant.coordinator.requests import Accepted, Reply, Unavailable
+from pliant.core.ledger import Lineage
+from pliant.core.member import Phase
+from pliant.core.member.signals import Exit
+from pliant.core.messages import Cancel, MemberGone, StateChanged
+from pliant.core.model import Checkpoint, JobState, MemberId
+from pliant.sim.checkers import Checkers
+from pliant.sim.run import setting_for
+from pliant.sim.training import Model
+from pliant.sim.universe import Universe
+from pliant.sim.worker import Worker
+
+
+@pytest.fixture
+def universe() -> Universe:
+    """Well under way: several members hold the state and some steps are durable."""
+    universe = Universe(setting_for(1))
+    universe.run(20.0, universe.ended)
+    job = universe.checkers.job
+    assert job is not None
+    assert job.durable.step >= 3
+    assert universe.checkers.complaints == []
+    return universe
+
+
+def holder(universe: Universe) -> Worker:
+    """A member in the middle of a step, with the one before it applied and not committed."""
+    step = (Phase.COMPUTING, Phase.COLLECTING)
+    return next(
+        worker
+        for worker in universe.workers.values()
+        if worker.up and worker.machine.holds and worker.machine.phase in step and worker.machine.line is not None
+    )
+
+
+def complaint(checkers: Checkers) -> str:
+    assert len(checkers.complaints) == 1, checkers.complaints
+    return checkers.complaints[0]
+
+
+def acknowledged_too_early(universe: Universe) -> None:
+    revision = universe.checkers.revision + 1
+    universe.checkers.answered("c0", Reply("x", "sim", Cancel("x"), Accepted(revision, None), revision))
+
+
+def an_invariant_refused(universe: Universe) -> None:
+    universe.checkers.answered("c0", Reply("x", "sim", Cancel("x"), Unavailable("this is a bug in Pliant: x")))
+
+
+def two_states_of_one_lineage(universe: Universe) -> None:
+    worker = holder(universe)
+    worker.model = replace(worker.model, weights=worker.model.weights + 1)
+    universe.checkers.at_boundary(worker)
+
+
+def post_step_code_ran_twice(universe: Universe) -> None:
+    worker = holder(universe)
+    worker.model = replace(worker.model, post=worker.model.post + 1, lineage=Lineage(99, worker.model.post, 0))
+    universe.checkers.at_boundary(worker)
+
+
+def a_slot_counted_twice(universe: Universe) -> None:
+    worker = holder(universe)
+    line = worker.machine.line
+    assert line is not None
+    worker.model = replace(worker.model, lineage=line.parent)
+    slots = worker.machine.terms.grid.filled(line.lineage.step)
+    universe.checkers.applies(worker, line, (slots, slots[:1]))
+
+
+def a_step_applied_to_another_history(universe: Universe) -> None:
+    worker = holder(universe)
+    line = worker.machine.line
+    assert line is not None
+    worker.model = replace(worker.model, lineage=Lineage(99, line.parent.step, 1))
+    universe.checkers.applies(worker, line, (worker.machine.terms.grid.filled(line.lineage.step),))
+
+
+def stripes_of_two_steps(universe: Universe) -> None:
+    worker = holder(universe)
+    worker.aside = {0: Model(), 1: Model(lineage=Lineage(1, 1, 1))}
+    universe.checkers.installs(worker, Lineage(1, 1, 1))
+
+
+def a_file_overwritten(universe: Universe) -> None:
+    worker = holder(universe)
+    universe.checkers.writes_file(worker, "step-7", Model(weights=1))
+    universe.checkers.writes_file(worker, "step-7", Model(weights=2))
+
+
+def a_manifest_that_lies(universe: Universe) -> None:
+    worker = holder(universe)
+    universe.checkers.restores(worker, Checkpoint(worker.model.lineage, "x", worker.model.hash + 1))
+
+
+def fenced_by_nobody(universe: Universe) -> None:
+    universe.checkers.leaves(holder(universe), Exit(75, "fenced"))
+
+
+def the_last_state_carried_away(universe: Universe) -> None:
+    worker = holder(universe)
+    for other in universe.workers.values():
+        if other is not worker:
+            other.up, other.ended_at_s = False, -1.0
+    universe.fabric.groups.clear()
+    job = universe.checkers.job
+    assert job is not None
+    universe.checkers.job = replace(job, checkpoint=None)
+    universe.checkers.leaves(worker, Exit(0, "left as planned"))
+
+
+def gone_while_another_waits(universe: Universe) -> None:
+    worker = holder(universe)
+    others = [other for other in worker.machine.world.members if other != worker.id]  # type: ignore[union-attr]
+    universe.fabric.groups[worker.machine.number].waiting[others[0]] = 0
+    universe.checkers.leaves(worker, Exit(0, "left as planned"))
+
+
+def lost_without_proof(universe: Universe) -> None:
+    universe.checkers._event(MemberGone(0.0, holder(universe).id, "lost", "somebody said so"))
+
+
+def expired_early(universe: Universe) -> None:
+    universe.checkers.writer = "c0"
+    universe.heard["c0", holder(universe).id] = universe.now - 1.0
+    universe.checkers._event(MemberGone(0.0, holder(universe).id, "lost", "its lease ran out"))
+
+
+def waiting_without_a_reason(universe: Universe) -> None:
+    universe.checkers._event(StateChanged(0.0, JobState.WAITING, ""))
+
+
+def complete_at_half_the_steps(universe: Universe) -> None:
+    job = universe.checkers.job
+    assert job is not None
+    universe.checkers.job = replace(job, state=JobState.FINISHED)
+    worker = holder(universe)
+    worker.machine.next = 99
+    universe.checkers.leaves(worker, Exit(0, "done", complete=True))
+
+
+def never_finished(universe: Universe) -> None:
+    universe.checkers.finally_()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (acknowledged_too_early, "P5"),
+        (an_invariant_refused, "invariant"),
+        (two_states_of_one_lineage, "P4"),
+        (post_step_code_ran_twice, "rule 3"),
+        (a_slot_counted_twice, "P3"),
+        (a_step_applied_to_another_history, "P2"),
+        (stripes_of_two_steps, "rule 15"),
+        (a_file_overwritten, "rule 17"),
+        (a_manifest_that_lies, "rule 17"),
+        (fenced_by_nobody, "P1"),
+        (the_last_state_carried_away, "rule 16"),
+        (gone_while_another_waits, "rule 9"),
+        (lost_without_proof, "rule 19"),
+        (expired_early, "rule 19"),
+        (waiting_without_a_reason, "P8"),
+        (complete_at_half_the_steps, "P2"),
+        (never_finished, "liveness"),
+    ],
+    ids=lambda value: value.__name__ if callable(value) else "",
+)
+def test_what_is_wrong_is_named(universe: Universe, wrong: Callable[[Universe], None], named: str) -> None:
+    wrong(universe)
+    assert f" s: {named}" in complaint(universe.checkers)
+
+
+def test_a_universe_with_a_complaint_has_ended(universe: Universe) -> None:
+    assert not universe.ended()
+    universe.checkers.complain("something")
+    assert universe.ended()
+
+
+def test_a_member_that_was_never_there_is_nobodys_loss(universe: Universe) -> None:
+    universe.checkers._event(MemberGone(0.0, MemberId("nobody"), "lost", "its process ended with signal 9"))
+    assert universe.checkers.complaints == []
