@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pliant.core.member.model import Heard, Machine, Part, Phase
-from pliant.core.member.moves import Out, collect, commit, enter, fetch, inside, seek, stop, tail
+from pliant.core.member.moves import Out, collect, enter, fetch, inside, seek, stop
 from pliant.core.member.signals import Install, Installed, LetIn, Stripe
 from pliant.core.member.stepping import heed, onward, step_line
 from pliant.core.words import Purpose, Words, disagreement
@@ -130,6 +130,3 @@ def restart(m: Machine, out: Out) -> None:
     """Receive the state from the beginning, from whoever holds it now."""
     world = inside(m)
     fetch(m, out, tuple(world.members[rank] for rank in sorted(m.holders) if rank != m.rank))
-
-
-__all__ = ["commit", "followed", "installed", "let_in", "restart", "stripe", "tail"]

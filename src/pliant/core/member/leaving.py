@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pliant.core.job import FENCED_CODE
 from pliant.core.member.model import IN_USER_CODE, Machine, Phase
-from pliant.core.member.moves import Out, goodbye, report, stop
+from pliant.core.member.moves import Out, goodbye, stop
 from pliant.core.member.signals import Break, Notice, Released, Send, StartGrace
 from pliant.core.messages import Drain
 from pliant.core.model import JobState, View
@@ -111,6 +111,3 @@ def grace_over(m: Machine, out: Out) -> None:
     Unless the run is over: then the final state is in place, and the others see to the report.
     """
     goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE)
-
-
-__all__ = ["come_to_rest", "grace_over", "grace_short", "heed_view", "linger", "notice", "released", "report"]

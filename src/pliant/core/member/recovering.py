@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pliant.core.grid import disjoint, missing, redo
 from pliant.core.ledger import GENESIS
-from pliant.core.member import stepping
 from pliant.core.member.model import Machine, Part, Phase
 from pliant.core.member.moves import Out, begin, collect, commit, enter, fetch, inside, seek, stop
 from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored
@@ -117,6 +116,3 @@ def gradient(m: Machine, out: Out, signal: Gradient) -> None:
     else:
         world = inside(m)
         fetch(m, out, tuple(world.members[rank] for rank in sorted(m.holders) if rank != m.rank))
-
-
-__all__ = ["compared", "gradient", "greet", "restored", "stepping"]
