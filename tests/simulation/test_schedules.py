@@ -29,7 +29,7 @@ def test_no_schedule_breaks_a_promise(results: list[Result]) -> None:
 
 
 def test_every_job_ends_with_every_step_committed(results: list[Result]) -> None:
-    assert {result.steps for result in results} == {27}
+    assert {result.steps for result in results} == {18}
 
 
 def test_schedules_are_eventful(results: list[Result]) -> None:
@@ -82,7 +82,7 @@ def test_the_story_of_a_seed_is_told_in_sentences() -> None:
     assert "generation 1 formed (rollback)" in text
     assert "because" in text
     assert "the faults are over" in text
-    assert "the job is finished: all 27 steps are committed" in text
+    assert "the job is finished: all 18 steps are committed" in text
     detailed: list[str] = []
     run_seed(3, story=detailed, detail=True)
     assert len(detailed) > 3 * len(story)

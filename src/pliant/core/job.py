@@ -253,18 +253,26 @@ def _publish(job: Job, command: m.Publish, now: float) -> Decision:
 
 
 def _raised(job: Job, command: m.Raised, now: float) -> Decision:
+    """User code raised on a slot: that worker's failure, and on a second member the job's (rule 20).
+
+    The word of it may come after the process was seen to end, so a member that is gone is heard as well.
+    """
     poison = command.poison
-    if poison.member not in job.members:
+    if poison in job.poison:
+        return ()
+    live = poison.member in job.members
+    if not live and poison.member not in job.gone:
         return _not_a_member(job, poison.member)
-    gone = m.MemberGone(now, poison.member, "lost", f"slot {poison.slot} of step {poison.step} raised: {poison.error}")
+    raised = m.SlotRaised(now, poison)
     for earlier in job.poison:
         if (earlier.step, earlier.slot) == (poison.step, poison.slot) and earlier.member != poison.member:
             why = (
                 f"slot {poison.slot} of step {poison.step} raised on {earlier.member} and on {poison.member}; "
                 f"its samples are {', '.join(map(str, poison.samples))}: {poison.error}"
             )
-            return (m.SlotRaised(now, poison), gone, m.StateChanged(now, JobState.FAILED, why))
-    return (m.SlotRaised(now, poison), gone)
+            return (raised, m.StateChanged(now, JobState.FAILED, why))
+    how = f"slot {poison.slot} of step {poison.step} raised: {poison.error}"
+    return (raised, *_failed(job, poison.member, 1, how, now)) if live else (raised,)
 
 
 def _leave(job: Job, command: m.Leave, now: float) -> Decision:
@@ -279,14 +287,18 @@ def _exited(job: Job, command: m.Exited, now: float) -> Decision:
     if command.member not in job.members:
         return ()
     how = f"signal {-command.code}" if command.code < 0 else f"exit code {command.code}"
-    gone = m.MemberGone(now, command.member, "lost", f"its process ended with {how}")
     if command.code <= 0 or command.code == FENCED_CODE:
-        return (gone,)
-    failed = m.WorkerFailed(now, command.member, command.code)
+        return (m.MemberGone(now, command.member, "lost", f"its process ended with {how}"),)
+    return _failed(job, command.member, command.code, f"its process ended with {how}", now)
+
+
+def _failed(job: Job, member: MemberId, code: int, how: str, now: float) -> tuple[Event, ...]:
+    """A worker failed by itself: it is gone, and so is the job if that happened too often."""
+    events = (m.WorkerFailed(now, member, code), m.MemberGone(now, member, "lost", how))
     if job.failures < job.max_restarts:
-        return (failed, gone)
-    why = f"{job.failures + 1} workers failed by themselves, the last with {how}; max_restarts is {job.max_restarts}"
-    return (failed, gone, m.StateChanged(now, JobState.FAILED, why))
+        return events
+    why = f"{job.failures + 1} workers failed by themselves, and max_restarts is {job.max_restarts}; {member}: {how}"
+    return (*events, m.StateChanged(now, JobState.FAILED, why))
 
 
 def _lost(job: Job, member: MemberId, why: str, now: float) -> Decision:

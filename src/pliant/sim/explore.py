@@ -47,7 +47,8 @@ class Explorer:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        grid = Grid(samples=2 * bounds.steps, batch=2, slots=2, epochs=1)
+        wide = bounds.members  # a slot for each, so that everybody may be in a world
+        grid = Grid(samples=wide * bounds.steps, batch=wide, slots=wide, epochs=1)
         self.terms = Terms(grid, seed=1)
         self.order = Order(1, grid.samples)
         self.states: dict[Lineage, int] = {}

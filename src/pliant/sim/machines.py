@@ -108,6 +108,7 @@ class CoordinatorProcess:
         self.wall_ahead_s = 0.0
         self.pump_due = False
         self.wanted: dict[AgentId, object] = {}  # what each agent was told last
+        self.standing: object = None  # what that depended on
         self.store = FlakyStore(universe.store, universe.checkers.wrote, universe.apply_later, universe.faults_fired)
         self.service: Service
         self.start()
@@ -184,7 +185,10 @@ class CoordinatorProcess:
         job, revision = known
         for member in job.members:
             self.universe.to_worker(self.name, member, view(job, revision, member))
-        self._tell_agents(job, None)
+        standing = (job.target, job.agents, job.members, job.state)
+        if self.standing != standing:
+            self.standing = standing
+            self._tell_agents(job, None)
 
     def _tell_agents(self, job: Job, only: AgentId | None) -> None:
         """What is wanted of the agents: of one that asked always, of the others if it is news."""

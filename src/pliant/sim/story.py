@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import assert_never
+
 from pliant.core import messages as m
 from pliant.core.member import signals as s
 
@@ -10,7 +12,25 @@ Thing = m.Event | s.Signal | s.Action
 
 def describe(thing: Thing) -> str:
     """One phrase for an event, a signal or an action; empty for what nobody wants to read."""
-    match thing:
+    if isinstance(thing, m.Event):
+        return _event(thing)
+    return _of_a_member(thing)
+
+
+def _event(event: m.Event) -> str:
+    match event:
+        case m.JobCreated():
+            return f"job {event.name} created: {event.size_min} to {event.size_max} workers, {event.target.size} wanted"
+        case m.AgentJoined(agent=agent, capacity=capacity):
+            return f"agent {agent} has room for {capacity}"
+        case m.AgentGone(agent=agent, why=why):
+            return f"agent {agent} is gone: {why}"
+        case m.PairAccused(generation=generation, a=a, b=b):
+            return f"{a} and {b} could not reach one another in generation {generation}"
+        case m.SlotRaised(poison=poison):
+            return f"slot {poison.slot} of step {poison.step} raised on {poison.member}: {poison.error}"
+        case m.WorkerFailed(member=member, code=code):
+            return f"{member} failed by itself with exit code {code}"
         case m.WorldFormed(world=world):
             hold = ", holding" if world.hold else ""
             names = ", ".join(world.members)
@@ -19,8 +39,8 @@ def describe(thing: Thing) -> str:
             return f"generation {generation} is current"
         case m.WorldBroken(generation=generation, why=why):
             return f"generation {generation} cannot go on: {why}"
-        case m.MemberJoined(member=member):
-            return f"{member.id} joined as number {member.number}"
+        case m.MemberJoined(member=joined):
+            return f"{joined.id} joined as number {joined.number}"
         case m.MemberGone(member=gone, how=how, why=why):
             return f"{gone} {how}: {why}"
         case m.MemberDraining(member=draining, grace_s=grace_s, why=why):
@@ -36,6 +56,12 @@ def describe(thing: Thing) -> str:
             return f"target size {target.size}"
         case m.HoldersChanged(holders=holders):
             return f"the state is held by {', '.join(sorted(holders))}"
+        case _:
+            assert_never(event)
+
+
+def _of_a_member(thing: s.Signal | s.Action) -> str:
+    match thing:
         case s.Collect(word=word):
             return f"enters a {word.purpose.value} of generation {word.generation} after step {word.lineage.step}"
         case s.Returned(generation=generation):
@@ -52,9 +78,7 @@ def describe(thing: Thing) -> str:
             return f"exits with {code}: {why}"
         case s.Send(command=m.Stopped(lineage=lineage, why=why)):
             return f"says it stopped after step {lineage.step}: {why}"
-        case s.Send():
-            return f"sends {type(thing.command).__name__}"
-        case s.Told() | s.Tick() | s.Computed() | s.Boundary():
-            return type(thing).__name__.lower()
+        case s.Send(command=command):
+            return f"says {type(command).__name__}"
         case _:
-            return type(thing).__name__.lower()
+            return type(thing).__name__

@@ -38,7 +38,7 @@ class Setting:
     coordinators: int = 2
     size_min: int = 2
     size_max: int = 9
-    grid: Grid = field(default_factory=lambda: Grid(samples=101, batch=12, slots=12, epochs=3))
+    grid: Grid = field(default_factory=lambda: Grid(samples=101, batch=12, slots=12, epochs=2))
     seed: int = 0
     checkpoint_every: int = 4
 

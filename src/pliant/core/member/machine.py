@@ -10,7 +10,6 @@ from pliant.core.member.model import Machine, Phase
 from pliant.core.member.moves import (
     STALE_TICKS,
     Out,
-    goodbye,
     inside,
     is_reporter,
     report,
@@ -91,6 +90,8 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
             assert_never(signal)
     if m.wired:
         _greet_if_at_rest(m, out)
+    if m.world is not machine.world and m.view is not None:
+        leaving.heed_view(m, out, m.view)  # what was told before we entered holds for this world, too
     return m, tuple(out)
 
 
@@ -164,10 +165,10 @@ def _wired(m: Machine, out: Out, signal: s.Wired) -> None:
 
 def _greet_if_at_rest(m: Machine, out: Out) -> None:
     """Enter the newest recovery world that is wired, as soon as nothing of the last one is under way (rule 10)."""
-    if m.phase not in _AT_REST:
+    if m.phase not in _AT_REST or m.view is None:
         return
     world = next((w for w in reversed(m.wired) if w.kind is not Kind.PLANNED), None)
-    if world is not None and world.number > m.number:
+    if world is not None and world.number > max(m.number, m.view.sealed):
         recovering.greet(m, out, world)
 
 
@@ -201,9 +202,11 @@ def _publish(m: Machine, out: Out) -> None:
 
 
 def _slot_raised(m: Machine, out: Out, signal: s.SlotRaised) -> None:
-    poison = Poison(signal.step, signal.slot, signal.samples, m.id, signal.error)
-    out.append(s.Send(Raised(poison)))
-    goodbye(m, out, 1, f"slot {signal.slot} of step {signal.step} raised: {signal.error}")
+    """No goodbye: it could overtake the word of what happened, and this is no planned leave."""
+    why = f"slot {signal.slot} of step {signal.step} raised: {signal.error}"
+    out.append(s.Send(Raised(Poison(signal.step, signal.slot, signal.samples, m.id, signal.error))))
+    m.phase = Phase.GONE
+    out.append(s.Exit(1, why))
 
 
 def _tick(m: Machine, out: Out) -> None:
