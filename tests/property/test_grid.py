@@ -64,9 +64,7 @@ weights = st.lists(st.integers(0, 50), min_size=1, max_size=12).filter(any)
 
 
 @given(st.integers(1, 300), weights)
-def test_slots_are_dealt_out_completely_and_within_one_of_the_exact_share(
-    slots: int, weights: list[int]
-) -> None:
+def test_slots_are_dealt_out_completely_and_within_one_of_the_exact_share(slots: int, weights: list[int]) -> None:
     runs = deal(slots, weights)
     assert [slot for run in runs for slot in run] == list(range(slots))
     for run, weight in zip(runs, weights, strict=True):

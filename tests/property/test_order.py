@@ -47,9 +47,7 @@ def position_of(order: Order, epoch: int, sample: int) -> int:
 
 
 @given(seeds, lengths, epochs, st.data())
-def test_the_order_of_any_length_can_be_undone(
-    seed: int, samples: int, epoch: int, data: st.DataObject
-) -> None:
+def test_the_order_of_any_length_can_be_undone(seed: int, samples: int, epoch: int, data: st.DataObject) -> None:
     order = Order(seed, samples)
     position = data.draw(st.integers(0, samples - 1))
     sample = order.at(epoch, position)
@@ -58,9 +56,7 @@ def test_the_order_of_any_length_can_be_undone(
 
 
 @given(seeds, lengths, epochs, st.data())
-def test_the_array_twin_gives_the_same_samples(
-    seed: int, samples: int, epoch: int, data: st.DataObject
-) -> None:
+def test_the_array_twin_gives_the_same_samples(seed: int, samples: int, epoch: int, data: st.DataObject) -> None:
     order = Order(seed, samples)
     start = data.draw(st.integers(0, samples - 1))
     stop = data.draw(st.integers(start, min(samples, start + 100)))
@@ -91,9 +87,7 @@ def test_the_array_twin_refuses_what_the_core_refuses() -> None:
 
 @given(seeds, st.integers(1, 500), st.integers(1, 64), st.data())
 @settings(max_examples=50)
-def test_the_array_twin_expects_the_same_digests(
-    seed: int, samples: int, batch: int, data: st.DataObject
-) -> None:
+def test_the_array_twin_expects_the_same_digests(seed: int, samples: int, batch: int, data: st.DataObject) -> None:
     grid = Grid(samples, batch, data.draw(st.integers(1, batch)), epochs=2)
     step = data.draw(st.integers(1, grid.total_steps))
     order = Order(seed, samples)

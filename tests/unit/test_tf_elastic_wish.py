@@ -60,9 +60,7 @@ def test_the_order_of_reading_is_the_same_for_every_sequence_of_sizes() -> None:
 
 
 @given(st.integers(1, 120), st.integers(1, 24), st.integers(), st.data())
-def test_every_sample_is_seen_once_whatever_the_sizes(
-    samples: int, batch: int, seed: int, data: st.DataObject
-) -> None:
+def test_every_sample_is_seen_once_whatever_the_sizes(samples: int, batch: int, seed: int, data: st.DataObject) -> None:
     grid = Grid(samples, batch, data.draw(st.integers(1, batch), label="slots"), epochs=2)
     steps = min(grid.total_steps, 40)
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=steps, max_size=steps), label="sizes")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import signal
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import Pool
 from statistics import median
 from typing import Any
 
@@ -64,24 +64,26 @@ def _count(first: int, seeds: int, as_json: bool) -> None:
 
 
 def _batches(first: int, seeds: int) -> Iterator[Batch]:
-    """Run the seeds on every core, showing how far it is."""
+    """Run the seeds on every core, showing how far it is. Leaving early, by Ctrl-C say, ends every process at once."""
     from rich.console import Console
     from rich.progress import Progress
 
-    starts = range(first, first + seeds, CHUNK)
-    pool = ProcessPoolExecutor(max_workers=os.cpu_count())
-    try:
-        futures = [pool.submit(run_batch, start, min(CHUNK, first + seeds - start)) for start in starts]
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            task = progress.add_task("schedules", total=seeds)
-            failed = 0
-            for future in as_completed(futures):
-                batch = future.result()
-                failed += sum(bool(result.complaints) for result in batch.results)
-                progress.update(task, advance=len(batch.results), description=f"schedules ({failed} failed)")
-                yield batch
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+    chunks = [(start, min(CHUNK, first + seeds - start)) for start in range(first, first + seeds, CHUNK)]
+    # Ctrl-C goes to the whole group. Held back while the processes start, it is theirs never and ours from the body on,
+    # where leaving ends them; in the middle of their start it would leave some behind.
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    with Pool() as pool, Progress(console=Console(stderr=True), transient=True) as progress:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+        task = progress.add_task("schedules", total=seeds)
+        failed = 0
+        for batch in pool.imap_unordered(_run_chunk, chunks):
+            failed += sum(bool(result.complaints) for result in batch.results)
+            progress.update(task, advance=len(batch.results), description=f"schedules ({failed} failed)")
+            yield batch
+
+
+def _run_chunk(chunk: tuple[int, int]) -> Batch:
+    return run_batch(*chunk)
 
 
 def _report(results: list[Result], cpu_s: float) -> dict[str, Any]:

@@ -126,7 +126,7 @@ def test_ctrl_c_ends_it_and_leaves_no_process_behind() -> None:
         while not children.read_text().split():
             assert process.poll() is None
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the whole group
-        process.communicate(timeout=60)
+        process.communicate()
     assert process.returncode != 0
     with pytest.raises(ProcessLookupError):
         os.killpg(process.pid, 0)

@@ -183,6 +183,22 @@ def test_a_first_step_that_is_missing_is_lost_too() -> None:
     assert found.problems[-1] == "steps 1 to 1 are not in the committed history: 10 samples lost"
 
 
+def test_runs_of_missing_steps_are_told_in_sequence() -> None:
+    grid = Grid(samples=100, batch=1, slots=1, epochs=1)
+    order = Order(seed=5, samples=100)
+    lines: list[Line] = []
+    parent = GENESIS
+    for step in (1, 2, 64, 90):
+        lines.append(line(parent, 1, step, grid.cursor(step), 1, expected_digest(grid, order, step)))
+        parent = lines[-1].lineage
+    found = audit(grid, order, lines)
+    assert (found.samples, found.lost, found.steps) == (90, 86, 4)
+    assert found.problems[-2:] == (
+        "steps 3 to 63 are not in the committed history: 61 samples lost",
+        "steps 65 to 89 are not in the committed history: 25 samples lost",
+    )
+
+
 def test_a_step_committed_twice_is_repeated() -> None:
     found = audit(GRID, ORDER, history([1, 2, 3, 3, 4]))
     assert (found.samples, found.lost, found.repeated, found.steps) == (33, 0, 3, 5)
@@ -197,9 +213,7 @@ def test_steps_beyond_the_jobs_end_are_repeated() -> None:
     lines.append(line(lines[-1].lineage, 1, 7, Cursor(2, 0), 10, 1))
     found = audit(GRID, ORDER, lines)
     assert (found.samples, found.lost, found.repeated, found.steps) == (46, 0, 10, 7)
-    assert found.problems == (
-        "step 7 is committed, but the job has steps 1 to 6: 10 samples were used beyond its end",
-    )
+    assert found.problems == ("step 7 is committed, but the job has steps 1 to 6: 10 samples were used beyond its end",)
 
 
 def test_a_step_before_the_first_is_no_step() -> None:
@@ -244,10 +258,7 @@ def test_everything_below_a_broken_link_is_lost() -> None:
     del lines[2]
     found = audit(GRID, ORDER, lines, finished=True)
     assert (found.samples, found.lost, found.steps, found.rolled_back) == (46, 23, 3, 2)
-    assert (
-        "the line of step 4 in generation 1 has a parent that was not accepted before it"
-        in (found.problems[0])
-    )
+    assert "the line of step 4 in generation 1 has a parent that was not accepted before it" in (found.problems[0])
     assert found.problems[-1] == "steps 1 to 3 are not in the committed history: 23 samples lost"
 
 
@@ -322,8 +333,7 @@ def test_a_second_branch_within_a_generation_is_a_problem() -> None:
     lines = history([1, 2], generation=2)
     lines.append(line(lines[0].lineage, 2, 2, GRID.cursor(2), 9, promised(2)))
     assert audit(GRID, ORDER, lines).problems[0] == (
-        "the line of step 2 in generation 2 is a second branch in its generation: "
-        "only a rollback world may start one"
+        "the line of step 2 in generation 2 is a second branch in its generation: only a rollback world may start one"
     )
 
 
@@ -360,9 +370,7 @@ def test_digests_are_summed_within_64_bits_when_they_are_explained() -> None:
                 [*history(range(1, step)), *_wrong(step, add_digests(promised(step), slot(step, number)))],
             )
             assert (twice.lost, twice.repeated) == (0, len(GRID.slot(step, number)))
-            never = audit(
-                GRID, ORDER, [*history(range(1, step)), *_wrong(step, promised(step) - slot(step, number))]
-            )
+            never = audit(GRID, ORDER, [*history(range(1, step)), *_wrong(step, promised(step) - slot(step, number))])
             assert (never.lost, never.repeated) == (len(GRID.slot(step, number)), 0)
 
 

@@ -56,9 +56,7 @@ def test_the_order_of_short_data_is_pinned(seed: int, samples: int, epoch: int, 
 
 
 @pytest.mark.parametrize(("seed", "samples", "epoch", "position", "expected"), PINNED_PLACES, ids=_name)
-def test_the_order_of_long_data_is_pinned(
-    seed: int, samples: int, epoch: int, position: int, expected: int
-) -> None:
+def test_the_order_of_long_data_is_pinned(seed: int, samples: int, epoch: int, position: int, expected: int) -> None:
     assert Order(seed, samples).at(epoch, position) == expected
 
 
@@ -96,9 +94,7 @@ def test_seed_and_epoch_are_not_mixed_up() -> None:
         (2**62, (2**31, 2**31)),
     ],
 )
-def test_the_rectangle_holds_the_samples_barely_and_has_an_even_side(
-    samples: int, rectangle: tuple[int, int]
-) -> None:
+def test_the_rectangle_holds_the_samples_barely_and_has_an_even_side(samples: int, rectangle: tuple[int, int]) -> None:
     a, b = rectangle
     assert a * (b - 1) < samples <= a * b
     assert sides(samples) == rectangle
@@ -120,9 +116,7 @@ def test_a_position_can_be_asked_for_alone_or_in_any_range() -> None:
     assert order.take(1, range(1000, 1000)) == ()
 
 
-@pytest.mark.parametrize(
-    "positions", [range(-1, 3), range(7, 11), range(10, 11), range(9, -2, -1), range(10, 5, -1)]
-)
+@pytest.mark.parametrize("positions", [range(-1, 3), range(7, 11), range(10, 11), range(9, -2, -1), range(10, 5, -1)])
 def test_positions_outside_the_epoch_are_refused(positions: range) -> None:
     with pytest.raises(BadInput, match=r"not all inside an epoch of 10 samples"):
         Order(0, 10).take(0, positions)

@@ -78,9 +78,7 @@ def test_packed_samples_have_the_same_digest() -> None:
     assert packed_digest(1, 2, bytes([3, *[0] * 7, 4, *[0] * 7])) == slot_digest(1, 2, [3, 4])
 
 
-@pytest.mark.parametrize(
-    ("step", "slot", "sample"), [(1, 0, -1), (1, 0, 2**64), (-1, 0, 5), (1, -1, 5), (2**64, 0, 5)]
-)
+@pytest.mark.parametrize(("step", "slot", "sample"), [(1, 0, -1), (1, 0, 2**64), (-1, 0, 5), (1, -1, 5), (2**64, 0, 5)])
 def test_a_digest_is_made_of_unsigned_numbers(step: int, slot: int, sample: int) -> None:
     with pytest.raises(BadInput, match=f"step {step}, slot {slot} and every sample must be integers"):
         slot_digest(step, slot, [sample])

@@ -1,0 +1,137 @@
+"""A store that fails as it is told, and what else the tests of the coordinator share."""
+
+from collections.abc import Callable, Sequence
+
+from pliant.coordinator.requests import Accepted, Answer, Pumped, Reply, Request
+from pliant.coordinator.service import EVENTS, Service
+from pliant.core.evolve import evolve
+from pliant.core.model import Job
+from pliant.errors import StoreError, StoreTimeout
+from pliant.stores.base import Busy, Entry, Hold, Outcome, Stored, Told, Write
+from pliant.stores.memory import MemoryStore
+from pliant.wire.codec import decode_state
+
+WALL = 1000.0
+
+
+class Shaky:
+    """A real store whose next calls go wrong: `trouble` has, for a method's name, the errors in their order.
+
+    None in that list is a call that goes well. A write that times out is applied all the same to the jobs in
+    `applied`. `before_write` has what others do just before our next writes.
+    """
+
+    def __init__(self, inner: MemoryStore) -> None:
+        self.inner = inner
+        self.trouble: dict[str, list[StoreError | None]] = {}
+        self.applied: set[str] = set()
+        self.before_write: list[Callable[[], object]] = []
+        self.writes: list[tuple[Write, ...]] = []
+        self.holds = 0
+
+    @property
+    def identity(self) -> str:
+        return self.inner.identity
+
+    def _fail(self, method: str) -> None:
+        error = next_of(self.trouble.get(method, []))
+        if error is not None:
+            raise error
+
+    def read(self, job: str) -> Stored | None:
+        self._fail("read")
+        return self.inner.read(job)
+
+    def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
+        self.writes.append(tuple(writes))
+        if self.before_write:
+            self.before_write.pop(0)()
+        error = next_of(self.trouble.get("write", []))
+        if isinstance(error, StoreTimeout):
+            self.inner.write([write for write in writes if write.job in self.applied])
+        if error is not None:
+            raise error
+        return self.inner.write(writes)
+
+    def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
+        self._fail("events")
+        return self.inner.events(job, after, limit)
+
+    def watch(self, job: str, after: int, callback: Told) -> Callable[[], None]:
+        return self.inner.watch(job, after, callback)
+
+    def jobs(self) -> tuple[str, ...]:
+        self._fail("jobs")
+        return self.inner.jobs()
+
+    def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
+        self.holds += 1
+        self._fail("hold")
+        return self.inner.hold(name, owner, ttl_s, now)
+
+    def release(self, hold: Hold) -> None:
+        self.inner.release(hold)
+
+
+def next_of(errors: list[StoreError | None]) -> StoreError | None:
+    return errors.pop(0) if errors else None
+
+
+class Desk:
+    """A coordinator and somebody who asks it: requests are submitted, pumped, and their answers matched."""
+
+    def __init__(self, store: Shaky, owner: str = "c1", lease_ttl_s: float = 10.0) -> None:
+        self.store = store
+        self.service = Service(store, owner, lambda: WALL, lease_ttl_s)
+
+    def pump(self, now: float, *requests: Request, job: str = "demo") -> Pumped:
+        for ticket, request in enumerate(requests, 1):
+            assert self.service.submit(job, request, ticket)
+        return self.service.pump(now)
+
+    def ask(self, now: float, *requests: Request, job: str = "demo") -> list[Answer]:
+        """The answers, one for each request and in their order."""
+        replies = self.pump(now, *requests, job=job).replies
+        assert [reply.ticket for reply in replies] == list(range(1, len(requests) + 1))
+        assert [reply.request for reply in replies] == list(requests)
+        return [reply.answer for reply in replies]
+
+    def tell(self, now: float, *requests: Request, job: str = "demo") -> Accepted:
+        """The last answer, all having been accepted."""
+        answers = self.ask(now, *requests, job=job)
+        for answer in answers:
+            assert isinstance(answer, Accepted), answer
+        last = answers[-1]
+        assert isinstance(last, Accepted)
+        return last
+
+    def idle(self, start: float, stop: float, every: float = 0.5) -> tuple[Reply, ...]:
+        """Pump from `start` to `stop`, both included, as a coordinator with nothing to do does."""
+        replies: tuple[Reply, ...] = ()
+        for tick in range(round((stop - start) / every) + 1):
+            replies += self.service.pump(start + tick * every).replies
+        return replies
+
+    def job(self, name: str = "demo") -> Job:
+        found = self.service.job(name)
+        assert found is not None
+        return found[0]
+
+    def revision(self, name: str = "demo") -> int:
+        found = self.service.job(name)
+        assert found is not None
+        return found[1]
+
+
+def desk(owner: str = "c1", lease_ttl_s: float = 10.0) -> Desk:
+    return Desk(Shaky(MemoryStore("unit")), owner, lease_ttl_s)
+
+
+def stored(store: Shaky, job: str = "demo") -> Job:
+    """The job as anybody would read it from the store: its record evolved over its tail."""
+    kept = store.inner.read(job)
+    assert kept is not None
+    state = decode_state(kept.record, Job)
+    for data in kept.tail:
+        state = evolve(state, EVENTS.decode(data))
+    return state

@@ -1,0 +1,56 @@
+"""Guards that no signal leads to: the machine is asked for what its own order of events rules out."""
+
+import pytest
+
+from pliant.core.ledger import GENESIS
+from pliant.core.member import Machine, Phase, react
+from pliant.core.member.moves import Out, inside, save, seek, tell_joiners
+from pliant.core.member.signals import Break, Gradient, Send, Stripe, Wired
+from pliant.core.messages import Stopped
+from unit.core.build import A, B, C
+from unit.core.member.drive import TERMS, lines, these, training
+
+STEPS = lines(GENESIS, 1, 4)
+
+
+def test_a_member_in_no_world_has_none_to_give() -> None:
+    with pytest.raises(AssertionError, match="a is in no world"):
+        inside(Machine(A, TERMS))
+
+
+def test_who_came_from_nowhere_has_nobody_to_let_in() -> None:
+    out: Out = []
+    tell_joiners(training(A, B)[A], out)
+    assert out == []
+
+
+def test_without_a_snapshot_nothing_is_written() -> None:
+    out: Out = []
+    save(training(A, B)[A], out)
+    assert out == []
+
+
+def test_who_was_told_nothing_wires_nothing() -> None:
+    out: Out = []
+    seek(Machine(A, TERMS), out)
+    assert out == []
+    machine = Machine(A, TERMS, wiring=2)
+    assert react(machine, Wired(2)) == (machine, ())
+
+
+def test_a_laggard_about_to_stop_installs_nothing() -> None:
+    crew = training(A, B, C)
+    crew.compute()
+    crew.returns(A)
+    crew.boundary(A)
+    crew.fails(B, peer=C)
+    crew.recover(2, A, B)
+    crew.compute(A)
+    crew.wire(2)
+    crew.returns()
+    crew.feed(B, Gradient(None))
+    crew[B].stopping = "for some reason"
+    actions = crew.feed(B, Stripe(0, 1, STEPS[2].lineage, 5, ()))
+    stopped = Stopped(B, 2, STEPS[1].lineage, these(2, 3), "for some reason", None, stateless=False)
+    assert actions == (Break(2), Send(stopped))
+    assert crew[B].phase is Phase.STOPPED

@@ -1,0 +1,191 @@
+"""What is reported, by whom, and what is said again in case it was lost (rules 1, 17, 24)."""
+
+import pytest
+
+from pliant.core.ledger import GENESIS
+from pliant.core.member import Phase
+from pliant.core.member.moves import REPORTERS, STALE_TICKS, tail
+from pliant.core.member.signals import Notice, Send, Tick, TransferBroken
+from pliant.core.messages import Report
+from unit.core.build import A, B, C, D, world
+from unit.core.member.drive import LAST, Crew, commands, gathered, lines, these, training
+
+STEPS = lines(GENESIS, 1, LAST)
+
+
+def reports(crew: Crew) -> list[bool]:
+    """Who reports on a tick."""
+    return [any(isinstance(command, Report) for command in commands(*crew.feed(name, Tick()))) for name in crew.seats]
+
+
+def test_two_members_report_and_the_others_rely_on_them() -> None:
+    """Rule 24: the ledger's line comes from two members where there are two."""
+    assert REPORTERS == 2
+    crew = training(A, B, C, D)
+    crew.step()
+    crew.step()
+    assert reports(crew) == [True, True, False, False]
+    assert crew.feed(B, Tick()) == (Send(Report(B, 1, 1, STEPS[1:3], None)),)
+
+
+def test_the_reporters_are_the_lowest_ranks_that_hold_the_state() -> None:
+    """A joiner has nothing to report."""
+    crew = training(A, B, C)
+    crew.add(D)
+    crew.propose(world(2, D, A, B, C))
+    crew.wire(2)
+    crew.step()
+    crew.deliver()
+    crew.compute()
+    crew.returns()
+    assert crew[A].holders == these(1, 2, 3)
+    assert reports(crew) == [True, True, False, False]  # A, B, C, D
+
+
+def test_a_report_says_who_holds_the_state_when_the_coordinator_does_not_know() -> None:
+    crew = training(A, B)
+    assert crew.feed(A, Tick()) == (Send(Report(A, 0, 1, (), None)),)
+    crew.tell(A, holders=frozenset({A}))
+    assert crew.feed(A, Tick()) == (Send(Report(A, 0, 1, (), frozenset({A, B}))),)
+    crew.tell(A, holders=frozenset({A, B}), current=0)
+    assert crew.feed(A, Tick()) == (Send(Report(A, 0, 1, (), frozenset({A, B}))),)
+
+
+def test_the_first_collective_of_a_world_is_reported_at_once() -> None:
+    """Rule 5: the first accepted report makes a generation the current one."""
+    crew = training(A, B, C)
+    crew.propose(world(2, C, B, A))
+    crew.wire(2)
+    crew.step()
+    crew.compute()
+    crew.hush()
+    crew.returns()
+    everybody = frozenset({A, B, C})
+    assert commands(*crew.said(C)) == (Report(C, 0, 2, STEPS[1:3], everybody),)
+    assert commands(*crew.said(B)) == (Report(B, 1, 2, STEPS[1:3], everybody),)
+    assert commands(*crew.said(A)) == ()
+    crew.boundary()
+    crew.tell()
+    crew.compute()
+    crew.hush()
+    crew.returns()
+    assert [commands(*crew.said(name)) for name in (A, B, C)] == [(), (), ()]
+
+
+def test_a_new_holder_is_reported_at_once() -> None:
+    """The coordinator decides by it who may leave (rule 16)."""
+    crew = gathered(A, B, C)
+    crew.answer(A)
+    crew.returns()
+    crew.tell()
+    crew.receive(B, C)
+    crew.compute(A)
+    crew.hush()
+    crew.returns()
+    assert commands(*crew.said(A)) == ()
+    crew.boundary(A)
+    crew.install(B, C)
+    crew.compute()
+    crew.hush()
+    crew.returns()
+    report = Report(A, 0, 1, STEPS[:1], frozenset({A, B, C}))
+    assert commands(*crew.said(A)) == (report,)
+    assert commands(*crew.said(B)) == (Report(B, 1, 1, STEPS[:1], frozenset({A, B, C})),)
+    assert commands(*crew.said(C)) == ()
+    crew.tell(A)
+    crew.boundary()
+    crew.compute()
+    crew.hush()
+    crew.returns()
+    assert commands(*crew.said(A)) == ()
+
+
+def test_what_is_durable_is_not_reported_again() -> None:
+    crew = training(A, B)
+    crew.step()
+    crew.step()
+    assert crew[A].lines == STEPS[1:3]
+    crew.tell(A, durable=STEPS[1].lineage)
+    assert crew[A].lines == STEPS[2:3]
+    crew.tell(A, durable=STEPS[2].lineage)
+    assert crew[A].lines == ()
+    assert crew[A].line == STEPS[3]
+    assert crew.feed(A, Tick()) == (Send(Report(A, 0, 1, (), None)),)
+
+
+def test_a_step_not_yet_durable_stays() -> None:
+    crew = training(A, B)
+    crew.step()
+    crew.tell(A, durable=STEPS[0].lineage)
+    assert crew[A].lines == (STEPS[1],)
+
+
+def test_whoever_sees_steps_stay_undurable_reports_them_too() -> None:
+    """Both reporters may be cut off from the coordinator; the others are not."""
+    assert STALE_TICKS == 3
+    crew = training(A, B, C)
+    crew.step()
+    for count in range(1, 4):
+        assert crew.feed(C, Tick()) == ()
+        assert crew[C].stale_ticks == count
+    assert crew.feed(C, Tick()) == (Send(Report(C, 2, 1, (STEPS[1],), None)),)
+    crew.tell(C, durable=GENESIS)
+    assert crew[C].stale_ticks == 4
+    crew.tell(C, durable=STEPS[1].lineage)
+    assert (crew[C].stale_ticks, crew[C].lines) == (0, ())
+    assert crew.feed(C, Tick()) == ()
+    assert crew[C].stale_ticks == 0
+
+
+def test_a_world_is_not_reported_before_a_collective_completed_in_it() -> None:
+    """Rule 5: until then it may never be entered by everybody."""
+    crew = training(A, B)
+    crew.propose(world(2, B, A))
+    crew.wire(2)
+    crew.step()
+    assert (crew[A].number, crew[A].greeted) == (2, False)
+    assert crew.feed(A, Tick()) == ()
+    assert crew[A].stale_ticks == 1
+    crew.compute()
+    crew.returns(A)
+    assert crew.feed(A, Tick()) == (Send(Report(A, 1, 2, STEPS[1:3], frozenset({A, B}))),)
+
+
+@pytest.mark.parametrize(
+    ("phase", "reported"),
+    [
+        (Phase.COMPUTING, True),
+        (Phase.COLLECTING, True),
+        (Phase.APPLIED, True),
+        (Phase.CATCHING_UP, True),
+        (Phase.INSTALLING, True),
+        (Phase.HOLDING, True),
+        (Phase.DONE, True),
+        (Phase.RESTORING, False),
+        (Phase.STOPPED, False),
+        (Phase.LINGERING, False),
+        (Phase.OUTSIDE, False),
+    ],
+)
+def test_who_takes_part_in_a_world_reports_and_who_does_not_does_not(phase: Phase, reported: bool) -> None:
+    """Rule 10: after Stopped, a member says nothing more of that generation but what it stopped with."""
+    crew = training(A, B)
+    crew[A].phase = phase
+    said = commands(*crew.feed(A, Tick()))
+    assert any(isinstance(command, Report) for command in said) == reported
+
+
+def test_a_tick_says_nothing_twice_where_nothing_is_missing() -> None:
+    crew = training(A, B, C)
+    assert crew.feed(C, Tick()) == ()
+    crew.feed(C, Notice(5.0, "spot"))
+    assert crew.feed(C, Tick()) == ()
+    assert crew.feed(C, TransferBroken()) == ()
+
+
+def test_the_tail_is_what_a_joiner_needs_to_report_in_our_place() -> None:
+    crew = training(A, B)
+    crew.step()
+    assert tail(crew[A]) == STEPS[1:3]
+    crew[A].line = None
+    assert tail(crew[A]) == STEPS[1:2]

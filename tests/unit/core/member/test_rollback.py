@@ -1,0 +1,136 @@
+"""Back to a checkpoint, or to the very beginning, when nobody holds a state to go on from (rules 4, 12)."""
+
+from dataclasses import replace
+
+from pliant.core.ledger import GENESIS
+from pliant.core.member import Phase
+from pliant.core.member.model import Part
+from pliant.core.member.signals import Break, Collect, Compute, Fetch, Restore, Restored, Send, Wire, Written
+from pliant.core.messages import Report
+from pliant.core.model import Checkpoint
+from pliant.core.words import Purpose, Word
+from unit.core.build import A, B, C
+from unit.core.member.drive import LAST, NOBODY, Crew, State, lines, recovery, rollback, these, training
+
+STEPS = lines(GENESIS, 1, LAST)
+BASE = STEPS[1].lineage
+PUBLISHED = Checkpoint(BASE, "published", State(BASE, 5, 2).hash)
+
+
+def rolled_back() -> Crew:
+    """A, B and C were in step 6 when they were told to go back to the checkpoint of step 2."""
+    crew = training(A, B, C, step=6)
+    crew.files["published"] = State(BASE, 5, 2)
+    crew.compute()
+    crew.feed(A, Written(Checkpoint(STEPS[4].lineage, "never published", 1)))
+    crew.fails()
+    crew.hush()
+    crew.view = replace(crew.view, checkpoint=PUBLISHED)
+    crew.seal(rollback(2, A, B, C, base=BASE))
+    crew.wire(2)
+    return crew
+
+
+def test_the_first_rank_brings_the_checkpoint_back_for_everybody() -> None:
+    crew = rolled_back()
+    world = rollback(2, A, B, C, base=BASE)
+    assert crew.said(A) == (Wire(world), Restore(PUBLISHED))
+    m = crew[A]
+    assert (m.phase, m.number, m.in_flight) == (Phase.RESTORING, 2, False)
+    assert crew.said(B) == (Wire(world), Collect(world, Word(Purpose.HELLO, 2, 0, GENESIS, holds=False)))
+
+
+def test_what_a_member_had_is_not_on_the_history_any_more() -> None:
+    """Rule 18: state, steps, snapshots and manifests of the branch that was given up."""
+    crew = rolled_back()
+    for name in (A, B):
+        m = crew[name]
+        assert (m.holds, m.lineage, m.line, m.lines) == (False, GENESIS, None, ())
+        assert (m.snapshot, m.manifest, m.part) == (None, None, Part())
+
+
+def test_what_was_restored_is_what_the_comparison_finds() -> None:
+    crew = rolled_back()
+    crew.hush()
+    crew.answer(A)
+    world = rollback(2, A, B, C, base=BASE)
+    word = Word(Purpose.HELLO, 2, 0, BASE, holds=True, state=PUBLISHED.state)
+    assert crew.said(A) == (Collect(world, word),)
+    m = crew[A]
+    assert (m.holds, m.lineage, m.state, m.part) == (True, BASE, PUBLISHED.state, Part(base=BASE))
+    crew.returns()
+    assert crew.said(A) == (
+        Compute(3, (0, 1, 2, 3, 4, 5), idle=False),
+        Send(Report(A, 0, 2, (), frozenset({A}))),
+    )
+    follow = Word(Purpose.STEP, 2, 0, GENESIS, holds=False)
+    assert crew.said(B) == (Fetch(2, (A,)), Collect(world, follow))
+    assert crew[A].holders == these(0)
+
+
+def test_the_steps_after_the_base_are_taken_again() -> None:
+    """Rule 24: in another generation, and so with another lineage."""
+    crew = rolled_back()
+    crew.run(lambda: all(crew[name].phase is Phase.DONE for name in (A, B, C)))
+    assert [crew.state(name) for name in (B, C)] == [crew.state(A)] * 2
+    assert crew[A].lineage == lines(BASE, 2, LAST - 2)[-1].lineage
+
+
+def test_a_rollback_to_the_beginning_needs_no_checkpoint() -> None:
+    """The one in the store may be of a history that was given up: the base says which state, not the newest file."""
+    crew = Crew(A, B)
+    crew.tell(checkpoint=PUBLISHED)
+    crew.seal(rollback(1, A, B))
+    crew.wire(1)
+    assert crew.said(A)[-1] == Restore(None)
+
+
+def test_rank_0_is_nobody_special_beyond_that() -> None:
+    crew = Crew(A, B)
+    crew.seal(rollback(1, B, A))
+    crew.wire(1)
+    assert crew.said(B)[-1] == Restore(None)
+    assert crew[A].phase is Phase.COLLECTING
+
+
+def test_a_recovery_world_restores_nothing() -> None:
+    crew = training(A, B)
+    crew.compute()
+    crew.fails()
+    crew.recover(2, A, B)
+    crew.hush()
+    crew.wire(2)
+    assert not any(isinstance(action, Restore) for action in crew.said(A))
+    assert crew[A].holds
+
+
+def test_a_restoration_is_not_interrupted() -> None:
+    """Rule 10: the next safe moment is when it is done."""
+    crew = rolled_back()
+    crew.hush()
+    assert crew.tell(A, sealed=2) == ()
+    assert (crew[A].phase, crew[A].stopping) == (Phase.RESTORING, "generation 2 is sealed")
+    assert crew.feed(A, Restored(4)) == (Break(2),)
+    assert (crew[A].phase, crew[A].holds, crew[A].lineage) == (Phase.STOPPED, True, BASE)
+
+
+def test_a_restored_state_that_nobody_asked_for_changes_nothing() -> None:
+    crew = rolled_back()
+    crew.answer(A)
+    machine = crew[A]
+    assert crew.feed(A, Restored(4)) == ()
+    assert crew[A] == machine
+
+
+def test_a_rollback_forgets_what_was_on_its_way() -> None:
+    """A joiner half way through a transfer starts anew."""
+    crew = training(A, B)
+    crew.compute()
+    crew.fails()
+    crew.seal(recovery(2, A, B, base=crew.view.durable))
+    crew.wire(2)
+    crew.seal(rollback(3, B, A))
+    crew.fails()
+    crew.wire(3)
+    assert [(crew[name].holds, crew[name].holders) for name in (A, B)] == [(False, NOBODY)] * 2
+    assert (crew[B].phase, crew[A].phase) == (Phase.RESTORING, Phase.COLLECTING)

@@ -1,0 +1,215 @@
+"""Leases: time gives liveness only, and errs on the late side (rule 19)."""
+
+import pytest
+
+from pliant.core.leases import Leases
+
+
+def nobody(key: str) -> float | None:
+    return None
+
+
+def leases(pause_s: float = 100.0) -> Leases[str]:
+    return Leases(pause_s)
+
+
+def test_a_lease_runs_out_at_its_deadline_and_not_before() -> None:
+    held = leases()
+    held.grant("a", 10.0, now=5.0)
+    assert held.due(14.999, nobody) == []
+    assert held.due(15.0, nobody) == ["a"]
+
+
+def test_what_ran_out_is_told_once() -> None:
+    held = leases()
+    held.grant("a", 10.0, now=0.0)
+    assert "a" in held
+    assert len(held) == 1
+    assert held.due(10.0, nobody) == ["a"]
+    assert "a" not in held
+    assert len(held) == 0
+    assert held.due(99.0, nobody) == []
+
+
+def test_a_renewed_lease_runs_for_its_full_time_again() -> None:
+    held = leases()
+    held.grant("a", 10.0, now=0.0)
+    assert held.renew("a", now=9.0)
+    assert held.due(18.999, nobody) == []
+    assert held.renew("a", now=18.999)
+    assert held.due(28.998, nobody) == []
+    assert held.due(28.999, nobody) == ["a"]
+
+
+def test_what_was_never_granted_or_ran_out_cannot_be_renewed() -> None:
+    held = leases()
+    assert not held.renew("a", now=0.0)
+    assert "a" not in held
+    held.grant("a", 10.0, now=0.0)
+    held.due(10.0, nobody)
+    assert not held.renew("a", now=10.0)
+
+
+def test_granting_again_starts_its_time_again() -> None:
+    held = leases()
+    held.grant("a", 10.0, now=0.0)
+    held.grant("a", 20.0, now=5.0)
+    assert held.due(24.0, nobody) == []
+    assert held.due(25.0, nobody) == ["a"]
+    assert held.due(99.0, nobody) == []
+
+
+def test_several_run_out_in_the_order_of_their_deadlines_then_of_granting() -> None:
+    held = leases()
+    for key, ttl_s in (("late", 9.0), ("z", 5.0), ("early", 1.0), ("a", 5.0)):
+        held.grant(key, ttl_s, now=0.0)
+    assert held.due(9.0, nobody) == ["early", "z", "a", "late"]
+
+
+def test_a_dropped_lease_never_runs_out() -> None:
+    held = leases()
+    held.grant("a", 10.0, now=0.0)
+    held.grant("b", 10.0, now=0.0)
+    held.drop("a")
+    held.drop("stranger")
+    assert held.due(10.0, nobody) == ["b"]
+
+
+def test_a_lease_dropped_and_granted_again_runs_from_the_second_grant() -> None:
+    held = leases()
+    held.grant("a", 10.0, now=0.0)
+    held.drop("a")
+    held.grant("a", 10.0, now=5.0)
+    assert held.due(10.0, nobody) == []
+    assert held.due(15.0, nobody) == ["a"]
+    assert held.due(99.0, nobody) == []
+
+
+def test_dropping_many_leaves_the_others_running() -> None:
+    held = leases()
+    for number in range(300):
+        held.grant(f"m{number}", 10.0 + number, now=0.0)
+    for number in range(298):
+        held.drop(f"m{number}")
+    held.renew("m298", now=1.0)
+    assert len(held) == 2
+    assert held.due(308.999, nobody) == []
+    assert held.due(309.0, nobody) == ["m298", "m299"]
+
+
+def test_the_memory_of_dropped_leases_is_bounded() -> None:
+    """A lease granted and dropped for ever leaves at most a constant behind."""
+    held = leases()
+    for number in range(1000):
+        held.grant(f"m{number}", 10.0, now=0.0)
+        held.drop(f"m{number}")
+    assert held.next_due() is None or len(held._heap) <= 64
+    for number in range(1000):
+        held.grant("same", 10.0 + number, now=0.0)
+        held.drop("same")
+    assert len(held._heap) <= 65
+
+
+# ----------------------------------------------------------------------------------------- signs of life
+
+
+def test_somebody_may_vouch_for_a_lease_that_would_run_out() -> None:
+    """A report of a generation is a sign of life of all its members (H17)."""
+    held = leases()
+    held.grant("a", 10.0, now=0.0)
+    assert held.due(10.0, lambda key: 3.0) == []
+    assert held.due(12.999, nobody) == []
+    assert held.due(13.0, nobody) == ["a"]
+
+
+def test_an_old_sign_of_life_saves_nobody() -> None:
+    held = leases()
+    held.grant("a", 10.0, now=0.0)
+    assert held.due(10.0, lambda key: 0.0) == ["a"]
+    held.grant("b", 10.0, now=0.0)
+    assert held.due(10.0, lambda key: -5.0) == ["b"]
+
+
+def test_nobody_is_asked_about_a_lease_that_runs() -> None:
+    asked: list[str] = []
+
+    def vouched(key: str) -> float | None:
+        asked.append(key)
+        return None
+
+    held = leases()
+    held.grant("a", 10.0, now=0.0)
+    held.grant("b", 10.0, now=0.0)
+    held.renew("a", now=5.0)
+    assert held.due(10.0, vouched) == ["b"]
+    assert asked == ["b"]
+
+
+def test_each_is_vouched_for_by_itself() -> None:
+    held = leases()
+    held.grant("a", 10.0, now=0.0)
+    held.grant("b", 10.0, now=0.0)
+    assert held.due(10.0, {"a": 8.0}.get) == ["b"]
+    assert held.due(18.0, nobody) == ["a"]
+
+
+# -------------------------------------------------------------------------------------------- our own sleep
+
+
+def test_the_time_its_owner_slept_is_nobody_s_fault() -> None:
+    held = leases(pause_s=1.0)
+    assert held.due(0.0, nobody) == []
+    held.grant("a", 10.0, now=0.0)
+    assert held.due(1000.0, nobody) == []  # 999 s of sleep, 1 s of it counted
+    assert held.due(1001.0, nobody) == []
+    for tick in range(2, 9):
+        assert held.due(1000.0 + tick, nobody) == []
+    assert held.due(1009.0, nobody) == ["a"]
+
+
+@pytest.mark.parametrize(("gap", "over"), [(1.0, ["a"]), (1.5, [])])
+def test_a_gap_of_exactly_the_pause_is_no_sleep(gap: float, over: list[str]) -> None:
+    held = leases(pause_s=1.0)
+    held.due(0.0, nobody)
+    held.grant("a", gap, now=0.0)
+    assert held.due(gap, nobody) == over
+
+
+def test_before_the_first_look_nothing_was_slept() -> None:
+    held = leases(pause_s=1.0)
+    held.grant("a", 10.0, now=0.0)
+    assert held.due(10.0, nobody) == ["a"]
+
+
+def test_sleeps_add_up_and_renewals_count_in_waking_time() -> None:
+    held = leases(pause_s=1.0)
+    held.due(0.0, nobody)
+    held.due(11.0, nobody)  # slept 10
+    held.due(22.0, nobody)  # slept 20
+    held.grant("a", 2.0, now=22.0)
+    held.renew("a", now=23.0)
+    assert held.next_due() == 24.0  # never later than it must be
+    assert held.due(23.0, nobody) == []
+    assert held.due(24.0, nobody) == []
+    assert held.next_due() == 25.0
+    assert held.due(25.0, nobody) == ["a"]
+
+
+def test_a_sign_of_life_is_taken_in_waking_time_too() -> None:
+    held = leases(pause_s=1.0)
+    held.due(0.0, nobody)
+    held.due(101.0, nobody)  # slept 100
+    held.grant("a", 1.0, now=101.0)
+    assert held.due(102.0, lambda key: 101.5) == []
+    assert held.due(102.4, nobody) == []
+    assert held.due(102.5, nobody) == ["a"]
+
+
+def test_when_to_look_next() -> None:
+    held = leases()
+    assert held.next_due() is None
+    held.grant("b", 10.0, now=5.0)
+    held.grant("a", 3.0, now=5.0)
+    assert held.next_due() == 8.0
+    held.due(8.0, nobody)
+    assert held.next_due() == 15.0

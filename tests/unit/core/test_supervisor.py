@@ -1,0 +1,239 @@
+"""The supervisor: how many workers an agent runs, and how it goes (rule 19)."""
+
+from dataclasses import replace
+
+import pytest
+
+from pliant.core.job import FENCED_CODE
+from pliant.core.messages import AgentJoin, AgentLeave, DrainAgent, Exited
+from pliant.core.model import AgentId, MemberId
+from pliant.core.supervisor import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    KILLED,
+    Action,
+    Ended,
+    Finish,
+    Kill,
+    LookAgain,
+    MachineGoing,
+    Say,
+    Signal,
+    Start,
+    Supervisor,
+    Terminate,
+    TooLate,
+    Wanted,
+    supervise,
+)
+
+AGENT = AgentId("x")
+NOW = 100.0
+
+
+def name(number: int, life: str = "1a") -> MemberId:
+    return MemberId(f"x-{life}.{number}")
+
+
+ONE, TWO, THREE, FOUR, FIVE = (name(number) for number in range(1, 6))
+
+
+def fresh(capacity: int = 4) -> Supervisor:
+    return Supervisor(AGENT, "1a", capacity)
+
+
+def wanted(
+    count: int, *draining: MemberId, members: frozenset[MemberId] = frozenset(), ended: bool = False
+) -> Wanted:
+    return Wanted(count, members, frozenset(draining), ended)
+
+
+def after(state: Supervisor, *signals: Signal, now: float = NOW) -> tuple[Supervisor, list[Action]]:
+    done: list[Action] = []
+    for signal in signals:
+        state, actions = supervise(state, signal, now)
+        done += actions
+    return state, done
+
+
+def with_workers(count: int, capacity: int = 4) -> Supervisor:
+    return after(fresh(capacity), wanted(count))[0]
+
+
+# ------------------------------------------------------------------------------------------ enough workers
+
+
+def test_missing_workers_are_started_under_names_never_used_before() -> None:
+    state, actions = after(fresh(), wanted(2))
+    assert actions == [Start(ONE), Start(TWO)]
+    assert state == replace(fresh(), wanted=2, workers=frozenset({ONE, TWO}), started=2)
+    state, actions = after(state, Ended(ONE, 0), wanted(3))
+    assert actions == [Say(Exited(ONE, 0)), Start(THREE), Start(FOUR)]
+
+
+def test_enough_workers_are_enough() -> None:
+    state, actions = after(with_workers(2), wanted(2))
+    assert (state, actions) == (with_workers(2), [])
+
+
+def test_too_many_workers_are_left_alone() -> None:
+    """Whoever is left out of a world ends by itself; that is not the agent's business."""
+    state, actions = after(with_workers(3), wanted(1))
+    assert actions == []
+    assert state.workers == {ONE, TWO, THREE}
+
+
+def test_an_agent_runs_no_more_than_it_has_room_for() -> None:
+    assert after(fresh(2), wanted(9))[1] == [Start(ONE), Start(TWO)]
+    assert after(fresh(0), wanted(9))[1] == []
+
+
+def test_a_draining_worker_is_replaced_before_it_is_gone() -> None:
+    state, actions = after(with_workers(2, capacity=2), wanted(2, ONE))
+    assert actions == [Start(THREE)]
+    assert state.draining == {ONE}
+    assert state.workers == {ONE, TWO, THREE}
+
+
+def test_old_and_new_fit_side_by_side_and_no_more() -> None:
+    state, actions = after(with_workers(2, capacity=2), wanted(2, ONE, TWO))
+    assert actions == [Start(THREE), Start(FOUR)]
+    state, actions = after(state, wanted(2, ONE, TWO, THREE, FOUR))
+    assert actions == []
+    state, actions = after(state, Ended(ONE, 0))
+    assert actions == [Say(Exited(ONE, 0)), Start(FIVE)]
+
+
+def test_a_worker_that_ended_drains_no_more() -> None:
+    state, _ = after(with_workers(2), wanted(2, ONE), Ended(ONE, 0))
+    assert state.draining == frozenset()
+    assert ONE not in state.workers
+
+
+def test_the_end_of_a_stranger_is_nobody_s_business() -> None:
+    assert after(with_workers(1), Ended(THREE, 1)) == (with_workers(1), [])
+
+
+# -------------------------------------------------------------------------------------------------- backoff
+
+
+@pytest.mark.parametrize("code", [0, -9, -15, FENCED_CODE])
+def test_a_worker_that_was_made_to_end_is_replaced_at_once(code: int) -> None:
+    state, actions = after(with_workers(1), Ended(ONE, code))
+    assert actions == [Say(Exited(ONE, code)), Start(TWO)]
+    assert (state.failures, state.not_before) == (0, 0.0)
+
+
+@pytest.mark.parametrize("code", [1, 74, 76])
+def test_a_worker_that_failed_is_replaced_after_a_while(code: int) -> None:
+    state, actions = after(with_workers(1), Ended(ONE, code))
+    assert actions == [Say(Exited(ONE, code))]
+    assert (state.failures, state.not_before) == (1, NOW + BACKOFF_FIRST_S)
+    assert after(state, wanted(1), now=NOW + 0.999)[1] == []
+    assert after(state, wanted(1), now=NOW + 1.0)[1] == [Start(TWO)]
+
+
+def test_every_failure_in_a_row_doubles_the_wait_up_to_a_limit() -> None:
+    state, now, waits = with_workers(1), NOW, []
+    for number in range(1, 9):
+        state, _ = after(state, Ended(name(number), 1), now=now)
+        waits.append(state.not_before - now)
+        now = state.not_before
+        state, actions = after(state, LookAgain(), now=now)
+        assert actions[1:] == [Start(name(number + 1))]
+    assert waits == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert BACKOFF_MAX_S == 30.0
+
+
+def test_an_orderly_end_ends_the_row_but_not_the_wait() -> None:
+    state, _ = after(with_workers(3), Ended(ONE, 1), Ended(TWO, 0))
+    assert (state.failures, state.not_before) == (0, NOW + 1.0)
+    state, _ = after(state, Ended(THREE, 1), now=NOW + 0.5)
+    assert (state.failures, state.not_before) == (1, NOW + 1.5)
+
+
+# --------------------------------------------------------------------------------------- what was lost
+
+
+def test_time_and_again_the_agent_says_that_it_is_there() -> None:
+    assert after(with_workers(1, capacity=3), LookAgain())[1] == [Say(AgentJoin(AGENT, 3))]
+
+
+def test_time_and_again_it_looks_whether_a_worker_is_missing() -> None:
+    state = replace(fresh(), wanted=1)
+    assert after(state, LookAgain())[1] == [Say(AgentJoin(AGENT, 4)), Start(ONE)]
+
+
+def test_a_death_that_was_not_heard_of_is_said_again() -> None:
+    """A worker never outlives its agent: a name of ours that we do not run is a process that ended."""
+    ghosts = {name(7), name(3, "0z")}
+    counted_on = frozenset({ONE, *ghosts})
+    state, actions = after(with_workers(1), wanted(1, members=counted_on))
+    assert actions == [Say(Exited(name(3, "0z"), KILLED)), Say(Exited(name(7), KILLED))]
+    assert KILLED == -9
+    assert state == with_workers(1)
+
+
+def test_a_stranger_s_death_is_not_ours_to_say() -> None:
+    others = frozenset({MemberId("y-1a.1"), MemberId("xx-1a.1"), MemberId("x")})
+    assert after(with_workers(1), wanted(1, members=others))[1] == []
+
+
+def test_deaths_are_said_before_anything_is_started() -> None:
+    assert after(fresh(), wanted(1, members=frozenset({name(1, "0z")})))[1] == [
+        Say(Exited(name(1, "0z"), KILLED)),
+        Start(ONE),
+    ]
+
+
+# -------------------------------------------------------------------------------------------- the way out
+
+
+def test_a_machine_that_goes_drains_its_workers_and_starts_none() -> None:
+    state, actions = after(with_workers(2), MachineGoing(30.0, "spot notice"))
+    assert actions == [
+        Say(DrainAgent(AGENT, 30.0, "spot notice")),
+        Terminate(ONE, 30.0),
+        Terminate(TWO, 30.0),
+    ]
+    assert state.leaving
+    assert state.draining == {ONE, TWO}
+    assert after(state, wanted(4, ONE, TWO), LookAgain())[1] == []
+
+
+def test_a_second_notice_changes_nothing() -> None:
+    state, _ = after(with_workers(2), MachineGoing(30.0, "spot notice"))
+    assert after(state, MachineGoing(1.0, "SIGTERM")) == (state, [])
+
+
+def test_an_agent_without_workers_goes_at_once() -> None:
+    state, actions = after(fresh(), MachineGoing(30.0, "SIGTERM"))
+    assert actions == [Say(AgentLeave(AGENT)), Finish()]
+    assert state.leaving
+
+
+def test_an_agent_goes_after_its_last_worker() -> None:
+    state, _ = after(with_workers(2), MachineGoing(30.0, "spot notice"))
+    state, actions = after(state, Ended(ONE, 0))
+    assert actions == [Say(Exited(ONE, 0))]
+    state, actions = after(state, Ended(TWO, -9))
+    assert actions == [Say(Exited(TWO, -9)), Say(AgentLeave(AGENT)), Finish()]
+
+
+def test_whoever_is_still_there_when_time_is_up_is_killed() -> None:
+    state, _ = after(with_workers(2), MachineGoing(30.0, "spot notice"))
+    assert after(state, TooLate()) == (state, [Kill(ONE), Kill(TWO)])
+    assert after(fresh(), TooLate())[1] == []
+
+
+def test_when_the_job_is_over_no_worker_is_started_and_the_last_one_s_end_is_the_agent_s() -> None:
+    state, actions = after(with_workers(1), wanted(0, ended=True))
+    assert actions == []
+    assert state.ended
+    assert after(state, LookAgain())[1] == [Say(AgentJoin(AGENT, 4))]
+    assert after(replace(state, wanted=3), LookAgain())[1] == [Say(AgentJoin(AGENT, 4))]
+    assert after(state, Ended(ONE, 0))[1] == [Say(Exited(ONE, 0)), Finish()]
+
+
+def test_an_agent_without_workers_ends_with_the_job() -> None:
+    assert after(fresh(), wanted(0, ended=True))[1] == [Finish()]
