@@ -37,9 +37,9 @@ class Bounds:
     members: int = 3
     target: int = 3
     faults: int = 2
-    generations: int = 3  # the highest number a world may have; beyond that a state is left as it is
-    steps: int = 3
-    states_max: int = 200_000
+    generations: int = 2  # the highest number a world may have; beyond that a state is left as it is
+    steps: int = 1
+    states_max: int = 2_000_000
 
 
 class Explorer:
