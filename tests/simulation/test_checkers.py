@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.coordinator.requests import Accepted, Reply, Unavailable
+from pliant.coordinator.requests import Accepted, Reply
 from pliant.core.ledger import Lineage
 from pliant.core.member import Phase
 from pliant.core.member.signals import Exit
-from pliant.core.messages import Cancel, MemberGone, StateChanged
+from pliant.core.messages import Cancel, Drain, MemberGone, StateChanged
 from pliant.core.model import Checkpoint, JobState, MemberId
 from pliant.sim.checkers import Checkers
 from pliant.sim.run import setting_for
@@ -51,7 +51,13 @@ def acknowledged_too_early(universe: Universe) -> None:
 
 
 def an_invariant_refused(universe: Universe) -> None:
-    universe.checkers.answered("c0", Reply("x", "sim", Cancel("x"), Unavailable("this is a bug in Pliant: x")))
+    """The coordinator's job is made one in which somebody is gone and live: it refuses to write the next change."""
+    coordinator = next(c for c in universe.coordinators if c.service.leads)
+    known = coordinator.service._jobs["sim"]
+    assert known.job is not None
+    known.job = replace(known.job, gone=(*known.job.gone, next(iter(known.job.members))))
+    coordinator.receive("user", Drain(list(known.job.members)[-1], 5.0, "x"))
+    universe.run(universe.now + 0.1, lambda: bool(universe.checkers.complaints))
 
 
 def two_states_of_one_lineage(universe: Universe) -> None:

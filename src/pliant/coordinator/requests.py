@@ -67,8 +67,12 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Pumped:
-    """What a pump did: the replies, and for whoever watches, the jobs that changed; `moved` had more than progress."""
+    """What a pump did: the replies, and for whoever watches, the jobs that changed; `moved` had more than progress.
+
+    `bugs` names what was decided and not written, because it would have broken an invariant: to be said loudly.
+    """
 
     replies: tuple[Reply, ...]
     changed: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
+    bugs: tuple[str, ...] = ()

@@ -42,7 +42,7 @@ HOLD_TTL_S = 3.0
 PAUSE_S = 1.0  # a longer gap between two pumps is the coordinator's own sleep, and costs nobody a lease
 INBOX_MAX = 65536
 TRIES = 4  # lost races in one pump before the commands are sent back
-TAIL_MAX = 256  # events after the newest record, before a progress report brings a record along
+TAIL_MAX = 64  # events after the newest record before a write brings a record along, or a quarter of the members
 
 
 @dataclass(slots=True)
@@ -81,6 +81,7 @@ class Service:
         self._leases: Leases[tuple[str, str, str]] = Leases(PAUSE_S)
         self._leased: dict[str, set[tuple[str, str, str]]] = {}  # by job, so that no job pays for another
         self._hold: Hold | None = None
+        self._bugs: list[str] = []
 
     # ----------------------------------------------------------------------------------------- the way in
 
@@ -105,6 +106,7 @@ class Service:
     def pump(self, now: float) -> Pumped:
         """Decide everything queued. Call when something was submitted, and at least a few times a second."""
         inbox, self._inbox = self._inbox, []
+        self._bugs.clear()
         refusal = self._keep_the_hold(now)
         if refusal is not None:
             return Pumped(tuple(Reply(ticket, job, request, refusal) for ticket, job, request in inbox))
@@ -125,6 +127,7 @@ class Service:
             tuple(reply for reply in replies if reply.ticket is not None),
             changed=tuple(draft.name for draft in done),
             moved=tuple(draft.name for draft in done if needs_settling(draft.events)),
+            bugs=tuple(self._bugs),
         )
 
     def _attempt(
@@ -192,13 +195,15 @@ class Service:
             job, more = settled(job, wall)
             events += more
             bug = "; ".join(complaints(known.job, events))
+            if bug:
+                self._bugs.append(f"{name}: {bug}")
         return _Draft(name, known, asked, job, events, answers, bug)
 
     def _write(self, draft: _Draft) -> Write:
         known, job = draft.known, draft.after
         assert job is not None  # events were decided, the first of them created it
-        long_tail = known.tail + len(draft.events) > max(TAIL_MAX, 4 * len(job.members))
-        whole = known.revision == 0 or long_tail or needs_settling(draft.events)
+        # A record costs as much as the job has members, so it is written rarely: what came since is in the tail.
+        whole = known.revision == 0 or known.tail + len(draft.events) > max(TAIL_MAX, len(job.members) // 4)
         encoded = tuple(EVENTS.encode(event) for event in draft.events)
         return Write(draft.name, known.revision, encoded, encode_state(job) if whole else None)
 

@@ -13,7 +13,7 @@ from pliant.coordinator.service import EVENTS
 from pliant.core import messages as m
 from pliant.core.audit import audit
 from pliant.core.evolve import evolve
-from pliant.core.invariants import complaints
+from pliant.core.invariants import violations
 from pliant.core.ledger import Line, Lineage
 from pliant.core.member import Machine, Phase
 from pliant.core.member.signals import Exit
@@ -52,19 +52,15 @@ class Checkers:
 
     def wrote(self, write: Write, revision: int) -> None:
         """A write stands in the store. Replay it here, and look at the state and at the change."""
-        before = self.job
         if write.expected != self.revision or revision != self.revision + len(write.events):
             self.complain(f"P5: a write at revision {write.expected} followed revision {self.revision}")
         self.revision = revision
-        events = [EVENTS.decode(data) for data in write.events]
-        for event in events:
+        for event in map(EVENTS.decode, write.events):
             self._event(event)
             self.job = evolve(self.job, event)
-        job = self.job
-        if job is None:
-            return
-        for wrong in complaints(before, events):
-            self.complain(wrong)
+        if self.job is not None:
+            for wrong in violations(self.job):
+                self.complain(wrong)
 
     def _event(self, event: Event) -> None:
         job = self.job
@@ -243,8 +239,6 @@ class Checkers:
             self.universe.heard[coordinator, sender] = self.universe.now
         if isinstance(answer, Accepted) and answer.revision > self.revision:
             self.complain(f"P5: {coordinator} acknowledged revision {answer.revision}, the store has {self.revision}")
-        if isinstance(answer, Unavailable) and "bug in Pliant" in answer.why:
-            self.complain(f"invariant: {answer.why}")
 
     # ---------------------------------------------------------------------------------------------- the end
 

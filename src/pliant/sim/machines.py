@@ -159,6 +159,8 @@ class CoordinatorProcess:
             self.crash()
             self.universe.after(self.universe.chance.uniform(0.5, 4.0), self.start)
             return
+        for bug in pumped.bugs:
+            self.universe.checkers.complain(f"invariant: {bug}")
         for reply in pumped.replies:
             self._reply(reply)
         if pumped.moved:

@@ -198,9 +198,7 @@ def test_the_departed_are_remembered_newest_last() -> None:
 def test_a_planned_world_joins_the_open_ones() -> None:
     four = world(4, A)
     before = job(broken="torn", faulty=frozenset({3}), dead=frozenset({D}))
-    assert evolve(before, m.WorldFormed(NOW, four)) == replace(
-        before, generation=4, worlds=(ONE, TWO, THREE, four)
-    )
+    assert evolve(before, m.WorldFormed(NOW, four)) == replace(before, generation=4, worlds=(ONE, TWO, THREE, four))
 
 
 def torn() -> Job:

@@ -29,7 +29,7 @@ from pliant.core.messages import Stopped
 from pliant.core.model import MemberId
 from pliant.core.words import Purpose, Word
 from unit.core.build import A, B, C, D, world
-from unit.core.member.drive import LAST, NOBODY, Crew, State, lines, these, training
+from unit.core.member.drive import LAST, NOBODY, Crew, State, lines, recovery, these, training
 
 NEXT = world(2, A, B, D)
 STATELESS = Word(Purpose.STEP, 2, 0, GENESIS, holds=False)
@@ -114,6 +114,21 @@ def test_nobody_is_let_in_twice() -> None:
     assert crew[D] == machine
 
 
+def test_a_late_word_that_lets_a_joiner_into_a_sealed_world_leads_nowhere() -> None:
+    """P6: it breaks the group at once, and goes on to the recovery world."""
+    crew = training(A, B)
+    crew.add(D)
+    crew.propose(NEXT, D)
+    crew.wire(2, D)
+    crew.seal(recovery(3, A, B, D), D)
+    crew.hush()
+    crew.feed(D, LetIn(2, crew[A].lineage, (A, B)))
+    assert crew.said(D)[-1] == Break(2)
+    crew.fails(D)
+    crew.wire(3, D)
+    assert (crew[D].number, crew.word(D).purpose) == (3, Purpose.HELLO)
+
+
 @pytest.mark.parametrize("step", [LAST - 1, LAST])
 def test_a_joiner_let_in_after_the_last_step_closes_with_the_others(step: int) -> None:
     crew = training(A, B, step=step)
@@ -157,6 +172,7 @@ def test_a_step_that_goes_by_is_remembered_and_not_applied() -> None:
 
 def test_only_so_many_steps_are_remembered() -> None:
     """H9: the backlog is bounded."""
+    assert HEARD_MAX == 8
     crew = admitted(step=2)
     for _ in range(HEARD_MAX + 1):
         crew.step()

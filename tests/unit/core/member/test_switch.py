@@ -382,6 +382,19 @@ def test_a_leaver_that_dies_does_not_stop_the_others_from_crossing() -> None:
     assert (crew[A].number, crew[A].stopping, crew[A].phase) == (2, "", Phase.COMPUTING)
 
 
+def test_what_is_wrong_with_the_next_world_alone_stops_a_member_inside_it() -> None:
+    """Rule 8: the words decide the switch, and nothing a member knows besides; D died, so the world stops there."""
+    crew = switching()
+    assert crew.tell(A, dead=frozenset({D}), faulty=frozenset({2})) == ()
+    assert crew[A].stopping == ""
+    crew.boundary(A)
+    assert crew.said(A)[-1] == Compute(6, (0, 1, 2), idle=False)
+    assert (crew[A].number, crew[A].phase) == (2, Phase.COMPUTING)
+    assert crew[A].stopping == "generation 2 cannot be entered by everybody"
+    crew.compute(A)
+    assert (crew[A].number, crew[A].phase) == (2, Phase.STOPPED)
+
+
 @pytest.mark.parametrize(
     ("facts", "why"),
     [

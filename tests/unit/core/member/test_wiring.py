@@ -164,6 +164,32 @@ def test_of_two_recovery_worlds_the_newer_one_is_entered() -> None:
     assert (crew[A].number, crew[A].wired) == (3, ())
 
 
+def test_a_recovery_world_that_is_sealed_already_is_not_entered() -> None:
+    """Rule 10: only one with a number above all it knows. 2 was wired in user code, 3 is still being wired."""
+    crew = training(A, B, C)
+    crew.recover(2, A, B, C)
+    crew.wire(2, A)
+    crew.recover(3, A, B, C)
+    crew.feed(A, computed(3, 0))
+    assert (crew[A].phase, crew[A].number, crew[A].wiring) == (Phase.STOPPED, 1, 3)
+    crew.wire(3, A)
+    assert (crew[A].number, crew[A].wired, crew[A].phase) == (3, (), Phase.COLLECTING)
+
+
+def test_what_was_told_before_a_world_is_entered_holds_for_it_too() -> None:
+    """Rule 10: B died while A's user code ran; the hello that would wait for it is broken at once."""
+    crew = training(A, B, C)
+    crew.recover(2, A, B, C)
+    crew.wire(2, A)
+    crew.tell(A, dead=frozenset({B}))
+    crew.hush()
+    crew.feed(A, computed(3, 0))
+    assert crew.said(A)[-1] == Break(2)
+    assert (crew[A].number, crew[A].in_flight, crew[A].stopping) == (2, True, "b is gone")
+    crew.fails(A)
+    assert (crew[A].number, crew[A].phase) == (2, Phase.STOPPED)
+
+
 def test_a_failure_is_said_again_until_the_coordinator_is_further() -> None:
     crew = outside()
     crew.propose(world(2, A, B, C, D), D)
