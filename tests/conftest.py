@@ -6,9 +6,7 @@ By default the examples are the same every time, so that `make test` passes or f
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
-)
+settings.register_profile("fixed", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile(
     "explore", deadline=None, max_examples=500, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
 )

@@ -83,15 +83,11 @@ class Histories(RuleBasedStateMachine):
         writes = []
         for job, off, events, record in plans:
             expected = max(0, self.revision(job) + off)
-            writes.append(
-                Write(job, expected, tuple(events), b"r" if expected == 0 and record is None else record)
-            )
+            writes.append(Write(job, expected, tuple(events), b"r" if expected == 0 and record is None else record))
         outcomes = self.handles[handle].write(writes)
         assert outcomes == tuple([self.expect(write) for write in writes])
 
-    @rule(
-        handle=st.integers(0, 1), job=st.sampled_from(JOBS), after=st.integers(0, 12), limit=st.integers(1, 5)
-    )
+    @rule(handle=st.integers(0, 1), job=st.sampled_from(JOBS), after=st.integers(0, 12), limit=st.integers(1, 5))
     def events(self, handle: int, job: str, after: int, limit: int) -> None:
         kept = self.jobs[job].events if job in self.jobs else []
         wanted = [Entry(i, kept[i - 1]) for i in range(after + 1, min(after + limit, len(kept)) + 1)]
@@ -176,6 +172,4 @@ class Histories(RuleBasedStateMachine):
 
 def test_random_histories_match_the_model(factory: Factory, histories: int) -> None:
     machine = type("HistoriesHere", (Histories,), {"factory": staticmethod(factory)})
-    run_state_machine_as_test(
-        machine, settings=settings(max_examples=histories, stateful_step_count=30, deadline=None)
-    )
+    run_state_machine_as_test(machine, settings=settings(max_examples=histories, stateful_step_count=30, deadline=None))

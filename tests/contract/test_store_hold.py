@@ -122,9 +122,7 @@ def test_a_hold_gives_no_safety(store: Store, second: Store) -> None:
         ("lead", "x", 10.0, math.inf),
     ],
 )
-def test_a_hold_that_makes_no_sense_is_refused(
-    store: Store, name: str, owner: str, ttl_s: float, now: float
-) -> None:
+def test_a_hold_that_makes_no_sense_is_refused(store: Store, name: str, owner: str, ttl_s: float, now: float) -> None:
     with pytest.raises(BadInput):
         store.hold(name, owner, ttl_s, now)
     assert isinstance(store.hold("lead", "z", 10.0, 0.0), Hold)

@@ -42,9 +42,7 @@ def test_every_dependency_has_a_reason_and_every_reason_a_dependency() -> None:
 
 def test_every_dependency_is_pinned_for_development() -> None:
     pins = pinned((ROOT / "constraints.txt").read_text(encoding="utf-8"))
-    assert (
-        declared(project()) - set(pins) - {"hatchling"} == set()
-    )  # pip builds apart and reads no pins there
+    assert declared(project()) - set(pins) - {"hatchling"} == set()  # pip builds apart and reads no pins there
     assert pins["torch"] == "2.13.0"
 
 
@@ -58,15 +56,11 @@ def test_an_unexplained_dependency_is_found() -> None:
         "project": {
             "name": "pliant",
             "dependencies": ["click>=8.1"],
-            "optional-dependencies": {
-                "dev": ["pliant[train]", "coverage[toml]>=7", "Ruff ; python_version>'3'"]
-            },
+            "optional-dependencies": {"dev": ["pliant[train]", "coverage[toml]>=7", "Ruff ; python_version>'3'"]},
         },
     }
     assert declared(given) == {"hatchling", "click", "coverage", "ruff"}
-    assert explained(
-        "| `click` | parsing |\n| `ruff` | |\n| rich | tables |\n| `numpy` | `train` | order |\n"
-    ) == {
+    assert explained("| `click` | parsing |\n| `ruff` | |\n| rich | tables |\n| `numpy` | `train` | order |\n") == {
         "click",
         "numpy",
     }

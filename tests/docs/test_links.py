@@ -49,9 +49,7 @@ def reachable(start: Path) -> set[Path]:
 
 def test_every_link_leads_somewhere() -> None:
     found = [
-        f"{name_of(page)}: {finding}"
-        for page in pages()
-        for finding in broken(page.read_text(encoding="utf-8"), page)
+        f"{name_of(page)}: {finding}" for page in pages() for finding in broken(page.read_text(encoding="utf-8"), page)
     ]
     assert not found, "\n".join(found)
 
@@ -64,9 +62,7 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "a.md"
     (tmp_path / "b.md").write_text("# One: two\n", encoding="utf-8")
-    text = (
-        "[x](b.md) [x](b.md#one-two) [x](#here) [x](https://example.org/c.md)\n# Here\n```\n[x](c.md)\n```\n"
-    )
+    text = "[x](b.md) [x](b.md#one-two) [x](#here) [x](https://example.org/c.md)\n# Here\n```\n[x](c.md)\n```\n"
     assert broken(text, page) == []
     assert broken("[x](c.md) [x](b.md#three) [x](#there)", page) == [
         "c.md: no such file",

@@ -86,9 +86,7 @@ def test_every_word_of_the_design_is_defined() -> None:
 
 @pytest.mark.parametrize("number", range(1, 9))
 def test_every_promise_is_on_its_page_and_in_the_readme(number: int) -> None:
-    page = re.findall(
-        rf"^## P{number}: .+?(?=^## |\Z)", read("docs/concepts/promises.md"), re.MULTILINE | re.DOTALL
-    )
+    page = re.findall(rf"^## P{number}: .+?(?=^## |\Z)", read("docs/concepts/promises.md"), re.MULTILINE | re.DOTALL)
     row = re.findall(rf"^\| P{number} \|.*\| (\w+) \|$", read("README.md"), re.MULTILINE)
     assert len(page) == len(row) == 1
     assert f"Status: {row[0]}" in page[0]

@@ -133,9 +133,7 @@ def test_the_order_of_filling_never_shows(state: State, random: Any) -> None:
 
 
 @given(events, st.randoms(use_true_random=False), st.sampled_from([None, 1]))
-def test_any_json_of_the_same_content_is_the_same_message(
-    event: Event, random: Any, indent: int | None
-) -> None:
+def test_any_json_of_the_same_content_is_the_same_message(event: Event, random: Any, indent: int | None) -> None:
     """Another writer of JSON: other spaces, escapes and order of keys."""
 
     def shuffled(value: Any) -> Any:

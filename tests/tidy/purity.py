@@ -63,9 +63,7 @@ def impurities(text: str) -> list[str]:
             case ast.Call(func=ast.Name(id=name)) if name in IMPURE_CALLS:
                 findings.append(f"line {node.lineno}: {name}(): {IMPURE_CALLS[name]}")
             case ast.Global(names=names):
-                findings.append(
-                    f"line {node.lineno}: global {', '.join(names)}: pass the state in, return it"
-                )
+                findings.append(f"line {node.lineno}: global {', '.join(names)}: pass the state in, return it")
             case ast.AsyncFunctionDef(name=name):
                 findings.append(f"line {node.lineno}: async def {name}: the core has no event loop")
             case _:

@@ -24,9 +24,7 @@ def functions_too_long(text: str) -> list[str]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = _span(node) - _docstring_lines(node)
             if lines > FUNCTION_LINES_MAX:
-                findings.append(
-                    f"line {node.lineno}: {node.name} has {lines} lines, at most {FUNCTION_LINES_MAX}"
-                )
+                findings.append(f"line {node.lineno}: {node.name} has {lines} lines, at most {FUNCTION_LINES_MAX}")
     return findings
 
 
@@ -38,9 +36,7 @@ def catches_without_why(text: str) -> list[str]:
         if isinstance(node, ast.ExceptHandler) and _catches_everything(node.type):
             beside = lines[max(node.lineno - 2, 0) : node.lineno + 1]
             if not any("# why:" in line for line in beside):
-                findings.append(
-                    f"line {node.lineno}: catch what the line can handle, or add a comment `# why: ...`"
-                )
+                findings.append(f"line {node.lineno}: catch what the line can handle, or add a comment `# why: ...`")
     return findings
 
 
@@ -66,11 +62,7 @@ def environment_reads(text: str) -> list[str]:
         f"line {node.lineno}: the environment is read in pliant/settings.py alone; take a value instead"
         for node in ast.walk(ast.parse(text))
         if (isinstance(node, ast.Attribute) and _dotted(node) in {"os.environ", "os.getenv", "os.putenv"})
-        or (
-            isinstance(node, ast.ImportFrom)
-            and node.module == "os"
-            and {"environ", "getenv"} & _aliases(node)
-        )
+        or (isinstance(node, ast.ImportFrom) and node.module == "os" and {"environ", "getenv"} & _aliases(node))
     ]
 
 

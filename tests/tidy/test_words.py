@@ -6,9 +6,7 @@ from tidy.files import ROOT, name_of, pages, sources
 
 def unallowed(path: str, findings: list[str]) -> list[str]:
     spared = words.allowed(path)
-    return [
-        f"{path}: {finding}" for finding in findings if not any(f"{word!r}:" in finding for word in spared)
-    ]
+    return [f"{path}: {finding}" for finding in findings if not any(f"{word!r}:" in finding for word in spared)]
 
 
 def test_the_source_uses_one_word_per_concept() -> None:

@@ -121,9 +121,7 @@ def job(**changes: Any) -> Job:
 
 
 def test_a_message_says_its_type_first_and_reads_well() -> None:
-    assert EVENTS.encode(GONE) == (
-        b'{"type":"Gone","at":12.5,"member":"m3","how":"lost","why":"its lease ran out"}'
-    )
+    assert EVENTS.encode(GONE) == (b'{"type":"Gone","at":12.5,"member":"m3","how":"lost","why":"its lease ran out"}')
     assert EVENTS.encode(WaitOver()) == b'{"type":"WaitOver"}'
 
 

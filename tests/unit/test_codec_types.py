@@ -56,9 +56,7 @@ def with_field(annotation: object, name: str = "x") -> type:
         (Lineage | Gone, "more than one dataclass"),
     ],
 )
-def test_a_field_that_has_no_one_form_is_refused_before_the_first_message(
-    annotation: object, why: str
-) -> None:
+def test_a_field_that_has_no_one_form_is_refused_before_the_first_message(annotation: object, why: str) -> None:
     with pytest.raises(TypeError, match=why):
         Codec([with_field(annotation)])
 
@@ -66,9 +64,7 @@ def test_a_field_that_has_no_one_form_is_refused_before_the_first_message(
 def test_a_set_of_sortable_dataclasses_is_fine() -> None:
     made = with_field(frozenset[Sortable])
     codec = Codec[Any]([made])
-    assert (
-        codec.encode(made(frozenset({Sortable(2), Sortable(1)}))) == b'{"type":"Made","x":[{"x":1},{"x":2}]}'
-    )
+    assert codec.encode(made(frozenset({Sortable(2), Sortable(1)}))) == b'{"type":"Made","x":[{"x":1},{"x":2}]}'
 
 
 def test_a_field_may_not_have_the_formats_own_names() -> None:

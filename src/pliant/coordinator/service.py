@@ -30,7 +30,7 @@ from pliant.core.job import decide, needs_settling, settled
 from pliant.core.leases import Leases
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model import AgentId, Job, JobState, MemberId, view
-from pliant.errors import PliantError, StoreError, StoreTimeout
+from pliant.errors import BadInput, PliantError, StoreError, StoreTimeout
 from pliant.stores.base import Hold, Store, Write, Written
 from pliant.wire.codec import Codec, decode_state, encode_state
 
@@ -52,7 +52,6 @@ class _Known:
     job: Job | None
     revision: int
     tail: int
-    vouched: tuple[int, float] = (0, 0.0)  # the generation that reported last, and when
 
 
 @dataclass(slots=True)
@@ -80,6 +79,7 @@ class Service:
         self._jobs: dict[str, _Known] = {}
         self._leases: Leases[tuple[str, str, str]] = Leases(PAUSE_S)
         self._leased: dict[str, set[tuple[str, str, str]]] = {}  # by job, so that no job pays for another
+        self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
         self._hold: Hold | None = None
         self._bugs: list[str] = []
 
@@ -109,7 +109,9 @@ class Service:
         self._bugs.clear()
         refusal = self._keep_the_hold(now)
         if refusal is not None:
-            return Pumped(tuple(Reply(ticket, job, request, refusal) for ticket, job, request in inbox))
+            # What time itself had asked for is void: whoever leads next grants every lease afresh.
+            people = [entry for entry in inbox if entry[0] is not None]
+            return Pumped(tuple(Reply(ticket, job, request, refusal) for ticket, job, request in people))
         by_job: dict[str, list[tuple[object, Request]]] = {}
         for name, kind, ident in self._leases.due(now, self._vouched):
             by_job.setdefault(name, []).append((None, _overdue(kind, ident)))
@@ -179,8 +181,8 @@ class Service:
             if isinstance(request, Renew | RenewAgent | WatchClosed):
                 answers.append(self._note(name, job, request, now))
                 continue
-            if isinstance(request, m.Expire) and (name, "member", request.member) in self._leases:
-                answers.append(None)  # heard of again while the store could not be written
+            if self._heard_again(name, request):
+                answers.append(None)
                 continue
             decision = decide(job, request, wall)
             if isinstance(decision, Rejection):
@@ -227,7 +229,7 @@ class Service:
                 answer = rejection
             else:
                 if isinstance(request, m.Report):
-                    known.vouched = (request.generation, now)
+                    self._vouches[draft.name] = (request.generation, now)
                 member = _speaker(request)
                 if member is not None:
                     self._leases.renew((draft.name, "member", member), now)
@@ -269,8 +271,11 @@ class Service:
         """Read every job, and grant every lease afresh: late expiry, never early."""
         try:
             for name in self._store.jobs():
-                self._load(name, now)
-        except PliantError as error:
+                try:
+                    self._load(name, now)
+                except BadInput as error:
+                    self._bugs.append(f"{name} cannot be read, the other jobs go on: {error}")
+        except StoreError as error:
             self._step_down()
             return Unavailable(f"the store did not answer: {error}")
         return None
@@ -279,6 +284,7 @@ class Service:
         self._hold = None
         self._jobs.clear()
         self._leased.clear()
+        self._vouches.clear()
         self._leases = Leases(PAUSE_S)
 
     def _load(self, name: str, now: float) -> _Known:
@@ -342,12 +348,22 @@ class Service:
             return None
         return Rejection(m.Code.UNKNOWN, f"{key[2]} has no lease in {name}; join first")
 
+    def _heard_again(self, name: str, request: Request) -> bool:
+        """Whether an expiry is void: who it is about was heard of again while the store could not be written."""
+        match request:
+            case m.Expire(member):
+                return (name, "member", member) in self._leases
+            case m.AgentExpire(agent):
+                return (name, "agent", agent) in self._leases
+            case _:
+                return False
+
     def _vouched(self, key: tuple[str, str, str]) -> float | None:
         """A report of a generation is a sign of life of each of its members (rule 19)."""
         known = self._jobs.get(key[0])
         if known is None or known.job is None or key[1] != "member":
             return None
-        generation, when = known.vouched
+        generation, when = self._vouches.get(key[0], (0, 0.0))
         world = known.job.world(generation)
         return when if world is not None and MemberId(key[2]) in world.members else None
 

@@ -109,6 +109,7 @@ def _with_world(job: Job, world: World) -> Job:
         stateless=False,
         faulty=frozenset(),
         dead=frozenset(),
+        floor=world.number if rolled_back else job.floor,
         durable=world.base,
         holders=frozenset() if rolled_back else job.holders.intersection(world.members),
     )
@@ -118,7 +119,10 @@ def _with_current(job: Job, generation: int) -> Job:
     worlds = tuple(world for world in job.worlds if world.number >= generation)
     inside = {name for world in worlds for name in world.members}
     entered = set(worlds[0].members)
-    cannot = "a member of it is gone" if generation in job.faulty else ""
+    dead = job.dead & entered
+    cannot = f"{', '.join(sorted(dead))} is gone" if dead else ""
+    if generation in job.faulty:
+        cannot = cannot or "not everybody could enter it"
     return change(
         job,
         current=generation,

@@ -117,7 +117,7 @@ def worlds_that_train_are_large_enough(job: Job) -> str:
             return f"world {world.number} of {len(world.members)} trains below min {job.size_min}"
     newest = job.newest
     if newest is not None and newest.kind is Kind.PLANNED:
-        staying = [m for m in newest.members if m in job.members and not job.members[m].draining]
+        staying = [m for m in newest.members if m in job.holders and not job.members[m].draining]
         if len(staying) > job.size_max:
             return f"world {newest.number} has {len(staying)} members that stay, above max {job.size_max}"
     return ""

@@ -11,12 +11,14 @@ from typing import assert_never
 
 from pliant.core import messages as m
 from pliant.core.evolve import evolve
-from pliant.core.ledger import Line, Lineage, follows
+from pliant.core.ledger import GENESIS, Line, Lineage, follows
 from pliant.core.membership import settle
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model import Agent, AgentId, Job, JobState, Kind, Member, MemberId, Target, World
 
 FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
+
+GRACE_MAX_S = 30 * 86400.0
 
 Decision = tuple[Event, ...] | Rejection
 
@@ -82,7 +84,7 @@ def settled(job: Job, now: float) -> tuple[Job, tuple[Event, ...]]:
 
 def needs_settling(events: tuple[Event, ...]) -> bool:
     """Whether the events can move the membership. Progress alone cannot, and must stay cheap."""
-    return any(not isinstance(event, m.StepsCommitted | m.CheckpointPublished) for event in events)
+    return any(not isinstance(event, m.StepsCommitted) for event in events)
 
 
 # ------------------------------------------------------------------------------------ users and their jobs
@@ -110,6 +112,8 @@ def _bad_target(low: int, high: int, target: Target) -> Rejection | None:
         return Rejection(Code.BAD, f"the placement's counts must add up to the target {target.size}")
     if any(count < 0 for _, count in target.placement):
         return Rejection(Code.BAD, "a placement's counts cannot be negative")
+    if len(dict(target.placement)) != len(target.placement):
+        return Rejection(Code.BAD, "a placement names each agent once")
     return None
 
 
@@ -125,12 +129,22 @@ def _drain(job: Job, command: m.Drain, now: float) -> Decision:
     member = job.members.get(command.member)
     if member is None:
         return _not_a_member(job, command.member)
+    if (bad := _bad_grace(command.grace_s)) is not None:
+        return bad
     if member.draining:
         return ()  # the first notice counts: a second must not stretch the deadline
     return (m.MemberDraining(now, member.id, command.grace_s, command.why),)
 
 
+def _bad_grace(grace_s: float) -> Rejection | None:
+    if 0 <= grace_s <= GRACE_MAX_S:  # no number at all is not between them either
+        return None
+    return Rejection(Code.BAD, f"a grace period lasts from 0 to {GRACE_MAX_S:g} s; got {grace_s}")
+
+
 def _drain_agent(job: Job, command: m.DrainAgent, now: float) -> Decision:
+    if (bad := _bad_grace(command.grace_s)) is not None:
+        return bad
     there = [x for x in job.members.values() if x.agent == command.agent]
     if not there and all(agent.id != command.agent for agent in job.agents):
         return Rejection(Code.UNKNOWN, f"no agent {command.agent} and no member on it")
@@ -203,6 +217,9 @@ def _report(job: Job, command: m.Report, now: float) -> Decision:
         if not follows(line, head):
             return Rejection(Code.NOT_NEXT, f"step {line.lineage.step} does not follow step {head.step}")
         head = line.lineage
+        if not job.floor <= head.generation <= world.number:
+            why = f"step {head.step} was applied in {head.generation}, not in {job.floor} to {world.number}"
+            return Rejection(Code.MISMATCH, why)
     return _entered(job, world, now) + _progress(job, command, tuple(fresh), head, now)
 
 
@@ -218,7 +235,7 @@ def _progress(job: Job, command: m.Report, fresh: tuple[Line, ...], head: Lineag
 
 
 def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
-    world = _open_world(job, command.member, command.generation)
+    world = _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
     about = f" of {command.peer}" if command.peer else ""
@@ -227,26 +244,29 @@ def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
 
 
 def _wiring_failed(job: Job, command: m.WiringFailed, now: float) -> Decision:
-    world = _open_world(job, command.member, command.generation)
+    world = _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
     events: tuple[Event, ...] = ()
     # Only the newest world's failure is evidence: in an older one the peer may just have moved on.
-    if command.peer is not None and command.peer in job.members and world is job.newest:
-        pair = sorted((command.member, command.peer), key=lambda name: job.members[name].number)
+    peer = command.peer if command.peer in world.members and command.peer != command.member else None
+    if peer is not None and peer in job.members and world is job.newest:
+        pair = sorted((command.member, peer), key=lambda name: job.members[name].number)
         events += (m.PairAccused(now, world.number, pair[0], pair[1]),)
     entered = world.kind is not Kind.PLANNED or world.number == job.current
-    why = f"{command.member} could not reach {command.peer or 'its peers'} in {world.number}"
+    why = f"{command.member} could not reach {peer or 'its peers'} in {world.number}"
     return (*events, m.WorldBroken(now, world.number, entered, why))
 
 
 def _publish(job: Job, command: m.Publish, now: float) -> Decision:
-    world = _open_world(job, command.member, command.generation)
+    world = _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
     lineage, newest = command.checkpoint.lineage, job.checkpoint
     if lineage.step > job.durable.step or (lineage.step == job.durable.step and lineage != job.durable):
         return Rejection(Code.NOT_NEXT, f"a checkpoint of step {lineage.step} needs that step reported first")
+    if lineage.generation < job.floor and lineage != GENESIS:
+        return Rejection(Code.MISMATCH, f"step {lineage.step} of {lineage.generation} was rolled back by {job.floor}")
     if newest is not None and lineage.step <= newest.lineage.step:
         return ()
     return (m.CheckpointPublished(now, world.number, command.checkpoint),)
@@ -330,6 +350,14 @@ def _open_world(job: Job, member: MemberId, generation: int) -> World | Rejectio
     world = job.world(generation)
     if world is None:
         return Rejection(Code.PAST, f"generation {generation} is not open; {job.current} is current")
+    return world
+
+
+def _own_world(job: Job, member: MemberId, generation: int) -> World | Rejection:
+    """The fence for what concerns a world as a whole: only one of its own members may say it."""
+    world = _open_world(job, member, generation)
+    if isinstance(world, World) and member not in world.members:
+        return Rejection(Code.UNKNOWN, f"{member} is not in generation {generation}")
     return world
 
 

@@ -39,9 +39,9 @@ class Leases(Generic[K]):
     def grant(self, key: K, ttl_s: float, now: float) -> None:
         """Call when `key` appears; a second call starts its time again."""
         deadline = self._awake(now) + ttl_s
-        known = key in self._until
+        held = self._until.get(key)
         self._until[key] = (deadline, ttl_s)
-        if not known:
+        if held is None or deadline < held[0]:
             self._granted += 1
             heappush(self._heap, (deadline, self._granted, key))
 

@@ -82,11 +82,11 @@ def _planned(job: Job, newest: World, survivors: list[Member]) -> World | Wait |
     bridge: list[Member] = []
     if not any(member.id in job.holders for member in chosen):
         # Nobody who stays is known to hold the state: old and new together first (rule 16).
-        bridge = [m for m in survivors if m.draining and m.id not in out and m.id in job.holders]
+        bridge = [m for m in survivors if m.id not in out and m.id in job.holders]
         if not bridge:
             return Stay("waiting to hear who holds the state")
     members = _ordered(job, bridge + chosen)
-    hold = not bridge and len(chosen) < job.size_min
+    hold = len(members) < job.size_min
     names = tuple(member.id for member in members)
     if names == newest.members and hold == newest.hold and newest.number not in job.faulty:
         return Stay(newest.why)
@@ -94,7 +94,7 @@ def _planned(job: Job, newest: World, survivors: list[Member]) -> World | Wait |
     if len(job.worlds) >= OPEN_MAX:
         return _recovery(job, survivors, f"{len(job.worlds)} planned worlds could not be entered; {why}")
     if hold:
-        why = f"{_too_few(job, len(chosen))}; {why}"
+        why = f"{_too_few(job, len(members))}; {why}"
     return _world(job, Kind.PLANNED, members, why, hold=hold)
 
 

@@ -166,6 +166,7 @@ class Job:
     gone: tuple[MemberId, ...] = ()  # lately gone for good, oldest first; bounded by `gone_limit`
     generation: int = 0  # highest number ever used; never reused
     current: int = 0  # the generation that reported last; 0: none yet
+    floor: int = 0  # the last rollback world: steps applied below it are off the history from its base on (rule 18)
     sealed: int = 0  # nothing labelled with this number or a lower one is accepted (P6)
     worlds: tuple[World, ...] = ()  # the open generations, ascending
     broken: str = ""  # why the current world cannot go on; empty: it can

@@ -170,7 +170,7 @@ def _ended(state: Supervisor, signal: Ended, now: float) -> tuple[Supervisor, tu
     said = (Say(Exited(signal.member, signal.code)),)
     failed = signal.code > 0 and signal.code != FENCED_CODE
     failures = state.failures + 1 if failed else 0
-    backoff_s = min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S) if failed else 0.0
+    backoff_s = min(BACKOFF_FIRST_S * 2 ** min(failures - 1, 10), BACKOFF_MAX_S) if failed else 0.0
     state = replace(
         state,
         workers=state.workers - {signal.member},

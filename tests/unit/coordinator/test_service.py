@@ -315,6 +315,10 @@ def test_what_breaks_an_invariant_is_not_written_and_says_so() -> None:
     assert answers[3:] == [Unavailable(said), Unavailable(said)]
     assert two.job() == broken
     assert len(one.store.writes) == writes
+    again = two.pump(50.0, join(C))
+    assert again.bugs == ("demo: rule 11: ['a'] are gone and live",)
+    assert (again.changed, again.moved) == ((), ())
+    assert two.pump(50.0, Renew(A)).bugs == ()
 
 
 # ------------------------------------------------------------------------------------ two coordinators

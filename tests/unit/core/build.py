@@ -42,9 +42,7 @@ NOW = 5.0
 # ------------------------------------------------------------------------------------------------- values
 
 
-def lines(
-    head: Lineage, generation: int, count: int, grid: Grid = GRID, order: Order = ORDER
-) -> tuple[Line, ...]:
+def lines(head: Lineage, generation: int, count: int, grid: Grid = GRID, order: Order = ORDER) -> tuple[Line, ...]:
     """The ledger lines of the `count` steps after `head`, as honest members of `generation` write them."""
     made: list[Line] = []
     for step in range(head.step + 1, head.step + 1 + count):
@@ -104,9 +102,7 @@ def report(
     return m.Report(by, rank, generation, lines(job.durable, generation, count), held)
 
 
-def stopped(
-    by: MemberId, generation: int, *, peer: MemberId | None = None, stateless: bool = False
-) -> m.Stopped:
+def stopped(by: MemberId, generation: int, *, peer: MemberId | None = None, stateless: bool = False) -> m.Stopped:
     return m.Stopped(by, generation, GENESIS, frozenset(), "the socket closed", peer, stateless)
 
 

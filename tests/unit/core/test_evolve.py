@@ -234,6 +234,7 @@ def test_a_rollback_world_goes_back_to_its_base_and_nobody_holds_the_state() -> 
         torn(),
         generation=4,
         sealed=3,
+        floor=4,
         worlds=(rollback,),
         broken="",
         stateless=False,
@@ -254,8 +255,18 @@ def test_entering_a_world_closes_the_ones_below_and_seals_nothing() -> None:
 def test_entering_a_faulty_world_breaks_it() -> None:
     before = job(faulty=frozenset({2, 3}), dead=frozenset({D}))
     assert evolve(before, m.WorldEntered(NOW, 3)) == job(
-        current=3, worlds=(THREE,), broken="a member of it is gone", dead=frozenset({D})
+        current=3, worlds=(THREE,), broken="d is gone", dead=frozenset({D})
     )
+
+
+def test_entering_a_world_that_could_not_be_wired_breaks_it() -> None:
+    before = job(faulty=frozenset({3}))
+    assert evolve(before, m.WorldEntered(NOW, 3)).broken == "not everybody could enter it"
+
+
+def test_entering_a_recovery_that_lost_a_member_leaves_it_broken() -> None:
+    before = job(worlds=(world(3, A, C, kind=Kind.RECOVERY),), broken="c lost", dead=frozenset({C}))
+    assert evolve(before, m.WorldEntered(NOW, 3)).broken == "c is gone"
 
 
 def test_entering_a_world_ends_the_quarrels_of_pairs_within_it() -> None:

@@ -72,6 +72,9 @@ def test_a_sound_job_has_no_complaint() -> None:
     assert violations(ended()) == ()
 
 
+EVERYBODY = frozenset({A, B, D, E})
+
+
 @dataclass(frozen=True)
 class State:
     """A state that breaks `name` and nothing else, what is said, and a neighbour that breaks nothing."""
@@ -191,19 +194,19 @@ STATES = [
     ),
     State(
         "worlds_that_train_are_large_enough",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E))),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
         "world 3 has 4 members that stay, above max 3",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E)), members=draining(A)),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY, members=draining(A)),
     ),
     State(
         "worlds_that_train_are_large_enough",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E))),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
         "world 3 has 4 members that stay, above max 3",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E)), members=without(E), dead=frozenset({E})),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY - {E}),
     ),
     State(
         "worlds_that_train_are_large_enough",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E))),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
         "world 3 has 4 members that stay, above max 3",
         job(worlds=(world(3, A, B, D, E, kind=Kind.RECOVERY),)),  # a recovery takes everybody
     ),

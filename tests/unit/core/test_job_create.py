@@ -61,17 +61,13 @@ def test_a_job_asked_for_again_is_the_same_job() -> None:
 )
 def test_a_name_that_is_taken_with_other_settings_is_refused(other: m.Create) -> None:
     job = evolved(None, *_decided(create()))
-    assert refused(job, other) == Rejection(
-        Code.EXISTS, "job demo exists with other settings; choose another name"
-    )
+    assert refused(job, other) == Rejection(Code.EXISTS, "job demo exists with other settings; choose another name")
 
 
 @pytest.mark.parametrize(("size_min", "size_max"), [(0, 4), (-1, 4), (4, 3)])
 def test_sizes_that_make_no_sense_are_refused(size_min: int, size_max: int) -> None:
     refusal = refused(None, create(size_min, size_max, Target(size_max)))
-    assert refusal == Rejection(
-        Code.BAD, f"sizes must satisfy 1 <= min <= max; got min {size_min}, max {size_max}"
-    )
+    assert refusal == Rejection(Code.BAD, f"sizes must satisfy 1 <= min <= max; got min {size_min}, max {size_max}")
 
 
 def test_the_smallest_sizes_are_allowed() -> None:

@@ -90,7 +90,7 @@ def test_entering_a_world_that_lost_a_member_breaks_it_at_once() -> None:
     job, events = pump(job, report(job, A, 2))
     assert events[:2] == (
         m.WorldEntered(NOW, 2),
-        m.WorldFormed(NOW, world(4, A, B, kind=Kind.RECOVERY, why="a member of it is gone")),
+        m.WorldFormed(NOW, world(4, A, B, kind=Kind.RECOVERY, why="c is gone")),
     )
     assert (job.current, job.sealed, job.faulty, job.dead) == (2, 3, frozenset(), frozenset())
 

@@ -33,12 +33,12 @@ def test_what_ran_out_is_told_once() -> None:
 
 def test_a_renewed_lease_runs_for_its_full_time_again() -> None:
     held = leases()
-    held.grant("a", 10.0, now=0.0)
-    assert held.renew("a", now=9.0)
-    assert held.due(18.999, nobody) == []
-    assert held.renew("a", now=18.999)
-    assert held.due(28.998, nobody) == []
-    assert held.due(28.999, nobody) == ["a"]
+    held.grant("a", 10.0, now=5.0)
+    assert held.renew("a", now=14.0)
+    assert held.due(23.999, nobody) == []
+    assert held.renew("a", now=23.999)
+    assert held.due(33.998, nobody) == []
+    assert held.due(33.999, nobody) == ["a"]
 
 
 def test_what_was_never_granted_or_ran_out_cannot_be_renewed() -> None:
@@ -97,17 +97,32 @@ def test_dropping_many_leaves_the_others_running() -> None:
     assert held.due(309.0, nobody) == ["m298", "m299"]
 
 
-def test_the_memory_of_dropped_leases_is_bounded() -> None:
-    """A lease granted and dropped for ever leaves at most a constant behind."""
+def test_those_who_are_left_run_out_in_their_order_whatever_was_dropped() -> None:
     held = leases()
-    for number in range(1000):
-        held.grant(f"m{number}", 10.0, now=0.0)
-        held.drop(f"m{number}")
-    assert held.next_due() is None or len(held._heap) <= 64
-    for number in range(1000):
-        held.grant("same", 10.0 + number, now=0.0)
-        held.drop("same")
-    assert len(held._heap) <= 65
+    for number in range(3):
+        held.grant(f"m{number}", 30.0 - 10.0 * number, now=0.0)
+    for number in range(100):
+        held.grant(f"x{number}", 5.0, now=0.0)
+        held.drop(f"x{number}")
+    assert held.due(10.0, nobody) == ["m2"]
+    assert held.due(20.0, nobody) == ["m1"]
+    assert held.due(30.0, nobody) == ["m0"]
+
+
+@pytest.mark.parametrize("live", [0, 10])
+def test_what_is_left_behind_by_dropped_leases_is_bounded(live: int) -> None:
+    held = leases()
+    for number in range(live):
+        held.grant(f"m{number}", 50.0, now=0.0)
+    kept: list[int] = []
+    for _ in range(150):
+        held.grant("x", 10.0, now=0.0)
+        held.drop("x")
+        kept.append(len(held._heap))
+    limit = 64 + 2 * live
+    grown = [*range(live + 1, limit + 1), live]  # then it is swept
+    assert kept[: len(grown)] == grown
+    assert max(kept) == limit
 
 
 # ----------------------------------------------------------------------------------------- signs of life
@@ -213,3 +228,11 @@ def test_when_to_look_next() -> None:
     assert held.next_due() == 8.0
     held.due(8.0, nobody)
     assert held.next_due() == 15.0
+
+
+def test_a_lease_granted_again_for_less_ends_sooner() -> None:
+    held: Leases[str] = Leases(100.0)
+    held.grant("a", 10.0, 0.0)
+    held.grant("a", 1.0, 0.0)
+    assert held.due(1.0, lambda key: None) == ["a"]
+    assert held.due(20.0, lambda key: None) == []

@@ -424,9 +424,7 @@ def test_a_job_is_starting_until_the_first_report() -> None:
 
 def test_only_another_state_or_reason_is_said() -> None:
     job = running(2)
-    assert settle(replace(job, why="stale"), NOW) == (
-        m.StateChanged(NOW, JobState.RUNNING, "the job starts"),
-    )
+    assert settle(replace(job, why="stale"), NOW) == (m.StateChanged(NOW, JobState.RUNNING, "the job starts"),)
     assert settle(replace(job, state=JobState.WAITING), NOW) == (
         m.StateChanged(NOW, JobState.RUNNING, "the job starts"),
     )
@@ -446,9 +444,7 @@ def test_joins_and_leaves_are_both_named() -> None:
 
 def test_a_faulty_world_is_formed_again() -> None:
     job = after(running(2), join(C))
-    assert planned(replace(job, faulty=frozenset({2}))) == world(
-        3, A, B, C, why="the same members, wired again"
-    )
+    assert planned(replace(job, faulty=frozenset({2}))) == world(3, A, B, C, why="the same members, wired again")
     assert next_world(replace(job, faulty=frozenset({1}))) == Stay("c in")
 
 

@@ -3,12 +3,27 @@
 from dataclasses import replace
 
 from pliant.core import messages as m
-from pliant.core.model import JobState, MemberId, MemberState, Target, View, gone_limit, member_state, view
+from pliant.core.ledger import GENESIS
+from pliant.core.model import (
+    Job,
+    JobState,
+    Member,
+    MemberId,
+    MemberState,
+    Target,
+    Terms,
+    View,
+    gone_limit,
+    member_state,
+    view,
+)
 from unit.core.build import (
+    GRID,
     A,
     B,
     C,
     D,
+    X,
     after,
     checkpoint,
     drain,
@@ -34,6 +49,23 @@ def test_worlds_are_found_by_number() -> None:
     assert job.world(0) is None
     assert job.world(3) is None
     assert new_job().newest is None
+
+
+def test_a_world_is_open_while_it_is_listed_and_not_sealed() -> None:
+    job = after(running(2), join(C))
+    assert [number for number in range(4) if job.is_open(number)] == [1, 2]
+    assert [number for number in range(4) if replace(job, sealed=1).is_open(number)] == [2]
+
+
+def test_a_job_starts_with_nothing() -> None:
+    job = Job("demo", 1, 2, Target(2))
+    assert (job.wait_limit_s, job.max_restarts, job.terms) == (None, 3, None)
+    assert (job.state, job.why, job.broken, job.stateless) == (JobState.STARTING, "", "", False)
+    assert (job.agents, job.members, job.gone, job.worlds) == ((), {}, (), ())
+    assert (job.joined, job.generation, job.current, job.sealed, job.failures) == (0, 0, 0, 0, 0)
+    assert (job.durable, job.checkpoint) == (GENESIS, None)
+    assert Terms(GRID, seed=1).checkpoint_every == 0
+    assert Member(A, 1, X) == Member(A, 1, X, weight=1, draining=False, grace_s=0.0, why="")
 
 
 def test_a_job_has_as_many_slots_as_its_terms_say() -> None:

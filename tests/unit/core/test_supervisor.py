@@ -42,9 +42,7 @@ def fresh(capacity: int = 4) -> Supervisor:
     return Supervisor(AGENT, "1a", capacity)
 
 
-def wanted(
-    count: int, *draining: MemberId, members: frozenset[MemberId] = frozenset(), ended: bool = False
-) -> Wanted:
+def wanted(count: int, *draining: MemberId, members: frozenset[MemberId] = frozenset(), ended: bool = False) -> Wanted:
     return Wanted(count, members, frozenset(draining), ended)
 
 
@@ -61,6 +59,11 @@ def with_workers(count: int, capacity: int = 4) -> Supervisor:
 
 
 # ------------------------------------------------------------------------------------------ enough workers
+
+
+def test_before_it_is_told_how_many_an_agent_starts_nobody() -> None:
+    assert fresh().wanted == 0
+    assert after(fresh(), LookAgain())[1] == [Say(AgentJoin(AGENT, 4))]
 
 
 def test_missing_workers_are_started_under_names_never_used_before() -> None:
@@ -237,3 +240,8 @@ def test_when_the_job_is_over_no_worker_is_started_and_the_last_one_s_end_is_the
 
 def test_an_agent_without_workers_ends_with_the_job() -> None:
     assert after(fresh(), wanted(0, ended=True))[1] == [Finish()]
+
+
+def test_a_worker_that_fails_for_ever_is_started_again_every_half_minute() -> None:
+    state = Supervisor(AgentId("x"), "1", 1, workers=frozenset({MemberId("w")}), failures=5000)
+    assert supervise(state, Ended(MemberId("w"), 1), 7.0)[0].not_before == 37.0

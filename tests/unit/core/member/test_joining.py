@@ -189,10 +189,13 @@ def test_a_follower_stops_when_the_words_disagree() -> None:
     assert (crew[D].phase, crew[D].heard, crew[D].fetching) == (Phase.STOPPED, (), False)
 
 
-def test_a_follower_closes_after_the_last_step() -> None:
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_follower_closes_after_the_last_step(steps: int) -> None:
     """It is done with the others, though it never held the state."""
-    crew = admitted(step=LAST - 1)
-    crew.step()
+    crew = admitted(step=LAST - steps)
+    for _ in range(steps):
+        assert crew.word(D) == STATELESS
+        crew.step()
     assert crew.word(D) == replace(STATELESS, purpose=Purpose.CLOSE)
     crew.returns()
     assert (crew[D].phase, crew[D].holds) == (Phase.DONE, False)
@@ -269,19 +272,21 @@ def test_steps_that_went_by_during_the_transfer_are_replayed_in_order() -> None:
 def test_a_state_as_new_as_the_last_step_heard_waits_for_the_next_words() -> None:
     """Nothing proves it yet: the words of a step carry the hash of the state before it."""
     crew = admitted()
+    crew.step()
     crew.compute()
     crew.returns(A, B)
     crew.boundary(A)
     crew.receive(D)
+    crew.hush()
     crew.returns(D)
-    assert crew[D].phase is Phase.COLLECTING
+    assert crew.said(D) == (Collect(NEXT, STATELESS),)
     assert crew[D].aside is not None
     assert not crew[D].fetching
     crew.boundary(B)
     crew.compute()
     crew.hush()
     crew.returns(D)
-    assert crew.said(D) == (Install(STEPS[5].lineage, (STEPS[6],)),)
+    assert crew.said(D) == (Install(STEPS[6].lineage, (STEPS[7],)),)
 
 
 def test_a_state_whose_hash_is_not_the_members_own_is_fetched_again() -> None:
@@ -471,6 +476,7 @@ def test_an_installation_is_not_interrupted() -> None:
     assert crew.said(D) == (Break(2),)
     m = crew[D]
     assert (m.phase, m.holds, m.lineage) == (Phase.STOPPED, True, STEPS[5].lineage)
+    assert m.part == Part(base=STEPS[5].lineage)
 
 
 def test_words_that_say_both_install_and_switch_are_followed_in_this_order() -> None:

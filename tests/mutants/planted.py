@@ -1,0 +1,654 @@
+"""The bugs that are planted on purpose: each breaks one rule of the protocol, and each must be caught.
+
+`old` is an exact piece of the source that occurs once in its file; `new` is what a mistaken developer might have
+written instead. PROTOCOL.md §3 asks for the first fifteen; the issue for the next six; the rest are ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mutants.edits import Edit
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One bug. `rule` is what it breaks: a rule, a promise or a counterexample of the protocol."""
+
+    name: str
+    rule: str
+    what: str
+    edits: tuple[Edit, ...]
+
+
+PLANTED = (
+    # ------------------------------------------------------------------------------- PROTOCOL.md §3
+    Planted(
+        "commit on apply",
+        "rule 1, H1",
+        "A step counts as committed where it was applied, before anybody knows whether the others applied it.",
+        (
+            Edit(
+                "core/member/stepping.py",
+                "    if inside(m).members == (m.id,):\n        commit(m, out, m.lineage)",
+                "    if m.holds:\n        commit(m, out, m.lineage)",
+            ),
+        ),
+    ),
+    Planted(
+        "mixed entry",
+        "rule 10, H2",
+        "A member whose reduction failed goes on in the planned world it had wired.",
+        (
+            Edit(
+                "core/member/machine.py",
+                "    world = next((w for w in reversed(m.wired) if w.kind is not Kind.PLANNED), None)\n",
+                "    world = m.wired[-1] if m.phase is Phase.STOPPED else None\n"
+                "    world = world or next((w for w in reversed(m.wired) if w.kind is not Kind.PLANNED), None)\n",
+            ),
+            Edit(
+                "core/member/recovering.py",
+                "    collect(m, out, Purpose.HELLO)\n\n\ndef restored(",
+                "    if world.kind is Kind.PLANNED:\n"
+                "        m.holders = frozenset(range(len(world.members)))\n"
+                "        begin(m, out)\n"
+                "        return\n"
+                "    collect(m, out, Purpose.HELLO)\n\n\ndef restored(",
+            ),
+        ),
+    ),
+    Planted(
+        "bare count of wired",
+        "rule 8, H3",
+        "Members count who wired anything newer, and each goes to the newest world that it wired itself.",
+        (
+            Edit(
+                "core/member/stepping.py",
+                "    m.next = switch(words)\n",
+                "    newer = [word for word in words if word.wired > word.generation]\n"
+                "    enough = bool(newer) and len(newer) >= newer[0].need and bool(switch(newer[:1]) or m.wired)\n"
+                "    m.next = m.wired[-1].number if enough and m.wired else 0\n",
+            ),
+        ),
+    ),
+    Planted(
+        "planned world withdrawn",
+        "rule 5, H4",
+        "A newer planned world takes the place of one that members may be switching to.",
+        (
+            Edit(
+                "core/evolve.py",
+                "worlds=(*job.worlds, world))",
+                "worlds=(*(x for x in job.worlds if x.kind is not Kind.PLANNED or x.number <= job.current), world))",
+            ),
+        ),
+    ),
+    Planted(
+        "one file name for two lineages",
+        "rule 17, H5",
+        "A checkpoint's name says the step and nothing else.",
+        (
+            Edit(
+                "core/member/moves.py",
+                'return f"g{lineage.generation}-s{lineage.step}-{lineage.digest:016x}-{member}-{generation}"',
+                'return f"step-{lineage.step}"',
+            ),
+        ),
+    ),
+    Planted(
+        "copy in place",
+        "rule 13, H6",
+        "A laggard lets its old state go before the new one is whole.",
+        (
+            Edit(
+                "core/member/recovering.py",
+                "        world = inside(m)\n        fetch(m, out, tuple(",
+                "        world = inside(m)\n"
+                "        m.holds = False\n"
+                "        m.part = Part(base=m.behind)\n"
+                "        fetch(m, out, tuple(",
+            ),
+            Edit(
+                "core/member/recovering.py",
+                "    elif line is not None and line.parent == m.lineage and line.lineage == m.behind:",
+                "    elif False:",
+            ),
+        ),
+    ),
+    Planted(
+        "post-step code doubled",
+        "rule 13, H7",
+        "The user's post-step code runs once more on a state that was installed with its effects in it.",
+        (
+            Edit(
+                "sim/worker.py",
+                "        self.model = model\n        self.kept, self.kept_base = [], model.lineage\n",
+                "        self.model = post_step(model)\n        self.kept, self.kept_base = [], model.lineage\n",
+            ),
+        ),
+    ),
+    Planted(
+        "slotless member skipped",
+        "rule 22, H8",
+        "A member without samples in a step is yielded nothing, so the user's loop does not run there.",
+        (
+            Edit(
+                "core/member/moves.py",
+                "        out.append(Compute(step, (idle_slot(grid, step, m.rank),), idle=True))",
+                "        collect(m, out, Purpose.STEP)",
+            ),
+        ),
+    ),
+    Planted(
+        "stripes of two steps",
+        "rule 15, H9",
+        "Stripes are put together whatever state they are stripes of.",
+        (
+            Edit(
+                "core/member/joining.py",
+                "    if any(not _same_label(known, signal) for known in m.stripes):\n",
+                "    if any(known.count != signal.count for known in m.stripes):\n",
+            ),
+        ),
+    ),
+    Planted(
+        "comparison by step only",
+        "rule 2, H10",
+        "Of two lineages the one with the higher step wins, whichever generation applied it.",
+        (
+            Edit(
+                "core/ledger.py",
+                "        return (self.generation, self.step) > (other.generation, other.step)",
+                "        return self.step > other.step",
+            ),
+        ),
+    ),
+    Planted(
+        "last holder lets go",
+        "rule 16, H11",
+        "When every holder must go, they go without waiting for a checkpoint of what they hold.",
+        (
+            Edit(
+                "core/member/leaving.py",
+                "    return view.checkpoint is not None and view.checkpoint.lineage == m.lineage",
+                "    return True",
+            ),
+        ),
+    ),
+    Planted(
+        "leaver exits at once",
+        "rule 9, H12",
+        "Who is not in the next world goes as soon as its own reduction has returned.",
+        (
+            Edit(
+                "core/member/stepping.py",
+                "    if world is None:\n        leaving.linger(m, out)\n        return\n",
+                "    if world is None:\n        leaving.grace_over(m, out)\n        return\n",
+            ),
+            Edit(
+                "core/member/leaving.py",
+                'goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE)',
+                'goodbye(m, out, 0, "left as planned", complete=m.phase is Phase.DONE)',
+            ),
+        ),
+    ),
+    Planted(
+        "kept slots dealt out again",
+        "rule 14, H13",
+        "After a failure all slots of the step are dealt out, those in kept sums too.",
+        (
+            Edit(
+                "core/member/recovering.py",
+                "    todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
+                "    todo = missing(m.terms.grid.filled(best.step + 1), [])\n",
+            ),
+        ),
+    ),
+    Planted(
+        "buffers not staged",
+        "rule 14, H14",
+        "A forward pass changes the buffers at once, so a step computed twice leaves another state.",
+        (
+            Edit(
+                "sim/training.py",
+                "    return model\n",
+                "    return replace(model, buffers=hash((model.buffers, -1)) & _MASK)\n",
+            ),
+        ),
+    ),
+    Planted(
+        "victim's slot skipped",
+        "rule 6, H15",
+        "The slots of a lost member are not computed again, and nobody adds the counts up: the cursor moves on.",
+        (
+            Edit(
+                "core/member/recovering.py",
+                "    todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
+                "    todo = () if any(kept) else missing(m.terms.grid.filled(best.step + 1), kept)\n",
+            ),
+            Edit(
+                "core/words.py",
+                "    return _wrong_total(words, first.step, grid)\n",
+                '    return ""\n',
+            ),
+        ),
+    ),
+    # ----------------------------------------------------------------------------------- the issue's six
+    Planted(
+        "fence skipped",
+        "P6, rule 17",
+        "A report of a sealed generation is taken like any other.",
+        (
+            Edit(
+                "core/job.py",
+                "    if generation <= job.sealed:\n",
+                "    if generation < 0:\n",
+            ),
+            Edit(
+                "core/job.py",
+                "    world = job.world(generation)\n    if world is None:\n        return Rejection(Code.PAST,",
+                "    world = job.world(generation) or job.newest\n"
+                "    if world is None:\n        return Rejection(Code.PAST,",
+            ),
+        ),
+    ),
+    Planted(
+        "acknowledged before the write",
+        "P5",
+        "The answers are given first and the store is written afterwards.",
+        (
+            Edit(
+                "coordinator/service.py",
+                "        again: dict[str, list[tuple[object, Request]]] = {}\n        try:\n",
+                "        again: dict[str, list[tuple[object, Request]]] = {}\n"
+                "        for draft, write in zip(writing, writes, strict=True):\n"
+                "            self._adopt(draft, write, now)\n"
+                "        for draft in drafts:\n"
+                "            self._finish(draft, now, replies)\n"
+                "        try:\n",
+            ),
+            Edit(
+                "coordinator/service.py",
+                "                self._answer(draft.name, draft.asked,"
+                ' Unavailable(f"the store failed: {error}"), replies)\n',
+                "                self._jobs.pop(draft.name, None)\n",
+            ),
+            Edit(
+                "coordinator/service.py",
+                "            if is_won:\n                self._adopt(draft, write, now)\n",
+                "            if is_won:\n",
+            ),
+            Edit(
+                "coordinator/service.py",
+                "                del self._jobs[draft.name]\n                again[draft.name] = draft.asked\n"
+                "        for draft in drafts:\n            if draft.name not in again:\n"
+                "                self._finish(draft, now, replies)\n",
+                "                del self._jobs[draft.name]\n",
+            ),
+        ),
+    ),
+    Planted(
+        "early expiry after takeover",
+        "rule 19, P5",
+        "A coordinator that takes over again goes on with the leases it had when it stepped down.",
+        (
+            Edit(
+                "coordinator/service.py",
+                "        self._leased.clear()\n        self._vouches.clear()\n        self._leases = Leases(PAUSE_S)\n",
+                "        pass\n",
+            ),
+        ),
+    ),
+    Planted(
+        "spare lost",
+        "P1",
+        "A recovery forgets the members that are in no world.",
+        (
+            Edit(
+                "core/evolve.py",
+                "        job,\n        generation=world.number,\n        sealed=world.number - 1,\n",
+                "        job,\n        members={name: job.members[name] for name in world.members},\n"
+                "        generation=world.number,\n        sealed=world.number - 1,\n",
+            ),
+        ),
+    ),
+    Planted(
+        "generation reused",
+        "rule 4",
+        "A recovery takes the number after the current generation, though planned ones were numbered since.",
+        (
+            Edit(
+                "core/membership.py",
+                "        number=job.generation + 1,\n",
+                "        number=(job.generation if kind is Kind.PLANNED else max(job.current, job.sealed)) + 1,\n",
+            ),
+        ),
+    ),
+    Planted(
+        "leaver taken back",
+        "rule 5, H29",
+        "A later planned world takes back a member that an open one leaves out.",
+        (
+            Edit(
+                "core/membership.py",
+                "    out = left_out(job.worlds)\n",
+                "    out: frozenset[MemberId] = frozenset()\n",
+            ),
+        ),
+    ),
+    # ------------------------------------------------------------------------------------- our own ideas
+    Planted(
+        "lost comes back",
+        "rule 11, H10",
+        "Who was lost may join again under its old name.",
+        (
+            Edit(
+                "core/job.py",
+                '    if command.member in job.gone:\n        return Rejection(Code.GONE, f"{command.member} is gone'
+                ' for good; join as a new member")\n    if job.terms',
+                "    if job.terms",
+            ),
+        ),
+    ),
+    Planted(
+        "durable goes back",
+        "P2, rule 4",
+        "A recovery world starts from the newest checkpoint, though later steps are durable.",
+        (
+            Edit(
+                "core/membership.py",
+                "    if kind is Kind.ROLLBACK:\n        base =",
+                "    if kind is not Kind.PLANNED:\n        base =",
+            ),
+        ),
+    ),
+    Planted(
+        "lingering leavers left out",
+        "rule 11",
+        "A recovery takes the members of the newest world only; who lingers in an older one is forgotten.",
+        (
+            Edit(
+                "core/membership.py",
+                "    named = {name: None for world in job.worlds for name in world.members}\n",
+                "    named = {name: None for world in job.worlds[-1:] for name in world.members}\n",
+            ),
+        ),
+    ),
+    Planted(
+        "report does not vouch",
+        "rule 19, H17",
+        "A report renews nobody but the member that sent it.",
+        (
+            Edit(
+                "coordinator/service.py",
+                "        return when if world is not None and MemberId(key[2]) in world.members else None",
+                "        return None",
+            ),
+        ),
+    ),
+    Planted(
+        "suspicion makes lost",
+        "rule 19, H18",
+        "A watch that closed makes its member lost.",
+        (
+            Edit(
+                "core/job.py",
+                '    return (m.WorldBroken(now, world.number, True, f"{command.member} does not answer"),)',
+                '    return (m.MemberGone(now, command.member, "lost", "it does not answer"),)',
+            ),
+        ),
+    ),
+    Planted(
+        "bad pair never parted",
+        "rule 11, H19",
+        "However often two members fail to reach one another, they are put into the next world together.",
+        (
+            Edit(
+                "core/membership.py",
+                "        if len(accusation.generations) < BAD_PAIR_FAILURES:\n            continue\n",
+                "        if len(accusation.generations) < BAD_PAIR_FAILURES * job.generation:\n            continue\n",
+            ),
+        ),
+    ),
+    Planted(
+        "switch without a holder",
+        "rule 8, H11",
+        "A world is entered though nobody in it holds the state.",
+        (
+            Edit(
+                "core/words.py",
+                "        if len(voices) >= voices[0].need and any(word.holds for word in voices):",
+                "        if len(voices) >= voices[0].need:",
+            ),
+            Edit(
+                "core/membership.py",
+                "    if not any(member.id in job.holders for member in chosen):\n",
+                "    if not chosen:\n",
+            ),
+            Edit(
+                "core/invariants.py",
+                "    planned_worlds_keep_a_holder,\n    terms_never_change,\n",
+                "    terms_never_change,\n",
+            ),
+        ),
+    ),
+    Planted(
+        "joiner owns slots at once",
+        "rule 15",
+        "A joiner is dealt slots before its word says that it holds the state.",
+        (
+            Edit(
+                "core/member/moves.py",
+                "        weights = [weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)]\n",
+                "        weights = list(world.weights)\n",
+            ),
+        ),
+    ),
+    Planted(
+        "poison ignored",
+        "rule 20, H21",
+        "A slot that raised on two members does not fail the job.",
+        (
+            Edit(
+                "core/job.py",
+                "        if (earlier.step, earlier.slot) == (poison.step, poison.slot) and"
+                " earlier.member != poison.member:\n",
+                "        if (earlier.step, earlier.slot, earlier.member) =="
+                " (poison.step, poison.slot, poison.member):\n",
+            ),
+        ),
+    ),
+    Planted(
+        "wait without end",
+        "rule 16",
+        "The limit of a job's waiting for members is not kept.",
+        (
+            Edit(
+                "core/job.py",
+                "    if job.state is not JobState.WAITING:\n        return ()\n    why",
+                "    if job.state is JobState.WAITING:\n        return ()\n    why",
+            ),
+        ),
+    ),
+    Planted(
+        "timeout taken for success",
+        "P5",
+        "A write that timed out counts as applied without a look at the store.",
+        (
+            Edit(
+                "coordinator/service.py",
+                "            won = [self._was_applied(write) for write in writes]\n",
+                "            won = [True for _ in writes]\n",
+            ),
+        ),
+    ),
+    Planted(
+        "weights ignored",
+        "rule 21, H27",
+        "Slots are dealt out evenly whatever weights the world record has.",
+        (
+            Edit(
+                "core/member/moves.py",
+                "        weights = [weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)]\n",
+                "        weights = [1 if rank in m.holders else 0 for rank in range(len(world.weights))]\n",
+            ),
+        ),
+    ),
+    Planted(
+        "drain not passed on",
+        "rule 16",
+        "A member that is told to go keeps it to itself, and the coordinator does not plan without it.",
+        (
+            Edit(
+                "core/member/leaving.py",
+                "    out.append(Send(Drain(m.id, signal.grace_s, signal.why)))\n",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "one reporter only",
+        "rule 24",
+        "Progress is reported by the first holder alone.",
+        (
+            Edit(
+                "core/member/moves.py",
+                "REPORTERS = 2  #",
+                "REPORTERS = 1  #",
+            ),
+        ),
+    ),
+    Planted(
+        "stopped while in flight",
+        "rule 10, H16",
+        "A member that must stop says so at once, while its collective may still return and be applied.",
+        (
+            Edit(
+                "core/member/leaving.py",
+                "    if m.in_flight:\n        out.append(Break(m.number))\n    elif ",
+                "    if ",
+            ),
+        ),
+    ),
+    Planted(
+        "checkpoint of an applied step",
+        "rule 1",
+        "A checkpoint is written of a step that is applied here and perhaps nowhere else.",
+        (
+            Edit(
+                "core/member/stepping.py",
+                "m.rank == min(m.holders, default=m.rank):\n        snapshot(m, out)\n    if inside",
+                "m.rank == min(m.holders, default=m.rank):\n"
+                "        snapshot(m, out)\n        save(m, out)\n    if inside",
+            ),
+        ),
+    ),
+    Planted(
+        "hello commits the winner",
+        "rules 1, 12",
+        "The comparison commits the winner's step, though laggards have not applied it.",
+        (
+            Edit(
+                "core/words.py",
+                "    return entered.pop() if len(entered) == 1 else None",
+                "    return max(entered, key=Lineage.key) if entered else None",
+            ),
+        ),
+    ),
+    Planted(
+        "step gone without a word",
+        "rule 12",
+        "A recovery world goes on from a state below the durable step.",
+        (
+            Edit(
+                "core/member/recovering.py",
+                "    if best is None or world.base.newer_than(best):\n",
+                "    if best is None:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "old view believed",
+        "rule 5",
+        "What the coordinator said is believed in the order in which it arrives.",
+        (
+            Edit(
+                "core/member/machine.py",
+                "    if m.view is not None and signal.view.revision <= m.view.revision:\n        return\n",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "lost race decided on the old state",
+        "P5",
+        "After a conflict the coordinator decides again on what it remembers, not on what is in the store.",
+        (
+            Edit(
+                "coordinator/service.py",
+                "                del self._jobs[draft.name]\n                again",
+                "                again",
+            ),
+        ),
+    ),
+    Planted(
+        "joiner without the ledger's tail",
+        "rules 15, 24",
+        "A joiner gets the state without the lines that are not durable yet.",
+        (
+            Edit(
+                "core/member/joining.py",
+                "            m.lines = tuple(line for line in (*aside.lines, *replay[:-1]) if",
+                "            m.lines = tuple(line for line in replay[:-1] if",
+            ),
+        ),
+    ),
+    Planted(
+        "disowned state kept",
+        "rules 4, 18",
+        "A member enters a rollback world with the state that the rollback disowned.",
+        (
+            Edit(
+                "core/member/recovering.py",
+                "        m.holds = False\n        m.lineage = GENESIS\n",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "recovery without a seal",
+        "rule 4, P6",
+        "A recovery world leaves the generations below it unsealed.",
+        (
+            Edit(
+                "core/evolve.py",
+                "        sealed=world.number - 1,\n",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "ranks follow the state",
+        "rule 4",
+        "Survivors do not keep their order: whoever holds the state gets a low rank.",
+        (
+            Edit(
+                "core/membership.py",
+                "    return ordered + newcomers[::-1]\n",
+                "    return sorted(ordered + newcomers[::-1], key=lambda m: m.id not in job.holders)\n",
+            ),
+        ),
+    ),
+    Planted(
+        "no reason given",
+        "P8",
+        "A job waits, and nobody says why.",
+        (
+            Edit(
+                "core/membership.py",
+                "        case Wait(why):\n            state = JobState.WAITING\n",
+                '        case Wait():\n            state, why = JobState.WAITING, ""\n',
+            ),
+        ),
+    ),
+)
