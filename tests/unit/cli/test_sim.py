@@ -12,7 +12,7 @@ from pliant.cli import sim as program
 from pliant.cli.main import cli
 from pliant.sim.explore import Bounds, Found
 from pliant.sim.faults import KINDS, Fault
-from pliant.sim.run import Result
+from pliant.sim.run import Batch, Result
 
 
 def run(*args: str) -> tuple[int, str]:
@@ -61,7 +61,7 @@ def test_one_seed_is_told_as_a_story() -> None:
 
 def test_a_violation_is_told_with_the_command_that_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Result(7, ("3.1 s: P2: gone",), 10, 2, 1, {"kill worker": 1}, 9)
-    batch = program.Batch(7, (failed,), 1.0)
+    batch = Batch(7, (failed,), 1.0)
     monkeypatch.setattr(program, "_batches", lambda first, seeds: iter([batch]))
     code, out = run("--seeds", "1")
     assert code == 1

@@ -3,7 +3,7 @@
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.ledger import GENESIS
+from pliant.core.ledger import GENESIS, Line
 from pliant.core.messages import Code, Command, Rejection
 from pliant.core.model import Job, JobState, Kind, Target
 from unit.core.build import (
@@ -60,7 +60,7 @@ def test_a_report_brings_no_step_of_a_generation_above_its_own() -> None:
     assert refused(job, m.Report(A, 0, 1, above)) == Rejection(Code.MISMATCH, "step 1 was applied in 9, not in 1 to 1")
 
 
-def rolled_back() -> tuple[Job, tuple[m.Line, ...]]:
+def rolled_back() -> tuple[Job, tuple[Line, ...]]:
     """Generation 1 reported two steps; then nobody held the state, and generation 2 began afresh."""
     job = running(2)
     old = lines(job.durable, 1, 2)
