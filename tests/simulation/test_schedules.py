@@ -85,7 +85,7 @@ def test_the_story_of_a_seed_is_told_in_sentences() -> None:
     assert "the job is finished: all 18 steps are committed" in text
     detailed: list[str] = []
     run_seed(3, story=detailed, detail=True)
-    assert len(detailed) > 3 * len(story)
+    assert len(detailed) > 2 * len(story)
     assert any("applies step 1" in line for line in detailed)
 
 
