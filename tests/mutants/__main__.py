@@ -83,7 +83,8 @@ def changes(root: Path, seed: int, kinds: str, only: str) -> Changes:
 @click.option("--only", default="", help="Try only mutants with this in their title.")
 def main(seed: int, workers: int, kinds: str, only: str) -> None:
     started_s = monotonic()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: leave no process behind
+    for asked_to_go in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(asked_to_go, signal.default_int_handler)  # which ends what was started on the way out
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
