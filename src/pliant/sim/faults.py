@@ -141,7 +141,7 @@ def _pause_coordinator(universe: Universe, draw: Random) -> bool:
 def _raise(universe: Universe, draw: Random) -> bool:
     workers = _workers(universe)
     if not workers or universe.fired["user code raises"]:
-        return False  # a second one may strike the same slot on another member, and that rightly fails the job (rule 20)
+        return False  # a second one may strike the same slot on another member, which rightly fails the job
     universe.raising.add(draw.choice(workers).id)
     return True
 
