@@ -102,11 +102,11 @@ PLANTED = (
         (
             Edit(
                 "core/member/recovering.py",
-                "        world = inside(m)\n        fetch(m, out, tuple(",
-                "        world = inside(m)\n"
+                "    else:\n        fetch(m, out, m.donors)",
+                "    else:\n"
                 "        m.holds = False\n"
                 "        m.part = Part(base=m.behind)\n"
-                "        fetch(m, out, tuple(",
+                "        fetch(m, out, m.donors)",
             ),
             Edit(
                 "core/member/recovering.py",
@@ -187,7 +187,7 @@ PLANTED = (
             ),
             Edit(
                 "core/member/leaving.py",
-                'goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE)',
+                'goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE and m.holds)',
                 'goodbye(m, out, 0, "left as planned", complete=m.phase is Phase.DONE)',
             ),
         ),

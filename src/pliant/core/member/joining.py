@@ -129,4 +129,5 @@ def installed(m: Machine, out: Out, signal: Installed) -> None:
 def restart(m: Machine, out: Out) -> None:
     """Receive the state from the beginning, from whoever holds it now."""
     world = inside(m)
-    fetch(m, out, tuple(world.members[rank] for rank in sorted(m.holders) if rank != m.rank))
+    holding = tuple(world.members[rank] for rank in sorted(m.holders) if rank != m.rank)
+    fetch(m, out, m.donors if m.behind is not None else holding)

@@ -36,6 +36,8 @@ def heed_view(m: Machine, out: Out, view: View) -> None:
         out.append(StartGrace(view.grace_s))
     if m.phase is Phase.LINGERING and _may_go(m, view):
         return goodbye(m, out, 0, "left as planned")
+    if m.phase is Phase.STOPPED and view.current > m.number > view.sealed:
+        return goodbye(m, out, 0, "left as planned")  # the others went on without us, as the words had said
     if m.phase is Phase.OUTSIDE and m.drains:
         return goodbye(m, out, 0, "drained before it was needed")
     why = reason_to_stop(m, view)
@@ -110,4 +112,4 @@ def grace_over(m: Machine, out: Out) -> None:
 
     Unless the run is over: then the final state is in place, and the others see to the report.
     """
-    goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE)
+    goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE and m.holds)

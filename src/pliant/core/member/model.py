@@ -95,6 +95,7 @@ class Machine:
     todo: frozenset[int] = frozenset()  # slots the user's code still has to compute
     redo: tuple[int, ...] | None = None  # slots dealt out by the comparison, for the step in flight only
     behind: Lineage | None = None  # the winner this member has to catch up with
+    donors: tuple[MemberId, ...] = ()  # who was at the winner's lineage when everybody compared
 
     # Wiring of worlds to come.
     wiring: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pliant.core.grid import disjoint, missing, redo
 from pliant.core.ledger import GENESIS
+from pliant.core.member import leaving
 from pliant.core.member.model import Machine, Part, Phase
 from pliant.core.member.moves import Out, begin, collect, commit, enter, fetch, inside, seek, stop
 from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored
@@ -39,7 +40,7 @@ def restored(m: Machine, out: Out, signal: Restored) -> None:
     m.part = Part(base=m.lineage)
     m.state = signal.state
     if m.stopping:
-        stop(m, out, m.stopping)
+        leaving.come_to_rest(m, out)
     else:
         collect(m, out, Purpose.HELLO)
 
@@ -62,15 +63,14 @@ def compared(m: Machine, out: Out, words: Words) -> None:
     if lineage is not None:
         commit(m, out, lineage)
     _deal_missing(m, words)
+    m.donors = tuple(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
     if not m.holds:
-        donors = tuple(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
-        fetch(m, out, donors)
+        fetch(m, out, m.donors)
         collect(m, out, Purpose.CLOSE if best.step == m.terms.grid.total_steps else Purpose.STEP)
     elif m.lineage != best:
-        donor = next(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
         m.behind = best
         m.phase = Phase.CATCHING_UP
-        out.append(CatchUp(donor, best))
+        out.append(CatchUp(m.donors[0], best))
     else:
         _go_on(m, out)
     seek(m, out)
@@ -92,7 +92,7 @@ def _deal_missing(m: Machine, words: Words) -> None:
 
 def _go_on(m: Machine, out: Out) -> None:
     if m.stopping:
-        stop(m, out, m.stopping)
+        leaving.come_to_rest(m, out)
     elif m.lineage.step == m.terms.grid.total_steps:
         collect(m, out, Purpose.CLOSE)
     else:
@@ -105,7 +105,7 @@ def gradient(m: Machine, out: Out, signal: Gradient) -> None:
         return
     line = signal.line
     if m.stopping:
-        stop(m, out, m.stopping)
+        leaving.come_to_rest(m, out)
     elif line is not None and line.parent == m.lineage and line.lineage == m.behind:
         commit(m, out, m.lineage)
         m.line = line
@@ -114,5 +114,4 @@ def gradient(m: Machine, out: Out, signal: Gradient) -> None:
         m.phase = Phase.APPLIED
         out.append(Apply(line))
     else:
-        world = inside(m)
-        fetch(m, out, tuple(world.members[rank] for rank in sorted(m.holders) if rank != m.rank))
+        fetch(m, out, m.donors)

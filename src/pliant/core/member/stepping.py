@@ -119,7 +119,8 @@ def cross(m: Machine, out: Out) -> None:
     m.came_from = before
     m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in holding)
     tell_joiners(m, out)
-    if world.hold or m.lineage.step == m.terms.grid.total_steps:
+    at = m.heard[-1].line.lineage if m.heard and not m.holds else m.lineage  # without state, where the others are
+    if world.hold or at.step == m.terms.grid.total_steps:
         collect(m, out, Purpose.CLOSE)
     else:
         begin(m, out)
