@@ -232,7 +232,8 @@ def test_when_to_look_next() -> None:
 
 def test_a_lease_granted_again_for_less_ends_sooner() -> None:
     held: Leases[str] = Leases(100.0)
-    held.grant("a", 10.0, 0.0)
-    held.grant("a", 1.0, 0.0)
-    assert held.due(1.0, lambda key: None) == ["a"]
-    assert held.due(20.0, lambda key: None) == []
+    held.grant("a", 10.0, 50.0)
+    held.grant("a", 1.0, 50.0)
+    assert held.due(50.9, lambda key: None) == []
+    assert held.due(51.0, lambda key: None) == ["a"]
+    assert held.due(70.0, lambda key: None) == []
