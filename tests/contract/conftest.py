@@ -3,7 +3,8 @@
 To add a store, write a function that yields an `Opened` and name it in `STORES`. Every test of this folder
 then runs on it. `another` opens one more handle on the same store, as a second process would; a store that
 lives in one process hands out itself. `settle` returns once every watch has been told all there is to tell;
-a store that tells before `write` returns has nothing to wait for.
+a store that tells before `write` returns has nothing to wait for. `where` names the store to other processes; a
+store that has one belongs into `SHARED` too.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from pliant.stores.base import Store
 from pliant.stores.memory import MemoryStore
+from pliant.stores.sqlite import SqliteStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +30,7 @@ class Opened:
     store: Store
     another: Callable[[], Store]
     settle: Callable[[], None]
+    where: str = ""
 
 
 @contextmanager
@@ -34,9 +39,32 @@ def memory(identity: str) -> Iterator[Opened]:
     yield Opened(store, another=lambda: store, settle=lambda: None)
 
 
+@contextmanager
+def sqlite(identity: str) -> Iterator[Opened]:
+    handles: list[SqliteStore] = []
+
+    def another() -> SqliteStore:
+        # On a machine that is busy with other tests, waiting long for another writer is no failure.
+        handles.append(SqliteStore(path, identity=identity, wait_s=30.0))
+        return handles[-1]
+
+    def settle() -> None:
+        for handle in handles:
+            assert handle.settle()
+
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "store.db"
+        try:
+            yield Opened(another(), another, settle, where=f"sqlite:{path}")
+        finally:
+            for handle in handles:
+                handle.close()
+
+
 Factory = Callable[[str], AbstractContextManager[Opened]]
 
-STORES: dict[str, Factory] = {"memory": memory}
+STORES: dict[str, Factory] = {"memory": memory, "sqlite": sqlite}
+SHARED = ["sqlite"]  # those of them that several processes can open; `racer.py` must know how
 
 HISTORIES = int(os.environ.get("PLIANT_TEST_HISTORIES", "200"))
 
@@ -50,6 +78,13 @@ def factory(request: pytest.FixtureRequest) -> Factory:
 @pytest.fixture
 def opened(factory: Factory) -> Iterator[Opened]:
     with factory("the-store") as opened:
+        yield opened
+
+
+@pytest.fixture(params=SHARED)
+def shared(request: pytest.FixtureRequest) -> Iterator[Opened]:
+    """For a test with several processes: the processes open `shared.where`."""
+    with STORES[request.param]("the-shared-store") as opened:
         yield opened
 
 

@@ -70,11 +70,16 @@ until_s`. While it is, its owner's `hold` renews it and anybody else's is answer
 asks first gets it. Every hold gained, also by the owner that had it before, has a higher `term` than all
 before it under that name; renewing keeps the term; `release` and expiry never lower it. `now` is the
 caller's clock: clocks that disagree move the change of holder to an earlier or a later moment, and that is
-all they do. A store with leases of its own may measure the time to live by its own clock instead. An owner's
-name belongs to one life of one process. After an error from `hold`, believe that you do not hold.
+all they do. A store with leases of its own may measure the time to live by its own clock instead, and one that
+can tell that the holder's process is dead may end its hold at once. An owner's name belongs to one life of one
+process. After an error from `hold`, believe that you do not hold.
 
 **Identity.** `identity` is given when a store is made and stays with its contents for life. Revisions compare
-only within one identity: a client that sees another one throws away what it remembers and reads afresh.
+only within one identity: a client that sees another one throws away what it remembers and reads afresh. A store
+that finds itself set back to an older state (a backup was restored) gives itself a new identity when it is
+opened, if it can tell. A handle whose store gets another identity while it is open refuses to write.
+
+**Names** are text that has a form in UTF-8; others are `BadInput` where a store cannot keep them.
 """
 
 from __future__ import annotations

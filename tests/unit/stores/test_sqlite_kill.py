@@ -1,0 +1,156 @@
+"""Kill -9 at any moment: what was acknowledged is there, whole, and whoever comes next need not wait."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pliant.stores.base import Busy, Hold
+from pliant.stores.sqlite import SqliteStore, alive
+from unit.stores.disk import PROGRAMS, add
+from unit.stores.writer import EVENTS, JOBS
+
+KILLS = 12
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "store.db"
+
+
+@contextmanager
+def running(*args: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(PROGRAMS / "writer.py"), *args]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        try:
+            yield writer
+        finally:
+            writer.kill()
+
+
+def said(writer: subprocess.Popen[str]) -> int:
+    assert writer.stdout is not None
+    return int(writer.stdout.readline())
+
+
+def kill_after(path: Path, answers: int) -> int:
+    """Let a writer be acknowledged so many times, kill it, and return the last revision that it was told."""
+    with running(str(path)) as writer:
+        last = [said(writer) for _ in range(answers)][-1]
+        writer.kill()
+        assert writer.stdout is not None
+        for line in writer.stdout:  # what it still managed to say
+            if line.endswith("\n"):
+                last = int(line)
+    return last
+
+
+def test_a_writer_killed_at_any_write_loses_nothing_acknowledged_and_leaves_no_half_batch(path: Path) -> None:
+    identity = ""
+    for answers in range(1, KILLS + 1):
+        last = kill_after(path, answers)
+        with SqliteStore(path) as store:
+            identity = identity or store.identity
+            assert store.identity == identity  # no kill looks like a restored backup
+            contents = [[entry.data for entry in store.events(job, 0, 100_000)] for job in JOBS]
+            assert contents[0] == contents[1] == contents[2]
+            newest = len(contents[0])
+            assert newest in {last, last + EVENTS}  # the last batch may be there without having been acknowledged
+            assert contents[0] == [f"{i}".encode() for i in range(1, newest + 1)]
+            stored = store.read("b")
+            assert stored is not None
+            assert stored.record == f"after {stored.record_revision}".encode()
+            assert stored.revision == newest
+
+
+def test_a_writer_killed_while_others_have_the_store_open_loses_nothing_either(path: Path) -> None:
+    with SqliteStore(path) as store:
+        for answers in (1, 4, 9):
+            last = kill_after(path, answers)
+            newest = len(store.events("a", 0, 100_000))
+            assert newest in {last, last + EVENTS}
+            add(store, b"e", job="another")  # a lock of the dead is none
+
+
+# ------------------------------------------------------------------------------------------------------- holds
+
+
+def test_the_hold_of_a_killed_process_is_free_at_once(path: Path) -> None:
+    now = time.monotonic()
+    with SqliteStore(path) as store, running(str(path), "hold") as holder:
+        term = said(holder)
+        busy = store.hold("lead", "the next one", 3.0, now)
+        assert isinstance(busy, Busy)
+        assert busy.hold.owner == "the one that dies"
+        holder.kill()
+        holder.wait()
+        held = store.hold("lead", "the next one", 3.0, now)
+        assert isinstance(held, Hold)
+        assert held.term > term
+
+
+def test_the_hold_of_a_dead_process_that_nobody_buried_is_free_too(path: Path) -> None:
+    with SqliteStore(path) as store, running(str(path), "hold") as holder:
+        said(holder)
+        holder.kill()
+        assert holder.stdout is not None
+        holder.stdout.read()  # its end has come, and nobody has waited for it: it is in the table of processes still
+        held = store.hold("lead", "the next one", 3.0, time.monotonic())
+        while isinstance(held, Busy):  # its files are closed a moment before it counts as dead
+            held = store.hold("lead", "the next one", 3.0, time.monotonic())
+        assert held.owner == "the next one"
+
+
+def test_a_hold_of_another_boot_is_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock starts again with the machine, so the old end may lie days ahead."""
+    with SqliteStore(path) as store:
+        old = store.hold("lead", "x", 10.0, 1_000_000.0)
+        assert isinstance(old, Hold)
+        monkeypatch.setattr(alive, "_boot", lambda: "another boot")
+        held = store.hold("lead", "y", 10.0, 5.0)
+        assert isinstance(held, Hold)
+        assert held.term == old.term + 1
+        assert store.hold("lead", "x", 10.0, 6.0) == Busy(held)
+
+
+def test_an_owner_of_another_boot_gains_its_own_hold_with_a_new_term(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SqliteStore(path) as store:
+        store.hold("lead", "x", 10.0, 1_000_000.0)
+        monkeypatch.setattr(alive, "_boot", lambda: "another boot")
+        assert store.hold("lead", "x", 10.0, 5.0) == Hold("lead", "x", 2, 15.0)
+
+
+def test_a_life_is_over_when_it_surely_is() -> None:
+    me = alive.this_life()
+    assert me.boot
+    assert not alive.is_over(me)
+    assert alive.is_over(alive.Life("another boot", me.pids, me.pid, me.started))
+    assert alive.is_over(alive.Life(me.boot, me.pids, me.pid, me.started + 1))  # the same number, another process
+    assert alive.is_over(alive.Life(me.boot, me.pids, 2**22 + 1, me.started))
+
+
+def test_a_life_is_not_over_when_nobody_can_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    me = alive.this_life()
+    assert not alive.is_over(alive.Life(me.boot, "another container's", me.pid, me.started + 1))
+    assert not alive.is_over(alive.Life("", me.pids, me.pid, me.started + 1))
+    monkeypatch.setattr(alive, "_PROC", tmp_path)  # a system without /proc
+    assert alive.this_life() == alive.Life("", "", me.pid, 0)
+    assert not alive.is_over(me)
+    assert not alive.is_over(alive.this_life())
+
+
+def test_a_programs_name_may_hold_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(alive, "_PROC", tmp_path)
+    (tmp_path / "7").mkdir()
+    for state, started in (("S", 4711), ("Z", None), ("X", None)):
+        fields = " ".join([state, *["0"] * 18, "4711", "0"])
+        (tmp_path / "7" / "stat").write_text(f"7 (a) Z (b c) {fields}\n", encoding="utf-8")
+        assert alive._started(7) == started
