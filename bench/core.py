@@ -16,13 +16,14 @@ from collections.abc import Callable
 
 from order import order_cost
 
-from pliant.coordinator.requests import Accepted, Renew, Request
+from pliant.coordinator.requests import Accepted, Request
 from pliant.coordinator.service import Service
 from pliant.core import messages as m
 from pliant.core.grid import Grid
 from pliant.core.ledger import Lineage, line
 from pliant.core.model import AgentId, Job, MemberId, Target, Terms
 from pliant.stores.memory import MemoryStore
+from pliant.wire.api import Renew
 
 GRID = Grid(samples=10**9, batch=16384, slots=16384, epochs=1)
 TERMS = Terms(GRID, seed=1)

@@ -2,16 +2,18 @@
 
     PliantError               1   anything below; catch this to catch us
       BadInput                2   what the caller gave cannot be used; nothing was done
-      Conflict                3   somebody else wrote first; nothing was written, read again and decide again
+      Refused                 3   understood and decided against, with a code; nothing was changed
       StoreError              4   the store did not do what was asked of it
         StoreUnavailable      4   it could not be reached, or refused: nothing was written
         StoreTimeout          4   no answer in time: the write may or may not have been applied
+      Unreachable             5   no coordinator answered in time
+      NotAllowed              6   the credential is missing, not good any more, or does not go so far
 
-The difference between the last two decides what a caller may do. After `StoreUnavailable` it may simply try
-again. After `StoreTimeout` it must read first, because the write may stand.
+The difference between the two stores' errors decides what a caller may do. After `StoreUnavailable` it may simply
+try again. After `StoreTimeout` it must read first, because the write may stand.
 
-A decision that says no is not an exception: `pliant.core` returns a rejection with its code and its reason.
-An exception means that no decision was reached. Either way a person can read why: the message is a sentence.
+In the coordinator a decision that says no is not an exception: `pliant.core` returns a rejection with its code and
+its reason. `Refused` is what a client makes of it. Either way a person can read why: the message is a sentence.
 `tests/unit/test_errors.py` compares the drawing above with the classes below.
 """
 
@@ -19,7 +21,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-__all__ = ["BadInput", "Conflict", "PliantError", "StoreError", "StoreTimeout", "StoreUnavailable"]
+__all__ = [
+    "BadInput",
+    "NotAllowed",
+    "PliantError",
+    "Refused",
+    "StoreError",
+    "StoreTimeout",
+    "StoreUnavailable",
+    "Unreachable",
+]
 
 
 class PliantError(Exception):
@@ -38,10 +49,19 @@ class BadInput(PliantError):
     exit_code = 2
 
 
-class Conflict(PliantError):
-    """Somebody else wrote first: the revision built on is no longer the newest. Nothing was written."""
+class Refused(PliantError):
+    """A coordinator understood and decided against it. Nothing was changed.
+
+    `code` is one of `pliant.core.messages.Code` or of the API's own; `revision` is what the refusal rests on: who
+    knows a newer one must not take it at its word.
+    """
 
     exit_code = 3
+
+    def __init__(self, why: str, code: str = "", revision: int = 0) -> None:
+        super().__init__(why)
+        self.code = code
+        self.revision = revision
 
 
 class StoreError(PliantError):
@@ -56,3 +76,15 @@ class StoreUnavailable(StoreError):
 
 class StoreTimeout(StoreError):
     """No answer in time. The write may or may not have been applied: read before writing again."""
+
+
+class Unreachable(PliantError):
+    """No coordinator answered in time. What was asked may or may not have been done; asking again is safe."""
+
+    exit_code = 5
+
+
+class NotAllowed(PliantError):
+    """The credential is missing, not good any more, or does not go so far. Nothing was done."""
+
+    exit_code = 6

@@ -280,10 +280,10 @@ PLANTED = (
             ),
             Edit(
                 "coordinator/service.py",
-                "                del self._jobs[draft.name]\n                again[draft.name] = draft.asked\n"
+                "                self._jobs.pop(draft.name, None)\n                again[draft.name] = draft.asked\n"
                 "        for draft in drafts:\n            if draft.name not in again:\n"
                 "                self._finish(draft, now, replies)\n",
-                "                del self._jobs[draft.name]\n",
+                "                self._jobs.pop(draft.name, None)\n",
             ),
         ),
     ),
@@ -586,7 +586,7 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service.py",
-                "                del self._jobs[draft.name]\n                again",
+                "                self._jobs.pop(draft.name, None)\n                again",
                 "                again",
             ),
         ),

@@ -11,7 +11,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pliant.coordinator.service import EVENTS
 from pliant.core import messages as m
 from pliant.core.audit import audit
 from pliant.core.cursor import Order
@@ -37,6 +36,7 @@ from pliant.core.model import (
     member_state,
     view,
 )
+from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
 from unit.core.build import lines
 

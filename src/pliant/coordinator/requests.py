@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pliant.core.messages import Command, Rejection
+from pliant.core import messages as m
+from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model import AgentId, MemberId, View
-
-
-@dataclass(frozen=True, slots=True)
-class Renew:
-    """A member is alive. It knows the job up to `revision`, and is told only what is newer."""
-
-    member: MemberId
-    revision: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class RenewAgent:
-    """An agent is alive."""
-
-    agent: AgentId
+from pliant.wire.api import Renew, RenewAgent
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +56,38 @@ class Reply:
 class Pumped:
     """What a pump did: the replies, and for whoever watches, the jobs that changed; `moved` had more than progress.
 
-    `bugs` names what was decided and not written, because it would have broken an invariant: to be said loudly.
+    `took_over`: this pump was the first of a new hold, so others may have written before it. `decided` has what was
+    written to each job, in order. `bugs` names what was not written although it was decided, because it would have
+    broken an invariant, and what cannot be read: to be said loudly.
     """
 
     replies: tuple[Reply, ...]
     changed: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
+    took_over: bool = False
+    decided: tuple[tuple[str, tuple[Event, ...]], ...] = ()
     bugs: tuple[str, ...] = ()
+
+
+def speaker(request: Request) -> MemberId | None:
+    """The member that asked, if it was one: it is told how things stand with the answer."""
+    match request:
+        case Renew(member) | m.Join(member=member) | m.Report(member=member) | m.Stopped(member=member):
+            return member
+        case m.WiringFailed(member=member) | m.Publish(member=member) | m.Drain(member=member):
+            return member
+        case _:
+            return None
+
+
+def overdue(kind: str, ident: str) -> Command:
+    """What time says when a lease of that kind is over."""
+    match kind:
+        case "member":
+            return m.Expire(MemberId(ident))
+        case "agent":
+            return m.AgentExpire(AgentId(ident))
+        case "suspect":
+            return m.Suspect(MemberId(ident))
+        case _:
+            return m.WaitOver()

@@ -10,38 +10,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
 
+from pliant.coordinator.leader import Leader, Standing
 from pliant.coordinator.requests import (
     Accepted,
     Answer,
     Pumped,
-    Renew,
-    RenewAgent,
     Reply,
     Request,
     Unavailable,
     WatchClosed,
+    overdue,
+    speaker,
 )
 from pliant.core import messages as m
 from pliant.core.evolve import evolve
 from pliant.core.invariants import complaints
 from pliant.core.job import decide, needs_settling, settled
 from pliant.core.leases import Leases
-from pliant.core.messages import Command, Event, Rejection
-from pliant.core.model import AgentId, Job, JobState, MemberId, view
+from pliant.core.messages import Event, Rejection
+from pliant.core.model import Job, JobState, MemberId, view
 from pliant.errors import BadInput, PliantError, StoreError, StoreTimeout
-from pliant.stores.base import Hold, Store, Write, Written
-from pliant.wire.codec import Codec, decode_state, encode_state
-
-EVENTS: Codec[Event] = Codec(get_args(Event))
+from pliant.stores.base import Store, Write, Written
+from pliant.wire.api import EVENTS, Renew, RenewAgent
+from pliant.wire.codec import decode_state, encode_state
 
 LEASE_TTL_S = 10.0
 SUSPICION_S = 0.5  # a closed watch that does not come back within this ends the generation (rule 19)
-HOLD_TTL_S = 3.0
 PAUSE_S = 1.0  # a longer gap between two pumps is the coordinator's own sleep, and costs nobody a lease
 INBOX_MAX = 65536
 TRIES = 4  # lost races in one pump before the commands are sent back
+RESERVED = "@"  # streams of the store whose names begin so are no jobs; no job's name can
 TAIL_MAX = 64  # events after the newest record before a write brings a record along, or a quarter of the members
 
 
@@ -72,7 +71,6 @@ class Service:
 
     def __init__(self, store: Store, owner: str, wall: Callable[[], float], lease_ttl_s: float = LEASE_TTL_S) -> None:
         self._store = store
-        self._owner = owner
         self._wall = wall
         self._lease_ttl_s = lease_ttl_s
         self._inbox: list[tuple[object, str, Request]] = []
@@ -80,7 +78,8 @@ class Service:
         self._leases: Leases[tuple[str, str, str]] = Leases(PAUSE_S)
         self._leased: dict[str, set[tuple[str, str, str]]] = {}  # by job, so that no job pays for another
         self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
-        self._hold: Hold | None = None
+        self._set_back: dict[str, str] = {}  # by job, why nothing more may be decided here (see `_is_set_back`)
+        self._leader = Leader(store, owner)
         self._bugs: list[str] = []
 
     # ----------------------------------------------------------------------------------------- the way in
@@ -95,11 +94,24 @@ class Service:
     def job(self, name: str) -> tuple[Job, int] | None:
         """What this coordinator knows of a job, with its revision. For reading only."""
         known = self._jobs.get(name)
-        return (known.job, known.revision) if known is not None and known.job is not None else None
+        return None if known is None or known.job is None else (known.job, known.revision)
+
+    def names(self) -> tuple[str, ...]:
+        """The jobs this coordinator knows, sorted."""
+        return tuple(sorted(self._jobs))
 
     @property
     def leads(self) -> bool:
-        return self._hold is not None
+        return self._leader.leads
+
+    @property
+    def why(self) -> str:
+        """Why it does not lead; empty while it does."""
+        return "" if self._leader.leads else self._leader.why
+
+    def close(self) -> None:
+        """Call on a clean exit: whoever comes next need not wait for this one."""
+        self._leader.release()
 
     # ------------------------------------------------------------------------------------------- the pump
 
@@ -107,14 +119,15 @@ class Service:
         """Decide everything queued. Call when something was submitted, and at least a few times a second."""
         inbox, self._inbox = self._inbox, []
         self._bugs.clear()
-        refusal = self._keep_the_hold(now)
+        standing = self._leader.keep(now)
+        refusal = self._lead(now, standing)
         if refusal is not None:
             # What time itself had asked for is void: whoever leads next grants every lease afresh.
             people = [entry for entry in inbox if entry[0] is not None]
             return Pumped(tuple(Reply(ticket, job, request, refusal) for ticket, job, request in people))
         by_job: dict[str, list[tuple[object, Request]]] = {}
         for name, kind, ident in self._leases.due(now, self._vouched):
-            by_job.setdefault(name, []).append((None, _overdue(kind, ident)))
+            by_job.setdefault(name, []).append((None, overdue(kind, ident)))
         for ticket, name, request in inbox:
             by_job.setdefault(name, []).append((ticket, request))
         replies: list[Reply] = []
@@ -128,6 +141,8 @@ class Service:
         return Pumped(
             tuple(reply for reply in replies if reply.ticket is not None),
             changed=tuple(draft.name for draft in done),
+            took_over=standing is Standing.NEWLY,
+            decided=tuple((draft.name, draft.events) for draft in done),
             moved=tuple(draft.name for draft in done if needs_settling(draft.events)),
             bugs=tuple(self._bugs),
         )
@@ -152,6 +167,9 @@ class Service:
         try:
             outcomes = self._store.write(writes) if writes else ()
             won = [isinstance(outcome, Written) for outcome in outcomes]
+            for write, outcome in zip(writes, outcomes, strict=True):
+                if outcome.revision < write.expected:
+                    self._lost_history(write.job, write.expected, outcome.revision)
         except StoreTimeout:
             won = [self._was_applied(write) for write in writes]
         except StoreError as error:
@@ -164,7 +182,7 @@ class Service:
                 self._adopt(draft, write, now)
                 done.append(draft)
             else:
-                del self._jobs[draft.name]
+                self._jobs.pop(draft.name, None)
                 again[draft.name] = draft.asked
         for draft in drafts:
             if draft.name not in again:
@@ -173,13 +191,18 @@ class Service:
 
     def _decide(self, name: str, asked: list[tuple[object, Request]], now: float) -> _Draft:
         known = self._jobs.get(name) or self._load(name, now)
+        if any(isinstance(request, Renew | RenewAgent) and request.revision > known.revision for _, request in asked):
+            known = self._load(name, now)  # another coordinator may have written what that member knows
         job = known.job
         events: tuple[Event, ...] = ()
         answers: list[Rejection | None] = []
         wall = self._wall()
         for _, request in asked:
+            if name in self._set_back and not isinstance(request, m.Cancel):
+                answers.append(Rejection(m.Code.SET_BACK, self._set_back[name]))
+                continue
             if isinstance(request, Renew | RenewAgent | WatchClosed):
-                answers.append(self._note(name, job, request, now))
+                answers.append(self._note(name, known, request, now))
                 continue
             if self._heard_again(name, request):
                 answers.append(None)
@@ -211,7 +234,7 @@ class Service:
 
     def _adopt(self, draft: _Draft, write: Write, now: float) -> None:
         """The write stands: from now on this is the job."""
-        known = draft.known
+        known = self._jobs[draft.name] = draft.known
         known.job = draft.after
         known.revision += len(draft.events)
         known.tail = 0 if write.record is not None else known.tail + len(draft.events)
@@ -230,7 +253,7 @@ class Service:
             else:
                 if isinstance(request, m.Report):
                     self._vouches[draft.name] = (request.generation, now)
-                member = _speaker(request)
+                member = speaker(request)
                 if member is not None:
                     self._leases.renew((draft.name, "member", member), now)
                 news = member is not None and not (isinstance(request, Renew) and request.revision >= known.revision)
@@ -248,55 +271,55 @@ class Service:
 
     # ---------------------------------------------------------------------------------------- the store
 
-    def _keep_the_hold(self, now: float) -> Unavailable | None:
-        """Only one coordinator should do the work; that two may believe so harms nobody."""
-        if self._hold is not None and now < self._hold.until_s - HOLD_TTL_S / 2:
+    def _lead(self, now: float, standing: Standing) -> Unavailable | None:
+        """Know every job if this coordinator is the one that decides; a refusal for everybody if it is not."""
+        if standing is Standing.LEADS:
             return None
-        try:
-            held = self._store.hold("coordinator", self._owner, HOLD_TTL_S, now)
-        except StoreError as error:
-            self._step_down()
-            return Unavailable(f"the store did not answer: {error}")
-        if not isinstance(held, Hold):
-            self._step_down()
-            return Unavailable(f"{held.hold.owner} is coordinating")
-        if self._hold is None or self._hold.term != held.term:
-            self._step_down()
-            self._hold = held
-            return self._take_over(now)
-        self._hold = held
-        return None
+        self._forget()
+        if standing is Standing.NEWLY:
+            try:
+                self._take_over(now)
+                return None
+            except StoreError as error:
+                self._forget()
+                self._leader.forget(f"the store did not answer: {error}")
+        return Unavailable(self._leader.why)
 
-    def _take_over(self, now: float) -> Unavailable | None:
+    def _take_over(self, now: float) -> None:
         """Read every job, and grant every lease afresh: late expiry, never early."""
-        try:
-            for name in self._store.jobs():
-                try:
-                    self._load(name, now)
-                except BadInput as error:
-                    self._bugs.append(f"{name} cannot be read, the other jobs go on: {error}")
-        except StoreError as error:
-            self._step_down()
-            return Unavailable(f"the store did not answer: {error}")
-        return None
+        for name in self._store.jobs():
+            if name.startswith(RESERVED):
+                continue
+            try:
+                self._load(name, now)
+            except BadInput as error:
+                self._bugs.append(f"{name} cannot be read, the other jobs go on: {error}")
 
-    def _step_down(self) -> None:
-        self._hold = None
+    def _forget(self) -> None:
         self._jobs.clear()
+        self._set_back.clear()
         self._leased.clear()
         self._vouches.clear()
         self._leases = Leases(PAUSE_S)
 
+    def _lost_history(self, name: str, known: int, found: int) -> None:
+        """Somebody knows more than the store: a backup was restored. What was acknowledged since then is gone.
+
+        Deciding on from there would number worlds and steps a second time, and break the fence (P6). So nothing more
+        is decided for that job until somebody has seen to it; its members go on training where they are.
+        """
+        if name not in self._set_back:
+            self._set_back[name] = _set_back(name, known, found)
+            self._bugs.append(f"{name}: {self._set_back[name]}")
+
     def _load(self, name: str, now: float) -> _Known:
         stored = self._store.read(name)
         if stored is None:
-            known = _Known(None, 0, 0)
-        else:
-            job = decode_state(stored.record, Job)
-            for data in stored.tail:
-                job = evolve(job, EVENTS.decode(data))
-            known = _Known(job, stored.revision, len(stored.tail))
-        self._jobs[name] = known
+            return _Known(None, 0, 0)  # not remembered: anybody may ask for any name
+        job = decode_state(stored.record, Job)
+        for data in stored.tail:
+            job = evolve(job, EVENTS.decode(data))
+        known = self._jobs[name] = _Known(job, stored.revision, len(stored.tail))
         self._follow(name, known, now)
         return known
 
@@ -327,13 +350,14 @@ class Service:
                 self._leases.grant(key, ttl_s, now)
         self._leased[name] = set(wanted)
 
-    def _note(self, name: str, job: Job | None, request: Request, now: float) -> Rejection | None:
+    def _note(self, name: str, known: _Known, request: Request, now: float) -> Rejection | None:
         """Signs of life change no state: they stay in memory, and cost the same however large the job is."""
+        job = known.job
         match request:
-            case Renew(member):
+            case Renew(member, revision):
                 self._leases.drop((name, "suspect", member))
                 key = (name, "member", str(member))
-            case RenewAgent(agent):
+            case RenewAgent(agent, revision):
                 key = (name, "agent", str(agent))
             case WatchClosed(member):
                 if job is not None and member in job.members:
@@ -341,6 +365,11 @@ class Service:
                 return None
             case _:
                 raise AssertionError(request)
+        if revision > known.revision:
+            # Only from somebody the store knows: a stranger's slip must not stop the job.
+            if key in self._leased.get(name, ()):
+                self._lost_history(name, revision, known.revision)
+            return Rejection(m.Code.SET_BACK, _set_back(name, revision, known.revision))
         if self._leases.renew(key, now) or (job is not None and job.state.ended):
             return None
         if job is not None and key in self._leased.get(name, ()):
@@ -368,24 +397,9 @@ class Service:
         return when if world is not None and MemberId(key[2]) in world.members else None
 
 
-def _overdue(kind: str, ident: str) -> Command:
-    match kind:
-        case "member":
-            return m.Expire(MemberId(ident))
-        case "agent":
-            return m.AgentExpire(AgentId(ident))
-        case "suspect":
-            return m.Suspect(MemberId(ident))
-        case _:
-            return m.WaitOver()
-
-
-def _speaker(request: Request) -> MemberId | None:
-    """The member that asked, if it was one: it is told how things stand with the answer."""
-    match request:
-        case Renew(member) | m.Join(member=member) | m.Report(member=member) | m.Stopped(member=member):
-            return member
-        case m.WiringFailed(member=member) | m.Publish(member=member) | m.Drain(member=member):
-            return member
-        case _:
-            return None
+def _set_back(name: str, known: int, found: int) -> str:
+    return (
+        f"the store has {name} at revision {found}, but revision {known} was acknowledged: an older copy of the store "
+        "was put in its place. Put the newer one back, or cancel this job and create one under another name that "
+        "resumes from the last checkpoint"
+    )

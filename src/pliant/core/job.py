@@ -15,10 +15,14 @@ from pliant.core.ledger import GENESIS, Line, Lineage, follows
 from pliant.core.membership import settle
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model import Agent, AgentId, Job, JobState, Kind, Member, MemberId, Target, World
+from pliant.core.names import bad_name
 
 FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
 
 GRACE_MAX_S = 30 * 86400.0
+WAIT_MAX_S = 365 * 86400.0
+WEIGHT_MAX = 1_000_000
+SIZE_MAX = 100_000  # far beyond what one coordinator is for; keeps a slip of the finger from being a job
 
 Decision = tuple[Event, ...] | Rejection
 
@@ -92,8 +96,14 @@ def needs_settling(events: tuple[Event, ...]) -> bool:
 
 def _create(job: Job | None, command: m.Create, now: float) -> Decision:
     low, high, target = command.size_min, command.size_max, command.target
-    if not 1 <= low <= high:
-        return Rejection(Code.BAD, f"sizes must satisfy 1 <= min <= max; got min {low}, max {high}")
+    if wrong := bad_name(command.name):
+        return Rejection(Code.BAD, wrong)
+    if not 1 <= low <= high <= SIZE_MAX:
+        return Rejection(Code.BAD, f"sizes must satisfy 1 <= min <= max <= {SIZE_MAX}; got min {low}, max {high}")
+    if command.wait_limit_s is not None and not 0 < command.wait_limit_s <= WAIT_MAX_S:
+        return Rejection(Code.BAD, f"a wait limit lasts up to {WAIT_MAX_S:g} s; got {command.wait_limit_s}")
+    if command.max_restarts < 0:
+        return Rejection(Code.BAD, f"max_restarts cannot be negative; got {command.max_restarts}")
     if (bad := _bad_target(low, high, target)) is not None:
         return bad
     created = m.JobCreated(now, command.name, low, high, target, command.wait_limit_s, command.max_restarts)
@@ -170,8 +180,10 @@ def _after_the_end(job: Job, command: Command) -> Decision:
 
 
 def _agent_join(job: Job, command: m.AgentJoin, now: float) -> Decision:
-    if command.capacity < 0:
-        return Rejection(Code.BAD, f"an agent's capacity cannot be negative; got {command.capacity}")
+    if bad := bad_name(command.agent):
+        return Rejection(Code.BAD, bad)
+    if not 0 <= command.capacity <= SIZE_MAX:
+        return Rejection(Code.BAD, f"an agent has room for 0 to {SIZE_MAX} workers; got {command.capacity}")
     if Agent(command.agent, command.capacity) in job.agents:
         return ()
     return (m.AgentJoined(now, command.agent, command.capacity),)
@@ -196,8 +208,10 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         )
     if command.member in job.members:
         return ()
-    if command.weight < 1:
-        return Rejection(Code.BAD, f"a member's weight must be at least 1; got {command.weight}")
+    if bad := bad_name(command.member) or bad_name(command.agent):
+        return Rejection(Code.BAD, bad)
+    if not 1 <= command.weight <= WEIGHT_MAX:
+        return Rejection(Code.BAD, f"a member's weight is 1 to {WEIGHT_MAX}; got {command.weight}")
     member = Member(command.member, job.joined + 1, command.agent, command.weight)
     return (m.MemberJoined(now, member, command.terms),)
 
@@ -364,4 +378,4 @@ def _own_world(job: Job, member: MemberId, generation: int) -> World | Rejection
 def _not_a_member(job: Job, member: MemberId) -> Rejection:
     if member in job.gone:
         return Rejection(Code.GONE, f"{member} is gone for good; join as a new member")
-    return Rejection(Code.UNKNOWN, f"{member} is not a member of {job.name}; join first")
+    return Rejection(Code.UNKNOWN, f"{member} is not a member of {job.name}; it never joined")

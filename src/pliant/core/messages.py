@@ -228,6 +228,7 @@ class Code(StrEnum):
     MISMATCH = "mismatch"
     NOT_NEXT = "not-next"
     BAD = "bad"
+    SET_BACK = "set-back"
 
 
 @dataclass(frozen=True, slots=True)

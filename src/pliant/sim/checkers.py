@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.requests import Accepted, Reply, Unavailable
-from pliant.coordinator.service import EVENTS
 from pliant.core import messages as m
 from pliant.core.audit import audit
 from pliant.core.evolve import evolve
@@ -21,6 +20,7 @@ from pliant.core.messages import Event
 from pliant.core.model import Checkpoint, Job, JobState, Kind, MemberId
 from pliant.sim.training import Content, Model
 from pliant.stores.base import Write
+from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, assert_never
 
-from pliant.coordinator.requests import Accepted, RenewAgent, Reply, Request
+from pliant.coordinator.requests import Accepted, Reply, Request
 from pliant.coordinator.service import Service
 from pliant.core.member.signals import Notice
 from pliant.core.membership import desired_workers
@@ -26,6 +26,7 @@ from pliant.core.supervisor import (
     supervise,
 )
 from pliant.sim.disks import Crash, FlakyStore
+from pliant.wire.api import RenewAgent
 
 if TYPE_CHECKING:
     from pliant.sim.universe import Universe

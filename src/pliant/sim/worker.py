@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
-from pliant.coordinator.requests import Renew
 from pliant.core.ledger import Lineage, expected_slot_digest
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
@@ -14,6 +13,7 @@ from pliant.core.messages import Command, Join
 from pliant.core.model import AgentId, Checkpoint, MemberId, Terms, View
 from pliant.core.words import Purpose, Words
 from pliant.sim.training import Content, Model, applied, forward, post_step
+from pliant.wire.api import Renew
 
 if TYPE_CHECKING:
     from pliant.sim.universe import Universe

@@ -1,11 +1,13 @@
 """Typed JSON for the frozen dataclasses of `pliant.core`, which may not know that JSON exists.
 
-Two kinds of things are encoded.
+Three kinds of things are encoded.
 
   A **message**, one of a family (all events, all commands), says which one it is in its first key:
       {"type":"MemberGone","at":12.5,"member":"m3","how":"left","why":"drained"}
   A **state**, one value of a type known beforehand, says how it was written:
       {"v":1,"type":"Job","name":"demo",...}
+  A **body**, whose type the route says, is the value alone:
+      {"member":"m3","revision":17}
 
 **Canonical.** Equal values give equal bytes, in every process: fields in the order of the class, the keys of
 dicts and the elements of frozensets sorted, no spaces, defaults written out. A whole number in a field for
@@ -46,7 +48,7 @@ from msgspec import inspect
 
 from pliant.errors import BadInput
 
-__all__ = ["STATE_VERSION", "Codec", "decode_state", "encode_state"]
+__all__ = ["STATE_VERSION", "Body", "Codec", "decode_state", "encode_reply", "encode_state"]
 
 STATE_VERSION = 1
 _INT_DIGITS_MAX = 20
@@ -102,6 +104,32 @@ class Codec(Generic[T]):
         return ", ".join(sorted(cls.__name__ for cls in self._by_class)) or "none"
 
 
+class Body(Generic[T]):
+    """Encodes and decodes one class whose name both sides know from elsewhere, as strictly as a message."""
+
+    __slots__ = ("_shape",)
+
+    def __init__(self, cls: type[T]) -> None:
+        self._shape: _Shape[T] = _Shape(cls, {})
+
+    def encode(self, value: T) -> bytes:
+        """Call with a value of the class; BadInput if it holds what JSON cannot carry unchanged."""
+        data = self._shape.encode(value)
+        _refuse_long_integers(data)
+        return data
+
+    def decode(self, data: bytes) -> T:
+        """Call with bytes from anywhere; BadInput if they are not exactly one value of the class."""
+        value = self._shape.decode(data)
+        _refuse_long_integers(data)
+        return value
+
+
+def encode_reply(reply: object) -> bytes:
+    """Call to answer, with a dataclass made of values that were checked when they came in: it is not read back."""
+    return _encode(reply)
+
+
 def encode_state(state: object) -> bytes:
     """Call to keep one whole value, such as a job's record."""
     return _state_shape(type(state)).encode(state)
@@ -135,7 +163,7 @@ class _Shape(Generic[T]):
         self.cls = cls
         self.tag = cls.__name__.encode()
         # A value's own JSON, less its opening brace, is put behind this: quicker than building one dict more.
-        self.prefix = msgspec.json.encode(front)[:-1] + (b"," if fields else b"")
+        self.prefix = msgspec.json.encode(front)[:-1] + (b"," if front and fields else b"")
         self._decode: Callable[[bytes], T] = msgspec.json.Decoder(cls).decode
 
     def encode(self, value: T) -> bytes:

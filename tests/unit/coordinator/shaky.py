@@ -3,12 +3,13 @@
 from collections.abc import Callable, Sequence
 
 from pliant.coordinator.requests import Accepted, Answer, Pumped, Reply, Request
-from pliant.coordinator.service import EVENTS, Service
+from pliant.coordinator.service import Service
 from pliant.core.evolve import evolve
 from pliant.core.model import Job
 from pliant.errors import StoreError, StoreTimeout
 from pliant.stores.base import Busy, Entry, Hold, Outcome, Stored, Told, Write
 from pliant.stores.memory import MemoryStore
+from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state
 
 WALL = 1000.0

@@ -2,13 +2,14 @@
 
 from functools import partial
 
-from pliant.coordinator.requests import Accepted, Renew, RenewAgent, Request, WatchClosed
+from pliant.coordinator.requests import Accepted, Request, WatchClosed
 from pliant.coordinator.service import LEASE_TTL_S, SUSPICION_S
 from pliant.core import messages as m
 from pliant.core.ledger import GENESIS
 from pliant.core.messages import Code, Rejection
 from pliant.core.model import JobState, Target
 from pliant.errors import StoreUnavailable
+from pliant.wire.api import Renew, RenewAgent
 from unit.coordinator.shaky import Desk, desk, stored
 from unit.core.build import A, B, C, D, X, Y, checkpoint, drain, join, lines, stopped
 

@@ -1,10 +1,15 @@
 """What trouble with the store must not do to leases, to other jobs, or to the inbox (rule 19, P5)."""
 
-from pliant.coordinator.requests import RenewAgent
+from pliant.coordinator.requests import Answer
 from pliant.core import messages as m
-from pliant.core.model import Target
+from pliant.core.evolve import evolve
+from pliant.core.job import decide
+from pliant.core.messages import Event, Rejection
+from pliant.core.model import Job, JobState, Target
 from pliant.errors import StoreTimeout, StoreUnavailable
 from pliant.stores.base import Write
+from pliant.wire.api import EVENTS, Renew, RenewAgent
+from pliant.wire.codec import encode_state
 from unit.coordinator.shaky import Desk, desk
 from unit.core.build import A, B, D, X, join
 
@@ -64,3 +69,123 @@ def test_one_damaged_job_does_not_keep_the_others_from_being_coordinated() -> No
     assert pumped.bugs[0].startswith("broken cannot be read, the other jobs go on: ")
     two.tell(10.1, join(A))
     assert A in two.job().members
+
+
+# ----------------------------------------------------------------------- an older copy of the store put in its place
+
+
+def restored(one: Desk) -> Desk:
+    """A coordinator over what `one`'s store held before its last events: a backup."""
+    events = tuple(entry.data for entry in one.store.inner.events("demo", 0, 3))
+    two = desk("c2")
+    two.store.inner.write([Write("demo", 0, events, encode_state(replayed(events)))])
+    return two
+
+
+def replayed(events: tuple[bytes, ...]) -> Job:
+    job: Job | None = None
+    for data in events:
+        job = evolve(job, EVENTS.decode(data))
+    assert job is not None
+    return job
+
+
+def decided(job: Job, command: m.Command) -> tuple[Event, ...]:
+    events = decide(job, command, 0.0)
+    assert not isinstance(events, Rejection)
+    return events
+
+
+def set_back(answer: Answer) -> bool:
+    return isinstance(answer, Rejection) and answer.code is m.Code.SET_BACK and "Put the newer one back" in answer.why
+
+
+def test_a_member_that_knows_more_than_the_store_stops_every_decision_on_its_job() -> None:
+    one = desk()
+    one.tell(0.0, CREATE, join(A))
+    two = restored(one)
+    revision = one.revision()
+    assert A in replayed(tuple(entry.data for entry in two.store.inner.events("demo", 0, 9))).members
+    assert set_back(two.ask(0.0, Renew(A, revision))[0])
+    assert set_back(two.ask(0.1, join(B))[0])
+    assert set_back(two.ask(0.2, Renew(A, 0))[0])
+    assert two.revision() == 3
+
+
+def test_a_job_that_was_set_back_can_still_be_cancelled() -> None:
+    one = desk()
+    one.tell(0.0, CREATE, join(A))
+    two = restored(one)
+    two.ask(0.0, Renew(A, one.revision()))
+    two.tell(0.1, m.Cancel("the store was restored"))
+    assert two.job().state is JobState.CANCELLED
+
+
+def test_a_stranger_s_revision_is_refused_and_stops_nobody() -> None:
+    one = desk()
+    one.tell(0.0, CREATE, join(A))
+    assert set_back(one.ask(0.0, Renew(B, 10**9))[0])
+    assert one.tell(0.1, join(B)).revision > 0
+
+
+def test_the_other_jobs_go_on_when_one_was_set_back() -> None:
+    one = desk()
+    one.tell(0.0, CREATE, join(A))
+    two = restored(one)
+    two.ask(0.0, Renew(A, one.revision()))
+    two.tell(0.1, m.Create("other", 1, 1, Target(1)), job="other")
+
+
+def test_a_store_set_back_under_the_coordinator_is_noticed_at_the_next_write() -> None:
+    one = desk()
+    one.tell(0.0, CREATE, join(A))
+    earlier = restored(one).store.inner
+    one.store.inner = earlier
+    assert set_back(one.ask(0.1, join(B))[0])
+    assert [entry.revision for entry in earlier.events("demo", 0, 9)] == [1, 2, 3]
+
+
+def test_what_another_coordinator_wrote_is_no_set_back() -> None:
+    one = desk()
+    one.tell(0.0, CREATE, join(A))
+    known = replayed(tuple(entry.data for entry in one.store.inner.events("demo", 0, 99)))
+    (written,) = decided(known, join(B))
+    one.store.inner.write([Write("demo", one.revision(), (EVENTS.encode(written),))])
+    assert one.tell(0.1, Renew(A, one.revision() + 1)).revision == one.revision()
+    assert B in one.job().members
+
+
+# ------------------------------------------------------------------------------------------- names nobody has
+
+
+def test_asking_for_jobs_that_do_not_exist_leaves_nothing_behind() -> None:
+    one = desk()
+    for number in range(100):
+        answers = one.ask(0.0, Renew(A), join(A), job=f"nobody-{number}")
+        assert all(isinstance(answer, Rejection) for answer in answers)
+    assert one.service.names() == ()
+
+
+def test_streams_that_are_no_jobs_are_left_alone() -> None:
+    one = desk()
+    one.store.inner.write([Write("@tokens", 0, (b"x",), b"not a job")])
+    one.tell(0.0, CREATE)
+    assert one.service.names() == ("demo",)
+    assert one.pump(0.1).bugs == ()
+
+
+def test_a_clean_exit_lets_the_next_coordinator_in_at_once() -> None:
+    one = desk()
+    one.tell(0.0, CREATE)
+    one.service.close()
+    two = Desk(one.store, "c2")
+    assert two.pump(0.1).took_over
+    assert two.service.leads
+
+
+def test_a_pump_says_what_was_decided() -> None:
+    one = desk()
+    pumped = one.pump(0.0, CREATE)
+    assert [(job, [type(event).__name__ for event in events]) for job, events in pumped.decided] == [
+        ("demo", ["JobCreated", "StateChanged"])
+    ]

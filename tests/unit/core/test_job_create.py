@@ -1,9 +1,11 @@
 """Creating and resizing a job; agents offering room."""
 
+from dataclasses import replace
+
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job import decide
+from pliant.core.job import SIZE_MAX, WAIT_MAX_S, decide
 from pliant.core.ledger import GENESIS
 from pliant.core.messages import Code, Command, Rejection
 from pliant.core.model import Agent, AgentId, Job, JobState, Target
@@ -64,10 +66,34 @@ def test_a_name_that_is_taken_with_other_settings_is_refused(other: m.Create) ->
     assert refused(job, other) == Rejection(Code.EXISTS, "job demo exists with other settings; choose another name")
 
 
-@pytest.mark.parametrize(("size_min", "size_max"), [(0, 4), (-1, 4), (4, 3)])
+@pytest.mark.parametrize(("size_min", "size_max"), [(0, 4), (-1, 4), (4, 3), (1, SIZE_MAX + 1)])
 def test_sizes_that_make_no_sense_are_refused(size_min: int, size_max: int) -> None:
     refusal = refused(None, create(size_min, size_max, Target(size_max)))
-    assert refusal == Rejection(Code.BAD, f"sizes must satisfy 1 <= min <= max; got min {size_min}, max {size_max}")
+    why = f"sizes must satisfy 1 <= min <= max <= 100000; got min {size_min}, max {size_max}"
+    assert refusal == Rejection(Code.BAD, why)
+
+
+def test_the_largest_sizes_are_allowed() -> None:
+    assert isinstance(decide(None, create(1, SIZE_MAX, Target(SIZE_MAX)), NOW), tuple)
+
+
+@pytest.mark.parametrize("name", ["", "a b", "-a", "a/b", "x" * 64])
+def test_a_name_that_would_not_fit_into_an_address_is_refused(name: str) -> None:
+    refusal = refused(None, replace(create(), name=name))
+    assert refusal.code is Code.BAD
+    assert "a name has" in refusal.why
+
+
+@pytest.mark.parametrize("wait_limit_s", [0.0, -1.0, float("nan"), WAIT_MAX_S * 2])
+def test_a_wait_limit_that_makes_no_sense_is_refused(wait_limit_s: float) -> None:
+    assert refused(None, create(wait_limit_s=wait_limit_s)).code is Code.BAD
+    assert isinstance(decide(None, create(wait_limit_s=WAIT_MAX_S), NOW), tuple)
+
+
+def test_a_negative_number_of_restarts_is_refused() -> None:
+    why = "max_restarts cannot be negative; got -1"
+    assert refused(None, create(max_restarts=-1)) == Rejection(Code.BAD, why)
+    assert isinstance(decide(None, create(max_restarts=0), NOW), tuple)
 
 
 def test_the_smallest_sizes_are_allowed() -> None:
@@ -168,10 +194,15 @@ def test_an_agent_may_change_its_capacity() -> None:
     assert job.agents == (Agent(Y, 1), Agent(X, 3))
 
 
-def test_a_negative_capacity_is_refused() -> None:
-    assert refused(new_job(), m.AgentJoin(X, -1)) == Rejection(
-        Code.BAD, "an agent's capacity cannot be negative; got -1"
-    )
+@pytest.mark.parametrize("capacity", [-1, SIZE_MAX + 1])
+def test_a_capacity_that_makes_no_sense_is_refused(capacity: int) -> None:
+    why = f"an agent has room for 0 to 100000 workers; got {capacity}"
+    assert refused(new_job(), m.AgentJoin(X, capacity)) == Rejection(Code.BAD, why)
+    assert isinstance(decide(new_job(), m.AgentJoin(X, SIZE_MAX), NOW), tuple)
+
+
+def test_an_agent_has_a_name_that_fits_into_an_address() -> None:
+    assert refused(new_job(), m.AgentJoin(AgentId("a/b"), 1)).code is Code.BAD
 
 
 def test_an_agent_that_goes_is_forgotten_and_its_workers_are_not() -> None:

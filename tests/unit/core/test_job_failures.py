@@ -106,7 +106,9 @@ def test_slots_that_raise_count_against_max_restarts() -> None:
 
 
 def test_a_stranger_cannot_raise() -> None:
-    assert refused(running(3), m.Raised(poison(D))) == Rejection(Code.UNKNOWN, "d is not a member of demo; join first")
+    assert refused(running(3), m.Raised(poison(D))) == Rejection(
+        Code.UNKNOWN, "d is not a member of demo; it never joined"
+    )
 
 
 # ------------------------------------------------------------------------------------------ workers that end

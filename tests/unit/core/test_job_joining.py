@@ -4,9 +4,10 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.grid import Grid
+from pliant.core.job import WEIGHT_MAX
 from pliant.core.ledger import GENESIS
 from pliant.core.messages import Code, Rejection
-from pliant.core.model import JobState, Kind, Member, MemberState, Terms, member_state
+from pliant.core.model import AgentId, JobState, Kind, Member, MemberId, MemberState, Terms, member_state
 from unit.core.build import (
     NOW,
     TERMS,
@@ -66,10 +67,16 @@ def test_joining_twice_is_joining_once() -> None:
     assert made(job, join(A, Y, weight=0)) == ()  # the answer to the first was lost; nothing is judged again
 
 
-@pytest.mark.parametrize("weight", [0, -1])
+@pytest.mark.parametrize("weight", [0, -1, WEIGHT_MAX + 1])
 def test_a_member_must_weigh_something(weight: int) -> None:
-    why = f"a member's weight must be at least 1; got {weight}"
+    why = f"a member's weight is 1 to 1000000; got {weight}"
     assert refused(new_job(), join(A, weight=weight)) == Rejection(Code.BAD, why)
+    assert made(new_job(), join(A, weight=WEIGHT_MAX))
+
+
+def test_a_member_and_its_agent_have_names_that_fit_into_an_address() -> None:
+    assert refused(new_job(), join(MemberId("a b"))).code is Code.BAD
+    assert refused(new_job(), join(A, AgentId("a b"))).code is Code.BAD
 
 
 def test_gone_for_good_means_not_under_that_name() -> None:

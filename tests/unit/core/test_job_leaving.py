@@ -54,7 +54,7 @@ def test_a_second_notice_does_not_stretch_the_deadline() -> None:
 def test_only_members_can_be_drained() -> None:
     job = after(running(3), m.Expire(C))
     assert refused(job, drain(C)) == Rejection(Code.GONE, "c is gone for good; join as a new member")
-    assert refused(job, drain(D)) == Rejection(Code.UNKNOWN, "d is not a member of demo; join first")
+    assert refused(job, drain(D)) == Rejection(Code.UNKNOWN, "d is not a member of demo; it never joined")
 
 
 def test_a_spare_that_drains_moves_no_world() -> None:

@@ -76,7 +76,7 @@ def test_a_generation_that_does_not_exist_yet_is_not_open(ask: Asking) -> None:
 def test_only_live_members_are_heard(ask: Asking) -> None:
     job = after(running(3), m.Expire(C))
     assert refused(job, ask(job, C, 2)) == Rejection(Code.GONE, "c is gone for good; join as a new member")
-    assert refused(job, ask(job, D, 2)) == Rejection(Code.UNKNOWN, "d is not a member of demo; join first")
+    assert refused(job, ask(job, D, 2)) == Rejection(Code.UNKNOWN, "d is not a member of demo; it never joined")
 
 
 @pytest.mark.parametrize("rank", [-1, 0, 2, 3])

@@ -1,0 +1,106 @@
+"""Connections that may not cost more than they should: bounded in number, in the size of a request's head and in time.
+
+uvicorn bounds none of the three for its quick parser, so a stranger could hold sockets for ever, a byte a minute, or
+send a header without end, all before a credential is looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import httptools
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from pliant.coordinator.gate import HEAD_MAX
+
+HEAD_TIME_S = 10.0
+KEEP_ALIVE_S = 75
+LAST_S = 3.0  # how long an answer under way may take to be read once we were asked to stop
+_SLACK = 4096  # what the parser may have been given before it reports a header
+_FRAME = 8  # bytes around a chunk of a body that one byte in it pays for
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """uvicorn's parser of HTTP/1.1, with bounds. `connections_max` is set on the class when the server is made."""
+
+    connections_max = 8192
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+        super().connection_made(transport)
+        self._in_head = True
+        self._head_bytes = 0
+        self._beside_body = 0  # bytes after the head that are not of the body: sizes of chunks, and trailers
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._under_way: list[RequestResponseCycle] = []
+        if len(self.connections) > self.connections_max:
+            transport.abort()
+            return
+        self._start_head_timer()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        super().connection_lost(exc)
+        for cycle in self._under_way:  # of pipelined requests, uvicorn tells the last one alone
+            if not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+
+    def data_received(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_MAX + _SLACK and not self._body_may_be_in(data):
+                self.transport.abort()
+                return
+        else:
+            self._beside_body += len(data)
+        super().data_received(data)
+        if self._beside_body > HEAD_MAX + _SLACK:
+            self.transport.abort()
+        elif self._is_idle() and self._head_timer is None:
+            # Whatever that was (an empty line, the rest of a body that was refused), it ended the time we had given.
+            self._start_head_timer()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        self.loop.call_later(LAST_S, self.transport.abort)
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._start_head_timer()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # a trailer is no header, and comes when the headers were looked at
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        self._head_bytes = self._beside_body = 0
+        self._stop_head_timer()
+        if not self.url.startswith(b"/"):  # a proxy is asked like that, for another host perhaps
+            raise httptools.HttpParserError("the request's target is not a path")
+        super().on_headers_complete()
+        self._under_way = [cycle for cycle in self._under_way if not cycle.response_complete] + [self.cycle]
+
+    def on_body(self, body: bytes) -> None:
+        self._beside_body = max(0, self._beside_body - (1 + _FRAME) * len(body))
+        super().on_body(body)
+
+    @staticmethod
+    def _body_may_be_in(data: bytes) -> bool:
+        """Whether the head may end within these bytes, so that most of them are not of it."""
+        return b"\r\n\r\n" in data or b"\n\n" in data
+
+    def _is_idle(self) -> bool:
+        """Whether nothing bounds how long this connection stays: no request is being answered, no timer runs."""
+        answered = all(cycle.response_complete for cycle in self._under_way)
+        return answered and self.timeout_keep_alive_task is None and not self.transport.is_closing()
+
+    def _start_head_timer(self) -> None:
+        self._stop_head_timer()
+        self._head_timer = self.loop.call_later(HEAD_TIME_S, self.transport.abort)
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None

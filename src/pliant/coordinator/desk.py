@@ -1,0 +1,111 @@
+"""The service on an event loop: requests come in, pumps run, answers and news go out.
+
+The pump runs on the loop itself, the store's write included. While a write waits for the disk, requests gather in the
+sockets, and the next pump decides all of them with one write: that is the group commit, and it needs no thread and
+no queue of ours. What it costs is that nobody is answered during a write, which is milliseconds on a healthy disk;
+a renewal has seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from pliant.coordinator.feed import Feed
+from pliant.coordinator.requests import Pumped, Reply, Request, Unavailable
+from pliant.coordinator.service import Service
+from pliant.core.messages import StepsCommitted
+from pliant.core.sentences import sentence
+
+TICK_S = 0.1  # how often time gets its turn when nobody asks for anything
+
+log = logging.getLogger(__name__)
+
+
+class Desk:
+    """Give it a service; `start` runs it. `seen` is called with every pump and its seconds, for whoever counts."""
+
+    def __init__(self, service: Service, seen: Callable[[Pumped, float], None]) -> None:
+        self.service = service
+        self.feed = Feed(service.job)
+        self._seen = seen
+        self._due: asyncio.Handle | None = None
+        self._ticker: asyncio.Task[None] | None = None
+        self._led: bool | None = None  # at the last pump
+        self._closed = False
+
+    async def ask(self, job: str, request: Request) -> Reply:
+        """Have something decided. The answer comes when it is durable."""
+        if self._closed:
+            return Reply(None, job, request, Unavailable("the coordinator is going down; ask again"))
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Reply] = loop.create_future()
+        if not self.service.submit(job, request, answer):
+            return Reply(None, job, request, Unavailable("too much is being asked at once; ask again"))
+        self._soon(loop)
+        return await answer
+
+    def tell(self, job: str, request: Request) -> None:
+        """Say something that nobody waits for an answer to."""
+        if not self._closed and self.service.submit(job, request, _NOBODY):
+            self._soon(asyncio.get_running_loop())
+
+    def start(self) -> None:
+        """Call on the loop. The first pump is made here, so that a coordinator that serves knows its jobs."""
+        self._pump()
+        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+
+    def close(self) -> None:
+        """Let everybody go, decide what was asked until now, and hand over: a later pump would take it back."""
+        self._closed = True
+        self.feed.close()
+        if self._due is not None:
+            self._due.cancel()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._pump()
+        self.service.close()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            if self._due is None:
+                self._pump()
+
+    def _soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._due is None:
+            self._due = loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._due = None
+        start = time.perf_counter()
+        led = self.service.leads
+        pumped = self.service.pump(time.monotonic())
+        for reply in pumped.replies:
+            if isinstance(reply.ticket, asyncio.Future) and not reply.ticket.done():
+                reply.ticket.set_result(reply)
+        if led and not self.service.leads:
+            self.feed.let_go()
+        if pumped.took_over:
+            self.feed.refresh()
+        self.feed.changed(pumped.changed, pumped.moved)
+        self._say(pumped)
+        self._seen(pumped, time.perf_counter() - start)
+
+    def _say(self, pumped: Pumped) -> None:
+        led, self._led = self._led, self.service.leads
+        if led is False and self._led:
+            log.info("this coordinator decides now")
+        elif led and not self._led:
+            log.warning("this coordinator does not decide any more: another one does, or the store does not answer")
+        for bug in pumped.bugs:
+            log.error("%s", bug)
+        for job, events in pumped.decided:
+            for event in events:
+                level = logging.DEBUG if isinstance(event, StepsCommitted) else logging.INFO
+                log.log(level, "%s: %s", job, sentence(event))
+
+
+_NOBODY = object()

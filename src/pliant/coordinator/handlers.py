@@ -1,0 +1,243 @@
+"""What the coordinator does for each route of the table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from pliant import __version__
+from pliant.coordinator.auth import Keyring
+from pliant.coordinator.desk import Desk
+from pliant.coordinator.feed import Closing, Hangup, Wait
+from pliant.coordinator.http import STATUS, Answered, Call, Handler
+from pliant.coordinator.requests import Accepted, Reply, Request, Unavailable, WatchClosed
+from pliant.coordinator.status import line, status
+from pliant.core.messages import Code, Create, Rejection
+from pliant.core.model import AgentId, JobState, MemberId
+from pliant.errors import StoreError
+from pliant.stores.base import Entry, Store
+from pliant.telemetry import CoordinatorMetrics
+from pliant.wire import api
+from pliant.wire.codec import encode_reply
+from pliant.wire.openapi import document
+from pliant.wire.routes import COMMANDS, RENEW, RENEW_AGENT
+
+STREAM_PAGE = 200
+STREAM_QUIET_S = 15.0  # a comment is sent so often, so that a dead connection is noticed by both sides
+
+
+class Handlers:
+    """Everything a handler needs, and a handler for every route."""
+
+    def __init__(self, desk: Desk, store: Store, keyring: Keyring, metrics: CoordinatorMetrics, ttl_s: float) -> None:
+        self._desk = desk
+        self._store = store
+        self._keyring = keyring
+        self._metrics = metrics
+        self._ttl_s = ttl_s
+        self._watching: dict[tuple[str, MemberId], Call] = {}  # the newest watch of each member
+
+    def by_name(self) -> dict[str, Handler]:
+        """For `pliant.coordinator.http.application`."""
+        return {route.name: self._command for route in (*COMMANDS.values(), RENEW, RENEW_AGENT)} | {
+            "create": self._create,
+            "health": self._health,
+            "metrics": self._render_metrics,
+            "about": self._about,
+            "openapi": self._openapi,
+            "jobs": self._jobs,
+            "job": self._job,
+            "events": self._events,
+            "watch": self._watch,
+            "orders": self._orders,
+            "tokens": self._tokens,
+            "token": self._token,
+            "token-end": self._token_end,
+        }
+
+    # ------------------------------------------------------------------------------------------- commands
+
+    async def _create(self, call: Call) -> bytes:
+        assert isinstance(call.body, Create)
+        return await self._ask(call.body.name, call.body)
+
+    async def _command(self, call: Call) -> bytes:
+        return await self._ask(call.job, call.body)  # type: ignore[arg-type]  # the table says which commands
+
+    async def _ask(self, job: str, request: Request) -> bytes:
+        reply = await self._desk.ask(job, request)
+        _require(reply)
+        return encode_reply(api.Done(reply.revision))
+
+    # ------------------------------------------------------------------------------------------- watching
+
+    async def _watch(self, call: Call) -> bytes:
+        job, member, after = call.job, MemberId(call.path["member"]), int(call.query["after"])
+        self._watching[job, member] = call
+        try:
+            # To watch is a sign of life, and the end of a suspicion that an earlier watch was closed.
+            _require(await self._desk.ask(job, api.Renew(member, after)))
+            with _waiting(call) as wait:
+                return _found(await self._desk.feed.watch(job, member, after, wait), job)
+        except Hangup:
+            if self._watching.get((job, member)) is call:  # else the member has come back on another connection
+                self._desk.tell(job, WatchClosed(member))
+            raise
+        finally:
+            if self._watching.get((job, member)) is call:
+                del self._watching[job, member]
+
+    async def _orders(self, call: Call) -> bytes:
+        job, agent, after = call.job, AgentId(call.path["agent"]), int(call.query["after"])
+        _require(await self._desk.ask(job, api.RenewAgent(agent, after)))
+        with _waiting(call) as wait:
+            return _found(await self._desk.feed.orders(job, agent, after, wait), job)
+
+    async def _events(self, call: Call) -> bytes | None:
+        known = self._desk.service.job(call.job)
+        after = int(call.query["after"])
+        accept = call.headers.get(b"accept", b"")
+        if known is None:
+            raise self._no_job(call.job)
+        if call.route.streams.encode() in accept:
+            await self._stream(call, _last_event_id(call, after))
+            return None
+        entries = self._store.events(call.job, after, int(call.query["limit"]))
+        return b'{"events":[' + b",".join(map(_event_line, entries)) + b"]}"
+
+    async def _stream(self, call: Call, after: int) -> None:
+        """Server-sent events: read what there is, send it, wait, and so on. There is no buffer to overflow.
+
+        Where that cannot go on the stream ends, and whoever reads it comes back with the last id and is told why.
+        """
+        headers = [(b"content-type", call.route.streams.encode() + b"; charset=utf-8")]
+        await call.send({"type": "http.response.start", "status": 200, "headers": headers})
+        with _waiting(call, STREAM_QUIET_S) as wait, suppress(StoreError, Closing):
+            while not wait.gone.done() and not self._desk.feed.closing:
+                known = self._desk.service.job(call.job)
+                entries = self._store.events(call.job, after, STREAM_PAGE)
+                if known is None or (known[1] > after and not entries):
+                    break  # another coordinator decides now, or the store was set back
+                after = entries[-1].revision if entries else after
+                data = b"".join(map(_server_sent, entries)) or b": nothing new\n\n"
+                await call.send({"type": "http.response.body", "body": data, "more_body": True})
+                if len(entries) < STREAM_PAGE:
+                    await self._desk.feed.changes(call.job, after, wait)
+        await call.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    # -------------------------------------------------------------------------------------------- reading
+
+    async def _health(self, call: Call) -> bytes:
+        if not self._desk.service.leads:
+            raise Answered(503, "unavailable", "this coordinator does not decide at the moment")
+        return encode_reply(api.Health(True))
+
+    async def _render_metrics(self, call: Call) -> bytes:
+        service, metrics = self._desk.service, self._metrics
+        jobs = [found[0] for name in service.names() if (found := service.job(name))]
+        states = [job.state for job in jobs]
+        for state in JobState:
+            metrics.jobs.labels(state.value).set(states.count(state))
+        metrics.members.set(sum(len(job.members) for job in jobs if not job.state.ended))
+        metrics.waiting.set(self._desk.feed.waiting)
+        metrics.leads.set(service.leads)
+        return metrics.render()
+
+    async def _about(self, call: Call) -> bytes:
+        service, grant = self._desk.service, call.grant
+        assert grant is not None  # no route but the public ones gets this far without
+        return encode_reply(
+            api.About(
+                version=__version__,
+                protocol=api.PROTOCOL,
+                store=self._store.identity,
+                leads=service.leads,
+                why=service.why,
+                lease_ttl_s=self._ttl_s,
+                scope=grant.scope,
+                job=grant.job,
+            )
+        )
+
+    async def _openapi(self, call: Call) -> bytes:
+        return json.dumps(document()).encode()
+
+    async def _jobs(self, call: Call) -> bytes:
+        service = self._desk.service
+        if not service.leads:
+            raise Answered(503, "unavailable", "this coordinator does not decide at the moment")
+        only = call.grant.job if call.grant else None
+        found = [known for name in service.names() if only in (None, name) and (known := service.job(name))]
+        return encode_reply(api.JobList(tuple(line(job, revision) for job, revision in found)))
+
+    async def _job(self, call: Call) -> bytes:
+        known = self._desk.service.job(call.job)
+        if known is None:
+            raise self._no_job(call.job)
+        return encode_reply(status(*known))
+
+    def _no_job(self, name: str) -> Answered:
+        if not self._desk.service.leads:
+            return Answered(503, "unavailable", "this coordinator does not decide at the moment")
+        return Answered(404, Code.NO_JOB, f"there is no job {name}; `pliant jobs` lists them")
+
+    # --------------------------------------------------------------------------------------------- tokens
+
+    async def _tokens(self, call: Call) -> bytes:
+        return encode_reply(api.TokenList(self._keyring.lines()))
+
+    async def _token(self, call: Call) -> bytes:
+        assert isinstance(call.body, api.TokenWish)
+        token, shown = self._keyring.make(call.body)
+        return encode_reply(api.TokenMade(token.text, shown))
+
+    async def _token_end(self, call: Call) -> bytes:
+        assert isinstance(call.body, api.TokenEnd)
+        return encode_reply(self._keyring.end(call.body.id, call.body.after_s))
+
+
+def _require(reply: Reply) -> None:
+    """Raise unless the coordinator accepted."""
+    match reply.answer:
+        case Accepted():
+            return
+        case Rejection(code, why):
+            raise Answered(STATUS[code], code, why, reply.revision)
+        case Unavailable(why):
+            raise Answered(503, "unavailable", why)
+
+
+def _found(body: bytes | None, job: str) -> bytes:
+    if body is None:
+        raise Answered(404, Code.NO_JOB, f"there is no job {job}; `pliant jobs` lists them")
+    return body
+
+
+@contextmanager
+def _waiting(call: Call, seconds: float | None = None) -> Iterator[Wait]:
+    """A wait that ends when the other side hangs up."""
+    gone = asyncio.get_running_loop().create_task(call.gone())
+    try:
+        yield Wait(call.query["wait_s"] if seconds is None else seconds, gone)
+    finally:
+        gone.cancel()
+
+
+def _last_event_id(call: Call, after: int) -> int:
+    text = call.headers.get(b"last-event-id", b"")
+    if not text:
+        return after
+    if not (text.isdigit() and len(text) <= 16):
+        raise Answered(422, Code.BAD, "Last-Event-ID is the revision of the last event that was read")
+    return int(text)
+
+
+def _event_line(entry: Entry) -> bytes:
+    return b'{"revision":%d,"event":%b}' % (entry.revision, entry.data)
+
+
+def _server_sent(entry: Entry) -> bytes:
+    kind = entry.data[9 : entry.data.find(b'"', 9)]  # our own encoding: {"type":"...
+    return b"id: %d\nevent: %b\ndata: %b\n\n" % (entry.revision, kind, entry.data)

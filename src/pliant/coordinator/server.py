@@ -1,0 +1,179 @@
+"""A coordinator as a program: a store, a service, an API, a socket, and a clean end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import ipaddress
+import logging
+import os
+import resource
+import secrets
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from pliant.coordinator.auth import Keyring
+from pliant.coordinator.connections import KEEP_ALIVE_S, BoundedProtocol
+from pliant.coordinator.desk import Desk
+from pliant.coordinator.gate import Gate
+from pliant.coordinator.handlers import Handlers
+from pliant.coordinator.http import application
+from pliant.coordinator.requests import Accepted, Pumped, Unavailable
+from pliant.coordinator.service import LEASE_TTL_S, Service
+from pliant.credentials import own_token
+from pliant.errors import BadInput
+from pliant.stores.base import Store
+from pliant.telemetry import CoordinatorMetrics
+
+BACKLOG = 2048
+GOODBYE_S = 5  # how long answers under way may take once we were asked to stop
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen."""
+
+    host: str
+    port: int
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`HOST:PORT` or `[v6]:PORT`; port 0 asks for a free one."""
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise BadInput(f"--listen takes HOST:PORT, 127.0.0.1:7711 for instance; got {text!r}.")
+    return Address(host, int(port))
+
+
+def listen(address: Address, *, expose: bool) -> socket.socket:
+    """A listening socket. Anything but loopback is refused unless `expose` says that it is meant."""
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise BadInput(f"{address.host} is no address of this machine: {error.strerror}.") from error
+    family, kind, protocol, _, where = found[0]
+    if not expose and not ipaddress.ip_address(where[0]).is_loopback:
+        raise BadInput(
+            f"{address.host} can be reached from other machines, and tokens would cross the network unencrypted. "
+            "If that network is yours alone, say --expose; otherwise listen on 127.0.0.1 and use a tunnel."
+        )
+    bound = socket.socket(family, kind, protocol)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind(where)
+        bound.listen(BACKLOG)
+    except OSError as error:
+        bound.close()
+        hint = (
+            "Is a coordinator running there already? `pliant doctor` looks." if error.errno == errno.EADDRINUSE else ""
+        )
+        raise BadInput(f"Cannot listen on {address.host}:{address.port}: {error.strerror}. {hint}".strip()) from error
+    return bound
+
+
+class Coordinator:
+    """Everything of one coordinator, around a store that the caller opened and will close."""
+
+    def __init__(
+        self,
+        store: Store,
+        token_file: Path,
+        hosts: tuple[str, ...] = (),
+        lease_ttl_s: float = LEASE_TTL_S,
+    ) -> None:
+        self.metrics = CoordinatorMetrics()
+        self.keyring = Keyring(store, time.time)
+        self.keyring.load()
+        token, self.made_token = own_token(token_file)
+        self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
+        owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
+        self.desk = Desk(Service(store, owner, time.time, lease_ttl_s), self._count)
+        handlers = Handlers(self.desk, store, self.keyring, self.metrics, lease_ttl_s)
+        api = application(handlers.by_name(), self.metrics)
+        self.app = Gate(api, self.keyring, store.identity, hosts, self._turned_away)
+
+    async def serve(self, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+        """Serve until SIGINT or SIGTERM; then let everybody go, finish what is under way, and return."""
+        config = uvicorn.Config(
+            self.app,
+            http=BoundedProtocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_graceful_shutdown=GOODBYE_S,
+            backlog=BACKLOG,
+        )
+        BoundedProtocol.connections_max = _room_for_connections()
+        server = _Server(config)
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(each, self._stop, server)
+        self.desk.start()
+        serving = loop.create_task(server.serve(sockets=[bound]))
+        ready()
+        await serving
+
+    def _stop(self, server: uvicorn.Server) -> None:
+        if server.should_exit:
+            server.force_exit = True  # asked twice: answers under way are dropped
+            return
+        server.should_exit = True
+        log.info("stopping: nothing is lost, members go on and wait for the next coordinator")
+        self.desk.close()
+
+    def _count(self, pumped: Pumped, seconds: float) -> None:
+        metrics = self.metrics
+        metrics.pumps.observe(seconds)
+        metrics.bugs.inc(len(pumped.bugs))
+        for _, events in pumped.decided:
+            for event in events:
+                metrics.events.labels(type(event).__name__).inc()
+        for reply in pumped.replies:
+            match reply.answer:
+                case Accepted():
+                    outcome = "accepted"
+                case Unavailable():
+                    outcome = "unavailable"
+                case rejection:
+                    outcome = rejection.code.value
+            metrics.answers.labels(type(reply.request).__name__, outcome).inc()
+
+    def _turned_away(self, code: str) -> None:
+        self.metrics.turned_away.labels(code).inc()
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Signals are the coordinator's: it lets watchers go before the server waits for them."""
+        yield
+
+
+def _room_for_connections() -> int:
+    """Take as many files as the system lets us have, and keep some for the store."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return max(64, min(soft, 65536) - 64)

@@ -1,0 +1,59 @@
+"""Words for events, so that the command line, the log and the simulator's story all say the same (P8)."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from pliant.core import messages as m
+from pliant.core.model import MemberId
+
+NAMES_MAX = 8  # of a longer list the first ones are named and the rest counted
+
+
+def sentence(event: m.Event) -> str:
+    """Call to show an event to a person: one phrase, without its time."""
+    match event:
+        case m.JobCreated():
+            return f"job {event.name} created: {event.size_min} to {event.size_max} workers, {event.target.size} wanted"
+        case m.AgentJoined(agent=agent, capacity=capacity):
+            return f"agent {agent} has room for {capacity}"
+        case m.AgentGone(agent=agent, why=why):
+            return f"agent {agent} is gone: {why}"
+        case m.PairAccused(generation=generation, a=a, b=b):
+            return f"{a} and {b} could not reach one another in generation {generation}"
+        case m.SlotRaised(poison=poison):
+            return f"slot {poison.slot} of step {poison.step} raised on {poison.member}: {poison.error}"
+        case m.WorkerFailed(member=member, code=code):
+            return f"{member} failed by itself with exit code {code}"
+        case m.WorldFormed(world=world):
+            hold = ", holding" if world.hold else ""
+            names = _listed(world.members)
+            return f"generation {world.number} formed ({world.kind.value}{hold}): {names}; because {world.why}"
+        case m.WorldEntered(generation=generation):
+            return f"generation {generation} is current"
+        case m.WorldBroken(generation=generation, why=why):
+            return f"generation {generation} cannot go on: {why}"
+        case m.MemberJoined(member=joined):
+            return f"{joined.id} joined as number {joined.number}"
+        case m.MemberGone(member=gone, how=how, why=why):
+            return f"{gone} {how}: {why}"
+        case m.MemberDraining(member=draining, grace_s=grace_s, why=why):
+            return f"{draining} drains within {grace_s:g} s: {why}"
+        case m.StepsCommitted(lines=lines, reporter=reporter, generation=generation):
+            last = lines[-1].lineage.step
+            return f"steps up to {last} are durable, said {reporter} of generation {generation}"
+        case m.StateChanged(state=state, why=why):
+            return f"the job is {state.value}: {why}"
+        case m.CheckpointPublished(checkpoint=checkpoint):
+            return f"checkpoint of step {checkpoint.lineage.step} published"
+        case m.TargetChanged(target=target):
+            return f"target size {target.size}"
+        case m.HoldersChanged(holders=holders):
+            return f"the state is held by {_listed(tuple(sorted(holders)))}"
+        case _:
+            assert_never(event)
+
+
+def _listed(names: tuple[MemberId, ...]) -> str:
+    shown = ", ".join(names[:NAMES_MAX])
+    return shown if len(names) <= NAMES_MAX else f"{shown} and {len(names) - NAMES_MAX} more"

@@ -1,0 +1,243 @@
+"""What travels between a client and a coordinator besides the core's own commands and events.
+
+A command of the core is sent as it is: its class is the body of its route. Here is the rest: signs of life, tokens,
+and every kind of answer. All of it is frozen dataclasses that `pliant.wire.codec` can carry, and `openapi` describe.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import get_args
+
+import msgspec
+
+from pliant.core.ledger import Lineage
+from pliant.core.messages import Event
+from pliant.core.model import AgentId, Checkpoint, JobState, MemberId, MemberState, Target
+from pliant.wire.codec import Codec
+
+PROTOCOL = "1"
+"""Sent with every answer; a client that sees another one, or none, is not talking to us."""
+
+PROTOCOL_HEADER = "pliant-protocol"
+STORE_HEADER = "pliant-store"
+"""The store's identity. A client sends back the one it knows: revisions compare only within one store."""
+
+EVENTS: Codec[Event] = Codec(get_args(Event))
+
+
+class Scope(StrEnum):
+    """What a credential is good for. `public` is of routes alone: no credential has it."""
+
+    PUBLIC = "public"
+    READ = "read"
+    JOIN = "join"
+    ADMIN = "admin"
+
+    def covers(self, wanted: Scope) -> bool:
+        """Whether a credential of this scope opens a route that wants that one."""
+        return wanted in _COVERS[self]
+
+
+_COVERS = {
+    Scope.PUBLIC: frozenset({Scope.PUBLIC}),
+    Scope.READ: frozenset({Scope.PUBLIC, Scope.READ}),
+    Scope.JOIN: frozenset({Scope.PUBLIC, Scope.READ, Scope.JOIN}),
+    Scope.ADMIN: frozenset(Scope),
+}
+
+# -------------------------------------------------------------------------------------------- what is asked
+
+
+@dataclass(frozen=True, slots=True)
+class Renew:
+    """A member is alive. It knows the job up to `revision`, and is told only what is newer."""
+
+    member: MemberId
+    revision: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RenewAgent:
+    """An agent is alive. It knows the job up to `revision`."""
+
+    agent: AgentId
+    revision: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenWish:
+    """A new token: what for, for which job (none: all of them), and for how long (none: until it is revoked)."""
+
+    scope: Scope
+    job: str | None = None
+    ttl_s: float | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEnd:
+    """A token is to end in `after_s`; 0 is now. Never later than it would have ended anyway."""
+
+    id: str
+    after_s: float = 0.0
+
+
+# ------------------------------------------------------------------------------------------ what is answered
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Accepted and durable, or nothing to do: the job is at this revision."""
+
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Not done. `code` is for programs, `why` for people; `revision` is what a refusal rests on, 0 if on none."""
+
+    code: str
+    why: str
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Whether this coordinator decides. Said to everybody, so it says nothing else."""
+
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Who answers, and how it sees whoever asks: the scope of its credential, and the job that is bound to.
+
+    `leads` says whether this coordinator decides, and `why` why it does not.
+    """
+
+    version: str
+    protocol: str
+    store: str
+    leads: bool
+    why: str
+    lease_ttl_s: float
+    scope: Scope
+    job: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobLine:
+    """One job in a list."""
+
+    name: str
+    state: JobState
+    why: str
+    members: int
+    size: int  # of the current world
+    target: int
+    size_min: int
+    size_max: int
+    generation: int
+    step: int
+    total_steps: int | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """Jobs by name."""
+
+    jobs: tuple[JobLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberLine:
+    """One member; `rank` is -1 outside the current world."""
+
+    id: MemberId
+    state: MemberState
+    rank: int
+    agent: AgentId
+    number: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLine:
+    """One agent: its room, how many workers it should run and how many members live on it."""
+
+    id: AgentId
+    capacity: int
+    wanted: int
+    members: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """All a person wants to know of a job."""
+
+    job: JobLine
+    target: Target
+    wait_limit_s: float | None
+    max_restarts: int
+    failures: int
+    broken: str
+    members: tuple[MemberLine, ...]
+    agents: tuple[AgentLine, ...]
+    durable: Lineage
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """The answer to an agent's watch: how many workers to run, whom the job counts on there, who drains."""
+
+    revision: int
+    state: JobState
+    why: str
+    workers: int
+    members: frozenset[MemberId]
+    draining: frozenset[MemberId]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLine:
+    """What is known of a token; never the token."""
+
+    id: str
+    scope: Scope
+    job: str | None
+    label: str
+    made_at: float
+    ends_at: float | None
+    ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TokenList:
+    """Tokens, oldest first."""
+
+    tokens: tuple[TokenLine, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenMade:
+    """A new token. This is the only time it is told: the coordinator keeps a hash."""
+
+    token: str
+    line: TokenLine
+
+
+class EventLine(msgspec.Struct, frozen=True):
+    """One event of a job and its place in the job's stream; decode `event` with `EVENTS`."""
+
+    revision: int
+    event: msgspec.Raw
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Events in order, without a gap after the revision asked for. Empty: there are no more yet."""
+
+    events: tuple[EventLine, ...]

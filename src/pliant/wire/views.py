@@ -1,0 +1,214 @@
+"""How a member is told of a change without being sent the whole world (PROTOCOL.md rule 4 asks that it knows it).
+
+A view of a job of 2,000 members names all of them several times: in its worlds, among the holders, among the dead.
+Sent to 2,000 watchers after every change that would be gigabytes. So what travels is a `Change` since a revision the
+member already knows, and lists of members are written as runs of ranks in a world that both sides have:
+
+    generation 4 had a, b, c, d; in generation 5 c is gone and e came   ->   of 4: [0, 1], [3, 3], "e"
+
+A change is the same for every member that knows the same revision, so a server encodes it once for all of them.
+What concerns one member alone is beside it in `Told`. `applied(before, told)` gives back the view to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+from pliant.core.ledger import Lineage
+from pliant.core.model import Checkpoint, Job, JobState, Kind, MemberId, View, World
+from pliant.errors import BadInput
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """A list of members: runs of ranks in generation `of` as (first, last) pairs, and names of others."""
+
+    of: int
+    items: tuple[tuple[int, int] | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NewWorld:
+    """A world the member does not have yet; `weights` are runs, as (weight, how many) pairs."""
+
+    number: int
+    kind: Kind
+    members: Names
+    weights: tuple[tuple[int, int], ...]
+    base: Lineage
+    hold: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is new since revision `since`; with `since` 0 it is everything. A number in `worlds` is one kept."""
+
+    since: int
+    state: JobState
+    why: str
+    worlds: tuple[NewWorld | int, ...]
+    current: int
+    sealed: int
+    faulty: frozenset[int]
+    dead: Names
+    holders: Names
+    durable: Lineage
+    checkpoint: Checkpoint | None
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The answer to a watch: where I stand, and what changed. No change: the wait was over, ask again.
+
+    `generation` is the newest one that has me, `rank` and `size` are mine there; 0, -1 and 0 if none has me.
+    """
+
+    revision: int
+    known: bool
+    draining: bool
+    grace_s: float
+    generation: int
+    rank: int
+    size: int
+    change: Change | None
+
+
+def difference(before: View | None, after: View) -> Change:
+    """What to tell somebody who knows `before`. The views must be of one job, `before` the older one."""
+    had = {world.number: world for world in before.worlds} if before else {}
+    reference = before.worlds[-1] if before and before.worlds else None
+    newest = after.worlds[-1] if after.worlds else None
+    return Change(
+        since=before.revision if before else 0,
+        state=after.state,
+        why=after.why,
+        worlds=tuple(
+            world.number if had.get(world.number) == world else _new_world(world, reference) for world in after.worlds
+        ),
+        current=after.current,
+        sealed=after.sealed,
+        faulty=after.faulty,
+        dead=_set(after.dead, newest),
+        holders=_set(after.holders, newest),
+        durable=after.durable,
+        checkpoint=after.checkpoint,
+    )
+
+
+Places = Mapping[MemberId, tuple[int, int, int]]
+"""For each member of an open world, the newest generation that has it, its rank there, and that world's size."""
+
+
+def places(job: Job) -> Places:
+    """Call once for a change, however many members are told of it."""
+    found: dict[MemberId, tuple[int, int, int]] = {}
+    for world in job.worlds:
+        size = len(world.members)
+        found.update({member: (world.number, rank, size) for rank, member in enumerate(world.members)})
+    return found
+
+
+def told(job: Job, revision: int, member: MemberId, where: Places, change: Change | None) -> Told:
+    """Add what concerns one member to a change that concerns all."""
+    record = job.members.get(member)
+    generation, rank, size = where.get(member, (0, -1, 0))
+    return Told(
+        revision=revision,
+        known=record is not None,
+        draining=record is not None and record.draining,
+        grace_s=record.grace_s if record else 0.0,
+        generation=generation,
+        rank=rank,
+        size=size,
+        change=change,
+    )
+
+
+def applied(before: View | None, news: Told) -> View:
+    """The view after `news`. BadInput if it builds on a revision that is not the one of `before`."""
+    change = news.change
+    if change is None:
+        raise BadInput("There is no change in this answer; keep the view you have.")
+    if change.since and (before is None or before.revision != change.since):
+        has = "nothing" if before is None else f"revision {before.revision}"
+        raise BadInput(f"This change builds on revision {change.since}, we have {has}; watch again from 0.")
+    known = {world.number: world for world in before.worlds} if before and change.since else {}
+    worlds = tuple(_world(item, known) for item in change.worlds)
+    everybody = known | {world.number: world for world in worlds}
+    return View(
+        revision=news.revision,
+        state=change.state,
+        why=change.why,
+        known=news.known,
+        draining=news.draining,
+        grace_s=news.grace_s,
+        worlds=worlds,
+        current=change.current,
+        sealed=change.sealed,
+        faulty=change.faulty,
+        dead=frozenset(_members(change.dead, everybody)),
+        holders=frozenset(_members(change.holders, everybody)),
+        durable=change.durable,
+        checkpoint=change.checkpoint,
+    )
+
+
+# --------------------------------------------------------------------------------------------------- writing
+
+
+def _new_world(world: World, reference: World | None) -> NewWorld:
+    weights = tuple((weight, len(list(run))) for weight, run in groupby(world.weights))
+    members = _names(world.members, reference)
+    return NewWorld(world.number, world.kind, members, weights, world.base, world.hold, world.why)
+
+
+def _set(members: frozenset[MemberId], reference: World | None) -> Names:
+    ranks = {name: rank for rank, name in enumerate(reference.members)} if reference and members else {}
+    return _names(sorted(members, key=lambda name: (ranks.get(name, len(ranks)), name)), reference)
+
+
+def _names(members: Iterable[MemberId], reference: World | None) -> Names:
+    ranks = {name: rank for rank, name in enumerate(reference.members)} if reference else {}
+    items: list[tuple[int, int] | str] = []
+    for name in members:
+        rank = ranks.get(name)
+        last = items[-1] if items else None
+        if rank is None:
+            items.append(name)
+        elif isinstance(last, tuple) and last[1] + 1 == rank:
+            items[-1] = (last[0], rank)
+        else:
+            items.append((rank, rank))
+    of = reference.number if reference and any(isinstance(item, tuple) for item in items) else 0
+    return Names(of, tuple(items))
+
+
+# --------------------------------------------------------------------------------------------------- reading
+
+
+def _world(item: NewWorld | int, known: Mapping[int, World]) -> World:
+    if isinstance(item, int):
+        if item not in known:
+            raise BadInput(f"This change keeps generation {item}, which we do not have; watch again from 0.")
+        return known[item]
+    members = _members(item.members, known)
+    weights = tuple(weight for weight, count in item.weights for _ in range(min(count, len(members) + 1)))
+    if len(weights) != len(members):
+        raise BadInput(f"Generation {item.number} has {len(members)} members and {len(weights)} weights.")
+    return World(item.number, item.kind, members, weights, item.base, item.hold, item.why)
+
+
+def _members(names: Names, known: Mapping[int, World]) -> tuple[MemberId, ...]:
+    reference = known.get(names.of)
+    found: list[MemberId] = []
+    for item in names.items:
+        if isinstance(item, str):
+            found.append(MemberId(item))
+        elif reference is None or not 0 <= item[0] <= item[1] < len(reference.members):
+            raise BadInput(f"Ranks {item[0]} to {item[1]} of generation {names.of} name nobody; watch again from 0.")
+        else:
+            found.extend(reference.members[item[0] : item[1] + 1])
+    return tuple(found)

@@ -1,0 +1,153 @@
+"""A change applied to what somebody knew gives what there is, to the bit, whatever the two are."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.core.ledger import GENESIS, Lineage
+from pliant.core.model import Checkpoint, JobState, Kind, MemberId, View, World
+from pliant.errors import BadInput
+from pliant.wire.codec import Body
+from pliant.wire.views import Change, Names, Told, applied, difference
+
+TOLD = Body(Told)
+NAMES = [MemberId(f"m{i}") for i in range(12)]
+members = st.sampled_from(NAMES)
+lineages = st.builds(Lineage, st.integers(0, 9), st.integers(0, 99), st.integers(0, 2**64 - 1))
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> tuple[World, ...]:
+    found = []
+    for number in sorted(draw(st.sets(st.integers(1, 9), max_size=3))):
+        names = tuple(draw(st.lists(members, min_size=1, max_size=10, unique=True)))
+        weights = tuple(draw(st.lists(st.integers(1, 3), min_size=len(names), max_size=len(names))))
+        kind, base = draw(st.sampled_from(Kind)), draw(lineages)
+        found.append(World(number, kind, names, weights, base, draw(st.booleans()), draw(st.text(max_size=9))))
+    return tuple(found)
+
+
+views = st.builds(
+    View,
+    revision=st.integers(1, 100),
+    state=st.sampled_from(JobState),
+    why=st.text(max_size=20),
+    known=st.booleans(),
+    draining=st.booleans(),
+    grace_s=st.floats(0, 100),
+    worlds=worlds(),
+    current=st.integers(0, 9),
+    sealed=st.integers(0, 9),
+    faulty=st.frozensets(st.integers(1, 9)),
+    dead=st.frozensets(members),
+    holders=st.frozensets(members),
+    durable=lineages,
+    checkpoint=st.none() | st.builds(Checkpoint, lineages, st.text(max_size=9), st.integers(0, 2**63)),
+)
+
+
+def tell(before: View | None, after: View) -> Told:
+    """What a member receives that knew `before`, having been through the wire."""
+    change = difference(before, after)
+    told = Told(after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, change)
+    return TOLD.decode(TOLD.encode(told))
+
+
+@given(before=views, after=views)
+def test_a_change_gives_the_view_back(before: View, after: View) -> None:
+    assert applied(before, tell(before, after)) == after
+
+
+@given(after=views)
+def test_from_nothing_everything_is_told(after: View) -> None:
+    assert applied(None, tell(None, after)) == after
+
+
+@given(before=views, after=views)
+def test_everything_may_be_told_to_somebody_who_knows_something_else(before: View, after: View) -> None:
+    assert applied(before, tell(None, after)) == after
+
+
+@given(before=views, after=views, other=views)
+def test_a_change_is_never_built_on_another_revision(before: View, after: View, other: View) -> None:
+    if other.revision != before.revision:
+        with pytest.raises(BadInput, match="watch again from 0"):
+            applied(other, tell(before, after))
+    with pytest.raises(BadInput, match="watch again from 0"):
+        applied(None, tell(before, after))
+
+
+@pytest.mark.parametrize("items", [((0, 12),), ((-1, 0),), ((3, 2),)])
+def test_ranks_that_nobody_has_are_refused(items: tuple[tuple[int, int] | str, ...]) -> None:
+    before = crowd(12)
+    news = tell(before, replace(before, revision=2))
+    assert news.change is not None
+    wrong = replace(news, change=replace(news.change, holders=Names(1, items)))
+    with pytest.raises(BadInput, match="name nobody"):
+        applied(before, wrong)
+
+
+def test_a_world_we_do_not_have_cannot_be_kept() -> None:
+    before = crowd(2)
+    news = tell(before, replace(before, revision=2))
+    assert news.change is not None
+    with pytest.raises(BadInput, match="generation 7"):
+        applied(before, replace(news, change=replace(news.change, worlds=(7,))))
+
+
+def test_weights_that_do_not_fit_are_refused_before_they_fill_the_memory() -> None:
+    news = tell(None, crowd(2))
+    assert news.change is not None
+    (new,) = news.change.worlds
+    assert not isinstance(new, int)
+    wrong = replace(new, weights=((1, 10**15),))
+    with pytest.raises(BadInput, match="2 members and 3 weights"):
+        applied(None, replace(news, change=replace(news.change, worlds=(wrong,))))
+
+
+def test_an_answer_without_a_change_leaves_the_view_alone() -> None:
+    with pytest.raises(BadInput, match="keep the view"):
+        applied(crowd(2), replace(tell(None, crowd(2)), change=None))
+
+
+# ------------------------------------------------------------------------------------------------ its size
+
+
+def crowd(size: int, number: int = 1, revision: int = 1) -> View:
+    names = tuple(MemberId(f"a{i // 8}-1.{i}") for i in range(size))
+    world = World(number, Kind.PLANNED, names, (1,) * size, GENESIS)
+    everybody = frozenset(names)
+    return View(
+        revision,
+        JobState.RUNNING,
+        "",
+        True,
+        False,
+        0.0,
+        (world,),
+        1,
+        0,
+        frozenset(),
+        frozenset(),
+        everybody,
+        GENESIS,
+        None,
+    )
+
+
+def size_of(change: Change) -> int:
+    return len(Body(Change).encode(change))
+
+
+def test_in_a_job_of_two_thousand_a_change_has_hundreds_of_bytes() -> None:
+    before = crowd(2000)
+    (first,) = before.worlds
+    without_one = World(2, Kind.RECOVERY, first.members[:700] + first.members[701:], (1,) * 1999, GENESIS)
+    lost = replace(before, revision=2, worlds=(without_one,), dead=frozenset({first.members[700]}), sealed=1)
+    newcomer = World(3, Kind.PLANNED, (*without_one.members, MemberId("new")), (1,) * 2000, GENESIS)
+    grown = replace(lost, revision=3, worlds=(without_one, newcomer))
+    assert size_of(difference(None, before)) > 20_000
+    assert size_of(difference(before, lost)) < 600
+    assert size_of(difference(lost, grown)) < 600

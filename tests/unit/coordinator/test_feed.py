@@ -1,0 +1,232 @@
+"""Who is told what, and when: over a real service and store, on a real event loop."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from pliant.coordinator.desk import Desk
+from pliant.coordinator.feed import PACE_S, REMEMBERED, Closing, Hangup, Wait
+from pliant.coordinator.requests import Accepted, Request
+from pliant.coordinator.service import Service
+from pliant.core import messages as m
+from pliant.core.model import AgentId, MemberId, Target, View, view
+from pliant.stores.memory import MemoryStore
+from pliant.wire.api import Orders, Renew
+from pliant.wire.codec import Body
+from pliant.wire.views import Told, applied
+from unit.core.build import A, B, C, X, drain, join, lines
+
+TOLD, ORDERS = Body(Told), Body(Orders)
+SOON_S, LONG_S = 0.05, 20.0
+
+
+class Office:
+    """A desk that decides, with somebody to watch it."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore("office")
+        self.desk = Desk(Service(self.store, "c1", lambda: 1000.0, lease_ttl_s=60.0), lambda pumped, seconds: None)
+        self.desk.start()
+        self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def tell(self, *requests: Request) -> int:
+        revision = 0
+        for request in requests:
+            reply = await self.desk.ask("demo", request)
+            assert isinstance(reply.answer, Accepted), reply.answer
+            revision = reply.revision
+        return revision
+
+    def watching(self, member: MemberId, after: int, seconds: float = LONG_S) -> "asyncio.Task[Told]":
+        return asyncio.create_task(self.watch(member, after, seconds))
+
+    async def watch(self, member: MemberId, after: int = 0, seconds: float = LONG_S) -> Told:
+        body = await self.desk.feed.watch("demo", member, after, Wait(seconds, self.gone))
+        assert body is not None
+        return TOLD.decode(body)
+
+    async def orders(self, agent: AgentId, after: int, seconds: float = LONG_S) -> Orders:
+        body = await self.desk.feed.orders("demo", agent, after, Wait(seconds, self.gone))
+        assert body is not None
+        return ORDERS.decode(body)
+
+    async def settle(self) -> None:
+        """Let everything that is ready run."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    def seen(self, member: MemberId) -> View:
+        found = self.desk.service.job("demo")
+        assert found is not None
+        return view(found[0], found[1], member)
+
+
+def in_office(scene: Callable[[Office], Awaitable[None]]) -> Callable[[], None]:
+    def run() -> None:
+        async def play() -> None:
+            office = Office()
+            await scene(office)
+            office.desk.close()
+
+        asyncio.run(asyncio.wait_for(play(), 60))
+
+    run.__name__ = scene.__name__
+    return run
+
+
+CREATE = m.Create("demo", 1, 4, Target(4))
+ENTERED = m.Report(A, 0, 1, (), frozenset({A}))
+
+
+@in_office
+async def test_who_knows_nothing_is_told_everything_at_once(office: Office) -> None:
+    await office.tell(CREATE, join(A))
+    assert applied(None, await office.watch(A)) == office.seen(A)
+
+
+@in_office
+async def test_a_watch_is_answered_when_the_world_changes(office: Office) -> None:
+    await office.tell(CREATE, join(A), join(B))
+    known = applied(None, await office.watch(A))
+    waiting = office.watching(A, known.revision)
+    await office.settle()
+    assert not waiting.done()
+    await office.tell(ENTERED)
+    news = await asyncio.wait_for(waiting, LONG_S / 2)
+    assert news.change is not None
+    assert news.change.since == known.revision
+    assert applied(known, news) == office.seen(A)
+
+
+@in_office
+async def test_the_answer_says_which_rank_is_mine(office: Office) -> None:
+    await office.tell(CREATE, join(A), join(B), ENTERED)
+    told = await office.watch(B)
+    world = office.seen(B).worlds[-1]
+    assert (told.generation, told.rank, told.size) == (world.number, world.members.index(B), len(world.members))
+
+
+@in_office
+async def test_progress_wakes_nobody_but_streams_of_events(office: Office) -> None:
+    await office.tell(CREATE, join(A), ENTERED)
+    known = applied(None, await office.watch(A))
+    waiting = office.watching(A, known.revision)
+    reading = asyncio.create_task(office.desk.feed.changes("demo", known.revision, Wait(LONG_S, office.gone)))
+    await office.settle()
+    revision = await office.tell(m.Report(A, 0, 1, lines(known.durable, 1, 1)))
+    await reading
+    assert revision > known.revision
+    assert not waiting.done()
+    waiting.cancel()
+
+
+@in_office
+async def test_only_the_one_that_drains_is_woken(office: Office) -> None:
+    await office.tell(m.Create("demo", 1, 1, Target(1)), join(A), ENTERED, join(B), join(C))
+    first, second = applied(None, await office.watch(B)), applied(None, await office.watch(C))
+    waiting, other = office.watching(B, first.revision), office.watching(C, second.revision)
+    await office.settle()
+    await office.tell(drain(B))
+    assert (await waiting).draining
+    assert not other.done()
+    other.cancel()
+
+
+@in_office
+async def test_when_the_wait_is_over_nothing_changed_and_the_revision_stays(office: Office) -> None:
+    await office.tell(CREATE, join(A))
+    known = await office.watch(A)
+    news = await office.watch(A, known.revision, SOON_S)
+    assert (news.change, news.revision, news.known) == (None, known.revision, True)
+
+
+@in_office
+async def test_who_knows_only_what_was_long_ago_is_told_everything(office: Office) -> None:
+    await office.tell(CREATE, join(A))
+    known = applied(None, await office.watch(A))
+    for size in range(2 * REMEMBERED):
+        await office.tell(m.Resize(Target(1 + size % 4)), m.AgentJoin(X, size))
+        await office.watch(A, 0)
+        await asyncio.sleep(2 * PACE_S)
+    news = await office.watch(A, known.revision)
+    assert news.change is not None
+    assert news.change.since in (0, known.revision)
+    assert applied(known, news) == office.seen(A)
+
+
+@in_office
+async def test_a_second_watch_of_the_same_member_lets_the_first_go(office: Office) -> None:
+    revision = await office.tell(CREATE, join(A))
+    first = office.watching(A, revision)
+    await office.settle()
+    second = office.watching(A, revision)
+    assert (await first).change is None
+    assert not second.done()
+    second.cancel()
+
+
+@in_office
+async def test_who_hangs_up_is_no_longer_told(office: Office) -> None:
+    revision = await office.tell(CREATE, join(A))
+    waiting = office.watching(A, revision)
+    await office.settle()
+    office.gone.set_result(None)
+    with pytest.raises(Hangup):
+        await waiting
+    assert office.desk.feed.waiting == 0
+
+
+@in_office
+async def test_at_the_end_everybody_is_let_go(office: Office) -> None:
+    revision = await office.tell(CREATE, join(A))
+    waiting = office.watching(A, revision)
+    reading = asyncio.create_task(office.desk.feed.changes("demo", revision, Wait(LONG_S, office.gone)))
+    await office.settle()
+    office.desk.close()
+    with pytest.raises(Closing):
+        await waiting
+    await reading
+    with pytest.raises(Closing):
+        await office.watch(A)
+
+
+@in_office
+async def test_many_changes_in_a_moment_are_told_as_one(office: Office) -> None:
+    revision = await office.tell(CREATE, join(A), join(B))
+    known = applied(None, await office.watch(A))
+    assert known.revision == revision
+    waiting = office.watching(A, known.revision)
+    await office.settle()
+    office.desk.tell("demo", m.Exited(B, -9))
+    office.desk.tell("demo", m.Resize(Target(2)))
+    office.desk.tell("demo", m.Cancel("enough"))
+    news = await waiting
+    assert applied(known, news) == office.seen(A)
+
+
+@in_office
+async def test_an_agent_is_told_how_many_workers_to_run_and_who_of_them_drains(office: Office) -> None:
+    await office.tell(CREATE, m.AgentJoin(X, 3), join(A), join(B))
+    first = await office.orders(X, 0)
+    assert (first.workers, set(first.members), set(first.draining)) == (3, {A, B}, set())
+    waiting = asyncio.create_task(office.orders(X, first.revision))
+    await office.settle()
+    assert not waiting.done()
+    await office.tell(drain(A))
+    second = await waiting
+    assert second.draining == {A}
+
+
+@in_office
+async def test_nobody_can_watch_a_job_that_is_not_there(office: Office) -> None:
+    assert await office.desk.feed.watch("nobody", A, 0, Wait(LONG_S, office.gone)) is None
+    assert await office.desk.feed.orders("nobody", X, 0, Wait(LONG_S, office.gone)) is None
+
+
+@in_office
+async def test_what_is_asked_after_the_end_is_not_decided(office: Office) -> None:
+    await office.tell(CREATE)
+    office.desk.close()
+    reply = await office.desk.ask("demo", Renew(A))
+    assert "going down" in str(reply.answer)

@@ -1,0 +1,50 @@
+"""Every event has words, and they say what a person would want to know."""
+
+from typing import get_args
+
+import pytest
+
+from pliant.core import messages as m
+from pliant.core.ledger import GENESIS
+from pliant.core.messages import Event
+from pliant.core.model import AgentId, JobState, Kind, Member, MemberId, Target, World
+from pliant.core.sentences import NAMES_MAX, sentence
+from unit.core.build import NOW, TERMS, A, B, checkpoint, lines, poison
+
+MANY = tuple(MemberId(f"m{i}") for i in range(NAMES_MAX + 3))
+
+
+def world(members: tuple[MemberId, ...], *, hold: bool = False) -> World:
+    return World(4, Kind.PLANNED, members, (1,) * len(members), GENESIS, hold, "b joined")
+
+
+TOLD: dict[Event, str] = {
+    m.JobCreated(NOW, "demo", 1, 4, Target(2), None, 3): "job demo created: 1 to 4 workers, 2 wanted",
+    m.TargetChanged(NOW, Target(3)): "target size 3",
+    m.AgentJoined(NOW, AgentId("x"), 2): "agent x has room for 2",
+    m.AgentGone(NOW, AgentId("x"), "it said goodbye"): "agent x is gone: it said goodbye",
+    m.MemberJoined(NOW, Member(A, 1, AgentId("x")), TERMS): "a joined as number 1",
+    m.MemberDraining(NOW, A, 30.0, "a spot notice"): "a drains within 30 s: a spot notice",
+    m.MemberGone(NOW, A, "lost", "its lease ran out"): "a lost: its lease ran out",
+    m.WorldFormed(NOW, world((A, B))): "generation 4 formed (planned): a, b; because b joined",
+    m.WorldFormed(NOW, world((A,), hold=True)): "generation 4 formed (planned, holding): a; because b joined",
+    m.WorldEntered(NOW, 4): "generation 4 is current",
+    m.WorldBroken(NOW, 4, True, "a died"): "generation 4 cannot go on: a died",
+    m.PairAccused(NOW, 4, A, B): "a and b could not reach one another in generation 4",
+    m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, 2)): "steps up to 2 are durable, said a of generation 1",
+    m.HoldersChanged(NOW, 4, frozenset({B, A})): "the state is held by a, b",
+    m.HoldersChanged(NOW, 4, frozenset(MANY)): "the state is held by m0, m1, m10, m2, m3, m4, m5, m6 and 3 more",
+    m.CheckpointPublished(NOW, 1, checkpoint(GENESIS)): "checkpoint of step 0 published",
+    m.SlotRaised(NOW, poison(A)): "slot 2 of step 3 raised on a: ValueError: bad sample",
+    m.WorkerFailed(NOW, A, 1): "a failed by itself with exit code 1",
+    m.StateChanged(NOW, JobState.RUNNING, "2 members train"): "the job is running: 2 members train",
+}
+
+
+@pytest.mark.parametrize("event", TOLD, ids=lambda event: type(event).__name__)
+def test_an_event_is_told_in_one_phrase(event: Event) -> None:
+    assert sentence(event) == TOLD[event]
+
+
+def test_no_event_is_left_without_words() -> None:
+    assert {type(event) for event in TOLD} == set(get_args(Event))
