@@ -18,7 +18,7 @@ CORE_TESTS := $(wildcard tests/unit tests/property)
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test check format mutants bench-core sim docs clean
+.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator docs-api schedules
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -48,11 +48,20 @@ format: $(STAMP)  ## Rewrite the code in the house format
 mutants: $(STAMP)  ## Plant bugs in the code and show that each is caught
 	cd tests && $(abspath $(BIN))/python -m mutants --seed $(or $(SEED),0)
 
+bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members
+	$(BIN)/python bench/coordinator.py $(if $(SEED),--seed $(SEED))
+
 bench-core: $(STAMP)  ## Measure what the decision code costs
 	$(BIN)/python bench/core.py $(if $(SEED),--seed $(SEED))
 
 sim: $(STAMP)  ## Run 2000 simulated fault schedules; with SEED=, that one
 	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
+
+schedules: $(STAMP)  ## Run 50 fault schedules with real processes over HTTP; SEED= is the first
+	cd tests && $(abspath $(BIN))/python -m schedules --seeds 50 --first $(or $(SEED),0)
+
+docs-api: $(STAMP)  ## Bring the API's reference page up to date
+	cd tests && $(abspath $(BIN))/python -m docs.api_page
 
 docs: $(STAMP)  ## Test the documentation
 	$(PYTEST) tests/docs

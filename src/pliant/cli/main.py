@@ -32,7 +32,19 @@ class LazyCommand:
 
 COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
     {
+        "cancel": LazyCommand("pliant.cli.steer:cancel", "End a job."),
+        "completion": LazyCommand(
+            "pliant.cli.completion:completion", "Print what makes a shell complete our commands."
+        ),
+        "coordinator": LazyCommand("pliant.cli.coordinator:coordinator", "Run a coordinator until it is stopped."),
+        "doctor": LazyCommand("pliant.cli.doctor:doctor", "Look for what is wrong with this set-up."),
+        "drain": LazyCommand("pliant.cli.steer:drain", "Let a member, or everybody on an agent, leave a job."),
+        "events": LazyCommand("pliant.cli.events:events", "Show what happened to a job, and what happens."),
+        "jobs": LazyCommand("pliant.cli.jobs:jobs", "List the jobs, or create one."),
+        "resize": LazyCommand("pliant.cli.steer:resize", "Change how many workers a job wants, or where."),
         "sim": LazyCommand("pliant.cli.sim:sim", "Run the decision code through simulated faults."),
+        "status": LazyCommand("pliant.cli.status:status", "Show a job with its members and agents."),
+        "token": LazyCommand("pliant.cli.token:token", "Make, list and end tokens."),
     }
 )
 
@@ -76,10 +88,19 @@ def cli() -> None:
     """Elastic distributed training: workers come and go, training goes on."""
 
 
+INTERRUPTED = 130  # what a shell calls a program that Ctrl-C ended
+
+
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """Run one command and end the process with its exit status."""
     try:
-        cli.main(args=None if argv is None else list(argv), prog_name="pliant")
+        status = cli.main(args=None if argv is None else list(argv), prog_name="pliant", standalone_mode=False)
     except PliantError as error:
         click.echo(f"pliant: {error.why}", err=True)
         sys.exit(error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except click.Abort:
+        sys.exit(INTERRUPTED)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -6,14 +6,12 @@ import json
 import signal
 import sys
 from collections.abc import Iterator
-from multiprocessing import Pool
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pliant.sim.explore import Bounds, explore
-from pliant.sim.run import Batch, Result, run_batch, run_seed, shrink, trace_hash
+if TYPE_CHECKING:
+    from pliant.sim.run import Batch, Result
 
 CHUNK = 10  # seeds handed to a process at a time: small enough for a lively progress bar
 
@@ -65,6 +63,8 @@ def _count(first: int, seeds: int, as_json: bool) -> None:
 
 def _batches(first: int, seeds: int) -> Iterator[Batch]:
     """Run the seeds on every core, showing how far it is. Leaving early, by Ctrl-C say, ends every process at once."""
+    from multiprocessing import Pool
+
     from rich.console import Console
     from rich.progress import Progress
 
@@ -83,10 +83,16 @@ def _batches(first: int, seeds: int) -> Iterator[Batch]:
 
 
 def _run_chunk(chunk: tuple[int, int]) -> Batch:
+    from pliant.sim.run import run_batch
+
     return run_batch(*chunk)
 
 
 def _report(results: list[Result], cpu_s: float) -> dict[str, Any]:
+    from statistics import median
+
+    from pliant.sim.run import trace_hash
+
     failures = [result for result in results if result.complaints]
     faults: dict[str, int] = {}
     struck: dict[str, int] = {}
@@ -129,6 +135,8 @@ def _print_report(report: dict[str, Any]) -> None:
 
 
 def _tell(seed: int, detail: bool, shrinking: bool, as_json: bool) -> None:
+    from pliant.sim.run import run_seed, shrink, trace_hash
+
     story: list[str] = []
     faults = None
     if shrinking and run_seed(seed).complaints:
@@ -151,6 +159,8 @@ def _tell(seed: int, detail: bool, shrinking: bool, as_json: bool) -> None:
 
 
 def _explore(as_json: bool) -> None:
+    from pliant.sim.explore import Bounds, explore
+
     found = explore(Bounds())
     if as_json:
         bounds = found.bounds

@@ -1,5 +1,9 @@
+import json
+import re
+import resource
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -9,6 +13,7 @@ from pliant import __version__
 from pliant.cli import main as program
 from pliant.cli.main import COMMANDS, LazyCommand, LazyGroup, cli, main
 from pliant.errors import StoreTimeout
+from unit.cli.program import PLIANT, invoke
 
 
 @click.command()
@@ -37,23 +42,107 @@ def test_help_lists_every_command_with_a_line_about_it(flag: str) -> None:
     result = CliRunner().invoke(cli, [flag])
     assert result.exit_code == 0
     for name, entry in COMMANDS.items():
-        assert f"  {name}  {entry.short_help}" in result.output
+        assert re.search(rf"^  {name} +{re.escape(entry.short_help)}$", result.output, re.MULTILINE)
+
+
+HEAVY = {
+    "rich",
+    "numpy",
+    "torch",
+    "starlette",
+    "uvicorn",
+    "uvloop",
+    "msgspec",
+    "httpx2",
+    "prometheus_client",
+    "sqlite3",
+}
+
+
+def modules_after(*commands: tuple[str, ...]) -> list[set[str]]:
+    """What is imported once the program has done this, and then that."""
+    script = (
+        "import json, sys\n"
+        "from pliant.cli.main import main\n"
+        "for args in json.loads(sys.argv[1]):\n"
+        "    try:\n"
+        "        main(args)\n"
+        "    except SystemExit:\n"
+        "        print('MODULES', *sys.modules)\n"
+    )
+    command = [sys.executable, "-c", script, json.dumps(commands)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [set(line.split()) for line in done.stdout.splitlines() if line.startswith("MODULES")]
+
+
+def every_command(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Each command and each command of a group, as they are typed."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        yield (*path, name)
+        if isinstance(command, click.Group):
+            yield from every_command(command, (*path, name))
 
 
 def test_help_imports_no_command_and_nothing_heavy() -> None:
-    script = (
-        "import sys\n"
-        "from pliant.cli.main import main\n"
-        "try:\n"
-        "    main(['--help'])\n"
-        "finally:\n"
-        "    print(sorted({name.partition('.')[0] for name in sys.modules} & {'rich', 'numpy', 'torch'}))\n"
-        "    print([name for name in sys.modules if name.startswith('pliant.')])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    heavy, ours = done.stdout.splitlines()[-2:]
-    assert heavy == "[]"
-    assert ours == "['pliant.cli', 'pliant.errors', 'pliant.cli.main']"
+    (there,) = modules_after(("--help",))
+    assert {name for name in there if name.startswith("pliant.")} == {"pliant.cli", "pliant.errors", "pliant.cli.main"}
+    assert there & HEAVY == set()
+
+
+def test_help_of_no_command_imports_anything_heavy() -> None:
+    commands = list(every_command(cli))
+    there = modules_after(*((*command, "--help") for command in commands))
+    found = {" ".join(command): modules & HEAVY for command, modules in zip(commands, there, strict=True)}
+    assert {command: heavy for command, heavy in found.items() if heavy} == {}
+    assert len(found) > len(COMMANDS)
+
+
+@pytest.mark.parametrize("command", list(every_command(cli)), ids=" ".join)
+def test_every_command_and_option_says_what_it_is_for(command: tuple[str, ...]) -> None:
+    found: click.Command = cli
+    for name in command:
+        assert isinstance(found, click.Group)
+        next_one = found.get_command(click.Context(found), name)
+        assert next_one is not None
+        found = next_one
+    assert found.help
+    for option in found.params:
+        assert not isinstance(option, click.Option) or option.help, option.name
+    if not isinstance(found, click.Group) and command != ("completion",):
+        assert any(option.name == "as_json" for option in found.params), "--json is for every command"
+
+
+def test_help_costs_little() -> None:
+    def cpu_s() -> float:
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([PLIANT, "--help"], capture_output=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    assert any(cpu_s() < 0.150 for _ in range(10))  # the machine is shared: one quick start shows that it can be
+
+
+def test_ctrl_c_ends_a_command_with_130_and_without_a_trace(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @click.command()
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(program, "cli", interrupted)
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert end.value.code == 130
+    assert capsys.readouterr().err.strip() == ""
+
+
+def test_a_usage_error_shows_how_it_is_used_and_ends_with_2() -> None:
+    done = invoke("status", "--nonsense")
+    assert (done.code, done.out) == (2, "")
+    assert "Usage: pliant status [OPTIONS] JOB" in done.err
+    assert "No such option" in done.err
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))

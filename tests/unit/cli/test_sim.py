@@ -81,8 +81,8 @@ def test_a_failing_seed_is_shrunk_before_it_is_told(monkeypatch: pytest.MonkeyPa
         assert faults in (None, guilty)
         return Result(seed, ("1.0 s: P1: restarted",), 10, 2, 1, {}, 9)
 
-    monkeypatch.setattr(program, "run_seed", fails)
-    monkeypatch.setattr(program, "shrink", lambda seed: guilty)
+    monkeypatch.setattr("pliant.sim.run.run_seed", fails)
+    monkeypatch.setattr("pliant.sim.run.shrink", lambda seed: guilty)
     result = CliRunner().invoke(cli, ["sim", "--seed", "5", "--shrink"])
     assert result.exit_code == 1
     assert "1 faults are enough to make seed 5 fail." in result.stderr
@@ -95,7 +95,7 @@ def test_a_failing_seed_is_shrunk_before_it_is_told(monkeypatch: pytest.MonkeyPa
 )
 def test_the_exploration_says_what_it_saw(monkeypatch: pytest.MonkeyPatch, wrong: str, code: int, said: str) -> None:
     found = Found(Bounds(), 12, True, wrong, ("m0 is told",) if wrong else ())
-    monkeypatch.setattr(program, "explore", lambda bounds: found)
+    monkeypatch.setattr("pliant.sim.explore.explore", lambda bounds: found)
     assert run("--exhaustive")[0] == code
     assert said in run("--exhaustive")[1]
     report = json.loads(run("--exhaustive", "--json")[1])

@@ -1,0 +1,136 @@
+"""Which coordinator a command asks, and with which token: flags, then the environment, then files, then defaults."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pliant import settings
+from pliant.core.names import bad_name
+from pliant.credentials import read_token
+from pliant.errors import BadInput
+
+if TYPE_CHECKING:
+    from pliant.client import Client
+
+PATIENCE_S = 3.0  # a coordinator that starts again is back by then; a person should not wait longer for a "no"
+COMPLETE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to ask, and which file holds the token."""
+
+    urls: tuple[str, ...]
+    token_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """What the command line says about it."""
+
+    urls: tuple[str, ...] = ()
+    token_file: Path | None = None
+
+    def place(self, job: str | None = None) -> Place:
+        """Look everything up, for a command that names this job."""
+        said = settings.read()
+        urls, token_file = self.urls or said.coordinators, self.token_file or said.token_file
+        if not urls and job is not None and (written := _endpoint(said.home / "jobs" / job / "endpoint.json")):
+            urls, token_file = written.urls, token_file or written.token_file
+        return Place(urls or (settings.DEFAULT_URL,), token_file or said.own_token_file)
+
+    def connect(self, job: str | None = None, patience_s: float = PATIENCE_S) -> Client:
+        """A client to use as a context manager."""
+        from pliant.client import Client
+
+        place = self.place(job)
+        if place.token_file == settings.read().own_token_file and not place.token_file.exists():
+            raise BadInput(
+                f"There is no token at {place.token_file}. `pliant coordinator` makes one when it first starts here; "
+                "for a coordinator elsewhere bring one, and name its file with --token-file."
+            )
+        return Client(place.urls, read_token(place.token_file), patience_s=patience_s)
+
+
+def connection(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --coordinator and --token-file; it is called with `flags`."""
+
+    @click.option(
+        "--coordinator", "coordinator_urls", multiple=True, metavar="URL", help="Whom to ask. May be given repeatedly."
+    )
+    @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="The token to ask with.")
+    @wraps(command)
+    def with_flags(coordinator_urls: tuple[str, ...], token_file: Path | None, **rest: Any) -> Any:
+        urls = tuple(url.strip() for text in coordinator_urls for url in text.split(",") if url.strip())
+        if coordinator_urls and not urls:
+            raise click.UsageError("--coordinator takes a URL, http://127.0.0.1:7711 for instance.")
+        return command(flags=Flags(urls, token_file), **rest)
+
+    return with_flags
+
+
+def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command the argument JOB; without one, PLIANT_JOB is meant. It is called with `job`."""
+    return click.argument("job", required=False, metavar="JOB", shell_complete=complete_jobs)(command)
+
+
+def the_job(name: str | None) -> str:
+    """The job that is meant, if it can be one."""
+    chosen = name if name is not None else settings.read().job
+    if chosen is None:
+        raise click.UsageError("Which job? Name it, or set PLIANT_JOB.")
+    if wrong := bad_name(chosen):
+        raise BadInput(f"That is no job's name: {wrong}.")
+    return chosen
+
+
+def job_and(first: str | None, second: str | None) -> tuple[str, str | None]:
+    """For commands that take JOB and something more: with PLIANT_JOB set, one argument is the something."""
+    if first is not None and second is None and settings.read().job is not None:
+        return the_job(None), first
+    return the_job(first), second
+
+
+def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Names for the shell to offer. Whatever goes wrong, a shell must not be kept waiting, nor written to."""
+    import signal
+
+    import pliant.client  # noqa: F401  # before the time runs: on a busy machine an import takes most of it
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, COMPLETE_S)
+    try:
+        given = ctx.params
+        flags = Flags(tuple(given.get("coordinator_urls") or ()), given.get("token_file"))
+        with flags.connect(patience_s=0.0) as client:
+            return [line.name for line in client.jobs() if line.name.startswith(incomplete)]
+    except Exception:  # why: a key was pressed, not a command given; there is nobody to tell
+        return []
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _endpoint(path: Path) -> Place | None:
+    """What an embedded coordinator wrote down about itself; None if there is none."""
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        url, token_file = said["url"], said.get("token_file")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(
+            f"{path} does not say where the coordinator is: {error!r}. Name it with --coordinator."
+        ) from error
+    home = path.parents[2]
+    return Place((str(url),), Path(token_file) if token_file else home / "token")

@@ -1,0 +1,68 @@
+"""`pliant status`: one job, with everybody in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pliant.cli.connect import Flags, connection, job_argument, the_job
+from pliant.cli.show import clean, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from pliant.wire.api import JobStatus
+
+
+@click.command()
+@job_argument
+@json_option
+@connection
+def status(job: str | None, flags: Flags, as_json: bool) -> None:
+    """Show a job with its members and agents."""
+    name = the_job(job)
+    with flags.connect(name) as client:
+        found = client.job(name)
+    if as_json:
+        print_json(found)
+        return
+    for line in _lines(found):
+        click.echo(line)
+    if found.members:
+        click.echo()
+        print_table(
+            ("member", "state", "rank", "agent", "why"),
+            [(x.id, x.state.value, _rank(x.rank), x.agent, x.why) for x in found.members],
+        )
+    if found.agents:
+        click.echo()
+        print_table(
+            ("agent", "room", "wanted", "members"),
+            [(x.id, str(x.capacity), str(x.wanted), str(x.members)) for x in found.agents],
+        )
+
+
+def _lines(found: JobStatus) -> list[str]:
+    job = found.job
+    total = "" if job.total_steps is None else f" of {job.total_steps}"
+    limit = "" if found.wait_limit_s is None else f"; it fails after waiting {found.wait_limit_s:g} s for workers"
+    placement = ", ".join(f"{count} on {agent}" for agent, count in found.target.placement)
+    checkpoint = (
+        "none" if found.checkpoint is None else f"step {found.checkpoint.lineage.step}, {found.checkpoint.name}"
+    )
+    facts = [
+        (job.name, f"{job.state.value}: {job.why}" if job.why else job.state.value),
+        ("workers", f"{job.size} in the world, {job.target} wanted, {job.size_min} to {job.size_max} allowed{limit}"),
+        ("placement", placement),
+        ("world", f"generation {job.generation}" if job.generation else "none yet"),
+        ("broken", found.broken),
+        ("durable", f"step {job.step}{total}"),
+        ("checkpoint", checkpoint),
+        ("failures", f"{found.failures}; the job fails at more than {found.max_restarts}"),
+        ("revision", str(job.revision)),
+    ]
+    width = max(len(name) for name, _ in facts)
+    return [f"{name.ljust(width)}  {clean(text)}" for name, text in facts if text]
+
+
+def _rank(rank: int) -> str:
+    return "-" if rank < 0 else str(rank)

@@ -1,0 +1,127 @@
+import json
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pliant.cli.connect import Flags, Place
+from pliant.credentials import make_token, write_token
+from pliant.errors import BadInput
+from pliant.settings import DEFAULT_URL
+from unit.cli.program import PLIANT, Done, Running, environment, invoke, real
+
+Pliant = Callable[..., Done]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("PLIANT_COORDINATOR", "PLIANT_TOKEN_FILE", "PLIANT_JOB"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PLIANT_HOME", str(tmp_path))
+    return tmp_path
+
+
+def endpoint(home: Path, job: str, text: str) -> Path:
+    path = home / "jobs" / job / "endpoint.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    return path
+
+
+def test_with_nothing_said_it_is_the_default_port_and_the_home_s_token(home: Path) -> None:
+    assert Flags().place() == Flags().place("demo") == Place((DEFAULT_URL,), home / "token")
+
+
+def test_a_job_s_own_coordinator_is_found_by_the_job_s_name(home: Path) -> None:
+    endpoint(home, "demo", json.dumps({"url": "http://127.0.0.1:20001"}))
+    assert Flags().place("demo") == Place(("http://127.0.0.1:20001",), home / "token")
+    assert Flags().place("other") == Flags().place() == Place((DEFAULT_URL,), home / "token")
+
+
+def test_a_job_s_own_coordinator_may_have_its_own_token(home: Path) -> None:
+    endpoint(home, "demo", json.dumps({"url": "http://127.0.0.1:20001", "token_file": "/run/token"}))
+    assert Flags().place("demo") == Place(("http://127.0.0.1:20001",), Path("/run/token"))
+    assert Flags(token_file=Path("mine")).place("demo").token_file == Path("mine")
+    assert Flags(("http://h:1",)).place("demo") == Place(("http://h:1",), home / "token")
+
+
+def test_the_environment_goes_before_files_and_a_flag_before_the_environment(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint(home, "demo", json.dumps({"url": "http://127.0.0.1:20001"}))
+    monkeypatch.setenv("PLIANT_COORDINATOR", "http://a:1, http://b:2")
+    monkeypatch.setenv("PLIANT_TOKEN_FILE", "/run/join")
+    assert Flags().place("demo") == Place(("http://a:1", "http://b:2"), Path("/run/join"))
+    assert Flags(("http://c:3",), Path("x")).place("demo") == Place(("http://c:3",), Path("x"))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"url": ', "\xff"])
+def test_an_endpoint_file_that_says_nothing_is_bad_input(home: Path, text: str) -> None:
+    path = endpoint(home, "demo", text)
+    with pytest.raises(BadInput, match=f"{path} does not say where the coordinator is"):
+        Flags().place("demo")
+
+
+def test_several_coordinators_may_be_named_with_commas_or_repeatedly(running: Running, pliant: Pliant) -> None:
+    nobody = "http://127.0.0.1:9"
+    assert pliant("jobs", "--coordinator", f"{nobody},{running.url}", "--json").code == 0
+    assert pliant("jobs", "--coordinator", nobody, "--coordinator", running.url, "--json").code == 0
+
+
+@pytest.mark.parametrize("url", ["", ",", "ftp://x", "127.0.0.1:7711", "http://h/path", "http://user@h"])
+def test_what_is_no_url_is_bad_input(pliant: Pliant, url: str) -> None:
+    done = pliant("jobs", "--coordinator", url)
+    assert (done.code, done.out) == (2, "")
+    assert "http://127.0.0.1:7711" in done.err
+
+
+def test_without_a_token_a_newcomer_is_told_where_one_comes_from(home: Path) -> None:
+    done = invoke("jobs")
+    assert done.code == 2
+    assert f"There is no token at {home / 'token'}. `pliant coordinator` makes one" in done.err
+    done = invoke("jobs", "--token-file", str(home / "gone"))
+    assert (done.code, f"There is no token at {home / 'gone'}" in done.err) == (2, True)
+
+
+def test_a_token_that_others_can_read_is_not_used(running: Running, pliant: Pliant, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(running.token_file.read_bytes())
+    path.chmod(0o644)
+    done = pliant("jobs", "--token-file", str(path))
+    assert done.code == 2
+    assert f"chmod 600 {path}" in done.err
+
+
+def test_a_stranger_s_token_is_not_allowed(pliant: Pliant, tmp_path: Path) -> None:
+    stranger = make_token()
+    write_token(tmp_path / "token", stranger)
+    done = pliant("jobs", "--token-file", str(tmp_path / "token"))
+    assert (done.code, done.out) == (6, "")
+    assert "this token is not known here" in done.err
+    assert stranger.secret not in done.err
+
+
+def test_where_nobody_answers_is_unreachable_and_doctor_is_named(home: Path) -> None:
+    write_token(home / "token", make_token())
+    with socket.socket() as taken:  # bound and not listening: nobody can answer there
+        taken.bind(("127.0.0.1", 0))
+        done = real(environment(home), "jobs", "--coordinator", f"http://127.0.0.1:{taken.getsockname()[1]}")
+    assert (done.code, done.out) == (5, "")
+    assert "No coordinator answers at http://127.0.0.1:" in done.err
+    assert "`pliant doctor`" in done.err
+
+
+def test_ctrl_c_while_a_coordinator_does_not_answer_ends_it_without_a_trace(home: Path) -> None:
+    write_token(home / "token", make_token())
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = environment(home, PLIANT_COORDINATOR=f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with subprocess.Popen([PLIANT, "jobs"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env) as process:
+            link, _ = silent.accept()
+            with link:
+                assert link.recv(65536)
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=20)
+    assert (process.returncode, out, err.strip()) == (130, b"", b"")
