@@ -91,3 +91,12 @@ def overdue(kind: str, ident: str) -> Command:
             return m.Suspect(MemberId(ident))
         case _:
             return m.WaitOver()
+
+
+def set_back(name: str, known: int, found: int) -> str:
+    """What to say when somebody knows a revision that the store has lost."""
+    return (
+        f"the store has {name} at revision {found}, but revision {known} was acknowledged: an older copy of the store "
+        "was put in its place. Put the newer one back, or cancel this job and create one under another name that "
+        "resumes from the last checkpoint"
+    )

@@ -21,6 +21,7 @@ from pliant.coordinator.requests import (
     Unavailable,
     WatchClosed,
     overdue,
+    set_back,
     speaker,
 )
 from pliant.core import messages as m
@@ -309,7 +310,7 @@ class Service:
         is decided for that job until somebody has seen to it; its members go on training where they are.
         """
         if name not in self._set_back:
-            self._set_back[name] = _set_back(name, known, found)
+            self._set_back[name] = set_back(name, known, found)
             self._bugs.append(f"{name}: {self._set_back[name]}")
 
     def _load(self, name: str, now: float) -> _Known:
@@ -369,7 +370,7 @@ class Service:
             # Only from somebody the store knows: a stranger's slip must not stop the job.
             if key in self._leased.get(name, ()):
                 self._lost_history(name, revision, known.revision)
-            return Rejection(m.Code.SET_BACK, _set_back(name, revision, known.revision))
+            return Rejection(m.Code.SET_BACK, set_back(name, revision, known.revision))
         if self._leases.renew(key, now) or (job is not None and job.state.ended):
             return None
         if job is not None and key in self._leased.get(name, ()):
@@ -395,11 +396,3 @@ class Service:
         generation, when = self._vouches.get(key[0], (0, 0.0))
         world = known.job.world(generation)
         return when if world is not None and MemberId(key[2]) in world.members else None
-
-
-def _set_back(name: str, known: int, found: int) -> str:
-    return (
-        f"the store has {name} at revision {found}, but revision {known} was acknowledged: an older copy of the store "
-        "was put in its place. Put the newer one back, or cancel this job and create one under another name that "
-        "resumes from the last checkpoint"
-    )

@@ -1,0 +1,219 @@
+"""Tokens and their files: what is shown, who may read them, and what happens when two want to write."""
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pliant import credentials
+from pliant.credentials import Token, make_token, own_token, parse_token, read_token, write_token
+from pliant.errors import BadInput
+
+
+@pytest.fixture
+def no_umask() -> Iterator[None]:
+    """Nothing is taken from a new file's mode."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "home" / "token"
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# ---------------------------------------------------------------------------------------------------- the token
+
+
+def test_a_token_reads_back_from_its_text() -> None:
+    token = make_token()
+    assert parse_token(token.text) == token
+    assert token.text == f"pliant_{token.id}_{token.secret}"
+
+
+def test_no_two_tokens_are_the_same_and_a_secret_has_256_bits() -> None:
+    tokens = [make_token() for _ in range(100)]
+    assert len({token.secret for token in tokens}) == len({token.id for token in tokens}) == 100
+    assert all(len(token.secret) == 43 for token in tokens)  # of 6 bits each, the last with 4
+
+
+def test_a_secret_shows_in_no_repr() -> None:
+    token = make_token()
+    for shown in (repr(token), str(token), f"{token}", f"{[token]!r}", f"{(token,)}"):
+        assert token.secret not in shown
+        assert token.id in shown
+
+
+def test_the_digest_does_not_have_the_secret() -> None:
+    token = make_token()
+    assert len(token.digest) == 64
+    assert token.secret not in token.digest
+    assert token.digest == Token("another id", token.secret).digest
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "pliant",
+        "pliant_0123456789ab_short",
+        "pliant_0123456789AB_" + "x" * 43,
+        "pliant_0123456789ab_" + "x" * 44,
+        "pliant_0123456789ab_" + "x" * 42 + "é",
+        " pliant_0123456789ab_" + "x" * 43,
+        "pliant_0123456789ab_" + "x" * 43 + "\n",
+        "other_0123456789ab_" + "x" * 43,
+    ],
+)
+def test_what_has_another_form_is_no_token(text: str) -> None:
+    assert parse_token(text) is None
+
+
+# ------------------------------------------------------------------------------------------------------ reading
+
+
+def test_a_token_comes_back_from_its_file(path: Path) -> None:
+    path.parent.mkdir()
+    token = make_token()
+    write_token(path, token)
+    assert read_token(path) == token
+
+
+@pytest.mark.parametrize("others", [0o640, 0o604, 0o620, 0o666, 0o610, 0o601])
+def test_a_file_that_others_may_open_is_refused_with_what_to_do(path: Path, others: int) -> None:
+    own_token(path)
+    path.chmod(others)
+    with pytest.raises(BadInput, match=rf"mode {others:04o}.*chmod 600"):
+        read_token(path)
+    with pytest.raises(BadInput, match="chmod 600"):
+        own_token(path)
+
+
+@pytest.mark.parametrize("own", [0o400, 0o600, 0o700])
+def test_a_file_that_its_owner_alone_may_open_is_read(path: Path, own: int) -> None:
+    token, _ = own_token(path)
+    path.chmod(own)
+    assert read_token(path) == token
+
+
+def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own_token(path)
+    if os.geteuid() == 0:
+        os.chown(path, 65534, 65534)
+    else:
+        monkeypatch.setattr("pliant.credentials.os.geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(BadInput, match="another user"):
+        read_token(path)
+
+
+@pytest.mark.parametrize("text", [b"", b"\n", b"hello", b"\xff\xfe\x00", b"pliant_x_y", b"pliant_" * 10_000])
+def test_what_is_no_token_is_refused_without_being_shown(path: Path, text: bytes) -> None:
+    own_token(path)
+    path.write_bytes(text)
+    with pytest.raises(BadInput, match="no token of ours") as refused:
+        read_token(path)
+    assert "hello" not in refused.value.why
+
+
+def test_a_missing_file_and_one_that_cannot_be_read_are_told_apart(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="There is no token"):
+        read_token(path)
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_token(tmp_path)
+
+
+# ------------------------------------------------------------------------------------------------------ writing
+
+
+@pytest.mark.usefixtures("no_umask")
+def test_a_token_is_its_owners_alone_whatever_the_umask(path: Path) -> None:
+    token, is_new = own_token(path)
+    assert is_new
+    assert mode(path) == 0o600
+    assert mode(path.parent) == 0o700
+    write_token(path, token)
+    assert mode(path) == 0o600
+
+
+def test_the_second_start_finds_the_token_of_the_first(path: Path) -> None:
+    token, _ = own_token(path)
+    assert own_token(path) == (token, False)
+    assert [each.name for each in path.parent.iterdir()] == ["token"]
+
+
+def test_a_file_is_replaced_at_once_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, _ = own_token(path)
+    seen: list[Token] = []
+
+    def look(self: Path, target: Path) -> None:
+        seen.append(read_token(target))
+        assert mode(self) == 0o600
+        os.rename(self, target)  # noqa: PTH104  # what stands in for Path.replace cannot call it
+
+    monkeypatch.setattr(Path, "replace", look)
+    new = make_token()
+    write_token(path, new)
+    assert seen == [old]  # whole until the very moment
+    assert read_token(path) == new
+    assert [each.name for each in path.parent.iterdir()] == ["token"]
+
+
+def test_a_reader_of_the_old_file_keeps_the_old_token(path: Path) -> None:
+    old, _ = own_token(path)
+    with path.open() as file:
+        write_token(path, make_token())
+        assert file.read().strip() == old.text
+
+
+def test_who_was_slower_takes_the_token_of_who_was_quicker(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quicker = make_token()
+    create = credentials._create
+
+    def late(new: Path, token: Token) -> None:
+        create(new, token)
+        if not path.exists():
+            create(path, quicker)
+
+    monkeypatch.setattr(credentials, "_create", late)
+    assert own_token(path) == (quicker, False)
+    assert [each.name for each in path.parent.iterdir()] == ["token"]
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from pliant.credentials import own_token
+sys.stdin.readline()
+token, is_new = own_token(Path(sys.argv[1]))
+print(token.id, is_new)
+"""
+
+
+def test_processes_that_start_at_once_agree_on_one_token(path: Path) -> None:
+    command = [sys.executable, "-c", PROGRAM, str(path)]
+    started = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for each in started:
+        assert each.stdin is not None
+        each.stdin.write("now\n")
+        each.stdin.flush()
+    said = [each.communicate(timeout=60)[0].split() for each in started]
+    assert {id_ for id_, _ in said} == {read_token(path).id}
+    assert [is_new for _, is_new in said].count("True") == 1
+    assert [each.name for each in path.parent.iterdir()] == ["token"]
+
+
+def test_a_place_that_cannot_be_written_is_a_sentence_not_a_stack(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BadInput, match="cannot be written"):
+        own_token(tmp_path / "file" / "home" / "token")
+    with pytest.raises(BadInput, match="cannot be written"):
+        write_token(tmp_path / "nowhere" / "token", make_token())
