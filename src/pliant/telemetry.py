@@ -86,6 +86,29 @@ class _PlainLines(logging.Formatter):
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
+class Seldom:
+    """Keeps a line that strangers can cause from filling the disk: so many in a while, then their number."""
+
+    def __init__(self, most: int = 20, seconds: float = 10.0) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._since = -seconds
+        self._count = 0
+        self._unsaid = 0
+
+    def allows(self, now: float | None = None) -> int | None:
+        """None: do not say it. A number: say it, and that so many were not said before."""
+        now = time.monotonic() if now is None else now
+        if now - self._since >= self._seconds:
+            self._since, self._count = now, 0
+        self._count += 1
+        if self._count > self._most:
+            self._unsaid += 1
+            return None
+        unsaid, self._unsaid = self._unsaid, 0
+        return unsaid
+
+
 def log_to(stream: IO[str] | None = None, *, as_json: bool = False, level: int = logging.INFO) -> None:
     """Call once when a program starts; a library never does. Without a stream, standard error is meant."""
     handler = logging.StreamHandler(stream or sys.stderr)
@@ -94,3 +117,6 @@ def log_to(stream: IO[str] | None = None, *, as_json: bool = False, level: int =
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
     logging.getLogger("pliant").setLevel(level)
+    logging.getLogger("uvicorn").setLevel(
+        logging.ERROR
+    )  # it warns of every malformed request, and anybody can send one

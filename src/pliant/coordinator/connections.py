@@ -7,6 +7,7 @@ send a header without end, all before a credential is looked at.
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -20,13 +21,43 @@ _SLACK = 4096  # what the parser may have been given before it reports a header
 _FRAME = 8  # bytes around a chunk of a body that one byte in it pays for
 
 
+class OneWrite:
+    """A transport that sends the head of an answer together with what follows it: one call to the system, not two.
+
+    uvicorn writes them apart. With thousands of small answers a second that is a third of what they cost.
+    """
+
+    __slots__ = ("_head", "_transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+
+    def write(self, data: bytes) -> None:
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head + data)
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):  # 100 has nothing to follow it
+            self._head = data
+        else:
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if self._head:
+            self.write(b"")
+        self._transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """uvicorn's parser of HTTP/1.1, with bounds. `connections_max` is set on the class when the server is made."""
 
     connections_max = 8192
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(transport)
+        super().connection_made(cast(asyncio.Transport, OneWrite(transport)))
         self._in_head = True
         self._head_bytes = 0
         self._beside_body = 0  # bytes after the head that are not of the body: sizes of chunks, and trailers

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pliant.coordinator.auth import Grant, Keyring
 from pliant.errors import StoreError
+from pliant.telemetry import Seldom
 from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, STORE_HEADER, Problem
 from pliant.wire.api import Scope as Access
 from pliant.wire.codec import encode_reply
@@ -39,7 +40,8 @@ async def answer(send: Send, status: int, body: bytes, media: str = "application
     """Send one whole answer."""
     headers = [(b"content-type", media.encode()), (b"content-length", str(len(body)).encode())]
     if status == HTTPStatus.UNAUTHORIZED:
-        headers.append((b"www-authenticate", b'Bearer realm="pliant"'))
+        # A stranger's connection is not kept: there is room for so many, and it is for those who may come in.
+        headers += [(b"www-authenticate", b'Bearer realm="pliant"'), (b"connection", b"close")]
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -75,6 +77,7 @@ class Gate:
             (b"cache-control", b"no-store"),
             (b"x-content-type-options", b"nosniff"),
         ]
+        self._seldom = Seldom()
         self._called: dict[bytes, bool] = {}  # what was found out about the hosts that were asked for lately
         self._hosts = frozenset(host.lower() for host in hosts) | {"localhost"}
         self._turned_away = turned_away
@@ -134,7 +137,10 @@ class Gate:
             return 503, "unavailable", f"whether this token is known cannot be looked up: {error}"
         if not isinstance(grant, Grant):
             # The path is a stranger's text: shown as a literal, and not for long.
-            log.warning("turned away %s: %s %.60r: %s", _peer(scope), scope["method"], scope["path"], grant)
+            if (unsaid := self._seldom.allows()) is not None:
+                before = f" ({unsaid} more like this before it)" if unsaid else ""
+                what = (_peer(scope), scope["method"], scope["path"], grant, before)
+                log.warning("turned away %s: %s %.60r: %s%s", *what)
             return 401, "no-credential", grant
         known = headers.get(STORE_HEADER.encode())
         if known is not None and known != self._identity:

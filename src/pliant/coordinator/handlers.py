@@ -6,13 +6,14 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 
 from pliant import __version__
 from pliant.coordinator.auth import Keyring
 from pliant.coordinator.desk import Desk
 from pliant.coordinator.feed import Closing, Hangup, Wait
 from pliant.coordinator.http import STATUS, Answered, Call, Handler
-from pliant.coordinator.requests import Accepted, Reply, Request, Unavailable, WatchClosed
+from pliant.coordinator.requests import Accepted, Reply, Request, Unavailable, WatchClosed, set_back, trimmed
 from pliant.coordinator.status import line, status
 from pliant.core.messages import Code, Create, Rejection
 from pliant.core.model import AgentId, JobState, MemberId
@@ -64,7 +65,10 @@ class Handlers:
         return await self._ask(call.body.name, call.body)
 
     async def _command(self, call: Call) -> bytes:
-        return await self._ask(call.job, call.body)  # type: ignore[arg-type]  # the table says which commands
+        request: Request = trimmed(call.body)  # type: ignore[arg-type]  # the table says which ones come here
+        if isinstance(request, api.Renew | api.RenewAgent):
+            self._require_known(call, request.revision)
+        return await self._ask(call.job, request)
 
     async def _ask(self, job: str, request: Request) -> bytes:
         reply = await self._desk.ask(job, request)
@@ -75,6 +79,7 @@ class Handlers:
 
     async def _watch(self, call: Call) -> bytes:
         job, member, after = call.job, MemberId(call.path["member"]), int(call.query["after"])
+        self._require_known(call, after)
         self._watching[job, member] = call
         try:
             # To watch is a sign of life, and the end of a suspicion that an earlier watch was closed.
@@ -89,8 +94,19 @@ class Handlers:
             if self._watching.get((job, member)) is call:
                 del self._watching[job, member]
 
+    def _require_known(self, call: Call, revision: int) -> None:
+        """Refuse a revision that is not there yet, from somebody who does not say of which store it is.
+
+        With the store's name beside it, it is evidence that the store was set back, and stops the job (ADR 0009). That
+        must not happen to a job because somebody mistyped a number.
+        """
+        known = self._desk.service.job(call.job)
+        if known is not None and revision > known[1] and api.STORE_HEADER.encode() not in call.headers:
+            raise Answered(STATUS[Code.SET_BACK], Code.SET_BACK, set_back(call.job, revision, known[1]), known[1])
+
     async def _orders(self, call: Call) -> bytes:
         job, agent, after = call.job, AgentId(call.path["agent"]), int(call.query["after"])
+        self._require_known(call, after)
         _require(await self._desk.ask(job, api.RenewAgent(agent, after)))
         with _waiting(call) as wait:
             return _found(await self._desk.feed.orders(job, agent, after, wait), job)
@@ -162,7 +178,7 @@ class Handlers:
         )
 
     async def _openapi(self, call: Call) -> bytes:
-        return json.dumps(document()).encode()
+        return _described()
 
     async def _jobs(self, call: Call) -> bytes:
         service = self._desk.service
@@ -196,6 +212,11 @@ class Handlers:
     async def _token_end(self, call: Call) -> bytes:
         assert isinstance(call.body, api.TokenEnd)
         return encode_reply(self._keyring.end(call.body.id, call.body.after_s))
+
+
+@cache
+def _described() -> bytes:
+    return json.dumps(document()).encode()
 
 
 def _require(reply: Reply) -> None:

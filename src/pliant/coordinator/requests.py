@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pliant.core import messages as m
 from pliant.core.messages import Command, Event, Rejection
@@ -36,6 +36,23 @@ class Unavailable:
 
 
 Answer = Accepted | Rejection | Unavailable
+
+TEXT_MAX = 2000  # characters of what somebody says in words; the rest is in their own log
+
+
+def trimmed(request: Request) -> Request:
+    """The same with long texts cut: they would be kept for ever and be told to everybody."""
+    if isinstance(request, m.Raised) and len(request.poison.error) > TEXT_MAX:
+        return m.Raised(replace(request.poison, error=_cut(request.poison.error)))
+    match request:
+        case m.Drain() | m.DrainAgent() | m.Cancel() | m.Leave() | m.Stopped() if len(request.why) > TEXT_MAX:
+            return replace(request, why=_cut(request.why))
+        case _:
+            return request
+
+
+def _cut(text: str) -> str:
+    return f"{text[:TEXT_MAX]}... ({len(text)} characters)"
 
 
 @dataclass(frozen=True, slots=True)

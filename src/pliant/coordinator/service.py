@@ -9,6 +9,7 @@ the race, reads again and decides again.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from pliant.coordinator.leader import Leader, Standing
@@ -74,9 +75,10 @@ class Service:
         self._store = store
         self._wall = wall
         self._lease_ttl_s = lease_ttl_s
+        self._pause_s = min(PAUSE_S, lease_ttl_s / 4)  # a sleep of our own must never be as long as a lease
         self._inbox: list[tuple[object, str, Request]] = []
         self._jobs: dict[str, _Known] = {}
-        self._leases: Leases[tuple[str, str, str]] = Leases(PAUSE_S)
+        self._leases: Leases[tuple[str, str, str]] = Leases(self._pause_s)
         self._leased: dict[str, set[tuple[str, str, str]]] = {}  # by job, so that no job pays for another
         self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
         self._set_back: dict[str, str] = {}  # by job, why nothing more may be decided here (see `_is_set_back`)
@@ -95,7 +97,7 @@ class Service:
     def job(self, name: str) -> tuple[Job, int] | None:
         """What this coordinator knows of a job, with its revision. For reading only."""
         known = self._jobs.get(name)
-        return None if known is None or known.job is None else (known.job, known.revision)
+        return (known.job, known.revision) if known and known.job else None
 
     def names(self) -> tuple[str, ...]:
         """The jobs this coordinator knows, sorted."""
@@ -127,6 +129,12 @@ class Service:
             people = [entry for entry in inbox if entry[0] is not None]
             return Pumped(tuple(Reply(ticket, job, request, refusal) for ticket, job, request in people))
         by_job: dict[str, list[tuple[object, Request]]] = {}
+        for _, name, request in inbox:
+            if isinstance(
+                request, Renew
+            ):  # whoever has spoken by now is not late, however long this pump was in coming
+                self._leases.renew((name, "member", request.member), now)
+                self._leases.drop((name, "suspect", request.member))
         for name, kind, ident in self._leases.due(now, self._vouched):
             by_job.setdefault(name, []).append((None, overdue(kind, ident)))
         for ticket, name, request in inbox:
@@ -288,9 +296,7 @@ class Service:
 
     def _take_over(self, now: float) -> None:
         """Read every job, and grant every lease afresh: late expiry, never early."""
-        for name in self._store.jobs():
-            if name.startswith(RESERVED):
-                continue
+        for name in (name for name in self._store.jobs() if not name.startswith(RESERVED)):
             try:
                 self._load(name, now)
             except BadInput as error:
@@ -301,14 +307,10 @@ class Service:
         self._set_back.clear()
         self._leased.clear()
         self._vouches.clear()
-        self._leases = Leases(PAUSE_S)
+        self._leases = Leases(self._pause_s)
 
     def _lost_history(self, name: str, known: int, found: int) -> None:
-        """Somebody knows more than the store: a backup was restored. What was acknowledged since then is gone.
-
-        Deciding on from there would number worlds and steps a second time, and break the fence (P6). So nothing more
-        is decided for that job until somebody has seen to it; its members go on training where they are.
-        """
+        """Somebody knows more than the store. Deciding on would number worlds a second time (P6, ADR 0009)."""
         if name not in self._set_back:
             self._set_back[name] = set_back(name, known, found)
             self._bugs.append(f"{name}: {self._set_back[name]}")
@@ -326,11 +328,10 @@ class Service:
 
     def _was_applied(self, write: Write) -> bool:
         """After a timeout: whether the events that were sent stand in the store."""
-        try:
+        with suppress(StoreError):
             found = self._store.events(write.job, write.expected, len(write.events))
-        except StoreError:
-            return False
-        return tuple(entry.data for entry in found) == write.events
+            return tuple(entry.data for entry in found) == write.events
+        return False
 
     # -------------------------------------------------------------------------------------------- leases
 

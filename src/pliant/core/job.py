@@ -22,6 +22,7 @@ FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault i
 GRACE_MAX_S = 30 * 86400.0
 WAIT_MAX_S = 365 * 86400.0
 WEIGHT_MAX = 1_000_000
+CHECKPOINT_NAME_MAX = 255
 SIZE_MAX = 100_000  # far beyond what one coordinator is for; keeps a slip of the finger from being a job
 
 Decision = tuple[Event, ...] | Rejection
@@ -277,6 +278,8 @@ def _publish(job: Job, command: m.Publish, now: float) -> Decision:
     if isinstance(world, Rejection):
         return world
     lineage, newest = command.checkpoint.lineage, job.checkpoint
+    if len(command.checkpoint.name) > CHECKPOINT_NAME_MAX:
+        return Rejection(Code.BAD, f"a checkpoint's name has up to {CHECKPOINT_NAME_MAX} characters")
     if lineage.step > job.durable.step or (lineage.step == job.durable.step and lineage != job.durable):
         return Rejection(Code.NOT_NEXT, f"a checkpoint of step {lineage.step} needs that step reported first")
     if lineage.generation < job.floor and lineage != GENESIS:

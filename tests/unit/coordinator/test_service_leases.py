@@ -207,14 +207,37 @@ def test_after_a_hold_was_lost_and_won_again_every_lease_is_fresh() -> None:
 
 
 def test_a_paused_coordinator_expires_nobody() -> None:
-    """It kept its hold, and did not look for 2.5 s: of those only one counts against anybody."""
+    """It kept its hold, and did not look for 2.5 s: of those only a quarter of a lease counts against anybody."""
     one = at_work(desk(lease_ttl_s=2.0))
     one.pump(2.5)
     assert list(one.job().members) == [A, B, C]
-    one.idle(2.75, 3.25, every=0.25)
+    one.idle(2.75, 3.75, every=0.25)
     assert list(one.job().members) == [A, B, C]
-    one.pump(3.5)
+    one.pump(4.0)
     assert one.job().members == {}
+
+
+def test_a_pause_as_long_as_a_short_lease_expires_nobody() -> None:
+    one = at_work(desk(lease_ttl_s=1.0))
+    one.pump(1.3)
+    assert list(one.job().members) == [A, B, C]
+
+
+def test_who_speaks_in_the_pump_that_would_expire_it_is_not_late() -> None:
+    one = at_work(desk())
+    one.idle(0.5, 9.5)
+    one.pump(10.0, Renew(A))
+    assert list(one.job().members) == [A]
+
+
+def test_a_watch_that_is_back_in_the_pump_that_would_suspect_it_is_no_suspicion() -> None:
+    one = at_work(desk())
+    one.pump(0.0, WatchClosed(A))
+    one.pump(0.6, Renew(A))
+    assert one.job().broken == ""
+    one.pump(1.0, WatchClosed(A))
+    one.pump(1.6)
+    assert one.job().sealed > 0
 
 
 def test_an_expiry_that_could_not_be_written_is_tried_again() -> None:

@@ -323,3 +323,10 @@ def test_progress_alone_moves_no_membership() -> None:
     for other in others:
         assert needs_settling((other,))
         assert needs_settling((committed, other, committed))
+
+
+def test_a_checkpoint_with_a_name_that_fits_nowhere_is_refused() -> None:
+    job = running(2, steps=1)
+    long = m.Publish(A, 1, checkpoint(job.durable, "x" * 256))
+    assert refused(job, long) == Rejection(Code.BAD, "a checkpoint's name has up to 255 characters")
+    assert made(job, m.Publish(A, 1, checkpoint(job.durable, "x" * 255)))

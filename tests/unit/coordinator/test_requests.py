@@ -1,0 +1,43 @@
+"""Long texts are cut before they are kept for ever."""
+
+import pytest
+
+from pliant.coordinator.requests import TEXT_MAX, Request, trimmed
+from pliant.core import messages as m
+from pliant.core.ledger import GENESIS
+from pliant.core.model import AgentId, MemberId, Poison
+from pliant.wire.api import Renew
+
+A, X = MemberId("a"), AgentId("x")
+LONG = "y" * (TEXT_MAX + 1)
+CUT = f"{'y' * TEXT_MAX}... ({TEXT_MAX + 1} characters)"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        m.Drain(A, 1.0, LONG),
+        m.DrainAgent(X, 1.0, LONG),
+        m.Cancel(LONG),
+        m.Leave(A, 0, LONG),
+        m.Stopped(A, 1, GENESIS, frozenset(), LONG),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+def test_a_long_reason_is_cut_and_says_so(request_: m.Drain | m.DrainAgent | m.Cancel | m.Leave | m.Stopped) -> None:
+    found = trimmed(request_)
+    assert type(found) is type(request_)
+    assert getattr(found, "why") == CUT  # noqa: B009  # of any of them
+    assert trimmed(found) == found or len(CUT) > TEXT_MAX
+
+
+def test_a_long_error_of_user_code_is_cut() -> None:
+    poison = Poison(1, 0, (1, 2), A, LONG)
+    found = trimmed(m.Raised(poison))
+    assert isinstance(found, m.Raised)
+    assert found.poison.error == CUT
+
+
+@pytest.mark.parametrize("request_", [m.Cancel("y" * TEXT_MAX), m.Raised(Poison(1, 0, (), A, "short")), Renew(A)])
+def test_what_is_short_stays_as_it_is(request_: Request) -> None:
+    assert trimmed(request_) is request_
