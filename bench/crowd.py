@@ -1,7 +1,7 @@
 """Members as a load: thousands of them in one process, each with a long poll open and a renewal every second.
 
-No client library: what is measured is the coordinator, so asking must cost as little as it can. One connection of HTTP/1.1
-carries one request at a time; an answer is its status and its body.
+No client library: what is measured is the coordinator, so asking must cost as little as it can. One connection of
+HTTP/1.1 carries one request at a time; an answer is its status and its body.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from pliant.core.grid import Grid
-from pliant.core.messages import Cancel, Create, Join, Stopped
 from pliant.core.ledger import GENESIS
+from pliant.core.messages import Cancel, Create, Join, Stopped
 from pliant.core.model import AgentId, MemberId, Target, Terms
 from pliant.wire.codec import Body
 
@@ -47,7 +47,7 @@ class Connection(asyncio.Protocol):
         if answered is not None:
             answered(status, body)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, _: Exception | None) -> None:
         if self._answered is not None:
             self._answered(0, b"")
 
@@ -81,7 +81,9 @@ class Crowd:
         return connection
 
     def post(self, path: str, body: bytes) -> bytes:
-        head = f"POST {path} HTTP/1.1\r\n{self._head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        head = (
+            f"POST {path} HTTP/1.1\r\n{self._head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+        )
         return head.encode() + body
 
     def get(self, path: str) -> bytes:
@@ -101,7 +103,7 @@ class Crowd:
         await self.ask(connection, self.post("/v1/jobs", body))
 
     async def join(self, job: str, name: str) -> Member:
-        member = Member(self, job, MemberId(name), await self.connect(), await self.connect())
+        member = Member(self, job, MemberId(name), await self.connect())
         body = Body(Join).encode(Join(member.id, AgentId(name.partition("-")[0]), TERMS))
         await self.ask(member.talk, self.post(f"/v1/jobs/{job}/join", body))
         self.members.append(member)
@@ -121,12 +123,12 @@ class Crowd:
 class Member:
     """One member: watches without a pause and renews every second."""
 
-    def __init__(self, crowd: Crowd, job: str, name: MemberId, talk: Connection, listen: Connection) -> None:
+    def __init__(self, crowd: Crowd, job: str, name: MemberId, talk: Connection) -> None:
         self.crowd = crowd
         self.job = job
         self.id = name
         self.talk = talk
-        self.listen = listen
+        self.listen: Connection | None = None
         self.revision = 0
         self.generation = 0
         self.told_at = 0.0
@@ -134,7 +136,12 @@ class Member:
         self._asked_at = 0.0
         self._up = True
 
-    def watch(self) -> None:
+    async def start_watching(self) -> None:
+        self.listen = await self.crowd.connect()
+        self._watch()
+
+    def _watch(self) -> None:
+        assert self.listen is not None
         path = f"/v1/jobs/{self.job}/members/{self.id}/watch?after={self.revision}&wait_s=60"
         self.listen.ask(self.crowd.get(path), self._told)
 
@@ -149,7 +156,7 @@ class Member:
         at = body.find(b'"generation":') + 13
         self.generation = int(body[at : body.find(b",", at)])
         if self._up:
-            self.watch()
+            self._watch()
         if self.waits is not None and not self.waits.done():
             self.waits.set_result(None)
 
@@ -165,7 +172,7 @@ class Member:
         body = b'{"member":"%b","revision":%d}' % (self.id.encode(), self.revision)
         self.talk.ask(self.crowd.post(f"/v1/jobs/{self.job}/renew", body), self._renewed)
 
-    def _renewed(self, status: int, body: bytes) -> None:
+    def _renewed(self, status: int, _: bytes) -> None:
         if status == 200:
             self.crowd.stats.renewals.append(time.perf_counter() - self._asked_at)
         else:
