@@ -1,0 +1,56 @@
+"""A coordinator as a process of its own, for tests: `python serve.py '{"store": "memory:", "home": ...}'`.
+
+It prints one line of JSON when it can be asked, logs to standard error, and stops at SIGTERM. What the command line
+does not offer (short limits, so that a test need not wait for long ones) can be set here.
+"""
+
+import json
+import secrets
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from pliant.coordinator import connections, handlers, http, server
+from pliant.stores.base import Store
+from pliant.stores.memory import MemoryStore
+from pliant.stores.sqlite import SqliteStore
+from pliant.telemetry import log_to
+
+
+def open_store(text: str, until: ExitStack) -> Store:
+    kind, _, path = text.partition(":")
+    if kind == "memory":
+        return MemoryStore(secrets.token_hex(8))
+    assert kind == "sqlite", text
+    store = SqliteStore(path)
+    until.callback(store.close)
+    return store
+
+
+def set_limits(options: dict[str, Any]) -> None:
+    connections.HEAD_TIME_S = options["head_time_s"]
+    connections.LAST_S = options["last_s"]
+    http.BODY_TIME_S = options["body_time_s"]
+    handlers.STREAM_QUIET_S = options["stream_quiet_s"]
+    if (most := options["connections_max"]) is not None:
+        server._room_for_connections = lambda: most
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    log_to(sys.stderr)
+    set_limits(options)
+    home = Path(options["home"])
+    with ExitStack() as until:
+        store = open_store(options["store"], until)
+        coordinator = server.Coordinator(store, home / "token", tuple(options["hosts"]), options["lease_ttl_s"])
+        bound = server.listen(server.Address("127.0.0.1", options["port"]), expose=False)
+        ready = json.dumps({"url": f"http://127.0.0.1:{bound.getsockname()[1]}"})
+        uvloop.run(coordinator.serve(bound, lambda: print(ready, flush=True)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""The event stream: in order, without a gap, and to be taken up again wherever it broke off."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from e2e.examples import JOB, TERMS, furnish
+from e2e.running import Running, start, wait_for
+from pliant.client import Client
+from pliant.core import messages as m
+from pliant.core.model import AgentId, MemberId, Target
+
+STREAM = {"accept": "text/event-stream"}
+URL = f"/v1/jobs/{JOB}/events"
+Sent = tuple[int, str, str]
+"""An event as it was sent: its id, its kind and its data."""
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Running]:
+    with start(home=tmp_path, lease_ttl_s=3600.0, stream_quiet_s=0.2) as running:
+        furnish(running)
+        yield running
+
+
+def slow_client(running: Running) -> httpx2.Client:
+    """One whose socket takes in little that it was not asked for."""
+    options = [(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)]
+    transport = httpx2.HTTPTransport(socket_options=options)
+    headers = {"authorization": f"Bearer {running.token.text}"}
+    return httpx2.Client(base_url=running.url, headers=headers, transport=transport, timeout=30.0)
+
+
+def events_in(response: httpx2.Response) -> Iterator[Sent]:
+    """The events of a stream until it ends."""
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    found: dict[str, str] = {}
+    for line in response.iter_lines():
+        if line.startswith(":"):
+            continue
+        if line:
+            name, _, value = line.partition(": ")
+            found[name] = value
+        elif found:
+            yield int(found["id"]), found["event"], found["data"]
+            found = {}
+
+
+def resize(client: Client, times: int) -> None:
+    for number in range(times):
+        client.send(JOB, m.Resize(Target(3 + number % 2)))
+
+
+def page(running: Running, after: int = 0) -> list[int]:
+    return [line["revision"] for line in running.admin.get(f"{URL}?after={after}&limit=1000").json()["events"]]
+
+
+def read(running: Running, until: int, url: str = URL, **headers: str) -> list[Sent]:
+    """Read a stream of one's own up to a revision."""
+    found: list[Sent] = []
+    with running.http(running.token).stream("GET", url, headers=STREAM | headers) as response:
+        for event in events_in(response):
+            found.append(event)
+            if event[0] == until:
+                break
+    return found
+
+
+# ----------------------------------------------------------------------------------------------- order and gaps
+
+
+def test_a_stream_has_every_event_in_order_as_the_pages_have_them(running: Running) -> None:
+    resize(running.client(), 20)
+    lines = running.admin.get(f"{URL}?limit=1000").json()["events"]
+    sent = read(running, lines[-1]["revision"])
+    assert [event[0] for event in sent] == list(range(1, len(lines) + 1))
+    assert [event[1] for event in sent] == [line["event"]["type"] for line in lines]
+
+
+def test_a_stream_goes_on_with_what_happens(running: Running) -> None:
+    with running.http(running.token).stream("GET", URL, headers=STREAM) as response:
+        stream, client = events_in(response), running.client()
+        for _ in range(20):
+            resize(client, 2)
+            newest = page(running)[-1]
+            assert list(iter(lambda: next(stream)[0], newest))[-1:] in ([newest - 1], [])
+
+
+def test_a_stream_is_taken_up_after_the_last_id_or_a_revision(running: Running) -> None:
+    resize(running.client(), 20)
+    newest = page(running)[-1]
+    for after in (1, 7, newest - 1):
+        rest = list(range(after + 1, newest + 1))
+        assert [event[0] for event in read(running, newest, f"{URL}?after={after}")] == rest
+        assert [event[0] for event in read(running, newest, **{"last-event-id": str(after)})] == rest
+        # What was read last counts more than what was asked for first: so a browser comes back by itself.
+        assert [event[0] for event in read(running, newest, f"{URL}?after=0", **{"last-event-id": str(after)})] == rest
+
+
+@pytest.mark.parametrize("text", ["-1", "x", "1.0", "9" * 17, "1 2", "1,2"])
+def test_a_last_id_that_is_none_is_refused(running: Running, text: str) -> None:
+    assert running.admin.get(URL, headers=STREAM | {"last-event-id": text}).status_code == 422
+
+
+def test_a_stream_of_no_job_is_refused(running: Running) -> None:
+    assert running.admin.get("/v1/jobs/nobody/events", headers=STREAM).status_code == 404
+
+
+def test_a_stream_that_has_nothing_to_say_says_so_now_and_then(running: Running) -> None:
+    newest = page(running)[-1]
+    with running.http(running.token).stream("GET", f"{URL}?after={newest}", headers=STREAM) as response:
+        comments = (line for line in response.iter_lines() if line)
+        assert [next(comments) for _ in range(3)] == [": nothing new"] * 3
+
+
+def test_a_reader_that_breaks_off_again_and_again_misses_nothing(running: Running) -> None:
+    resize(running.client(), 60)
+    newest, seen = page(running)[-1], [0]
+    while seen[-1] < newest:
+        until = min(newest, seen[-1] + 7)
+        seen += [event[0] for event in read(running, until, **{"last-event-id": str(seen[-1])})]
+    assert seen == list(range(newest + 1))
+
+
+# ------------------------------------------------------------------------------------------------- many and slow
+
+
+def test_several_readers_each_have_everything_while_others_write(running: Running) -> None:
+    first, last = page(running)[-1], page(running)[-1] + 300
+    found: dict[int, list[int]] = {}
+
+    def reader(number: int, after: int) -> Callable[[], None]:
+        def follow() -> None:
+            found[number] = [event[0] for event in read(running, last, f"{URL}?after={after}")]
+
+        return follow
+
+    threads = [threading.Thread(target=reader(number, number % 3)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    resize(running.client(), last - first + 1)
+    assert page(running, last - 1)[0] == last
+    for thread in threads:
+        thread.join(60.0)
+    assert found == {number: list(range(number % 3 + 1, last + 1)) for number in range(6)}
+
+
+def test_a_slow_reader_has_everything_and_holds_nobody_up(running: Running) -> None:
+    client = running.client()
+    members = [MemberId(f"slow-{number}") for number in range(12)]
+    with slow_client(running) as http, http.stream("GET", URL, headers=STREAM) as response:
+        stream = events_in(response)
+        assert next(stream)[0] == 1
+        for member in members:
+            client.send(JOB, m.Join(member, AgentId("a1"), TERMS))
+            client.send(JOB, m.Drain(member, 60.0, "x" * 500_000))  # more than the system keeps for a socket
+        newest = page(running)[-1]
+        assert [event[0] for event in read(running, newest)] == list(range(1, newest + 1))
+        assert [next(stream)[0] for _ in range(2, newest + 1)] == list(range(2, newest + 1))
+
+
+# ------------------------------------------------------------------------------------------------------ the end
+
+
+def test_a_stream_ends_cleanly_when_the_coordinator_stops(running: Running) -> None:
+    newest = page(running)[-1]
+    with httpx2.Client(base_url=running.url, trust_env=False, timeout=20.0) as http:
+        headers = STREAM | {"authorization": f"Bearer {running.token.text}"}
+        with http.stream("GET", URL, headers=headers) as response:
+            stream = events_in(response)
+            assert [next(stream)[0] for _ in range(newest)][-1] == newest
+            assert running.stop() == 0
+            assert list(stream) == []  # and no error: its end was sent
+    assert "Traceback" not in running.log, running.log
+
+
+def test_a_coordinator_stops_although_somebody_does_not_read(running: Running) -> None:
+    client = running.client()
+    with slow_client(running) as http, http.stream("GET", URL, headers=STREAM):
+        for number in range(12):
+            member = MemberId(f"slow-{number}")
+            client.send(JOB, m.Join(member, AgentId("a1"), TERMS))
+            client.send(JOB, m.Drain(member, 60.0, "x" * 500_000))
+        assert running.stop() == 0
+    assert "Traceback" not in running.log
+
+
+def test_a_reader_that_goes_is_let_go_of(running: Running) -> None:
+    def open_streams() -> bool:
+        return "pliant_watchers 0.0" not in running.admin.get("/metrics").text
+
+    for _ in range(3):
+        read(running, 1)
+    wait_for(lambda: not open_streams(), "the streams to be closed")
