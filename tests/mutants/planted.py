@@ -294,7 +294,8 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service.py",
-                "        self._leased.clear()\n        self._vouches.clear()\n        self._leases = Leases(self._pause_s)\n",
+                "        self._leased.clear()\n        self._vouches.clear()\n"
+                "        self._leases = Leases(self._pause_s)\n",
                 "        pass\n",
             ),
         ),

@@ -51,7 +51,7 @@ views = st.builds(
 def tell(before: View | None, after: View) -> Told:
     """What a member receives that knew `before`, having been through the wire."""
     change = difference(before, after)
-    told = Told(after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, change)
+    told = Told(after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, after.durable, change)
     return TOLD.decode(TOLD.encode(told))
 
 

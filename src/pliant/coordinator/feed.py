@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from pliant.core.ledger import Lineage
 from pliant.core.membership import desired_workers
 from pliant.core.model import AgentId, Job, MemberId, View, view
-from pliant.errors import PliantError
 from pliant.wire.api import Orders
 from pliant.wire.codec import encode_reply
 from pliant.wire.views import Places, difference, places, told
@@ -27,8 +27,8 @@ _NO_CHANGE = b'"change":null}'
 Lookup = Callable[[str], tuple[Job, int] | None]
 
 
-class Closing(PliantError):
-    """The coordinator is going down; ask again, here or elsewhere."""
+class Closing(Exception):
+    """The coordinator is going down, or another one decides; ask again, here or elsewhere."""
 
 
 class Hangup(Exception):
@@ -141,11 +141,16 @@ class Feed:
         if topic is None:
             return None
         news = topic.moved > after or await self._wait(topic, ("member", member), wait)
-        answer = told(topic.job, topic.revision, member, topic.where, None)
+        answer = told(topic.job, topic.revision, member, topic.where, self._durable(name, topic))
         if not news:
             return encode_reply(replace(answer, revision=after))
         # The change is the same for everybody who knows the same: it is encoded once and put behind what is personal.
         return encode_reply(answer)[: -len(_NO_CHANGE)] + b'"change":' + self._change(topic, after) + b"}"
+
+    def _durable(self, name: str, topic: _Topic) -> Lineage:
+        """How much is durable by now; not if something more happened that nobody was told of yet."""
+        found = self._lookup(name) if topic.telling is None else None
+        return found[0].durable if found is not None else topic.job.durable
 
     async def orders(self, name: str, agent: AgentId, after: int, wait: Wait) -> bytes | None:
         """The same for an agent: how many workers it should run, and who of them drains."""

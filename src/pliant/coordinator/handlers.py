@@ -73,7 +73,8 @@ class Handlers:
     async def _ask(self, job: str, request: Request) -> bytes:
         reply = await self._desk.ask(job, request)
         _require(reply)
-        return encode_reply(api.Done(reply.revision))
+        view = reply.answer.view if isinstance(reply.answer, Accepted) else None
+        return encode_reply(api.Done(reply.revision, view.durable if view is not None else None))
 
     # ------------------------------------------------------------------------------------------- watching
 

@@ -164,7 +164,7 @@ class _Endpoint:
             await refuse(send, status, Problem("bad", error.why))
         except (StoreError, Closing) as error:
             status = 503
-            await refuse(send, status, Problem("unavailable", error.why))
+            await refuse(send, status, Problem("unavailable", str(error)))
         except Exception as error:  # why: whatever it is, the client gets an answer of ours and the log the stack
             status = 500
             log.exception("%s failed: this is a bug in Pliant", self.route.name)

@@ -8,7 +8,7 @@ from pliant.coordinator.requests import Accepted, Reply, Request
 from pliant.coordinator.service import Service
 from pliant.core.member.signals import Notice
 from pliant.core.membership import desired_workers
-from pliant.core.messages import Code, Rejection
+from pliant.core.messages import Code, Rejection, Report
 from pliant.core.model import AgentId, Job, MemberId, view
 from pliant.core.supervisor import (
     Ended,
@@ -171,7 +171,10 @@ class CoordinatorProcess:
         sender = str(reply.ticket)
         answer = reply.answer
         self.universe.checkers.answered(self.name, reply)
-        if isinstance(answer, Accepted) and answer.view is not None:
+        if isinstance(answer, Accepted) and answer.view is not None and isinstance(reply.request, Report):
+            # Over HTTP a report is answered with what is durable, and views come by the watch alone.
+            self.universe.to_worker_durable(self.name, MemberId(sender), answer.revision, answer.view.durable)
+        elif isinstance(answer, Accepted) and answer.view is not None:
             self.universe.to_worker(self.name, MemberId(sender), answer.view)
         elif isinstance(answer, Rejection) and answer.code in (Code.GONE, Code.UNKNOWN):
             self.universe.refuse_worker(self.name, MemberId(sender), reply.revision)

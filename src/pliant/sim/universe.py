@@ -12,7 +12,8 @@ from pliant.coordinator.requests import Request
 from pliant.coordinator.service import LEASE_TTL_S
 from pliant.core.cursor import Order
 from pliant.core.grid import Grid
-from pliant.core.member.signals import Action, Signal
+from pliant.core.ledger import Lineage
+from pliant.core.member.signals import Action, Durable, Signal
 from pliant.core.messages import Create, Event
 from pliant.core.model import AgentId, MemberId, Target, Terms, View
 from pliant.core.supervisor import Wanted
@@ -177,6 +178,9 @@ class Universe:
         worker = self.workers.get(member)
         if worker is not None and worker.up:
             self._send(coordinator, member, worker.told, view)
+
+    def to_worker_durable(self, coordinator: str, member: MemberId, revision: int, durable: Lineage) -> None:
+        self._send(coordinator, member, self.feed, member, Durable(revision, durable))
 
     def refuse_worker(self, coordinator: str, member: MemberId, revision: int) -> None:
         worker = self.workers.get(member)

@@ -89,9 +89,13 @@ class TokenEnd:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Accepted and durable, or nothing to do: the job is at this revision."""
+    """Accepted and durable, or nothing to do: the job is at this revision.
+
+    A member that reports or renews is told with it how much of the history is durable by now.
+    """
 
     revision: int
+    durable: Lineage | None = None
 
 
 @dataclass(frozen=True, slots=True)

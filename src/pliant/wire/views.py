@@ -63,6 +63,8 @@ class Change:
 class Told:
     """The answer to a watch: where I stand, and what changed. No change: the wait was over, ask again.
 
+    `durable` is how much of the history is, by now: progress alone ends no wait.
+
     `generation` is the newest one that has me, `rank` and `size` are mine there; 0, -1 and 0 if none has me.
     """
 
@@ -73,6 +75,7 @@ class Told:
     generation: int
     rank: int
     size: int
+    durable: Lineage
     change: Change | None
 
 
@@ -111,8 +114,8 @@ def places(job: Job) -> Places:
     return found
 
 
-def told(job: Job, revision: int, member: MemberId, where: Places, change: Change | None) -> Told:
-    """Add what concerns one member to a change that concerns all."""
+def told(job: Job, revision: int, member: MemberId, where: Places, durable: Lineage) -> Told:
+    """What concerns one member, to be told beside a change that concerns all."""
     record = job.members.get(member)
     generation, rank, size = where.get(member, (0, -1, 0))
     return Told(
@@ -123,7 +126,8 @@ def told(job: Job, revision: int, member: MemberId, where: Places, change: Chang
         generation=generation,
         rank=rank,
         size=size,
-        change=change,
+        durable=durable,
+        change=None,
     )
 
 

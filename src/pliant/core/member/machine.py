@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
+from pliant.core.ledger import Lineage
 from pliant.core.member import joining, leaving, recovering, stepping
 from pliant.core.member import signals as s
 from pliant.core.member.model import Machine, Phase
 from pliant.core.member.moves import (
+    LINES_MAX,
     STALE_TICKS,
     Out,
     inside,
@@ -54,6 +57,8 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
             stepping.boundary(m, out, signal)
         case s.Told():
             _told(m, out, signal)
+        case s.Durable():
+            _durable(m, out, signal)
         case s.Tick():
             _tick(m, out)
         case s.Failed():
@@ -137,16 +142,32 @@ def _told(m: Machine, out: Out, signal: s.Told) -> None:
     if m.view is not None and signal.view.revision <= m.view.revision:
         return
     m.view = signal.view
-    durable = signal.view.durable
-    if m.lines and m.lines[0].lineage.step <= durable.step:
-        m.lines = tuple(line for line in m.lines if line.lineage.step > durable.step)
-        m.stale_ticks = 0
+    _drop_lines(m, signal.view.durable)
     published = signal.view.checkpoint
     if m.manifest is not None and published is not None and published.lineage.step >= m.manifest.lineage.step:
         m.manifest = None
     leaving.heed_view(m, out, signal.view)
     if m.phase is not Phase.GONE:
         seek(m, out)
+
+
+def _durable(m: Machine, out: Out, signal: s.Durable) -> None:
+    """Progress wakes no watch, so this is how lines are dropped while nothing else happens."""
+    if m.view is None or signal.revision < m.view.revision:
+        return
+    m.view = replace(m.view, durable=signal.lineage)
+    behind = len(m.lines) > LINES_MAX
+    if _drop_lines(m, signal.lineage) and behind and m.phase in _REPORTING and m.greeted and is_reporter(m):
+        report(m, out)  # the rest of what did not fit into one report
+
+
+def _drop_lines(m: Machine, durable: Lineage) -> bool:
+    """Forget the lines that the coordinator has; whether there were any."""
+    if not m.lines or m.lines[0].lineage.step > durable.step:
+        return False
+    m.lines = tuple(line for line in m.lines if line.lineage.step > durable.step)
+    m.stale_ticks = 0
+    return True
 
 
 def _wired(m: Machine, out: Out, signal: s.Wired) -> None:

@@ -25,6 +25,7 @@ from pliant.core.model import Kind, MemberId, World
 from pliant.core.words import Purpose, Word
 
 REPORTERS = 2  # how many members report progress (rule 24)
+LINES_MAX = 512  # in one report: after a coordinator was long away, what was committed meanwhile comes in several
 STALE_TICKS = 3  # ticks without an answer before any other member reports too
 
 Out = list[Action]
@@ -197,7 +198,7 @@ def report(m: Machine, out: Out) -> None:
     world = inside(m)
     holding = frozenset(world.members[rank] for rank in m.holders)
     news = view is None or view.current != world.number or view.holders != holding
-    out.append(Send(Report(m.id, m.rank, world.number, m.lines, holding if news else None)))
+    out.append(Send(Report(m.id, m.rank, world.number, m.lines[:LINES_MAX], holding if news else None)))
 
 
 def is_reporter(m: Machine) -> bool:

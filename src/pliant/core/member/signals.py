@@ -24,6 +24,14 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
+class Durable:
+    """The coordinator keeps the history up to `lineage`, as of `revision`; told with answers, between two views."""
+
+    revision: int
+    lineage: Lineage
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """A third of a lease has passed. Whatever may have been lost on the way is said again."""
 
@@ -168,6 +176,7 @@ class SlotRaised:
 
 Signal = (
     Told
+    | Durable
     | Tick
     | Wired
     | WireFailed

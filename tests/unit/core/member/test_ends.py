@@ -10,6 +10,7 @@ from pliant.core.member.signals import (
     Boundary,
     Break,
     Computed,
+    Durable,
     Exit,
     Failed,
     GraceOver,
@@ -260,6 +261,7 @@ def test_a_slot_that_raises_is_named_and_ends_the_member() -> None:
 
 EVERY_SIGNAL: tuple[Signal, ...] = (
     Told(Crew(A).view),
+    Durable(99, GENESIS),
     Tick(),
     Wired(1),
     WireFailed(1, B),

@@ -2,11 +2,13 @@
 
 import pytest
 
-from pliant.core.ledger import GENESIS
+from pliant.core.cursor import Cursor
+from pliant.core.ledger import GENESIS, Line, line
 from pliant.core.member import Phase
-from pliant.core.member.moves import REPORTERS, STALE_TICKS, tail
-from pliant.core.member.signals import Notice, Send, Tick, TransferBroken
+from pliant.core.member.moves import LINES_MAX, REPORTERS, STALE_TICKS, tail
+from pliant.core.member.signals import Durable, Notice, Send, Tick, TransferBroken
 from pliant.core.messages import Report
+from pliant.core.model import MemberId
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import LAST, Crew, commands, gathered, lines, these, training
 
@@ -118,6 +120,82 @@ def test_a_step_not_yet_durable_stays() -> None:
     crew.step()
     crew.tell(A, durable=STEPS[0].lineage)
     assert crew[A].lines == (STEPS[1],)
+
+
+def newest(crew: Crew) -> int:
+    view = crew[A].view
+    assert view is not None
+    return view.revision
+
+
+def test_what_an_answer_says_is_durable_is_not_reported_again() -> None:
+    """Progress wakes no watch: between two views the answers alone say what the coordinator has."""
+    crew = training(A, B, C)
+    crew.step()
+    crew.step()
+    crew[A].stale_ticks = 2
+    assert crew.feed(A, Durable(newest(crew), STEPS[1].lineage)) == ()
+    assert (crew[A].lines, crew[A].stale_ticks) == (STEPS[2:3], 0)
+    view = crew[A].view
+    assert view is not None
+    assert view.durable == STEPS[1].lineage
+
+
+def test_an_answer_older_than_the_view_says_nothing() -> None:
+    """A rollback may have come in between, and then less is durable than that."""
+    crew = training(A, B)
+    crew.step()
+    kept, view = crew[A].lines, crew[A].view
+    assert crew.feed(A, Durable(newest(crew) - 1, STEPS[1].lineage)) == ()
+    assert (crew[A].lines, crew[A].view) == (kept, view)
+    crew[A].view = None
+    assert crew.feed(A, Durable(99, STEPS[1].lineage)) == ()
+    assert crew[A].lines == kept
+
+
+def test_an_answer_that_says_nothing_new_changes_no_line() -> None:
+    crew = training(A, B)
+    assert crew.feed(A, Durable(newest(crew), GENESIS)) == ()
+    crew.step()
+    kept = crew[A].lines
+    assert crew.feed(A, Durable(newest(crew), GENESIS)) == ()
+    assert crew[A].lines == kept
+
+
+def long_away(*names: MemberId) -> Crew:
+    """A world whose coordinator was away for more steps than fit into one report."""
+    crew = training(*names)
+    many: tuple[Line, ...] = ()
+    for _ in range(LINES_MAX + 5):
+        before = many[-1].lineage if many else crew.view.durable
+        many += (line(before, 1, before.step + 1, Cursor(0, 0), 1, 1),)
+    for name in names:
+        crew[name].lines = many
+    return crew
+
+
+def test_a_report_has_so_many_lines_and_the_rest_comes_when_those_are_durable() -> None:
+    crew = long_away(A, B, C)
+    kept = crew[A].lines
+    assert crew.feed(A, Tick()) == (Send(Report(A, 0, 1, kept[:LINES_MAX], None)),)
+    answer = Durable(newest(crew), kept[LINES_MAX - 1].lineage)
+    assert crew.feed(A, answer) == (Send(Report(A, 0, 1, kept[LINES_MAX:], None)),)
+    assert crew.feed(C, answer) == ()  # it is no reporter
+    assert crew.feed(A, Durable(newest(crew), kept[-1].lineage)) == ()
+    assert crew[A].lines == ()
+
+
+@pytest.mark.parametrize("spoil", ["phase", "greeted", "old"])
+def test_the_rest_is_not_sent_where_nothing_would_be_reported(spoil: str) -> None:
+    crew = long_away(A, B)
+    answer = Durable(newest(crew), crew[A].lines[0].lineage)
+    if spoil == "phase":
+        crew[A].phase = Phase.STOPPED
+    elif spoil == "greeted":
+        crew[A].greeted = False
+    else:
+        answer = Durable(newest(crew), GENESIS)
+    assert crew.feed(A, answer) == ()
 
 
 def test_whoever_sees_steps_stay_undurable_reports_them_too() -> None:
