@@ -10,7 +10,7 @@ from e2e.examples import JOB, furnish
 from e2e.raw import Line, bearer, host, line, request
 from e2e.running import Running, start, wait_for
 from pliant.client import Client
-from pliant.coordinator.service import SUSPICION_S
+from pliant.coordinator.vigil import SUSPICION_S
 from pliant.core import messages as m
 from pliant.core.messages import Event
 from pliant.core.model import MemberId

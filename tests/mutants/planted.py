@@ -294,8 +294,7 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service.py",
-                "        self._leased.clear()\n        self._vouches.clear()\n"
-                "        self._leases = Leases(self._pause_s)\n",
+                "        self._vigil = Vigil(self._lease_ttl_s)\n",
                 "        pass\n",
             ),
         ),
@@ -381,7 +380,7 @@ PLANTED = (
         "A report renews nobody but the member that sent it.",
         (
             Edit(
-                "coordinator/service.py",
+                "coordinator/vigil.py",
                 "        return when if world is not None and MemberId(key[2]) in world.members else None",
                 "        return None",
             ),

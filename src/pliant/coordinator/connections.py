@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 from pliant.coordinator.gate import HEAD_MAX
 
@@ -61,15 +62,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._beside_body = 0  # bytes after the head that are not of the body: sizes of chunks, and trailers
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._head_since: float | None = None
         self._under_way: list[RequestResponseCycle] = []
         if len(self.connections) > self.connections_max:
             transport.abort()
             return
-        self._start_head_timer()
+        self._head_since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timer()
         super().connection_lost(exc)
         for cycle in self._under_way:  # of pipelined requests, uvicorn tells the last one alone
             if not cycle.response_complete:
@@ -87,9 +87,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().data_received(data)
         if self._beside_body > HEAD_MAX + _SLACK:
             self.transport.abort()
-        elif self._is_idle() and self._head_timer is None:
+        elif self._is_idle() and self._head_since is None:
             # Whatever that was (an empty line, the rest of a body that was refused), it ended the time we had given.
-            self._start_head_timer()
+            self._head_since = self.loop.time()
 
     def shutdown(self) -> None:
         super().shutdown()
@@ -98,7 +98,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
-        self._start_head_timer()
+        self._head_since = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._in_head:  # a trailer is no header, and comes when the headers were looked at
@@ -107,7 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_bytes = self._beside_body = 0
-        self._stop_head_timer()
+        self._head_since = None
         if not self.url.startswith(b"/"):  # a proxy is asked like that, for another host perhaps
             raise httptools.HttpParserError("the request's target is not a path")
         super().on_headers_complete()
@@ -127,11 +127,17 @@ class BoundedProtocol(HttpToolsProtocol):
         answered = all(cycle.response_complete for cycle in self._under_way)
         return answered and self.timeout_keep_alive_task is None and not self.transport.is_closing()
 
-    def _start_head_timer(self) -> None:
-        self._stop_head_timer()
-        self._head_timer = self.loop.call_later(HEAD_TIME_S, self.transport.abort)
+    def is_late(self, now: float) -> bool:
+        """Whether a head has been in coming for too long."""
+        return self._head_since is not None and now - self._head_since > HEAD_TIME_S
 
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+
+async def sweep(state: ServerState) -> None:
+    """Drop connections whose heads do not come, a few times in the time they have: a timer each would cost more."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(HEAD_TIME_S / 4)
+        now = loop.time()
+        for connection in list(state.connections):
+            if isinstance(connection, BoundedProtocol) and connection.is_late(now):
+                connection.transport.abort()

@@ -18,6 +18,7 @@ from pliant.coordinator.requests import Pumped, Reply, Request, Unavailable
 from pliant.coordinator.service import Service
 from pliant.core.messages import StepsCommitted
 from pliant.core.sentences import sentence
+from pliant.wire.api import Renew, RenewAgent
 
 TICK_S = 0.1  # how often time gets its turn when nobody asks for anything
 
@@ -25,12 +26,21 @@ log = logging.getLogger(__name__)
 
 
 class Desk:
-    """Give it a service; `start` runs it. `seen` is called with every pump and its seconds, for whoever counts."""
+    """Give it a service; `start` runs it.
 
-    def __init__(self, service: Service, seen: Callable[[Pumped, float], None]) -> None:
+    For whoever counts, `seen` is called with every pump and its seconds, and `answered` with every answer.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        seen: Callable[[Pumped, float], None],
+        answered: Callable[[Reply], None],
+    ) -> None:
         self.service = service
         self.feed = Feed(service.job)
         self._seen = seen
+        self._answered = answered
         self._due: asyncio.Handle | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._led: bool | None = None  # at the last pump
@@ -40,6 +50,11 @@ class Desk:
         """Have something decided. The answer comes when it is durable."""
         if self._closed:
             return Reply(None, job, request, Unavailable("the coordinator is going down; ask again"))
+        if isinstance(request, Renew | RenewAgent):
+            heard = self.service.hear(job, request, time.monotonic())
+            if heard is not None:
+                self._answered(heard)
+                return heard
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Reply] = loop.create_future()
         if not self.service.submit(job, request, answer):
@@ -84,6 +99,7 @@ class Desk:
         led = self.service.leads
         pumped = self.service.pump(time.monotonic())
         for reply in pumped.replies:
+            self._answered(reply)
             if isinstance(reply.ticket, asyncio.Future) and not reply.ticket.done():
                 reply.ticket.set_result(reply)
         if led and not self.service.leads:

@@ -31,6 +31,10 @@ class Leader:
     def leads(self) -> bool:
         return self._hold is not None
 
+    def is_sure(self, now: float) -> bool:
+        """Whether the hold is in force without asking."""
+        return self._hold is not None and now < self._hold.until_s
+
     def keep(self, now: float) -> Standing:
         """Call at the start of every pump; asks the store only when half of the hold's time is over."""
         if self._hold is not None and now < self._hold.until_s - HOLD_TTL_S / 2:

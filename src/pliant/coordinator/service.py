@@ -21,25 +21,22 @@ from pliant.coordinator.requests import (
     Request,
     Unavailable,
     WatchClosed,
-    overdue,
     set_back,
     speaker,
 )
+from pliant.coordinator.vigil import Vigil
 from pliant.core import messages as m
 from pliant.core.evolve import evolve
 from pliant.core.invariants import complaints
 from pliant.core.job import decide, needs_settling, settled
-from pliant.core.leases import Leases
 from pliant.core.messages import Event, Rejection
-from pliant.core.model import Job, JobState, MemberId, view
+from pliant.core.model import Job, MemberId, view
 from pliant.errors import BadInput, PliantError, StoreError, StoreTimeout
 from pliant.stores.base import Store, Write, Written
 from pliant.wire.api import EVENTS, Renew, RenewAgent
 from pliant.wire.codec import decode_state, encode_state
 
 LEASE_TTL_S = 10.0
-SUSPICION_S = 0.5  # a closed watch that does not come back within this ends the generation (rule 19)
-PAUSE_S = 1.0  # a longer gap between two pumps is the coordinator's own sleep, and costs nobody a lease
 INBOX_MAX = 65536
 TRIES = 4  # lost races in one pump before the commands are sent back
 RESERVED = "@"  # streams of the store whose names begin so are no jobs; no job's name can
@@ -75,12 +72,9 @@ class Service:
         self._store = store
         self._wall = wall
         self._lease_ttl_s = lease_ttl_s
-        self._pause_s = min(PAUSE_S, lease_ttl_s / 4)  # a sleep of our own must never be as long as a lease
         self._inbox: list[tuple[object, str, Request]] = []
         self._jobs: dict[str, _Known] = {}
-        self._leases: Leases[tuple[str, str, str]] = Leases(self._pause_s)
-        self._leased: dict[str, set[tuple[str, str, str]]] = {}  # by job, so that no job pays for another
-        self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
+        self._vigil = Vigil(lease_ttl_s)
         self._set_back: dict[str, str] = {}  # by job, why nothing more may be decided here (see `_is_set_back`)
         self._leader = Leader(store, owner)
         self._bugs: list[str] = []
@@ -99,6 +93,10 @@ class Service:
         known = self._jobs.get(name)
         return (known.job, known.revision) if known and known.job else None
 
+    def _state_of(self, name: str) -> Job | None:
+        known = self._jobs.get(name)
+        return known.job if known else None
+
     def names(self) -> tuple[str, ...]:
         """The jobs this coordinator knows, sorted."""
         return tuple(sorted(self._jobs))
@@ -116,6 +114,20 @@ class Service:
         """Call on a clean exit: whoever comes next need not wait for this one."""
         self._leader.release()
 
+    def hear(self, name: str, request: Renew | RenewAgent, now: float) -> Reply | None:
+        """Answer a sign of life at once, without a pump: thousands come in a second, and none changes anything.
+
+        None: it is not as simple as that, `submit` it.
+        """
+        known = self._jobs.get(name)
+        if known is None or not self._leader.is_sure(now) or request.revision > known.revision:
+            return None
+        if name in self._set_back:
+            return None
+        rejection = self._vigil.hear(name, known.job, request, now)
+        answer = rejection or _accepted(known, request, speaker(request))
+        return Reply(None, name, request, answer, known.revision)
+
     # ------------------------------------------------------------------------------------------- the pump
 
     def pump(self, now: float) -> Pumped:
@@ -130,13 +142,9 @@ class Service:
             return Pumped(tuple(Reply(ticket, job, request, refusal) for ticket, job, request in people))
         by_job: dict[str, list[tuple[object, Request]]] = {}
         for _, name, request in inbox:
-            if isinstance(
-                request, Renew
-            ):  # whoever has spoken by now is not late, however long this pump was in coming
-                self._leases.renew((name, "member", request.member), now)
-                self._leases.drop((name, "suspect", request.member))
-        for name, kind, ident in self._leases.due(now, self._vouched):
-            by_job.setdefault(name, []).append((None, overdue(kind, ident)))
+            self._vigil.hear_early(name, request, now)
+        for name, command in self._vigil.due(now, self._state_of):
+            by_job.setdefault(name, []).append((None, command))
         for ticket, name, request in inbox:
             by_job.setdefault(name, []).append((ticket, request))
         replies: list[Reply] = []
@@ -213,7 +221,7 @@ class Service:
             if isinstance(request, Renew | RenewAgent | WatchClosed):
                 answers.append(self._note(name, known, request, now))
                 continue
-            if self._heard_again(name, request):
+            if self._vigil.is_void(name, request):
                 answers.append(None)
                 continue
             decision = decide(job, request, wall)
@@ -233,6 +241,20 @@ class Service:
                 self._bugs.append(f"{name}: {bug}")
         return _Draft(name, known, asked, job, events, answers, bug)
 
+    def _note(
+        self, name: str, known: _Known, request: Renew | RenewAgent | WatchClosed, now: float
+    ) -> Rejection | None:
+        """What changes no state. A revision that the store does not have is the exception: it stops the job."""
+        if isinstance(request, WatchClosed):
+            self._vigil.suspect(name, known.job, request, now)
+            return None
+        if request.revision > known.revision:
+            # Only from somebody the store knows: a stranger's slip must not stop the job.
+            if self._vigil.knows(name, request):
+                self._lost_history(name, request.revision, known.revision)
+            return Rejection(m.Code.SET_BACK, set_back(name, request.revision, known.revision))
+        return self._vigil.hear(name, known.job, request, now)
+
     def _write(self, draft: _Draft) -> Write:
         known, job = draft.known, draft.after
         assert job is not None  # events were decided, the first of them created it
@@ -248,7 +270,7 @@ class Service:
         known.revision += len(draft.events)
         known.tail = 0 if write.record is not None else known.tail + len(draft.events)
         if needs_settling(draft.events):
-            self._follow(draft.name, known, now)
+            self._vigil.follow(draft.name, known.job, now)
 
     def _finish(self, draft: _Draft, now: float, replies: list[Reply]) -> None:
         """Answer. Reports that were accepted vouch for their whole generation (rule 19)."""
@@ -261,13 +283,11 @@ class Service:
                 answer = rejection
             else:
                 if isinstance(request, m.Report):
-                    self._vouches[draft.name] = (request.generation, now)
+                    self._vigil.vouch(draft.name, request.generation, now)
                 member = speaker(request)
                 if member is not None:
-                    self._leases.renew((draft.name, "member", member), now)
-                news = member is not None and not (isinstance(request, Renew) and request.revision >= known.revision)
-                shown = view(known.job, known.revision, member) if known.job and member and news else None
-                answer = Accepted(known.revision, shown)
+                    self._vigil.spoke(draft.name, member, now)
+                answer = _accepted(known, request, member)
             replies.append(Reply(ticket, draft.name, request, answer, known.revision))
 
     def _answer(self, name: str, asked: list[tuple[object, Request]], answer: Answer, replies: list[Reply]) -> None:
@@ -305,9 +325,7 @@ class Service:
     def _forget(self) -> None:
         self._jobs.clear()
         self._set_back.clear()
-        self._leased.clear()
-        self._vouches.clear()
-        self._leases = Leases(self._pause_s)
+        self._vigil = Vigil(self._lease_ttl_s)
 
     def _lost_history(self, name: str, known: int, found: int) -> None:
         """Somebody knows more than the store. Deciding on would number worlds a second time (P6, ADR 0009)."""
@@ -323,7 +341,7 @@ class Service:
         for data in stored.tail:
             job = evolve(job, EVENTS.decode(data))
         known = self._jobs[name] = _Known(job, stored.revision, len(stored.tail))
-        self._follow(name, known, now)
+        self._vigil.follow(name, job, now)
         return known
 
     def _was_applied(self, write: Write) -> bool:
@@ -333,67 +351,9 @@ class Service:
             return tuple(entry.data for entry in found) == write.events
         return False
 
-    # -------------------------------------------------------------------------------------------- leases
 
-    def _follow(self, name: str, known: _Known, now: float) -> None:
-        """Let the leases follow the job: grant what is new, drop what is gone, leave the rest running."""
-        job = known.job
-        wanted: dict[tuple[str, str, str], float] = {}
-        if job is not None and not job.state.ended:
-            wanted = {(name, "member", member): self._lease_ttl_s for member in job.members}
-            wanted |= {(name, "agent", agent.id): self._lease_ttl_s for agent in job.agents}
-            if job.state is JobState.WAITING and job.wait_limit_s is not None:
-                wanted[name, "wait", ""] = job.wait_limit_s
-        leased = self._leased.setdefault(name, set())
-        for key in leased.difference(wanted):
-            self._leases.drop(key)
-        for key, ttl_s in wanted.items():
-            if key not in self._leases:
-                self._leases.grant(key, ttl_s, now)
-        self._leased[name] = set(wanted)
-
-    def _note(self, name: str, known: _Known, request: Request, now: float) -> Rejection | None:
-        """Signs of life change no state: they stay in memory, and cost the same however large the job is."""
-        job = known.job
-        match request:
-            case Renew(member, revision):
-                self._leases.drop((name, "suspect", member))
-                key = (name, "member", str(member))
-            case RenewAgent(agent, revision):
-                key = (name, "agent", str(agent))
-            case WatchClosed(member):
-                if job is not None and member in job.members:
-                    self._leases.grant((name, "suspect", member), SUSPICION_S, now)
-                return None
-            case _:
-                raise AssertionError(request)
-        if revision > known.revision:
-            # Only from somebody the store knows: a stranger's slip must not stop the job.
-            if key in self._leased.get(name, ()):
-                self._lost_history(name, revision, known.revision)
-            return Rejection(m.Code.SET_BACK, set_back(name, revision, known.revision))
-        if self._leases.renew(key, now) or (job is not None and job.state.ended):
-            return None
-        if job is not None and key in self._leased.get(name, ()):
-            self._leases.grant(key, self._lease_ttl_s, now)  # it ran out, but nobody could act on it yet
-            return None
-        return Rejection(m.Code.UNKNOWN, f"{key[2]} has no lease in {name}; join first")
-
-    def _heard_again(self, name: str, request: Request) -> bool:
-        """Whether an expiry is void: who it is about was heard of again while the store could not be written."""
-        match request:
-            case m.Expire(member):
-                return (name, "member", member) in self._leases
-            case m.AgentExpire(agent):
-                return (name, "agent", agent) in self._leases
-            case _:
-                return False
-
-    def _vouched(self, key: tuple[str, str, str]) -> float | None:
-        """A report of a generation is a sign of life of each of its members (rule 19)."""
-        known = self._jobs.get(key[0])
-        if known is None or known.job is None or key[1] != "member":
-            return None
-        generation, when = self._vouches.get(key[0], (0, 0.0))
-        world = known.job.world(generation)
-        return when if world is not None and MemberId(key[2]) in world.members else None
+def _accepted(known: _Known, request: Request, member: MemberId | None) -> Accepted:
+    """A yes, with what the member that asked does not know yet."""
+    news = member is not None and not (isinstance(request, Renew) and request.revision >= known.revision)
+    shown = view(known.job, known.revision, member) if known.job and member and news else None
+    return Accepted(known.revision, shown)

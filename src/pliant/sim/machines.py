@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from pliant.coordinator.requests import Accepted, Reply, Request
@@ -26,7 +27,7 @@ from pliant.core.supervisor import (
     supervise,
 )
 from pliant.sim.disks import Crash, FlakyStore
-from pliant.wire.api import RenewAgent
+from pliant.wire.api import Renew, RenewAgent
 
 if TYPE_CHECKING:
     from pliant.sim.universe import Universe
@@ -140,6 +141,11 @@ class CoordinatorProcess:
             self._pump()
 
     def receive(self, sender: str, request: Request) -> None:
+        if self.up and not self.paused and isinstance(request, Renew | RenewAgent):
+            reply = self.service.hear(self.universe.job, request, self.universe.now + self.ahead_s)
+            if reply is not None:
+                self._reply(replace(reply, ticket=sender))
+                return
         if self.up:
             self.service.submit(self.universe.job, request, sender)
             if not self.pump_due:

@@ -26,7 +26,11 @@ class Office:
 
     def __init__(self) -> None:
         self.store = MemoryStore("office")
-        self.desk = Desk(Service(self.store, "c1", lambda: 1000.0, lease_ttl_s=60.0), lambda pumped, seconds: None)
+        self.desk = Desk(
+            Service(self.store, "c1", lambda: 1000.0, lease_ttl_s=60.0),
+            lambda pumped, seconds: None,
+            lambda reply: None,
+        )
         self.desk.start()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

@@ -3,7 +3,8 @@
 from functools import partial
 
 from pliant.coordinator.requests import Accepted, Request, WatchClosed
-from pliant.coordinator.service import LEASE_TTL_S, SUSPICION_S
+from pliant.coordinator.service import LEASE_TTL_S
+from pliant.coordinator.vigil import SUSPICION_S
 from pliant.core import messages as m
 from pliant.core.ledger import GENESIS
 from pliant.core.messages import Code, Rejection

@@ -1,0 +1,118 @@
+"""Who must be heard of again, and until when: leases, suspicions, the limit on waiting (rule 19, ADR 0005).
+
+Signs of life change no state. They come here, cost the same however large the job is, and are forgotten with the
+process; whoever takes over grants everything afresh.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pliant.coordinator.requests import Request, WatchClosed, overdue
+from pliant.core import messages as m
+from pliant.core.leases import Leases
+from pliant.core.messages import Command, Rejection
+from pliant.core.model import Job, JobState, MemberId
+from pliant.wire.api import Renew, RenewAgent
+
+SUSPICION_S = 0.5  # a closed watch that does not come back within this ends the generation (rule 19)
+PAUSE_S = 1.0  # a longer gap between two looks is the coordinator's own sleep, and costs nobody a lease
+
+Key = tuple[str, str, str]  # job, kind, name
+
+
+class Vigil:
+    """The leases of every job a coordinator knows; `ttl_s` is how long one lasts."""
+
+    def __init__(self, ttl_s: float) -> None:
+        self._ttl_s = ttl_s
+        # A sleep of our own must never be as long as a lease.
+        self._leases: Leases[Key] = Leases(min(PAUSE_S, ttl_s / 4))
+        self._leased: dict[str, set[Key]] = {}  # by job, so that no job pays for another
+        self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
+
+    def follow(self, name: str, job: Job | None, now: float) -> None:
+        """Call when a job's members may have changed: grant what is new, drop what is gone, leave the rest running."""
+        wanted: dict[Key, float] = {}
+        if job is not None and not job.state.ended:
+            wanted = {(name, "member", member): self._ttl_s for member in job.members}
+            wanted |= {(name, "agent", agent.id): self._ttl_s for agent in job.agents}
+            if job.state is JobState.WAITING and job.wait_limit_s is not None:
+                wanted[name, "wait", ""] = job.wait_limit_s
+        leased = self._leased.setdefault(name, set())
+        for key in leased.difference(wanted):
+            self._leases.drop(key)
+        for key, ttl_s in wanted.items():
+            if key not in self._leases:
+                self._leases.grant(key, ttl_s, now)
+        self._leased[name] = set(wanted)
+
+    # --------------------------------------------------------------------------------------- signs of life
+
+    def knows(self, name: str, request: Renew | RenewAgent) -> bool:
+        """Whether that member or agent is one of the job's."""
+        return _key(name, request) in self._leased.get(name, ())
+
+    def hear(self, name: str, job: Job | None, request: Renew | RenewAgent, now: float) -> Rejection | None:
+        """Somebody said that it is alive."""
+        key = _key(name, request)
+        if isinstance(request, Renew):
+            self._leases.drop((name, "suspect", request.member))
+        if self._leases.renew(key, now) or (job is not None and job.state.ended):
+            return None
+        if self.knows(name, request):
+            self._leases.grant(key, self._ttl_s, now)  # it ran out, but nobody could act on it yet
+            return None
+        return Rejection(m.Code.UNKNOWN, f"{key[2]} has no lease in {name}; join first")
+
+    def hear_early(self, name: str, request: Request, now: float) -> None:
+        """Call for what is in the inbox before asking what is due: whoever has spoken by now is not late."""
+        if isinstance(request, Renew):
+            self._leases.renew((name, "member", request.member), now)
+            self._leases.drop((name, "suspect", request.member))
+
+    def suspect(self, name: str, job: Job | None, closed: WatchClosed, now: float) -> None:
+        """A watch was closed from the other side."""
+        if job is not None and closed.member in job.members:
+            self._leases.grant((name, "suspect", closed.member), SUSPICION_S, now)
+
+    def spoke(self, name: str, member: MemberId, now: float) -> None:
+        """Whatever a member asks for is a sign of life."""
+        self._leases.renew((name, "member", member), now)
+
+    def vouch(self, name: str, generation: int, now: float) -> None:
+        """A report of a generation was accepted: a sign of life of each of its members (rule 19)."""
+        self._vouches[name] = (generation, now)
+
+    # ------------------------------------------------------------------------------------------- what is due
+
+    def due(self, now: float, job: Callable[[str], Job | None]) -> list[tuple[str, Command]]:
+        """What time itself has to say, each told once; `job` gives a job by its name."""
+
+        def vouched(key: Key) -> float | None:
+            return self._vouched(key, job(key[0]))
+
+        return [(name, overdue(kind, ident)) for name, kind, ident in self._leases.due(now, vouched)]
+
+    def _vouched(self, key: Key, job: Job | None) -> float | None:
+        if job is None or key[1] != "member":
+            return None
+        generation, when = self._vouches.get(key[0], (0, 0.0))
+        world = job.world(generation)
+        return when if world is not None and MemberId(key[2]) in world.members else None
+
+    def is_void(self, name: str, request: Request) -> bool:
+        """Whether an expiry is void: who it is about was heard of again while the store could not be written."""
+        match request:
+            case m.Expire(member):
+                return (name, "member", member) in self._leases
+            case m.AgentExpire(agent):
+                return (name, "agent", agent) in self._leases
+            case _:
+                return False
+
+
+def _key(name: str, request: Renew | RenewAgent) -> Key:
+    if isinstance(request, Renew):
+        return (name, "member", request.member)
+    return (name, "agent", request.agent)
