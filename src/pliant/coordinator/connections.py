@@ -43,9 +43,13 @@ class OneWrite:
         else:
             self._transport.write(data)
 
-    def close(self) -> None:
+    def flush(self) -> None:
+        """Send a head that nothing follows: the answer to HEAD has no body."""
         if self._head:
             self.write(b"")
+
+    def close(self) -> None:
+        self.flush()
         self._transport.close()
 
     def __getattr__(self, name: str) -> Any:
@@ -112,6 +116,10 @@ class BoundedProtocol(HttpToolsProtocol):
             raise httptools.HttpParserError("the request's target is not a path")
         super().on_headers_complete()
         self._under_way = [cycle for cycle in self._under_way if not cycle.response_complete] + [self.cycle]
+
+    def on_response_complete(self) -> None:
+        cast(OneWrite, self.transport).flush()
+        super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:
         self._beside_body = max(0, self._beside_body - (1 + _FRAME) * len(body))

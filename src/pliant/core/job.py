@@ -250,6 +250,8 @@ def _progress(job: Job, command: m.Report, fresh: tuple[Line, ...], head: Lineag
 
 
 def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
+    if _is_over(job, command.member, command.generation):
+        return ()
     world = _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
@@ -259,6 +261,8 @@ def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
 
 
 def _wiring_failed(job: Job, command: m.WiringFailed, now: float) -> Decision:
+    if _is_over(job, command.member, command.generation):
+        return ()
     world = _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
@@ -376,6 +380,14 @@ def _own_world(job: Job, member: MemberId, generation: int) -> World | Rejection
     if isinstance(world, World) and member not in world.members:
         return Rejection(Code.UNKNOWN, f"{member} is not in generation {generation}")
     return world
+
+
+def _is_over(job: Job, member: MemberId, generation: int) -> bool:
+    """Whether what a live member says has gone wrong in a generation is no news: it is over.
+
+    Perhaps by this very word, whose answer was lost. Said again it must find its work done, not be refused.
+    """
+    return member in job.members and generation <= job.generation and not job.is_open(generation)
 
 
 def _not_a_member(job: Job, member: MemberId) -> Rejection:

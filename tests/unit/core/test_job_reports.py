@@ -48,7 +48,22 @@ FENCED: dict[str, Asking] = {
 fenced = pytest.mark.parametrize("ask", FENCED.values(), ids=FENCED.keys())
 
 
-@fenced
+history = pytest.mark.parametrize("ask", [FENCED["report"], FENCED["publish"]], ids=["report", "publish"])
+trouble = pytest.mark.parametrize("ask", [FENCED["stopped"], FENCED["wiring failed"]], ids=["stopped", "wiring failed"])
+
+
+@trouble
+def test_trouble_in_a_generation_that_is_over_is_no_news(ask: Asking) -> None:
+    """It may be over by that very word, said again because its answer was lost."""
+    job = after(running(3), stopped(B, 1))
+    assert made(job, ask(job, B, 1)) == ()
+    left = after(running(3), drain(C))
+    left = after(left, report(left, A, 2))
+    assert made(left, ask(left, A, 1)) == ()
+    assert refused(job, ask(job, D, 1)).code is Code.SEALED  # nobody's word
+
+
+@history
 def test_nothing_labelled_with_a_sealed_generation_is_accepted(ask: Asking) -> None:
     job = after(running(3), drain(C), stopped(B, 1))
     assert (job.sealed, job.worlds[0].number) == (2, 3)
@@ -58,7 +73,7 @@ def test_nothing_labelled_with_a_sealed_generation_is_accepted(ask: Asking) -> N
     made(job, ask(job, A, 3))
 
 
-@fenced
+@history
 def test_a_generation_that_was_left_behind_is_not_open_any_more(ask: Asking) -> None:
     job = after(running(3), drain(C))
     made(job, ask(job, A, 1))
