@@ -280,10 +280,10 @@ PLANTED = (
             ),
             Edit(
                 "coordinator/service.py",
-                "                self._jobs.pop(draft.name, None)\n                again[draft.name] = draft.asked\n"
+                "                draft.known.stale = True\n                again[draft.name] = draft.asked\n"
                 "        for draft in drafts:\n            if draft.name not in again:\n"
                 "                self._finish(draft, now, replies)\n",
-                "                self._jobs.pop(draft.name, None)\n",
+                "                draft.known.stale = True\n",
             ),
         ),
     ),
@@ -586,7 +586,7 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service.py",
-                "                self._jobs.pop(draft.name, None)\n                again",
+                "                draft.known.stale = True\n                again",
                 "                again",
             ),
         ),

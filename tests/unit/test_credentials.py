@@ -1,17 +1,29 @@
 """Tokens and their files: what is shown, who may read them, and what happens when two want to write."""
 
+import errno
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from pliant import credentials
-from pliant.credentials import Token, make_token, own_token, parse_token, read_token, write_token
+from pliant.credentials import (
+    Token,
+    check_own,
+    is_missing,
+    make_token,
+    own_token,
+    parse_token,
+    read_token,
+    write_token,
+)
 from pliant.errors import BadInput
+from unit.stores.disk import NOBODY, as_nobody, file_limit
 
 
 @pytest.fixture
@@ -217,3 +229,124 @@ def test_a_place_that_cannot_be_written_is_a_sentence_not_a_stack(tmp_path: Path
         own_token(tmp_path / "file" / "home" / "token")
     with pytest.raises(BadInput, match="cannot be written"):
         write_token(tmp_path / "nowhere" / "token", make_token())
+
+
+def refusing(number: int) -> Callable[..., None]:
+    """What stands in for a call that the system does not grant."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+@pytest.mark.parametrize("write", [own_token, lambda path: write_token(path, make_token())])
+def test_a_full_disk_is_a_sentence_and_leaves_nothing_behind(path: Path, write: Callable[[Path], object]) -> None:
+    path.parent.mkdir()
+    with file_limit(0), pytest.raises(BadInput, match=r"cannot be written to .*: File too large"):
+        write(path)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_failed_flush_is_a_sentence_and_leaves_what_was_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, _ = own_token(path)
+    monkeypatch.setattr(os, "fsync", refusing(errno.ENOSPC))
+    with pytest.raises(BadInput, match="No space left"):
+        write_token(path, make_token())
+    assert read_token(path) == old
+    with pytest.raises(BadInput, match="No space left"):
+        own_token(path.with_name("other"))
+    assert [each.name for each in path.parent.iterdir()] == ["token"]
+
+
+def test_a_name_that_is_not_granted_is_a_sentence_and_leaves_nothing_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.mkdir(parents=True)
+    with pytest.raises(BadInput, match=r"cannot be written to .*: Is a directory"):
+        write_token(path, make_token())
+    path.rmdir()
+    monkeypatch.setattr(os, "link", refusing(errno.EPERM))
+    monkeypatch.setattr(Path, "replace", refusing(errno.EROFS))
+    with pytest.raises(BadInput, match=r"cannot be written to .*: Read-only"):
+        own_token(path)
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_a_file_system_without_hard_links_will_do(path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(os, "link", refusing(number))
+    token, is_new = own_token(path)
+    assert is_new
+    assert own_token(path) == (token, False)
+    assert mode(path) == 0o600
+    assert [each.name for each in path.parent.iterdir()] == ["token"]
+
+
+def test_without_hard_links_who_was_slower_takes_the_token_of_who_was_quicker(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quicker = make_token()
+
+    def late(*_: object) -> None:
+        write_token(path, quicker)
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", late)
+    assert own_token(path) == (quicker, False)
+    assert [each.name for each in path.parent.iterdir()] == ["token"]
+
+
+# ------------------------------------------------------------------------------------------------ whose it is
+
+
+@pytest.fixture
+def locked() -> Iterator[Path]:
+    """A directory that we may not look into."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0)
+        with as_nobody():
+            yield Path(folder)
+        Path(folder).chmod(0o700)
+
+
+def test_a_home_that_we_may_not_look_into_is_a_sentence(locked: Path) -> None:
+    assert not is_missing(locked / "token")
+    with pytest.raises(BadInput, match="cannot be read: Permission denied"):
+        own_token(locked / "token")
+
+
+def test_what_is_ours_and_what_is_not_there_yet_is_trusted(tmp_path: Path) -> None:
+    for right in (0o700, 0o755, 0o500):
+        tmp_path.chmod(right)
+        check_own(tmp_path, "PLIANT_HOME")
+    tmp_path.chmod(0o700)
+    check_own(tmp_path / "store.db", "The store")
+
+
+@pytest.mark.parametrize("others", [0o720, 0o702, 0o777, 0o1777])
+def test_what_others_may_write_is_not_trusted(tmp_path: Path, others: int) -> None:
+    file, folder = tmp_path / "store.db", tmp_path / "home"
+    file.touch()
+    folder.mkdir()
+    for path, right in ((file, 600), (folder, 700)):
+        path.chmod(others)
+        with pytest.raises(BadInput, match=rf"PLIANT_HOME {path} .*mode {others:04o}.*: chmod {right} {path}$"):
+            check_own(path, "PLIANT_HOME")
+
+
+def test_what_is_another_user_s_is_not_trusted_and_root_s_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, link = tmp_path / "store.db", tmp_path / "link"
+    path.touch()
+    if os.geteuid() == 0:
+        os.chown(path, NOBODY, NOBODY)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with pytest.raises(BadInput, match=r"The store .* belongs to another user \(uid \d+\).*Name another place"):
+        check_own(path, "The store")
+    link.symlink_to("/usr")
+    if os.geteuid() == 0:
+        os.lchown(link, NOBODY, NOBODY)
+    with pytest.raises(BadInput, match="another user"):
+        check_own(link, "PLIANT_HOME")  # they could make it lead elsewhere
+    check_own(Path("/usr"), "PLIANT_HOME")

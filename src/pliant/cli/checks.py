@@ -20,7 +20,7 @@ from urllib.request import getproxies_environment
 from pliant import __version__, settings
 from pliant.cli.connect import Place
 from pliant.client import Client
-from pliant.credentials import Token, read_token
+from pliant.credentials import Token, is_missing, read_token
 from pliant.errors import BadInput, NotAllowed, PliantError
 from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, About
 
@@ -130,8 +130,12 @@ def _home(home: Path) -> Finding:
 
 
 def _disk(home: Path) -> Finding:
-    there = next(path for path in (home, *home.absolute().parents) if path.exists())
-    kind, free = _file_system(there), shutil.disk_usage(there).free
+    try:
+        there = next(path for path in (home, *home.absolute().parents) if path.exists())
+        kind, free = _file_system(there), shutil.disk_usage(there).free
+    except OSError as error:
+        say = f"{home} cannot be looked at: {error.strerror}."
+        return Finding("disk", Level.PROBLEM, say, "Set PLIANT_HOME to a place of yours.")
     say = f"{there} is on {kind or 'an unknown file system'} with {_size(free)} free"
     if kind in NETWORKED:
         say += "; a SQLite store must not be on a network file system."
@@ -192,7 +196,7 @@ def _token(path: Path) -> Token | BadInput:
 def _token_finding(path: Path, token: Token | BadInput) -> Finding:
     if isinstance(token, Token):
         return Finding("token", Level.OK, f"{token.id} in {path}")
-    do = "" if path.exists() else "Start a coordinator here, or bring a token: `pliant token create --out FILE`."
+    do = "Start a coordinator here, or bring a token: `pliant token create --out FILE`." if is_missing(path) else ""
     return Finding("token", Level.PROBLEM, token.why, do)
 
 

@@ -13,7 +13,7 @@ import click
 
 from pliant import settings
 from pliant.core.names import bad_name
-from pliant.credentials import read_token
+from pliant.credentials import is_missing, read_token
 from pliant.errors import BadInput
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Flags:
         from pliant.client import Client
 
         place = self.place(job)
-        if place.token_file == settings.read().own_token_file and not place.token_file.exists():
+        if place.token_file == settings.read().own_token_file and is_missing(place.token_file):
             raise BadInput(
                 f"There is no token at {place.token_file}. `pliant coordinator` makes one when it first starts here; "
                 "for a coordinator elsewhere bring one, and name its file with --token-file."

@@ -12,6 +12,7 @@ import click
 
 from pliant import __version__, settings
 from pliant.cli.show import print_json, short
+from pliant.credentials import check_own
 from pliant.errors import BadInput
 
 if TYPE_CHECKING:
@@ -60,7 +61,10 @@ def coordinator(
     with bind(wanted, expose=expose) as bound:
         address = Address(wanted.host, bound.getsockname()[1])
         _make_home(said.home)
+        check_own(said.home, "PLIANT_HOME")
+        _check_store(path)
         with _open(path) as store:
+            _check_store(path)  # in a place like /tmp somebody may have been quicker
             made = Coordinator(store, said.own_token_file, (*hosts, address.host))
             ready = _Ready(made, store, path, address, said.own_token_file)
             uvloop.run(made.serve(bound, ready.say_json if as_json else ready.say))
@@ -131,6 +135,15 @@ def _open(path: Path | None) -> AbstractContextManager[Store]:
     from pliant.stores.sqlite import SqliteStore
 
     return SqliteStore(path)
+
+
+def _check_store(path: Path | None) -> None:
+    """The file, and those beside it that are read as well."""
+    if path is not None:
+        check_own(path, "The store")
+        for end in ("-wal", "-shm", ".mark"):
+            real = path.resolve()
+            check_own(real.with_name(f"{real.name}{end}"), "The store's file")
 
 
 def _make_home(home: Path) -> None:

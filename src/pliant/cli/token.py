@@ -13,7 +13,7 @@ import click
 
 from pliant.cli.connect import Flags, connection
 from pliant.cli.show import clean, json_option, local_time, print_json, print_table
-from pliant.credentials import Token, parse_token, read_token, write_token
+from pliant.credentials import Token, is_missing, parse_token, read_token, write_token
 from pliant.errors import BadInput, PliantError
 
 if TYPE_CHECKING:
@@ -149,11 +149,11 @@ def _left_behind(lines: list[TokenLine], old: Token) -> list[TokenLine]:
 
 def _require_token_or_nothing(path: Path) -> None:
     """Before a token is made: its file must not cost anybody another one."""
-    if path.exists():
+    if not is_missing(path):
         try:
             read_token(path)
-        except BadInput:
-            raise BadInput(f"{path} is there and holds no token; name another file.") from None
+        except BadInput as error:
+            raise BadInput(f"{path} is there and holds no token; name another file. ({error.why})") from None
     if not path.parent.is_dir():
         raise BadInput(f"There is no directory {path.parent} to write a token to.")
 

@@ -96,10 +96,10 @@ class Client:
         require_names({"job": job})
         attempt, until = 0, time.monotonic() + self._link.patience_s
         while True:
+            began: list[bool] = []
             try:
                 with self._link.stream(self._link.endpoint(attempt), job, after) as chunks:
-                    attempt = 0
-                    for revision, event in _server_sent(chunks):
+                    for revision, event in _server_sent(_noting(chunks, began)):
                         if revision != after + 1:
                             raise PliantError(f"the stream of {job} jumped from revision {after} to {revision}")
                         after = revision
@@ -107,8 +107,8 @@ class Client:
                 reason = "the stream ended"
             except TryAgain as error:
                 reason = str(error)
-            if not attempt:  # it was a coordinator's stream until now: the patience starts afresh
-                until = time.monotonic() + self._link.patience_s
+            if began:  # it was a coordinator's stream until now: the patience starts afresh
+                attempt, until = 0, time.monotonic() + self._link.patience_s
             attempt += 1
             self._link.pause(attempt, until, reason)
 
@@ -174,6 +174,13 @@ class Client:
             return msgspec.json.decode(data, type=reply)  # a newer coordinator may say more than we know of
         except msgspec.MsgspecError as error:
             raise PliantError(f"the coordinator's answer to {route.name} cannot be read: {error}") from error
+
+
+def _noting(chunks: Iterator[bytes], began: list[bool]) -> Iterator[bytes]:
+    """The same chunks; `began` is not empty once there was one."""
+    for chunk in chunks:
+        began[:] = [True]
+        yield chunk
 
 
 def _server_sent(chunks: Iterator[bytes]) -> Iterator[tuple[int, Event]]:

@@ -215,7 +215,7 @@ def _error(response: httpx2.Response) -> Exception:
     except msgspec.MsgspecError:
         problem = api.Problem("", f"status {status}")
     if status in (408, 429, 503):
-        return TryAgain(problem.why, unsent=True)
+        return TryAgain(problem.why, unsent=problem.code != api.IN_DOUBT)
     if status in (401, 403):
         return NotAllowed(f"Not allowed: {problem.why}.")
     if status in (413, 414, 415, 422, 431):

@@ -114,6 +114,11 @@ class Keyring:
             return f"token {key.id} has ended; ask for a new one"
         return Grant(key.id, key.scope, key.job)
 
+    def has_ended(self, id_: str) -> bool:
+        """Whether a token that was good is good no more."""
+        key = self._keys.get(id_)
+        return key is None or (key.ends_at is not None and self._wall() >= key.ends_at)
+
     def make(self, wish: TokenWish) -> tuple[Token, TokenLine]:
         """A new token; only its caller ever sees it."""
         _require_sense(wish)

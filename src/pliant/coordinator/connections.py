@@ -17,6 +17,7 @@ from pliant.coordinator.gate import HEAD_MAX
 
 HEAD_TIME_S = 10.0
 KEEP_ALIVE_S = 75
+PIPELINE_MAX = 16  # requests on one connection that were not answered yet
 LAST_S = 3.0  # how long an answer under way may take to be read once we were asked to stop
 _SLACK = 4096  # what the parser may have been given before it reports a header
 _FRAME = 8  # bytes around a chunk of a body that one byte in it pays for
@@ -114,6 +115,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_since = None
         if not self.url.startswith(b"/"):  # a proxy is asked like that, for another host perhaps
             raise httptools.HttpParserError("the request's target is not a path")
+        if len(self._under_way) >= PIPELINE_MAX:
+            self._under_way = [cycle for cycle in self._under_way if not cycle.response_complete]
+            if len(self._under_way) >= PIPELINE_MAX:
+                self.transport.abort()
+                raise httptools.HttpParserError("too many requests at once on one connection")
         super().on_headers_complete()
         self._under_way = [cycle for cycle in self._under_way if not cycle.response_complete] + [self.cycle]
 

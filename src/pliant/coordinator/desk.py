@@ -14,10 +14,12 @@ import time
 from collections.abc import Callable
 
 from pliant.coordinator.feed import Feed
-from pliant.coordinator.requests import Pumped, Reply, Request, Unavailable
+from pliant.coordinator.requests import Pumped, Reply, Request, Unavailable, WatchClosed
 from pliant.coordinator.service import Service
 from pliant.core.messages import StepsCommitted
+from pliant.core.model import MemberId
 from pliant.core.sentences import sentence
+from pliant.errors import StoreUnavailable
 from pliant.wire.api import Renew, RenewAgent
 
 TICK_S = 0.1  # how often time gets its turn when nobody asks for anything
@@ -41,6 +43,7 @@ class Desk:
         self.feed = Feed(service.job)
         self._seen = seen
         self._answered = answered
+        self._open: set[asyncio.Future[Reply]] = set()  # who waits for a decision
         self._due: asyncio.Handle | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._led: bool | None = None  # at the last pump
@@ -60,12 +63,16 @@ class Desk:
         if not self.service.submit(job, request, answer):
             return Reply(None, job, request, Unavailable("too much is being asked at once; ask again"))
         self._soon(loop)
-        return await answer
+        self._open.add(answer)
+        try:
+            return await answer
+        finally:
+            self._open.discard(answer)
 
-    def tell(self, job: str, request: Request) -> None:
-        """Say something that nobody waits for an answer to."""
-        if not self._closed and self.service.submit(job, request, _NOBODY):
-            self._soon(asyncio.get_running_loop())
+    def watch_closed(self, job: str, member: MemberId) -> None:
+        """A watch was closed from the other side."""
+        if not self._closed:
+            self.service.suspect(job, WatchClosed(member), time.monotonic())
 
     def start(self) -> None:
         """Call on the loop. The first pump is made here, so that a coordinator that serves knows its jobs."""
@@ -97,7 +104,14 @@ class Desk:
         self._due = None
         start = time.perf_counter()
         led = self.service.leads
-        pumped = self.service.pump(time.monotonic())
+        try:
+            pumped = self.service.pump(time.monotonic())
+        except Exception:  # why: a bug in one decision must not leave everybody waiting, nor stop the clock
+            log.exception("a pump failed: this is a bug in Pliant")
+            for answer in self._open:
+                if not answer.done():
+                    answer.set_exception(StoreUnavailable("a decision failed, this is a bug in Pliant; see its log"))
+            return
         for reply in pumped.replies:
             self._answered(reply)
             if isinstance(reply.ticket, asyncio.Future) and not reply.ticket.done():
@@ -115,13 +129,10 @@ class Desk:
         if led is False and self._led:
             log.info("this coordinator decides now")
         elif led and not self._led:
-            log.warning("this coordinator does not decide any more: another one does, or the store does not answer")
+            log.warning("this coordinator does not decide any more: %s", self.service.why)
         for bug in pumped.bugs:
             log.error("%s", bug)
         for job, events in pumped.decided:
             for event in events:
                 level = logging.DEBUG if isinstance(event, StepsCommitted) else logging.INFO
                 log.log(level, "%s: %s", job, sentence(event))
-
-
-_NOBODY = object()

@@ -140,7 +140,9 @@ class Feed:
         topic = self._topic(name)
         if topic is None:
             return None
-        news = topic.moved > after or await self._wait(topic, ("member", member), wait)
+        # Who is not in what was told last may have joined since: it must not be told that it is not known.
+        untold = topic.telling is not None and member not in topic.job.members
+        news = (topic.moved > after and not untold) or await self._wait(topic, ("member", member), wait)
         answer = told(topic.job, topic.revision, member, topic.where, self._durable(name, topic))
         if not news:
             return encode_reply(replace(answer, revision=after))
@@ -157,7 +159,8 @@ class Feed:
         topic = self._topic(name)
         if topic is None:
             return None
-        if topic.moved <= after:
+        untold = topic.telling is not None and all(known.id != agent for known in topic.job.agents)
+        if topic.moved <= after or untold:
             await self._wait(topic, ("agent", agent), wait)
         job = topic.job
         mine = [member for member in job.members.values() if member.agent == agent]
@@ -212,13 +215,13 @@ class Feed:
         topic.watchers[who] = woken
         moved = topic.moved
         try:
-            told = await wait.until(woken)
+            await wait.until(woken)
         finally:
             if topic.watchers.get(who) is woken:
                 del topic.watchers[who]
         if topic.over:
             raise Closing("this coordinator does not decide any more; ask again, or another one")
-        if wait.gone.done() and not told:
+        if wait.gone.done():
             raise Hangup
         return topic.moved > moved
 

@@ -36,21 +36,22 @@ PUBLIC = frozenset(route.path for route in ROUTES if route.scope is Access.PUBLI
 log = logging.getLogger(__name__)
 
 
-async def answer(send: Send, status: int, body: bytes, media: str = "application/json") -> None:
-    """Send one whole answer."""
+async def answer(send: Send, status: int, body: bytes, media: str = "application/json", *, last: bool = False) -> None:
+    """Send one whole answer, the `last` one on its connection if so."""
     headers = [(b"content-type", media.encode()), (b"content-length", str(len(body)).encode())]
+    if last:
+        headers.append((b"connection", b"close"))
     if status == HTTPStatus.UNAUTHORIZED:
-        # A stranger's connection is not kept: there is room for so many, and it is for those who may come in.
-        headers += [(b"www-authenticate", b'Bearer realm="pliant"'), (b"connection", b"close")]
+        headers.append((b"www-authenticate", b'Bearer realm="pliant"'))
     if status == HTTPStatus.SERVICE_UNAVAILABLE:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 
-async def refuse(send: Send, status: int, problem: Problem) -> None:
+async def refuse(send: Send, status: int, problem: Problem, *, last: bool = False) -> None:
     """Send a refusal."""
-    await answer(send, status, encode_reply(problem))
+    await answer(send, status, encode_reply(problem), last=last)
 
 
 class Gate:
@@ -108,7 +109,8 @@ class Gate:
             return
         status, code, why = problem
         self._turned_away(code)
-        await refuse(marked, status, Problem(code, why))
+        # A stranger's connection is not kept: there is room for so many, and it is for those who may come in.
+        await refuse(marked, status, Problem(code, why), last=True)
 
     def _problem(
         self, scope: Scope, headers: dict[bytes, bytes], size: int, repeated: bool

@@ -13,10 +13,11 @@ from pliant.coordinator.auth import Keyring
 from pliant.coordinator.desk import Desk
 from pliant.coordinator.feed import Closing, Hangup, Wait
 from pliant.coordinator.http import STATUS, Answered, Call, Handler
-from pliant.coordinator.requests import Accepted, Reply, Request, Unavailable, WatchClosed, set_back, trimmed
+from pliant.coordinator.requests import Accepted, Reply, Request, Unavailable, set_back, trimmed
 from pliant.coordinator.status import line, status
 from pliant.core.messages import Code, Create, Rejection
 from pliant.core.model import AgentId, JobState, MemberId
+from pliant.core.names import bad_name
 from pliant.errors import StoreError
 from pliant.stores.base import Entry, Store
 from pliant.telemetry import CoordinatorMetrics
@@ -62,6 +63,8 @@ class Handlers:
 
     async def _create(self, call: Call) -> bytes:
         assert isinstance(call.body, Create)
+        if wrong := bad_name(call.body.name):
+            raise Answered(422, Code.BAD, wrong)
         return await self._ask(call.body.name, call.body)
 
     async def _command(self, call: Call) -> bytes:
@@ -86,10 +89,10 @@ class Handlers:
             # To watch is a sign of life, and the end of a suspicion that an earlier watch was closed.
             _require(await self._desk.ask(job, api.Renew(member, after)))
             with _waiting(call) as wait:
-                return _found(await self._desk.feed.watch(job, member, after, wait), job)
+                return self._found(await self._desk.feed.watch(job, member, after, wait), job)
         except Hangup:
             if self._watching.get((job, member)) is call:  # else the member has come back on another connection
-                self._desk.tell(job, WatchClosed(member))
+                self._desk.watch_closed(job, member)
             raise
         finally:
             if self._watching.get((job, member)) is call:
@@ -110,7 +113,7 @@ class Handlers:
         self._require_known(call, after)
         _require(await self._desk.ask(job, api.RenewAgent(agent, after)))
         with _waiting(call) as wait:
-            return _found(await self._desk.feed.orders(job, agent, after, wait), job)
+            return self._found(await self._desk.feed.orders(job, agent, after, wait), job)
 
     async def _events(self, call: Call) -> bytes | None:
         known = self._desk.service.job(call.job)
@@ -129,10 +132,11 @@ class Handlers:
 
         Where that cannot go on the stream ends, and whoever reads it comes back with the last id and is told why.
         """
+        self._store.events(call.job, after, 1)  # a store that cannot be read is told before anything else is
         headers = [(b"content-type", call.route.streams.encode() + b"; charset=utf-8")]
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
         with _waiting(call, STREAM_QUIET_S) as wait, suppress(StoreError, Closing):
-            while not wait.gone.done() and not self._desk.feed.closing:
+            while not wait.gone.done() and not self._desk.feed.closing and self._is_good(call):
                 known = self._desk.service.job(call.job)
                 entries = self._store.events(call.job, after, STREAM_PAGE)
                 if known is None or (known[1] > after and not entries):
@@ -143,6 +147,10 @@ class Handlers:
                 if len(entries) < STREAM_PAGE:
                     await self._desk.feed.changes(call.job, after, wait)
         await call.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _is_good(self, call: Call) -> bool:
+        """Whether the token that opened a stream is good still: one that was ended must not go on reading."""
+        return call.grant is not None and not self._keyring.has_ended(call.grant.id)
 
     # -------------------------------------------------------------------------------------------- reading
 
@@ -195,6 +203,11 @@ class Handlers:
             raise self._no_job(call.job)
         return encode_reply(status(*known))
 
+    def _found(self, body: bytes | None, name: str) -> bytes:
+        if body is None:
+            raise self._no_job(name)
+        return body
+
     def _no_job(self, name: str) -> Answered:
         if not self._desk.service.leads:
             return Answered(503, "unavailable", "this coordinator does not decide at the moment")
@@ -229,12 +242,6 @@ def _require(reply: Reply) -> None:
             raise Answered(STATUS[code], code, why, reply.revision)
         case Unavailable(why):
             raise Answered(503, "unavailable", why)
-
-
-def _found(body: bytes | None, job: str) -> bytes:
-    if body is None:
-        raise Answered(404, Code.NO_JOB, f"there is no job {job}; `pliant jobs` lists them")
-    return body
 
 
 @contextmanager

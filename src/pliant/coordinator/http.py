@@ -26,9 +26,9 @@ from pliant.coordinator.feed import Closing, Hangup
 from pliant.coordinator.gate import GRANT, HEADERS, answer, refuse
 from pliant.core.messages import Code
 from pliant.core.names import bad_name
-from pliant.errors import BadInput, StoreError
+from pliant.errors import BadInput, StoreError, StoreTimeout
 from pliant.telemetry import CoordinatorMetrics
-from pliant.wire.api import Problem
+from pliant.wire.api import IN_DOUBT, Problem
 from pliant.wire.api import Scope as Access
 from pliant.wire.codec import Body, encode_reply
 from pliant.wire.routes import ROUTES, Query, Route
@@ -162,6 +162,9 @@ class _Endpoint:
         except BadInput as error:
             status = 422
             await refuse(send, status, Problem("bad", error.why))
+        except StoreTimeout as error:
+            status = 503
+            await refuse(send, status, Problem(IN_DOUBT, str(error)))
         except (StoreError, Closing) as error:
             status = 503
             await refuse(send, status, Problem("unavailable", str(error)))

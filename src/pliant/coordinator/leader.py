@@ -25,6 +25,7 @@ class Leader:
         self._store = store
         self._owner = owner
         self._hold: Hold | None = None
+        self._just_read = False  # the last pump was the first of its hold, and may have taken long
         self.why = "it has not asked yet"
 
     @property
@@ -38,6 +39,7 @@ class Leader:
     def keep(self, now: float) -> Standing:
         """Call at the start of every pump; asks the store only when half of the hold's time is over."""
         if self._hold is not None and now < self._hold.until_s - HOLD_TTL_S / 2:
+            self._just_read = False
             return Standing.LEADS
         try:
             held = self._store.hold("coordinator", self._owner, HOLD_TTL_S, now)
@@ -46,7 +48,11 @@ class Leader:
         if not isinstance(held, Hold):
             return self._wait(f"{held.hold.owner} is coordinating")
         before, self._hold = self._hold, held
-        return Standing.LEADS if before is not None and before.term == held.term else Standing.NEWLY
+        # Reading a large store may take longer than a hold lasts. Terms grow with every hold gained, so if this one
+        # follows the one it was read under, nobody else had it in between, and it need not be read again.
+        kept = before is not None and held.term <= before.term + self._just_read
+        self._just_read = not kept
+        return Standing.LEADS if kept else Standing.NEWLY
 
     def release(self) -> None:
         """Call on a clean exit: whoever comes next need not wait for this hold to run out."""

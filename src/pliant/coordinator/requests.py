@@ -37,13 +37,16 @@ class Unavailable:
 
 Answer = Accepted | Rejection | Unavailable
 
+SAMPLES_MAX = 256  # of a slot that raised
 TEXT_MAX = 2000  # characters of what somebody says in words; the rest is in their own log
 
 
 def trimmed(request: Request) -> Request:
     """The same with long texts cut: they would be kept for ever and be told to everybody."""
-    if isinstance(request, m.Raised) and len(request.poison.error) > TEXT_MAX:
-        return m.Raised(replace(request.poison, error=_cut(request.poison.error)))
+    if isinstance(request, m.Raised):
+        poison = request.poison
+        if len(poison.error) > TEXT_MAX or len(poison.samples) > SAMPLES_MAX:
+            return m.Raised(replace(poison, error=_cut(poison.error), samples=poison.samples[:SAMPLES_MAX]))
     match request:
         case m.Drain() | m.DrainAgent() | m.Cancel() | m.Leave() | m.Stopped() if len(request.why) > TEXT_MAX:
             return replace(request, why=_cut(request.why))
@@ -52,7 +55,7 @@ def trimmed(request: Request) -> Request:
 
 
 def _cut(text: str) -> str:
-    return f"{text[:TEXT_MAX]}... ({len(text)} characters)"
+    return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text)} characters)"
 
 
 @dataclass(frozen=True, slots=True)

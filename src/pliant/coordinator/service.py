@@ -50,6 +50,7 @@ class _Known:
     job: Job | None
     revision: int
     tail: int
+    stale: bool = False  # the store has more; to be read again before anything is decided
 
 
 @dataclass(slots=True)
@@ -78,6 +79,7 @@ class Service:
         self._set_back: dict[str, str] = {}  # by job, why nothing more may be decided here (see `_is_set_back`)
         self._leader = Leader(store, owner)
         self._bugs: list[str] = []
+        self._read_again: set[str] = set()  # in this pump: what others wrote is in them, and nobody was told
 
     # ----------------------------------------------------------------------------------------- the way in
 
@@ -120,13 +122,17 @@ class Service:
         None: it is not as simple as that, `submit` it.
         """
         known = self._jobs.get(name)
-        if known is None or not self._leader.is_sure(now) or request.revision > known.revision:
+        if known is None or known.stale or name in self._set_back:
             return None
-        if name in self._set_back:
+        if not self._leader.is_sure(now) or request.revision > known.revision:
             return None
         rejection = self._vigil.hear(name, known.job, request, now)
         answer = rejection or _accepted(known, request, speaker(request))
         return Reply(None, name, request, answer, known.revision)
+
+    def suspect(self, name: str, closed: WatchClosed, now: float) -> None:
+        """Note at once that a watch was closed: a member that comes back in the next moment must find it noted."""
+        self._vigil.suspect(name, self._state_of(name), closed, now)
 
     # ------------------------------------------------------------------------------------------- the pump
 
@@ -134,6 +140,7 @@ class Service:
         """Decide everything queued. Call when something was submitted, and at least a few times a second."""
         inbox, self._inbox = self._inbox, []
         self._bugs.clear()
+        self._read_again.clear()
         standing = self._leader.keep(now)
         refusal = self._lead(now, standing)
         if refusal is not None:
@@ -157,10 +164,10 @@ class Service:
             self._answer(name, asked, Unavailable("others kept writing to this job; ask again"), replies)
         return Pumped(
             tuple(reply for reply in replies if reply.ticket is not None),
-            changed=tuple(draft.name for draft in done),
+            changed=(*(draft.name for draft in done), *self._read_again),
             took_over=standing is Standing.NEWLY,
             decided=tuple((draft.name, draft.events) for draft in done),
-            moved=tuple(draft.name for draft in done if needs_settling(draft.events)),
+            moved=(*(draft.name for draft in done if needs_settling(draft.events)), *self._read_again),
             bugs=tuple(self._bugs),
         )
 
@@ -192,14 +199,14 @@ class Service:
         except StoreError as error:
             for draft in writing:
                 self._answer(draft.name, draft.asked, Unavailable(f"the store failed: {error}"), replies)
-            drafts = [draft for draft in drafts if draft not in writing]
+            drafts = [draft for draft in drafts if not any(draft is each for each in writing)]
             won, writing, writes = [], [], []
         for draft, write, is_won in zip(writing, writes, won, strict=True):
             if is_won:
                 self._adopt(draft, write, now)
                 done.append(draft)
             else:
-                self._jobs.pop(draft.name, None)
+                draft.known.stale = True
                 again[draft.name] = draft.asked
         for draft in drafts:
             if draft.name not in again:
@@ -207,9 +214,11 @@ class Service:
         return again
 
     def _decide(self, name: str, asked: list[tuple[object, Request]], now: float) -> _Draft:
-        known = self._jobs.get(name) or self._load(name, now)
+        known = self._jobs.get(name)
+        if known is None or known.stale:
+            known = self._read(name, now)
         if any(isinstance(request, Renew | RenewAgent) and request.revision > known.revision for _, request in asked):
-            known = self._load(name, now)  # another coordinator may have written what that member knows
+            known = self._read(name, now)  # another coordinator may have written what that member knows
         job = known.job
         events: tuple[Event, ...] = ()
         answers: list[Rejection | None] = []
@@ -285,7 +294,7 @@ class Service:
                 if isinstance(request, m.Report):
                     self._vigil.vouch(draft.name, request.generation, now)
                 member = speaker(request)
-                if member is not None:
+                if member is not None and not isinstance(request, m.Drain):  # which a person may say as well
                     self._vigil.spoke(draft.name, member, now)
                 answer = _accepted(known, request, member)
             replies.append(Reply(ticket, draft.name, request, answer, known.revision))
@@ -293,10 +302,10 @@ class Service:
     def _answer(self, name: str, asked: list[tuple[object, Request]], answer: Answer, replies: list[Reply]) -> None:
         """Send requests back undecided. What time itself had asked for is asked again at the next pump."""
         for ticket, request in asked:
-            if ticket is None:
-                self._inbox.append((None, name, request))
-            else:
+            if ticket is not None:
                 replies.append(Reply(ticket, name, request, answer))
+            elif not isinstance(request, m.Suspect):  # by then it may be back; if not, its lease says so
+                self._inbox.append((None, name, request))
 
     # ---------------------------------------------------------------------------------------- the store
 
@@ -324,7 +333,6 @@ class Service:
 
     def _forget(self) -> None:
         self._jobs.clear()
-        self._set_back.clear()
         self._vigil = Vigil(self._lease_ttl_s)
 
     def _lost_history(self, name: str, known: int, found: int) -> None:
@@ -332,6 +340,13 @@ class Service:
         if name not in self._set_back:
             self._set_back[name] = set_back(name, known, found)
             self._bugs.append(f"{name}: {self._set_back[name]}")
+
+    def _read(self, name: str, now: float) -> _Known:
+        """Read a job that somebody else may have written: whoever watches it has to be told."""
+        known = self._load(name, now)
+        if known.job is not None:
+            self._read_again.add(name)
+        return known
 
     def _load(self, name: str, now: float) -> _Known:
         stored = self._store.read(name)

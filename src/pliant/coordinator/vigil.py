@@ -63,10 +63,12 @@ class Vigil:
         if self.knows(name, request):
             self._leases.grant(key, self._ttl_s, now)  # it ran out, but nobody could act on it yet
             return None
+        if job is not None and isinstance(request, Renew) and request.member in job.gone:
+            return Rejection(m.Code.GONE, f"{key[2]} is gone for good; join as a new member")
         return Rejection(m.Code.UNKNOWN, f"{key[2]} has no lease in {name}; join first")
 
     def hear_early(self, name: str, request: Request, now: float) -> None:
-        """Call for what is in the inbox before asking what is due: whoever has spoken by now is not late."""
+        """Call for what is in the inbox before asking what is due: a member that has renewed by now is not late."""
         if isinstance(request, Renew):
             self._leases.renew((name, "member", request.member), now)
             self._leases.drop((name, "suspect", request.member))
@@ -82,7 +84,7 @@ class Vigil:
 
     def vouch(self, name: str, generation: int, now: float) -> None:
         """A report of a generation was accepted: a sign of life of each of its members (rule 19)."""
-        self._vouches[name] = (generation, now)
+        self._vouches[name] = (generation, self._leases.awake(now))
 
     # ------------------------------------------------------------------------------------------- what is due
 

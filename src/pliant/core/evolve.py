@@ -24,6 +24,9 @@ else:
         return twin
 
 
+POISON_KEPT = 64  # slots that raised, the newest: two are enough to tell a bad sample from a bad machine
+
+
 def evolve(job: Job | None, event: Event) -> Job:
     """The job after `event`. Never refuses: what is in the log happened."""
     if isinstance(event, m.JobCreated):
@@ -63,7 +66,7 @@ def evolve(job: Job | None, event: Event) -> Job:
         case m.CheckpointPublished():
             return change(job, checkpoint=event.checkpoint)
         case m.SlotRaised():
-            return change(job, poison=(*job.poison, event.poison))
+            return change(job, poison=(*job.poison, event.poison)[-POISON_KEPT:])
         case m.WorkerFailed():
             return change(job, failures=job.failures + 1)
         case m.StateChanged():

@@ -187,7 +187,14 @@ def _agent_join(job: Job, command: m.AgentJoin, now: float) -> Decision:
         return Rejection(Code.BAD, f"an agent has room for 0 to {SIZE_MAX} workers; got {command.capacity}")
     if Agent(command.agent, command.capacity) in job.agents:
         return ()
+    if len(job.agents) >= room(job):
+        return Rejection(Code.BAD, f"{job.name} has {len(job.agents)} agents, far more than it can use: {job.size_max}")
     return (m.AgentJoined(now, command.agent, command.capacity),)
+
+
+def room(job: Job) -> int:
+    """How many members, and how many agents, a job keeps account of: old and new side by side, and spares."""
+    return 64 + 4 * job.size_max
 
 
 def _agent_gone(job: Job, agent: AgentId, why: str, now: float) -> Decision:
@@ -213,6 +220,9 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         return Rejection(Code.BAD, bad)
     if not 1 <= command.weight <= WEIGHT_MAX:
         return Rejection(Code.BAD, f"a member's weight is 1 to {WEIGHT_MAX}; got {command.weight}")
+    if len(job.members) >= room(job):
+        why = f"{job.name} has {len(job.members)} members, far more than it can use: {job.size_max}"
+        return Rejection(Code.BAD, why)
     member = Member(command.member, job.joined + 1, command.agent, command.weight)
     return (m.MemberJoined(now, member, command.terms),)
 

@@ -38,7 +38,7 @@ class Leases(Generic[K]):
 
     def grant(self, key: K, ttl_s: float, now: float) -> None:
         """Call when `key` appears; a second call starts its time again."""
-        deadline = self._awake(now) + ttl_s
+        deadline = self.awake(now) + ttl_s
         held = self._until.get(key)
         self._until[key] = (deadline, ttl_s)
         if held is None or deadline < held[0]:
@@ -50,7 +50,7 @@ class Leases(Generic[K]):
         held = self._until.get(key)
         if held is None:
             return False
-        self._until[key] = (self._awake(now) + held[1], held[1])
+        self._until[key] = (self.awake(now) + held[1], held[1])
         return True
 
     def drop(self, key: K) -> None:
@@ -63,11 +63,11 @@ class Leases(Generic[K]):
     def due(self, now: float, vouched: Callable[[K], float | None]) -> list[K]:
         """Call often: the keys whose time is over, each told once. Their leases are gone with it.
 
-        `vouched(key)` may give a later sign of life than the last renewal: a report of a generation vouches for all
-        its members, and is asked for only here, so that reporting costs the same for any number of them.
+        `vouched(key)` may give, in waking time, a later sign of life than the last renewal: a report of a generation
+        vouches for all its members, and is asked for only here, so that reporting costs the same for any number.
         """
         self._sleep(now)
-        awake = self._awake(now)
+        awake = self.awake(now)
         over: list[K] = []
         while self._heap and self._heap[0][0] <= awake:
             _, order, key = heappop(self._heap)
@@ -77,7 +77,7 @@ class Leases(Generic[K]):
             until, ttl_s = held
             sign = vouched(key) if until <= awake else None
             if sign is not None:
-                until = max(until, self._awake(sign) + ttl_s)
+                until = max(until, sign + ttl_s)
                 self._until[key] = (until, ttl_s)
             if until > awake:
                 heappush(self._heap, (until, order, key))
@@ -95,5 +95,6 @@ class Leases(Generic[K]):
             self._slept += now - self._last - self._pause_s
         self._last = now
 
-    def _awake(self, now: float) -> float:
+    def awake(self, now: float) -> float:
+        """That moment in waking time, which does not pass while the owner sleeps."""
         return now - self._slept

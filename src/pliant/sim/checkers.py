@@ -220,6 +220,10 @@ class Checkers:
 
     def _state_survives(self, worker: Worker) -> bool:
         lineage = worker.machine.lineage
+        view = worker.machine.view
+        if worker.resumed_at_s == self.universe.now and view is not None and view.holders - {worker.id}:
+            # It acts on what was told while it was stopped: there were others then, and they were lost since.
+            return True
         for other in self.universe.workers.values():
             # One that was killed this very moment did hold it when it said so: that is a crash, not a mistake.
             there = other.up or self.universe.now - other.ended_at_s < 0.1
@@ -236,7 +240,7 @@ class Checkers:
         sender = str(reply.ticket)
         if not isinstance(answer, Unavailable):
             self.universe.answered(sender)
-        if isinstance(answer, Accepted):
+        if isinstance(answer, Accepted) and not isinstance(reply.request, m.Drain):  # which a person may say as well
             self.universe.heard[coordinator, sender] = self.universe.now
         if isinstance(answer, Accepted) and answer.revision > self.revision:
             self.complain(f"P5: {coordinator} acknowledged revision {answer.revision}, the store has {self.revision}")

@@ -36,6 +36,7 @@ class Worker:
         self.paused = False
         self.joined = False
         self.ended_at_s = 0.0
+        self.resumed_at_s = -1.0
         self.backlog: list[s.Signal] = []  # what arrived while the process was stopped
         self.kept: list[int] = []  # slots whose gradients are in the local sum
         self.kept_base: Lineage | None = None
@@ -63,6 +64,7 @@ class Worker:
 
     def resume(self) -> None:
         self.paused = False
+        self.resumed_at_s = self.universe.now
         backlog, self.backlog = self.backlog, []
         for signal in backlog:
             self.feed(signal)

@@ -6,7 +6,7 @@ and every kind of answer. All of it is frozen dataclasses that `pliant.wire.code
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import get_args
 
@@ -23,6 +23,9 @@ PROTOCOL = "1"
 PROTOCOL_HEADER = "pliant-protocol"
 STORE_HEADER = "pliant-store"
 """The store's identity. A client sends back the one it knows: revisions compare only within one store."""
+
+IN_DOUBT = "in-doubt"
+"""The code of a problem after which nobody knows whether it was done: look before asking again."""
 
 EVENTS: Codec[Event] = Codec(get_args(Event))
 
@@ -230,7 +233,7 @@ class TokenList:
 class TokenMade:
     """A new token. This is the only time it is told: the coordinator keeps a hash."""
 
-    token: str
+    token: str = field(repr=False)
     line: TokenLine
 
 

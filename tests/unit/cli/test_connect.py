@@ -2,6 +2,7 @@ import json
 import signal
 import socket
 import subprocess
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pliant.credentials import make_token, write_token
 from pliant.errors import BadInput
 from pliant.settings import DEFAULT_URL
 from unit.cli.program import PLIANT, Done, Running, environment, invoke, real
+from unit.stores.disk import as_nobody
 
 Pliant = Callable[..., Done]
 
@@ -84,6 +86,21 @@ def test_without_a_token_a_newcomer_is_told_where_one_comes_from(home: Path) -> 
     assert f"There is no token at {home / 'token'}. `pliant coordinator` makes one" in done.err
     done = invoke("jobs", "--token-file", str(home / "gone"))
     assert (done.code, f"There is no token at {home / 'gone'}" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", [("jobs",), ("token", "create", "--scope", "read", "--out", "{home}/new")])
+def test_a_home_that_may_not_be_looked_into_is_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("PLIANT_TOKEN_FILE", raising=False)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0)
+        monkeypatch.setenv("PLIANT_HOME", folder)
+        with as_nobody():
+            done = invoke(*(each.format(home=folder) for each in command))
+        Path(folder).chmod(0o700)
+    assert (done.code, done.out) == (2, "")
+    assert "cannot be read: Permission denied" in done.err
 
 
 def test_a_token_that_others_can_read_is_not_used(running: Running, pliant: Pliant, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import socket
 import stat
 import subprocess
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,48 @@ def test_a_home_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     done = real(environment(tmp_path / "file" / "home"), "coordinator", "--listen", "127.0.0.1:0")
     assert done.code == 2
     assert "PLIANT_HOME cannot be made" in done.err
+
+
+def test_a_home_that_others_may_write_to_is_refused_before_anything_is_in_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    done = real(environment(tmp_path), "coordinator", "--listen", "127.0.0.1:0")
+    assert (done.code, done.out) == (2, "")
+    assert f"PLIANT_HOME {tmp_path} may be written by others (mode 1777)" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_of_our_own_in_a_place_that_all_may_write_to_will_do(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with coordinator(tmp_path / "home") as found:
+        assert found.ready["leads"]
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm", ".mark"])
+def test_a_store_that_others_may_write_to_is_refused_and_not_read(tmp_path: Path, end: str) -> None:
+    path = tmp_path / f"jobs.db{end}"
+    path.touch()
+    path.chmod(0o666)
+    env = environment(tmp_path / "home")
+    done = real(env, "coordinator", "--listen", "127.0.0.1:0", "--store", f"sqlite:{tmp_path / 'jobs.db'}")
+    assert (done.code, done.out) == (2, "")
+    assert f"{path} may be written by others (mode 0666)" in done.err
+    assert path.read_bytes() == b""
+
+
+def test_a_store_that_somebody_puts_there_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.db"
+
+    def quicker(_: Path) -> AbstractContextManager[None]:
+        path.touch()
+        path.chmod(0o666)
+        return nullcontext()
+
+    monkeypatch.setattr("pliant.cli.coordinator._open", quicker)
+    monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))
+    done = invoke("coordinator", "--listen", "127.0.0.1:0", "--store", f"sqlite:{path}")
+    assert (done.code, "may be written by others" in done.err) == (2, True)
 
 
 def test_an_exposed_one_answers_by_the_names_it_was_given(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ import os
 import resource
 import shutil
 import socket
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,6 +17,7 @@ from pliant.cli import checks
 from pliant.cli.checks import Level
 from pliant.wire.api import About, Scope
 from unit.cli.program import Done, Running, coordinator, invoke
+from unit.stores.disk import as_nobody
 
 Pliant = Callable[..., Done]
 
@@ -76,6 +78,26 @@ def test_a_home_that_is_a_file_or_somebody_else_s_is_found(empty: Path, monkeypa
     empty.mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     assert "is somebody else's" in findings(invoke("doctor", "--json"))["home"][1]
+
+
+def test_a_home_that_may_not_be_looked_into_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIANT_COORDINATOR", "http://127.0.0.1:9")
+    monkeypatch.delenv("PLIANT_TOKEN_FILE", raising=False)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0)
+        monkeypatch.setenv("PLIANT_HOME", f"{folder}/home")
+        with as_nobody():
+            done = invoke("doctor", "--json")
+        Path(folder).chmod(0o700)
+    found = findings(done)
+    assert done.code == 1
+    assert {name: found[name][0] for name in ("home", "disk", "token")} == dict.fromkeys(
+        ("home", "disk", "token"), "problem"
+    )
+    assert found["home"][1] == f"{folder}/home: Permission denied."
+    assert found["disk"][1] == f"{folder}/home cannot be looked at: Permission denied."
+    assert "cannot be read: Permission denied" in found["token"][1]
+    assert "Start a coordinator here" not in found["token"][2]
 
 
 def test_a_token_with_the_wrong_mode_or_form_is_found(running: Running, pliant: Pliant, tmp_path: Path) -> None:

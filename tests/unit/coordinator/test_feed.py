@@ -7,12 +7,15 @@ import pytest
 
 from pliant.coordinator.desk import Desk
 from pliant.coordinator.feed import PACE_S, REMEMBERED, Closing, Hangup, Wait
-from pliant.coordinator.requests import Accepted, Request
+from pliant.coordinator.requests import Accepted, Pumped, Request
 from pliant.coordinator.service import Service
 from pliant.core import messages as m
+from pliant.core.job import decide
 from pliant.core.model import AgentId, MemberId, Target, View, view
+from pliant.errors import StoreUnavailable
+from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
-from pliant.wire.api import Orders, Renew
+from pliant.wire.api import EVENTS, Orders, Renew
 from pliant.wire.codec import Body
 from pliant.wire.views import Told, applied
 from unit.core.build import A, B, C, X, drain, join, lines
@@ -202,9 +205,7 @@ async def test_many_changes_in_a_moment_are_told_as_one(office: Office) -> None:
     assert known.revision == revision
     waiting = office.watching(A, known.revision)
     await office.settle()
-    office.desk.tell("demo", m.Exited(B, -9))
-    office.desk.tell("demo", m.Resize(Target(2)))
-    office.desk.tell("demo", m.Cancel("enough"))
+    await asyncio.gather(*(office.tell(each) for each in (m.Exited(B, -9), m.Resize(Target(2)), m.Cancel("enough"))))
     news = await waiting
     assert applied(known, news) == office.seen(A)
 
@@ -234,3 +235,54 @@ async def test_what_is_asked_after_the_end_is_not_decided(office: Office) -> Non
     office.desk.close()
     reply = await office.desk.ask("demo", Renew(A))
     assert "going down" in str(reply.answer)
+
+
+@in_office
+async def test_who_has_just_joined_is_not_told_that_it_is_not_known(office: Office) -> None:
+    """A crowd is told at a pace; whoever joins in between is told with the next time, not from before."""
+    await office.tell(CREATE, join(A), join(B))
+    known = applied(None, await office.watch(A))
+    watching = [office.watching(A, known.revision), office.watching(B, known.revision)]
+    await office.settle()
+    topic = office.desk.feed._topics["demo"]
+    topic.tell_at = asyncio.get_running_loop().time() + 0.2  # as if thousands had been told just now
+    await office.tell(m.AgentJoin(X, 2), join(C))
+    assert topic.telling is not None
+    told, orders = await asyncio.gather(office.watch(C), office.orders(X, 0))
+    assert told.known
+    assert orders.workers == 2
+    for each in watching:
+        each.cancel()
+
+
+@in_office
+async def test_a_job_that_others_wrote_to_is_told_again(office: Office) -> None:
+    """A write whose answer was lost stands in the store; reading it again is news for whoever watches."""
+    revision = await office.tell(CREATE, join(A), join(B), ENTERED)
+    known = applied(None, await office.watch(A))
+    waiting = office.watching(A, known.revision)
+    await office.settle()
+    found = office.desk.service.job("demo")
+    assert found is not None
+    events = decide(found[0], m.Exited(B, -9), 1.0)
+    assert isinstance(events, tuple)
+    office.store.write([Write("demo", revision, tuple(EVENTS.encode(event) for event in events))])
+    await office.tell(join(A))  # says nothing new, and loses no race: but what it knows is read again when it is told
+    reply = await office.desk.ask("demo", Renew(A, revision + len(events)))
+    assert isinstance(reply.answer, Accepted)
+    news = await asyncio.wait_for(waiting, LONG_S / 2)
+    assert applied(known, news) == office.seen(A)
+
+
+@in_office
+async def test_a_decision_that_fails_leaves_nobody_waiting_and_the_clock_running(office: Office) -> None:
+    await office.tell(CREATE)
+    pump, office.desk.service.pump = office.desk.service.pump, _fail  # type: ignore[method-assign]
+    with pytest.raises(StoreUnavailable, match="a bug in Pliant"):
+        await office.desk.ask("demo", join(A))
+    office.desk.service.pump = pump  # type: ignore[method-assign]
+    await office.tell(join(A))
+
+
+def _fail(now: float) -> Pumped:
+    raise RuntimeError("on purpose")

@@ -475,7 +475,8 @@ def test_a_long_tail_brings_a_record_along(members: int, tail: int) -> None:
     """The tail is bounded by a constant, or by a share of the job's size, whichever is more."""
     one = desk()
     names = [A, *(MemberId(f"m{number}") for number in range(members - 1))]
-    one.tell(0.0, CREATE, *(join(name, terms=Terms(LONG, 7)) for name in names))
+    large = m.Create("demo", 1, 100, Target(4))
+    one.tell(0.0, large, *(join(name, terms=Terms(LONG, 7)) for name in names))
     one.tell(0.0, m.Report(A, 0, 1, (), frozenset({A})))
     progress_to_a_record(one)
     written = len(records(one))

@@ -160,7 +160,7 @@ def test_only_who_has_joined_can_renew() -> None:
 def test_whoever_is_gone_cannot_renew() -> None:
     one = at_work(desk())
     one.tell(0.0, m.Exited(C, -9))
-    assert one.ask(0.0, Renew(C)) == [Rejection(Code.UNKNOWN, "c has no lease in demo; join first")]
+    assert one.ask(0.0, Renew(C)) == [Rejection(Code.GONE, "c is gone for good; join as a new member")]
 
 
 def test_renewing_in_an_ended_job_is_accepted_and_tells_so() -> None:

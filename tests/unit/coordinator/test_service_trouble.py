@@ -1,11 +1,11 @@
 """What trouble with the store must not do to leases, to other jobs, or to the inbox (rule 19, P5)."""
 
-from pliant.coordinator.requests import Answer
+from pliant.coordinator.requests import Accepted, Answer, Unavailable, WatchClosed
 from pliant.core import messages as m
 from pliant.core.evolve import evolve
 from pliant.core.job import decide
 from pliant.core.messages import Event, Rejection
-from pliant.core.model import Job, JobState, Target
+from pliant.core.model import AgentId, Job, JobState, MemberId, Target
 from pliant.errors import StoreTimeout, StoreUnavailable
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS, Renew, RenewAgent
@@ -189,3 +189,58 @@ def test_a_pump_says_what_was_decided() -> None:
     assert [(job, [type(event).__name__ for event in events]) for job, events in pumped.decided] == [
         ("demo", ["JobCreated", "StateChanged"])
     ]
+
+
+def test_a_write_that_stood_after_all_is_told_when_it_is_read_again() -> None:
+    """The answer of the store was lost and could not be looked up: the next one to ask finds it done."""
+    one = desk()
+    one.tell(0.0, CREATE, join(A), join(B))
+    one.store.trouble["write"] = [StoreTimeout("slow")]
+    one.store.applied = {"demo"}
+    one.store.trouble["events"] = [StoreUnavailable("away")]
+    one.store.trouble["read"] = [StoreUnavailable("away")]
+    refused = one.ask(0.1, join(D))
+    assert isinstance(refused[0], Unavailable)
+    assert one.service.job("demo") is not None  # it is still there to be read
+    again = one.pump(0.2, join(D))
+    assert isinstance(again.replies[0].answer, Accepted)
+    assert (again.changed, again.moved) == (("demo",), ("demo",))
+    assert D in one.job().members
+
+
+def test_a_person_s_drain_is_no_sign_of_life() -> None:
+    one = desk()
+    one.tell(0.0, CREATE, join(A))
+    for half in range(1, 20):
+        one.pump(half / 2, m.Drain(A, 30.0, "please"))
+    one.pump(10.0)
+    assert A not in one.job().members
+
+
+def test_a_suspicion_that_could_not_be_acted_on_is_dropped() -> None:
+    one = desk()
+    one.tell(0.0, CREATE, join(A), join(B))
+    one.tell(0.0, m.Report(A, 0, 1, (), frozenset({A})))
+    one.service.suspect("demo", WatchClosed(A), 0.0)
+    one.store.trouble["write"] = [StoreUnavailable("x")]
+    one.pump(0.6)
+    one.tell(0.7, Renew(A))
+    one.idle(0.8, 2.0)
+    assert one.job().broken == ""
+
+
+def test_a_store_that_takes_longer_to_read_than_a_hold_lasts_is_read_once() -> None:
+    one = desk()
+    assert one.pump(0.0).took_over
+    assert not one.pump(5.0).took_over  # the first pump took five seconds
+    assert one.pump(10.0).took_over  # the second did not take long: that gap was something else
+
+
+def test_a_job_takes_account_of_so_many_members_and_agents() -> None:
+    one = desk()
+    one.tell(0.0, m.Create("demo", 1, 1, Target(1)))
+    names = [MemberId(f"m{number}") for number in range(69)]
+    answers = one.ask(0.0, *(join(name) for name in names))
+    assert [isinstance(answer, Rejection) for answer in answers] == [False] * 68 + [True]
+    agents = one.ask(0.0, *(m.AgentJoin(AgentId(f"x{number}"), 1) for number in range(69)))
+    assert [isinstance(answer, Rejection) for answer in agents] == [False] * 68 + [True]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.evolve import evolve
+from pliant.core.evolve import POISON_KEPT, evolve
 from pliant.core.ledger import GENESIS
 from pliant.core.model import (
     Accusation,
@@ -30,6 +30,7 @@ from unit.core.build import (
     evolved,
     lines,
     member,
+    new_job,
     poison,
     world,
 )
@@ -297,3 +298,10 @@ def test_every_pair_has_its_own_count() -> None:
         Accusation(B, C, (2,)),
         Accusation(A, B, (2, 3)),
     )
+
+
+def test_of_slots_that_raised_the_newest_are_kept() -> None:
+    job = new_job()
+    for step in range(1, POISON_KEPT + 3):
+        job = evolve(job, m.SlotRaised(NOW, poison(A, step)))
+    assert [each.step for each in job.poison] == list(range(3, POISON_KEPT + 3))

@@ -215,9 +215,22 @@ def test_a_sign_of_life_is_taken_in_waking_time_too() -> None:
     held.due(0.0, nobody)
     held.due(101.0, nobody)  # slept 100
     held.grant("a", 1.0, now=101.0)
-    assert held.due(102.0, lambda key: 101.5) == []
+    assert held.due(102.0, lambda key: held.awake(101.5)) == []
     assert held.due(102.4, nobody) == []
     assert held.due(102.5, nobody) == ["a"]
+
+
+def test_a_sleep_after_a_sign_of_life_is_not_taken_off_it() -> None:
+    held = leases(pause_s=1.0)
+    held.due(0.0, nobody)
+    held.grant("a", 10.0, now=0.0)
+    for second in range(1, 10):
+        assert held.due(float(second), nobody) == []
+    sign = held.awake(9.0)
+    assert held.due(14.0, lambda key: sign) == []  # slept 4 of these 5
+    for second in range(15, 23):
+        assert held.due(float(second), lambda key: sign) == []
+    assert held.due(23.0, lambda key: sign) == ["a"]
 
 
 def test_when_to_look_next() -> None:

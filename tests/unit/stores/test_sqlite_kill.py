@@ -128,6 +128,24 @@ def test_an_owner_of_another_boot_gains_its_own_hold_with_a_new_term(
         assert store.hold("lead", "x", 10.0, 5.0) == Hold("lead", "x", 2, 15.0)
 
 
+def test_where_no_boot_is_known_an_end_that_this_clock_cannot_have_set_is_over(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alive, "_boot", lambda: "")
+    with SqliteStore(path) as store:
+        assert store.hold("lead", "x", 10.0, 1_000_000.0) == Hold("lead", "x", 1, 1_000_010.0)
+        assert store.hold("lead", "y", 10.0, 1_000_000.0) == Busy(Hold("lead", "x", 1, 1_000_010.0))
+        assert store.hold("lead", "y", 10.0, 5.0) == Hold("lead", "y", 2, 15.0)
+        assert store.hold("lead", "y", 2.0, 6.0) == Hold("lead", "y", 2, 8.0)  # its own it renews, however short
+
+
+def test_where_the_holder_is_seen_to_run_its_hold_stands_however_far_ahead_its_end(path: Path) -> None:
+    with SqliteStore(path) as store:
+        held = store.hold("lead", "x", 10.0, 1_000_000.0)
+        assert isinstance(held, Hold)
+        assert store.hold("lead", "y", 10.0, 5.0) == Busy(held)
+
+
 def test_a_life_is_over_when_it_surely_is() -> None:
     me = alive.this_life()
     assert me.boot

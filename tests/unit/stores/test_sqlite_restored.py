@@ -181,6 +181,29 @@ def test_a_backup_beside_the_wal_file_of_what_it_replaces_is_refused(path: Path)
         assert len(store.events("a", 0, 10)) == 1
 
 
+@pytest.mark.parametrize("with_mark", [True, False])
+@pytest.mark.parametrize(("put_back", "jobs"), [(True, ("by the dead",)), (False, ())])
+def test_a_wal_file_whose_store_is_gone_is_not_played_onto_a_new_one(
+    path: Path, with_mark: bool, put_back: bool, jobs: tuple[str, ...]
+) -> None:
+    identity_of(path)
+    die(path, "mark noted")
+    away = path.with_name("away")
+    path.rename(away)
+    if not with_mark:
+        mark_of(path).unlink()
+    for _ in range(2):  # having been refused once changes nothing
+        with pytest.raises(StoreError, match=r"store.db is gone, and .*-wal is left of it; nothing was made. Put the"):
+            SqliteStore(path)
+        assert not path.exists()
+    if put_back:
+        away.rename(path)
+    else:
+        path.with_name("store.db-wal").rename(away)
+    with SqliteStore(path) as store:
+        assert store.jobs() == jobs
+
+
 # -------------------------------------------------------------------------------------- no crash looks like it
 
 

@@ -227,8 +227,9 @@ def test_a_file_that_was_replaced_after_a_failed_flush_is_not_taken_for_it(
         with pytest.raises(StoreTimeout):
             store.write([Write("a", 1, (b"e2",))])
         disk.fail = 0
-        path.rename(path.with_name("away.db"))
-        SqliteStore(path).close()
+        other = path.with_name("other.db")
+        SqliteStore(other).close()
+        other.replace(path)
         with pytest.raises(StoreError, match="replaced, moved or removed"):
             store.read("a")
 

@@ -7,7 +7,7 @@ from pliant.core.member.model import IN_USER_CODE, Machine, Phase
 from pliant.core.member.moves import Out, goodbye, stop
 from pliant.core.member.signals import Break, Notice, Released, Send, StartGrace
 from pliant.core.messages import Drain
-from pliant.core.model import JobState, View
+from pliant.core.model import JobState, Kind, View
 from pliant.core.words import CALM, LEAVING, OUT_OF_TIME
 
 
@@ -79,6 +79,8 @@ def linger(m: Machine, out: Out) -> None:
 
 
 def _may_go(m: Machine, view: View) -> bool:
+    if _is_needed(m, view):
+        return False
     if m.next:
         if view.current >= m.next:
             m.released = view.current
@@ -86,8 +88,15 @@ def _may_go(m: Machine, view: View) -> bool:
     return view.checkpoint is not None and view.checkpoint.lineage == m.lineage
 
 
+def _is_needed(m: Machine, view: View | None) -> bool:
+    """Whether a recovery after the world that let us go counts on us: whoever was in that one may be lost (rule 16)."""
+    worlds = view.worlds if view is not None else ()
+    above = max(m.next, m.number)
+    return any(w.kind is not Kind.PLANNED and w.number > above and m.id in w.members for w in worlds)
+
+
 def released(m: Machine, out: Out, signal: Released) -> None:
-    if m.phase is Phase.LINGERING and m.next and signal.generation >= m.next:
+    if m.phase is Phase.LINGERING and m.next and signal.generation >= m.next and not _is_needed(m, m.view):
         m.released = signal.generation
         goodbye(m, out, 0, "left as planned")
 

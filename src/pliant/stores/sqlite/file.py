@@ -81,9 +81,11 @@ class StoreFile:
     # ------------------------------------------------------------------------------------------- opening it
 
     def _open(self, identity: str | None) -> None:
-        if not self._file.exists():
+        if self._file.exists():
+            self._check_wal()
+        else:
+            self._check_no_wal()
             self._make(identity or uuid.uuid4().hex)
-        self._check_wal()
         self._connection = self.connect()
         try:
             schema.move_on(self._connection)
@@ -107,14 +109,23 @@ class StoreFile:
         finally:
             draft.unlink(missing_ok=True)
 
+    def _check_no_wal(self) -> None:
+        if self._wal_left():
+            raise StoreError(
+                f"{self.path} is gone, and {self._wal} is left of it; nothing was made. Put the file back. If it is "
+                f"lost or you want an empty store, move {self._wal} away as well."
+            )
+
     def _check_wal(self) -> None:
         marked = self._mark.read()
-        left = self._wal.stat().st_size if self._wal.exists() else 0
-        if left and marked is not None and marked.number != self._file.stat().st_ino:
+        if self._wal_left() and marked is not None and marked.number != self._file.stat().st_ino:
             raise StoreError(
                 f"{self._wal} belongs to another file that was at {self.path} before. If you restored a backup, move "
                 f"it away. If you moved the store with all its files, remove {self._mark.path} instead."
             )
+
+    def _wal_left(self) -> bool:
+        return self._wal.exists() and self._wal.stat().st_size > 0
 
     def _recognise(self) -> None:
         """Learn the identity, and give a new one to what was restored or was parted from its mark."""

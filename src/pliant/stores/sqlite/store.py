@@ -206,17 +206,20 @@ class SqliteStore:
 
 def _hold(connection: sqlite3.Connection, name: str, owner: str, ttl_s: float, now: float) -> tuple[Hold | Busy, int]:
     rows = connection.execute(HELD, (name,)).fetchall()
-    term = 1
+    term, me = 1, this_life()
     if rows:
-        ((term, holder, until_s, *life),) = rows
+        ((term, holder, until_s, *fields),) = rows
+        life = Life(*fields)
         # `now` is a clock that starts again with the machine, and nobody renews for a process that is gone.
-        in_force = holder is not None and now < until_s and not is_over(Life(*life))
+        in_force = holder is not None and now < until_s and not is_over(life)
+        # Nobody can tell whether it did start again; but then an end that far ahead was not set by this clock.
+        if holder != owner and not (me.boot and life.boot) and until_s > now + ttl_s:
+            in_force = False
         if in_force and holder != owner:
             return Busy(Hold(name, holder, term, until_s)), 0
         if not in_force:
             term += 1
     mine = Hold(name, owner, term, now + ttl_s)
-    me = this_life()
     values = (name, term, owner, mine.until_s, me.boot, me.pids, me.pid, me.started)
     connection.execute("INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
     return mine, 2

@@ -1,5 +1,7 @@
 """Going with notice: drains, grace periods, and a world in which everybody must go (rule 16)."""
 
+from dataclasses import replace
+
 import pytest
 
 from pliant.core.ledger import GENESIS, Lineage
@@ -13,6 +15,7 @@ from pliant.core.member.signals import (
     GraceOver,
     GraceShort,
     Notice,
+    Released,
     Save,
     Send,
     Snapshot,
@@ -24,7 +27,7 @@ from pliant.core.messages import Drain, Leave, Report
 from pliant.core.model import Checkpoint, MemberId
 from pliant.core.words import CALM, LEAVING, OUT_OF_TIME, Purpose, Word
 from unit.core.build import A, B, C, D, world
-from unit.core.member.drive import LAST, Crew, computed, gathered, lines, rollback, training
+from unit.core.member.drive import LAST, Crew, computed, gathered, lines, recovery, rollback, training
 
 STEPS = lines(GENESIS, 1, LAST)
 OVER = "the grace period is over"
@@ -305,3 +308,28 @@ def test_a_wiring_under_way_is_broken_by_who_goes() -> None:
     crew.propose(world(2, A, B), A)
     crew.feed(A, computed(3, 0))
     assert crew.feed(A, GraceOver()) == (Break(2), Break(1), Send(Leave(A, 0, OVER)), Exit(0, OVER))
+
+
+def test_a_leaver_that_a_recovery_counts_on_stays() -> None:
+    """Rule 16: whoever took over may be lost since; then the one on its way out has the last state."""
+    crew = training(A, B, C)
+    crew.propose(world(2, A, B))
+    crew.wire(2, A, B)
+    crew.step()
+    assert crew[C].phase is Phase.LINGERING
+    crew.tell(C, worlds=(recovery(3, C, B),), current=2, sealed=2)
+    assert crew[C].phase is Phase.STOPPED
+    crew.feed(C, Released(2))
+    assert crew[C].phase is Phase.STOPPED
+
+
+def test_a_leaver_is_not_let_go_by_a_peer_once_a_recovery_counts_on_it() -> None:
+    crew = training(A, B, C)
+    crew.propose(world(2, A, B))
+    crew.wire(2, A, B)
+    crew.step()
+    view = crew[C].view
+    assert view is not None
+    crew[C].view = replace(view, worlds=(recovery(3, C, B),))
+    assert crew.feed(C, Released(2)) == ()
+    assert crew[C].phase is Phase.LINGERING
