@@ -9,10 +9,11 @@ import httpx2
 import pytest
 
 from e2e.examples import JOB, TERMS, furnish
-from e2e.running import Running, start, wait_for
+from e2e.running import Running, start, token_of, wait_for
 from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core.model import AgentId, MemberId, Target
+from pliant.wire.api import Scope, TokenWish
 
 STREAM = {"accept": "text/event-stream"}
 URL = f"/v1/jobs/{JOB}/events"
@@ -197,3 +198,12 @@ def test_a_reader_that_goes_is_let_go_of(running: Running) -> None:
     for _ in range(3):
         read(running, 1)
     wait_for(lambda: not open_streams(), "the streams to be closed")
+
+
+def test_a_token_that_was_ended_stops_reading(running: Running) -> None:
+    made = running.client().make_token(TokenWish(Scope.READ))
+    with running.http(token_of(made.token)).stream("GET", URL, headers=STREAM) as response:
+        lines = response.iter_lines()
+        next(lines)
+        running.client().end_token(made.line.id)
+        assert list(lines)  # it comes to its end, although the job goes on
