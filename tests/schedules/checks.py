@@ -302,6 +302,7 @@ class _Log:
         self._first: dict[tuple[str, object], int] = {}
         self._ended = len(events) + 1
         self._checkpoints: list[tuple[int, int]] = []
+        self._over: list[tuple[int, int]] = []  # from this revision on, every generation below that is over
         for revision, event in enumerate(events, 1):
             match event:
                 case m.MemberJoined(member=member):
@@ -314,6 +315,10 @@ class _Log:
                     self._note("agent", agent, revision)
                 case m.WorldBroken(generation=number):
                     self._note("broken", number, revision)
+                case m.WorldEntered(generation=number):
+                    self._over.append((revision, number))
+                case m.WorldFormed(world=world) if world.kind is not Kind.PLANNED:
+                    self._over.append((revision, world.number))
                 case m.TargetChanged(target=target) | m.JobCreated(target=target):
                     self._note("target", target, revision)
                 case m.StepsCommitted(lines=lines):
@@ -342,7 +347,9 @@ class _Log:
             case m.Drain(member=member):
                 return self._look("draining", member, revision)
             case m.Stopped(generation=number) | m.WiringFailed(generation=number):
-                return self._look("broken", number, revision)
+                # What is over already cannot be broken any more: then its end is in the log.
+                over = any(at <= revision and number < limit for at, limit in self._over)
+                return "" if over else self._look("broken", number, revision)
             case m.Resize(target=target):
                 return self._look("target", target, revision)
             case m.Report(lines=lines):
