@@ -12,18 +12,22 @@ from typing import assert_never
 from pliant.core import messages as m
 from pliant.core.evolve import evolve
 from pliant.core.ledger import GENESIS, Line, Lineage, follows
+from pliant.core.limits import (
+    CHECKPOINT_NAME_MAX,
+    SIZE_MAX,
+    WEIGHT_MAX,
+    bad_creation,
+    bad_grace,
+    bad_target,
+    room,
+)
 from pliant.core.membership import settle
 from pliant.core.messages import Code, Command, Event, Rejection
-from pliant.core.model import Agent, AgentId, Job, JobState, Kind, Member, MemberId, Target, World
+from pliant.core.model import Agent, AgentId, Job, JobState, Kind, Member, MemberId, World
 from pliant.core.names import bad_name
 
 FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
 
-GRACE_MAX_S = 30 * 86400.0
-WAIT_MAX_S = 365 * 86400.0
-WEIGHT_MAX = 1_000_000
-CHECKPOINT_NAME_MAX = 255
-SIZE_MAX = 100_000  # far beyond what one coordinator is for; keeps a slip of the finger from being a job
 
 Decision = tuple[Event, ...] | Rejection
 
@@ -97,15 +101,7 @@ def needs_settling(events: tuple[Event, ...]) -> bool:
 
 def _create(job: Job | None, command: m.Create, now: float) -> Decision:
     low, high, target = command.size_min, command.size_max, command.target
-    if wrong := bad_name(command.name):
-        return Rejection(Code.BAD, wrong)
-    if not 1 <= low <= high <= SIZE_MAX:
-        return Rejection(Code.BAD, f"sizes must satisfy 1 <= min <= max <= {SIZE_MAX}; got min {low}, max {high}")
-    if command.wait_limit_s is not None and not 0 < command.wait_limit_s <= WAIT_MAX_S:
-        return Rejection(Code.BAD, f"a wait limit lasts up to {WAIT_MAX_S:g} s; got {command.wait_limit_s}")
-    if command.max_restarts < 0:
-        return Rejection(Code.BAD, f"max_restarts cannot be negative; got {command.max_restarts}")
-    if (bad := _bad_target(low, high, target)) is not None:
+    if (bad := bad_creation(command)) is not None:
         return bad
     created = m.JobCreated(now, command.name, low, high, target, command.wait_limit_s, command.max_restarts)
     if job is None:
@@ -116,20 +112,8 @@ def _create(job: Job | None, command: m.Create, now: float) -> Decision:
     return Rejection(Code.EXISTS, f"job {job.name} exists with other settings; choose another name")
 
 
-def _bad_target(low: int, high: int, target: Target) -> Rejection | None:
-    if not low <= target.size <= high:
-        return Rejection(Code.BAD, f"the target must lie between min {low} and max {high}; got {target.size}")
-    if target.placement and sum(count for _, count in target.placement) != target.size:
-        return Rejection(Code.BAD, f"the placement's counts must add up to the target {target.size}")
-    if any(count < 0 for _, count in target.placement):
-        return Rejection(Code.BAD, "a placement's counts cannot be negative")
-    if len(dict(target.placement)) != len(target.placement):
-        return Rejection(Code.BAD, "a placement names each agent once")
-    return None
-
-
 def _resize(job: Job, command: m.Resize, now: float) -> Decision:
-    if (bad := _bad_target(job.size_min, job.size_max, command.target)) is not None:
+    if (bad := bad_target(job.size_min, job.size_max, command.target)) is not None:
         return bad
     if command.target == job.target:
         return ()
@@ -140,21 +124,15 @@ def _drain(job: Job, command: m.Drain, now: float) -> Decision:
     member = job.members.get(command.member)
     if member is None:
         return _not_a_member(job, command.member)
-    if (bad := _bad_grace(command.grace_s)) is not None:
+    if (bad := bad_grace(command.grace_s)) is not None:
         return bad
     if member.draining:
         return ()  # the first notice counts: a second must not stretch the deadline
     return (m.MemberDraining(now, member.id, command.grace_s, command.why),)
 
 
-def _bad_grace(grace_s: float) -> Rejection | None:
-    if 0 <= grace_s <= GRACE_MAX_S:  # no number at all is not between them either
-        return None
-    return Rejection(Code.BAD, f"a grace period lasts from 0 to {GRACE_MAX_S:g} s; got {grace_s}")
-
-
 def _drain_agent(job: Job, command: m.DrainAgent, now: float) -> Decision:
-    if (bad := _bad_grace(command.grace_s)) is not None:
+    if (bad := bad_grace(command.grace_s)) is not None:
         return bad
     there = [x for x in job.members.values() if x.agent == command.agent]
     if not there and all(agent.id != command.agent for agent in job.agents):
@@ -190,11 +168,6 @@ def _agent_join(job: Job, command: m.AgentJoin, now: float) -> Decision:
     if len(job.agents) >= room(job):
         return Rejection(Code.BAD, f"{job.name} has {len(job.agents)} agents, far more than it can use: {job.size_max}")
     return (m.AgentJoined(now, command.agent, command.capacity),)
-
-
-def room(job: Job) -> int:
-    """How many members, and how many agents, a job keeps account of: old and new side by side, and spares."""
-    return 64 + 4 * job.size_max
 
 
 def _agent_gone(job: Job, agent: AgentId, why: str, now: float) -> Decision:

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job import SIZE_MAX, WAIT_MAX_S, decide
+from pliant.core.job import decide
 from pliant.core.ledger import GENESIS
+from pliant.core.limits import SIZE_MAX, WAIT_MAX_S
 from pliant.core.messages import Code, Command, Rejection
 from pliant.core.model import Agent, AgentId, Job, JobState, Target
 from unit.core.build import (

@@ -4,8 +4,8 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.grid import Grid
-from pliant.core.job import WEIGHT_MAX
 from pliant.core.ledger import GENESIS
+from pliant.core.limits import WEIGHT_MAX
 from pliant.core.messages import Code, Rejection
 from pliant.core.model import AgentId, JobState, Kind, Member, MemberId, MemberState, Terms, member_state
 from unit.core.build import (
