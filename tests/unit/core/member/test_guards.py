@@ -5,7 +5,7 @@ import pytest
 from pliant.core.ledger import GENESIS
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member.moves import Out, inside, save, seek, tell_joiners
-from pliant.core.member.signals import Break, Gradient, Send, Stripe, Wired
+from pliant.core.member.signals import Break, Gradient, Send, Stripe, Told, Wired
 from pliant.core.messages import Stopped
 from unit.core.build import A, B, C
 from unit.core.member.drive import TERMS, lines, these, training
@@ -54,3 +54,16 @@ def test_a_laggard_about_to_stop_installs_nothing() -> None:
     stopped = Stopped(B, 2, STEPS[1].lineage, these(2, 3), "for some reason", None, stateless=False)
     assert actions == (Break(2), Send(stopped))
     assert crew[B].phase is Phase.STOPPED
+
+
+def test_an_older_view_than_the_last_is_not_believed() -> None:
+    """Rule 5: messages overtake one another, and what was open may be sealed since."""
+    crew = training(A, B)
+    old = crew[A].view
+    assert old is not None
+    crew.tell(A, holders=frozenset({A}))
+    newer = crew[A].view
+    assert newer is not None
+    assert newer.revision > old.revision
+    assert crew.feed(A, Told(old)) == ()
+    assert crew[A].view == newer
