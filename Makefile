@@ -21,7 +21,7 @@ PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore -
 .PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator docs-api schedules
 
 help:  ## Print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 install: $(STAMP)  ## Make .venv with everything a developer needs
 

@@ -26,7 +26,7 @@ _FRAME = 8  # bytes around a chunk of a body that one byte in it pays for
 class OneWrite:
     """A transport that sends the head of an answer together with what follows it: one call to the system, not two.
 
-    uvicorn writes them apart. With thousands of small answers a second that is a third of what they cost.
+    uvicorn writes them apart, and thousands of small answers are sent in a second.
     """
 
     __slots__ = ("_head", "_transport")

@@ -156,7 +156,7 @@ class Handlers:
 
     async def _health(self, call: Call) -> bytes:
         if not self._desk.service.leads:
-            raise Answered(503, "unavailable", "this coordinator does not decide at the moment")
+            raise _not_deciding()
         return encode_reply(api.Health(True))
 
     async def _render_metrics(self, call: Call) -> bytes:
@@ -192,7 +192,7 @@ class Handlers:
     async def _jobs(self, call: Call) -> bytes:
         service = self._desk.service
         if not service.leads:
-            raise Answered(503, "unavailable", "this coordinator does not decide at the moment")
+            raise _not_deciding()
         only = call.grant.job if call.grant else None
         found = [known for name in service.names() if only in (None, name) and (known := service.job(name))]
         return encode_reply(api.JobList(tuple(line(job, revision) for job, revision in found)))
@@ -210,7 +210,7 @@ class Handlers:
 
     def _no_job(self, name: str) -> Answered:
         if not self._desk.service.leads:
-            return Answered(503, "unavailable", "this coordinator does not decide at the moment")
+            return _not_deciding()
         return Answered(404, Code.NO_JOB, f"there is no job {name}; `pliant jobs` lists them")
 
     # --------------------------------------------------------------------------------------------- tokens
@@ -231,6 +231,10 @@ class Handlers:
 @cache
 def _described() -> bytes:
     return json.dumps(document()).encode()
+
+
+def _not_deciding() -> Answered:
+    return Answered(503, "unavailable", "this coordinator does not decide at the moment")
 
 
 def _require(reply: Reply) -> None:

@@ -182,7 +182,7 @@ class _Server(uvicorn.Server):
 
 def _calm_the_collector() -> None:
     """Look for cycles rarely. Nearly everything we make is freed without it, and with thousands of connections alive
-    one look at all of them takes a tenth of a second, in which nobody is answered."""
+    one look at all of them takes long enough to be what the slowest renewals wait for."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

@@ -76,7 +76,7 @@ class Service:
         self._inbox: list[tuple[object, str, Request]] = []
         self._jobs: dict[str, _Known] = {}
         self._vigil = Vigil(lease_ttl_s)
-        self._set_back: dict[str, str] = {}  # by job, why nothing more may be decided here (see `_is_set_back`)
+        self._set_back: dict[str, str] = {}  # by job, why nothing more may be decided here (see `_lost_history`)
         self._leader = Leader(store, owner)
         self._bugs: list[str] = []
         self._read_again: set[str] = set()  # in this pump: what others wrote is in them, and nobody was told
