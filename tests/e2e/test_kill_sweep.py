@@ -21,7 +21,8 @@ from unit.core.build import TERMS, checkpoint, lines
 
 A, B, C, X = MemberId("a"), MemberId("b"), MemberId("c"), AgentId("x")
 DYING = Path(__file__).with_name("dying.py")
-WRITES = 21  # of the script, the coordinator's own token included; a test below counts them
+AT_THE_START = 2  # the coordinator's own token, and the secret that members' keys are made of
+WRITES = AT_THE_START + 20  # with those of the script; a test below counts them
 WHEN = ("before", "during", "after")
 
 FIRST = lines(GENESIS, 1, 3)
@@ -104,7 +105,7 @@ def _into(results: list[int], work: Callable[[], list[int]]) -> Callable[[], Non
 
 
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("number", range(2, WRITES + 1))
+@pytest.mark.parametrize("number", range(1 + AT_THE_START, WRITES + 1))
 def test_a_coordinator_killed_at_a_write_loses_nothing_and_does_nothing_twice(
     number: int, when: str, tmp_path: Path, undisturbed: list[str]
 ) -> None:
@@ -116,9 +117,12 @@ def test_a_coordinator_killed_at_a_write_loses_nothing_and_does_nothing_twice(
 
 
 @pytest.mark.parametrize("when", WHEN)
-def test_a_coordinator_killed_while_it_writes_its_own_token_starts_again(when: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", range(1, 1 + AT_THE_START))
+def test_a_coordinator_killed_while_it_writes_its_own_secrets_starts_again(
+    number: int, when: str, tmp_path: Path
+) -> None:
     with pytest.raises(AssertionError, match="did not start"):
-        coordinator(tmp_path, 1, when)
+        coordinator(tmp_path, number, when)
     with coordinator(tmp_path) as running:
         assert running.client().jobs() == ()
         assert len(running.client().tokens()) == 1

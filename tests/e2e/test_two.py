@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from e2e.examples import JOB, furnish
+from e2e.examples import JOB, OTHER, furnish
 from e2e.raw import Line, bearer, host, request
 from e2e.running import Running, start, token_of, wait_for
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core.model import Target
+from pliant.core.model import MemberId, Target
 from pliant.errors import PliantError
 from pliant.wire.api import Scope, TokenWish
 
@@ -45,6 +45,21 @@ def test_a_token_that_was_ended_at_one_is_soon_no_good_at_the_other(pair: Pair) 
     wait_for(lambda: http.get("/v1").status_code == 401, "the other one to know its end")
     wish = b'{"scope":"admin"}'
     assert http.post("/v1/tokens", content=wish, headers={"content-type": "application/json"}).status_code == 401
+
+
+def test_members_are_given_the_same_keys_whoever_decides(pair: Pair) -> None:
+    """P7: the keys come with a watch alone, and stand in no event and no log."""
+    first, second = pair
+    told = first.client().watch(JOB, MemberId("m1"), 0)
+    assert [key.generation for key in told.keys] == [1]
+    assert first.client().watch(JOB, MemberId("m2"), 0).keys == told.keys
+    assert first.client().watch(OTHER, MemberId("m1"), 0).keys != told.keys
+    for path in (f"/v1/jobs/{JOB}", f"/v1/jobs/{JOB}/events?limit=1000", "/v1/jobs/@peers/events", "/metrics"):
+        assert told.keys[0].key not in first.admin.get(path).text
+    first.kill()
+    wait_for(lambda: leads(second), "the other one to decide")
+    assert second.client().watch(JOB, MemberId("m1"), 0).keys == told.keys
+    assert told.keys[0].key not in first.log + second.log
 
 
 def test_who_waits_at_one_that_lost_its_hold_is_sent_away_at_once(pair: Pair) -> None:

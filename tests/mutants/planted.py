@@ -51,7 +51,7 @@ PLANTED = (
                 "    collect(m, out, Purpose.HELLO)\n\n\ndef restored(",
                 "    if world.kind is Kind.PLANNED:\n"
                 "        m.holders = frozenset(range(len(world.members)))\n"
-                "        begin(m, out)\n"
+                "        onward(m, out)\n"
                 "        return\n"
                 "    collect(m, out, Purpose.HELLO)\n\n\ndef restored(",
             ),
@@ -110,8 +110,8 @@ PLANTED = (
             ),
             Edit(
                 "core/member/recovering.py",
-                "    elif line is not None and line.parent == m.lineage and line.lineage == m.behind:",
-                "    elif False:",
+                "    if line is not None and line.parent == m.lineage and line.lineage == m.behind:",
+                "    if False:",
             ),
         ),
     ),
@@ -199,8 +199,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/recovering.py",
-                "    todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
-                "    todo = missing(m.terms.grid.filled(best.step + 1), [])\n",
+                "        todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
+                "        todo = missing(m.terms.grid.filled(best.step + 1), [])\n",
             ),
         ),
     ),
@@ -223,8 +223,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/recovering.py",
-                "    todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
-                "    todo = () if any(kept) else missing(m.terms.grid.filled(best.step + 1), kept)\n",
+                "        todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
+                "        todo = ()\n",
             ),
             Edit(
                 "core/words.py",
@@ -345,8 +345,8 @@ PLANTED = (
             Edit(
                 "core/job.py",
                 '    if command.member in job.gone:\n        return Rejection(Code.GONE, f"{command.member} is gone'
-                ' for good; join as a new member")\n    if job.terms',
-                "    if job.terms",
+                ' for good; join as a new member")\n    if (bad := bad_terms',
+                "    if (bad := bad_terms",
             ),
         ),
     ),
@@ -451,10 +451,8 @@ PLANTED = (
         (
             Edit(
                 "core/job.py",
-                "        if (earlier.step, earlier.slot) == (poison.step, poison.slot) and"
-                " earlier.member != poison.member:\n",
-                "        if (earlier.step, earlier.slot, earlier.member) =="
-                " (poison.step, poison.slot, poison.member):\n",
+                "        if earlier.step != poison.step or earlier.member == poison.member:\n",
+                "        if earlier.step != poison.step or earlier.member != poison.member:\n",
             ),
         ),
     ),
@@ -564,6 +562,42 @@ PLANTED = (
                 "core/member/recovering.py",
                 "    if best is None or world.base.newer_than(best):\n",
                 "    if best is None:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "no second hello",
+        "rules 12, 15",
+        "Whoever holds the state goes on at once, and computes the slots of those who are still receiving it.",
+        (
+            Edit(
+                "core/member/recovering.py",
+                "    m.again = len(m.holders) < len(words)\n",
+                "    m.again = False\n",
+            ),
+        ),
+    ),
+    Planted(
+        "states not compared at hello",
+        "rule 15",
+        "A member that received another state than the others have is taken for one that holds.",
+        (
+            Edit(
+                "core/words.py",
+                "        if not word.holds or histories_differ:\n",
+                "        if not word.holds or purpose is Purpose.HELLO:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "slots dealt out at the first hello",
+        "rule 14",
+        "The step in flight is dealt out to those who hold the state at first, and never again.",
+        (
+            Edit(
+                "core/member/recovering.py",
+                "    if not m.again and best.step < m.terms.grid.total_steps:\n",
+                "    if m.redo is None and best.step < m.terms.grid.total_steps:\n",
             ),
         ),
     ),

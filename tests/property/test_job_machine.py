@@ -227,9 +227,10 @@ class JobMachine(RuleBasedStateMachine):
     def fall_silent(self, data: st.DataObject, how: type[m.Expire] | type[m.Suspect]) -> None:
         self.ask(how(self.anybody(data)))
 
-    @rule(data=st.data(), step=st.integers(1, 2), slot=st.integers(0, 3))
-    def raise_on_a_slot(self, data: st.DataObject, step: int, slot: int) -> None:
-        self.ask(m.Raised(Poison(step, slot, (1, 2), self.anybody(data), "ValueError")))
+    @rule(data=st.data(), step=st.integers(1, 2), slots=st.frozensets(st.integers(0, 5), max_size=3))
+    def raise_on_a_slot(self, data: st.DataObject, step: int, slots: frozenset[int]) -> None:
+        samples = tuple((slot, slot + 10) for slot in slots)
+        self.ask(m.Raised(Poison(step, tuple(slots), samples, self.anybody(data), "ValueError")))
 
     # ---------------------------------------------------------------------------------------------- in a world
 

@@ -128,7 +128,7 @@ class Walk:
 
     def endings(self) -> list[s.Signal]:
         """Signals that end a member, or may."""
-        return [s.Notice(10.0, "spot"), s.GraceOver(), s.SlotRaised(1, 1, (3,), "x")]
+        return [s.Notice(10.0, "spot"), s.GraceOver(), s.SlotRaised(1, (1, 2), ((3,), ()), "x")]
 
     def computed(self, chance: Random) -> s.Computed:
         order = self.compute

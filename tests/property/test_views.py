@@ -10,7 +10,7 @@ from pliant.core.ledger import GENESIS, Lineage
 from pliant.core.model import Checkpoint, JobState, Kind, MemberId, View, World
 from pliant.errors import BadInput
 from pliant.wire.codec import Body
-from pliant.wire.views import Change, Names, Told, applied, difference
+from pliant.wire.views import Change, Names, PeerKey, Told, applied, difference
 
 TOLD = Body(Told)
 NAMES = [MemberId(f"m{i}") for i in range(12)]
@@ -25,7 +25,10 @@ def worlds(draw: st.DrawFn) -> tuple[World, ...]:
         names = tuple(draw(st.lists(members, min_size=1, max_size=10, unique=True)))
         weights = tuple(draw(st.lists(st.integers(1, 3), min_size=len(names), max_size=len(names))))
         kind, base = draw(st.sampled_from(Kind)), draw(lineages)
-        found.append(World(number, kind, names, weights, base, draw(st.booleans()), draw(st.text(max_size=9))))
+        hold, why = draw(st.booleans()), draw(st.text(max_size=9))
+        # Mostly a member has the address it had; worlds of earlier versions have none, and the rest cannot be.
+        addresses = tuple(draw(st.sampled_from(["", f"{name}:1", f"{name}:1", "other:2"])) for name in names)
+        found.append(World(number, kind, names, weights, base, hold, why, draw(st.sampled_from([addresses, ()]))))
     return tuple(found)
 
 
@@ -51,7 +54,7 @@ views = st.builds(
 def tell(before: View | None, after: View) -> Told:
     """What a member receives that knew `before`, having been through the wire."""
     change = difference(before, after)
-    told = Told(after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, after.durable, change)
+    told = Told(after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, after.durable, (), change)
     return TOLD.decode(TOLD.encode(told))
 
 
@@ -107,6 +110,23 @@ def test_weights_that_do_not_fit_are_refused_before_they_fill_the_memory() -> No
         applied(None, replace(news, change=replace(news.change, worlds=(wrong,))))
 
 
+@pytest.mark.parametrize("addresses", [(), ("a:1",), ("a:1", "b:1", "c:1")])
+def test_as_many_addresses_as_names_or_none_at_all(addresses: tuple[str, ...]) -> None:
+    news = tell(None, crowd(2))
+    assert news.change is not None
+    (new,) = news.change.worlds
+    assert not isinstance(new, int)
+    wrong = replace(new, addresses=addresses)
+    with pytest.raises(BadInput, match=f"2 members are named in a world, with {len(addresses)} addresses"):
+        applied(None, replace(news, change=replace(news.change, worlds=(wrong,))))
+
+
+def test_a_key_for_peers_is_in_no_representation() -> None:
+    told = replace(tell(None, crowd(2)), keys=(PeerKey(3, "5ec7e7"),))
+    assert "5ec7e7" not in repr(told)
+    assert TOLD.decode(TOLD.encode(told)).keys[0].key == "5ec7e7"
+
+
 def test_an_answer_without_a_change_leaves_the_view_alone() -> None:
     with pytest.raises(BadInput, match="keep the view"):
         applied(crowd(2), replace(tell(None, crowd(2)), change=None))
@@ -117,7 +137,8 @@ def test_an_answer_without_a_change_leaves_the_view_alone() -> None:
 
 def crowd(size: int, number: int = 1, revision: int = 1) -> View:
     names = tuple(MemberId(f"a{i // 8}-1.{i}") for i in range(size))
-    world = World(number, Kind.PLANNED, names, (1,) * size, GENESIS)
+    addresses = tuple(f"10.0.{i // 250}.{i % 250}:7000" for i in range(size))
+    world = World(number, Kind.PLANNED, names, (1,) * size, GENESIS, addresses=addresses)
     everybody = frozenset(names)
     return View(
         revision,
@@ -144,9 +165,11 @@ def size_of(change: Change) -> int:
 def test_in_a_job_of_two_thousand_a_change_has_hundreds_of_bytes() -> None:
     before = crowd(2000)
     (first,) = before.worlds
-    without_one = World(2, Kind.RECOVERY, first.members[:700] + first.members[701:], (1,) * 1999, GENESIS)
+    names, where = first.members[:700] + first.members[701:], first.addresses[:700] + first.addresses[701:]
+    without_one = World(2, Kind.RECOVERY, names, (1,) * 1999, GENESIS, addresses=where)
     lost = replace(before, revision=2, worlds=(without_one,), dead=frozenset({first.members[700]}), sealed=1)
-    newcomer = World(3, Kind.PLANNED, (*without_one.members, MemberId("new")), (1,) * 2000, GENESIS)
+    more = (*where, "10.1.1.1:7000")
+    newcomer = World(3, Kind.PLANNED, (*names, MemberId("new")), (1,) * 2000, GENESIS, addresses=more)
     grown = replace(lost, revision=3, worlds=(without_one, newcomer))
     assert size_of(difference(None, before)) > 20_000
     assert size_of(difference(before, lost)) < 600

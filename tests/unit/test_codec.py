@@ -10,7 +10,9 @@ from typing import Any, Literal, NewType
 
 import pytest
 
+from pliant.core.messages import MemberJoined, WorldFormed
 from pliant.errors import BadInput
+from pliant.wire import api
 from pliant.wire.codec import STATE_VERSION, Codec, decode_state, encode_state
 
 MemberId = NewType("MemberId", str)
@@ -355,3 +357,24 @@ def test_every_cut_and_most_changed_bytes_of_a_state_are_noticed() -> None:
         changed = data[:i] + bytes([data[i] ^ 0x80]) + data[i + 1 :]
         with pytest.raises(BadInput):
             decode_state(changed, Lineage)
+
+
+# ------------------------------------------------------------------------------------------ what was written before
+
+GRID_THEN = '"grid":{"samples":60,"batch":10,"slots":6,"epochs":2}'
+JOINED_THEN = (
+    '{"type":"MemberJoined","at":1.0,"member":{"id":"a","number":1,"agent":"x","weight":1,"draining":false,'
+    '"grace_s":0.0,"why":""},"terms":{' + GRID_THEN + ',"seed":7,"checkpoint_every":0}}'
+)
+FORMED_THEN = (
+    '{"type":"WorldFormed","at":1.0,"world":{"number":1,"kind":"rollback","members":["a"],"weights":[1],'
+    '"base":{"generation":0,"step":0,"digest":0},"hold":false,"why":"the job starts"}}'
+)
+
+
+def test_what_was_logged_before_members_had_addresses_can_be_read() -> None:
+    joined, formed = (api.EVENTS.decode(text.encode()) for text in (JOINED_THEN, FORMED_THEN))
+    assert isinstance(joined, MemberJoined)
+    assert (joined.member.address, joined.member.pid, joined.terms.also) == ("", 0, ())
+    assert isinstance(formed, WorldFormed)
+    assert (formed.world.members, formed.world.addresses) == (("a",), ())

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 
 from pliant.coordinator.feed import Feed
+from pliant.coordinator.peers import Peers
 from pliant.coordinator.requests import Pumped, Reply, Request, Unavailable, WatchClosed
 from pliant.coordinator.service import Service
 from pliant.core.messages import StepsCommitted
@@ -28,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class Desk:
-    """Give it a service; `start` runs it.
+    """Give it a service and the keys of its generations; `start` runs it.
 
     For whoever counts, `seen` is called with every pump and its seconds, and `answered` with every answer.
     """
@@ -36,11 +37,12 @@ class Desk:
     def __init__(
         self,
         service: Service,
+        peers: Peers,
         seen: Callable[[Pumped, float], None],
         answered: Callable[[Reply], None],
     ) -> None:
         self.service = service
-        self.feed = Feed(service.job)
+        self.feed = Feed(service.job, peers.key)
         self._seen = seen
         self._answered = answered
         self._open: set[asyncio.Future[Reply]] = set()  # who waits for a decision

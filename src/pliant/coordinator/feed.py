@@ -16,7 +16,7 @@ from pliant.core.membership import desired_workers
 from pliant.core.model import AgentId, Job, MemberId, View, view
 from pliant.wire.api import Orders
 from pliant.wire.codec import encode_reply
-from pliant.wire.views import Places, difference, places, told
+from pliant.wire.views import Keys, Places, difference, keys, places, told
 
 REMEMBERED = 16  # views of a job that a change can be told relative to; who knows only an older one is told everything
 PACE_S = 50e-6  # for each watcher told, before the same job's watchers are told again: telling must not be all we do
@@ -74,6 +74,7 @@ class _Topic:
     moved: int  # the revision of the newest change that concerned more than progress
     past: deque[View] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     where: Places = field(default_factory=dict)
+    keys: Keys = field(default_factory=dict)
     wanted: Mapping[AgentId, int] = field(default_factory=dict)
     encoded: dict[int, bytes] = field(default_factory=dict)  # the change, by the revision it builds on
     watchers: dict[tuple[str, str], asyncio.Future[None]] = field(default_factory=dict)
@@ -84,10 +85,14 @@ class _Topic:
 
 
 class Feed:
-    """Call `changed` after every pump; everything else is for those who wait."""
+    """Call `changed` after every pump; everything else is for those who wait.
 
-    def __init__(self, lookup: Lookup) -> None:
+    `key` gives what the members of a job's generation show one another.
+    """
+
+    def __init__(self, lookup: Lookup, key: Callable[[str, int], str]) -> None:
         self._lookup = lookup
+        self._key = key
         self._topics: dict[str, _Topic] = {}
         self._closing = False
 
@@ -143,7 +148,7 @@ class Feed:
         # Who is not in what was told last may have joined since: it must not be told that it is not known.
         untold = topic.telling is not None and member not in topic.job.members
         news = (topic.moved > after and not untold) or await self._wait(topic, ("member", member), wait)
-        answer = told(topic.job, topic.revision, member, topic.where, self._durable(name, topic))
+        answer = told(topic.job, topic.revision, member, topic.where, topic.keys, self._durable(name, topic))
         if not news:
             return encode_reply(replace(answer, revision=after))
         # The change is the same for everybody who knows the same: it is encoded once and put behind what is personal.
@@ -253,6 +258,7 @@ class Feed:
     def _look(self, topic: _Topic) -> None:
         topic.past.append(view(topic.job, topic.revision, NOBODY))
         topic.where = places(topic.job)
+        topic.keys = keys(topic.job, self._key)
         topic.wanted = desired_workers(topic.job)
         topic.encoded.clear()
 

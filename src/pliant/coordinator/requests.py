@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pliant.core import messages as m
 from pliant.core.messages import Command, Event, Rejection
-from pliant.core.model import AgentId, MemberId, View
+from pliant.core.model import AgentId, MemberId, Poison, View
 from pliant.wire.api import Renew, RenewAgent
 
 
@@ -37,21 +37,31 @@ class Unavailable:
 
 Answer = Accepted | Rejection | Unavailable
 
-SAMPLES_MAX = 256  # of a slot that raised
+SLOTS_MAX = 1024  # one of which raised
+SAMPLES_MAX = 4096  # of all of them together
 TEXT_MAX = 2000  # characters of what somebody says in words; the rest is in their own log
 
 
 def trimmed(request: Request) -> Request:
     """The same with long texts cut: they would be kept for ever and be told to everybody."""
     if isinstance(request, m.Raised):
-        poison = request.poison
-        if len(poison.error) > TEXT_MAX or len(poison.samples) > SAMPLES_MAX:
-            return m.Raised(replace(poison, error=_cut(poison.error), samples=poison.samples[:SAMPLES_MAX]))
+        short = _short(request.poison)
+        return request if short == request.poison else m.Raised(short)
     match request:
         case m.Drain() | m.DrainAgent() | m.Cancel() | m.Leave() | m.Stopped() if len(request.why) > TEXT_MAX:
             return replace(request, why=_cut(request.why))
         case _:
             return request
+
+
+def _short(poison: Poison) -> Poison:
+    """With the first slots, and the samples of the first of those."""
+    slots = poison.slots[:SLOTS_MAX]
+    samples, left = [], SAMPLES_MAX
+    for of_slot in poison.samples[: len(slots)]:
+        samples.append(of_slot[:left])
+        left -= len(samples[-1])
+    return replace(poison, slots=slots, samples=tuple(samples), error=_cut(poison.error))
 
 
 def _cut(text: str) -> str:

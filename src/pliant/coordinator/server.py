@@ -27,6 +27,7 @@ from pliant.coordinator.desk import Desk
 from pliant.coordinator.gate import Gate
 from pliant.coordinator.handlers import Handlers
 from pliant.coordinator.http import application
+from pliant.coordinator.peers import Peers
 from pliant.coordinator.requests import Accepted, Pumped, Reply, Unavailable
 from pliant.coordinator.service import LEASE_TTL_S, Service
 from pliant.credentials import own_token
@@ -105,7 +106,8 @@ class Coordinator:
         token, self.made_token = own_token(token_file)
         self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
         owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        self.desk = Desk(Service(store, owner, time.time, lease_ttl_s), self._count, self._answered)
+        service = Service(store, owner, time.time, lease_ttl_s)
+        self.desk = Desk(service, Peers(store), self._count, self._answered)
         handlers = Handlers(self.desk, store, self.keyring, self.metrics, lease_ttl_s)
         api = application(handlers.by_name(), self.metrics)
         self.app = Gate(api, self.keyring, store.identity, hosts, self._turned_away)

@@ -282,8 +282,14 @@ class Service:
             self._vigil.follow(draft.name, known.job, now)
 
     def _finish(self, draft: _Draft, now: float, replies: list[Reply]) -> None:
-        """Answer. Reports that were accepted vouch for their whole generation (rule 19)."""
+        """Answer. Progress vouches for the whole generation that made it (rule 19).
+
+        A report without any proves nothing: its sender may be waiting for a member that is frozen.
+        """
         known = draft.known
+        for event in draft.events:
+            if isinstance(event, m.StepsCommitted | m.WorldEntered):
+                self._vigil.vouch(draft.name, event.generation, now)
         for (ticket, request), rejection in zip(draft.asked, draft.answers, strict=True):
             answer: Answer
             if draft.bug and not isinstance(request, Renew | RenewAgent):
@@ -291,8 +297,6 @@ class Service:
             elif rejection is not None:
                 answer = rejection
             else:
-                if isinstance(request, m.Report):
-                    self._vigil.vouch(draft.name, request.generation, now)
                 member = speaker(request)
                 if member is not None and not isinstance(request, m.Drain):  # which a person may say as well
                     self._vigil.spoke(draft.name, member, now)

@@ -24,8 +24,17 @@ def line(job: Job, revision: int) -> JobLine:
         generation=job.current,
         step=job.durable.step,
         total_steps=job.terms.grid.total_steps if job.terms else None,
+        epoch=_epoch(job),
         revision=revision,
     )
+
+
+def _epoch(job: Job) -> int:
+    """The epoch that the next step to be committed is in; the last one when all are."""
+    if job.terms is None:
+        return 0
+    grid = job.terms.grid
+    return min(job.durable.step // grid.steps_per_epoch, grid.epochs - 1)
 
 
 def status(job: Job, revision: int) -> JobStatus:
@@ -43,12 +52,13 @@ def status(job: Job, revision: int) -> JobStatus:
         broken=job.broken,
         members=tuple(
             MemberLine(
-                member.id,
-                member_state(job, member.id),
-                ranks.get(member.id, -1),
-                member.agent,
-                member.number,
-                member.why,
+                id=member.id,
+                state=member_state(job, member.id),
+                rank=ranks.get(member.id),
+                agent=member.agent,
+                number=member.number,
+                pid=member.pid,
+                why=member.why,
             )
             for member in members
         ),

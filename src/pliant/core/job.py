@@ -15,17 +15,21 @@ from pliant.core.ledger import GENESIS, Line, Lineage, follows
 from pliant.core.limits import (
     CHECKPOINT_NAME_MAX,
     SIZE_MAX,
-    WEIGHT_MAX,
     bad_creation,
     bad_grace,
+    bad_member,
+    bad_poison,
     bad_target,
+    bad_terms,
     room,
 )
 from pliant.core.membership import settle
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model import Agent, AgentId, Job, JobState, Kind, Member, MemberId, World
 from pliant.core.names import bad_name
+from pliant.core.sentences import difference, drifted, slots_said
 
+SAMPLES_SAID = 64  # of the slots that raised on two members
 FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
 
 
@@ -182,22 +186,27 @@ def _agent_gone(job: Job, agent: AgentId, why: str, now: float) -> Decision:
 def _join(job: Job, command: m.Join, now: float) -> Decision:
     if command.member in job.gone:
         return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
-    if job.terms is not None and job.terms != command.terms:
-        return Rejection(
-            Code.MISMATCH,
-            f"{command.member} would train with {command.terms}, the job with {job.terms}: make them equal",
-        )
+    if (bad := bad_terms(command.terms)) is not None:
+        return bad
+    if job.terms is not None and (differs := difference(job.terms, command.terms)):
+        why = f"{command.member} would train {differs}: start it with the job's settings"
+        return Rejection(Code.MISMATCH, why)
     if command.member in job.members:
         return ()
-    if bad := bad_name(command.member) or bad_name(command.agent):
-        return Rejection(Code.BAD, bad)
-    if not 1 <= command.weight <= WEIGHT_MAX:
-        return Rejection(Code.BAD, f"a member's weight is 1 to {WEIGHT_MAX}; got {command.weight}")
+    if (bad := bad_member(command)) is not None:
+        return bad
     if len(job.members) >= room(job):
         why = f"{job.name} has {len(job.members)} members, far more than it can use: {job.size_max}"
         return Rejection(Code.BAD, why)
-    member = Member(command.member, job.joined + 1, command.agent, command.weight)
-    return (m.MemberJoined(now, member, command.terms),)
+    member = Member(
+        id=command.member,
+        number=job.joined + 1,
+        agent=command.agent,
+        weight=command.weight,
+        address=command.address,
+        pid=command.pid,
+    )
+    return (m.MemberJoined(now, member, job.terms or command.terms),)
 
 
 def _report(job: Job, command: m.Report, now: float) -> Decision:
@@ -238,6 +247,8 @@ def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
     world = _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
+    if command.diverged:
+        return (m.StateChanged(now, JobState.FAILED, drifted(command.lineage.step, command.why)),)
     about = f" of {command.peer}" if command.peer else ""
     why = f"{command.member} stopped in {world.number} because{about}: {command.why}"
     return (m.WorldBroken(now, world.number, True, why, command.stateless),)
@@ -277,25 +288,32 @@ def _publish(job: Job, command: m.Publish, now: float) -> Decision:
 
 
 def _raised(job: Job, command: m.Raised, now: float) -> Decision:
-    """User code raised on a slot: that worker's failure, and on a second member the job's (rule 20).
+    """User code raised on one of some slots: that worker's failure, and on a second member the job's (rule 20).
 
     The word of it may come after the process was seen to end, so a member that is gone is heard as well.
     """
     poison = command.poison
     if poison in job.poison:
         return ()
+    if (bad := bad_poison(poison)) is not None:
+        return bad
     live = poison.member in job.members
     if not live and poison.member not in job.gone:
         return _not_a_member(job, poison.member)
     raised = m.SlotRaised(now, poison)
     for earlier in job.poison:
-        if (earlier.step, earlier.slot) == (poison.step, poison.slot) and earlier.member != poison.member:
+        if earlier.step != poison.step or earlier.member == poison.member:
+            continue
+        both = [index for index, slot in enumerate(poison.slots) if slot in earlier.slots]
+        if both:
+            slots = slots_said([poison.slots[index] for index in both])
+            samples = [str(sample) for index in both for sample in poison.samples[index]][:SAMPLES_SAID]
             why = (
-                f"slot {poison.slot} of step {poison.step} raised on {earlier.member} and on {poison.member}; "
-                f"its samples are {', '.join(map(str, poison.samples))}: {poison.error}"
+                f"{slots} of step {poison.step} raised on {earlier.member} and on {poison.member}; "
+                f"the samples are {', '.join(samples) or 'in its log'}: {poison.error}"
             )
             return (raised, m.StateChanged(now, JobState.FAILED, why))
-    how = f"slot {poison.slot} of step {poison.step} raised: {poison.error}"
+    how = f"{slots_said(poison.slots)} of step {poison.step} raised: {poison.error}"
     return (raised, *_failed(job, poison.member, 1, how, now)) if live else (raised,)
 
 

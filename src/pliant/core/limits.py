@@ -5,15 +5,23 @@ Each `bad_...` gives the refusal, or None.
 
 from __future__ import annotations
 
-from pliant.core.messages import Code, Create, Rejection
-from pliant.core.model import Job, Target
+from pliant.core.messages import Code, Create, Join, Rejection
+from pliant.core.model import Job, Poison, Target, Terms
 from pliant.core.names import bad_name
 
 GRACE_MAX_S = 30 * 86400.0
 WAIT_MAX_S = 365 * 86400.0
 WEIGHT_MAX = 1_000_000
 CHECKPOINT_NAME_MAX = 255
+ADDRESS_MAX = 255
+PID_MAX = 2**32 - 1
+ALSO_MAX = 32  # terms of the user's own
+ALSO_NAME_MAX = 63
+ALSO_VALUE_MAX = 255
 SIZE_MAX = 100_000  # far beyond what one coordinator is for; keeps a slip of the finger from being a job
+
+
+SETTINGS = ("samples", "batch_size", "slots", "epochs", "seed", "checkpoint_every")  # as users say the rest of Terms
 
 
 def bad_creation(command: Create) -> Rejection | None:
@@ -39,6 +47,40 @@ def bad_target(low: int, high: int, target: Target) -> Rejection | None:
     if len(dict(target.placement)) != len(target.placement):
         return Rejection(Code.BAD, "a placement names each agent once")
     return None
+
+
+def bad_member(command: Join) -> Rejection | None:
+    """What is wrong with who joins; its terms are looked at apart."""
+    if wrong := bad_name(command.member) or bad_name(command.agent):
+        return Rejection(Code.BAD, wrong)
+    if not 1 <= command.weight <= WEIGHT_MAX:
+        return Rejection(Code.BAD, f"a member's weight is 1 to {WEIGHT_MAX}; got {command.weight}")
+    if len(command.address) > ADDRESS_MAX or not command.address.isprintable() or " " in command.address:
+        why = f"a member's address is a host and a port in up to {ADDRESS_MAX} characters without spaces"
+        return Rejection(Code.BAD, f"{why}; got {command.address[:40]!r}")
+    if not 0 <= command.pid <= PID_MAX:
+        return Rejection(Code.BAD, f"a process id is 0 to {PID_MAX}; got {command.pid}")
+    return None
+
+
+def bad_terms(terms: Terms) -> Rejection | None:
+    names = [name for name, _ in terms.also]
+    if len(names) > ALSO_MAX:
+        return Rejection(Code.BAD, f"a job has up to {ALSO_MAX} terms of its own; got {len(names)}")
+    if len({*names, *SETTINGS}) < len(names) + len(SETTINGS):
+        return Rejection(Code.BAD, f"each of a job's own terms has another name, and none of {', '.join(SETTINGS)}")
+    if not all(1 <= len(name) <= ALSO_NAME_MAX and name.isprintable() for name in names):
+        return Rejection(Code.BAD, f"a term's name has 1 to {ALSO_NAME_MAX} printable characters")
+    if not all(len(value) <= ALSO_VALUE_MAX and value.isprintable() for _, value in terms.also):
+        return Rejection(Code.BAD, f"a term's value has up to {ALSO_VALUE_MAX} printable characters")
+    return None
+
+
+def bad_poison(poison: Poison) -> Rejection | None:
+    if poison.slots and len(poison.samples) == len(poison.slots):
+        return None
+    got = f"{len(poison.slots)} slots and the samples of {len(poison.samples)}"
+    return Rejection(Code.BAD, f"say at least one slot that may have raised, and the samples of each; got {got}")
 
 
 def bad_grace(grace_s: float) -> Rejection | None:

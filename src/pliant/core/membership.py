@@ -147,6 +147,7 @@ def _world(job: Job, kind: Kind, members: list[Member], why: str, *, hold: bool 
         base=base,
         hold=hold,
         why=why,
+        addresses=tuple(member.address for member in members),
     )
 
 
@@ -249,7 +250,8 @@ def _difference(newest: World, names: tuple[MemberId, ...]) -> str:
     old, new = set(newest.members), set(names)
     joins = [name for name in names if name not in old]
     leaves = [name for name in newest.members if name not in new]
-    parts = [f"{_listed(group)} {verb}" for group, verb in ((joins, "in"), (leaves, "out")) if group]
+    changes = ((joins, "join"), (leaves, "leave"))
+    parts = [f"{_listed(group)} {verb}{'s' if len(group) == 1 else ''}" for group, verb in changes if group]
     return "; ".join(parts) or "the same members, wired again"
 
 

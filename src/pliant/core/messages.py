@@ -10,17 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from pliant.core.ledger import Line, Lineage
-from pliant.core.model import (
-    AgentId,
-    Checkpoint,
-    JobState,
-    Member,
-    MemberId,
-    Poison,
-    Target,
-    Terms,
-    World,
-)
+from pliant.core.model import AgentId, Checkpoint, JobState, Member, MemberId, Poison, Target, Terms, World
 
 # ---------------------------------------------------------------------------------------------- commands
 
@@ -86,12 +76,17 @@ class AgentLeave:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A worker built its model and is ready. It comes without state, always."""
+    """A worker built its model and is ready. It comes without state, always.
+
+    `address` is where its peers reach it, as "host:port"; empty: nowhere.
+    """
 
     member: MemberId
     agent: AgentId
     terms: Terms
     weight: int = 1
+    address: str = ""
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +107,8 @@ class Report:
 class Stopped:
     """A member broke its group and applies nothing more in that generation (rule 10).
 
-    `stateless` says that the comparison found nobody whose state the history can go on from (rule 12).
+    `stateless` says that the comparison found nobody whose state the history can go on from (rule 12), `diverged` that
+    members with one history hold different states: then there is nothing right to go on with.
     """
 
     member: MemberId
@@ -122,6 +118,7 @@ class Stopped:
     why: str
     peer: MemberId | None = None
     stateless: bool = False
+    diverged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,7 @@ class WiringFailed:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """User code raised on a slot (rule 20); the member stops with it."""
+    """User code raised on one of some slots (rule 20); the member stops with it."""
 
     poison: Poison
 

@@ -70,11 +70,15 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What every member of a job must agree on before it may join: the data's shape and the order's seed."""
+    """What every member of a job must agree on before it may join: the data's shape, the order's seed, and so on.
+
+    `also` has whatever else must be equal, as (name, value) pairs in the user's words, such as ("order", "shuffled").
+    """
 
     grid: Grid
     seed: int
     checkpoint_every: int = 0  # steps between checkpoints; 0: only when the protocol itself asks for one
+    also: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +100,17 @@ class Member:
     draining: bool = False
     grace_s: float = 0.0
     why: str = ""
+    address: str = ""  # where its peers reach it; empty: nowhere
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """The members and ranks of one generation, as persisted before anybody is told (rule 4).
 
-    A member's rank is its index in `members`. `base` is the lineage below which the world may not start. A world
-    that holds is too small to train: its members enter it, commit what they applied, and wait for a recovery.
+    A member's rank is its index in `members`; `weights` and `addresses` are by rank, too. `base` is the lineage below
+    which the world may not start. A world that holds is too small to train: its members enter it, commit what they
+    applied, and wait for a recovery.
     """
 
     number: int
@@ -113,6 +120,7 @@ class World:
     base: Lineage
     hold: bool = False
     why: str = ""
+    addresses: tuple[str, ...] = ()  # where members reach one another; none in worlds of before there were addresses
 
     def rank_of(self, member: MemberId) -> int | None:
         return self.members.index(member) if member in self.members else None
@@ -138,11 +146,11 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class Poison:
-    """A slot that raised in user code, and on whom (rule 20)."""
+    """Slots one of which raised in user code, and on whom (rule 20). `samples` are those of each slot, by its place."""
 
     step: int
-    slot: int
-    samples: tuple[int, ...]
+    slots: tuple[int, ...]
+    samples: tuple[tuple[int, ...], ...]
     member: MemberId
     error: str
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import assert_never
 
 from pliant.core import messages as m
-from pliant.core.model import MemberId
+from pliant.core.limits import SETTINGS
+from pliant.core.model import Terms
 
 NAMES_MAX = 8  # of a longer list the first ones are named and the rest counted
 
@@ -22,7 +24,7 @@ def sentence(event: m.Event) -> str:
         case m.PairAccused(generation=generation, a=a, b=b):
             return f"{a} and {b} could not reach one another in generation {generation}"
         case m.SlotRaised(poison=poison):
-            return f"slot {poison.slot} of step {poison.step} raised on {poison.member}: {poison.error}"
+            return f"{slots_said(poison.slots)} of step {poison.step} raised on {poison.member}: {poison.error}"
         case m.WorkerFailed(member=member, code=code):
             return f"{member} failed by itself with exit code {code}"
         case m.WorldFormed(world=world):
@@ -54,6 +56,43 @@ def sentence(event: m.Event) -> str:
             assert_never(event)
 
 
-def _listed(names: tuple[MemberId, ...]) -> str:
+def slots_said(slots: Sequence[int]) -> str:
+    """Call to name slots one of which raised."""
+    return f"slot {slots[0]}" if len(slots) == 1 else f"one of the slots {_listed(list(map(str, slots)))}"
+
+
+def difference(job: Terms, other: Terms) -> str:
+    """How a member's terms differ from its job's, in the words the user set them with; empty if they do not."""
+    ours, theirs = _settings(job), _settings(other)
+    found = []
+    for name in {**theirs, **ours}:
+        mine, its = theirs.get(name), ours.get(name, "none")
+        if mine is None:
+            found.append(f"without {name} where the job has {its}")
+        elif mine != its:
+            said = f"a dataset of {mine}" if name == "samples" else f"{name} {mine}"
+            found.append(f"with {said} where the job has {its}")
+    shown = found[:NAMES_MAX]
+    if len(found) > NAMES_MAX:
+        shown.append(f"with {len(found) - NAMES_MAX} more differences")
+    last = shown[-1:]
+    return f"{', '.join(shown[:-1])}, and {last[0]}" if len(shown) > 1 else "".join(last)
+
+
+def _settings(terms: Terms) -> dict[str, str]:
+    grid = terms.grid
+    values = (f"{grid.samples} samples", grid.batch, grid.slots, grid.epochs, terms.seed, terms.checkpoint_every)
+    return dict(zip(SETTINGS, map(str, values), strict=True)) | dict(terms.also)
+
+
+def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:NAMES_MAX])
     return shown if len(names) <= NAMES_MAX else f"{shown} and {len(names) - NAMES_MAX} more"
+
+
+def drifted(step: int, why: str) -> str:
+    """Why a job failed whose members hold different states of one history."""
+    return (
+        f"after step {step} the members hold different states ({why}): what user code does after run.step() "
+        "must be the same on every member, such as stepping a scheduler"
+    )

@@ -81,6 +81,8 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
 
     Equality is checked word by word: sums would not do, since steps 5, 6 and 7 add up to three times 6.
     """
+    # Comparing histories is what a hello is for; where all hold the same one, their states must be the same as well.
+    histories_differ = purpose is Purpose.HELLO and len({(word.holds, word.lineage) for word in words}) > 1
     first: Word | None = None
     for rank, word in enumerate(words):
         if (word.generation, word.purpose) != (generation, purpose):
@@ -89,7 +91,7 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
             )
         if word.failed:
             return f"rank {rank} failed"
-        if not word.holds or purpose is Purpose.HELLO:
+        if not word.holds or histories_differ:
             continue
         if first is None:
             first = word
@@ -102,6 +104,12 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
     if first is None:
         return "nobody holds the state"
     return _wrong_total(words, first.step, grid)
+
+
+def diverged(words: Words) -> bool:
+    """Whether two members have one history and different states: user code did not do the same on both."""
+    states: dict[Lineage, int] = {}
+    return any(word.holds and states.setdefault(word.lineage, word.state) != word.state for word in words)
 
 
 def _wrong_total(words: Words, step: int, grid: Grid) -> str:

@@ -40,6 +40,7 @@ class Bounds:
     generations: int = 2  # the highest number a world may have; beyond that a state is left as it is
     steps: int = 1
     states_max: int = 2_000_000
+    cold: bool = False  # start at the first hello, before anybody but the first rank has the state; else after a step
 
 
 class Explorer:
@@ -97,12 +98,15 @@ class Explorer:
         return spot
 
     def _warm_up(self, spot: Spot) -> None:
-        """Let everybody who is in the first world get its state, in one order: the exploration starts after that."""
+        """Let the first world come so far, in one order: the exploration starts there."""
         first = spot.job.worlds[0].members
-        while not all(spot.processes[name].machine.holds for name in first):
+        while not all(self._is_warm(spot.processes[name].machine) for name in first):
             _, act, args = next(self._choices(spot))
             act(spot, *args)
-        spot.path = ("everybody holds the state",)
+        spot.path = ("everybody said hello" if self.bounds.cold else "everybody applied the first step",)
+
+    def _is_warm(self, machine: Machine) -> bool:
+        return machine.in_flight if self.bounds.cold else machine.lineage.step > 0
 
     def _may_rest(self, spot: Spot) -> bool:
         """Whether it is right that nothing can happen any more."""

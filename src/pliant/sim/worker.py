@@ -178,8 +178,8 @@ class Worker:
         universe = self.universe
         raising = universe.raises(self)
         if raising:
-            samples = universe.samples(step, slots[0])
-            self.feed(s.SlotRaised(step, slots[0], samples, "ValueError: a bad sample"))
+            samples = tuple(universe.samples(step, slot) for slot in slots)
+            self.feed(s.SlotRaised(step, slots, samples, "ValueError: a bad sample"))
             return
         self.model = forward(self.model)
         self.kept.extend(slots)

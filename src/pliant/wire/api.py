@@ -149,6 +149,7 @@ class JobLine:
     generation: int
     step: int
     total_steps: int | None
+    epoch: int  # of the next step to be committed, from 0 on; at the end the last one's
     revision: int
 
 
@@ -161,13 +162,14 @@ class JobList:
 
 @dataclass(frozen=True, slots=True)
 class MemberLine:
-    """One member; `rank` is -1 outside the current world."""
+    """One member; `rank` is None outside the current world, `pid` 0 where it is not known."""
 
     id: MemberId
     state: MemberState
-    rank: int
+    rank: int | None
     agent: AgentId
     number: int
+    pid: int
     why: str
 
 

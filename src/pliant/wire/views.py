@@ -12,8 +12,8 @@ What concerns one member alone is beside it in `Told`. `applied(before, told)` g
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from pliant.core.ledger import Lineage
@@ -31,7 +31,10 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class NewWorld:
-    """A world the member does not have yet; `weights` are runs, as (weight, how many) pairs."""
+    """A world the member does not have yet; `weights` are runs, as (weight, how many) pairs.
+
+    `addresses` are those of the members written as names; the others' are known. None: the world has none at all.
+    """
 
     number: int
     kind: Kind
@@ -40,6 +43,15 @@ class NewWorld:
     base: Lineage
     hold: bool
     why: str
+    addresses: tuple[str, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerKey:
+    """What members of a generation show one another to be let in. Told to its members alone; never logged."""
+
+    generation: int
+    key: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +78,7 @@ class Told:
     `durable` is how much of the history is, by now: progress alone ends no wait.
 
     `generation` is the newest one that has me, `rank` and `size` are mine there; 0, -1 and 0 if none has me.
+    `keys` are of every open generation that has me, ascending.
     """
 
     revision: int
@@ -76,6 +89,7 @@ class Told:
     rank: int
     size: int
     durable: Lineage
+    keys: tuple[PeerKey, ...]
     change: Change | None
 
 
@@ -114,7 +128,25 @@ def places(job: Job) -> Places:
     return found
 
 
-def told(job: Job, revision: int, member: MemberId, where: Places, durable: Lineage) -> Told:
+Keys = Mapping[MemberId, tuple[PeerKey, ...]]
+"""For each member of an open world, the keys of the generations that have it."""
+
+
+def keys(job: Job, key: Callable[[str, int], str]) -> Keys:
+    """Call once for a change, as `places`. Members of the same generations share one tuple."""
+    found: dict[MemberId, tuple[PeerKey, ...]] = {}
+    for world in job.worlds:
+        another = PeerKey(world.number, key(job.name, world.number))
+        longer: dict[tuple[PeerKey, ...], tuple[PeerKey, ...]] = {}
+        for member in world.members:
+            had = found.get(member, ())
+            if had not in longer:
+                longer[had] = (*had, another)
+            found[member] = longer[had]
+    return found
+
+
+def told(job: Job, revision: int, member: MemberId, where: Places, keys: Keys, durable: Lineage) -> Told:
     """What concerns one member, to be told beside a change that concerns all."""
     record = job.members.get(member)
     generation, rank, size = where.get(member, (0, -1, 0))
@@ -127,6 +159,7 @@ def told(job: Job, revision: int, member: MemberId, where: Places, durable: Line
         rank=rank,
         size=size,
         durable=durable,
+        keys=keys.get(member, ()) if record is not None else (),
         change=None,
     )
 
@@ -165,17 +198,31 @@ def applied(before: View | None, news: Told) -> View:
 
 def _new_world(world: World, reference: World | None) -> NewWorld:
     weights = tuple((weight, len(list(run))) for weight, run in groupby(world.weights))
-    members = _names(world.members, reference)
-    return NewWorld(world.number, world.kind, members, weights, world.base, world.hold, world.why)
+    ranks = _ranks(reference)
+    addresses: tuple[str, ...] | None = None
+    if world.addresses:
+        where = dict(zip(world.members, world.addresses, strict=True))
+        # Whoever had another address in the reference is written as a name. It cannot be; if it is, it is told right.
+        ranks = {name: rank for name, rank in ranks.items() if where.get(name) == _address(reference, rank)}
+        addresses = tuple(address for name, address in where.items() if name not in ranks)
+    members = _names(world.members, reference, ranks)
+    return NewWorld(world.number, world.kind, members, weights, world.base, world.hold, world.why, addresses)
 
 
 def _set(members: frozenset[MemberId], reference: World | None) -> Names:
-    ranks = {name: rank for rank, name in enumerate(reference.members)} if reference and members else {}
-    return _names(sorted(members, key=lambda name: (ranks.get(name, len(ranks)), name)), reference)
+    ranks = _ranks(reference) if members else {}
+    return _names(sorted(members, key=lambda name: (ranks.get(name, len(ranks)), name)), reference, ranks)
 
 
-def _names(members: Iterable[MemberId], reference: World | None) -> Names:
-    ranks = {name: rank for rank, name in enumerate(reference.members)} if reference else {}
+def _ranks(reference: World | None) -> dict[MemberId, int]:
+    return {name: rank for rank, name in enumerate(reference.members)} if reference else {}
+
+
+def _address(world: World | None, rank: int) -> str:
+    return world.addresses[rank] if world is not None and world.addresses else ""
+
+
+def _names(members: Iterable[MemberId], reference: World | None, ranks: Mapping[MemberId, int]) -> Names:
     items: list[tuple[int, int] | str] = []
     for name in members:
         rank = ranks.get(name)
@@ -202,7 +249,23 @@ def _world(item: NewWorld | int, known: Mapping[int, World]) -> World:
     weights = tuple(weight for weight, count in item.weights for _ in range(min(count, len(members) + 1)))
     if len(weights) != len(members):
         raise BadInput(f"Generation {item.number} has {len(members)} members and {len(weights)} weights.")
-    return World(item.number, item.kind, members, weights, item.base, item.hold, item.why)
+    addresses = _addresses(item.members, item.addresses, known) if item.addresses is not None else ()
+    return World(item.number, item.kind, members, weights, item.base, item.hold, item.why, addresses)
+
+
+def _addresses(names: Names, given: tuple[str, ...], known: Mapping[int, World]) -> tuple[str, ...]:
+    reference = known.get(names.of)
+    named = [item for item in names.items if isinstance(item, str)]
+    if len(named) != len(given):
+        raise BadInput(f"{len(named)} members are named in a world, with {len(given)} addresses; watch again from 0.")
+    new = iter(given)
+    found: list[str] = []
+    for item in names.items:
+        if isinstance(item, str):
+            found.append(next(new))
+        else:
+            found.extend(_address(reference, rank) for rank in range(item[0], item[1] + 1))
+    return tuple(found)
 
 
 def _members(names: Names, known: Mapping[int, World]) -> tuple[MemberId, ...]:

@@ -7,6 +7,7 @@ import pytest
 
 from pliant.coordinator.desk import Desk
 from pliant.coordinator.feed import REMEMBERED, Closing, Hangup, Wait
+from pliant.coordinator.peers import Peers
 from pliant.coordinator.requests import Accepted, Pumped, Request
 from pliant.coordinator.service import Service
 from pliant.core import messages as m
@@ -17,7 +18,7 @@ from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
 from pliant.wire.api import EVENTS, Orders, Renew
 from pliant.wire.codec import Body
-from pliant.wire.views import Told, applied
+from pliant.wire.views import PeerKey, Told, applied
 from unit.core.build import A, B, C, X, drain, join, lines
 
 TOLD, ORDERS = Body(Told), Body(Orders)
@@ -31,6 +32,7 @@ class Office:
         self.store = MemoryStore("office")
         self.desk = Desk(
             Service(self.store, "c1", lambda: 1000.0, lease_ttl_s=60.0),
+            Peers(self.store),
             lambda pumped, seconds: None,
             lambda reply: None,
         )
@@ -90,6 +92,27 @@ ENTERED = m.Report(A, 0, 1, (), frozenset({A}))
 async def test_who_knows_nothing_is_told_everything_at_once(office: Office) -> None:
     await office.tell(CREATE, join(A))
     assert applied(None, await office.watch(A)) == office.seen(A)
+
+
+@in_office
+async def test_a_member_is_told_the_keys_of_the_generations_that_have_it(office: Office) -> None:
+    key = Peers(office.store).key
+    await office.tell(CREATE, join(A))
+    assert (await office.watch(A)).keys == (PeerKey(1, key("demo", 1)),)
+    await office.tell(ENTERED, join(B))
+    assert (await office.watch(A)).keys == (PeerKey(1, key("demo", 1)), PeerKey(2, key("demo", 2)))
+    assert (await office.watch(B)).keys == (PeerKey(2, key("demo", 2)),)
+    await office.tell(m.Leave(B, 0, "bye"))
+    assert [world.members for world in office.seen(A).worlds] == [(A,), (A, B), (A,)]
+    assert (await office.watch(B)).keys == ()  # generation 2 is open still; who is gone is told nothing of it
+    assert (await office.watch(C)).keys == ()
+
+
+@in_office
+async def test_who_is_told_nothing_new_is_told_its_keys_all_the_same(office: Office) -> None:
+    newest = await office.tell(CREATE, join(A))
+    told = await office.watch(A, newest, SOON_S)
+    assert (told.change, [one.generation for one in told.keys]) == (None, [1])
 
 
 @in_office

@@ -69,11 +69,20 @@ def test_what_was_refused_is_no_sign_of_life() -> None:
     assert list(one.job().members) == [A, B]
 
 
-def test_a_report_is_a_sign_of_life_of_everybody_in_its_generation() -> None:
+def progress(one: Desk, generation: int, *moments: float) -> None:
+    """A reports one new step at each of these moments; time goes by in between."""
+    before = 0.0
+    for now in moments:
+        one.idle(before + 0.5, now - 0.5)
+        before = now
+        one.tell(now, m.Report(A, 0, generation, lines(one.job().durable, generation, 1)))
+
+
+def test_progress_is_a_sign_of_life_of_everybody_in_its_generation() -> None:
     """H17: B and C cannot reach us, and the reports of A show that they train."""
     one = at_work(desk(), target=3)
     one.tell(0.0, join(D))  # a spare, in no world
-    alive(one, 0.5, 7.0, m.Report(A, 0, 1, ()))
+    progress(one, 1, 4.0, 7.0)
     one.idle(7.5, 16.5)
     assert list(one.job().members) == [A, B, C]
     one.pump(17.0)
@@ -84,7 +93,14 @@ def test_a_report_of_a_generation_says_nothing_about_who_is_not_in_it() -> None:
     one = at_work(desk())
     one.tell(0.0, drain(C))
     one.tell(0.0, m.Report(A, 0, 2, ()))
-    alive(one, 0.5, 10.0, m.Report(A, 0, 2, ()))
+    progress(one, 2, 5.0, 10.0)
+    assert list(one.job().members) == [A, B]
+
+
+def test_a_report_without_progress_vouches_for_nobody() -> None:
+    """A and B wait in a reduction for C, which is frozen: that they can speak does not show that C lives."""
+    one = at_work(desk())
+    alive(one, 0.5, 10.0, m.Report(A, 0, 1, ()), m.Report(B, 1, 1, ()))
     assert list(one.job().members) == [A, B]
 
 
@@ -107,7 +123,7 @@ def test_an_agent_nobody_hears_of_is_forgotten() -> None:
 def test_a_report_does_not_vouch_for_agents() -> None:
     one = at_work(desk())
     one.tell(0.0, m.AgentJoin(X, 2))
-    alive(one, 0.5, 10.0, m.Report(A, 0, 1, ()))
+    progress(one, 1, 5.0, 10.0)
     assert one.job().agents == ()
 
 

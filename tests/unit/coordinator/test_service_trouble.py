@@ -11,7 +11,7 @@ from pliant.stores.base import Write
 from pliant.wire.api import EVENTS, Renew, RenewAgent
 from pliant.wire.codec import encode_state
 from unit.coordinator.shaky import Desk, desk
-from unit.core.build import A, B, D, X, join
+from unit.core.build import A, B, D, X, join, lines
 
 CREATE = m.Create("demo", 1, 6, Target(6))
 
@@ -21,7 +21,8 @@ def test_a_reload_does_not_forget_who_was_vouched_for() -> None:
     one.tell(0.0, CREATE, join(A), join(B))
     one.tell(0.0, m.Report(A, 0, 1, (), frozenset({A, B})))
     for half in range(1, 39):
-        one.tell(half / 2, m.Report(A, 0, 1, ()))
+        fresh = lines(one.job().durable, 1, 1) if half in (12, 24, 36) else ()
+        one.tell(half / 2, m.Report(A, 0, 1, fresh))
     one.store.trouble["write"] = [StoreTimeout("slow")]
     one.tell(19.25, join(D))
     one.idle(19.5, 20.0)

@@ -60,7 +60,7 @@ def world(
     hold: bool = False,
     why: str = "",
 ) -> World:
-    return World(number, kind, members, (1,) * len(members), base, hold, why)
+    return World(number, kind, members, (1,) * len(members), base, hold, why, ("",) * len(members))
 
 
 def formed(job: Job, number: int) -> World:
@@ -79,14 +79,16 @@ def checkpoint(lineage: Lineage, name: str = "ck") -> Checkpoint:
 
 
 def poison(by: MemberId, step: int = 3, slot: int = 2) -> Poison:
-    return Poison(step, slot, samples=(17, 4), member=by, error="ValueError: bad sample")
+    return Poison(step, (slot,), samples=((17, 4),), member=by, error="ValueError: bad sample")
 
 
 # ------------------------------------------------------------------------------------------------ commands
 
 
-def join(name: MemberId, agent: AgentId = X, terms: Terms = TERMS, weight: int = 1) -> m.Join:
-    return m.Join(name, agent, terms, weight)
+def join(
+    name: MemberId, agent: AgentId = X, terms: Terms = TERMS, weight: int = 1, address: str = "", pid: int = 0
+) -> m.Join:
+    return m.Join(name, agent, terms, weight, address, pid)
 
 
 def drain(name: MemberId, grace_s: float = 30.0, why: str = "spot notice") -> m.Drain:

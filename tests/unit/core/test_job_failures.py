@@ -5,7 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job import FENCED_CODE
+from pliant.core.job import FENCED_CODE, SAMPLES_SAID
+from pliant.core.ledger import GENESIS
 from pliant.core.messages import Code, Rejection
 from pliant.core.model import Accusation, JobState, Kind, Poison
 from unit.core.build import (
@@ -51,7 +52,7 @@ def test_a_slot_that_raises_costs_the_member_it_raised_on() -> None:
 def test_a_slot_that_raises_on_two_members_fails_the_job_and_names_its_samples() -> None:
     """Rule 20: the others hold their state; nobody else is fed the slot (H21)."""
     job = after(running(3), m.Raised(poison(B)))
-    why = "slot 2 of step 3 raised on b and on c; its samples are 17, 4: ValueError: bad sample"
+    why = "slot 2 of step 3 raised on b and on c; the samples are 17, 4: ValueError: bad sample"
     job, events = pump(job, m.Raised(poison(C)))
     assert events == (m.SlotRaised(NOW, poison(C)), m.StateChanged(NOW, JobState.FAILED, why))
     assert (job.state, job.why, list(job.members)) == (JobState.FAILED, why, [A, C])
@@ -67,13 +68,46 @@ def test_two_different_slots_that_raise_are_no_pattern(other: Poison) -> None:
     ]
 
 
+def test_whole_parts_that_raise_are_compared_and_what_they_share_is_named() -> None:
+    """A worker computes many slots at once and cannot tell which of them raised."""
+    first = Poison(3, (0, 1, 2, 5), ((1, 2), (3,), (4,), (5,)), B, "ValueError")
+    job = after(running(4), m.Raised(first))
+    apart = Poison(3, (3, 4), ((7,), (8,)), C, "ValueError")
+    assert made(job, m.Raised(apart))[-1] == m.MemberGone(
+        NOW, C, "lost", "one of the slots 3, 4 of step 3 raised: ValueError"
+    )
+    shared = Poison(3, (5, 3, 0), ((5,), (7,), (1, 2)), D, "KeyError: 9")
+    assert made(job, m.Raised(shared))[-1] == m.StateChanged(
+        NOW,
+        JobState.FAILED,
+        "one of the slots 5, 0 of step 3 raised on b and on d; the samples are 5, 1, 2: KeyError: 9",
+    )
+
+
+def test_of_very_many_samples_the_first_are_named() -> None:
+    many = tuple(range(SAMPLES_SAID + 9))
+    job = after(running(4), m.Raised(replace(poison(B), samples=(many,))))
+    failed = made(job, m.Raised(replace(poison(C), samples=(many,))))[-1]
+    assert isinstance(failed, m.StateChanged)
+    assert f"the samples are {', '.join(map(str, many[:SAMPLES_SAID]))}: Val" in failed.why
+
+
+@pytest.mark.parametrize(("slots", "samples"), [((), ()), ((1,), ()), ((1,), ((2,), (3,)))])
+def test_who_raises_says_on_which_slots_and_samples(
+    slots: tuple[int, ...], samples: tuple[tuple[int, ...], ...]
+) -> None:
+    refusal = refused(running(3), m.Raised(Poison(3, slots, samples, B, "ValueError")))
+    assert refusal.code is Code.BAD
+    assert refusal.why.endswith(f"got {len(slots)} slots and the samples of {len(samples)}")
+
+
 def test_every_earlier_slot_is_compared_not_only_the_last() -> None:
     job = after(running(4), m.Raised(poison(B)), m.Raised(poison(C, slot=1)))
     assert len(job.poison) == 2
     assert made(job, m.Raised(poison(D)))[-1] == m.StateChanged(
         NOW,
         JobState.FAILED,
-        "slot 2 of step 3 raised on b and on d; its samples are 17, 4: ValueError: bad sample",
+        "slot 2 of step 3 raised on b and on d; the samples are 17, 4: ValueError: bad sample",
     )
 
 
@@ -243,3 +277,14 @@ def test_complaining_twice_about_one_wiring_is_complaining_once() -> None:
     assert again == job
     both = pump(after(running(2), join(C)), m.WiringFailed(A, 2, C), m.WiringFailed(C, 2, A))[0]
     assert both.accusations == (Accusation(A, C, (2,)),)
+
+
+def test_members_that_drifted_apart_fail_the_job() -> None:
+    """There is no right state to go on with, and the next generation would meet the same difference."""
+    why = "rank 1 holds another state than the ranks before it"
+    job, _ = pump(running(2), m.Stopped(A, 1, GENESIS, frozenset(), why, diverged=True))
+    assert job.state is JobState.FAILED
+    assert job.why == (
+        f"after step 0 the members hold different states ({why}): what user code does after run.step() "
+        "must be the same on every member, such as stepping a scheduler"
+    )

@@ -1,11 +1,13 @@
 """Joining: who may, and what it sets in motion."""
 
+from dataclasses import replace
+
 import pytest
 
 from pliant.core import messages as m
 from pliant.core.grid import Grid
 from pliant.core.ledger import GENESIS
-from pliant.core.limits import WEIGHT_MAX
+from pliant.core.limits import ADDRESS_MAX, ALSO_MAX, ALSO_NAME_MAX, ALSO_VALUE_MAX, PID_MAX, WEIGHT_MAX
 from pliant.core.messages import Code, Rejection
 from pliant.core.model import AgentId, JobState, Kind, Member, MemberId, MemberState, Terms, member_state
 from unit.core.build import (
@@ -30,11 +32,15 @@ from unit.core.build import (
     world,
 )
 
-OTHER_TERMS = [
-    Terms(Grid(61, 10, 6, 2), seed=7),
-    Terms(TERMS.grid, seed=8),
-    Terms(TERMS.grid, seed=7, checkpoint_every=1),
-]
+OTHER_TERMS = {
+    Terms(Grid(61, 10, 6, 2), seed=7): "with a dataset of 61 samples where the job has 60 samples",
+    Terms(Grid(60, 12, 6, 2), seed=8): "with batch_size 12 where the job has 10, and with seed 8 where the job has 7",
+    Terms(Grid(60, 10, 4, 3), seed=7, checkpoint_every=1): (
+        "with slots 4 where the job has 6, with epochs 3 where the job has 2, "
+        "and with checkpoint_every 1 where the job has 0"
+    ),
+    replace(TERMS, also=(("order", "sequential"),)): "with order sequential where the job has none",
+}
 
 
 def test_the_first_member_fixes_the_terms() -> None:
@@ -46,13 +52,89 @@ def test_the_first_member_fixes_the_terms() -> None:
     assert (job.members, job.joined) == ({A: Member(A, 1, Y, 3)}, 1)
 
 
-@pytest.mark.parametrize("terms", OTHER_TERMS)
+@pytest.mark.parametrize("terms", OTHER_TERMS, ids=OTHER_TERMS.values())
 def test_whoever_would_train_with_other_terms_is_refused(terms: Terms) -> None:
     job = after(new_job(2), join(A))
     for name in (A, B):  # also the member that is in already: its process was started anew with other data
         refusal = refused(job, join(name, terms=terms))
         assert refusal.code is Code.MISMATCH
-        assert refusal.why == f"{name} would train with {terms}, the job with {TERMS}: make them equal"
+        assert refusal.why == f"{name} would train {OTHER_TERMS[terms]}: start it with the job's settings"
+
+
+ALSO = (("model", "MLP 3fa9"), ("order", "shuffled"))
+
+
+@pytest.mark.parametrize(
+    ("also", "differs"),
+    [
+        (ALSO[:1], "without order where the job has shuffled"),
+        ((ALSO[0], ("order", "sequential")), "with order sequential where the job has shuffled"),
+        ((*ALSO, ("precision", "bf16")), "with precision bf16 where the job has none"),
+    ],
+)
+def test_terms_of_the_users_own_must_be_equal_too(also: tuple[tuple[str, str], ...], differs: str) -> None:
+    job = after(new_job(2), join(A, terms=replace(TERMS, also=ALSO)))
+    refusal = refused(job, join(B, terms=replace(TERMS, also=also)))
+    assert refusal == Rejection(Code.MISMATCH, f"b would train {differs}: start it with the job's settings")
+
+
+def test_in_which_order_terms_are_said_does_not_matter_and_the_first_stays() -> None:
+    job = after(new_job(2), join(A, terms=replace(TERMS, also=ALSO)), join(B, terms=replace(TERMS, also=ALSO[::-1])))
+    assert job.terms == replace(TERMS, also=ALSO)
+    assert len(job.members) == 2
+
+
+def test_of_very_many_differences_the_first_are_named() -> None:
+    ours, theirs = (tuple((f"t{i}", value) for i in range(ALSO_MAX)) for value in "xy")
+    job = after(new_job(2), join(A, terms=replace(TERMS, also=ours)))
+    why = refused(job, join(B, terms=replace(TERMS, also=theirs))).why
+    assert why.endswith("with t7 y where the job has x, and with 24 more differences: start it with the job's settings")
+
+
+@pytest.mark.parametrize(
+    "also",
+    [
+        tuple((f"t{i}", "") for i in range(ALSO_MAX + 1)),
+        (("order", "a"), ("order", "b")),
+        (("seed", "7"),),
+        (("", "a"),),
+        (("n" * (ALSO_NAME_MAX + 1), "a"),),
+        (("a\nb", "a"),),
+        (("order", "v" * (ALSO_VALUE_MAX + 1)),),
+        (("order", "a\x1b[0m"),),
+    ],
+)
+def test_terms_that_cannot_be_said_are_refused(also: tuple[tuple[str, str], ...]) -> None:
+    assert refused(new_job(), join(A, terms=replace(TERMS, also=also))).code is Code.BAD
+
+
+def test_terms_as_long_as_they_may_be_are_taken() -> None:
+    also = tuple((f"{i:0{ALSO_NAME_MAX}d}", "v" * ALSO_VALUE_MAX) for i in range(ALSO_MAX))
+    assert made(new_job(), join(A, terms=replace(TERMS, also=also)))
+
+
+# ------------------------------------------------------------------------------------------------- addresses
+
+
+def test_a_world_says_where_its_members_reach_one_another() -> None:
+    job = after(new_job(3), join(A, address="10.0.0.1:7001", pid=41), join(B), join(C, address="[::1]:7003"))
+    assert formed(job, 1).addresses == ("10.0.0.1:7001", "", "[::1]:7003")
+    assert (job.members[A].address, job.members[A].pid, job.members[B].pid) == ("10.0.0.1:7001", 41, 0)
+
+
+@pytest.mark.parametrize("address", ["a:1\n", "a b:1", "a\t:1", "\x00", "\u2028:1", "h" * (ADDRESS_MAX + 1)])
+def test_an_address_nobody_can_dial_is_refused(address: str) -> None:
+    assert refused(new_job(), join(A, address=address)).code is Code.BAD
+    assert made(new_job(), join(A, address="h" * ADDRESS_MAX))
+
+
+@pytest.mark.parametrize("pid", [-1, PID_MAX + 1])
+def test_a_process_id_is_one(pid: int) -> None:
+    assert refused(new_job(), join(A, pid=pid)) == Rejection(Code.BAD, f"a process id is 0 to 4294967295; got {pid}")
+    assert made(new_job(), join(A, pid=PID_MAX))
+
+
+# --------------------------------------------------------------------------------------------------- members
 
 
 def test_members_are_numbered_as_they_join_and_numbers_are_not_used_again() -> None:
@@ -88,7 +170,7 @@ def test_gone_for_good_means_not_under_that_name() -> None:
 
 def test_that_a_name_is_gone_is_said_before_anything_else() -> None:
     job = after(running(3), m.Expire(C))
-    assert refused(job, join(C, terms=OTHER_TERMS[0], weight=0)).code is Code.GONE
+    assert refused(job, join(C, terms=next(iter(OTHER_TERMS)), weight=0)).code is Code.GONE
 
 
 def test_no_world_forms_below_min() -> None:
@@ -122,12 +204,12 @@ def test_nobody_is_added_to_a_first_world_that_has_not_reported() -> None:
 def test_the_first_report_makes_the_job_run_and_lets_the_late_in() -> None:
     job = after(gathered(2), join(C))
     job, events = pump(job, report(job, B, 1, holders=(A, B)))
-    second = world(2, A, B, C, why="c in")
+    second = world(2, A, B, C, why="c joins")
     assert events == (
         m.WorldEntered(NOW, 1),
         m.HoldersChanged(NOW, 1, frozenset({A, B})),
         m.WorldFormed(NOW, second),
-        m.StateChanged(NOW, JobState.RUNNING, "c in"),
+        m.StateChanged(NOW, JobState.RUNNING, "c joins"),
     )
     assert [one.number for one in job.worlds] == [1, 2]
     assert (job.current, job.sealed) == (1, 0)

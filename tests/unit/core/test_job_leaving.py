@@ -32,11 +32,11 @@ from unit.core.build import (
 def test_a_draining_member_is_left_out_of_the_next_world_and_trains_on_in_this_one() -> None:
     before = running(3, steps=2)
     job, events = pump(before, drain(B, 30.0, "spot notice"))
-    next_world = world(2, A, C, base=before.durable, why="b out")
+    next_world = world(2, A, C, base=before.durable, why="b leaves")
     assert events == (
         m.MemberDraining(NOW, B, 30.0, "spot notice"),
         m.WorldFormed(NOW, next_world),
-        m.StateChanged(NOW, JobState.RUNNING, "b out"),
+        m.StateChanged(NOW, JobState.RUNNING, "b leaves"),
     )
     record = job.members[B]
     assert (record.draining, record.grace_s, record.why) == (True, 30.0, "spot notice")
@@ -153,7 +153,7 @@ def test_a_spare_takes_a_leaver_s_place_at_one_boundary() -> None:
 def test_shrinking_leaves_out_the_youngest() -> None:
     job = after(running(4), m.Resize(Target(2)))
     assert formed(job, 2).members == (A, B)
-    assert formed(job, 2).why == "c, d out"
+    assert formed(job, 2).why == "c, d leave"
 
 
 def test_the_departed_are_remembered_up_to_a_limit_oldest_first_forgotten() -> None:

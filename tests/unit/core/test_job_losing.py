@@ -72,11 +72,11 @@ def test_a_lost_joiner_costs_the_planned_world_and_not_the_one_that_trains() -> 
     """Rule 5: the planned world is not withdrawn, only outnumbered; the present one goes on."""
     job = after(running(2), join(C))
     job, events = pump(job, m.Expire(C))
-    again = world(3, A, B, why="c out")
+    again = world(3, A, B, why="c leaves")
     assert events == (
         m.MemberGone(NOW, C, "lost", "its lease ran out"),
         m.WorldFormed(NOW, again),
-        m.StateChanged(NOW, JobState.RUNNING, "c out"),
+        m.StateChanged(NOW, JobState.RUNNING, "c leaves"),
     )
     assert [one.number for one in job.worlds] == [1, 2, 3]
     assert (job.current, job.sealed, job.broken) == (1, 0, "")

@@ -202,18 +202,18 @@ def test_replacing_everybody_takes_two_worlds() -> None:
     job = after(running(2), drain(A), drain(B), join(C))
     bridge = formed(job, 3)
     assert formed(job, 2).members == (B,)
-    assert (bridge.members, bridge.kind, bridge.hold, bridge.why) == ((B, C), Kind.PLANNED, False, "c in")
+    assert (bridge.members, bridge.kind, bridge.hold, bridge.why) == ((B, C), Kind.PLANNED, False, "c joins")
     job = after(job, report(job, B, 3, holders=(B,)))
     assert job.newest == bridge
     job = after(job, report(job, B, 3, holders=(B, C)))
     assert formed(job, 4).members == (C,)
-    assert formed(job, 4).why == "b out"
+    assert formed(job, 4).why == "b leaves"
 
 
 def test_everybody_on_one_notice_is_bridged_by_all_of_them() -> None:
     job, _ = pump(running(2), drain(A), drain(B), join(C), join(D))
     assert formed(job, 2).members == (A, B, C, D)
-    assert formed(job, 2).why == "c, d in"
+    assert formed(job, 2).why == "c, d join"
 
 
 def test_a_bridge_may_exceed_the_target() -> None:
@@ -262,14 +262,14 @@ def test_everybody_leaving_with_nobody_to_come_is_said() -> None:
 def test_a_planned_world_below_min_holds_and_says_so() -> None:
     job = after(running(3, new_job(3)), drain(C))
     hold = formed(job, 2)
-    assert (hold.members, hold.hold, hold.why) == ((A, B), True, "2 of at least 3 members; c out")
+    assert (hold.members, hold.hold, hold.why) == ((A, B), True, "2 of at least 3 members; c leaves")
     assert job.state is JobState.RUNNING  # generation 1 still trains
 
 
 def test_a_planned_world_of_exactly_min_trains() -> None:
     job = after(running(3, new_job(2)), drain(C))
     assert not formed(job, 2).hold
-    assert formed(job, 2).why == "c out"
+    assert formed(job, 2).why == "c leaves"
 
 
 def test_a_hold_that_is_entered_is_a_wait() -> None:
@@ -387,7 +387,7 @@ def test_a_pair_that_never_meets_is_parted_by_its_own_complaints() -> None:
     job, events = pump(job, m.WiringFailed(C, 4, A))
     barred = m.MemberGone(NOW, C, "barred", "3 wirings failed between c and a; c is left out")
     assert events[2] == barred
-    assert events[3] == m.WorldFormed(NOW, world(5, A, B, why="c out"))
+    assert events[3] == m.WorldFormed(NOW, world(5, A, B, why="c leaves"))
     assert (job.gone, job.accusations, job.broken) == ((C,), (), "")
 
 
@@ -433,19 +433,19 @@ def test_only_another_state_or_reason_is_said() -> None:
 def test_long_lists_of_names_are_cut() -> None:
     job = running(6)
     four = planned(changed(job, *(drain(name) for name in NAMES[:4])))
-    assert four.why == "a, b, c, d out"
+    assert four.why == "a, b, c, d leave"
     five = planned(changed(job, *(drain(name) for name in NAMES[:5])))
-    assert five.why == "a, b, c, d and 1 more out"
+    assert five.why == "a, b, c, d and 1 more leave"
 
 
 def test_joins_and_leaves_are_both_named() -> None:
-    assert planned(changed(running(2), drain(B), join(C))).why == "c in; b out"
+    assert planned(changed(running(2), drain(B), join(C))).why == "c joins; b leaves"
 
 
 def test_a_faulty_world_is_formed_again() -> None:
     job = after(running(2), join(C))
     assert planned(replace(job, faulty=frozenset({2}))) == world(3, A, B, C, why="the same members, wired again")
-    assert next_world(replace(job, faulty=frozenset({1}))) == Stay("c in")
+    assert next_world(replace(job, faulty=frozenset({1}))) == Stay("c joins")
 
 
 def test_a_rollback_while_members_live_says_why() -> None:

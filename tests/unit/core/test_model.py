@@ -79,7 +79,7 @@ def test_a_member_is_told_all_it_needs() -> None:
     assert view(job, 17, A) == View(
         revision=17,
         state=JobState.RUNNING,
-        why="c out",
+        why="c leaves",
         known=True,
         draining=False,
         grace_s=0.0,

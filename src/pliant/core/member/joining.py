@@ -20,6 +20,7 @@ def let_in(m: Machine, out: Out, signal: LetIn) -> None:
         m.let_in = signal  # our own wiring has not returned yet
         return
     enter(m, world)
+    m.donors = signal.donors
     fetch(m, out, signal.donors)
     last = signal.lineage.step == m.terms.grid.total_steps
     collect(m, out, Purpose.CLOSE if world.hold or last else Purpose.STEP)
@@ -98,10 +99,11 @@ def _same_label(a: Stripe, b: Stripe) -> bool:
 
 
 def _catch_up_aside(m: Machine, out: Out, aside: Stripe) -> None:
-    """A laggard has a state of its own, which stays until the other one is whole (rule 13)."""
-    if m.stopping:
-        stop(m, out, m.stopping)
-    elif aside.lineage != m.behind:
+    """A laggard has a state of its own, which stays until the other one is whole (rule 13).
+
+    So does a recovery world's member that has none: nobody takes a step before it holds.
+    """
+    if aside.lineage != m.behind:
         restart(m, out)
     else:
         m.lines = tuple(line for line in aside.lines if _is_news(m, line.lineage.step))
@@ -130,4 +132,4 @@ def restart(m: Machine, out: Out) -> None:
     """Receive the state from the beginning, from whoever holds it now."""
     world = inside(m)
     holding = tuple(world.members[rank] for rank in sorted(m.holders) if rank != m.rank)
-    fetch(m, out, m.donors if m.behind is not None else holding)
+    fetch(m, out, m.donors if m.behind is not None or not holding else holding)

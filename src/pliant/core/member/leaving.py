@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pliant.core.job import FENCED_CODE
 from pliant.core.member.model import IN_USER_CODE, Machine, Phase
-from pliant.core.member.moves import Out, goodbye, stop
+from pliant.core.member.moves import Out, goodbye, save, snapshot, stop
 from pliant.core.member.signals import Break, Notice, Released, Send, StartGrace
 from pliant.core.messages import Drain
 from pliant.core.model import JobState, Kind, View
@@ -112,8 +112,15 @@ def notice(m: Machine, out: Out, signal: Notice) -> None:
         goodbye(m, out, 0, signal.why)
 
 
-def grace_short(m: Machine) -> None:
+def grace_short(m: Machine, out: Out) -> None:
+    """The next words say so. Who waits for others to receive the state may have none: it leaves a copy behind at once.
+
+    The comparison it waits after committed what it holds, or the state is not yet to be written (rules 1, 16).
+    """
     m.drains = OUT_OF_TIME
+    if m.again and m.in_flight and m.line is None:
+        snapshot(m, out)
+        save(m, out)
 
 
 def grace_over(m: Machine, out: Out) -> None:

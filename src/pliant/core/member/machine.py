@@ -25,7 +25,8 @@ from pliant.core.member.moves import (
 )
 from pliant.core.messages import Publish, Raised
 from pliant.core.model import Kind, Poison
-from pliant.core.words import Purpose
+from pliant.core.sentences import slots_said
+from pliant.core.words import Purpose, diverged
 
 _AT_REST = frozenset({Phase.STOPPED, Phase.HOLDING, Phase.LINGERING, Phase.OUTSIDE})
 TRANSFER_TICKS = 3  # ticks without a stripe before the transfer is started again
@@ -84,7 +85,7 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
         case s.Notice():
             leaving.notice(m, out, signal)
         case s.GraceShort():
-            leaving.grace_short(m)
+            leaving.grace_short(m, out)
         case s.GraceOver():
             leaving.grace_over(m, out)
         case s.Written():
@@ -107,6 +108,7 @@ def _returned(m: Machine, out: Out, signal: s.Returned) -> None:
     m.in_flight = False
     first = not m.greeted
     m.greeted = True
+    m.diverged = diverged(signal.words)
     tell_leavers(m, out)
     match signal.words[m.rank].purpose:
         case Purpose.HELLO:
@@ -204,7 +206,7 @@ def _wire_failed(m: Machine, out: Out, signal: s.WireFailed) -> None:
 
 
 def _transfer_broken(m: Machine, out: Out) -> None:
-    if m.phase is Phase.CATCHING_UP:
+    if m.phase is Phase.CATCHING_UP and m.holds:
         stop(m, out, "the donor of a gradient is out of reach")
     elif m.fetching:
         joining.restart(m, out)
@@ -224,8 +226,8 @@ def _publish(m: Machine, out: Out) -> None:
 
 def _slot_raised(m: Machine, out: Out, signal: s.SlotRaised) -> None:
     """No goodbye: it could overtake the word of what happened, and this is no planned leave."""
-    why = f"slot {signal.slot} of step {signal.step} raised: {signal.error}"
-    out.append(s.Send(Raised(Poison(signal.step, signal.slot, signal.samples, m.id, signal.error))))
+    why = f"{slots_said(signal.slots)} of step {signal.step} raised: {signal.error}"
+    out.append(s.Send(Raised(Poison(signal.step, signal.slots, signal.samples, m.id, signal.error))))
     m.phase = Phase.GONE
     out.append(s.Exit(1, why))
 

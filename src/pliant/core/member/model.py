@@ -80,6 +80,7 @@ class Machine:
     in_flight: bool = False  # an operation of this world's group has not returned
     stopping: str = ""  # why it must stop at the next safe moment
     peer: MemberId | None = None  # whom the failed collective named
+    diverged: bool = False  # members of this world hold different states of one history
     stateless: bool = False  # the comparison found nobody to go on from
     holders: frozenset[int] = frozenset()  # ranks that hold the state, by the latest words
     next: int = 0  # the generation the words said to enter at the boundary
@@ -95,6 +96,7 @@ class Machine:
     todo: frozenset[int] = frozenset()  # slots the user's code still has to compute
     redo: tuple[int, ...] | None = None  # slots dealt out by the comparison, for the step in flight only
     behind: Lineage | None = None  # the winner this member has to catch up with
+    again: bool = False  # somebody held nothing when everybody compared: once all hold, they compare again
     donors: tuple[MemberId, ...] = ()  # who was at the winner's lineage when everybody compared
 
     # Wiring of worlds to come.

@@ -107,11 +107,13 @@ def enter(m: Machine, world: World) -> None:
     m.stopping = ""
     m.peer = None
     m.stateless = False
+    m.diverged = False
     m.holders = frozenset()
     m.next = 0
     m.closing = False
     m.redo = None
     m.behind = None
+    m.again = False
     m.came_from = None
     m.wired = tuple(other for other in m.wired if other.number > world.number)
     m.let_in = None
@@ -159,7 +161,7 @@ def say_stopped(m: Machine, out: Out) -> None:
     if m.view is not None and m.view.sealed >= m.number:
         return  # the coordinator is further already
     kept = m.part.slots if m.part.base == m.lineage else frozenset()
-    out.append(Send(Stopped(m.id, m.number, m.lineage, kept, m.stopping, m.peer, m.stateless)))
+    out.append(Send(Stopped(m.id, m.number, m.lineage, kept, m.stopping, m.peer, m.stateless, m.diverged)))
 
 
 def say_unwirable(m: Machine, out: Out) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pliant.core.grid import disjoint, missing, redo
-from pliant.core.ledger import GENESIS
+from pliant.core.ledger import GENESIS, Lineage
 from pliant.core.member import leaving
 from pliant.core.member.model import Machine, Part, Phase
-from pliant.core.member.moves import Out, begin, collect, commit, enter, fetch, inside, seek, stop
+from pliant.core.member.moves import Out, collect, commit, enter, fetch, inside, seek, stop
 from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored
+from pliant.core.member.stepping import onward
 from pliant.core.model import Kind, World
 from pliant.core.words import Purpose, Words, agreed, disagreement, holders, winner
 
@@ -46,7 +47,11 @@ def restored(m: Machine, out: Out, signal: Restored) -> None:
 
 
 def compared(m: Machine, out: Out, words: Words) -> None:
-    """Everybody's lineage is known: the highest wins, laggards catch up, the rest go on with the step in flight."""
+    """Everybody's lineage is known: the highest wins, and whoever is not there catches up.
+
+    If somebody holds no state at all, everybody compares again once it does: only then are slots dealt out, so that
+    nobody computes for those who are still receiving. Else the step in flight goes on at once.
+    """
     world = inside(m)
     why = disagreement(words, world.number, Purpose.HELLO, m.terms.grid)
     if why:
@@ -62,51 +67,42 @@ def compared(m: Machine, out: Out, words: Words) -> None:
     lineage = agreed(words)
     if lineage is not None:
         commit(m, out, lineage)
-    _deal_missing(m, words)
+    m.again = len(m.holders) < len(words)
+    if not m.again and best.step < m.terms.grid.total_steps:
+        _deal_missing(m, words, best)
     m.donors = tuple(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
-    if not m.holds:
-        fetch(m, out, m.donors)
-        collect(m, out, Purpose.CLOSE if best.step == m.terms.grid.total_steps else Purpose.STEP)
-    elif m.lineage != best:
+    if m.stopping:
+        leaving.come_to_rest(m, out)
+    elif m.holds and m.lineage == best:
+        onward(m, out)
+    else:
         m.behind = best
         m.phase = Phase.CATCHING_UP
-        out.append(CatchUp(m.donors[0], best))
-    else:
-        _go_on(m, out)
+        if m.holds:
+            out.append(CatchUp(m.donors[0], best))
+        else:
+            fetch(m, out, m.donors)
     seek(m, out)
 
 
-def _deal_missing(m: Machine, words: Words) -> None:
+def _deal_missing(m: Machine, words: Words, best: Lineage) -> None:
     """Who computes what of the step in flight: kept slots stay where they are, the rest is dealt out (rule 14)."""
-    best = winner(words)
-    if best is None or best.step == m.terms.grid.total_steps:
-        return
     kept = [word.kept if word.holds and word.lineage == best else frozenset() for word in words]
     if not disjoint(kept):
         # Cannot be, and must not be counted twice if it is: nobody's kept sum can be split, so all start afresh.
         kept = [frozenset() for _ in words]
         m.part = Part(base=m.lineage)
-    todo = missing(m.terms.grid.filled(best.step + 1), kept)
-    m.redo = redo(todo, sorted(m.holders)).get(m.rank, ())
-
-
-def _go_on(m: Machine, out: Out) -> None:
-    if m.stopping:
-        leaving.come_to_rest(m, out)
-    elif m.lineage.step == m.terms.grid.total_steps:
-        collect(m, out, Purpose.CLOSE)
-    else:
-        begin(m, out)
+    if any(kept):  # else it is a step like any other, and its slots are dealt out by the world's weights
+        todo = missing(m.terms.grid.filled(best.step + 1), kept)
+        m.redo = redo(todo, sorted(m.holders)).get(m.rank, ())
 
 
 def gradient(m: Machine, out: Out, signal: Gradient) -> None:
     """The winner's gradient makes the missing step our own; without it, the whole state comes aside (rule 13)."""
-    if m.phase is not Phase.CATCHING_UP or m.behind is None:
-        return
+    if m.phase is not Phase.CATCHING_UP or m.behind is None or not m.holds:
+        return  # without a state there is nothing to apply it to; it was asked for in another world
     line = signal.line
-    if m.stopping:
-        leaving.come_to_rest(m, out)
-    elif line is not None and line.parent == m.lineage and line.lineage == m.behind:
+    if line is not None and line.parent == m.lineage and line.lineage == m.behind:
         commit(m, out, m.lineage)
         m.line = line
         m.lineage = m.behind

@@ -166,11 +166,14 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class SlotRaised:
-    """User code raised while it computed this slot (rule 20)."""
+    """User code raised while it computed these slots, and nobody knows on which (rule 20).
+
+    `samples` are those of each slot, by its place.
+    """
 
     step: int
-    slot: int
-    samples: tuple[int, ...]
+    slots: tuple[int, ...]
+    samples: tuple[tuple[int, ...], ...]
     error: str
 
 

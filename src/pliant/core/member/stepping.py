@@ -83,9 +83,11 @@ def boundary(m: Machine, out: Out, signal: Boundary) -> None:
 
 
 def onward(m: Machine, out: Out) -> None:
-    """At a boundary: stop, switch, close or go on, in this order."""
+    """At a boundary: stop, compare again, switch, close or go on, in this order."""
     if m.stopping and not _escapes(m):
         leaving.come_to_rest(m, out)
+    elif m.again:
+        collect(m, out, Purpose.HELLO)
     elif m.next:
         cross(m, out)
     elif m.closing or m.lineage.step == m.terms.grid.total_steps:

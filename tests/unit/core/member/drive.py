@@ -462,19 +462,20 @@ def gathered(*names: MemberId, terms: Terms = TERMS) -> Crew:
 def training(*names: MemberId, step: int = 3, terms: Terms = TERMS) -> Crew:
     """Everybody holds the state in generation 1, the coordinator knows, and the slots of `step` are being computed.
 
-    Whoever came without state received it while the first rank took the first step alone.
+    Of the steps before it the first is durable, where there are two of them and two members.
     """
     crew = gathered(*names, terms=terms)
     first, *others = names
     crew._answer_one(first, s.Restore)
     crew.returns()
-    crew.receive(*others)
-    crew.compute(first)
-    crew.returns()
-    crew.boundary(first)
-    crew.install(*others)
-    for _ in range(step - 2):
+    if others:
+        crew.receive(*others)
+        crew.install(*others)
+        crew.returns()
+    for done in range(1, step):
         crew.step()
+        if done == 2 and others:
+            crew._reported(Report(first, 0, 1, crew[first].lines))
     crew.tell()
     crew.hush()
     return crew

@@ -27,7 +27,7 @@ from pliant.core.messages import Drain, Leave, Report
 from pliant.core.model import Checkpoint, MemberId
 from pliant.core.words import CALM, LEAVING, OUT_OF_TIME, Purpose, Word
 from unit.core.build import A, B, C, D, world
-from unit.core.member.drive import LAST, Crew, computed, gathered, lines, recovery, rollback, training
+from unit.core.member.drive import LAST, Crew, computed, lines, recovery, rollback, training
 
 STEPS = lines(GENESIS, 1, LAST)
 OVER = "the grace period is over"
@@ -221,14 +221,27 @@ def test_a_closed_world_may_yet_be_recovered() -> None:
     assert (crew[A].phase, crew[A].closing) == (Phase.STOPPED, False)
     crew.wire(2)
     crew.returns()
-    assert crew[A].phase is Phase.COMPUTING
+    crew.receive(D)
+    crew.install(D)
+    crew.returns()
+    assert [crew[name].phase for name in (A, B, D)] == [Phase.COMPUTING] * 3
+
+
+def beside_a_joiner() -> Crew:
+    """A took step 3 alone and let B into generation 2, which holds no state yet."""
+    crew = training(A)
+    crew.add(B)
+    crew.propose(world(2, A, B))
+    crew.wire(2)
+    crew.step()
+    crew.deliver()
+    crew.hush()
+    return crew
 
 
 def test_a_member_without_state_closes_with_the_others_and_stays() -> None:
     """It has time, and what is published is not its own: it waits for a world to take it."""
-    crew = gathered(A, B)
-    crew.answer(A)
-    crew.returns()
+    crew = beside_a_joiner()
     crew.feed(A, Notice(30.0, "spot"))
     crew.feed(A, GraceShort())
     crew.step()
@@ -240,28 +253,25 @@ def test_a_member_without_state_closes_with_the_others_and_stays() -> None:
 
 
 def test_the_hurry_of_a_member_without_state_does_not_close_the_world() -> None:
-    crew = gathered(A, B)
-    crew.answer(A)
-    crew.returns()
+    crew = beside_a_joiner()
     crew.feed(B, GraceShort())
     crew.step()
     crew.step()
     assert crew[A].phase is Phase.COMPUTING
-    assert crew[A].lineage.step == 2
+    assert crew[A].lineage.step == 5
 
 
 def test_who_installs_while_the_world_closes_closes_with_it() -> None:
-    crew = gathered(A, B)
-    crew.answer(A)
-    crew.returns()
+    crew = beside_a_joiner()
     crew.feed(A, GraceShort())
     crew.receive(B)
     crew.step()
     crew.install(B)
+    [fourth] = lines(STEPS[2].lineage, 2, 1)
     word = crew.word(B)
-    assert (word.purpose, word.holds, word.lineage) == (Purpose.CLOSE, True, STEPS[0].lineage)
+    assert (word.purpose, word.holds, word.lineage) == (Purpose.CLOSE, True, fourth.lineage)
     crew.returns()
-    assert (crew[B].phase, crew[B].line, crew[B].lines) == (Phase.LINGERING, None, STEPS[:1])
+    assert (crew[B].phase, crew[B].line, crew[B].lines) == (Phase.LINGERING, None, (*STEPS[1:3], fourth))
 
 
 # ------------------------------------------------------------------------------------------ the end of the grace

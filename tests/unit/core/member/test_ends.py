@@ -251,9 +251,9 @@ def test_a_slot_that_raises_is_named_and_ends_the_member() -> None:
     """Rule 20: if it raises on a second member as well, the coordinator fails the job."""
     crew = training(A, B)
     crew.propose(world(2, A, B), A)
-    actions = crew.feed(A, SlotRaised(3, 2, (17, 4), "ValueError: bad sample"))
+    actions = crew.feed(A, SlotRaised(3, (2,), ((17, 4),), "ValueError: bad sample"))
     why = "slot 2 of step 3 raised: ValueError: bad sample"
-    assert actions == (Send(Raised(Poison(3, 2, (17, 4), A, "ValueError: bad sample"))), Exit(1, why))
+    assert actions == (Send(Raised(Poison(3, (2,), ((17, 4),), A, "ValueError: bad sample"))), Exit(1, why))
     assert crew[A].phase is Phase.GONE
 
 
@@ -280,7 +280,7 @@ EVERY_SIGNAL: tuple[Signal, ...] = (
     GraceShort(),
     GraceOver(),
     Written(checkpoint(GENESIS)),
-    SlotRaised(1, 1, (), "x"),
+    SlotRaised(1, (1,), ((),), "x"),
 )
 
 

@@ -3,12 +3,11 @@
 import pytest
 
 from pliant.core.ledger import GENESIS
-from pliant.core.member import Machine, Phase, react
+from pliant.core.member import Machine, react
 from pliant.core.member.moves import Out, inside, save, seek, tell_joiners
-from pliant.core.member.signals import Break, Gradient, Send, Stripe, Told, Wired
-from pliant.core.messages import Stopped
-from unit.core.build import A, B, C
-from unit.core.member.drive import TERMS, lines, these, training
+from pliant.core.member.signals import Told, Wired
+from unit.core.build import A, B
+from unit.core.member.drive import TERMS, lines, training
 
 STEPS = lines(GENESIS, 1, 4)
 
@@ -36,24 +35,6 @@ def test_who_was_told_nothing_wires_nothing() -> None:
     assert out == []
     machine = Machine(A, TERMS, wiring=2)
     assert react(machine, Wired(2)) == (machine, ())
-
-
-def test_a_laggard_about_to_stop_installs_nothing() -> None:
-    crew = training(A, B, C)
-    crew.compute()
-    crew.returns(A)
-    crew.boundary(A)
-    crew.fails(B, peer=C)
-    crew.recover(2, A, B)
-    crew.compute(A)
-    crew.wire(2)
-    crew.returns()
-    crew.feed(B, Gradient(None))
-    crew[B].stopping = "for some reason"
-    actions = crew.feed(B, Stripe(0, 1, STEPS[2].lineage, 5, ()))
-    stopped = Stopped(B, 2, STEPS[1].lineage, these(2, 3), "for some reason", None, stateless=False)
-    assert actions == (Break(2), Send(stopped))
-    assert crew[B].phase is Phase.STOPPED
 
 
 def test_an_older_view_than_the_last_is_not_believed() -> None:

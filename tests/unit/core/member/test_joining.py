@@ -185,7 +185,7 @@ def test_a_follower_stops_when_the_words_disagree() -> None:
     first, second, third = crew.words(D)
     why = "rank 1 holds another state than the ranks before it"
     actions = crew.feed(D, Returned(2, (first, replace(second, state=3), third)))
-    assert actions == (Break(2), Send(Stopped(D, 2, GENESIS, NOBODY, why, None, False)))
+    assert actions == (Break(2), Send(Stopped(D, 2, GENESIS, NOBODY, why, None, stateless=False, diverged=True)))
     assert (crew[D].phase, crew[D].heard, crew[D].fetching) == (Phase.STOPPED, (), False)
 
 

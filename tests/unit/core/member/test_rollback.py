@@ -21,6 +21,7 @@ def rolled_back() -> Crew:
     """A, B and C were in step 6 when they were told to go back to the checkpoint of step 2."""
     crew = training(A, B, C, step=6)
     crew.files["published"] = State(BASE, 5, 2)
+    crew.states[BASE] = PUBLISHED.state
     crew.compute()
     crew.feed(A, Written(Checkpoint(STEPS[4].lineage, "never published", 1)))
     crew.fails()
@@ -59,13 +60,28 @@ def test_what_was_restored_is_what_the_comparison_finds() -> None:
     m = crew[A]
     assert (m.holds, m.lineage, m.state, m.part) == (True, BASE, PUBLISHED.state, Part(base=BASE))
     crew.returns()
-    assert crew.said(A) == (
-        Compute(3, (0, 1, 2, 3, 4, 5), idle=False),
-        Send(Report(A, 0, 2, (), frozenset({A}))),
-    )
-    follow = Word(Purpose.STEP, 2, 0, GENESIS, holds=False)
-    assert crew.said(B) == (Fetch(2, (A,)), Collect(world, follow))
+    assert crew.said(A) == (Collect(world, word), Send(Report(A, 0, 2, (), frozenset({A}))))
+    assert crew.said(B) == (Fetch(2, (A,)),)
     assert crew[A].holders == these(0)
+
+
+def test_nobody_computes_before_everybody_holds_what_was_restored() -> None:
+    """Rule 12: the first rank alone may not have the memory for everybody's slots."""
+    crew = rolled_back()
+    crew.answer(A)
+    crew.returns()
+    crew.receive(B, C)
+    crew.install(B)
+    assert [crew[name].phase for name in (A, B, C)] == [Phase.COLLECTING, Phase.COLLECTING, Phase.INSTALLING]
+    crew.install(C)
+    crew.hush()
+    crew.returns()
+    assert [crew.said(name)[0] for name in (A, B, C)] == [
+        Compute(3, (0, 1), idle=False),
+        Compute(3, (2, 3), idle=False),
+        Compute(3, (4, 5), idle=False),
+    ]
+    assert crew[A].holders == these(0, 1, 2)
 
 
 def test_the_steps_after_the_base_are_taken_again() -> None:

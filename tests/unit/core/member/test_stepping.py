@@ -152,7 +152,8 @@ def test_nothing_is_applied_when_the_words_disagree(said: dict[str, Any], why: s
     crew.compute()
     first, second, third = crew.words(A)
     actions = crew.feed(A, Returned(1, (first, second, replace(third, **said))))
-    assert actions == (Break(1), Send(Stopped(A, 1, at(2), frozenset({0, 1}), why, None, False)))
+    split = "state" in said
+    assert actions == (Break(1), Send(Stopped(A, 1, at(2), frozenset({0, 1}), why, None, diverged=split)))
     m = crew[A]
     assert (m.phase, m.stopping, m.lineage) == (Phase.STOPPED, why, at(2))
     assert (m.line, m.lines) == (STEPS[1], ())
@@ -220,7 +221,7 @@ def test_a_closing_collective_whose_words_disagree_commits_nothing() -> None:
     first, second = crew.words(A)
     why = "rank 1 holds another state than the ranks before it"
     actions = crew.feed(A, Returned(1, (first, replace(second, state=1))))
-    assert actions == (Break(1), Send(Stopped(A, 1, at(LAST), frozenset(), why, None, False)))
+    assert actions == (Break(1), Send(Stopped(A, 1, at(LAST), frozenset(), why, None, diverged=True)))
     assert (crew[A].phase, crew[A].line) == (Phase.STOPPED, STEPS[-1])
 
 

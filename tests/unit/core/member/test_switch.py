@@ -26,7 +26,7 @@ from pliant.core.messages import Leave, Report, Stopped
 from pliant.core.model import JobState, MemberId, World
 from pliant.core.words import Purpose, Word
 from unit.core.build import A, B, C, D, E, world
-from unit.core.member.drive import LAST, NOBODY, Crew, commands, gathered, lines, recovery, these, training
+from unit.core.member.drive import LAST, NOBODY, Crew, commands, lines, recovery, these, training
 
 STEPS = lines(GENESIS, 1, LAST)
 NEXT = world(2, A, B, D)  # C leaves and D joins
@@ -136,30 +136,41 @@ def test_a_count_of_members_that_wired_something_is_not_enough() -> None:
     assert [(crew[name].number, crew[name].wired) for name in (A, B, C)] == [(3, ())] * 3
 
 
+def beside_joiners(*names: MemberId) -> Crew:
+    """A took step 3 alone and let these into generation 2, which hold no state yet."""
+    crew = training(A)
+    for name in names:
+        crew.add(name)
+    crew.propose(world(2, A, *names))
+    crew.wire(2)
+    crew.step()
+    crew.deliver()
+    crew.hush()
+    return crew
+
+
 def test_a_world_without_a_holder_is_not_entered() -> None:
     """Rule 8, H11: B and C are to replace A, and have no state yet."""
-    crew = gathered(A, B, C)
-    crew.answer(A)
-    crew.returns()
-    crew.propose(world(2, B, C))
-    crew.wire(2)
+    crew = beside_joiners(B, C)
+    crew.propose(world(3, B, C))
+    crew.wire(3)
     for _ in range(2):
         crew.compute(A)
         crew.returns()
         crew.boundary(A)
-    assert [crew.word(name).wired for name in (B, C)] == [2, 2]
+    assert [crew.word(name).wired for name in (B, C)] == [3, 3]
     assert [crew[name].next for name in (A, B, C)] == [0, 0, 0]
     crew.receive(B)
     crew.compute(A)
     crew.returns()
     crew.boundary(A)
     crew.install(B)
-    assert [crew[name].number for name in (A, B, C)] == [1, 1, 1]
+    assert [crew[name].number for name in (A, B, C)] == [2, 2, 2]
     crew.compute()
     crew.returns()
     crew.boundary()
-    assert [crew[name].number for name in (A, B, C)] == [1, 2, 2]
-    assert (crew[A].phase, crew[A].next) == (Phase.LINGERING, 2)
+    assert [crew[name].number for name in (A, B, C)] == [2, 3, 3]
+    assert (crew[A].phase, crew[A].next) == (Phase.LINGERING, 3)
     assert (crew[B].holders, crew[B].holds, crew[B].came_from) == (these(0), True, crew[A].world)
     assert (crew[C].holders, crew[C].holds, crew[C].phase) == (these(0), False, Phase.COLLECTING)
 
@@ -337,35 +348,31 @@ def test_joiners_are_told_again_until_they_are_there() -> None:
 
 
 def test_a_joiner_in_the_world_before_is_nobody_new() -> None:
-    crew = gathered(A, B)
-    crew.answer(A)
-    crew.returns()
+    crew = beside_joiners(B)
     crew.add(C)
-    crew.propose(world(2, A, B, C))
-    crew.wire(2)
+    crew.propose(world(3, A, B, C))
+    crew.wire(3)
     for _ in range(2):
         crew.compute(A)
         crew.returns()
         crew.boundary(A)
     assert [target for target, _ in crew.post] == [C, C]
-    assert (crew[B].number, crew[B].holds, crew[B].holders) == (2, False, these(0))
+    assert (crew[B].number, crew[B].holds, crew[B].holders) == (3, False, these(0))
 
 
 def test_a_member_without_state_crosses_with_the_others() -> None:
     """Rule 15: it follows their collectives, into the next world as well."""
-    crew = gathered(A, B)
-    crew.answer(A)
-    crew.returns()
-    crew.propose(world(2, A, B))
-    crew.wire(2)
+    crew = beside_joiners(B)
+    crew.propose(world(3, A, B))
+    crew.wire(3)
     crew.compute(A)
     crew.returns()
     crew.boundary(A)
     crew.compute(A)
     crew.hush()
     crew.returns(B)
-    word = Word(Purpose.STEP, 2, 0, GENESIS, holds=False)
-    assert crew.said(B) == (Collect(world(2, A, B), word),)
+    word = Word(Purpose.STEP, 3, 0, GENESIS, holds=False)
+    assert crew.said(B) == (Collect(world(3, A, B), word),)
     assert crew[B].fetching
 
 
