@@ -6,14 +6,15 @@ numpy (the `train` extra). The construction is described in the core; tests hold
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from pliant.core.cursor import MASK_64, MIX_1, MIX_2, Order, keys, sides
+from pliant.core.cursor import MIX_1, MIX_2, Order, keys, sides
 from pliant.core.grid import Grid
-from pliant.core.ledger import packed_digest
+from pliant.core.ledger import GOLDEN
 from pliant.errors import BadInput
 
 Samples: TypeAlias = npt.NDArray[np.int64]
@@ -25,6 +26,8 @@ BLOCK = 2**14
 _MIX_1 = np.uint64(MIX_1)
 _MIX_2 = np.uint64(MIX_2)
 _HALF = np.uint64(32)
+_GOLDEN = np.uint64(GOLDEN)
+_THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def take(order: Order, epoch: int, positions: range) -> Samples:
@@ -51,16 +54,32 @@ def expected_digest(grid: Grid, order: Order, step: int) -> int:
     cursor = grid.cursor(step)
     begin = cursor.position
     samples = take(order, cursor.epoch, range(begin, begin + grid.size(step)))
-    total = 0
-    for slot in grid.filled(step):
-        positions = grid.slot(step, slot)
-        total += slot_digest(step, slot, samples[positions.start - begin : positions.stop - begin])
-    return total & MASK_64
+    slots = grid.filled(step)
+    ends = [grid.slot(step, slot).stop - begin for slot in slots]
+    return slots_digest(step, slots, samples, ends)
 
 
-def slot_digest(step: int, slot: int, samples: Samples) -> int:
-    """Digest the samples really read for a slot, as `pliant.core.ledger.slot_digest` does, from an array."""
-    return packed_digest(step, slot, samples.astype("<u8").tobytes())
+def slots_digest(step: int, slots: Sequence[int], samples: Samples, ends: Sequence[int]) -> int:
+    """Add up the digests of several slots, as `pliant.core.ledger.slot_digest` makes them, from one array.
+
+    `ends` says for each slot where its samples end in `samples`.
+    """
+    stops = np.asarray(ends, dtype=np.int64)
+    starts = np.concatenate(([0], stops[:-1]))
+    sizes = stops - starts
+    places = _mix(_mix(np.asarray([step], dtype=np.uint64)) + np.asarray(slots, dtype=np.uint64))
+    within = (np.arange(len(samples), dtype=np.int64) - np.repeat(starts, sizes)).astype(np.uint64)
+    mixed = _mix((np.repeat(places, sizes) + within) ^ _mix(samples.astype(np.uint64)))
+    return int(mixed.sum(dtype=np.uint64))
+
+
+def _mix(values: _Words) -> _Words:
+    """`pliant.core.ledger.mix` of every element; all of it wraps at 64 bits."""
+    z = values + _GOLDEN
+    z = (z ^ z >> _THIRTY) * _MIX_1
+    z = (z ^ z >> _TWENTY_SEVEN) * _MIX_2
+    result: _Words = z ^ z >> _THIRTY_ONE
+    return result
 
 
 def _shuffle(order: Order, epoch: int, positions: _Words) -> _Words:

@@ -1,0 +1,19 @@
+"""Live elastic training for PyTorch.
+
+    import pliant.torch as pliant
+
+    with pliant.join() as job:
+        run = job.train(model, optimizer, dataset, batch_size=256, epochs=3)
+        for x, y in run:
+            F.cross_entropy(model(x), y).backward()
+            run.step()
+
+What may live here: whatever needs torch, and nothing that does not. The protocol itself is in `pliant.core`, the
+session in `pliant.train`; the other adapters are not known here.
+"""
+
+from pliant.torch.job import Job, device, join
+from pliant.torch.left import Left
+from pliant.torch.run import Run
+
+__all__ = ["Job", "Left", "Run", "device", "join"]

@@ -1,0 +1,184 @@
+"""Evaluation shared by the members: each sample once, the same totals everywhere, whoever dies meanwhile.
+
+The data is cut into batches that do not depend on the world. Every member computes a share of them and tells the others
+the sums of each batch; sums are added up by batch number, so that the totals are the same on every member and for every
+size of the world. A batch whose owner is slow, gone or has another state is computed by whoever is waiting for it:
+doing it twice costs time and changes nothing, since a batch's sums depend on the state alone. No collective is
+involved: a member that fails meanwhile does not hold anybody up.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import torch
+from torch import Tensor, nn
+
+from pliant.core.grid import deal
+from pliant.core.ledger import Lineage
+from pliant.errors import BadInput
+from pliant.torch.data import moved
+from pliant.torch.reading import own_randomness
+from pliant.train.session import Session
+
+SUMS = "sums"
+KEPT_MAX = 64  # evaluations whose sums are kept: a member may be some behind
+NUMBERS_MAX = 1 << 16  # of all sums of one batch
+PATIENCE = 3.0  # times the mean time of a batch without news before another's batch is computed here
+PATIENCE_MIN_S = 0.5
+
+Totals = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which evaluation: of which state, the how-manieth of it, over how many samples in which batches."""
+
+    lineage: Lineage
+    turn: int
+    samples: int
+    batch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What one batch added up to: numbers and their shape by name."""
+
+    key: Key
+    number: int
+    values: dict[str, tuple[tuple[int, ...], tuple[float, ...]]]
+
+
+class Board:
+    """Sums that have arrived, by evaluation and batch: peers may be ahead of us."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._sums: dict[Key, dict[int, Sums]] = {}
+        self._wanted: Key | None = None
+
+    def hear(self, head: bytes) -> None:
+        self.put(msgspec.msgpack.decode(head, type=Sums))
+
+    def put(self, sums: Sums) -> None:
+        with self._news:
+            if sums.key not in self._sums and len(self._sums) >= KEPT_MAX:
+                del self._sums[next(key for key in self._sums if key != self._wanted)]
+            self._sums.setdefault(sums.key, {}).setdefault(sums.number, sums)
+            self._news.notify_all()
+
+    def want(self, key: Key) -> None:
+        """This evaluation is under way here: its sums stay, however far ahead the others are."""
+        with self._news:
+            self._wanted = key
+
+    def has(self, key: Key, number: int) -> bool:
+        with self._news:
+            return number in self._sums.get(key, {})
+
+    def all_of(self, key: Key) -> dict[int, Sums]:
+        with self._news:
+            return dict(self._sums.get(key, {}))
+
+    def wait(self, key: Key, known: int, timeout_s: float) -> bool:
+        """Whether more than so many batches are there within that time."""
+        with self._news:
+            return self._news.wait_for(lambda: len(self._sums.get(key, {})) > known, timeout_s)
+
+
+class Evaluation:
+    """One evaluation on one member."""
+
+    def __init__(
+        self, session: Session, board: Board, tell: Callable[[bytes], None], key: Key, compute: Callable[[int], Sums]
+    ) -> None:
+        self._session = session
+        self._board = board
+        self._tell = tell
+        self._key = key
+        self._compute = compute
+        self._count = -(-key.samples // key.batch)
+        self._spent_s: list[float] = []
+
+    def run(self) -> Totals:
+        self._board.want(self._key)
+        machine = self._session.machine
+        size = len(machine.world.members) if machine.world else 1
+        mine = deal(self._count, [1] * size)[max(machine.rank, 0)]
+        for number in mine:
+            self._do(number)
+        rotated = [*range(mine.stop, self._count), *range(mine.stop)]
+        while missing := [number for number in rotated if not self._board.has(self._key, number)]:
+            known = self._count - len(missing)
+            if not self._board.wait(self._key, known, self._patience_s()):
+                self._do(missing[0])
+        return _total(self._board.all_of(self._key), self._count)
+
+    def _patience_s(self) -> float:
+        """Peers that are in trouble are not waited for: they will not be heard of."""
+        if self._session.machine.stopping:
+            return 0.0
+        mean_s = sum(self._spent_s) / len(self._spent_s) if self._spent_s else 0.0
+        return max(PATIENCE * mean_s, PATIENCE_MIN_S)
+
+    def _do(self, number: int) -> None:
+        if self._board.has(self._key, number):
+            return
+        began = time.monotonic()
+        sums = self._compute(number)
+        self._spent_s.append(time.monotonic() - began)
+        self._board.put(sums)
+        self._tell(msgspec.msgpack.encode(sums))
+
+
+def batch_sums(
+    key: Key, number: int, fn: Callable[[Any], Mapping[str, Any]], dataset: Any, collate: Any, device: torch.device
+) -> Sums:
+    """Compute one batch with the user's function."""
+    samples = range(number * key.batch, min((number + 1) * key.batch, key.samples))
+    got = fn(moved(collate([dataset[at] for at in samples]), device))
+    if not isinstance(got, Mapping):
+        raise BadInput(f"The function given to run.evaluate must give a dictionary of sums, not {type(got).__name__}.")
+    values = {}
+    for name, value in got.items():
+        tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
+        values[str(name)] = (tuple(tensor.shape), tuple(tensor.reshape(-1).to(torch.float64).tolist()))
+    if (count := sum(len(numbers) for _, numbers in values.values())) > NUMBERS_MAX:
+        raise BadInput(f"The sums of a batch are {count} numbers; members tell one another at most {NUMBERS_MAX}.")
+    return Sums(key, number, values)
+
+
+def _total(batches: dict[int, Sums], count: int) -> Totals:
+    """Added up in the order of the batches, in double precision: the same bits on every member."""
+    totals: dict[str, Tensor] = {}
+    for number in range(count):
+        for name, (shape, numbers) in batches[number].values.items():
+            value = torch.tensor(numbers, dtype=torch.float64).reshape(shape)
+            totals[name] = totals[name] + value if name in totals else value
+    return {name: value.item() if not value.shape else value for name, value in totals.items()}
+
+
+class evaluating:  # noqa: N801  # a context manager, used like a function
+    """The model in evaluation mode, without gradients, and the generators as they were afterwards."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._modes = [(module, module.training) for module in model.modules()]
+        self._no_grad = torch.no_grad()
+        self._chance = own_randomness()
+
+    def __enter__(self) -> None:
+        self._chance.__enter__()
+        self._no_grad.__enter__()
+        self._model.eval()
+
+    def __exit__(self, *raised: Any) -> None:
+        for module, training in self._modes:
+            module.training = training
+        self._no_grad.__exit__(*raised)
+        self._chance.__exit__(*raised)

@@ -1,0 +1,342 @@
+"""A worker's membership in a job, from `pliant.join()` to the end of the `with` block."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import secrets
+import socket
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+import torch
+from torch import nn
+
+from pliant import settings
+from pliant.core.grid import Grid
+from pliant.core.ledger import Line, Lineage
+from pliant.core.member import signals as s
+from pliant.core.messages import Join
+from pliant.core.model import AgentId, MemberId, Terms, World
+from pliant.credentials import read_token
+from pliant.errors import BadInput, PliantError
+from pliant.torch.buffers import Buffers
+from pliant.torch.data import Loader
+from pliant.torch.evaluate import SUMS, Board
+from pliant.torch.group import Wiring
+from pliant.torch.left import Left
+from pliant.torch.loop import Loop
+from pliant.torch.optimizers import Optimizers
+from pliant.torch.reading import check_dataset
+from pliant.torch.reducer import Reducer
+from pliant.torch.run import Run
+from pliant.torch.shelf import Shelf
+from pliant.torch.state import Stateful, TrainingState
+from pliant.train.alone import Alone
+from pliant.train.contact import Contact, TooLate
+from pliant.train.gate import Gate
+from pliant.train.loader import Indices, OrderOfEpoch, SampleError, check_micro_batch
+from pliant.train.mailbox import Mailbox
+from pliant.train.notice import TermNotice
+from pliant.train.peers import Peers
+from pliant.train.session import Session
+from pliant.train.stall import StallWatch
+from pliant.train.state import State
+from pliant.train.transfer import Source
+
+log = logging.getLogger(__name__)
+
+STALL_S = 300.0
+STORE = "store"
+
+
+def join() -> Job:
+    """Call once, with `with`: the coordinator comes from the environment; without one this worker trains alone."""
+    _be_heard()
+    said, worker = settings.read(), settings.read_worker()
+    if not said.coordinators:
+        if worker.world_size > 1:
+            raise BadInput(
+                f"WORLD_SIZE is {worker.world_size}, but PLIANT_COORDINATOR is not set: start the workers with "
+                "`pliant run`, or set PLIANT_COORDINATOR, PLIANT_JOB and PLIANT_TOKEN_FILE."
+            )
+        log.info("no coordinator in the environment (PLIANT_COORDINATOR): training alone, a world of one")
+    elif said.job is None:
+        raise BadInput("PLIANT_COORDINATOR is set, but PLIANT_JOB is not: say which job this worker is for.")
+    return Job(said, worker)
+
+
+def device() -> torch.device:
+    """Where this worker's model belongs: its GPU if there is one. Call it before the model is built."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    chosen = torch.device("cuda", settings.read_worker().local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(chosen)
+    return chosen
+
+
+class Job:
+    """This worker's place in a job. Leaving the `with` block gives it up, whatever the reason."""
+
+    def __init__(self, said: settings.Settings, worker: settings.WorkerSettings) -> None:
+        self._said = said
+        self._worker = worker
+        self.name = said.job or "alone"
+        host = socket.gethostname().split(".")[0].lower()
+        agent = worker.agent or host
+        self.member = MemberId(worker.member or f"{host}-{os.getpid()}-{secrets.token_hex(3)}")
+        self._agent = AgentId(agent)
+        self._run: Run | None = None
+        self._loop: Loop | None = None
+        self._session: Session | None = None
+        self._indices: Indices | None = None
+        self._peers: Peers | None = None
+        self._closing: list[Callable[[], None]] = []
+        self._on_leave: list[Callable[[], None]] = []
+
+    def on_leave(self, fn: Callable[[], None]) -> None:
+        """Have `fn()` called when this member leaves before training is complete."""
+        self._on_leave.append(fn)
+
+    def __enter__(self) -> Job:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if isinstance(error, Left):
+                self._leave(error)
+            elif error is not None:
+                self._say_what_was_raised(error)
+            elif self._run is not None and not self._run.complete:
+                self._goodbye("the training loop was left before its end")
+        finally:
+            for close in reversed(self._closing):
+                close()
+            self._closing.clear()
+
+    def train(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | list[torch.optim.Optimizer],
+        dataset: Any,
+        *,
+        batch_size: int,
+        epochs: int = 1,
+        seed: int = 0,
+        slots: int | None = None,
+        micro_batch: int | None = None,
+        order: str | OrderOfEpoch = "shuffled",
+        state: Mapping[str, Stateful] | None = None,
+        scaler: torch.amp.GradScaler | None = None,
+        clip_norm: float | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        stall_s: float = STALL_S,
+    ) -> Run:
+        """Become a member and train. Everything that must be equal on all members is checked before this returns.
+
+        `batch_size` is global and stays the same whatever the number of members. `slots` is the number of pieces it is
+        dealt out in (by default one for each sample; members beyond it are spares). `micro_batch` caps what is yielded
+        at once. `state` names whatever else must move with the model: schedulers, averages.
+        """
+        if self._session is not None:
+            raise BadInput("job.train was called before: a job trains one model; join another job for another.")
+        if not hasattr(dataset, "__len__"):
+            check_dataset(dataset, 0)
+        grid = Grid(len(dataset), batch_size, batch_size if slots is None else slots, epochs)
+        check_micro_batch(grid, micro_batch)
+        indices = self._indices = Indices(grid, seed=seed, order=order)
+        bare: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+        where = _device_of(bare)
+        optimizers = Optimizers(bare, optimizer, scaler, clip_norm)
+        self._closing.append(optimizers.close)
+        others = _others(state, scaler)
+        reading = {"seed": seed, "collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
+        loader = Loader(dataset, indices, grid, **reading, device=where)  # type: ignore[arg-type]  # each as declared
+        loader.start()  # before any thread and any socket: what is forked must not hold them open (H20)
+        self._closing.append(loader.close)
+        training_state = TrainingState(bare, optimizers.all, Buffers(bare), others)
+        training_state.capture()  # what cannot be sent is found now, not when somebody joins
+        reducer = Reducer(bare, training_state.buffers, where)
+        self._closing.append(reducer.close)
+        terms = Terms(grid, seed, also=_also(bare, optimizers, indices, others))
+        gate, board = Gate(), Board()
+        session = self._connect(terms, gate, training_state, board)
+        shelf = Shelf(training_state, self._worker.checkpoint_dir)
+        parts = (training_state, reducer, loader, gate, optimizers.step, shelf)
+        self._loop = Loop(session, *parts, expected=indices.expected, seed=seed, micro_batch=micro_batch, device=where)
+        self._start(session, terms, stall_s)
+        self._run = Run(self._loop, model, optimizers, board, self._tell_sums, where)
+        return self._run
+
+    # ---------------------------------------------------------------------------------------------- inside
+
+    def _connect(self, terms: Terms, gate: Gate, state: TrainingState, board: Board) -> Session:
+        mailbox = Mailbox()
+        if not self._said.coordinators:
+            contact: Contact | Alone = Alone(self.name, self.member)
+            host = "127.0.0.1"
+        else:
+            token = read_token(self._said.token_file or self._said.own_token_file)
+            contact = Contact(self._said.coordinators, token, self.name, self.member)
+            host = _local_address(self._said.coordinators[0])
+        source = Source(gate, state.capture, self._gradient, self._lines)
+
+        def hear(generation: int, _sender: MemberId, kind: str, head: bytes) -> None:
+            if kind == STORE:
+                mailbox.hear(generation, head)
+            elif kind == SUMS:
+                board.hear(head)
+            else:
+                session.heard(generation, kind, head)
+
+        if self._said.coordinators:
+            self._peers = Peers(host, self.member, hear, lambda _g, _asker, kind, head: source.give(kind, head))
+        peers = self._peers
+
+        def wire(world: World, key: str) -> Wiring:
+            return Wiring(world, key, self.member, peers or _Nobody(), mailbox, host)
+
+        def forget(below: int) -> None:
+            mailbox.forget(below)
+            if peers is not None:
+                peers.forget(below)
+
+        session = self._session = Session(self.member, terms, contact, peers, wire, forget)
+        self._closing.append(session.close)
+        self._closing.append(gate.close)
+        return session
+
+    def _start(self, session: Session, terms: Terms, stall_s: float) -> None:
+        address = self._peers.address if self._peers is not None else ""
+        try:
+            session.start(Join(self.member, self._agent, terms, address=address, pid=os.getpid()))
+        except TooLate as late:
+            raise Left(late.code, late.why) from late
+        self._listen_for_notices(session)
+        self._closing.append(StallWatch(self.member, stall_s, self._busy_since).close)
+
+    def _gradient(self, lineage: Lineage) -> State | None:
+        return self._loop.gradient(lineage) if self._loop is not None else None
+
+    def _lines(self) -> tuple[Line, ...]:
+        return self._session.lines() if self._session is not None else ()
+
+    def _busy_since(self) -> float | None:
+        return self._loop.in_user_code_since if self._loop is not None else None
+
+    def _tell_sums(self, head: bytes) -> None:
+        session = self._session
+        if self._peers is not None and session is not None and session.machine.world is not None:
+            world = session.machine.world
+            for member in world.members:
+                if member != self.member:
+                    self._peers.tell(world.number, member, SUMS, head)
+
+    def _listen_for_notices(self, session: Session) -> None:
+        if self._said.coordinators and threading.current_thread() is threading.main_thread():
+            grace_s = self._worker.grace_s
+            notice = TermNotice(lambda: session.feed(s.Notice(grace_s, "SIGTERM")))
+            self._closing.append(notice.close)
+
+    def _leave(self, left: Left) -> None:
+        log.info("left: %s", left.why)
+        self._goodbye(left.why)
+        for fn in self._on_leave:
+            try:
+                fn()
+            except Exception:  # why: what the user cleans up must not change why and how this member left
+                log.exception("on_leave(%r) raised", fn)
+
+    def _say_what_was_raised(self, error: BaseException) -> None:
+        """An exception in user code is this member's failure; in a part, it may be the samples' (rule 20)."""
+        said = "".join(traceback.format_exception_only(error)).strip()[:1000]
+        loop, session = self._loop, self._session
+        if session is None or loop is None:
+            return
+        part = loop.part.part if loop.part is not None else None
+        if isinstance(error, SampleError):
+            step, slots = error.part.step, error.slots
+            session.feed(s.SlotRaised(step, slots, self._samples(step, slots), said))
+        elif part is not None and isinstance(error, Exception) and not isinstance(error, PliantError):
+            session.feed(s.SlotRaised(part.step, part.slots, self._samples(part.step, part.slots), said))
+        elif self._worker.agent is None:  # else the agent sees the exit status, which counts as a failure
+            self._goodbye(f"its code raised {said}")
+
+    def _samples(self, step: int, slots: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        assert self._indices is not None
+        return tuple(tuple(self._indices.of(step, slot).tolist()) for slot in slots)
+
+    def _goodbye(self, why: str) -> None:
+        if self._session is not None:
+            self._session.goodbye(why)
+
+
+class _Nobody:
+    """The peers of a member that is alone."""
+
+    def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
+        raise AssertionError(f"{member} is told {kind} ({len(head)} bytes) in {generation}, a world of one")
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
+    if not any(param.requires_grad for param in model.parameters()):
+        raise BadInput("The model has no parameter to train.")
+    if len(devices) > 1:
+        raise BadInput(f"The model is on several devices ({', '.join(map(str, devices))}): one for each worker.")
+    return devices.pop()
+
+
+def _others(state: Mapping[str, Stateful] | None, scaler: torch.amp.GradScaler | None) -> dict[str, Stateful]:
+    """What else moves with the model."""
+    if scaler is not None and state and "scaler" in state:
+        raise BadInput('The scaler moves with the model already: leave "scaler" out of state=.')
+    others = {**(state or {}), **({"scaler": scaler} if scaler is not None else {})}
+    for name, other in others.items():
+        if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
+            raise BadInput(f'state["{name}"] is a {type(other).__name__} without state_dict and load_state_dict.')
+    return others
+
+
+def _also(
+    model: nn.Module, optimizers: Optimizers, indices: Indices, others: Mapping[str, Stateful]
+) -> tuple[tuple[str, str], ...]:
+    """What members must have in common besides the data's shape, in words that help whoever got it wrong."""
+    parts = [(name, tuple(t.shape), str(t.dtype)) for name, t in [*model.named_parameters(), *model.named_buffers()]]
+    count = sum(param.numel() for param in model.parameters())
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
+    return (
+        ("model", f"{type(model).__name__} with {count:,} parameters ({digest})"),
+        ("optimizer", ", ".join(type(optimizer).__name__ for optimizer in optimizers.all)),
+        ("clip_norm", str(optimizers.clip_norm)),
+        ("order", indices.fingerprint),
+        ("state", ", ".join(sorted(others))),
+    )
+
+
+def _local_address(url: str) -> str:
+    """The address of ours that the coordinator's network sees."""
+    target = urlsplit(url)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((target.hostname or "127.0.0.1", target.port or 80))  # sends nothing
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def _be_heard() -> None:
+    """Show what Pliant says if the script does not configure logging itself."""
+    ours = logging.getLogger("pliant")
+    if not ours.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("pliant: %(message)s"))
+        ours.addHandler(handler)
+        ours.setLevel(logging.INFO)
+        ours.propagate = False

@@ -1,0 +1,131 @@
+"""The whole state of a training run in PyTorch, as something that can be sent: taken live, installed at once."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from pliant.errors import BadInput
+from pliant.torch.buffers import Buffers
+from pliant.torch.reducer import Reduced
+from pliant.train.state import Leaf, State, flatten, restore
+from pliant.train.transfer import Received
+
+
+class Stateful(Protocol):
+    """Anything with `state_dict` and `load_state_dict`: a scheduler, an average of the weights, a counter."""
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+    def load_state_dict(self, state_dict: Any) -> object: ...
+
+
+class TrainingState:
+    """Model, optimizers, scaler and what the user named in `state=`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        buffers: Buffers,
+        others: Mapping[str, Stateful],
+    ) -> None:
+        self._model = model
+        self._optimizers = optimizers
+        self.buffers = buffers
+        self._others = others
+
+    def capture(self) -> State:
+        """The state of the last boundary, in live memory. Between a boundary and the next apply, from any thread."""
+        tensors: dict[str, Tensor] = {name: param.detach() for name, param in self._model.named_parameters()}
+        for name, buffer in self._model.named_buffers():
+            base = self.buffers.at_boundary(name)
+            tensors[name] = buffer if base is None else base
+        return flatten(
+            {
+                "model": tensors,
+                "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+                "others": {name: other.state_dict() for name, other in self._others.items()},
+                "moving": self.buffers.moving,
+            },
+            as_leaf,
+        )
+
+    def install(self, received: Received) -> None:
+        """Make what lies aside the state. It was checked: from here on it is all or a bug."""
+        value = restore(received.tree, received.contents, from_leaf)
+        own: dict[str, Tensor] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        if own.keys() != value["model"].keys():
+            raise BadInput("The state that was received is another model's: start every member with the same script.")
+        with torch.no_grad():
+            for name, tensor in value["model"].items():
+                own[name].copy_(tensor)
+        for optimizer, saved in zip(self._optimizers, value["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+        for name, other in self._others.items():
+            other.load_state_dict(value["others"][name])
+        self.buffers.learn(value["moving"])
+
+    def fingerprint(self) -> int:
+        """A hash of what user code most often changes by mistake on one member alone: the rates. It rides in every
+        word, so members that drift apart are stopped in the next step."""
+        rates: list[float] = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                rates += [float(group[key]) for key in ("lr", "momentum", "weight_decay") if group.get(key) is not None]
+        packed = struct.pack(f"<{len(rates)}d", *rates)
+        return int.from_bytes(hashlib.blake2b(packed, digest_size=8, person=b"pliant rates").digest(), "little")
+
+
+def moving_in(received: Received) -> Sequence[str] | None:
+    """Which buffers the others know to move: whoever follows their reductions must lay out its own like theirs."""
+    moving: Sequence[str] | None = restore(received.tree, received.contents, lambda *_: None)["moving"]
+    return moving
+
+
+def gradient_state(reduced: Reduced) -> State:
+    """A step's reduced gradient, to be sent to a member that missed it (rule 13)."""
+    return flatten(
+        {
+            "buckets": reduced.buckets,
+            "buffers": reduced.buffers,
+            "marks": reduced.marks,
+            "weight": reduced.weight,
+            "logged": reduced.logged,
+        },
+        as_leaf,
+    )
+
+
+def gradient_from(received: Received, device: torch.device) -> Reduced:
+    value = restore(received.tree, received.contents, from_leaf)
+    buckets = [bucket.to(device) for bucket in value["buckets"]]
+    return Reduced(buckets, value["buffers"].to(device), value["marks"], value["weight"], logged=value["logged"])
+
+
+# --------------------------------------------------------------------------------------------------- tensors
+
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+
+
+def as_leaf(value: object) -> Leaf | None:
+    """A tensor's bytes; on the CPU they are the live ones."""
+    if not isinstance(value, Tensor):
+        return None
+    if value.layout is not torch.strided:
+        raise BadInput("A tensor in the state is sparse, which cannot be sent: make it dense.")
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    content = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+    return Leaf(str(value.dtype).removeprefix("torch."), tuple(value.shape), content)
+
+
+def from_leaf(dtype: str, shape: tuple[int, ...], content: memoryview) -> Tensor:
+    if dtype not in _DTYPES:
+        raise BadInput(f"A tensor in the state has the type {dtype}, which this version of torch does not know.")
+    if not content.nbytes:
+        return torch.empty(shape, dtype=_DTYPES[dtype])
+    return torch.frombuffer(content, dtype=_DTYPES[dtype]).reshape(shape)

@@ -1,0 +1,113 @@
+"""How a control word rides on a gradient bucket: as exact small integers in floating-point numbers.
+
+A rank's row is a fixed number of 64-bit cells: the word of rule 6, the weight of its part, and what it logged. In the
+bucket each rank has a place of its own, where the others have zeros, so that the sum is everybody's rows side by side.
+A cell is cut into 16-bit pieces: a float32 holds each exactly, and adding zeros to it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pliant.core.ledger import Lineage
+from pliant.core.words import Purpose, Word
+from pliant.errors import BadInput
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+_Cells: TypeAlias = npt.NDArray[np.uint64]
+
+LOGGED_MAX = 8  # names that a step may log
+_WORD = 13
+_ROW = _WORD + 3 + LOGGED_MAX
+PIECES = _ROW * 4
+"""How many floating-point numbers a row takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rank's word with what rides along: the weight of its gradients and the weighted sums it logged.
+
+    `names` is a hash of the logged names, so that members that log different ones are found; 0: nothing was logged.
+    `log_weight` is that of the parts in which something was.
+    """
+
+    word: Word
+    weight: float = 0.0
+    names: int = 0
+    log_weight: float = 0.0
+    logged: tuple[float, ...] = ()
+
+
+def pack(row: Row) -> Floats:
+    """A row as it is put into the bucket."""
+    if len(row.logged) > LOGGED_MAX:
+        raise BadInput(f"A step logs at most {LOGGED_MAX} values; {len(row.logged)} were given.")
+    word = row.word
+    cells = np.zeros(_ROW, dtype=np.uint64)
+    cells[:_WORD] = (
+        word.generation,
+        word.step,
+        word.lineage.generation,
+        word.lineage.step,
+        word.lineage.digest,
+        word.holds | word.failed << 1 | word.drains << 2 | (word.purpose is Purpose.STEP) << 8,
+        word.state,
+        word.wired,
+        word.need,
+        word.slots,
+        word.samples,
+        word.marks,
+        word.digest,
+    )
+    cells[_WORD] = row.names
+    values = np.zeros(2 + LOGGED_MAX, dtype=np.float64)
+    values[: 2 + len(row.logged)] = (row.weight, row.log_weight, *row.logged)
+    cells[_WORD + 1 :] = values.view(np.uint64)
+    return cells.view(np.uint16).astype(np.float32)
+
+
+def unpack(floats: Floats, size: int) -> tuple[Row, ...]:
+    """Everybody's rows, by rank. What is no row at all (a collective of another kind, say) gives rows that disagree."""
+    whole = np.nan_to_num(floats, nan=0.0, posinf=0.0, neginf=0.0).clip(0, 65535)
+    cells: _Cells = np.ascontiguousarray(whole.astype(np.uint16)).view(np.uint64).reshape(size, _ROW)
+    return tuple(_row(each) for each in cells)
+
+
+def _row(cells: _Cells) -> Row:
+    (generation, step, in_generation, at_step, digest, flags, state, wired, need, slots, samples, marks, read) = cells[
+        :_WORD
+    ].tolist()
+    word = Word(
+        purpose=Purpose.STEP if flags >> 8 else Purpose.CLOSE,
+        generation=generation,
+        step=step,
+        lineage=Lineage(in_generation, at_step, digest),
+        holds=bool(flags & 1),
+        failed=bool(flags & 2),
+        drains=flags >> 2 & 3,
+        state=state,
+        wired=wired,
+        need=need,
+        slots=slots,
+        samples=samples,
+        marks=marks,
+        digest=read,
+    )
+    weight, log_weight, *logged = cells[_WORD + 1 :].view(np.float64).tolist()
+    return Row(word, weight, int(cells[_WORD]), log_weight, tuple(logged))
+
+
+def weighted_means(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
+    """What was logged in a step, over all its parts: the same on every member. BadInput if members log other names."""
+    logging = [row for row in rows if row.names]
+    if len({row.names for row in logging}) > 1:
+        raise BadInput("Members log different names in one step: call run.log with the same names everywhere.")
+    weight = sum(row.log_weight for row in logging)
+    if not weight:
+        return {}
+    return {name: sum(row.logged[at] for row in logging) / weight for at, name in enumerate(names)}

@@ -1,0 +1,357 @@
+"""One member's life in a job: the machine, and the threads that carry out what it decides.
+
+The machine (`pliant.core.member`) decides; everybody feeds it. What it orders goes where it can be done: to the
+coordinator, to the peers, to a wiring or a transfer in the background, and, for all that touches the model, into the
+queue of the training thread, which takes its orders in the iterator and in `run.step()`. Nothing here knows a
+framework: groups come from `wire`, states from `source`.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol, assert_never
+
+import msgspec
+
+from pliant.core.job import FENCED_CODE
+from pliant.core.ledger import Line
+from pliant.core.member import Machine, Phase, react
+from pliant.core.member import signals as s
+from pliant.core.member.moves import tail
+from pliant.core.messages import Command, Join, Leave
+from pliant.core.model import JobState, MemberId, Terms, View, World
+from pliant.core.words import Purpose
+from pliant.errors import BadInput
+from pliant.train.collective import Group, Wire, Wiring
+from pliant.train.contact import Listener
+from pliant.train.peers import PeerLost, Peers
+from pliant.train.transfer import Fetching, Received, ask_gradient
+from pliant.wire.views import PeerKey
+
+log = logging.getLogger(__name__)
+
+LET_IN, RELEASED = "let-in", "released"
+GRACE_MARGIN = 0.2  # of the grace period, at most GRACE_MARGIN_MAX_S: before its end the next boundary is the last
+GRACE_MARGIN_MAX_S = 3.0
+
+_AT_REST = frozenset({Phase.HOLDING, Phase.STOPPED, Phase.OUTSIDE})
+
+Order = s.Compute | s.Collect | s.Apply | s.Restore | s.Install | s.Snapshot | s.Save | s.Exit
+"""What the training thread has to do."""
+
+
+class Speaks(Protocol):
+    """The way to the coordinator: `Contact`, or `Alone`."""
+
+    def join(self, command: Join) -> None: ...
+    def start(self, listener: Listener) -> None: ...
+    def send(self, command: Command) -> None: ...
+    def close(self) -> None: ...
+
+
+class Session:
+    """Make one per life, `start` it, then take orders until the last, which is an `Exit`."""
+
+    def __init__(
+        self,
+        member: MemberId,
+        terms: Terms,
+        contact: Speaks,
+        peers: Peers | None,
+        wire: Wire,
+        forget: Callable[[int], None],
+    ) -> None:
+        self.member = member
+        self.machine = Machine(member, terms)
+        self.groups: dict[int, Group] = {}
+        self.received: Received | None = None  # a state or gradient that lies aside
+        self._contact = contact
+        self._peers = peers
+        self._wire = wire
+        self._forget = forget  # whatever belongs to generations below a number
+        self._lock = threading.RLock()
+        self._ordered = threading.Condition(self._lock)
+        self._orders: deque[Order] = deque()
+        self._signals: deque[s.Signal] = deque()
+        self._reacting = False
+        self._wirings: dict[int, Wiring] = {}
+        self._worlds: dict[int, World] = {}
+        self._keys: dict[int, str] = {}
+        self._fetching: Fetching | None = None
+        self._catching_up = threading.Event()
+        self._timers: list[threading.Timer] = []
+        self._said = ""
+
+    def start(self, join: Join) -> None:
+        """Join, and hear from then on. Raises what the coordinator has against this member."""
+        self._contact.join(join)
+        self._contact.start(self)
+
+    def close(self) -> None:
+        """The last thing to call, whatever happened."""
+        for timer in self._timers:
+            timer.cancel()
+        with self._lock:
+            self._stop_receiving()
+            for wiring in self._wirings.values():
+                wiring.break_off()
+            groups, self.groups = list(self.groups.values()), {}
+        self._contact.close()
+        for group in groups:
+            group.break_off()
+            group.dispose()
+        if self._peers is not None:
+            self._peers.close()
+
+    def goodbye(self, why: str) -> None:
+        """User code is not in the loop any more, by an exception or by leaving it: the others need not find out."""
+        if self.machine.phase is not Phase.GONE:
+            self._contact.send(Leave(self.member, 0, why))
+
+    # ------------------------------------------------------------------------------------- the training thread
+
+    def take(self) -> Order:
+        """The next order; waits for it as long as it takes."""
+        with self._ordered:
+            self._ordered.wait_for(lambda: self._orders)
+            return self._orders.popleft()
+
+    def take_now(self, *kinds: type[Order]) -> Order | None:
+        """The next order if it is there already and one of these."""
+        with self._lock:
+            if self._orders and isinstance(self._orders[0], kinds):
+                return self._orders.popleft()
+            return None
+
+    def take_step(self) -> s.Collect | None:
+        """The order to reduce a step, if it is the next one. A comparison belongs to the iterator: it may be ordered as
+        soon as a part is done, if a recovery world was wired meanwhile."""
+        with self._lock:
+            order = self._orders[0] if self._orders else None
+            if isinstance(order, s.Collect) and order.word.purpose is Purpose.STEP:
+                self._orders.popleft()
+                return order
+            return None
+
+    def group(self, generation: int) -> Group | None:
+        """The group of that generation, unless it was broken or never wired."""
+        with self._lock:
+            return self.groups.get(generation)
+
+    def wait_for_state(self, generation: int) -> bool:
+        """A member without state enters a collective only once the state is here, so that the others wait for it no
+        longer than they must and it has one step to follow, not many. False: the generation is over."""
+        with self._ordered:
+            self._ordered.wait_for(
+                lambda: self.machine.aside is not None or generation not in self.groups or bool(self.machine.stopping)
+            )
+            return generation in self.groups and not self.machine.stopping
+
+    # -------------------------------------------------------------------------------------------- the machine
+
+    def feed(self, signal: s.Signal) -> None:
+        """From any thread. What the machine orders is under way, or in the queue, when this returns."""
+        with self._ordered:
+            self._signals.append(signal)
+            if self._reacting:
+                return  # an action of ours led here: it is next in turn
+            self._reacting = True
+            try:
+                while self._signals:
+                    self.machine, actions = react(self.machine, self._signals.popleft())
+                    for action in actions:
+                        self._perform(action)
+            finally:
+                self._reacting = False
+            self._say_why_we_wait()
+            self._ordered.notify_all()
+
+    def _perform(self, action: s.Action) -> None:
+        match action:
+            case s.Compute() | s.Collect() | s.Apply() | s.Restore() | s.Install() | s.Snapshot() | s.Save() | s.Exit():
+                self._orders.append(action)
+            case s.Send():
+                self._contact.send(action.command)
+            case s.Wire():
+                self._start_wiring(action.world)
+            case s.Break():
+                self._break(action.generation)
+            case s.Tell():
+                self._tell(action)
+            case s.Fetch():
+                self._fetch(action)
+            case s.CatchUp():
+                self._catch_up(action)
+            case s.StartGrace():
+                margin_s = min(GRACE_MARGIN * action.grace_s, GRACE_MARGIN_MAX_S)
+                self._after(max(action.grace_s - margin_s, 0.0), s.GraceShort())
+                self._after(action.grace_s, s.GraceOver())
+            case _:
+                assert_never(action)
+
+    def _after(self, delay_s: float, signal: s.Signal) -> None:
+        timer = threading.Timer(delay_s, self.feed, (signal,))
+        timer.daemon = True
+        timer.start()
+        self._timers.append(timer)
+
+    def _say_why_we_wait(self) -> None:
+        """P8: whoever waits for more than a wiring says why, once for each reason."""
+        machine, view, why = self.machine, self.machine.view, ""
+        if view is not None and not machine.wiring and machine.phase in _AT_REST:
+            if view.state is JobState.WAITING:
+                why = f"waiting: {view.why}"
+            elif machine.phase is Phase.OUTSIDE and not any(self.member in world.members for world in view.worlds):
+                why = "ready, and a spare for now: the job has as many members as it wants"
+        if why and why != self._said:
+            log.info("%s", why)
+        self._said = why
+
+    # --------------------------------------------------------------------------------------- the coordinator
+
+    def told(self, view: View, keys: tuple[PeerKey, ...]) -> None:
+        with self._lock:
+            self._keys.update({each.generation: each.key for each in keys})
+            for world in view.worlds:
+                self._worlds[world.number] = world
+                key = self._keys.get(world.number)
+                if self._peers is not None and key is not None and self.member in world.members:
+                    self._peers.know(world.number, key, dict(zip(world.members, world.addresses, strict=True)))
+            self._forget_before(view)
+            self.feed(s.Told(view))
+
+    def _forget_before(self, view: View) -> None:
+        """What is sealed is over at once: a transfer in it must not hold anybody up. The rest once it is not open."""
+        first = view.worlds[0].number if view.worlds else 0
+        below = max(view.sealed + 1, min(first, self.machine.number))
+        self._forget(below)
+        self._worlds = {number: world for number, world in self._worlds.items() if number >= below}
+        self._keys = {number: key for number, key in self._keys.items() if number >= below}
+
+    def fenced(self, revision: int, why: str) -> None:
+        """Not counted on any more, unless the coordinator knows less than we do."""
+        with self._ordered:
+            view = self.machine.view
+            if self.machine.phase is Phase.GONE:
+                return  # it left by itself, and the coordinator knows
+            if view is None:
+                self._orders.append(s.Exit(FENCED_CODE, why))  # gone before it was told anything
+                self._ordered.notify_all()
+            elif revision >= view.revision:
+                log.warning("%s", why)
+                self.feed(s.Told(replace(view, revision=revision + 1, known=False)))
+
+    # -------------------------------------------------------------------------------------------- the groups
+
+    def _start_wiring(self, world: World) -> None:
+        wiring = self._wire(world, self._keys.get(world.number, ""))
+        self._wirings[world.number] = wiring
+        threading.Thread(target=self._wire_up, args=(world.number, wiring), name="pliant-wiring", daemon=True).start()
+
+    def _wire_up(self, generation: int, wiring: Wiring) -> None:
+        try:
+            group = wiring.run()
+        except Exception as error:  # why: whatever keeps a group from being built, the coordinator must hear of it
+            with self._lock:
+                if self._wirings.pop(generation, None) is wiring:
+                    log.info("generation %d could not be wired: %s", generation, error)
+                    self.feed(s.WireFailed(generation, getattr(error, "peer", None)))
+            return
+        with self._lock:
+            if self._wirings.pop(generation, None) is wiring:
+                self.groups[generation] = group
+                self.feed(s.Wired(generation))
+                return
+        group.break_off()  # it was broken off while it came to its end
+        group.dispose()
+
+    def _break(self, generation: int) -> None:
+        wiring = self._wirings.pop(generation, None)
+        if wiring is not None:
+            wiring.break_off()
+        group = self.groups.pop(generation, None)
+        if group is not None:
+            group.break_off()
+            group.dispose()
+        if generation == self.machine.number:
+            self._stop_receiving()
+
+    # --------------------------------------------------------------------------------------------- the peers
+
+    def heard(self, generation: int, kind: str, head: bytes) -> None:
+        """A peer told us something that is for the machine."""
+        if kind == LET_IN:
+            let_in = msgspec.msgpack.decode(head, type=s.LetIn)
+            if let_in.generation == generation:
+                self.feed(let_in)
+        elif kind == RELEASED:
+            self.feed(msgspec.msgpack.decode(head, type=s.Released))
+
+    def lines(self) -> tuple[Line, ...]:
+        """What a joiner must have to be able to report in our place."""
+        with self._lock:
+            return tail(self.machine)
+
+    def _tell(self, action: s.Tell) -> None:
+        """With the credential of a generation that both are in: a leaver is not in the world that lets it go."""
+        shared = [n for n, world in self._worlds.items() if {action.member, self.member} <= set(world.members)]
+        if self._peers is not None and shared:
+            kind = LET_IN if isinstance(action.signal, s.LetIn) else RELEASED
+            generation = action.signal.generation if action.signal.generation in shared else max(shared)
+            try:
+                self._peers.tell(generation, action.member, kind, msgspec.msgpack.encode(action.signal))
+            except (BadInput, PeerLost) as error:
+                log.info("%s could not be told (%s); the coordinator's view will tell it", action.member, error)
+
+    def _fetch(self, action: s.Fetch) -> None:
+        fetching = self._fetching
+        if fetching is not None and fetching.generation == action.generation and fetching.goes_on():
+            return  # a large state: it is on its way
+        self._stop_receiving()
+        if self._peers is None:
+            return
+        self._fetching = Fetching(self._peers, action.generation, action.donors, self._fed_by_transfer)
+        self._fetching.start()
+
+    def _fed_by_transfer(self, fetching: Fetching, signal: s.Signal) -> None:
+        with self._lock:
+            if fetching is self._fetching:
+                if fetching.received is not None:
+                    self.received = fetching.received
+                self.feed(signal)
+
+    def _stop_receiving(self) -> None:
+        if self._fetching is not None:
+            self._fetching.stop()
+            self._fetching = None
+        self._catching_up.set()
+
+    def _catch_up(self, action: s.CatchUp) -> None:
+        stop = self._catching_up = threading.Event()
+        donors = self.machine.donors or (action.donor,)
+        generation = self.machine.number
+        threading.Thread(
+            target=self._ask_gradient, args=(generation, donors, action, stop), name="pliant-catch-up", daemon=True
+        ).start()
+
+    def _ask_gradient(
+        self, generation: int, donors: tuple[MemberId, ...], action: s.CatchUp, stop: threading.Event
+    ) -> None:
+        if self._peers is None:
+            return
+        try:
+            found = ask_gradient(self._peers, generation, donors, action.lineage, stop)
+        except (PeerLost, msgspec.MsgspecError) as error:
+            log.info("catching up did not work: %s", error)
+            signal: s.Signal = s.TransferBroken()
+        else:
+            signal = s.Gradient(found[0] if found else None)
+        with self._lock:
+            if not stop.is_set():
+                if isinstance(signal, s.Gradient) and found is not None:
+                    self.received = found[1]
+                self.feed(signal)

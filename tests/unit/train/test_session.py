@@ -1,0 +1,338 @@
+"""A member's session: what the machine orders is done by whoever can do it, from whichever thread it came.
+
+The machine is the real one, and so is the coordinator's decision (`Alone`); groups are made by the tests.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from pliant.core.ledger import GENESIS, Lineage
+from pliant.core.member import Phase
+from pliant.core.member import signals as s
+from pliant.core.messages import Command, Drain, Join, Leave, Report, Stopped, WiringFailed
+from pliant.core.model import JobState, Kind, MemberId, View, World
+from pliant.train.alone import Alone
+from pliant.train.contact import Listener
+from pliant.train.session import Session
+from unit.core.build import GRID, TERMS, A, B, X, world
+
+PATIENCE_S = 20.0
+NOBODY: frozenset[MemberId] = frozenset()
+VIEW = View(1, JobState.RUNNING, "", True, False, 0.0, (), 0, 0, frozenset(), NOBODY, NOBODY, GENESIS, None)
+
+
+class Lines:
+    """A contact that only takes down what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[Command] = []
+
+    def join(self, command: Join) -> None:
+        self.said.append(command)
+
+    def start(self, listener: Listener) -> None: ...
+
+    def send(self, command: Command) -> None:
+        self.said.append(command)
+
+    def close(self) -> None:
+        self.said.append(Leave(A, 0, "closed"))
+
+
+class Made:
+    """A group, and the wiring that made it."""
+
+    def __init__(self, which: World, fails: Exception | None = None) -> None:
+        self.world = which
+        self.fails = fails
+        self.may_end = threading.Event()
+        self.broken = threading.Event()
+        self.disposed = threading.Event()
+
+    def run(self) -> "Made":
+        assert self.may_end.wait(PATIENCE_S)
+        if self.fails is not None:
+            raise self.fails
+        return self
+
+    def break_off(self) -> None:
+        self.broken.set()
+        self.may_end.set()
+
+    def dispose(self) -> None:
+        self.disposed.set()
+
+
+class Wires:
+    def __init__(self, *, wait: bool = False, fails: Exception | None = None) -> None:
+        self.made: dict[int, Made] = {}
+        self.news = threading.Condition()
+        self._wait, self._fails = wait, fails
+
+    def __call__(self, which: World, key: str) -> Made:
+        made = Made(which, self._fails)
+        if not self._wait:
+            made.may_end.set()
+        with self.news:
+            self.made[which.number] = made
+            self.news.notify_all()
+        return made
+
+
+def session(contact: Lines | Alone, wires: Wires) -> Session:
+    return Session(A, TERMS, contact, None, wires, lambda _below: None)
+
+
+def until(true: Callable[[], object]) -> None:
+    pause = threading.Event()
+    for _ in range(int(PATIENCE_S / 0.005)):
+        if true():
+            return
+        pause.wait(0.005)
+    raise AssertionError("waited in vain")
+
+
+@pytest.fixture
+def closing() -> Iterator[list[Session]]:
+    made: list[Session] = []
+    yield made
+    for each in made:
+        each.close()
+
+
+def alone(closing: list[Session]) -> tuple[Session, Wires]:
+    contact, wires = Alone("demo", A), Wires()
+    made = session(contact, wires)
+    closing.append(made)
+    made.start(Join(A, X, TERMS))
+    return made, wires
+
+
+def train_to_the_end(made: Session) -> s.Exit:
+    """What the training thread does, without a model."""
+    while True:
+        match made.take():
+            case s.Restore():
+                made.feed(s.Restored(1))
+            case s.Collect(which, word):
+                made.feed(s.Returned(which.number, (word,)))
+            case s.Compute(step, slots, _):
+                samples = sum(len(GRID.slot(step, slot)) for slot in slots)
+                made.feed(s.Computed(frozenset(slots), samples, 5 * step))
+            case s.Apply():
+                made.feed(s.Boundary(1))
+            case s.Exit() as end:
+                return end
+            case order:
+                raise AssertionError(order)
+
+
+def test_a_whole_life(closing: list[Session]) -> None:
+    made, wires = alone(closing)
+    end = train_to_the_end(made)
+    assert end.complete
+    assert made.machine.lineage.step == GRID.total_steps
+    assert made.machine.phase is Phase.GONE
+    assert wires.made[1].broken.is_set()
+
+
+def test_orders_are_taken_in_their_turn_and_only_if_wanted(closing: list[Session]) -> None:
+    made, _ = alone(closing)
+    order = made.take()
+    assert isinstance(order, s.Restore)
+    assert made.take_now(s.Collect) is None
+    made.feed(s.Restored(1))
+    assert made.take_now(s.Apply) is None, "the next order is another, and stays"
+    assert isinstance(made.take_now(s.Collect, s.Apply), s.Collect)
+
+
+def test_whoever_waits_for_an_order_is_woken(closing: list[Session]) -> None:
+    made, _ = alone(closing)
+    assert isinstance(made.take(), s.Restore)
+    taken: list[object] = []
+    thread = threading.Thread(target=lambda: taken.append(made.take()), daemon=True)
+    thread.start()
+    made.feed(s.Restored(1))
+    thread.join(PATIENCE_S)
+    assert isinstance(taken[0], s.Collect)
+
+
+def told(made: Session, *worlds: World, **more: object) -> None:
+    revision = made.machine.view.revision + 1 if made.machine.view else 1
+    made.told(replace(VIEW, revision=revision, worlds=worlds, **more), ())  # type: ignore[arg-type]
+
+
+def start_of(*members: MemberId, number: int = 1) -> World:
+    return world(number, *members, kind=Kind.ROLLBACK)
+
+
+def test_a_wiring_that_fails_is_reported(closing: list[Session]) -> None:
+    class Unreachable(Exception):
+        peer = B
+
+    contact = Lines()
+    made = session(contact, Wires(fails=Unreachable("no way")))
+    closing.append(made)
+    told(made, start_of(A, B))
+    until(lambda: any(isinstance(each, WiringFailed) for each in contact.said))
+    (said,) = [each for each in contact.said if isinstance(each, WiringFailed)]
+    assert (said.generation, said.peer) == (1, B)
+    assert made.group(1) is None
+
+
+def test_a_wiring_that_is_outnumbered_is_broken_off_and_its_group_never_used(closing: list[Session]) -> None:
+    contact, wires = Lines(), Wires(wait=True)
+    made = session(contact, wires)
+    closing.append(made)
+    told(made, start_of(A, B))
+    told(made, start_of(A, B), start_of(A, number=2), sealed=1)
+    assert wires.made[1].broken.is_set()
+    wires.made[2].may_end.set()
+    until(lambda: made.group(2) is not None)
+    assert made.group(1) is None
+    until(wires.made[1].disposed.is_set)
+    assert not any(isinstance(each, WiringFailed) for each in contact.said)
+
+
+def test_what_belongs_to_sealed_generations_is_forgotten(closing: list[Session]) -> None:
+    below: list[int] = []
+    made = Session(A, TERMS, Lines(), None, Wires(), below.append)
+    closing.append(made)
+    told(made, start_of(A))
+    told(made, start_of(A, number=2), sealed=1)
+    assert below
+    assert below[-1] == 2
+
+
+def test_a_broken_group_is_gone_and_whoever_waits_for_a_state_in_it_hears(closing: list[Session]) -> None:
+    made, wires = alone(closing)
+    assert isinstance(made.take(), s.Restore)
+    waited: list[bool] = []
+    thread = threading.Thread(target=lambda: waited.append(made.wait_for_state(1)), daemon=True)
+    thread.start()
+    made.feed(s.GraceOver())
+    thread.join(PATIENCE_S)
+    assert waited == [False]
+    assert made.group(1) is None
+    assert wires.made[1].broken.is_set()
+    assert wires.made[1].disposed.is_set()
+
+
+def test_fenced_stops_a_member_and_an_older_word_does_not(closing: list[Session]) -> None:
+    made, _ = alone(closing)
+    assert isinstance(made.take(), s.Restore)
+    made.feed(s.Restored(1))
+    assert made.machine.view is not None
+    made.fenced(made.machine.view.revision - 1, "the coordinator came back without knowing us")
+    assert made.machine.phase is Phase.COLLECTING
+    assert not made.machine.stopping
+    made.fenced(made.machine.view.revision, "lost")
+    collect = made.take()
+    assert isinstance(collect, s.Collect)
+    made.feed(s.Failed(1, None))
+    end = made.take()
+    assert isinstance(end, s.Exit)
+    assert (end.code, end.complete) == (75, False)
+
+
+def test_fenced_before_anything_was_told_is_an_end_too(closing: list[Session]) -> None:
+    """Lost between joining and the first view: it must not wait for ever."""
+    made = session(Lines(), Wires())
+    closing.append(made)
+    made.fenced(3, "a is gone for good")
+    taken: list[object] = []
+    thread = threading.Thread(target=lambda: taken.append(made.take()), daemon=True)
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert [type(order) for order in taken] == [s.Exit]
+
+
+def test_a_notice_is_passed_on_and_its_grace_runs_out(closing: list[Session]) -> None:
+    contact = Lines()
+    made = session(contact, Wires())
+    closing.append(made)
+    told(made, start_of(A, B))
+    until(lambda: made.machine.phase is not Phase.OUTSIDE)
+    made.feed(s.Notice(0.2, "SIGTERM"))
+    assert Drain(A, 0.2, "SIGTERM") in contact.said
+    until(lambda: made.machine.phase is Phase.GONE)
+    orders = []
+    while (order := made.take_now(s.Compute, s.Collect, s.Restore, s.Exit)) is not None:
+        orders.append(order)
+    assert isinstance(orders[-1], s.Exit)
+    assert orders[-1].why == "the grace period is over"
+
+
+def test_whoever_waits_says_why_once_for_each_reason(closing: list[Session], caplog: pytest.LogCaptureFixture) -> None:
+    made = session(Lines(), Wires())
+    closing.append(made)
+    logging.getLogger("pliant").propagate = True
+    with caplog.at_level(logging.INFO, "pliant.train.session"):
+        for at, why in enumerate(("1 of at least 2 members", "1 of at least 2 members", "another reason")):
+            made.told(replace(VIEW, revision=10 + at, state=JobState.WAITING, why=why), ())
+        made.told(replace(VIEW, revision=20), ())
+    assert [record.getMessage() for record in caplog.records] == [
+        "waiting: 1 of at least 2 members",
+        "waiting: another reason",
+        "ready, and a spare for now: the job has as many members as it wants",
+    ]
+
+
+def test_signals_from_many_threads_are_taken_one_after_the_other(closing: list[Session]) -> None:
+    made, _ = alone(closing)
+
+    def tick() -> None:
+        for _ in range(50):
+            made.feed(s.Tick())
+
+    threads = [threading.Thread(target=tick) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    end = train_to_the_end(made)
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert end.complete
+
+
+def test_peers_are_heard_in_their_generation_only(closing: list[Session]) -> None:
+    made = session(Lines(), Wires(wait=True))
+    closing.append(made)
+    told(made, world(2, A, B))
+    let_in = s.LetIn(2, Lineage(1, 4, 9), (B,))
+    made.heard(3, "let-in", msgspec.msgpack.encode(let_in))
+    assert made.machine.let_in is None
+    made.heard(2, "let-in", msgspec.msgpack.encode(let_in))
+    assert made.machine.let_in == let_in
+
+
+def test_a_joiner_reports_in_the_donors_place(closing: list[Session]) -> None:
+    made, _ = alone(closing)
+    while not isinstance(order := made.take(), s.Apply):
+        match order:
+            case s.Restore():
+                made.feed(s.Restored(1))
+            case s.Collect(which, word):
+                made.feed(s.Returned(which.number, (word,)))
+            case s.Compute(step, slots, _):
+                made.feed(s.Computed(frozenset(slots), GRID.size(step), 5))
+            case _:
+                raise AssertionError(order)
+    assert [line.lineage.step for line in made.lines()] == [1]
+
+
+def test_stopping_is_said(closing: list[Session]) -> None:
+    contact = Lines()
+    made = session(contact, Wires())
+    closing.append(made)
+    told(made, start_of(A, B))
+    until(lambda: made.machine.phase is Phase.RESTORING)
+    made.feed(s.Restored(1))
+    made.feed(s.Failed(1, B))
+    (said,) = [each for each in contact.said if isinstance(each, Stopped)]
+    assert (said.generation, said.peer) == (1, B)
+    assert not any(isinstance(each, Report) for each in contact.said)
