@@ -7,8 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.errors import BadInput
+
 DEFAULT_PORT = 7711
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+GRACE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +39,50 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         job=env.get("PLIANT_JOB") or None,
         token_file=Path(token_file) if token_file else None,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSettings:
+    """What an agent, or torchrun, says to a worker."""
+
+    member: str | None
+    agent: str | None
+    checkpoint_dir: Path | None
+    grace_s: float
+    world_size: int  # torchrun's
+    local_rank: int
+
+
+def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
+    """Call when a worker starts. BadInput if a number is none."""
+    env = os.environ if environ is None else environ
+    checkpoint_dir = env.get("PLIANT_CHECKPOINT_DIR")
+    return WorkerSettings(
+        member=env.get("PLIANT_MEMBER") or None,
+        agent=env.get("PLIANT_AGENT") or None,
+        checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
+        grace_s=_number(env, "PLIANT_GRACE_S", GRACE_S),
+        world_size=int(_number(env, "WORLD_SIZE", 1)),
+        local_rank=int(_number(env, "LOCAL_RANK", 0)),
+    )
+
+
+def _number(env: Mapping[str, str], name: str, default: float) -> float:
+    text = env.get(name)
+    try:
+        return float(text) if text else default
+    except ValueError as error:
+        raise BadInput(f"{name} must be a number, not {text!r}.") from error
+
+
+def for_child(extra: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a process to be started: ours, with this on top."""
+    return {**(os.environ if environ is None else environ), **extra}
+
+
+def is_set(name: str, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether somebody chose a value for a variable that is not ours, so that we do not choose one."""
+    return bool((os.environ if environ is None else environ).get(name))
 
 
 def _home(env: Mapping[str, str]) -> Path:

@@ -1,9 +1,14 @@
-"""Which coordinator a command asks, and with which token: flags, then the environment, then files, then defaults."""
+"""Which coordinator a command asks, and with which token: flags, then the environment, then files, then defaults.
+
+A job that `pliant run` kept on this machine has a coordinator of its own only as long as that runs. Later a command
+starts one on the job's store, for as long as it takes: everything is asked in one way, whether the job runs or not.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -12,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pliant import settings
+from pliant.agent.folder import LOOKER, Folder
 from pliant.core.names import bad_name
 from pliant.credentials import is_missing, read_token
 from pliant.errors import BadInput
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 3.0  # a coordinator that starts again is back by then; a person should not wait longer for a "no"
 COMPLETE_S = 1.0
+LOOKERS_S = 20.0  # how long others may look at a job that nobody runs before it is our turn
+PROGRAM = (sys.executable, "-P", "-c", "from pliant.cli.main import main; main()")
+"""This program, whatever it was started as; and nothing of the folder it is started in is taken for a part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +51,39 @@ class Flags:
         """Look everything up, for a command that names this job."""
         said = settings.read()
         urls, token_file = self.urls or said.coordinators, self.token_file or said.token_file
-        if not urls and job is not None and (written := _endpoint(said.home / "jobs" / job / "endpoint.json")):
-            urls, token_file = written.urls, token_file or written.token_file
+        if not urls and job is not None and (written := Folder(said.home / "jobs" / job).read_endpoint()):
+            urls, token_file = (written.url,), token_file or written.token_file
         return Place(urls or (settings.DEFAULT_URL,), token_file or said.own_token_file)
 
-    def connect(self, job: str | None = None, patience_s: float = PATIENCE_S) -> Client:
-        """A client to use as a context manager."""
+    def asleep(self, job: str | None) -> Folder | None:
+        """The folder of a job that was run on this machine and is not now, if that is where to look."""
+        said = settings.read()
+        if job is None or self.urls or said.coordinators:
+            return None
+        folder = Folder(said.home / "jobs" / job)
+        return folder if folder.store.exists() and not folder.is_run() else None
+
+    @contextmanager
+    def connect(self, job: str | None = None, patience_s: float = PATIENCE_S) -> Iterator[Client]:
+        """A client for a block."""
         from pliant.client import Client
 
+        if (folder := self.asleep(job)) is not None:
+            from pliant.agent.keeper import kept
+
+            with folder.lock(LOOKER, LOOKERS_S), kept(folder, PROGRAM) as url:
+                token = read_token(self.token_file or folder.token)
+                with Client([url], token, patience_s=patience_s) as client:
+                    yield client
+            return
         place = self.place(job)
         if place.token_file == settings.read().own_token_file and is_missing(place.token_file):
             raise BadInput(
                 f"There is no token at {place.token_file}. `pliant coordinator` makes one when it first starts here; "
                 "for a coordinator elsewhere bring one, and name its file with --token-file."
             )
-        return Client(place.urls, read_token(place.token_file), patience_s=patience_s)
+        with Client(place.urls, read_token(place.token_file), patience_s=patience_s) as client:
+            yield client
 
 
 def connection(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,18 +146,3 @@ def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _endpoint(path: Path) -> Place | None:
-    """What an embedded coordinator wrote down about itself; None if there is none."""
-    try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        url, token_file = said["url"], said.get("token_file")
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(
-            f"{path} does not say where the coordinator is: {error!r}. Name it with --coordinator."
-        ) from error
-    home = path.parents[2]
-    return Place((str(url),), Path(token_file) if token_file else home / "token")

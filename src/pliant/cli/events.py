@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pliant.core.messages import Event
 
 PAGE = 1000
-LOST_S = 1.0  # after so long without a connection we say that we wait
 LOOK_S = 0.2
 
 
@@ -30,18 +29,27 @@ LOOK_S = 0.2
 def events(job: str | None, after: int, follow: bool, flags: Flags, as_json: bool) -> None:
     """Show what happened to a job, and what happens."""
     name = the_job(job)
-    with flags.connect(name) as client:
-        if not follow or client.job(name).job.state.ended:
-            for revision, event in _pages(client, name, after):
-                _print(revision, event, as_json)
+    known: str | None = None
+    while True:
+        runs = flags.asleep(name) is None
+        with flags.connect(name) as client:
+            client.store = known  # what follows is of this store, or it is nothing that follows
+            ended = client.job(name).job.state.ended
+            known = client.store
+            if not follow or ended or not runs:
+                for revision, event in _pages(client, name, after):
+                    _print(revision, event, as_json)
+                if follow and not ended:
+                    click.echo(f"pliant: {name} is not run here any more; `pliant run` goes on with it.", err=True)
+                return
+            after, ended = _follow(client, flags, name, after, as_json)
+        if ended:
             return
-        known = client.store
-    with flags.connect(name, patience_s=LOST_S) as client:
-        client.store = known  # what follows is of this store, or it is nothing that follows
-        _follow(client, name, after, as_json)
 
 
-def _follow(client: Client, job: str, after: int, as_json: bool) -> None:
+def _follow(client: Client, flags: Flags, job: str, after: int, as_json: bool) -> tuple[int, bool]:
+    """Until the job has ended, or its coordinator is to be looked for anew: the last revision, and which of the two."""
+    place = flags.place(job)
     while True:
         try:
             for revision, event in client.follow(job, after):
@@ -50,10 +58,13 @@ def _follow(client: Client, job: str, after: int, as_json: bool) -> None:
                 if _is_end(event):
                     for last in _pages(client, job, after):  # decided together with the end
                         _print(*last, as_json)
-                    return
+                    return after, True
         except Unreachable as lost:
-            click.echo(f"pliant: {lost.why} Waiting for it.", err=True)
+            if flags.asleep(job) is None:
+                click.echo(f"pliant: {lost.why} Waiting for it.", err=True)
         while not client.healthy():
+            if flags.asleep(job) is not None or flags.place(job) != place:
+                return after, False
             time.sleep(LOOK_S)
         click.echo("pliant: A coordinator answers again.", err=True)
 

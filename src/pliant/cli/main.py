@@ -32,6 +32,7 @@ class LazyCommand:
 
 COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
     {
+        "audit": LazyCommand("pliant.cli.audit:audit", "Show from the ledger that every sample was used exactly once."),
         "cancel": LazyCommand("pliant.cli.steer:cancel", "End a job."),
         "completion": LazyCommand(
             "pliant.cli.completion:completion", "Print what makes a shell complete our commands."
@@ -42,6 +43,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         "events": LazyCommand("pliant.cli.events:events", "Show what happened to a job, and what happens."),
         "jobs": LazyCommand("pliant.cli.jobs:jobs", "List the jobs, or create one."),
         "resize": LazyCommand("pliant.cli.steer:resize", "Change how many workers a job wants, or where."),
+        "run": LazyCommand("pliant.cli.run:run", "Train SCRIPT elastically on this machine."),
         "sim": LazyCommand("pliant.cli.sim:sim", "Run the decision code through simulated faults."),
         "status": LazyCommand("pliant.cli.status:status", "Show a job with its members and agents."),
         "token": LazyCommand("pliant.cli.token:token", "Make, list and end tokens."),

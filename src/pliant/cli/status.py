@@ -23,15 +23,15 @@ def status(job: str | None, flags: Flags, as_json: bool) -> None:
     with flags.connect(name) as client:
         found = client.job(name)
     if as_json:
-        print_json(found)
+        print_json(_flat(found))
         return
     for line in _lines(found):
         click.echo(line)
     if found.members:
         click.echo()
         print_table(
-            ("member", "state", "rank", "agent", "why"),
-            [(x.id, x.state.value, _rank(x.rank), x.agent, x.why) for x in found.members],
+            ("member", "state", "rank", "agent", "process", "why"),
+            [(x.id, x.state.value, _or_dash(x.rank), x.agent, _or_dash(x.pid or None), x.why) for x in found.members],
         )
     if found.agents:
         click.echo()
@@ -55,7 +55,7 @@ def _lines(found: JobStatus) -> list[str]:
         ("placement", placement),
         ("world", f"generation {job.generation}" if job.generation else "none yet"),
         ("broken", found.broken),
-        ("durable", f"step {job.step}{total}"),
+        ("durable", f"step {job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "")),
         ("checkpoint", checkpoint),
         ("failures", f"{found.failures}; the job fails at more than {found.max_restarts}"),
         ("revision", str(job.revision)),
@@ -64,5 +64,14 @@ def _lines(found: JobStatus) -> list[str]:
     return [f"{name.ljust(width)}  {clean(text)}" for name, text in facts if text]
 
 
-def _rank(rank: int) -> str:
-    return "-" if rank < 0 else str(rank)
+def _flat(found: JobStatus) -> dict[str, object]:
+    """One object: the job's own line, and beside it who is there and what is kept."""
+    from dataclasses import fields
+
+    line = {each.name: getattr(found.job, each.name) for each in fields(found.job)}
+    rest = {each.name: getattr(found, each.name) for each in fields(found) if each.name not in ("job", "target")}
+    return {**line, **rest, "placement": found.target.placement}
+
+
+def _or_dash(number: int | None) -> str:
+    return "-" if number is None else str(number)

@@ -8,8 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from pliant.cli.connect import Flags, Place
-from pliant.credentials import make_token, write_token
+from pliant.agent.folder import RUNNER, Folder
+from pliant.agent.keeper import kept
+from pliant.cli.connect import PROGRAM, Flags, Place
+from pliant.client import Client
+from pliant.core.messages import Create
+from pliant.core.model import Target
+from pliant.credentials import make_token, read_token, write_token
 from pliant.errors import BadInput
 from pliant.settings import DEFAULT_URL
 from unit.cli.program import PLIANT, Done, Running, environment, invoke, real
@@ -58,6 +63,49 @@ def test_the_environment_goes_before_files_and_a_flag_before_the_environment(
     monkeypatch.setenv("PLIANT_TOKEN_FILE", "/run/join")
     assert Flags().place("demo") == Place(("http://a:1", "http://b:2"), Path("/run/join"))
     assert Flags(("http://c:3",), Path("x")).place("demo") == Place(("http://c:3",), Path("x"))
+
+
+def test_a_job_that_nobody_runs_is_looked_up_in_its_store(home: Path) -> None:
+    folder = Folder(home / "jobs" / "demo")
+    folder.make()
+    endpoint_of_old = {"url": "http://127.0.0.1:20001", "token_file": str(folder.token)}
+    folder.endpoint.write_text(json.dumps(endpoint_of_old))
+    assert Flags().asleep("demo") is None  # there is no store: what is written there counts
+    with folder.lock(RUNNER, 0), kept(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
+        client.send("demo", Create("demo", 1, 2, Target(2)))
+        assert Flags().asleep("demo") is None  # it is run
+    assert Flags().asleep("demo") == folder
+    assert Flags(("http://h:1",)).asleep("demo") is None
+    assert Flags().asleep(None) is None
+    assert invoke("status", "demo", "--json").json["state"] == "waiting"
+    assert invoke("resize", "demo", "1").out == "demo wants 1 workers now.\n"
+    assert invoke("cancel", "demo", "--why", "enough").out == "demo is cancelled: enough\n"
+    done = invoke("resize", "demo", "2")
+    assert (done.code, done.err) == (3, "pliant: job demo is cancelled: enough\n")
+    assert json.loads(folder.endpoint.read_text()) == endpoint_of_old
+    assert not folder.is_run()
+
+
+def test_a_store_that_no_coordinator_can_open_is_told_as_it_is(home: Path) -> None:
+    folder = Folder(home / "jobs" / "demo")
+    folder.make()
+    folder.store.write_text("no store")
+    done = invoke("status", "demo")
+    assert (done.code, done.out) == (1, "")
+    assert done.err.startswith("pliant: The coordinator does not start: pliant: ")
+    assert f"Its log is {folder.logs / 'coordinator.log'}." in done.err
+
+
+def test_those_who_look_at_a_job_take_turns(home: Path) -> None:
+    folder = Folder(home / "jobs" / "demo")
+    folder.make()
+    with kept(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
+        client.send("demo", Create("demo", 1, 2, Target(2)))
+    command = [PLIANT, "status", "demo", "--json"]
+    several = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(home)) for _ in range(3)]
+    for each in several:
+        out, _ = each.communicate(timeout=60)
+        assert (each.returncode, json.loads(out)["name"]) == (0, "demo")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"url": ', "\xff"])

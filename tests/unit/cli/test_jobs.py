@@ -17,8 +17,8 @@ def peopled(running: Running, job: str) -> None:
     with running.client() as client:
         client.send(job, m.Create(job, 2, 4, Target(2)))
         client.send(job, m.AgentJoin(AgentId("gpu-1"), 4))
-        for name in ("gpu-1.1", "gpu-1.2"):
-            client.send(job, m.Join(MemberId(name), AgentId("gpu-1"), TERMS))
+        for name, pid in (("gpu-1.1", 4242), ("gpu-1.2", 0)):
+            client.send(job, m.Join(MemberId(name), AgentId("gpu-1"), TERMS, pid=pid))
         everybody = frozenset({MemberId("gpu-1.1"), MemberId("gpu-1.2")})
         client.send(job, m.Report(MemberId("gpu-1.1"), 0, 1, lines(GENESIS, 1, 2), everybody))
 
@@ -90,13 +90,35 @@ def test_status_shows_members_agents_and_progress(running: Running, pliant: Plia
     facts = dict(line.split(maxsplit=1) for line in done.out.split("\n\n")[0].splitlines())
     assert facts["workers"] == "2 in the world, 2 wanted, 2 to 4 allowed"
     assert facts["world"] == "generation 1"
-    assert facts["durable"] == "step 2 of 12"
+    assert facts["durable"] == "step 2 of 12, epoch 0"
     assert facts["checkpoint"] == "none"
-    assert "gpu-1.1  active  0     gpu-1" in done.out
+    assert "gpu-1.1  active  0     gpu-1  4242" in done.out
+    assert "gpu-1.2  active  1     gpu-1  -" in done.out
     assert "gpu-1  4     2       2" in done.out
-    found = pliant("status", "busy", "--json").json
-    assert [(line["id"], line["rank"]) for line in found["members"]] == [("gpu-1.1", 0), ("gpu-1.2", 1)]
-    assert found["durable"]["step"] == 2
+
+
+def test_status_for_programs_is_one_flat_object(running: Running, pliant: Pliant) -> None:
+    peopled(running, "flat")
+    with running.client() as client:
+        client.send("flat", m.Join(MemberId("gpu-1.3"), AgentId("gpu-1"), TERMS))
+    found = pliant("status", "flat", "--json").json
+    told = {name: found[name] for name in ("state", "generation", "size", "target", "step", "epoch", "total_steps")}
+    assert told == {
+        "state": "running",
+        "generation": 1,
+        "size": 2,
+        "target": 2,
+        "step": 2,
+        "epoch": 0,
+        "total_steps": 12,
+    }
+    assert found["why"]
+    assert [(line["id"], line["rank"], line["pid"], line["agent"], line["state"]) for line in found["members"]] == [
+        ("gpu-1.1", 0, 4242, "gpu-1", "active"),
+        ("gpu-1.2", 1, 0, "gpu-1", "active"),
+        ("gpu-1.3", None, 0, "gpu-1", "spare"),
+    ]
+    assert (found["size_min"], found["size_max"], found["placement"], found["durable"]["step"]) == (2, 4, [], 2)
 
 
 def test_the_job_may_come_from_the_environment(pliant: Pliant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,163 @@
+"""A job's own folder, `PLIANT_HOME/jobs/NAME`: its store, where its coordinator listens, tokens, logs, checkpoints.
+
+Whoever runs a coordinator on the store holds the folder's lock: `pliant run` as long as it lives, and a command that
+looks at a job that nobody runs, for as long as it looks. The lock ends with the process, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from pliant.errors import BadInput, Refused
+
+LOOK_S = 0.05
+LOOKER = "look"
+RUNNER = "run"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where a job's own coordinator listens, and which file holds a token for it."""
+
+    url: str
+    token_file: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """The places in it. Nothing is made before `make` is called."""
+
+    path: Path
+
+    @property
+    def job(self) -> str:
+        return self.path.name
+
+    @property
+    def store(self) -> Path:
+        return self.path / "store.db"
+
+    @property
+    def token(self) -> Path:
+        """The coordinator's own token, scope admin."""
+        return self.path / "token"
+
+    @property
+    def join_token(self) -> Path:
+        """The workers' token: it joins this job and can do nothing else."""
+        return self.path / "join-token"
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def endpoint(self) -> Path:
+        return self.path / "endpoint.json"
+
+    def make(self) -> None:
+        """Make it, for its owner alone."""
+        try:
+            for folder in (self.path.parents[1], self.path.parent, self.path, self.logs, self.checkpoints):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(
+                f"{self.path} cannot be made: {error.strerror}. Set PLIANT_HOME to a place you may write to."
+            ) from error
+
+    def write_endpoint(self, url: str, pid: int) -> None:
+        """Say where the coordinator listens; whoever reads it finds the old or the new, never a half."""
+        new = self.path / f".endpoint.{secrets.token_hex(4)}"
+        said = {"url": url, "token_file": str(self.token.absolute()), "pid": pid}
+        try:
+            new.write_text(json.dumps(said) + "\n", encoding="utf-8")
+            new.chmod(0o600)
+            new.replace(self.endpoint)
+        except OSError as error:
+            raise BadInput(f"{self.endpoint} cannot be written: {error.strerror}.") from error
+        finally:
+            with suppress(OSError):  # it has its name by now, or was never made
+                new.unlink()
+
+    def read_endpoint(self) -> Endpoint | None:
+        """What `write_endpoint` wrote; None if there is nothing."""
+        try:
+            said = json.loads(self.endpoint.read_text(encoding="utf-8"))
+            url, token_file = said["url"], said.get("token_file")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadInput(
+                f"{self.endpoint} does not say where the coordinator is: {error!r}. Name it with --coordinator."
+            ) from error
+        return Endpoint(str(url), Path(token_file) if token_file else self.path.parents[1] / "token")
+
+    def forget_endpoint(self) -> None:
+        """Call when the coordinator is gone for good."""
+        with suppress(OSError):  # what is left there harms nobody: the lock says that it is old
+            self.endpoint.unlink()
+
+    # ------------------------------------------------------------------------------------------------- lock
+
+    def is_run(self) -> bool:
+        """Whether a `pliant run` keeps this job on this machine now."""
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _holder(handle)[0] == RUNNER
+        finally:
+            os.close(handle)
+        return False
+
+    @contextmanager
+    def lock(self, kind: str, wait_s: float) -> Iterator[None]:
+        """Hold it for a block. While another one looks, wait so long; where a `pliant run` holds it: Refused."""
+        until = time.monotonic() + wait_s
+        try:
+            handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise BadInput(f"{self.path} cannot be used: {error.strerror}.") from error
+        try:
+            while not _is_ours(handle):
+                who, pid = _holder(handle)
+                if who == RUNNER or time.monotonic() >= until:
+                    raise Refused(
+                        f"{self.job} is in use on this machine, by process {pid}. "
+                        f"`pliant status {self.job}` shows it, `pliant resize {self.job} N` changes its size."
+                    )
+                time.sleep(LOOK_S)
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{kind} {os.getpid()}\n".encode(), 0)
+            yield
+        finally:
+            os.close(handle)
+
+
+def _is_ours(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(handle: int) -> tuple[str, str]:
+    """Who holds the lock, as it wrote down; it may be about to."""
+    who, _, pid = os.pread(handle, 100, 0).decode("ascii", "replace").strip().partition(" ")
+    return who, pid or "unknown"
