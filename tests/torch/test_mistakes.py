@@ -358,11 +358,10 @@ def test_left_is_a_system_exit_with_its_code_and_why() -> None:
     assert (left.code, left.why, str(left)) == (75, "fenced", "fenced")
 
 
-@pytest.mark.parametrize("code", [0, 75])
-def test_left_ends_the_process_quietly_with_its_code(code: int) -> None:
-    program = f"from pliant.torch.loop import Left\nraise Left({code}, 'drained')"
+def test_left_ends_the_process_quietly_with_its_code() -> None:
+    program = "from pliant.torch.loop import Left\nraise Left(75, 'fenced')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"")
+    assert (done.returncode, done.stdout, done.stderr) == (75, b"", b"")
 
 
 def leave(error: BaseException | None, *cleaning: Callable[[], object]) -> None:

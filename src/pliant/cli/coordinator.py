@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pliant.stores.base import Store
 
 IDENTITY_SHOWN = 8
+LEASE_TTL_S = 10.0  # as the service has it, which is not imported for a page of help
 
 
 @click.command()
@@ -38,10 +39,23 @@ IDENTITY_SHOWN = 8
 )
 @click.option("--expose", is_flag=True, help="Listen where other machines can reach it; tokens cross that network.")
 @click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name it may be called by. May be repeated.")
+@click.option(
+    "--lease-ttl-s",
+    type=click.FloatRange(0.5, 3600.0),
+    default=LEASE_TTL_S,
+    show_default=True,
+    help="How long nothing may be heard of a worker before it counts as lost.",
+)
 @click.option("--log-json", is_flag=True, help="Log JSON lines instead of text, on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it is ready.")
 def coordinator(
-    listen: str, store_text: str | None, expose: bool, hosts: tuple[str, ...], log_json: bool, as_json: bool
+    listen: str,
+    store_text: str | None,
+    expose: bool,
+    hosts: tuple[str, ...],
+    lease_ttl_s: float,
+    log_json: bool,
+    as_json: bool,
 ) -> None:
     """Run a coordinator until it is stopped.
 
@@ -65,7 +79,7 @@ def coordinator(
         _check_store(path)
         with _open(path) as store:
             _check_store(path)  # in a place like /tmp somebody may have been quicker
-            made = Coordinator(store, said.own_token_file, (*hosts, address.host))
+            made = Coordinator(store, said.own_token_file, (*hosts, address.host), lease_ttl_s)
             ready = _Ready(made, store, path, address, said.own_token_file)
             uvloop.run(made.serve(bound, ready.say_json if as_json else ready.say))
 

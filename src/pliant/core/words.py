@@ -65,10 +65,20 @@ def slot_mark(slot: int) -> int:
     return z ^ z >> 31
 
 
-@lru_cache(maxsize=1024)
 def step_marks(grid: Grid, step: int) -> int:
     """What the marks of a whole step add up to."""
-    return sum(map(slot_mark, grid.filled(step))) & _MASK
+    return _marks_of_first(len(grid.filled(step)))
+
+
+@lru_cache(maxsize=1024)
+def _marks_of_first(slots: int) -> int:
+    return sum(map(slot_mark, range(slots))) & _MASK
+
+
+@lru_cache(maxsize=256)
+def marks(slots: frozenset[int]) -> int:
+    """What the marks of these slots add up to. Pass the same set again where you can: its hash is kept in it."""
+    return sum(map(slot_mark, slots)) & _MASK
 
 
 def holders(words: Words) -> frozenset[int]:

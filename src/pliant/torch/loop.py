@@ -12,6 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -220,7 +221,7 @@ class Loop:
             return self._take_missed(self._missed)
         if self._parts:
             self._reducer.end_part()
-        slots = frozenset() if self._idle else frozenset(loaded.part.slots)
+        slots = frozenset() if self._idle else _as_set(loaded.part.slots)
         samples, digest = (0, 0) if self._idle else (loaded.samples, loaded.digest)
         self.session.feed(s.Computed(slots, samples, digest))
         if self._parts:
@@ -381,6 +382,12 @@ class Loop:
         """The reduced gradient of the step applied last, for a member that missed it. From any thread."""
         last = self._last
         return gradient_state(last[1]) if last is not None and last[0] == lineage else None
+
+
+@lru_cache(maxsize=64)
+def _as_set(slots: tuple[int, ...]) -> frozenset[int]:
+    """The same set for the same slots: a member has the same ones in most steps."""
+    return frozenset(slots)
 
 
 def seed_all(key: int) -> None:

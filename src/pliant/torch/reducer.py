@@ -43,6 +43,7 @@ class Reduced:
     weight: float
     alone: float = 1.0
     logged: dict[str, float] = field(default_factory=dict)
+    views: list[list[Tensor]] = field(default_factory=list)  # each parameter's place in the buckets, where it is known
 
 
 class Bucket:
@@ -292,14 +293,12 @@ class Reducer:
             tail.zero_()
         else:
             self._buffers.fill(tail[:count])
-        words = torch.zeros(len(self.params) + group.size * PIECES)
+        words = np.zeros(len(self.params) + group.size * PIECES, dtype=np.float32)
         if not empty:
-            for index, param in enumerate(self.params):
-                if param.grad is not None or index in self._kept:
-                    words[index] = 1.0
+            words[: len(self.params)] = [p.grad is not None or i in self._kept for i, p in enumerate(self.params)]
         at = len(self.params) + group.rank * PIECES
-        words[at : at + PIECES] = torch.from_numpy(pack(row))
-        tail[count:].copy_(words)
+        words[at : at + PIECES] = pack(row)
+        tail[count:].copy_(torch.from_numpy(words))
 
     def _make_room(self, size: int) -> None:
         extra = self._buffers.numel + len(self.params) + size * PIECES
@@ -315,11 +314,12 @@ class Reducer:
         tail = last.wires[self._turn][last.numel :]
         count = self._buffers.numel
         words = tail[count:].cpu().numpy()
-        rows = unpack(np.ascontiguousarray(words[len(self.params) :]), group.size)
+        rows = unpack(words[len(self.params) :], group.size)
         sums = [bucket.wires[self._turn][: bucket.numel] for bucket in self._buckets]
         marks = words[: len(self.params)].tolist()
         weight = sum(row.weight for row in rows)
-        return rows, Reduced(sums, tail[:count], marks, weight)
+        views = [bucket.wire_views[self._turn] for bucket in self._buckets]
+        return rows, Reduced(sums, tail[:count], marks, weight, views=views)
 
     def _alone(self, row: Row) -> Reduced:
         """A world of one: the gradients stay where they are, and with a single part they are the mean already."""
@@ -346,8 +346,9 @@ class Reducer:
                     if param.grad is not None and reduced.alone != 1.0:
                         param.grad.mul_(reduced.alone)
                 return
-            for bucket, flat in zip(self._buckets, reduced.buckets, strict=True):
-                for index, view in zip(bucket.params, bucket.views(flat), strict=True):
+            views = reduced.views or [b.views(flat) for b, flat in zip(self._buckets, reduced.buckets, strict=True)]
+            for bucket, places in zip(self._buckets, views, strict=True):
+                for index, view in zip(bucket.params, places, strict=True):
                     param = self.params[index]
                     if not reduced.marks[index]:
                         param.grad = None

@@ -73,8 +73,9 @@ def pack(row: Row) -> Floats:
 
 def unpack(floats: Floats, size: int) -> tuple[Row, ...]:
     """Everybody's rows, by rank. What is no row at all (a collective of another kind, say) gives rows that disagree."""
-    whole = np.nan_to_num(floats, nan=0.0, posinf=0.0, neginf=0.0).clip(0, 65535)
-    cells: _Cells = np.ascontiguousarray(whole.astype(np.uint16)).view(np.uint64).reshape(size, _ROW)
+    with np.errstate(invalid="ignore"):  # what is not a number becomes some number, which no rank can have meant
+        whole = floats.astype(np.int64).astype(np.uint16)
+    cells: _Cells = whole.view(np.uint64).reshape(size, _ROW)
     return tuple(_row(each) for each in cells)
 
 

@@ -26,6 +26,7 @@ BLOCK = 2**14
 _MIX_1 = np.uint64(MIX_1)
 _MIX_2 = np.uint64(MIX_2)
 _HALF = np.uint64(32)
+_ZERO = np.uint64(0)
 _GOLDEN = np.uint64(GOLDEN)
 _THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
 
@@ -65,12 +66,22 @@ def slots_digest(step: int, slots: Sequence[int], samples: Samples, ends: Sequen
     `ends` says for each slot where its samples end in `samples`.
     """
     stops = np.asarray(ends, dtype=np.int64)
-    starts = np.concatenate(([0], stops[:-1]))
-    sizes = stops - starts
-    places = _mix(_mix(np.asarray([step], dtype=np.uint64)) + np.asarray(slots, dtype=np.uint64))
-    within = (np.arange(len(samples), dtype=np.int64) - np.repeat(starts, sizes)).astype(np.uint64)
-    mixed = _mix((np.repeat(places, sizes) + within) ^ _mix(samples.astype(np.uint64)))
-    return int(mixed.sum(dtype=np.uint64))
+    places = np.asarray(slots, dtype=np.uint64)
+    within: _Words | np.uint64 = _ZERO
+    if len(slots) != len(samples) or stops[0] != 1:  # else every slot is a single sample
+        starts = np.concatenate(([0], stops[:-1]))
+        sizes = stops - starts
+        places = np.repeat(places, sizes)
+        within = (np.arange(len(samples), dtype=np.int64) - np.repeat(starts, sizes)).astype(np.uint64)
+    return int(steps_digests(np.asarray([step]), places, within, samples[None, :])[0])
+
+
+def steps_digests(steps: Samples, slots: _Words, within: _Words | np.uint64, samples: Samples) -> _Words:
+    """Give the digest of each of several steps alike: a row of samples for each, in these slots, at these places."""
+    places = _mix(_mix(steps.astype(np.uint64))[:, None] + slots)
+    mixed = _mix((places + within) ^ _mix(samples.astype(np.uint64)))
+    total: _Words = mixed.sum(axis=1, dtype=np.uint64)
+    return total
 
 
 def _mix(values: _Words) -> _Words:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from pliant.core.ledger import GENESIS, Line, Lineage, add_digests
 from pliant.core.member.signals import LetIn, Stripe
 from pliant.core.model import Checkpoint, MemberId, Terms, View, World
-from pliant.core.words import CALM, slot_mark
+from pliant.core.words import CALM, marks
 
 
 class Phase(StrEnum):
@@ -47,7 +47,7 @@ class Part:
             base=self.base,
             slots=self.slots | slots,
             samples=self.samples + samples,
-            marks=add_digests(self.marks, sum(map(slot_mark, slots))),
+            marks=add_digests(self.marks, marks(slots)),
             digest=add_digests(self.digest, digest),
         )
 

@@ -1,0 +1,103 @@
+"""A worker of `bench/training.py`: blocks of Pliant's steps and of raw DDP's in turn, then steps with their times."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import TensorDataset
+
+import pliant.torch as pliant
+
+BATCH = 168
+FEATURES = 64
+STEPS_PER_EPOCH = 64
+EPOCHS = 10_000  # more than anybody waits for: the job is cancelled when everything is measured
+SHAPES = {"S": (208, 2), "M": (1824, 3)}
+STAMP = struct.Struct("<dI")
+
+
+def network(name: str) -> nn.Module:
+    """S has 0.1 M parameters, M has 10 M."""
+    width, depth = SHAPES[name]
+    layers: list[nn.Module] = [nn.Linear(FEATURES, width), nn.ReLU()]
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+class Raw:
+    """Plain DDP over gloo, in the same processes, with the same model and batches of the same size."""
+
+    def __init__(self, model: nn.Module, folder: Path, rank: int, size: int, x: Tensor, y: Tensor) -> None:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/ddp", rank=rank, world_size=size)
+        self._model = DistributedDataParallel(model)
+        self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        self._x, self._y = x, y
+        self._part = BATCH // size
+        self._chance = torch.Generator().manual_seed(rank)
+
+    def block(self, steps: int) -> float:
+        """Seconds a step."""
+        dist.barrier()
+        began = time.perf_counter()
+        for _ in range(steps):
+            picked = torch.randint(len(self._x), (self._part,), generator=self._chance)
+            F.cross_entropy(self._model(self._x[picked]), self._y[picked]).backward()  # type: ignore[no-untyped-call]
+            step_raw(self._optimizer)
+            self._optimizer.zero_grad()
+        return (time.perf_counter() - began) / steps
+
+
+def step_raw(optimizer: torch.optim.Optimizer) -> None:
+    """Pliant refuses an optimizer that is stepped beside it, with good reason; here that is the point."""
+    type(optimizer).step.__wrapped__(optimizer)  # type: ignore[attr-defined]  # without torch's hooks
+
+
+def main() -> None:
+    folder, size = Path(os.environ["BENCH_FOLDER"]), int(os.environ["BENCH_WORLD"])
+    rounds, steps = int(os.environ["BENCH_ROUNDS"]), int(os.environ["BENCH_STEPS"])
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    x, y = torch.randn(BATCH * STEPS_PER_EPOCH, FEATURES), torch.randint(10, (BATCH * STEPS_PER_EPOCH,))
+    model, twin = network(os.environ["BENCH_MODEL"]), network(os.environ["BENCH_MODEL"])
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    done = folder / "compared.json"
+    raw: Raw | None = None
+    times: list[tuple[float, float]] = []
+    block, began = 0, 0.0
+    with pliant.join() as job, (folder / f"{job.member}.steps").open("wb", buffering=0) as stamps:
+        run = job.train(model, optimizer, TensorDataset(x, y), batch_size=BATCH, epochs=EPOCHS)
+        for part_x, part_y in run:
+            F.cross_entropy(model(part_x), part_y).backward()  # type: ignore[no-untyped-call]
+            if not run.step():
+                continue
+            stamps.write(STAMP.pack(time.time(), run.step_number))
+            if run.size < size or len(times) == rounds or done.exists():
+                continue
+            if raw is None:
+                raw = Raw(twin, folder, run.rank, size, x, y)
+                raw.block(steps)  # the first is for warming up
+                block, began = 0, time.perf_counter()
+                continue
+            block += 1
+            if block == steps:
+                times.append(((time.perf_counter() - began) / steps, raw.block(steps)))
+                block, began = 0, time.perf_counter()
+                if len(times) == rounds:
+                    dist.destroy_process_group()
+                    if run.rank == 0:
+                        done.with_suffix(".new").write_text(json.dumps(times))
+                        done.with_suffix(".new").rename(done)
+
+
+if __name__ == "__main__":
+    main()
