@@ -18,7 +18,7 @@ CORE_TESTS := $(wildcard tests/unit tests/property)
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator docs-api schedules
+.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator docs-api schedules demo chaos-lm chaos-train chaos-coordinator
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -59,6 +59,18 @@ sim: $(STAMP)  ## Run 2000 simulated fault schedules; with SEED=, that one
 
 schedules: $(STAMP)  ## Run 50 fault schedules with real processes over HTTP; SEED= is the first
 	cd tests && $(abspath $(BIN))/python -m schedules --seeds 50 --first $(or $(SEED),0)
+
+demo: $(STAMP)  ## Train on workers that come, go, are killed and are all replaced, and tell about it
+	$(BIN)/python examples/demo.py $(if $(SEED),--seed $(SEED))
+
+chaos-lm: $(STAMP)  ## Train a language model with 8, then 1, then 3 workers, and compare it with itself alone
+	$(BIN)/python examples/chaos_lm.py $(if $(SEED),--seed $(SEED))
+
+chaos-train: $(STAMP)  ## Train through 200 real faults and compare with undisturbed runs
+	cd tests && $(abspath $(BIN))/python -m chaos train --seed $(or $(SEED),0)
+
+chaos-coordinator: $(STAMP)  ## Kill the coordinator in the middle of a training, then a member with it
+	cd tests && $(abspath $(BIN))/python -m chaos coordinator --seed $(or $(SEED),0)
 
 docs-api: $(STAMP)  ## Bring the API's reference page up to date
 	cd tests && $(abspath $(BIN))/python -m docs.api_page

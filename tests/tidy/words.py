@@ -36,6 +36,7 @@ PHRASES = [
     r"round(?:s|ed)? (?:up|down|to)",
     r"(?:all|the other way|year) round",
     r"importlib\.util",
+    r"(?:torch|nn)\.utils",
 ]
 
 

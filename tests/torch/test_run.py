@@ -401,3 +401,43 @@ def test_several_backward_calls_add_up() -> None:
             (cross_entropy(expected(x), y) + 0.5 * expected(x).square().mean()).backward()
             run.step()
     assert close(weights(model), weights(expected), 1e-13)
+
+
+class Teacher(nn.Module):
+    """A net with a copy of itself in buffers, as teachers and target networks are kept, and statistics beside it."""
+
+    teacher: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.norm = net(), nn.BatchNorm1d(6)
+        self.register_buffer("teacher", torch.zeros(8, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.net(self.norm(x))
+        return out
+
+    def follow(self) -> None:
+        self.teacher.mul_(0.5).add_(self.net[0].weight.detach(), alpha=0.5)
+        self.norm.get_buffer("running_mean").add_(1.0)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_buffers_may_be_changed_after_the_step(micro_batch: int | None) -> None:
+    """What user code does between run.step() and the next item belongs to that step (rule 3)."""
+    model = Teacher()
+    expected, mean = torch.zeros(8, 6), torch.zeros(6)
+    parts: list[tuple[int, Tensor]] = []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with training(model, optimizer, points(), micro_batch=micro_batch) as run:
+        for x, y in run:
+            parts.append((len(y), x.mean(0)))
+            cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            if run.step():
+                model.follow()
+                expected = 0.5 * expected + 0.5 * model.net[0].weight.detach()
+                seen = torch.stack([count * each for count, each in parts]).sum(0) / sum(count for count, _ in parts)
+                mean = 0.9 * mean + 0.1 * seen + 1.0
+                parts.clear()
+    assert torch.allclose(model.teacher, expected, atol=1e-6)
+    assert torch.allclose(model.norm.get_buffer("running_mean"), mean, atol=1e-4)

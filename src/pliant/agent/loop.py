@@ -86,6 +86,7 @@ class Agent:
         self._inbox: SimpleQueue[v.Signal | _Stop | _Verdict | _Broken] = SimpleQueue()
         self._ends = _Ends()
         self._seats: dict[MemberId, int] = {}
+        self._dismissed: set[MemberId] = set()
         self._keeper: Keeper | None = None
         self._done = False
         self._late = False  # the time that workers have after the end of a job that did not finish is running
@@ -195,9 +196,17 @@ class Agent:
         pause_s = self._state.not_before - time.monotonic()
         if pause_s > 0 and isinstance(given, v.Ended):
             self._after(pause_s, v.LookAgain())
+        if self._state.ended and self._story.state is JobState.FINISHED:
+            self._dismiss()
         if self._state.ended and not self._late and self._story_ended_badly():
             self._late = True
             self._after(self._plan.grace_s + MARGIN_S, v.TooLate())
+
+    def _dismiss(self) -> None:
+        """After a finished job nobody needs a worker that has not joined yet: it is importing, most likely."""
+        for member in self._state.workers - self._story.joined - self._dismissed:
+            self._dismissed.add(member)
+            self._processes.terminate(member)
 
     def _end_the_lost(self) -> None:
         """Lost is final (rule 11). A worker that is not counted on leaves by itself, unless it is frozen."""
@@ -284,6 +293,8 @@ class Agent:
         self._going(why)
 
     def _note(self, member: MemberId, code: int) -> None:
+        if member in self._dismissed:
+            return
         if self._state.ended and code not in (0, FENCED_CODE):
             self._ends.after.append(f"{member} ended with {_how(code)}")
         elif code != 0 and member not in self._story.joined:  # else the coordinator says it

@@ -112,9 +112,8 @@ class Buffers:
                     moved = mean.to(buffer.dtype) if buffer.is_floating_point() else mean.round().to(buffer.dtype)
                     buffer.copy_(self._base[name] + moved)
                 at += size + 1
-        if self.moving is None:
+        if self.moving is None and weight:
             self.moving = tuple(learnt)
-        self.rebase()
 
 
 def _place(model: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -11,6 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,10 +42,10 @@ from pliant.torch.state import Stateful, TrainingState
 from pliant.train.alone import Alone
 from pliant.train.contact import Contact, TooLate
 from pliant.train.gate import Gate
-from pliant.train.loader import Indices, OrderOfEpoch, SampleError, check_micro_batch
+from pliant.train.loader import Indices, OrderOfEpoch, SampleError, WrongSamples, check_micro_batch
 from pliant.train.mailbox import Mailbox
 from pliant.train.notice import TermNotice
-from pliant.train.peers import Peers
+from pliant.train.peers import PeerLost, Peers
 from pliant.train.session import Session
 from pliant.train.stall import StallWatch
 from pliant.train.state import State
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 
 STALL_S = 300.0
 STORE = "store"
+NAMED_MAX = 1024  # slots that are named when one of them raised
 
 
 def join() -> Job:
@@ -238,7 +240,8 @@ class Job:
             world = session.machine.world
             for member in world.members:
                 if member != self.member:
-                    self._peers.tell(world.number, member, SUMS, head)
+                    with suppress(PeerLost):  # then it computes them itself
+                        self._peers.tell(world.number, member, SUMS, head)
 
     def _listen_for_notices(self, session: Session) -> None:
         if self._said.coordinators and threading.current_thread() is threading.main_thread():
@@ -263,16 +266,20 @@ class Job:
             return
         part = loop.part.part if loop.part is not None else None
         if isinstance(error, SampleError):
-            step, slots = error.part.step, error.slots
-            session.feed(s.SlotRaised(step, slots, self._samples(step, slots), said))
+            self._raised(error.part.step, error.slots, said)
+        elif isinstance(error, WrongSamples):
+            self._raised(error.step, loop.grid.filled(error.step), said)  # on every member alike
         elif part is not None and isinstance(error, Exception) and not isinstance(error, PliantError):
-            session.feed(s.SlotRaised(part.step, part.slots, self._samples(part.step, part.slots), said))
+            self._raised(part.step, part.slots, said)
         elif self._worker.agent is None:  # else the agent sees the exit status, which counts as a failure
             self._goodbye(f"its code raised {said}")
 
-    def _samples(self, step: int, slots: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    def _raised(self, step: int, slots: tuple[int, ...], said: str) -> None:
+        assert self._session is not None
         assert self._indices is not None
-        return tuple(tuple(self._indices.of(step, slot).tolist()) for slot in slots)
+        named = slots[:NAMED_MAX]
+        samples = tuple(tuple(self._indices.of(step, slot).tolist()) for slot in named)
+        self._session.feed(s.SlotRaised(step, named, samples, said))
 
     def _goodbye(self, why: str) -> None:
         if self._session is not None:

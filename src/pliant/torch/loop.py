@@ -25,7 +25,7 @@ from pliant.core.member import Phase
 from pliant.core.member import signals as s
 from pliant.core.model import Checkpoint
 from pliant.core.words import Purpose, Word
-from pliant.errors import BadInput, PliantError
+from pliant.errors import BadInput
 from pliant.torch.data import Loader
 from pliant.torch.group import Group, GroupBroken
 from pliant.torch.left import Left
@@ -35,7 +35,7 @@ from pliant.torch.state import TrainingState, gradient_from, gradient_state, mov
 from pliant.train.cells import Row, weighted_means
 from pliant.train.chance import step_key
 from pliant.train.gate import Gate
-from pliant.train.loader import Loaded, Part, cut
+from pliant.train.loader import Loaded, Part, WrongSamples, cut
 from pliant.train.logged import Logged
 from pliant.train.session import Session
 from pliant.train.state import State
@@ -118,6 +118,7 @@ class Loop:
         return loaded
 
     def _at_boundary(self, then: Callable[[int], s.Signal]) -> None:
+        self._state.buffers.rebase()  # what the user's code did to them after the step is part of it
         state = self._state.fingerprint()
         self.session.feed(then(state))
         self._gate.open(self.session.machine.lineage, state)
@@ -258,10 +259,7 @@ class Loop:
     def _require_promised(self, line: Line) -> None:
         """What all members really read must be what the order promises; else nothing is applied, anywhere (H15)."""
         if line.digest != self._expected(line.lineage.step):
-            raise PliantError(
-                f"step {line.lineage.step} was computed from other samples than those its order promises: a member's "
-                "loader, data set or order function gives different samples than it should; nothing was applied"
-            )
+            raise WrongSamples(line.lineage.step)
 
     def _take_apply(self) -> s.Apply | None:
         """The order to apply; before it there may be something to be saved, because this step committed the last."""

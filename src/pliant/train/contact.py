@@ -104,7 +104,7 @@ class Contact:
         self._client.close()
         self._watcher.close()
         for thread in self._threads:
-            thread.join(1.0)
+            thread.join(0.2)  # they are daemons: a watch may sit in the kernel a little longer
 
     # ------------------------------------------------------------------------------------------------ threads
 

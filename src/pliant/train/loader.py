@@ -100,6 +100,17 @@ class SampleError(PliantError):
         return self.samples[0]
 
 
+class WrongSamples(PliantError):
+    """What all members together read for a step is not what the order promises (H15). Nothing was applied."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(
+            f"step {step} was computed from other samples than those its order promises: a member's loader or order "
+            "function gives other samples than it should; nothing of it was applied"
+        )
+        self.step = step
+
+
 def check_micro_batch(grid: Grid, micro_batch: int | None) -> None:
     """Raise BadInput if a slot of some step is wider than `micro_batch`. Call it when training starts."""
     if micro_batch is None:

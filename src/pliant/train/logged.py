@@ -28,7 +28,10 @@ class Logged:
             raise BadInput(f"A step logs at most {LOGGED_MAX} values, not {len(self._now)}: log fewer names.")
 
     def weigh(self, weight: float) -> None:
-        """The part is done: its values count as much as its gradient."""
+        """The part is done: its values count as much as its gradient, and not at all where that has no weight."""
+        if not weight:
+            self.drop()
+            return
         self.weight += weight if self._now else 0.0
         for name, value in self._now.items():
             self._sums[name] = self._sums.get(name, 0.0) + weight * float(value)  # type: ignore[arg-type]  # a tensor

@@ -178,5 +178,7 @@ def test_close_ends_its_threads(contacts: Any) -> None:
     contact, heard = contacts()
     heard.view_with(lambda view: view.worlds)
     contact.close()
-    left = [thread.name for thread in set(threading.enumerate()) - before if thread.name.startswith("pliant-")]
-    assert left == []
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("pliant-"):
+            thread.join(PATIENCE_S)
+            assert not thread.is_alive(), thread.name

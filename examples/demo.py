@@ -1,0 +1,187 @@
+"""`make demo`: trains examples/digits.py elastically, and tells what happens to it and why.
+
+What is told comes from the job's event stream. What is asked of the job goes to its coordinator through `pliant.client`
+and is shown as the command that does the same in a terminal. The last line is one JSON object; the exit status is 1 if
+a promise was broken.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from driven import Driven, Ended
+from outcome import Change, Outcome, read_applied
+
+from pliant.core import messages as m
+from pliant.core.model import Target
+from pliant.core.sentences import sentence
+
+HERE = Path(__file__).parent
+EPOCHS, STEPS = 40, 600
+GRACE_S = 30.0
+SETTLED = 5  # steps that a new world has committed before the next thing is done to it
+QUIET = (m.HoldersChanged, m.StepsCommitted, m.CheckpointPublished, m.StateChanged)
+
+
+class Demo:
+    """The job, what was done to it, and what came of it."""
+
+    def __init__(self, home: Path, seed: int) -> None:
+        self._began = time.monotonic()
+        self.steps = home / "steps"  # where the workers write down when they applied which step
+        self.steps.mkdir()
+        (self.steps / "slow").write_text("0.1", encoding="ascii")
+        self.changes: list[Change] = []
+        self.accuracy = 0.0
+        script = [HERE / "stretched.py", self.steps, STEPS, HERE / "digits.py", "--epochs", EPOCHS, "--seed", seed]
+        options = ["--workers", "1:6", "--target", "2"]
+        self.job = Driven(home, "digits", options, list(map(str, script)), self._heard, self._said)
+
+    def play(self) -> int:
+        """The whole story; the exit status of `pliant run`."""
+        job = self.job
+        self._tell(
+            "Two workers start. Each imports torch, builds its model, and only then joins the job.\n"
+            "(Each step is stretched by a tenth of a second until the story is over, to have something to watch.)"
+        )
+        self._type(f"pliant run --job digits --workers 1:6 --target 2 examples/digits.py --epochs {EPOCHS}")
+        job.wait_for(job.trains_with(2))
+        job.wait_for(job.settled(SETTLED))
+        self._grow()
+        self._kill()
+        self._replace()
+        self._drain()
+        self._tell("That was all. Training goes on to its end, now at full speed.")
+        (self.steps / "slow").unlink()
+        return job.wait_for_end()
+
+    def _grow(self) -> None:
+        self._tell("Grow: a third worker is asked for. The two go on training until it is there with its state.")
+        with self._change("a worker joins"):
+            self._ask(("resize digits 3", m.Resize(Target(3))))
+            self.job.wait_for(self.job.trains_with(3))
+
+    def _kill(self) -> None:
+        victim = self.job.world[0]
+        self._tell(
+            f"Kill: {victim}, which has rank 0, is killed with kill -9. The others kept their gradients of the step\n"
+            "under way, compute its share of the batch too, and go on. `pliant run` starts another worker in its place."
+        )
+        with self._change("a worker is killed"):
+            self._type(f"kill -9 {self.job.pids[victim]}")
+            os.kill(self.job.pids[victim], signal.SIGKILL)
+            self.job.wait_for(lambda: victim in self.job.gone and self.job.trains_with(2, [victim])())
+        with self._change("its replacement joins"):
+            self.job.wait_for(self.job.trains_with(3, [victim]))
+
+    def _replace(self) -> None:
+        old = self.job.world
+        self._tell("Replace every worker: three new ones are asked for, and when they are in, the three old ones go.")
+        with self._change("three workers join"):
+            self._ask(("resize digits 6", m.Resize(Target(6))))
+            self.job.wait_for(self.job.trains_with(6))
+        with self._change("the three old ones leave"):
+            drains = [(f"drain digits {member}", m.Drain(member, GRACE_S, "replaced in the demo")) for member in old]
+            self._ask(*drains, ("resize digits 3", m.Resize(Target(3))))
+            self.job.wait_for(self.job.trains_with(3, old))
+
+    def _drain(self) -> None:
+        one = self.job.world[-1]
+        self._tell(f"Drain one: {one} leaves at the next boundary, as it would on a spot notice, and loses nothing.")
+        with self._change("a worker is drained"):
+            self._ask((f"drain digits {one}", m.Drain(one, GRACE_S, "a spot notice, in the demo")))
+            self.job.wait_for(self.job.trains_with(2, [one]))
+
+    @contextmanager
+    def _change(self, name: str) -> Iterator[None]:
+        """Note what is done in this block, and see the new world train."""
+        began, before, step = time.monotonic(), self.job.world, self.job.step
+        yield
+        after = self.job.world
+        ended = self.job.wait_for(self.job.settled(SETTLED))
+        self.changes.append(Change(name, before, after, (began, ended), range(step + 1, self.job.step)))
+
+    # --------------------------------------------------------------------------------------------------- telling
+
+    def _ask(self, *commands: tuple[str, m.Command]) -> None:
+        for text, _ in commands:
+            self._type(f"pliant {text}")
+        self.job.send(*(command for _, command in commands))
+
+    def _tell(self, text: str) -> None:
+        print(f"\n{text}", flush=True)
+
+    def _type(self, command: str) -> None:
+        print(f"  $ {command}", flush=True)
+
+    def _heard(self, event: m.Event) -> None:
+        if not isinstance(event, QUIET):
+            self._line(sentence(event))
+
+    def _said(self, who: str, text: str) -> None:
+        if text.startswith("accuracy"):
+            self.accuracy = float(text.split()[1])
+        of_script = not text.startswith("pliant: ") and "gloo" not in text  # gloo complains of what is given up
+        if who == "pliant" or of_script:
+            self._line(f"{who}: {text}")
+
+    def _line(self, text: str) -> None:
+        print(f"  {time.monotonic() - self._began:5.1f} s  {text}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", type=int, default=7)
+    home = Path(tempfile.mkdtemp(prefix="pliant-demo-"))
+    demo = Demo(home, parser.parse_args().seed)
+    try:
+        with demo.job:
+            status = demo.play()
+    except Ended as error:
+        print(f"\n{error}; what the workers wrote is in {home}/jobs/digits/logs\n" + json.dumps({"ok": False}))
+        return 1
+    audit = json.loads(demo.job.ask("audit", "digits", "--json"))
+    applied = read_applied(demo.steps)
+    outcome = Outcome(status, audit, STEPS, demo.accuracy, demo.changes, demo.job.pids, applied)
+    report(outcome, killed=sum(how == "lost" for how in demo.job.gone.values()))
+    if outcome.broken():
+        return 1
+    shutil.rmtree(home)
+    return 0
+
+
+def report(outcome: Outcome, killed: int) -> None:
+    """The accuracy, the audit, the pauses, and all of it once more for programs."""
+    audit, broken, pauses = outcome.audit, outcome.broken(), outcome.pauses()
+    used = f"{audit['samples']} samples in {audit['steps']} steps"
+    print(f"\nAudit: {used}, {audit['lost']} lost, {audit['repeated']} repeated.")
+    print("\nThe time between two steps of one worker, as the workers measured it:\n")
+    print(f"  {'while':28}{'workers':>9}{'usual':>10}{'longest':>10}{'pause':>10}")
+    for change, usual, longest in pauses:
+        sizes = f"{len(change.before)} to {len(change.after)}"
+        print(f"  {change.name:28}{sizes:>9}{usual:>8.2f} s{longest:>8.2f} s{longest - usual:>8.2f} s")
+    print(f"\nAccuracy {outcome.accuracy:.4f}. " + ("; ".join(broken) or "Every promise was kept."))
+    counts = {
+        "ok": not broken,
+        "accuracy": outcome.accuracy,
+        "samples": audit["samples"],
+        "lost": audit["lost"],
+        "repeated": audit["repeated"],
+        "steps": audit["steps"],
+        "members": len(outcome.pids),
+        "killed": killed,
+        "pauses_s": {change.name: round(longest - usual, 3) for change, usual, longest in pauses},
+    }
+    print(json.dumps(counts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

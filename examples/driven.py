@@ -1,0 +1,134 @@
+"""`pliant run` started and watched by a program: what it prints with --json is all that is known here."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from pliant.client import Client
+from pliant.core import messages as m
+from pliant.core.model import JobState, MemberId, World
+from pliant.credentials import read_token
+from pliant.wire.api import EVENTS
+
+PLIANT = (sys.executable, "-P", "-c", "from pliant.cli.main import main; main()")
+
+
+class Ended(Exception):
+    """`pliant run` ended before what was waited for."""
+
+
+class Driven:
+    """One `pliant run` with the picture of the job that its output gives. Use it with `with`.
+
+    `heard` is called with each event, `said` with each line of a worker (and who wrote it) or of `pliant run`.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        job: str,
+        options: Sequence[str],
+        script: Sequence[str],
+        heard: Callable[[m.Event], None],
+        said: Callable[[str, str], None],
+    ) -> None:
+        self._home = home
+        self.job = job
+        self.pids: dict[MemberId, int] = {}  # of everybody who ever joined
+        self.joined: set[MemberId] = set()
+        self.gone: dict[MemberId, str] = {}  # how: left or lost
+        self.world: tuple[MemberId, ...] = ()  # of the current generation
+        self.step = 0  # durable
+        self.state = JobState.WAITING
+        self._worlds: dict[int, World] = {}
+        self._generation = 0
+        self._fresh = 0  # steps made in the current generation that are durable
+        self._heard = heard
+        self._said = said
+        other = {name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")}
+        self._env = {**other, "PLIANT_HOME": str(home), "OMP_NUM_THREADS": "1"}
+        command = [*PLIANT, "run", "--job", job, "--json", *options, *script]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, env=self._env, stdin=subprocess.DEVNULL)
+
+    def __enter__(self) -> "Driven":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if self._process.poll() is None:
+            self._process.kill()  # takes the coordinator and the workers with it
+        self._process.communicate()
+
+    def wait_for(self, done: Callable[[], bool]) -> float:
+        """Follow the job until this holds; the time then. Raises `Ended`."""
+        while not done():
+            if not self._read():
+                raise Ended(f"pliant run ended with status {self._process.wait()}")
+        return time.monotonic()
+
+    def wait_for_end(self) -> int:
+        """Follow the job to its end; the exit status."""
+        while self._read():
+            pass
+        return self._process.wait()
+
+    def trains_with(self, count: int, without: Sequence[MemberId] = ()) -> Callable[[], bool]:
+        """Whether a world of so many trains and none of these is in it, for `wait_for`."""
+        return lambda: len(self.world) == count and not set(self.world) & set(without)
+
+    def settled(self, count: int) -> Callable[[], bool]:
+        """Whether so many steps of the current world are durable, for `wait_for`."""
+        return lambda: self._fresh >= count or self.state is JobState.FINISHED
+
+    def send(self, *commands: m.Command) -> None:
+        """Have these decided, one right after the other, as `pliant resize` and `pliant drain` do."""
+        said = json.loads((self._home / "jobs" / self.job / "endpoint.json").read_text(encoding="utf-8"))
+        with Client([said["url"]], read_token(Path(said["token_file"]))) as client:
+            for command in commands:
+                client.send(self.job, command)
+
+    def ask(self, *words: str) -> str:
+        """Run a `pliant` command, as somebody in a second terminal would; what it prints."""
+        done = subprocess.run([*PLIANT, *words], stdout=subprocess.PIPE, text=True, env=self._env, check=False)
+        return done.stdout
+
+    def _read(self) -> bool:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            return False
+        item = json.loads(line)
+        if "event" in item:
+            event = EVENTS.decode(json.dumps(item["event"]).encode())
+            self._note(event)
+            self._heard(event)
+        elif "worker" in item:
+            self._said(item["worker"], item["line"])
+        else:
+            self._said("pliant", item["say"])
+        return True
+
+    def _note(self, event: m.Event) -> None:
+        match event:
+            case m.MemberJoined(member=member):
+                self.pids[member.id] = member.pid
+                self.joined.add(member.id)
+            case m.MemberGone(member=gone, how=how):
+                self.joined.discard(gone)
+                self.gone[gone] = how
+            case m.WorldFormed(world=world):
+                self._worlds[world.number] = world
+            case m.WorldEntered(generation=generation):
+                self.world = self._worlds[generation].members
+                self._generation, self._fresh = generation, 0
+            case m.StepsCommitted(lines=lines):
+                self.step = lines[-1].lineage.step
+                self._fresh += sum(line.lineage.generation == self._generation for line in lines)
+            case m.StateChanged(state=state):
+                self.state = state
+            case _:
+                pass

@@ -1,0 +1,39 @@
+"""Runs a training script as it is, writes down when each step was applied, and stretches the steps while asked to.
+
+    python examples/stretched.py FOLDER STEPS script.py [ARGS ...]
+
+Every process writes FOLDER/PID.steps. While FOLDER/slow is there, with a number of seconds in it, a step takes so much
+longer, as that of a larger model would; in the last third of STEPS ever longer, so that training does not end before it
+may.
+"""
+
+import os
+import runpy
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+
+def main() -> None:
+    folder, steps = Path(sys.argv[1]), int(sys.argv[2])
+    sys.argv = sys.argv[3:]
+    file = (folder / f"{os.getpid()}.steps").open("a", buffering=1)
+
+    def applied(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        step = int(next(iter(optimizer.state.values()))["step"])  # the optimizer's own count moves with the state
+        file.write(f"{step} {time.monotonic()}\n")
+        with suppress(FileNotFoundError):
+            stretch_s = float((folder / "slow").read_text(encoding="ascii"))
+            time.sleep(stretch_s * max(1.0, steps / 3 / max(steps - step, 1)) ** 2)  # time is what is asked for
+
+    register_optimizer_step_post_hook(applied)
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()
