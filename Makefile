@@ -18,7 +18,7 @@ CORE_TESTS := $(wildcard tests/unit tests/property)
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator docs-api schedules demo chaos-lm chaos-train chaos-coordinator
+.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator bench-train docs-api schedules demo chaos-lm chaos-train chaos-coordinator
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -53,6 +53,9 @@ bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members
 
 bench-core: $(STAMP)  ## Measure what the decision code costs
 	$(BIN)/python bench/core.py $(if $(SEED),--seed $(SEED))
+
+bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause that each change makes
+	$(BIN)/python bench/training.py $(if $(SEED),--seed $(SEED))
 
 sim: $(STAMP)  ## Run 2000 simulated fault schedules; with SEED=, that one
 	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
