@@ -48,6 +48,7 @@ def one_step(model: Counter, buffers: Buffers, *parts: tuple[float, float]) -> N
         model(torch.full((2,), value))
         buffers.end_part(weight, drop=False)
     buffers.apply(filled(buffers), sum(weight for weight, _ in parts))
+    buffers.rebase()  # the boundary
 
 
 def test_a_part_leaves_no_trace_until_the_step_is_applied() -> None:
@@ -194,4 +195,5 @@ def test_a_buffer_that_is_assigned_is_one_that_moves() -> None:
             buffers.end_part(1.0, drop=False)
             assert model.mean.tolist() == pytest.approx([0.2 * step] * 2), "the next part must start from the boundary"
         buffers.apply(filled(buffers), 2.0)
+        buffers.rebase()
         assert model.mean.tolist() == pytest.approx([0.2 if not step else 0.38] * 2)

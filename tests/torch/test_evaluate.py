@@ -158,6 +158,7 @@ def test_news_wake_whoever_waits() -> None:
 def test_peers_that_are_ahead_do_not_push_out_what_is_under_way() -> None:
     """A step may be followed by any number of evaluations, and a peer may be through with all of them."""
     board = Board()
+    board.want(KEY)
     board.put(sums_of(0))
     for turn in range(2, KEPT_MAX + 4):
         board.put(sums_of(0, Key(KEY.lineage, turn, 10, 4)))

@@ -407,6 +407,8 @@ class Teacher(nn.Module):
     """A net with a copy of itself in buffers, as teachers and target networks are kept, and statistics beside it."""
 
     teacher: Tensor
+    net: nn.Sequential
+    norm: nn.BatchNorm1d
 
     def __init__(self) -> None:
         super().__init__()
@@ -417,9 +419,19 @@ class Teacher(nn.Module):
         out: Tensor = self.net(self.norm(x))
         return out
 
+    @property
+    def first(self) -> Tensor:
+        return next(self.net.parameters())
+
+    @property
+    def mean(self) -> Tensor:
+        found = self.norm.running_mean
+        assert found is not None
+        return found
+
     def follow(self) -> None:
-        self.teacher.mul_(0.5).add_(self.net[0].weight.detach(), alpha=0.5)
-        self.norm.get_buffer("running_mean").add_(1.0)
+        self.teacher.mul_(0.5).add_(self.first.detach(), alpha=0.5)
+        self.mean.add_(1.0)
 
 
 @pytest.mark.parametrize("micro_batch", [None, 3])
@@ -435,9 +447,9 @@ def test_buffers_may_be_changed_after_the_step(micro_batch: int | None) -> None:
             cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
             if run.step():
                 model.follow()
-                expected = 0.5 * expected + 0.5 * model.net[0].weight.detach()
+                expected = 0.5 * expected + 0.5 * model.first.detach()
                 seen = torch.stack([count * each for count, each in parts]).sum(0) / sum(count for count, _ in parts)
                 mean = 0.9 * mean + 0.1 * seen + 1.0
                 parts.clear()
     assert torch.allclose(model.teacher, expected, atol=1e-6)
-    assert torch.allclose(model.norm.get_buffer("running_mean"), mean, atol=1e-4)
+    assert torch.allclose(model.mean, mean, atol=1e-4)

@@ -79,6 +79,8 @@ class Loader:
                 loaded = self._reader.read(self._indices.plan(part))
         else:
             loaded = self._reader.read(self._indices.plan(part))
+        if self._device.type == "cpu":
+            return loaded
         return dataclasses.replace(loaded, data=moved(loaded.data, self._device, pin=self._pin))
 
     def close(self) -> None:

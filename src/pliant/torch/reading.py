@@ -31,7 +31,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import worker
 
 from pliant.errors import BadInput
-from pliant.train.loader import Loaded, Plan, SampleError, digest, part_key, sample_key
+from pliant.train.loader import Loaded, Plan, SampleError, digest, ends_of, part_key, sample_key
 
 
 def check_dataset(dataset: Any, samples: int) -> None:
@@ -74,13 +74,12 @@ class Reader:
         if self._tensors is not None:
             taken = torch.from_numpy(plan.samples)
             data: Any = [tensor.index_select(0, taken) for tensor in self._tensors]
-            read, ends = taken.tolist(), np.cumsum(plan.sizes).tolist()
-        else:
-            rows, read, ends = self._read_batch(plan) if self._batched else self._read_each(plan)
-            with _told(plan, plan.part.slots, read):
-                if self._draws_collating:
-                    seed_all(part_key(self.seed, plan.part))
-                data = self._collate(rows)
+            return Loaded(plan.part, data, len(taken), digest(plan.part, taken.numpy(), ends_of(plan.sizes)))
+        rows, read, ends = self._read_batch(plan) if self._batched else self._read_each(plan)
+        with _told(plan, plan.part.slots, read):
+            if self._draws_collating:
+                seed_all(part_key(self.seed, plan.part))
+            data = self._collate(rows)
         return Loaded(plan.part, data, len(read), digest(plan.part, read, ends))
 
     def _read_each(self, plan: Plan) -> tuple[list[Any], list[int], list[int]]:
@@ -111,7 +110,7 @@ class Reader:
             rows = self.dataset.__getitems__(asked)
             if len(rows) != len(asked):
                 raise ValueError(f"__getitems__ was asked for {len(asked)} samples and gave {len(rows)}")
-        return rows, asked, np.cumsum(plan.sizes).tolist()
+        return rows, asked, list(ends_of(plan.sizes))
 
 
 @contextmanager

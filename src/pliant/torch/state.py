@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -57,8 +58,9 @@ class TrainingState:
 
     def install(self, received: Received) -> None:
         """Make what lies aside the state. It was checked: from here on it is all or a bug."""
-        value = restore(received.tree, received.contents, from_leaf)
         own: dict[str, Tensor] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        device = next(iter(own.values())).device
+        value = restore(received.tree, received.contents, partial(from_leaf, device=device))
         if own.keys() != value["model"].keys():
             raise BadInput("The state that was received is another model's: start every member with the same script.")
         with torch.no_grad():
@@ -109,6 +111,8 @@ def gradient_from(received: Received, device: torch.device) -> Reduced:
 
 # --------------------------------------------------------------------------------------------------- tensors
 
+AWAY = "@device"  # after the type of a tensor that was not on the CPU
+
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
@@ -120,12 +124,15 @@ def as_leaf(value: object) -> Leaf | None:
         raise BadInput("A tensor in the state is sparse, which cannot be sent: make it dense.")
     flat = value.detach().cpu().contiguous().reshape(-1)
     content = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
-    return Leaf(str(value.dtype).removeprefix("torch."), tuple(value.shape), content)
+    name = str(value.dtype).removeprefix("torch.")
+    return Leaf(name if value.device.type == "cpu" else name + AWAY, tuple(value.shape), content)
 
 
-def from_leaf(dtype: str, shape: tuple[int, ...], content: memoryview) -> Tensor:
-    if dtype not in _DTYPES:
+def from_leaf(dtype: str, shape: tuple[int, ...], content: memoryview, device: torch.device | None = None) -> Tensor:
+    """A tensor again: on `device` if it came from an accelerator, else on the CPU."""
+    away = device is not None and dtype.endswith(AWAY)
+    kind = _DTYPES.get(dtype.removesuffix(AWAY))
+    if kind is None:
         raise BadInput(f"A tensor in the state has the type {dtype}, which this version of torch does not know.")
-    if not content.nbytes:
-        return torch.empty(shape, dtype=_DTYPES[dtype])
-    return torch.frombuffer(content, dtype=_DTYPES[dtype]).reshape(shape)
+    tensor = torch.frombuffer(content, dtype=kind).reshape(shape) if content.nbytes else torch.empty(shape, dtype=kind)
+    return tensor.to(device) if away else tensor

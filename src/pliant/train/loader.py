@@ -12,8 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from struct import unpack
 from typing import Any, TypeAlias
 
@@ -30,6 +31,7 @@ SEQUENTIAL = "sequential"
 # Samples computed at once, and how many such blocks are kept: those of the steps that data workers are ahead.
 BLOCK = 4096
 BLOCKS_KEPT = 8
+SHAPES_KEPT = 256
 # The epoch that ends and the one that is prefetched.
 EPOCHS_KEPT = 2
 
@@ -182,6 +184,7 @@ class Indices:
         self._shuffle = Order(seed, grid.samples)
         self._together = max(1, BLOCK // grid.batch)  # steps in a block
         self._expected: dict[int, int] = {}
+        self._shapes: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}  # by slots, and the step's size
         self._blocks: dict[tuple[int, int], Samples] = {}  # by epoch, and place in it
         self._epochs: dict[int, Samples] = {}
         self._edges: dict[int, tuple[int, ...]] = {}
@@ -211,12 +214,17 @@ class Indices:
         edges = self._edges_of(step)
         if slots[0] < 0 or slots[-1] > len(edges) - 2:
             raise BadInput(f"step {step} has samples in slots 0 to {len(edges) - 2}, not in all of {slots}")
-        sizes = tuple([edges[slot + 1] - edges[slot] for slot in slots])
+        shape = self._shapes.get((slots, len(samples)))
+        if shape is None:
+            shape = tuple([edges[slot + 1] - edges[slot] for slot in slots])
+            if len(self._shapes) >= SHAPES_KEPT:
+                self._shapes.clear()
+            self._shapes[slots, len(samples)] = shape
         if slots[-1] - slots[0] + 1 == len(slots):
             taken = samples[edges[slots[0]] : edges[slots[-1] + 1]]
         else:
             taken = np.concatenate([samples[edges[slot] : edges[slot + 1]] for slot in slots])
-        return Plan(part, self.grid.cursor(step).epoch, taken, sizes)
+        return Plan(part, self.grid.cursor(step).epoch, taken, shape)
 
     def expected(self, step: int) -> int:
         """Say what the digests of all slots of a step must add up to. Compare the words' total with it."""
@@ -309,6 +317,12 @@ def _checked(given: Iterable[int], epoch: int, samples: int) -> Samples:
             "an epoch must hold each sample once; to weight samples, repeat them in the data"
         )
     return indices
+
+
+@lru_cache(maxsize=256)
+def ends_of(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Where each slot ends, from how many samples each holds."""
+    return tuple(accumulate(sizes))
 
 
 def digest(part: Part, read: Samples | Sequence[int], ends: Iterable[int]) -> int:

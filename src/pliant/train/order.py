@@ -7,6 +7,7 @@ numpy (the `train` extra). The construction is described in the core; tests hold
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from pliant.core.cursor import MIX_1, MIX_2, Order, keys, sides
 from pliant.core.grid import Grid
-from pliant.core.ledger import GOLDEN
+from pliant.core.ledger import GOLDEN, mix
 from pliant.errors import BadInput
 
 Samples: TypeAlias = npt.NDArray[np.int64]
@@ -26,7 +27,6 @@ BLOCK = 2**14
 _MIX_1 = np.uint64(MIX_1)
 _MIX_2 = np.uint64(MIX_2)
 _HALF = np.uint64(32)
-_ZERO = np.uint64(0)
 _GOLDEN = np.uint64(GOLDEN)
 _THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
 
@@ -65,18 +65,22 @@ def slots_digest(step: int, slots: Sequence[int], samples: Samples, ends: Sequen
 
     `ends` says for each slot where its samples end in `samples`.
     """
+    places, within = _layout(tuple(slots), tuple(ends), len(samples))
+    mixed = _mix((_mix(places + np.uint64(mix(step))) + within) ^ _mix(samples.astype(np.uint64)))
+    return int(mixed.sum(dtype=np.uint64))
+
+
+@lru_cache(maxsize=256)
+def _layout(slots: tuple[int, ...], ends: tuple[int, ...], count: int) -> tuple[_Words, _Words]:
+    """Each sample's slot, and its place in it. It is the same in most steps."""
     stops = np.asarray(ends, dtype=np.int64)
-    places = np.asarray(slots, dtype=np.uint64)
-    within: _Words | np.uint64 = _ZERO
-    if len(slots) != len(samples) or stops[0] != 1:  # else every slot is a single sample
-        starts = np.concatenate(([0], stops[:-1]))
-        sizes = stops - starts
-        places = np.repeat(places, sizes)
-        within = (np.arange(len(samples), dtype=np.int64) - np.repeat(starts, sizes)).astype(np.uint64)
-    return int(steps_digests(np.asarray([step]), places, within, samples[None, :])[0])
+    starts = np.concatenate(([0], stops[:-1]))
+    sizes = stops - starts
+    within = np.arange(count, dtype=np.int64) - np.repeat(starts, sizes)
+    return np.repeat(np.asarray(slots, dtype=np.uint64), sizes), within.astype(np.uint64)
 
 
-def steps_digests(steps: Samples, slots: _Words, within: _Words | np.uint64, samples: Samples) -> _Words:
+def steps_digests(steps: Samples, slots: _Words, within: _Words, samples: Samples) -> _Words:
     """Give the digest of each of several steps alike: a row of samples for each, in these slots, at these places."""
     places = _mix(_mix(steps.astype(np.uint64))[:, None] + slots)
     mixed = _mix((places + within) ^ _mix(samples.astype(np.uint64)))

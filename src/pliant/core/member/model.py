@@ -45,7 +45,7 @@ class Part:
     def plus(self, slots: frozenset[int], samples: int, digest: int) -> Part:
         return Part(
             base=self.base,
-            slots=self.slots | slots,
+            slots=self.slots | slots if self.slots else slots,
             samples=self.samples + samples,
             marks=add_digests(self.marks, marks(slots)),
             digest=add_digests(self.digest, digest),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from pliant.core.grid import deal, idle_slot
 from pliant.core.ledger import Line, Lineage
 from pliant.core.member.model import Machine, Part, Phase
@@ -73,17 +75,24 @@ def begin(m: Machine, out: Out) -> None:
     if m.part.base != m.lineage:
         m.part = Part(base=m.lineage)
     if m.redo is not None:
-        mine = set(m.redo)
+        mine = tuple(sorted(m.redo))
+        m.todo = frozenset(mine)
     else:
-        weights = [weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)]
-        mine = set(deal(grid.slots, weights)[m.rank]).intersection(grid.filled(step))
+        weights = tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])
+        mine, m.todo = _share(grid.slots, weights, m.rank, len(grid.filled(step)))
     m.redo = None
-    m.todo = frozenset(mine)
     m.phase = Phase.COMPUTING
     if mine:
-        out.append(Compute(step, tuple(sorted(mine)), idle=False))
+        out.append(Compute(step, mine, idle=False))
     else:
         out.append(Compute(step, (idle_slot(grid, step, m.rank),), idle=True))
+
+
+@lru_cache(maxsize=256)
+def _share(slots: int, weights: tuple[int, ...], rank: int, filled: int) -> tuple[tuple[int, ...], frozenset[int]]:
+    """What a rank owns of a step of which the first so many slots hold samples. It is the same in most steps."""
+    mine = tuple(slot for slot in deal(slots, weights)[rank] if slot < filled)
+    return mine, frozenset(mine)
 
 
 def commit(m: Machine, out: Out, lineage: Lineage) -> None:

@@ -1,0 +1,31 @@
+"""The same training without Pliant: what every membership history must come to, up to rounding."""
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from live.scenes import Average, Plan, data, net, optimizer_of
+from pliant.core.grid import Grid
+from pliant.train.loader import Indices
+
+
+def plain(plan: Plan) -> tuple[list[float], list[float]]:
+    """The weights at the end, and the loss of every step."""
+    grid = Grid(plan.samples, plan.batch, plan.slots or plan.batch, plan.epochs)
+    indices = Indices(grid, seed=plan.seed)
+    samples = data(plan)
+    model = net(plan)
+    optimizer = optimizer_of(model)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 4 if plan.nested else 30, 0.9)
+    average = Average(model)
+    losses = []
+    for step in range(1, grid.total_steps + 1):
+        chosen = torch.cat([torch.tensor(indices.of(step, slot)) for slot in grid.filled(step)])
+        optimizer.zero_grad()
+        loss = cross_entropy(model(samples.x[chosen]), samples.y[chosen])
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        if not plan.nested or step % grid.steps_per_epoch == 0:
+            scheduler.step()
+        average.update()
+        losses.append(loss.item())
+    return [value for param in model.parameters() for value in param.detach().reshape(-1).tolist()], losses

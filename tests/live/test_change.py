@@ -1,0 +1,47 @@
+"""Members come and go while a script trains, and it comes to what it would have come to alone."""
+
+from pathlib import Path
+
+import pytest
+
+from live.crowd import Crowd, Nursery
+from live.plain import plain
+from live.scenes import Plan
+
+SHORT = {"samples": 45, "batch": 8, "epochs": 3}  # the last step of an epoch has 5 samples
+
+
+def weights_without_pliant(**plan: object) -> list[float]:
+    return plain(Plan("", **plan))[0]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_size_comes_to_the_weights_of_plain_pytorch(home: Path, nursery: Nursery, size: int) -> None:
+    with Crowd(home, nursery, target=size, size_min=size, **SHORT) as crowd:
+        members = crowd.start(size)
+        end = crowd.finished(*members)[0]
+        weights, losses = plain(Plan("", **SHORT))  # type: ignore[arg-type]
+        assert end["weights"] == pytest.approx(weights, abs=1e-10)
+        for member in members:
+            assert [each["loss"] for each in member.steps] == pytest.approx(losses, abs=1e-10)
+            assert [each["step"] for each in member.steps] == list(range(1, 19))
+
+
+def test_members_join_and_leave_in_the_middle(home: Path, nursery: Nursery) -> None:
+    with Crowd(home, nursery, target=1) as crowd:
+        (a,) = crowd.start(1)
+        a.in_world_of(1)
+        crowd.resize(2)
+        b = crowd.join()
+        a.in_world_of(2)
+        crowd.resize(3)
+        c = crowd.join()
+        c.in_world_of(3)
+        crowd.drain(a)  # rank 0, who brought the state
+        assert a.ended() == 0
+        assert a.said("on_leave")
+        b.in_world_of(2)
+        ends = crowd.finished(b, c)
+        assert ends[0]["weights"] == pytest.approx(weights_without_pliant(), abs=1e-9)
+        assert [each["step"] for each in b.steps] == list(range(b.steps[0]["step"], 101))
+        assert b.steps[0]["step"] > 1
