@@ -161,6 +161,8 @@ class Group:
                 return False
             with suppress(RuntimeError):  # time to look around; an error is raised again to whoever waits
                 work.wait(LOOK)
+            if work.is_completed():
+                break  # as nearly always: looking around is for those that take long
             if not self._over.is_set() and (closed := self._fence.closed()) is not None:
                 self._break(f"a connection of generation {self.generation} has ended", closed)
             if self._over.is_set() and stillness.look() and self._is_silent() and not work.is_completed():
