@@ -439,8 +439,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/moves.py",
-                "        weights = [weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)]\n",
-                "        weights = list(world.weights)\n",
+                "tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])",
+                "tuple(world.weights)",
             ),
         ),
     ),
@@ -487,8 +487,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/moves.py",
-                "        weights = [weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)]\n",
-                "        weights = [1 if rank in m.holders else 0 for rank in range(len(world.weights))]\n",
+                "tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])",
+                "tuple([1 if rank in m.holders else 0 for rank in range(len(world.weights))])",
             ),
         ),
     ),
