@@ -56,7 +56,7 @@ def goes_on(run: Launched) -> None:
 @pytest.mark.timeout(300)
 def test_a_live_script_survives_a_killed_worker_and_a_killed_coordinator(tmp_path: Path, train: str) -> None:
     env = environment(tmp_path)
-    with Launched(tmp_path, "--workers", "1:3", "--target", "2", train, "400") as run:
+    with Launched(tmp_path, "--workers", "1:3", "--target", "2", train, "4000") as run:
         before = run.has_members(2)
         goes_on(run)
         victim, survivor = sorted(before)

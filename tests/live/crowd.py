@@ -73,8 +73,8 @@ class Nursery:
     def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(10.0)
-        self._reading.join(10.0)
+        self._process.wait(60.0)
+        self._reading.join(60.0)
         assert self._process.stdout is not None
         self._process.stdout.close()
         self._log.close()

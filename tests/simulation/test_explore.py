@@ -13,7 +13,6 @@ from pliant.sim.explore import Bounds, Explorer, explore
         Bounds(members=2, target=2, faults=1, generations=3, steps=2),
         Bounds(members=3, target=2, faults=1, generations=2, steps=1),
         Bounds(members=2, target=2, faults=0, generations=3, steps=1, cold=True),
-        Bounds(members=2, target=2, faults=1, generations=2, steps=1, cold=True),
     ],
     ids=str,
 )

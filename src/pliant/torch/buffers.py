@@ -72,6 +72,10 @@ class Buffers:
             for name, base in self._base.items():
                 buffer = self._now(name)
                 if not drop and (self.moving is not None or not torch.equal(buffer, base)):
+                    if not torch.isfinite(base).all():
+                        raise BadInput(
+                            f"The model's buffer {name} moves and is not finite: begin it with a finite value."
+                        )
                     moved = (buffer - base).to(torch.float32).mul_(weight)
                     self._staged[name] = self._staged[name] + moved if name in self._staged else moved
                 buffer.copy_(base)

@@ -23,7 +23,7 @@ from pliant.core.grid import deal
 from pliant.core.ledger import Lineage
 from pliant.errors import BadInput
 from pliant.torch.data import moved
-from pliant.torch.reading import own_randomness
+from pliant.torch.reading import own_randomness, seed_all
 from pliant.train.session import Session
 
 SUMS = "sums"
@@ -73,8 +73,11 @@ class Board:
             self._news.notify_all()
 
     def want(self, key: Key) -> None:
-        """This evaluation is under way here: its sums stay, however far ahead the others are."""
+        """This evaluation is under way here: its sums stay, however far ahead the others are. Older ones go."""
         with self._news:
+            past = [each for each in self._sums if each.lineage.step < key.lineage.step]
+            for each in past:
+                del self._sums[each]
             self._wanted = key
 
     def has(self, key: Key, number: int) -> bool:
@@ -140,6 +143,8 @@ def batch_sums(
     key: Key, number: int, fn: Callable[[Any], Mapping[str, Any]], dataset: Any, collate: Any, device: torch.device
 ) -> Sums:
     """Compute one batch with the user's function."""
+    # Whoever computes it draws the same; `evaluating` puts the generators back.
+    seed_all((key.lineage.digest ^ number, key.turn * 1_000_003 + number, key.lineage.step * 1_000_003 + number))
     samples = range(number * key.batch, min((number + 1) * key.batch, key.samples))
     got = fn(moved(collate([dataset[at] for at in samples]), device))
     if not isinstance(got, Mapping):

@@ -94,7 +94,7 @@ class Group:
         self._members = world.members
         self._fence = fence
         self._owned = owned  # the process group, and what it uses without owning it; empty once disposed of
-        self._threads = threads  # in which gloo runs this group's operations
+        self.threads = threads  # in which gloo runs this group's operations; none: they are not known yet
         self._works: list[Work] = []  # that may not have ended
         self._over = threading.Event()
         self._cause: tuple[str, MemberId | None] = ("", None)
@@ -155,7 +155,7 @@ class Group:
 
         A peer's end that no operation noticed is noticed here.
         """
-        stillness = Stillness(self._threads)
+        stillness = Stillness(self.threads)
         while not work.is_completed():
             if self._stuck:  # and so is whatever else had not ended then
                 return False
@@ -234,6 +234,7 @@ class Wiring:
         self._lock = threading.Lock()
         self._group: Group | None = None
         self._nudging = False
+        self._before: frozenset[int] = frozenset()
         self._prefix = hmac.new(key.encode(), b"pliant wiring", hashlib.sha256).hexdigest()
         self._store = PeerStore(mailbox, world.number, self._spread, self._saw)
 
@@ -251,6 +252,8 @@ class Wiring:
         except GroupBroken:
             group.dispose()
             raise
+        if group.size > 1:
+            group.threads = workers() - self._before  # only now: a thread has its name once it has run
         return group
 
     def break_off(self) -> None:
@@ -287,10 +290,10 @@ class Wiring:
         options = make._Options()
         options._timeout = timedelta(seconds=CONNECT_S)
         options._devices = [make.create_device(hostname=self._host)]
-        before = workers()
+        self._before = workers()
         gloo = make(PrefixStore(self._prefix, self._store), self._rank, size, options)
         gloo._set_default_timeout(FOR_EVER)
-        return Group(self._world, self._rank, self._fence, [gloo, self._store], workers() - before)
+        return Group(self._world, self._rank, self._fence, [gloo, self._store], frozenset())
 
     def _require_unbroken(self) -> None:
         if self._broken.is_set():

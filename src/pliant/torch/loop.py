@@ -113,9 +113,8 @@ class Loop:
         while not self._parts:
             if self._carry_out(self.session.take()):
                 return None
-        loaded = self._begin(self._parts.popleft())
-        self.in_user_code_since = time.monotonic()
-        return loaded
+        self.in_user_code_since = time.monotonic()  # reading is the user's code, too
+        return self._begin(self._parts.popleft())
 
     def _at_boundary(self, then: Callable[[int], s.Signal]) -> None:
         self._state.buffers.rebase()  # what the user's code did to them after the step is part of it
@@ -135,8 +134,7 @@ class Loop:
             case s.Install():
                 self._install(order)
             case s.Apply(line):
-                received, self.session.received = self.session.received, None
-                assert received is not None
+                received = self.session.take_received()
                 self._apply_missed(Missed(line, gradient_from(received, self._device), (), s.Boundary))
             case s.Restore(checkpoint):
                 self._restore(checkpoint)
@@ -169,7 +167,11 @@ class Loop:
         """A real slot, with its neighbours until there are two samples: a batch of one breaks BatchNorm."""
         filled = len(self.grid.filled(step))
         first = last = slot
-        while sum(len(self.grid.slot(step, each)) for each in range(first, last + 1)) < 2 and last - first + 1 < filled:
+        enough = min(2, self._micro_batch or 2)
+        while (
+            sum(len(self.grid.slot(step, each)) for each in range(first, last + 1)) < enough
+            and last - first + 1 < filled
+        ):
             first, last = (first, last + 1) if last + 1 < filled else (first - 1, last)
         return Part(step, tuple(range(first, last + 1)))
 
@@ -310,8 +312,7 @@ class Loop:
     # ------------------------------------------------------------------------------------------ missed steps
 
     def _install(self, order: s.Install) -> None:
-        received, self.session.received = self.session.received, None
-        assert received is not None
+        received = self.session.take_received()
         self._gate.shut()
         self._state.install(received)
         self.moved = True

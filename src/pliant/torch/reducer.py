@@ -237,7 +237,13 @@ class Reducer:
             self._fill_tail(last.wires[self._turn][last.numel :], group, row, empty=follow)
             self._pending.append(group.all_reduce(last.wires[self._turn]))
             while self._pending:
-                self._pending.pop(0).wait()
+                self._pending[0].wait()
+                self._pending.pop(0)
+        except GroupBroken:
+            raise
+        except BaseException:  # why: Ctrl-C, say: this member leaves, and its operations must return now
+            group.break_off()
+            raise
         finally:
             self.abandon()
         return self._read(group)

@@ -152,8 +152,8 @@ class Run:
         """
         if batch_size < 1 or not hasattr(dataset, "__len__") or not len(dataset):
             raise BadInput("run.evaluate needs data with a length, and a batch_size of at least 1.")
-        if self._loop.part is not None:
-            raise BadInput("run.evaluate belongs after run.step(), when the step is applied: call it there.")
+        if not self.complete and (self._loop.part is not None or self._loop.applied is None):
+            raise BadInput("run.evaluate belongs after run.step(), once it was True: before it members may differ.")
         session = self._loop.session
         self._turn += 1
         key = Key(session.machine.lineage, self._turn, len(dataset), batch_size)

@@ -39,6 +39,7 @@ class Shelf:
         if self._directory is None or self._snapshot is None or self._snapshot[0] != lineage:
             return
         _, state, content = self._snapshot
+        self._snapshot = None  # the thread has it
         arguments = (self._directory, Checkpoint(lineage, name, state), content, then)
         threading.Thread(target=_write, args=arguments, name="pliant-save", daemon=True).start()
 

@@ -19,7 +19,7 @@ from pliant.core.messages import Code, Command, Join, Report
 from pliant.core.model import JobState, MemberId, View
 from pliant.credentials import Token
 from pliant.errors import BadInput, PliantError, Refused, Unreachable
-from pliant.wire.views import PeerKey, applied
+from pliant.wire.views import PeerKey, Told, applied
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +87,13 @@ class Contact:
             self._threads.append(thread)
 
     def send(self, command: Command) -> None:
-        """In order, each until there is an answer. Of several reports only the newest matters."""
+        """In order; what cannot be said for a while is dropped, since the machine says again what matters.
+
+        Of several reports only the newest matters.
+        """
         with self._wanted:
+            if command in self._commands:
+                return
             if isinstance(command, Report):
                 self._commands = deque(each for each in self._commands if not isinstance(each, Report))
             self._commands.append(command)
@@ -141,19 +146,27 @@ class Contact:
             try:
                 told = self._watcher.watch(self._job, self._member, view.revision if view else 0, WATCH_S)
                 if told.change is not None:
-                    view = applied(view, told)
+                    view = self._applied(view, told)
+                    if view is None:
+                        continue
                     self._revision = view.revision
                     listener.told(view, told.keys)
                 listener.feed(s.Durable(told.revision, told.durable))
                 self._back()
-            except BadInput:
-                view = None  # a change that builds on what we do not have: start from the whole
             except PliantError as error:
                 self._trouble(listener, error)
                 self._closing.wait(0.1)
             except Exception:  # why: a watch that ended would leave the member deaf until its lease runs out
                 log.exception("watching the job went wrong; it is watched on")
                 self._closing.wait(1.0)
+
+    def _applied(self, view: View | None, told: Told) -> View | None:
+        """The view after what was told; None if it builds on what we do not have: then start from the whole."""
+        try:
+            return applied(view, told)
+        except BadInput:
+            self._closing.wait(0.1)
+            return None
 
     # --------------------------------------------------------------------------------------------- misfortune
 

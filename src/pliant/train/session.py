@@ -97,7 +97,8 @@ class Session:
             timer.cancel()
         with self._lock:
             self._stop_receiving()
-            for wiring in self._wirings.values():
+            wirings, self._wirings = self._wirings, {}
+            for wiring in wirings.values():
                 wiring.break_off()
             groups, self.groups = list(self.groups.values()), {}
         self._contact.close()
@@ -113,6 +114,14 @@ class Session:
             self._contact.send(Leave(self.member, 0, why))
 
     # ------------------------------------------------------------------------------------- the training thread
+
+    def take_received(self) -> Received:
+        """What lies aside, to be made ours; nothing else keeps it any longer."""
+        with self._lock:
+            received, self.received = self.received, None
+            self._fetching = None
+            assert received is not None
+            return received
 
     def take(self) -> Order:
         """The next order; waits for it as long as it takes."""
@@ -167,8 +176,18 @@ class Session:
                         self._perform(action)
             finally:
                 self._reacting = False
+            self._drop_unused_groups()
             self._say_why_we_wait()
             self._ordered.notify_all()
+
+    def _drop_unused_groups(self) -> None:
+        """A world that was wired and then passed over: nobody will enter it any more."""
+        machine = self.machine
+        used = {machine.number, *(world.number for world in machine.wired)}
+        if machine.came_from is not None:
+            used.add(machine.came_from.number)
+        for number in [number for number in self.groups if number not in used]:
+            self._break(number)
 
     def _perform(self, action: s.Action) -> None:
         match action:

@@ -153,7 +153,7 @@ class Fetching:
         self._contents: dict[int, memoryview] = {}
         self._lock = threading.Lock()
         self._moved = 0  # bytes, to see that it goes on
-        self._looked = -1
+        self._looked = 0
 
     def start(self) -> None:
         if not self.donors:
@@ -167,7 +167,7 @@ class Fetching:
     def goes_on(self) -> bool:
         """Whether bytes came since the last time this was asked, and nothing went wrong."""
         moved, self._looked = self._looked, self._moved
-        return not self._stop.is_set() and self._moved > moved
+        return not self._stop.is_set() and self.received is None and self._moved > moved
 
     def _stripe(self, index: int, donor: MemberId) -> None:
         try:
