@@ -291,7 +291,9 @@ class Stream(IterableDataset[int]):
         return SAMPLES
 
 
-@pytest.mark.parametrize("data", [Stream(), iter([1, 2]), (i for i in range(3)), {1, 2}, 5], ids=lambda data: type(data).__name__)
+@pytest.mark.parametrize(
+    "data", [Stream(), iter([1, 2]), (i for i in range(3)), {1, 2}, 5], ids=lambda data: type(data).__name__
+)
 def test_data_without_numbered_samples_is_refused_with_what_to_do(data: Any) -> None:
     with pytest.raises(BadInput, match="pass a map-style data set, with __len__ and __getitem__"):
         loader(data)
