@@ -1,0 +1,137 @@
+"""Chaos with a real training: `python -m chaos train --faults 200`, in the folder `tests`.
+
+The last line of the output is one JSON object. A seed fixes the faults, their order, their victims' choice and the gaps
+between them. It does not fix how quick a real process is, so a run that fails is likely to fail again, and not sure to.
+What a run leaves (workers' logs, the event log's store, stacks) is kept if a promise was broken.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import click
+
+from chaos import outage, planted
+from chaos.bugs import PLANTS
+from chaos.campaign import Campaign, task_for
+from chaos.checks import spread
+from chaos.faults import KINDS
+from chaos.probe import STRUCK
+from chaos.undisturbed import SIZES, undisturbed
+
+LEAST_OF_EACH = 0.1  # of the faults, of each kind
+LEAST_DURING = 0.2
+FULL = 100
+
+
+@click.group()
+def main() -> None:
+    """Disturb a real training job, and see whether its promises are kept."""
+
+
+@main.command()
+@click.option("--faults", default=200, show_default=True, help="How many faults.")
+@click.option("--seed", default=0, show_default=True, help="For the faults and their order.")
+@click.option("--kinds", default=",".join(KINDS), show_default=True, help="Only faults of these kinds.")
+@click.option("--alone", is_flag=True, help="No undisturbed runs beside it, and no planted bugs.")
+@click.option("--keep", is_flag=True, help="Keep the folder of a run that went well, too.")
+def train(faults: int, seed: int, kinds: str, alone: bool, keep: bool) -> None:
+    """Strike a job again and again; then compare it with undisturbed ones, and plant bugs in the loader."""
+    chosen = kinds.split(",")
+
+    def act(folder: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {"seed": seed, **Campaign(folder / "disturbed", faults, seed, chosen).run()}
+        _enough(result, faults, chosen)
+        if not alone:
+            _compare(result, folder, faults, seed)
+            for bug in PLANTS:
+                found = planted.run(folder / "planted", bug)
+                result["broken"] += found.pop("broken")
+                result.setdefault("planted", {})[bug] = found
+        return result
+
+    _report(act, keep)
+
+
+@main.command()
+@click.option("--seed", default=0, show_default=True, help="For the order of the data.")
+@click.option("--keep", is_flag=True, help="Keep the folder of a run that went well, too.")
+def coordinator(seed: int, keep: bool) -> None:
+    """Kill the coordinator in the middle, and a member while it is away."""
+    _report(lambda folder: outage.run(folder, seed), keep)
+
+
+@main.command()
+@click.option("--keep", is_flag=True, help="Keep the folder of a run that went well, too.")
+@click.argument("bugs", nargs=-1)
+def plant(bugs: tuple[str, ...], keep: bool) -> None:
+    """Plant bugs in the loader (all, or those named), and see each of them caught."""
+
+    def act(folder: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {"broken": []}
+        for bug in bugs or PLANTS:
+            found = planted.run(folder, bug)
+            result["broken"] += found.pop("broken")
+            result[bug] = found
+        return result
+
+    _report(act, keep)
+
+
+def _enough(result: dict[str, Any], faults: int, kinds: list[str]) -> None:
+    """Whether this was as much chaos as was asked for."""
+    broken: list[str] = result["broken"]
+    if result["faults"] < faults:
+        broken.append(f"{result['faults']} faults count, not {faults}")
+    if faults < FULL:
+        return  # a few faults cannot be of every kind in every place
+    for kind in kinds:
+        if (count := result["kinds"].get(kind, 0)) < int(LEAST_OF_EACH * faults):
+            broken.append(f"only {count} faults are of the kind {kind}")
+    if empty := [place.name.lower() for place in STRUCK if not result["kills_by_place"].get(place.name.lower())]:
+        broken.append(f"nobody was killed in {', '.join(empty)}")
+    if result["during_another_change"] < LEAST_DURING * faults:
+        broken.append(f"only {result['during_another_change']} faults struck during another change")
+
+
+def _compare(result: dict[str, Any], folder: Path, faults: int, seed: int) -> None:
+    losses = []
+    for size in SIZES:
+        began = monotonic()
+        found = undisturbed(folder, task_for(faults), size, 1000 * (seed + 1) + size)
+        result["broken"] += [f"undisturbed, size {size}: {each}" for each in found["broken"]]
+        losses.append(found["loss"])
+        print(f"undisturbed at size {size}: loss {found['loss']:.5f}, {monotonic() - began:.1f} s", flush=True)
+    low, high = spread(losses)
+    result["undisturbed"] = {"losses": losses, "spread": [low, high]}
+    if result.get("loss") is None or not low <= result["loss"] <= high:
+        result["broken"].append(f"the loss is {result.get('loss')}, outside of {low} to {high}")
+
+
+def _report(act: Callable[[Path], dict[str, Any]], keep: bool) -> None:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`, so that nothing is left
+    began = monotonic()
+    folder = Path(tempfile.mkdtemp(prefix="pliant-chaos-"))
+    result = act(folder)
+    broken = result.pop("broken")
+    for each in broken:
+        print(f"BROKEN: {each}", flush=True)
+    if broken or keep:
+        print(f"what the run left is in {folder}")
+    else:
+        shutil.rmtree(folder)
+    summary = {"ok": not broken, "broken": broken, **result, "seconds": round(monotonic() - began, 1)}
+    print(json.dumps(summary), flush=True)
+    sys.exit(bool(broken))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,208 @@
+"""Where a worker is, for a harness that wants to strike it there.
+
+A worker writes its whereabouts into a small file that lies in shared memory: after a SIGKILL the file still says where
+the process was. The harness may ask, through a file that all workers read, that whoever comes to a certain place waits
+there to be struck. Nothing of this is known to Pliant: `training.py` wraps what it wants to observe.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+SIZE = 64
+HELD_MAX_S = 4.0  # a worker that nobody strikes goes on after this
+_PACE, _ARMED, _TURN = 0, 8, 12  # in the file of the harness
+_DOING, _WIRING, _TRANSFER, _HELD, _STEP = 0, 1, 2, 3, 4  # in a worker's file
+_NEVER = threading.Event()
+
+
+class Place(IntEnum):
+    """Where a worker can be. Wiring and transfer happen beside the others, in threads of their own."""
+
+    BETWEEN = 0
+    FORWARD = 1
+    BACKWARD = 2
+    REDUCTION = 3
+    APPLY = 4
+    WIRING = 5
+    TRANSFER = 6
+
+
+STRUCK = (Place.FORWARD, Place.BACKWARD, Place.REDUCTION, Place.APPLY, Place.WIRING, Place.TRANSFER)
+
+
+def _shared(path: Path) -> mmap.mmap:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        os.ftruncate(handle, SIZE)
+        return mmap.mmap(handle, SIZE)
+    finally:
+        os.close(handle)
+
+
+class Wish:
+    """What the harness asks of all workers. Make one in the harness; every worker has its own on the same file."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = _shared(folder / "wish")
+
+    @property
+    def pace_s(self) -> float:
+        """How long a step should take at least."""
+        pace_s: float = struct.unpack_from("<d", self._file, _PACE)[0]
+        return pace_s
+
+    @pace_s.setter
+    def pace_s(self, pace_s: float) -> None:
+        struct.pack_into("<d", self._file, _PACE, pace_s)
+
+    @property
+    def armed(self) -> Place:
+        """Where whoever comes by is to wait; BETWEEN: nowhere."""
+        return Place(self._file[_ARMED])
+
+    @armed.setter
+    def armed(self, place: Place) -> None:
+        self._file[_ARMED] = place
+
+
+class Whereabouts:
+    """One worker's file, as the harness reads it."""
+
+    def __init__(self, folder: Path, pid: int) -> None:
+        self._file = _shared(folder / f"{pid}.place")
+
+    @property
+    def held(self) -> Place | None:
+        """Where it waits to be struck, if it does."""
+        found = self._file[_HELD]
+        return Place(found) if found else None
+
+    @property
+    def place(self) -> Place:
+        """Where it is, or was when it died: held somewhere, else what it did beside training, else in training."""
+        if (held := self.held) is not None:
+            return held
+        if self._file[_TRANSFER]:
+            return Place.TRANSFER
+        if self._file[_WIRING]:
+            return Place.WIRING
+        return Place(self._file[_DOING])
+
+    @property
+    def changing(self) -> bool:
+        """Whether it is wiring, or a state or gradient is on its way from or to it."""
+        return bool(self._file[_WIRING] or self._file[_TRANSFER])
+
+    @property
+    def step(self) -> int:
+        step: int = struct.unpack_from("<I", self._file, _STEP)[0]
+        return step
+
+
+class Probe:
+    """A worker's own side: it says where it is, waits there if it is to, and paces its steps."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file = _shared(folder / f"{os.getpid()}.place")
+        self._wish = Wish(folder)
+        self._lock = threading.Lock()
+        self._chance = random.Random(os.getpid())  # a generator of its own: Pliant seeds the others
+        self._pause_in = Place.FORWARD
+
+    def at(self, place: Place) -> None:
+        """The training thread is here now."""
+        self._file[_DOING] = place
+
+    def begin_step(self, step: int) -> None:
+        """A part is in the user's hands: in which place this step is to take its time is drawn."""
+        struct.pack_into("<I", self._file, _STEP, step)
+        self._pause_in = self._chance.choice((Place.FORWARD, Place.BACKWARD, Place.APPLY))
+
+    def point(self, place: Place) -> None:
+        """A moment inside a place: take the step's time here if this is where, and wait if somebody is to be struck."""
+        if place is self._pause_in and (pace_s := self._wish.pace_s) > 0:
+            self._pause_in = Place.BETWEEN
+            _NEVER.wait(pace_s)
+        if self._wish.armed is place and self._chance.random() < 0.7:
+            self._wait_to_be_struck(place)
+
+    def _wait_to_be_struck(self, place: Place) -> None:
+        self._file[_HELD] = place
+        until = time.monotonic() + HELD_MAX_S
+        while self._wish.armed is place and time.monotonic() < until:
+            _NEVER.wait(0.002)
+        self._file[_HELD] = 0
+
+    @contextmanager
+    def inside(self, place: Place) -> Iterator[None]:
+        """The training thread is here for a block; it may be struck at the beginning or at the end."""
+        before, self._file[_DOING] = self._file[_DOING], place
+        self.point(place)
+        try:
+            yield
+            self.point(place)
+        finally:
+            self._file[_DOING] = before
+
+    @contextmanager
+    def beside(self, place: Place) -> Iterator[None]:
+        """The same for another thread than the training one; there may be several."""
+        at = _WIRING if place is Place.WIRING else _TRANSFER
+        with self._lock:
+            self._file[at] += 1
+        try:
+            self.point(place)
+            yield
+            self.point(place)
+        finally:
+            with self._lock:
+                self._file[at] -= 1
+
+    def wrap(self, owner: Any, name: str, place: Place) -> None:
+        """Have every call of a function, method or generator observed."""
+        how = self.beside if place in (Place.WIRING, Place.TRANSFER) else self.inside
+        original: Callable[..., Any] = getattr(owner, name)
+
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            with how(place):
+                return original(*args, **kwargs)
+
+        setattr(owner, name, observed)
+
+    def wrap_generator(self, owner: Any, name: str, place: Place) -> None:
+        """The same for a generator: it is observed until it is closed, and may be struck between two items."""
+        original: Callable[..., Iterator[Any]] = getattr(owner, name)
+
+        def observed(*args: Any, **kwargs: Any) -> Iterator[Any]:
+            with self.beside(place):
+                for item in original(*args, **kwargs):
+                    self.point(place)
+                    yield item
+
+        setattr(owner, name, observed)
+
+
+def install(probe: Probe) -> None:
+    """Observe the places that are inside Pliant. Call it in a worker before it joins."""
+    from pliant.torch import group, loop, reducer
+    from pliant.train import session, transfer
+
+    probe.wrap(reducer.Reducer, "reduce", Place.REDUCTION)
+    probe.wrap(loop.Loop, "apply", Place.APPLY)
+    probe.wrap(group.Wiring, "run", Place.WIRING)
+    probe.wrap(group.Wiring, "_check_links", Place.WIRING)
+    probe.wrap(transfer.Fetching, "_stripe", Place.TRANSFER)
+    probe.wrap(session, "ask_gradient", Place.TRANSFER)
+    probe.wrap_generator(transfer.Source, "_send_stripe", Place.TRANSFER)
+    probe.wrap_generator(transfer.Source, "_send_gradient", Place.TRANSFER)

@@ -1,0 +1,110 @@
+"""The chaos programs on a small scale, and whether what they conclude with would notice anything."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chaos.campaign import plan
+from chaos.checks import idle_ranks, spread
+from chaos.chronicle import Scene
+from chaos.faults import KINDS
+from chaos.probe import STRUCK, Place, Probe, Whereabouts, Wish
+from pliant.core import messages as m
+from pliant.core.grid import Grid
+from pliant.core.ledger import GENESIS
+from pliant.core.model import Kind, MemberId, World
+
+TESTS = Path(__file__).parents[1]
+
+
+def chaos(*args: str) -> dict[str, Any]:
+    """The object on the last line. What the program printed is shown if it did not go well."""
+    done = subprocess.run(
+        [sys.executable, "-m", "chaos", *args], cwd=TESTS, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.timeout(600)
+def test_a_training_job_keeps_its_promises_through_some_faults() -> None:
+    found = chaos("train", "--faults", "10", "--alone")
+    assert found["ok"]
+    assert found["faults"] >= 10
+    assert found["audit"]["lost"] == found["audit"]["repeated"] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_plan_has_every_kind_and_every_place(seed: int) -> None:
+    faults = plan(200, random.Random(seed))
+    kinds = Counter(fault.kind for fault in faults)
+    places = Counter(fault.aim for fault in faults if fault.kind == "kill")
+    assert len(faults) == 200
+    assert min(kinds[kind] for kind in KINDS) >= 20
+    assert min(places[place] for place in STRUCK) >= 5
+    assert sum(fault.during or fault.aim in (Place.WIRING, Place.TRANSFER) for fault in faults) >= 40
+
+
+def test_the_same_seed_plans_the_same_faults() -> None:
+    assert plan(50, random.Random(3)) == plan(50, random.Random(3)) != plan(50, random.Random(4))
+
+
+def test_a_worker_s_whereabouts_are_read_by_another(tmp_path: Path) -> None:
+    probe, seen = Probe(tmp_path), Whereabouts(tmp_path, os.getpid())
+    with probe.inside(Place.APPLY):
+        assert seen.place is Place.APPLY
+        with probe.beside(Place.WIRING):
+            assert (seen.place, seen.changing) == (Place.WIRING, True)
+    assert (seen.place, seen.changing, seen.held) == (Place.BETWEEN, False, None)
+    probe.begin_step(70_000)
+    assert seen.step == 70_000
+
+
+def test_a_wish_reaches_everybody(tmp_path: Path) -> None:
+    ours, theirs = Wish(tmp_path), Wish(tmp_path)
+    ours.pace_s, ours.armed = 0.25, Place.TRANSFER
+    assert (theirs.pace_s, theirs.armed) == (0.25, Place.TRANSFER)
+
+
+def test_the_spread_of_four_runs_holds_one_more_of_the_same_kind_almost_always() -> None:
+    chance = random.Random(1)
+    inside = 0
+    for _ in range(2000):
+        *four, one = (chance.gauss(0.5, 0.01) for _ in range(5))
+        low, high = spread(four)
+        inside += low <= one <= high
+    assert inside >= 1990
+
+
+@pytest.mark.parametrize(("size", "idle"), [(1, 0), (2, 1), (3, 2), (4, 3)])
+def test_in_the_short_step_of_an_epoch_most_ranks_have_nothing_to_do(size: int, idle: int) -> None:
+    grid = Grid(2000, 64, 32, 3)
+    assert [idle_ranks(grid, step, size) for step in (1, 31, 32, 33, 64)] == [0, 0, idle, 0, idle]
+
+
+def world(number: int, *members: str) -> m.WorldFormed:
+    names = tuple(map(MemberId, members))
+    return m.WorldFormed(0.0, World(number, Kind.PLANNED, names, (1,) * len(names), GENESIS))
+
+
+def test_a_scene_tells_whether_a_change_is_under_way() -> None:
+    scene = Scene(live={MemberId("a"), MemberId("b")})
+    scene.add(world(1, "a"))
+    assert scene.change == "generation 1 formed, not entered"
+    scene.add(m.WorldEntered(0.0, 1))
+    assert scene.change == "somebody receives the state"
+    scene.add(m.HoldersChanged(0.0, 1, frozenset({MemberId("a")})))
+    assert (scene.change, scene.ranked, scene.able) == ("", ["a"], ["a"])
+    scene.add(world(2, "a", "b"))
+    scene.add(m.WorldEntered(0.0, 2))
+    assert (scene.change, scene.ranked, scene.able) == ("somebody receives the state", ["a", "b"], ["a"])
+    scene.add(m.WorldBroken(0.0, 2, True, "a test"))
+    assert scene.change == "generation 2 broken"
