@@ -33,6 +33,7 @@ PACE_RISE_S = 0.01  # for each step that the job is ahead of its faults
 PACE_MAX_S = 0.8
 PACE_LAST_S = 4.0
 IDLE_S = 5.0
+MORE_MAX = 1.05  # faults that did not count, or made room for others, are made up for so far
 _TICK = threading.Event()
 
 
@@ -100,7 +101,7 @@ class Campaign:
         job.chronicle.until(lambda scene: len(scene.able) >= TARGET_FIRST or scene.state.ended)
         print(f"{len(job.chronicle.scene.able)} members train; {self.count} faults to come", flush=True)
         began = time.monotonic()
-        while self.planned and not job.chronicle.scene.state.ended:
+        while self.planned and not job.chronicle.scene.state.ended and len(self.done) < self.count * MORE_MAX:
             _TICK.wait(self.chance.random() * GAP_MAX_S)
             fault = self.in_hand = self._next(strikes)
             if fault is None or job.chronicle.scene.state.ended:
@@ -136,7 +137,8 @@ class Campaign:
             _TICK.wait(0.02)
             if strikes.scene.state.ended:
                 return None
-        return Fault("drain") if strikes.may(Fault("drain")) else None
+        more = (Fault("join"), Fault("drain"))
+        return next((fault for fault in more if strikes.may(fault)), None)
 
     def _keep_pace(self, job: Job, over: threading.Event) -> None:
         """Let the steps last as long as the faults, however long these take; the last ones almost stand still."""

@@ -26,7 +26,7 @@ from pliant.errors import Refused
 
 KINDS = ("kill", "stop", "join", "drain", "coordinator")
 TARGET_MIN, TARGET_MAX = 2, 4
-LEFT_BEHIND = {"kill": 1, "stop": 2, "join": 0, "drain": 1, "coordinator": 0}  # holders, at least
+LEFT_BEHIND = {"kill": 1, "stop": 1, "join": 0, "drain": 1, "coordinator": 0}  # holders, at least
 AIM_S = 5.0  # how long to wait for somebody to come to a place, before the fault is put off
 EXIT_S = 60.0  # how long a fenced worker may take to see that it is
 EFFECT_S = 120.0  # without an effect, however slow the machine is, there is none
