@@ -584,8 +584,8 @@ PLANTED = (
         (
             Edit(
                 "core/words.py",
-                "        if not word.holds or histories_differ:\n",
-                "        if not word.holds or purpose is Purpose.HELLO:\n",
+                "        if not word.holds or (hello and word.lineage != best):\n",
+                "        if not word.holds or hello:\n",
             ),
         ),
     ),
@@ -597,7 +597,7 @@ PLANTED = (
             Edit(
                 "core/member/recovering.py",
                 "    if not m.again and best.step < m.terms.grid.total_steps:\n",
-                "    if m.redo is None and best.step < m.terms.grid.total_steps:\n",
+                "    if not m.dealt and best.step < m.terms.grid.total_steps:\n",
             ),
         ),
     ),
@@ -682,6 +682,175 @@ PLANTED = (
                 "core/membership.py",
                 "        case Wait(why):\n            state = JobState.WAITING\n",
                 '        case Wait():\n            state, why = JobState.WAITING, ""\n',
+            ),
+        ),
+    ),
+    # ------------------------------------------------------------------------------------ the same bits
+    Planted(
+        "majority evicted",
+        "P4",
+        "Of members whose states differ, those go that agree.",
+        (
+            Edit(
+                "core/words.py",
+                "    return frozenset(rank for rank, state in states.items() if state != most)\n",
+                "    return frozenset(rank for rank, state in states.items() if state == most)\n",
+            ),
+        ),
+    ),
+    Planted(
+        "half is a majority",
+        "P4",
+        "Of two members whose states differ, the second goes, as if the first could not be wrong.",
+        (
+            Edit(
+                "core/words.py",
+                "    if 2 * count <= len(states):\n",
+                "    if 2 * count < len(states):\n",
+            ),
+        ),
+    ),
+    Planted(
+        "gradients of a suspect kept",
+        "P4, rule 14",
+        "Whoever was outvoted brings what it computed from its corrupted state into the next comparison.",
+        (
+            Edit(
+                "core/member/moves.py",
+                "    if m.id in m.suspects:\n        m.part = Part(base=m.lineage)\n",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "polluted weights kept",
+        "P4",
+        "A corrupted member goes, and the weights it had a part in since the last comparison stay.",
+        (
+            Edit(
+                "core/judging.py",
+                "    back = verify > 1 or not suspects\n",
+                "    back = not suspects\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a rollback nobody entered is forgotten",
+        "rule 18",
+        "The members never met in the world that went back, and go on in the next one with what they had.",
+        (
+            Edit(
+                "core/member/recovering.py",
+                "    if rolls_back or m.number < world.floor:\n",
+                "    if rolls_back:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "unverified snapshot saved",
+        "P4, rule 17",
+        "A leaver that fell behind writes a snapshot of a state that no words compared.",
+        (
+            Edit(
+                "core/member/recovering.py",
+                "        if m.terms.verify:\n            m.snapshot = None",
+                "        if m.terms.verify < 0:\n            m.snapshot = None",
+            ),
+        ),
+    ),
+    Planted(
+        "user code that differs for ever",
+        "P4, P8",
+        "Members whose user code differs are rolled back again and again, and the job never says so.",
+        (
+            Edit(
+                "core/judging.py",
+                "    if not verify or often:\n",
+                "    if not verify:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "disputed gradients applied",
+        "P4",
+        "A step whose gradients two members computed differently is applied all the same.",
+        (
+            Edit(
+                "core/member/machine.py",
+                "        case Purpose.STEP if signal.disputes and not disagreement(",
+                "        case Purpose.STEP if signal.disputes and not m.holds and not disagreement(",
+            ),
+        ),
+    ),
+    Planted(
+        "disputed gradients kept",
+        "P4, rule 14",
+        "A member in a dispute brings the same gradients into the next attempt.",
+        (
+            Edit(
+                "core/member/moves.py",
+                "    if any(m.id in (each.a, each.b) for each in disputes):\n        m.part = Part(base=m.lineage)\n",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "one dispute is enough",
+        "P4",
+        "Whoever is in a dispute goes, right or wrong.",
+        (
+            Edit(
+                "core/judging.py",
+                "        if len(met) > 1:\n",
+                "        if met:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "other bits in a world",
+        "P4",
+        "A member with another version of the framework computes with the others.",
+        (
+            Edit(
+                "core/membership.py",
+                "not (m.draining or m.id in out or other_bits(bits, m.bits))]",
+                "not (m.draining or m.id in out)]",
+            ),
+        ),
+    ),
+    Planted(
+        "bits of the day",
+        "P4",
+        "When every member is gone, whoever is there next decides which bits the job computes.",
+        (
+            Edit(
+                "core/membership.py",
+                "    return job.bits or most_common(",
+                "    return (job.bits if job.worlds and job.holders else ()) or most_common(",
+            ),
+        ),
+    ),
+    Planted(
+        "shares by what a member knows",
+        "rule 23",
+        "A joiner takes all members for those who bring gradients.",
+        (
+            Edit(
+                "core/member/joining.py",
+                "for rank, member in enumerate(world.members) if member in signal.donors)\n",
+                "for rank, member in enumerate(world.members) if member)\n",
+            ),
+        ),
+    ),
+    Planted(
+        "state left out of the chain",
+        "rule 24",
+        "A ledger line says which state its step was computed from, and its digest does not cover that.",
+        (
+            Edit(
+                "core/ledger.py",
+                "    if not state:\n        content",
+                "    if state or not state:\n        content",
             ),
         ),
     ),

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pliant.core import messages as m
 from pliant.core.audit import audit
 from pliant.core.cursor import Order
+from pliant.core.differences import Bits, most_common, other_bits
 from pliant.core.evolve import evolve
 from pliant.core.grid import Grid
 from pliant.core.invariants import complaints, forbidden, violations
@@ -24,6 +25,7 @@ from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model import (
     AgentId,
     Checkpoint,
+    Dispute,
     Job,
     JobState,
     Kind,
@@ -43,6 +45,7 @@ from unit.core.build import lines
 GRID = Grid(samples=44, batch=4, slots=4, epochs=1)  # 11 steps
 ORDER = Order(seed=3, samples=GRID.samples)
 TERMS = Terms(GRID, seed=3)
+BITS: list[Bits] = [(), (), (("torch", "1"),), (("torch", "2"), ("threads", "1"))]
 AGENTS = [AgentId(name) for name in "xyz"]
 
 flips = st.booleans()
@@ -62,6 +65,7 @@ class JobMachine(RuleBasedStateMachine):
         self.together = 0  # how many commands are still to be taken in one batch
         self.named = 0
         self.now = 0.0
+        self.terms = TERMS
 
     # ------------------------------------------------------------------------------------------ the machine
 
@@ -149,6 +153,7 @@ class JobMachine(RuleBasedStateMachine):
         low = data.draw(st.integers(1, 3))
         high = data.draw(st.integers(low, 6))
         size = data.draw(st.integers(low, high))
+        self.terms = replace(TERMS, verify=data.draw(st.sampled_from([0, 1, 2])))
         self.ask(m.Create("demo", low, high, Target(size), 60.0, data.draw(st.integers(0, 3))))
 
     @rule(data=st.data())
@@ -195,10 +200,10 @@ class JobMachine(RuleBasedStateMachine):
 
     # ---------------------------------------------------------------------------------------------- members
 
-    @rule(agent=st.sampled_from(AGENTS), weight=st.integers(1, 3))
-    def join(self, agent: AgentId, weight: int) -> None:
+    @rule(agent=st.sampled_from(AGENTS), weight=st.integers(1, 3), bits=st.sampled_from(BITS))
+    def join(self, agent: AgentId, weight: int, bits: Bits = ()) -> None:
         self.named += 1
-        self.ask(m.Join(MemberId(f"m{self.named}"), agent, TERMS, weight))
+        self.ask(m.Join(MemberId(f"m{self.named}"), agent, self.terms, weight, bits=bits))
 
     @rule(agent=st.sampled_from(AGENTS), count=st.integers(2, 4))
     def several_join(self, agent: AgentId, count: int) -> None:
@@ -209,7 +214,7 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.job is not None and self.job.terms is not None)
     @rule(data=st.data(), seed=st.sampled_from([3, 3, 4]), weight=st.integers(0, 1))
     def join_badly(self, data: st.DataObject, seed: int, weight: int) -> None:
-        self.ask(m.Join(self.anybody(data), AGENTS[0], replace(TERMS, seed=seed), weight))
+        self.ask(m.Join(self.anybody(data), AGENTS[0], replace(self.terms, seed=seed), weight))
 
     @rule(data=st.data())
     def drain(self, data: st.DataObject) -> None:
@@ -266,6 +271,24 @@ class JobMachine(RuleBasedStateMachine):
         peer = data.draw(st.sampled_from([None, *world.members]))
         lineage, kept = self.it.durable, frozenset({0})
         self.ask(m.Stopped(member, world.number, lineage, kept, "a socket closed", peer, stateless))
+
+    @precondition(lambda self: self.job is not None and self.job.worlds)
+    @rule(data=st.data(), suspects=st.integers(0, 3))
+    def find_states_that_differ(self, data: st.DataObject, suspects: int) -> None:
+        if not self.it.terms or not self.it.terms.verify:
+            return
+        world, member = self.inside(data)
+        named = tuple(data.draw(st.permutations(world.members))[:suspects])
+        lineage = self.it.durable
+        self.ask(m.Stopped(member, world.number, lineage, frozenset(), "differ", diverged=True, suspects=named))
+
+    @precondition(lambda self: self.job is not None and self.job.worlds)
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def find_gradients_that_differ(self, data: st.DataObject, count: int) -> None:
+        world, member = self.inside(data)
+        anybody = st.sampled_from(world.members)
+        found = tuple(Dispute(slot, data.draw(anybody), data.draw(anybody)) for slot in range(count))
+        self.ask(m.Stopped(member, world.number, self.it.durable, frozenset(), "differ", disputes=found))
 
     @precondition(lambda self: self.job is not None and self.job.worlds)
     @rule(data=st.data())
@@ -353,7 +376,8 @@ class JobMachine(RuleBasedStateMachine):
         """Enough members that stay, and somebody with the state or a place to start from: then there is a world."""
         if self.job is None or self.job.state.ended or self.job.target.placement:
             return
-        staying = [one for one in self.job.members.values() if not one.draining]
+        bits = self.job.bits or most_common(one.bits for one in self.job.members.values() if not one.draining)
+        staying = [x for x in self.job.members.values() if not x.draining and not other_bits(bits, x.bits)]
         if len(staying) >= self.job.size_min and wanted_size(self.job) >= self.job.size_min:
             held = self.job.world(self.job.current)
             if held is None or not held.hold:

@@ -119,6 +119,9 @@ class Walk:
             s.Gradient(chance.choice([None, m.line])),
             self.stripe(chance),
             s.TransferBroken(),
+            s.TransferBroken(spoilt=True),
+            s.Returned(number, self.words(chance), (s.Dispute(1, ME, PEERS[0]),)),
+            replace(self.computed(chance), state=chance.randrange(9)),
             s.Installed(chance.randrange(9)),
             s.LetIn(number, lineage, PEERS[:2]),
             s.Released(number),
@@ -324,9 +327,9 @@ def all_is_well(signal: s.Signal, before: Machine, after: Machine, actions: tupl
 
 
 @settings(max_examples=120)
-@given(walks)
-def test_any_signal_in_any_phase_is_reacted_to_by_the_rules(numbers: list[int]) -> None:
-    walk = Walk()
+@given(walks, st.sampled_from([0, 1, 2]))
+def test_any_signal_in_any_phase_is_reacted_to_by_the_rules(numbers: list[int], verify: int) -> None:
+    walk = Walk(Machine(ME, replace(TERMS, verify=verify)))
     for number in numbers:
         signal = walk.pick(Random(number))
         all_is_well(signal, *walk.react(signal))

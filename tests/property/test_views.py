@@ -28,7 +28,8 @@ def worlds(draw: st.DrawFn) -> tuple[World, ...]:
         hold, why = draw(st.booleans()), draw(st.text(max_size=9))
         # Mostly a member has the address it had; worlds of earlier versions have none, and the rest cannot be.
         addresses = tuple(draw(st.sampled_from(["", f"{name}:1", f"{name}:1", "other:2"])) for name in names)
-        found.append(World(number, kind, names, weights, base, hold, why, draw(st.sampled_from([addresses, ()]))))
+        where = draw(st.sampled_from([addresses, ()]))
+        found.append(World(number, kind, names, weights, base, hold, why, where, draw(st.integers(0, number))))
     return tuple(found)
 
 
@@ -48,13 +49,16 @@ views = st.builds(
     holders=st.frozensets(members),
     durable=lineages,
     checkpoint=st.none() | st.builds(Checkpoint, lineages, st.text(max_size=9), st.integers(0, 2**63)),
+    spare_why=st.text(max_size=9),
 )
 
 
 def tell(before: View | None, after: View) -> Told:
     """What a member receives that knew `before`, having been through the wire."""
     change = difference(before, after)
-    told = Told(after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, after.durable, (), change)
+    told = Told(
+        after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, after.durable, (), after.spare_why, change
+    )
     return TOLD.decode(TOLD.encode(told))
 
 
@@ -138,7 +142,7 @@ def test_an_answer_without_a_change_leaves_the_view_alone() -> None:
 def crowd(size: int, number: int = 1, revision: int = 1) -> View:
     names = tuple(MemberId(f"a{i // 8}-1.{i}") for i in range(size))
     addresses = tuple(f"10.0.{i // 250}.{i % 250}:7000" for i in range(size))
-    world = World(number, Kind.PLANNED, names, (1,) * size, GENESIS, addresses=addresses)
+    world = World(number, Kind.PLANNED, names, (1,) * size, GENESIS, addresses=addresses, floor=1)
     everybody = frozenset(names)
     return View(
         revision,

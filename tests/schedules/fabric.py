@@ -218,8 +218,8 @@ class Switch:
                 self.fabric.wire(member, world)
             case s.Break(generation):
                 self.fabric.break_group(member, generation)
-            case w.Enter(generation, word, part):
-                self.fabric.enter(member, generation, word, part)
+            case w.Enter(collect, part):
+                self.fabric.enter(member, collect, part)
             case w.TellLetIn(target, signal) | w.TellReleased(target, signal):
                 if not self.is_cut(member, target):
                     self.after(self.chance.uniform(0.001, 0.02), self.send, target, signal)

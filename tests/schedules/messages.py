@@ -18,10 +18,9 @@ from typing import get_args
 
 from pliant.core.ledger import Line, Lineage
 from pliant.core.member.model import Phase
-from pliant.core.member.signals import Break, Failed, LetIn, Released, Returned, Wire, Wired, WireFailed
+from pliant.core.member.signals import Break, Collect, Failed, LetIn, Released, Returned, Wire, Wired, WireFailed
 from pliant.core.messages import Command
 from pliant.core.model import AgentId, Checkpoint, MemberId, View, World
-from pliant.core.words import Word
 from pliant.sim.training import Content, Model
 from pliant.wire.codec import Body, Codec
 
@@ -46,10 +45,9 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """Enter the next operation of that generation's group."""
+    """Enter the next operation of that world's group."""
 
-    generation: int
-    word: Word
+    collect: Collect
     part: tuple[int, ...]
 
 

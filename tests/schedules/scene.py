@@ -45,6 +45,7 @@ class Setting:
     size_max: int = 8
     grid: Grid = field(default_factory=lambda: Grid(samples=101, batch=12, slots=12, epochs=10))
     checkpoint_every: int = 4
+    verify: int = 0  # flipped bits are the simulator's
 
 
 def setting_for(seed: int) -> Setting:

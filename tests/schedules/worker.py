@@ -135,7 +135,7 @@ class Worker:
             case s.Collect():
                 step = action.word.purpose is Purpose.STEP
                 part = tuple(self._kept) if step and action.word.holds and action.word.slots else ()
-                self._say(w.Enter(action.world.number, action.word, part))
+                self._say(w.Enter(action, part))
             case s.Apply():
                 self._apply(action)
             case s.Send():

@@ -9,11 +9,12 @@ from pliant.coordinator.requests import Accepted, Reply
 from pliant.core.ledger import Lineage
 from pliant.core.member import Phase
 from pliant.core.member.signals import Exit
-from pliant.core.messages import Cancel, Drain, MemberGone, StateChanged
+from pliant.core.messages import Cancel, Drain, MemberGone, StateChanged, WorldFormed
 from pliant.core.model import Checkpoint, JobState, MemberId
+from pliant.core.words import Purpose, Word
 from pliant.sim.checkers import Checkers
 from pliant.sim.run import setting_for
-from pliant.sim.training import Model
+from pliant.sim.training import FALSE, Model, corrupted
 from pliant.sim.universe import Universe
 from pliant.sim.worker import Worker
 
@@ -152,6 +153,49 @@ def complete_at_half_the_steps(universe: Universe) -> None:
     universe.checkers.leaves(worker, Exit(0, "done", complete=True))
 
 
+def shares_that_differ(universe: Universe) -> None:
+    world = holder(universe).machine.world
+    assert world is not None
+    word = Word(Purpose.STEP, world.number, 1, Lineage(0, 0, 0), holds=True)
+    slots = universe.setting.grid.filled(1)
+    universe.checkers.reduces(world, (word, word), {0: (slots, ()), 1: ((), slots)}, (slots, ()))
+
+
+def a_slot_brought_by_nobody(universe: Universe) -> None:
+    world = holder(universe).machine.world
+    assert world is not None
+    word = Word(Purpose.STEP, world.number, 1, Lineage(0, 0, 0), holds=True)
+    slots = universe.setting.grid.filled(1)[1:]
+    universe.checkers.reduces(world, (word,), {0: (slots,)}, (slots,))
+
+
+def other_slots_brought_than_said(universe: Universe) -> None:
+    world = holder(universe).machine.world
+    assert world is not None
+    word = Word(Purpose.STEP, world.number, 1, Lineage(0, 0, 0), holds=True)
+    slots = universe.setting.grid.filled(1)
+    universe.checkers.reduces(world, (word, word), {0: (slots, ()), 1: (slots, ())}, ((), slots))
+
+
+def the_wrong_one_lost(universe: Universe) -> None:
+    universe.checkers._event(MemberGone(0.0, holder(universe).id, "lost", "silent corruption"))
+
+
+def not_believed_and_right(universe: Universe) -> None:
+    universe.checkers._event(MemberGone(0.0, holder(universe).id, "lost", "its gradients differ from those of x"))
+
+
+def a_wrong_gradient_applied(universe: Universe) -> None:
+    first, *rest = universe.setting.grid.filled(1)
+    universe.checkers._gradients_are_right(holder(universe), 1, ((first + FALSE,), tuple(rest)))
+
+
+def other_bits_in_a_world(universe: Universe) -> None:
+    world = holder(universe).machine.world
+    assert world is not None
+    universe.checkers._event(WorldFormed(0.0, replace(world, members=(MemberId("stranger-1"),))))
+
+
 def never_finished(universe: Universe) -> None:
     universe.checkers.finally_()
 
@@ -175,6 +219,13 @@ def never_finished(universe: Universe) -> None:
         (expired_early, "rule 19"),
         (waiting_without_a_reason, "P8"),
         (complete_at_half_the_steps, "P2"),
+        (shares_that_differ, "rule 23"),
+        (a_slot_brought_by_nobody, "rule 23"),
+        (other_slots_brought_than_said, "rule 23"),
+        (the_wrong_one_lost, "P4"),
+        (not_believed_and_right, "P4"),
+        (a_wrong_gradient_applied, "P4"),
+        (other_bits_in_a_world, "P4"),
         (never_finished, "liveness"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
@@ -182,6 +233,21 @@ def never_finished(universe: Universe) -> None:
 def test_what_is_wrong_is_named(universe: Universe, wrong: Callable[[Universe], None], named: str) -> None:
     wrong(universe)
     assert f" s: {named}" in complaint(universe.checkers)
+
+
+def test_a_corrupted_state_at_the_end_is_named_unless_nobody_could_have_seen_it(universe: Universe) -> None:
+    job = universe.checkers.job
+    assert job is not None
+    universe.checkers.job = replace(job, state=JobState.FINISHED)
+    worker = holder(universe)
+    worker.model = corrupted(replace(worker.model, lineage=Lineage(1, universe.setting.grid.total_steps, 1)), 3)
+    universe.checkers.leaves(worker, Exit(0, "done", complete=True))
+    universe.checkers.escaped = True
+    universe.checkers.finally_()
+    assert not any("corrupted" in said for said in universe.checkers.complaints)
+    universe.checkers.escaped = False
+    universe.checkers.finally_()
+    assert any("end with a state that was corrupted" in said for said in universe.checkers.complaints)
 
 
 def test_a_universe_with_a_complaint_has_ended(universe: Universe) -> None:

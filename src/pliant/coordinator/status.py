@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pliant.core.membership import desired_workers
-from pliant.core.model import Job, member_state
+from pliant.core.model import Job, member_state, spare_why
 from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine
 
 
@@ -58,7 +58,7 @@ def status(job: Job, revision: int) -> JobStatus:
                 agent=member.agent,
                 number=member.number,
                 pid=member.pid,
-                why=member.why,
+                why=member.why or spare_why(job, member.id),
             )
             for member in members
         ),

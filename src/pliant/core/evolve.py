@@ -9,8 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from pliant.core import messages as m
+from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.messages import Event
-from pliant.core.model import Accusation, Agent, Job, Kind, World, gone_limit
+from pliant.core.model import Accusation, Agent, Job, Kind, Split, World, gone_limit
 
 if TYPE_CHECKING:
     from dataclasses import replace as change
@@ -24,6 +25,8 @@ else:
         return twin
 
 
+DISPUTE_STEPS = 100  # so long a dispute counts: a machine that errs now and then is not found in a lifetime
+DISPUTES_KEPT = 64
 POISON_KEPT = 64  # slots that raised, the newest: two are enough to tell a bad sample from a bad machine
 
 
@@ -59,6 +62,11 @@ def evolve(job: Job | None, event: Event) -> Job:
             if event.entered:
                 return change(job, broken=event.why, stateless=job.stateless or event.stateless)
             return change(job, faulty=job.faulty | {event.generation})
+        case StatesDiffered():
+            return _with_split(job, event)
+        case SlotDisputed():
+            recent = tuple(x for x in job.disputes if x.step > event.disputed.step - DISPUTE_STEPS)
+            return change(job, disputes=(*recent, event.disputed)[-DISPUTES_KEPT:])
         case m.PairAccused():
             return change(job, accusations=_accused(job, event))
         case m.HoldersChanged():
@@ -93,6 +101,7 @@ def _without(job: Job, event: m.MemberGone) -> Job:
         gone=(*job.gone, member)[-gone_limit(job) :],
         holders=job.holders - {member},
         accusations=tuple(x for x in job.accusations if member not in (x.a, x.b)),
+        disputes=tuple(x for x in job.disputes if member not in (x.dispute.a, x.dispute.b)),
         broken=broken,
         faulty=frozenset(faulty),
         dead=dead,
@@ -100,8 +109,10 @@ def _without(job: Job, event: m.MemberGone) -> Job:
 
 
 def _with_world(job: Job, world: World) -> Job:
+    inside = (job.members.get(name) for name in world.members)
+    bits = job.bits or next((member.bits for member in inside if member is not None and member.bits), ())
     if world.kind is Kind.PLANNED:
-        return change(job, generation=world.number, worlds=(*job.worlds, world))
+        return change(job, generation=world.number, bits=bits, worlds=(*job.worlds, world))
     rolled_back = world.kind is Kind.ROLLBACK
     return change(
         job,
@@ -110,10 +121,12 @@ def _with_world(job: Job, world: World) -> Job:
         worlds=(world,),
         broken="",
         stateless=False,
+        spoilt=None,
         faulty=frozenset(),
         dead=frozenset(),
         floor=world.number if rolled_back else job.floor,
         durable=world.base,
+        bits=bits,
         holders=frozenset() if rolled_back else job.holders.intersection(world.members),
     )
 
@@ -136,6 +149,22 @@ def _with_current(job: Job, generation: int) -> Job:
         dead=job.dead & inside,
         accusations=tuple(x for x in job.accusations if not {x.a, x.b} <= entered),
     )
+
+
+def _with_split(job: Job, event: StatesDiffered) -> Job:
+    known = job.splits if not beyond_splits(job) else ()
+    return change(
+        job,
+        broken=event.why,
+        stateless=job.stateless or event.back,
+        spoilt=event.step if event.back else job.spoilt,
+        splits=(*known, Split(event.generation, event.step)),
+    )
+
+
+def beyond_splits(job: Job) -> bool:
+    """Whether the history got beyond the step at which states differed first: then whatever it was is over."""
+    return not job.splits or job.durable.step > job.splits[0].step
 
 
 def _accused(job: Job, event: m.PairAccused) -> tuple[Accusation, ...]:

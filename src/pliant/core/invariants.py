@@ -18,7 +18,7 @@ from pliant.core.messages import (
     WorldEntered,
     WorldFormed,
 )
-from pliant.core.model import Job, Kind, MemberId
+from pliant.core.model import Job, Kind, MemberId, spare_why
 
 
 def violations(job: Job) -> tuple[str, ...]:
@@ -129,6 +129,15 @@ def holders_are_members(job: Job) -> str:
     return f"{sorted(strangers)} are said to hold the state and are no members" if strangers else ""
 
 
+def worlds_compute_the_same_bits(job: Job) -> str:
+    """P4: whoever computes other bits than the job's is in none of its worlds."""
+    for world in job.worlds:
+        for name in world.members:
+            if name in job.members and (why := spare_why(job, name)):
+                return f"P4: {name} is in world {world.number} and {why}"
+    return ""
+
+
 OF_A_STATE = (
     open_worlds_ascend,
     open_worlds_are_not_sealed,
@@ -139,6 +148,7 @@ OF_A_STATE = (
     nobody_is_taken_back,
     worlds_that_train_are_large_enough,
     holders_are_members,
+    worlds_compute_the_same_bits,
 )
 
 # ------------------------------------------------------------------------------------------------ of a change
@@ -220,6 +230,13 @@ def terms_never_change(before: Job, event: Event, after: Job) -> str:
     return ""
 
 
+def bits_never_change(before: Job, event: Event, after: Job) -> str:
+    """P4: which bits a job computes is fixed by the first world in which anybody says."""
+    if before.bits and before.bits != after.bits:
+        return f"P4: the job's bits changed from {before.bits} to {after.bits}"
+    return ""
+
+
 OF_A_CHANGE = (
     generations_are_never_reused,
     numbers_never_go_back,
@@ -230,4 +247,5 @@ OF_A_CHANGE = (
     a_world_takes_members_only,
     planned_worlds_keep_a_holder,
     terms_never_change,
+    bits_never_change,
 )

@@ -10,7 +10,9 @@ from __future__ import annotations
 from typing import assert_never
 
 from pliant.core import messages as m
+from pliant.core.differences import other_bits
 from pliant.core.evolve import evolve
+from pliant.core.judging import judged
 from pliant.core.ledger import GENESIS, Line, Lineage, follows
 from pliant.core.limits import (
     CHECKPOINT_NAME_MAX,
@@ -27,11 +29,10 @@ from pliant.core.membership import settle
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model import Agent, AgentId, Job, JobState, Kind, Member, MemberId, World
 from pliant.core.names import bad_name
-from pliant.core.sentences import difference, drifted, slots_said
+from pliant.core.sentences import difference, slots_said
 
 SAMPLES_SAID = 64  # of the slots that raised on two members
 FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
-
 
 Decision = tuple[Event, ...] | Rejection
 
@@ -205,6 +206,8 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         weight=command.weight,
         address=command.address,
         pid=command.pid,
+        bits=command.bits,
+        why=other_bits(job.bits, command.bits),
     )
     return (m.MemberJoined(now, member, job.terms or command.terms),)
 
@@ -247,8 +250,8 @@ def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
     world = _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
-    if command.diverged:
-        return (m.StateChanged(now, JobState.FAILED, drifted(command.lineage.step, command.why)),)
+    if command.diverged or command.disputes:
+        return judged(job, command, world, now)
     about = f" of {command.peer}" if command.peer else ""
     why = f"{command.member} stopped in {world.number} because{about}: {command.why}"
     return (m.WorldBroken(now, world.number, True, why, command.stateless),)

@@ -28,7 +28,7 @@ REMEMBERED = 65_536
 """How many expected digests are kept: enough for a simulated job, a few megabytes of them."""
 
 GOLDEN = 0x9E3779B97F4A7C15
-_CHAIN = struct.Struct("<9Q")
+_CHAIN = struct.Struct("<10Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,9 @@ class Line:
     words.
 
     `epoch` and `position` are the cursor the step started from. `samples` and `digest` are the
-    totals of the control words: how many samples were really read, and the sum of the slot digests. Make
-    lines with `line`.
+    totals of the control words: how many samples were really read, and the sum of the slot digests. `state` is
+    the hash of the state the step was computed from, as all who held it said in those words; 0: nobody took one.
+    Make lines with `line`.
     """
 
     lineage: Lineage
@@ -74,6 +75,7 @@ class Line:
     position: int
     samples: int
     digest: int
+    state: int = 0
 
 
 def slot_digest(step: int, slot: int, samples: Iterable[int]) -> int:
@@ -140,15 +142,17 @@ def _expected_slot_digest(grid: Grid, order: Order, step: int, slot: int) -> int
     return slot_digest(step, slot, order.take(grid.cursor(step).epoch, positions))
 
 
-def line(parent: Lineage, generation: int, step: int, cursor: Cursor, samples: int, digest: int) -> Line:
+def line(
+    parent: Lineage, generation: int, step: int, cursor: Cursor, samples: int, digest: int, state: int = 0
+) -> Line:
     """Write the line of a step: call it when the step is committed, with what its control words added up to.
 
     `cursor` is where the step started. The new lineage's digest covers the whole parent and every other
     field. It does not judge: `follows` does that where a line is accepted, and the audit where all of
     them are read.
     """
-    lineage = Lineage(generation, step, _chain(parent, generation, step, cursor, samples, digest))
-    return Line(lineage, parent, cursor.epoch, cursor.position, samples, digest)
+    lineage = Lineage(generation, step, _chain(parent, generation, step, cursor, samples, digest, state))
+    return Line(lineage, parent, cursor.epoch, cursor.position, samples, digest, state)
 
 
 def sealed(line: Line) -> bool:
@@ -162,6 +166,7 @@ def sealed(line: Line) -> bool:
             Cursor(line.epoch, line.position),
             line.samples,
             line.digest,
+            line.state,
         )
     except BadInput:
         return False
@@ -181,7 +186,7 @@ def follows(line: Line, head: Lineage) -> bool:
     )
 
 
-def _chain(parent: Lineage, generation: int, step: int, cursor: Cursor, samples: int, digest: int) -> int:
+def _chain(parent: Lineage, generation: int, step: int, cursor: Cursor, samples: int, digest: int, state: int) -> int:
     try:
         content = _CHAIN.pack(
             parent.generation,
@@ -193,10 +198,13 @@ def _chain(parent: Lineage, generation: int, step: int, cursor: Cursor, samples:
             cursor.position,
             samples,
             digest,
+            state,
         )
     except struct.error as error:
         raise BadInput(
             f"every number in the line of step {step} must be an integer from 0 to 2**64 - 1: "
             "add digests with add_digests, which keeps them there"
         ) from error
+    if not state:
+        content = content[:-8]  # as all lines were before there were states in them: those stay sealed
     return int.from_bytes(blake2b(content, digest_size=8, person=b"pliant line 1").digest(), "little")

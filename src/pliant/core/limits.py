@@ -5,6 +5,7 @@ Each `bad_...` gives the refusal, or None.
 
 from __future__ import annotations
 
+from pliant.core.differences import Bits
 from pliant.core.messages import Code, Create, Join, Rejection
 from pliant.core.model import Job, Poison, Target, Terms
 from pliant.core.names import bad_name
@@ -15,13 +16,15 @@ WEIGHT_MAX = 1_000_000
 CHECKPOINT_NAME_MAX = 255
 ADDRESS_MAX = 255
 PID_MAX = 2**32 - 1
-ALSO_MAX = 32  # terms of the user's own
+ALSO_MAX = 32  # terms of the user's own, and bits of a member
 ALSO_NAME_MAX = 63
 ALSO_VALUE_MAX = 255
+VERIFY_MAX = 1_000_000
 SIZE_MAX = 100_000  # far beyond what one coordinator is for; keeps a slip of the finger from being a job
 
 
-SETTINGS = ("samples", "batch_size", "slots", "epochs", "seed", "checkpoint_every")  # as users say the rest of Terms
+# The rest of Terms, as users say it.
+SETTINGS = ("samples", "batch_size", "slots", "epochs", "seed", "checkpoint_every", "verify")
 
 
 def bad_creation(command: Create) -> Rejection | None:
@@ -60,20 +63,35 @@ def bad_member(command: Join) -> Rejection | None:
         return Rejection(Code.BAD, f"{why}; got {command.address[:40]!r}")
     if not 0 <= command.pid <= PID_MAX:
         return Rejection(Code.BAD, f"a process id is 0 to {PID_MAX}; got {command.pid}")
+    if wrong := _bad_pairs(command.bits, "the bits it computes"):
+        return Rejection(Code.BAD, wrong)
     return None
 
 
 def bad_terms(terms: Terms) -> Rejection | None:
-    names = [name for name, _ in terms.also]
-    if len(names) > ALSO_MAX:
-        return Rejection(Code.BAD, f"a job has up to {ALSO_MAX} terms of its own; got {len(names)}")
-    if len({*names, *SETTINGS}) < len(names) + len(SETTINGS):
-        return Rejection(Code.BAD, f"each of a job's own terms has another name, and none of {', '.join(SETTINGS)}")
-    if not all(1 <= len(name) <= ALSO_NAME_MAX and name.isprintable() for name in names):
-        return Rejection(Code.BAD, f"a term's name has 1 to {ALSO_NAME_MAX} printable characters")
-    if not all(len(value) <= ALSO_VALUE_MAX and value.isprintable() for _, value in terms.also):
-        return Rejection(Code.BAD, f"a term's value has up to {ALSO_VALUE_MAX} printable characters")
+    if not 0 <= terms.verify <= VERIFY_MAX:
+        return Rejection(Code.BAD, f"verify is 0 to {VERIFY_MAX} steps; got {terms.verify}")
+    if terms.verify and terms.checkpoint_every % terms.verify:
+        why = f"only a state that was verified is worth going back to: let checkpoint_every {terms.checkpoint_every}"
+        return Rejection(Code.BAD, f"{why} be a multiple of verify {terms.verify}")
+    if wrong := _bad_pairs(terms.also, "a job's own terms", SETTINGS):
+        return Rejection(Code.BAD, wrong)
     return None
+
+
+def _bad_pairs(pairs: Bits, what: str, taken: tuple[str, ...] = ()) -> str:
+    """What is wrong with names and values that somebody else chose; empty: nothing."""
+    names = [name for name, _ in pairs]
+    if len(names) > ALSO_MAX:
+        return f"{what} are up to {ALSO_MAX}; got {len(names)}"
+    if len({*names, *taken}) < len(names) + len(taken):
+        none = f", and none of {', '.join(taken)}" if taken else ""
+        return f"each of {what} has another name{none}"
+    if not all(1 <= len(name) <= ALSO_NAME_MAX and name.isprintable() for name in names):
+        return f"the name of each of {what} has 1 to {ALSO_NAME_MAX} printable characters"
+    if not all(len(value) <= ALSO_VALUE_MAX and value.isprintable() for _, value in pairs):
+        return f"the value of each of {what} has up to {ALSO_VALUE_MAX} printable characters"
+    return ""
 
 
 def bad_poison(poison: Poison) -> Rejection | None:

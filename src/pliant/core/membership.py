@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from pliant.core.differences import Bits, most_common, other_bits
 from pliant.core.ledger import GENESIS
 from pliant.core.messages import Event, MemberGone, StateChanged, WorldFormed
 from pliant.core.model import AgentId, Job, JobState, Kind, Member, MemberId, World
@@ -118,11 +119,18 @@ def _rollback(job: Job, survivors: list[Member]) -> World | Wait:
     else:
         base = job.checkpoint.lineage.step if job.checkpoint else 0
         cause = job.broken if survivors else "every member is gone"
-        gone = f"steps {base + 1} to {job.durable.step} are gone" if job.durable.step > base else "no step is gone"
-        why = f"{cause}: back to step {base}, {gone}"
+        why = f"{cause}: back to step {base}, {_given_up(job, base)}"
     if len(chosen) < job.size_min:
         return Wait(f"{_too_few(job, len(chosen))}; {why}")
     return _world(job, Kind.ROLLBACK, _ordered(job, chosen), why)
+
+
+def _given_up(job: Job, base: int) -> str:
+    """What a rollback costs, in words."""
+    if job.spoilt is not None:
+        again = f"; steps {base + 1} to {job.spoilt} are computed again" if job.spoilt > base else ""
+        return f"the last that was agreed on{again}"
+    return f"steps {base + 1} to {job.durable.step} are gone" if job.durable.step > base else "no step is gone"
 
 
 def _end_of_hold(job: Job, survivors: list[Member]) -> World | Wait:
@@ -148,6 +156,7 @@ def _world(job: Job, kind: Kind, members: list[Member], why: str, *, hold: bool 
         hold=hold,
         why=why,
         addresses=tuple(member.address for member in members),
+        floor=job.generation + 1 if kind is Kind.ROLLBACK else job.floor,
     )
 
 
@@ -194,7 +203,8 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
 def _choose(job: Job, out: frozenset[MemberId]) -> list[Member]:
     """Who should be at work: those already there first, then the oldest, as many as wanted."""
     at_work = set(job.newest.members) if job.newest else set()
-    pool = [m for m in job.members.values() if not m.draining and m.id not in out]
+    bits = _bits(job)
+    pool = [m for m in job.members.values() if not (m.draining or m.id in out or other_bits(bits, m.bits))]
     pool.sort(key=lambda m: (m.id not in at_work, m.number))
     limit = wanted_size(job)
     if not job.target.placement:
@@ -206,6 +216,11 @@ def _choose(job: Job, out: frozenset[MemberId]) -> list[Member]:
             room[member.agent] -= 1
             chosen.append(member)
     return chosen
+
+
+def _bits(job: Job) -> Bits:
+    """Which bits are computed in this job: the first world's, or those that most of its candidates would."""
+    return job.bits or most_common(m.bits for m in job.members.values() if not m.draining)
 
 
 def _ordered(job: Job, members: list[Member]) -> list[Member]:
@@ -243,7 +258,15 @@ def _bad_pair(job: Job, now: float) -> MemberGone | None:
 
 
 def _too_few(job: Job, count: int) -> str:
-    return f"{count} of at least {job.size_min} members"
+    """How many there are, and who else is there and does not count."""
+    bits = _bits(job)
+    others = [m for m in job.members.values() if other_bits(bits, m.bits) and not m.draining]
+    said = f"{count} of at least {job.size_min} members"
+    if not others:
+        return said
+    first = others[0]
+    counted = "1 other does" if len(others) == 1 else f"{len(others)} others do"
+    return f"{said}; {counted} not count: {first.id} {other_bits(bits, first.bits)}"
 
 
 def _difference(newest: World, names: tuple[MemberId, ...]) -> str:

@@ -7,10 +7,13 @@ decided at, for people to read; nothing decides by it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
+from pliant.core.differences import Bits
+from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.ledger import Line, Lineage
-from pliant.core.model import AgentId, Checkpoint, JobState, Member, MemberId, Poison, Target, Terms, World
+from pliant.core.model import AgentId, Checkpoint, Dispute, JobState, Member, MemberId, Poison, Target, Terms, World
+from pliant.core.refusals import Code as Code
+from pliant.core.refusals import Rejection as Rejection
 
 # ---------------------------------------------------------------------------------------------- commands
 
@@ -78,7 +81,8 @@ class AgentLeave:
 class Join:
     """A worker built its model and is ready. It comes without state, always.
 
-    `address` is where its peers reach it, as "host:port"; empty: nowhere.
+    `address` is where its peers reach it, as "host:port"; empty: nowhere. `bits` is what decides which bits it
+    computes, such as ("torch", "2.13.0"); empty: nobody compares them.
     """
 
     member: MemberId
@@ -87,6 +91,7 @@ class Join:
     weight: int = 1
     address: str = ""
     pid: int = 0
+    bits: Bits = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,8 @@ class Stopped:
     """A member broke its group and applies nothing more in that generation (rule 10).
 
     `stateless` says that the comparison found nobody whose state the history can go on from (rule 12), `diverged` that
-    members with one history hold different states: then there is nothing right to go on with.
+    members with one history hold different states; `suspects` are those of them that a majority has outvoted.
+    `disputes` are of the step in flight.
     """
 
     member: MemberId
@@ -119,6 +125,8 @@ class Stopped:
     peer: MemberId | None = None
     stateless: bool = False
     diverged: bool = False
+    suspects: tuple[MemberId, ...] = ()
+    disputes: tuple[Dispute, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,30 +218,6 @@ Command = (
     | Suspect
     | WaitOver
 )
-
-
-class Code(StrEnum):
-    """Why a command was refused, for programs; the sentence beside it is for people."""
-
-    NO_JOB = "no-job"
-    EXISTS = "exists"
-    ENDED = "ended"
-    GONE = "gone"
-    UNKNOWN = "unknown"
-    SEALED = "sealed"
-    PAST = "past"
-    MISMATCH = "mismatch"
-    NOT_NEXT = "not-next"
-    BAD = "bad"
-    SET_BACK = "set-back"
-
-
-@dataclass(frozen=True, slots=True)
-class Rejection:
-    """A command that changes nothing, with the reason."""
-
-    code: Code
-    why: str
 
 
 # ------------------------------------------------------------------------------------------------ events
@@ -387,6 +371,8 @@ Event = (
     | WorldFormed
     | WorldEntered
     | WorldBroken
+    | StatesDiffered
+    | SlotDisputed
     | PairAccused
     | StepsCommitted
     | HoldersChanged

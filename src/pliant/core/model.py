@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
+from pliant.core.differences import Bits, other_bits
 from pliant.core.grid import Grid
 from pliant.core.ledger import GENESIS, Lineage
 
@@ -79,6 +80,33 @@ class Terms:
     seed: int
     checkpoint_every: int = 0  # steps between checkpoints; 0: only when the protocol itself asks for one
     also: tuple[tuple[str, str], ...] = ()
+    verify: int = 0  # every how many steps the words carry a hash of the whole state; 0: never
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Members of that generation held different states after that step."""
+
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """Two members computed the same slot of a step from the same state, and their gradients differ."""
+
+    slot: int
+    a: MemberId
+    b: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class Disputed:
+    """A dispute that is remembered: one slot for each pair of members and generation."""
+
+    generation: int
+    step: int
+    dispute: Dispute
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +130,7 @@ class Member:
     why: str = ""
     address: str = ""  # where its peers reach it; empty: nowhere
     pid: int = 0
+    bits: Bits = ()  # what decides which bits it computes; empty: nobody compares them
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +138,9 @@ class World:
     """The members and ranks of one generation, as persisted before anybody is told (rule 4).
 
     A member's rank is its index in `members`; `weights` and `addresses` are by rank, too. `base` is the lineage below
-    which the world may not start. A world that holds is too small to train: its members enter it, commit what they
-    applied, and wait for a recovery.
+    which the world may not start; `floor` is the last rollback world, and who was in none since then holds nothing of
+    the history. A world that holds is too small to train: its members enter it, commit what they applied, and wait
+    for a recovery.
     """
 
     number: int
@@ -121,6 +151,7 @@ class World:
     hold: bool = False
     why: str = ""
     addresses: tuple[str, ...] = ()  # where members reach one another; none in worlds of before there were addresses
+    floor: int = 0
 
     def rank_of(self, member: MemberId) -> int | None:
         return self.members.index(member) if member in self.members else None
@@ -179,11 +210,15 @@ class Job:
     worlds: tuple[World, ...] = ()  # the open generations, ascending
     broken: str = ""  # why the current world cannot go on; empty: it can
     stateless: bool = False  # nobody in the broken world holds a state the history can go on from
+    spoilt: int | None = None  # the step after which no state of the broken world can be trusted; None: they can
+    disputes: tuple[Disputed, ...] = ()  # lately, among members that are still there
+    splits: tuple[Split, ...] = ()  # since the history last got beyond the first of them
     faulty: frozenset[int] = frozenset()  # open planned generations that can never be entered by everybody
     dead: frozenset[MemberId] = frozenset()  # members of open worlds that are gone for good
     holders: frozenset[MemberId] = frozenset()  # known to hold the state, by the latest report
     durable: Lineage = GENESIS
     checkpoint: Checkpoint | None = None
+    bits: Bits = ()  # those of the first world in which anybody had any
     accusations: tuple[Accusation, ...] = ()
     poison: tuple[Poison, ...] = ()
     failures: int = 0  # workers that exited non-zero by themselves
@@ -226,6 +261,7 @@ class View:
     holders: frozenset[MemberId]
     durable: Lineage
     checkpoint: Checkpoint | None
+    spare_why: str = ""  # why it is in no world and will be in none; empty: it may be
 
 
 def view(job: Job, revision: int, member: MemberId) -> View:
@@ -246,7 +282,14 @@ def view(job: Job, revision: int, member: MemberId) -> View:
         holders=job.holders,
         durable=job.durable,
         checkpoint=job.checkpoint,
+        spare_why=spare_why(job, member),
     )
+
+
+def spare_why(job: Job, member: MemberId) -> str:
+    """Why that member will never be in a world of this job; empty: it may well be."""
+    record = job.members.get(member)
+    return other_bits(job.bits, record.bits) if record is not None else ""
 
 
 def gone_limit(job: Job) -> int:
@@ -263,6 +306,8 @@ def member_state(job: Job, member: MemberId) -> MemberState:
         return MemberState.ACTIVE if member in job.holders else MemberState.JOINING
     wanted = min(job.target.size, job.size_max, job.slots)
     newest = job.newest
+    if spare_why(job, member):
+        return MemberState.SPARE
     if newest is not None and len(newest.members) >= wanted:
         return MemberState.SPARE
     return MemberState.JOINING

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from pliant.core import messages as m
+from pliant.core.differences import differences
+from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.limits import SETTINGS
-from pliant.core.model import Terms
+from pliant.core.model import Dispute, Terms
 
 NAMES_MAX = 8  # of a longer list the first ones are named and the rest counted
 
@@ -35,8 +37,13 @@ def sentence(event: m.Event) -> str:
             return f"generation {generation} is current"
         case m.WorldBroken(generation=generation, why=why):
             return f"generation {generation} cannot go on: {why}"
+        case StatesDiffered(generation=generation, why=why):
+            return f"generation {generation} cannot go on: {why}"
+        case SlotDisputed(disputed=found):
+            return disputed(found.step, found.dispute)
         case m.MemberJoined(member=joined):
-            return f"{joined.id} joined as number {joined.number}"
+            spare = f"; it is a spare: it {joined.why}" if joined.why else ""
+            return f"{joined.id} joined as number {joined.number}{spare}"
         case m.MemberGone(member=gone, how=how, why=why):
             return f"{gone} {how}: {why}"
         case m.MemberDraining(member=draining, grace_s=grace_s, why=why):
@@ -63,31 +70,24 @@ def slots_said(slots: Sequence[int]) -> str:
 
 def difference(job: Terms, other: Terms) -> str:
     """How a member's terms differ from its job's, in the words the user set them with; empty if they do not."""
-    ours, theirs = _settings(job), _settings(other)
-    found = []
-    for name in {**theirs, **ours}:
-        mine, its = theirs.get(name), ours.get(name, "none")
-        if mine is None:
-            found.append(f"without {name} where the job has {its}")
-        elif mine != its:
-            said = f"a dataset of {mine}" if name == "samples" else f"{name} {mine}"
-            found.append(f"with {said} where the job has {its}")
-    shown = found[:NAMES_MAX]
-    if len(found) > NAMES_MAX:
-        shown.append(f"with {len(found) - NAMES_MAX} more differences")
-    last = shown[-1:]
-    return f"{', '.join(shown[:-1])}, and {last[0]}" if len(shown) > 1 else "".join(last)
+    return differences(_settings(job), _settings(other))
 
 
 def _settings(terms: Terms) -> dict[str, str]:
     grid = terms.grid
-    values = (f"{grid.samples} samples", grid.batch, grid.slots, grid.epochs, terms.seed, terms.checkpoint_every)
+    of_grid = (f"{grid.samples} samples", grid.batch, grid.slots, grid.epochs)
+    values = (*of_grid, terms.seed, terms.checkpoint_every, terms.verify)
     return dict(zip(SETTINGS, map(str, values), strict=True)) | dict(terms.also)
 
 
 def _listed(names: Sequence[str]) -> str:
     shown = ", ".join(names[:NAMES_MAX])
     return shown if len(names) <= NAMES_MAX else f"{shown} and {len(names) - NAMES_MAX} more"
+
+
+def disputed(step: int, dispute: Dispute) -> str:
+    """Call to name a slot whose gradient is another one on two members."""
+    return f"slot {dispute.slot} of step {step} has another gradient on {dispute.a} than on {dispute.b}"
 
 
 def drifted(step: int, why: str) -> str:

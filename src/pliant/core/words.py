@@ -7,6 +7,7 @@ that is what makes all of them act at the same boundary without a vote.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -91,8 +92,8 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
 
     Equality is checked word by word: sums would not do, since steps 5, 6 and 7 add up to three times 6.
     """
-    # Comparing histories is what a hello is for; where all hold the same one, their states must be the same as well.
-    histories_differ = purpose is Purpose.HELLO and len({(word.holds, word.lineage) for word in words}) > 1
+    hello = purpose is Purpose.HELLO
+    best = winner(words) if hello else None
     first: Word | None = None
     for rank, word in enumerate(words):
         if (word.generation, word.purpose) != (generation, purpose):
@@ -101,7 +102,8 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
             )
         if word.failed:
             return f"rank {rank} failed"
-        if not word.holds or histories_differ:
+        # Comparing histories is what a hello is for; but all who hold the one that wins must hold the same state.
+        if not word.holds or (hello and word.lineage != best):
             continue
         if first is None:
             first = word
@@ -117,9 +119,26 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
 
 
 def diverged(words: Words) -> bool:
-    """Whether two members have one history and different states: user code did not do the same on both."""
-    states: dict[Lineage, int] = {}
-    return any(word.holds and states.setdefault(word.lineage, word.state) != word.state for word in words)
+    """Whether members with the history that wins hold different states: user code or a machine did something else."""
+    return len(set(_states(words).values())) > 1
+
+
+def minority(words: Words) -> frozenset[int]:
+    """The ranks whose state is not the one that more than half of those with the winning history hold.
+
+    Nobody, where there is no such majority: of two states nothing says which is the right one.
+    """
+    states = _states(words)
+    [(most, count)] = Counter(states.values()).most_common(1) or [(0, 0)]
+    if 2 * count <= len(states):
+        return frozenset()
+    return frozenset(rank for rank, state in states.items() if state != most)
+
+
+def _states(words: Words) -> dict[int, int]:
+    """The states of those who hold the history that wins, by rank."""
+    best = winner(words)
+    return {rank: word.state for rank, word in enumerate(words) if word.holds and word.lineage == best}
 
 
 def _wrong_total(words: Words, step: int, grid: Grid) -> str:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from pliant.coordinator.requests import Accepted, Reply, Unavailable
 from pliant.core import messages as m
 from pliant.core.audit import audit
+from pliant.core.doubts import StatesDiffered
 from pliant.core.evolve import evolve
 from pliant.core.invariants import violations
 from pliant.core.ledger import Line, Lineage
 from pliant.core.member import Machine, Phase
-from pliant.core.member.signals import Exit
+from pliant.core.member.signals import Exit, Shares
 from pliant.core.messages import Event
-from pliant.core.model import Checkpoint, Job, JobState, Kind, MemberId
-from pliant.sim.training import Content, Model
+from pliant.core.model import Checkpoint, Job, JobState, Kind, MemberId, World
+from pliant.core.words import Purpose, Words
+from pliant.sim.training import FALSE, WRONG, Content, Model, slots_in
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
@@ -41,6 +43,11 @@ class Checkers:
         self.committed: dict[Lineage, set[MemberId]] = {}
         self.ever_gone: set[MemberId] = set()
         self.generations = 0
+        self.erring: set[MemberId] = set()
+        self.evicted: set[MemberId] = set()
+        self.escaped = False  # a corrupted state was in use where there was no other to compare it with
+        self.polluted = False  # gradients of a corrupted state were applied before the next comparison
+        self.spoilt_ends: list[MemberId] = []
         self.writer = ""  # the coordinator whose pump is running
 
     def complain(self, what: str) -> None:
@@ -83,6 +90,9 @@ class Checkers:
             case m.WorldFormed():
                 self.generations += 1
                 self._world_formed(event)
+            case StatesDiffered():
+                if self.universe.setting.verify == 1 and event.suspects and event.back:
+                    self.complain(f"P2: steps after {event.step} are given up, though most members agree")
             case m.StateChanged():
                 if not event.why:
                     self.complain(f"P8: the job is {event.state.value} and nobody says why")
@@ -98,6 +108,15 @@ class Checkers:
     def _may_be_gone(self, event: m.MemberGone) -> None:
         worker = self.universe.workers.get(event.member)
         alive = worker is not None and worker.up
+        if "silent corruption" in event.why:
+            self.evicted.add(event.member)
+            if worker is not None and not worker.model.spoilt and not self.escaped:
+                self.complain(f"P4: {event.member} was lost for a corrupted state, and its state is right")
+            return
+        if "its gradients differ" in event.why:
+            if event.member not in self.erring and "younger" not in event.why:
+                self.complain(f"P4: {event.member} was lost for its gradients, and they are right: {event.why}")
+            return
         if not alive or event.how != "lost":
             return
         if "lease" not in event.why or (self.writer and not self.universe.may_expire(self.writer, event.member)):
@@ -105,8 +124,12 @@ class Checkers:
 
     def _world_formed(self, event: m.WorldFormed) -> None:
         world, job = event.world, self.job
-        if job is None or world.kind is not Kind.ROLLBACK or job.durable.step == 0:
+        if any(name.startswith("stranger") for name in world.members):
+            self.complain(f"P4: world {world.number} has somebody in it who computes other bits: {world.members}")
+        if job is None or world.kind is not Kind.ROLLBACK or world.base.step >= job.durable.step:
             return
+        if job.spoilt is not None or any(worker.tainted for worker in self.universe.workers.values()):
+            return  # nobody's state, or not that of the only one who gave it to the others, can be trusted
         for member in job.members:
             worker = self.universe.workers.get(member)
             if worker is None or not worker.up or not worker.machine.holds:
@@ -149,6 +172,8 @@ class Checkers:
 
     def _enters(self, worker: Worker, before: Machine) -> None:
         world = worker.machine.world
+        if world is not None and world.kind is Kind.ROLLBACK:
+            worker.tainted = False  # nobody's state, and nothing that came of it, is kept
         if world is None or world.number <= before.number:
             self.complain(f"rule 10: {worker.id} went from generation {before.number} back")
         elif world.kind is Kind.PLANNED and before.phase in (Phase.STOPPED, Phase.HOLDING):
@@ -157,15 +182,61 @@ class Checkers:
     def applies(self, worker: Worker, line: Line, content: Content) -> None:
         """P3, rule 6: every slot of the step is in exactly one sum."""
         grid = worker.machine.terms.grid
-        slots = sorted(slot for part in content for slot in part)
+        slots = sorted(slot for part in content for slot in slots_in(part))
+        self._gradients_are_right(worker, line.lineage.step, content)
         if slots != list(grid.filled(line.lineage.step)):
             self.complain(f"P3: {worker.id} applies step {line.lineage.step} with slots {slots}")
         if line.parent != worker.model.lineage:
             self.complain(f"P2: {worker.id} applies a child of {line.parent} to {worker.model.lineage}")
 
+    def _gradients_are_right(self, worker: Worker, step: int, content: Content) -> None:
+        """P4: what was found wrong is in nobody's weights; where one computes alone, nobody finds anything."""
+        wrong = [gradient for part in content for gradient in part if gradient >= WRONG]
+        alone = sum(1 for part in content if part) == 1
+        if alone and wrong:
+            self.escaped = True
+        elif any(gradient & FALSE for gradient in wrong):
+            self.complain(f"P4: {worker.id} applies gradients in step {step} that are wrong")
+        elif wrong and self.universe.setting.verify == 1:
+            self.complain(f"P4: {worker.id} applies gradients of a corrupted state in step {step}")
+        elif wrong:
+            self.polluted = True
+
+    def reduces(self, world: World, words: Words, shares: dict[int, Shares], content: Content) -> None:
+        """Rule 23: all members of a reduction know alike who brings which slots, each of them once."""
+        self._compares(world, words)
+        number = world.number
+        if any(word.purpose is not Purpose.STEP for word in words):
+            return
+        told = shares[0]
+        if any(other != told for other in shares.values()):
+            self.complain(f"rule 23: the members of {number} do not agree on who brings which slots: {shares}")
+        step = next((word.step for word in words if word.holds), 0)
+        slots = sorted(slot for share in told for slot in share)
+        if step and slots != list(self.universe.setting.grid.filled(step)):
+            self.complain(f"rule 23: slots {slots} are to be brought into step {step} of {number}")
+        if any(tuple(slots_in(part)) != told[rank] for rank, part in enumerate(content)):
+            self.complain(f"rule 23: the members of {number} bring {content} into step {step} and not {told}")
+
+    def _compares(self, world: World, words: Words) -> None:
+        """A corrupted state that is alone in a collective has got away: from then on it may be everybody's."""
+        holding = [rank for rank, word in enumerate(words) if word.holds]
+        worker = self.universe.workers.get(world.members[holding[0]]) if len(holding) == 1 else None
+        if worker is not None and worker.tainted:
+            closing = words[holding[0]].purpose is Purpose.CLOSE
+            self.escaped = self.escaped or closing or worker.machine.state == worker.said
+
+    def forgets(self, worker: Worker) -> None:
+        """Its state goes. Where not every step is verified, what a corrupted one did to the others stays unseen."""
+        if worker.tainted and self.polluted and worker.id not in self.evicted:
+            self.escaped = True
+        worker.tainted = False
+
     def at_boundary(self, worker: Worker) -> None:
         """P4, rule 2: one lineage, one state."""
         model = worker.model
+        if model.spoilt:
+            return
         known = self.states.setdefault(model.lineage, model.hash)
         if known != model.hash:
             self.complain(f"P4: {worker.id} differs from the others at {model.lineage}")
@@ -210,6 +281,8 @@ class Checkers:
 
     def _leaves_at_the_end(self, worker: Worker, leave: Exit) -> None:
         last = worker.machine.terms.grid.total_steps
+        if leave.complete and worker.model.spoilt:
+            self.spoilt_ends.append(worker.id)
         if leave.complete and worker.model.lineage.step != last:
             self.complain(f"P2: {worker.id} ends as complete at step {worker.model.lineage.step} of {last}")
         if not leave.complete and self.job is not None and self.job.state is JobState.FINISHED:
@@ -254,6 +327,8 @@ class Checkers:
             state = f"{job.state.value}: {job.why}" if job else "not even created"
             self.complain(f"liveness: the job is {state}")
             return
+        if self.spoilt_ends and not self.escaped:
+            self.complain(f"P4: {self.spoilt_ends} end with a state that was corrupted")
         self._log_replays()
         terms = job.terms
         if terms is None:

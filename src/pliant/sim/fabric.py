@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pliant.core.member.signals import Failed, Returned, Wired, WireFailed
-from pliant.core.model import MemberId, World
+from pliant.core.member.signals import Collect, Failed, Returned, Shares, Wired, WireFailed
+from pliant.core.model import Dispute, MemberId, World
 from pliant.core.words import Word
-from pliant.sim.training import Content
+from pliant.sim.training import FALSE, WRONG, Content
 
 if TYPE_CHECKING:
     from pliant.sim.universe import Universe
@@ -29,6 +29,7 @@ class Operation:
 
     words: dict[int, Word] = field(default_factory=dict)
     parts: dict[int, tuple[int, ...]] = field(default_factory=dict)
+    shares: dict[int, Shares] = field(default_factory=dict)
     complete: bool = False
 
 
@@ -97,7 +98,8 @@ class Fabric:
                 group.calling.discard(member)
                 self._later(member, WireFailed(group.world.number, peer))
 
-    def enter(self, member: MemberId, number: int, word: Word, part: tuple[int, ...]) -> None:
+    def enter(self, member: MemberId, action: Collect, part: tuple[int, ...]) -> None:
+        number = action.world.number
         group = self.groups[number]
         if group.broken is not None:
             self._later(member, Failed(number, group.broken if group.broken != member else None))
@@ -109,7 +111,8 @@ class Fabric:
             group.operations.append(Operation())
         operation = group.operations[index]
         rank = group.world.members.index(member)
-        operation.words[rank] = word
+        operation.words[rank] = action.word
+        operation.shares[rank] = action.shares
         operation.parts[rank] = part
         self._try_complete(group, index)
 
@@ -125,15 +128,32 @@ class Fabric:
         size = len(group.world.members)
         words = tuple(operation.words[rank] for rank in range(size))
         content: Content = tuple(operation.parts[rank] for rank in range(size))
+        disputes = self._disputes(group.world, words, content)
+        self._universe.checkers.reduces(group.world, words, operation.shares, content)
         for member in group.world.members:
             delay = self._universe.chance.uniform(0.001, 0.04)
-            self._universe.after(delay, self._returns, group, member, index, words, content)
+            returned = Returned(group.world.number, words, disputes)
+            self._universe.after(delay, self._returns, group, member, index, returned, content)
 
-    def _returns(self, group: Group, member: MemberId, index: int, words: tuple[Word, ...], content: Content) -> None:
+    def _disputes(self, world: World, words: tuple[Word, ...], content: Content) -> tuple[Dispute, ...]:
+        """Every gradient is computed a second time, by the next one who holds the state, where states are verified."""
+        holding = [rank for rank, word in enumerate(words) if word.holds]
+        if not self._universe.setting.verify or len(holding) < 2:
+            return ()
+        found = []
+        for turn, rank in enumerate(holding):
+            other = world.members[holding[(turn + 1) % len(holding)]]
+            false = [gradient % WRONG for gradient in content[rank] if gradient & FALSE]
+            seen = [gradient % WRONG for gradient in content[rank]] if self._universe.errs(other) else false
+            if seen:
+                found.append(Dispute(seen[0], world.members[rank], other))
+        return tuple(found)
+
+    def _returns(self, group: Group, member: MemberId, index: int, returned: Returned, content: Content) -> None:
         if group.waiting.get(member) == index:
             del group.waiting[member]
-            self._universe.reduced(member, words, content)
-            self._universe.feed(member, Returned(group.world.number, words))
+            self._universe.reduced(member, returned.words, content)
+            self._universe.feed(member, returned)
 
     def _reset(self, group: Group, index: int, pair: tuple[MemberId, MemberId]) -> None:
         operation = group.operations[index]

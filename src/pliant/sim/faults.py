@@ -12,10 +12,13 @@ from random import Random
 
 from pliant.coordinator.requests import WatchClosed
 from pliant.core.member.signals import Notice
-from pliant.core.messages import Resize
-from pliant.core.model import AgentId, Target
+from pliant.core.messages import Join, Resize
+from pliant.core.model import AgentId, MemberId, Target
 from pliant.sim.universe import Universe, Weather
 from pliant.sim.worker import Worker
+
+STRANGERS_MAX = 3
+CORRUPTED_MAX = 2  # of one schedule: a third at one place would rightly be taken for what user code does
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,24 @@ def schedule(seed: int, until_s: float = 60.0) -> tuple[Fault, ...]:
     while now < until_s:
         faults.append(Fault(now, chance.choices(names, weights)[0], chance.getrandbits(32)))
         now += chance.expovariate(1.0)
+    if verify_for(seed):
+        chance = Random(f"corruption {seed}")  # of its own, so that the others are what they were without it
+        faults += [
+            Fault(chance.uniform(4.0, 40.0), "state corrupted", chance.getrandbits(32)) for _ in range(CORRUPTED_MAX)
+        ]
+        # One of the two: whoever is in the disputes of two machines that err is rightly not believed.
+        kind = chance.choice(["gradient wrong", "gradients always wrong"])
+        faults.append(Fault(chance.uniform(4.0, 40.0), kind, chance.getrandbits(32)))
+        faults += [
+            Fault(chance.uniform(0.1, 40.0), "stranger joins", chance.getrandbits(32)) for _ in range(STRANGERS_MAX)
+        ]
+        faults.sort(key=lambda fault: fault.at_s)
     return tuple(faults)
+
+
+def verify_for(seed: int) -> int:
+    """Every how many steps the members of that schedule compare whole states; 0: never, and none is corrupted."""
+    return 1 + seed // 5 % 2 if seed % 5 == 4 else 0
 
 
 def strike(universe: Universe, fault: Fault) -> None:
@@ -57,6 +77,7 @@ def heal(universe: Universe) -> None:
     universe.breaking.clear()
     universe.fabric.healed()
     for worker in list(universe.workers.values()):
+        worker.errs = worker.errs_once = False
         if worker.paused:
             worker.resume()
     for coordinator in universe.coordinators:
@@ -144,6 +165,39 @@ def _raise(universe: Universe, draw: Random) -> bool:
         return False  # a second one may strike the same slot on another member, which rightly fails the job
     universe.raising.add(draw.choice(workers).id)
     return True
+
+
+def _corrupt(universe: Universe, draw: Random) -> bool:
+    """A bit flips in a state that is in use, and will be compared at least once more."""
+    last = universe.setting.grid.total_steps
+    workers = [worker for worker in _workers(universe) if worker.machine.holds and worker.model.lineage.step < last]
+    if not workers or not universe.setting.verify:
+        return False
+    draw.choice(workers).corrupt(draw.randrange(62))
+    return True
+
+
+def _stranger(universe: Universe, draw: Random) -> bool:
+    """Somebody joins who computes other bits. Nobody is behind it: a world that counted on it would wait for ever."""
+    name = MemberId(f"stranger-{draw.getrandbits(32)}")
+    universe.ask(name, Join(name, AgentId("elsewhere"), universe.terms, bits=(("torch", "2.12.1"),)))
+    return True
+
+
+def _err(once: bool) -> Callable[[Universe, Random], bool]:
+    def act(universe: Universe, draw: Random) -> bool:
+        workers = _workers(universe)
+        if not workers or not universe.setting.verify:
+            return False
+        worker = draw.choice(workers)
+        universe.checkers.erring.add(worker.id)
+        if once:
+            worker.errs_once = True
+        else:
+            worker.errs = True
+        return True
+
+    return act
 
 
 # -------------------------------------------------------------------------------------------------- planned
@@ -323,4 +377,8 @@ KINDS: dict[str, tuple[float, Callable[[Universe, Random], bool]]] = {
     "clock jump": (1.5, _jump),
     "clock skew": (1.5, _skew),
     "two leaders": (1.5, _two_leaders),
+    "state corrupted": (0.0, _corrupt),  # this and those that follow are drawn apart: see `schedule`
+    "stranger joins": (0.0, _stranger),
+    "gradient wrong": (0.0, _err(once=True)),
+    "gradients always wrong": (0.0, _err(once=False)),
 }

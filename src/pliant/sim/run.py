@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
-from pliant.sim.faults import Fault, heal, schedule, strike
+from pliant.sim.faults import Fault, heal, schedule, strike, verify_for
 from pliant.sim.universe import Setting, Universe
 
 FAULTS_UNTIL_S = 60.0
+BITS = (("torch", "2.13.0"),)
 PATIENCE_S = 240.0  # virtual seconds after the faults in which the job must end
 
 
@@ -28,8 +29,10 @@ class Result:
 
 
 def setting_for(seed: int) -> Setting:
-    """One coordinator in a third of the schedules, two in the others."""
-    return replace(Setting(), seed=seed, coordinators=1 if seed % 3 == 0 else 2)
+    """One coordinator in a third of the schedules, two in the others; bits are looked at in a fifth of them."""
+    verify = verify_for(seed)
+    coordinators = 1 if seed % 3 == 0 else 2
+    return replace(Setting(), seed=seed, coordinators=coordinators, verify=verify, bits=BITS if verify else ())
 
 
 @dataclass(frozen=True, slots=True)

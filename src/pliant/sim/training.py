@@ -10,24 +10,36 @@ from dataclasses import dataclass, replace
 
 from pliant.core.ledger import GENESIS, Lineage
 
-Content = tuple[tuple[int, ...], ...]  # which slots each rank's sum held, by rank
+Content = tuple[tuple[int, ...], ...]  # which slots' gradients each rank's sum held, by rank
 
 _MASK = (1 << 63) - 1
 INITIAL = 0x5EED
+WRONG = 1 << 20  # added to a slot whose gradient was computed from a corrupted state
+FALSE = 1 << 21  # added to a slot whose gradient was computed wrongly
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A training state: weights, forward-updated buffers, how often the user's post-step code ran."""
+    """A training state: weights, forward-updated buffers, how often the user's post-step code ran.
+
+    `spoilt` is what no process can see: that a corrupted state is behind these numbers.
+    """
 
     lineage: Lineage = GENESIS
     weights: int = INITIAL
     buffers: int = INITIAL
     post: int = 0
+    spoilt: bool = False
 
     @property
     def hash(self) -> int:
         return hash((self.weights, self.buffers, self.post)) & _MASK
+
+    def said(self, verify: int) -> int:
+        """The hash that rides in the words: of the whole every so many steps, else of what costs little."""
+        if verify < 2 or self.lineage.step % verify == 0:
+            return self.hash
+        return hash((self.lineage.step, self.post)) & _MASK
 
 
 def applied(model: Model, lineage: Lineage, content: Content) -> Model:
@@ -37,7 +49,18 @@ def applied(model: Model, lineage: Lineage, content: Content) -> Model:
         weights=hash((model.weights, content)) & _MASK,
         buffers=hash((model.buffers, lineage.step)) & _MASK,
         post=model.post,
+        spoilt=model.spoilt or any(max(part, default=0) >= WRONG for part in content),
     )
+
+
+def corrupted(model: Model, bit: int) -> Model:
+    """One bit of the weights is another one, and nobody is told."""
+    return replace(model, weights=model.weights ^ 1 << bit, spoilt=True)
+
+
+def slots_in(part: tuple[int, ...]) -> list[int]:
+    """The slots whose gradients are in a sum, wrong ones too."""
+    return sorted(gradient % WRONG for gradient in part)
 
 
 def post_step(model: Model) -> Model:

@@ -11,6 +11,7 @@ from random import Random
 from pliant.coordinator.requests import Request
 from pliant.coordinator.service import LEASE_TTL_S
 from pliant.core.cursor import Order
+from pliant.core.differences import Bits
 from pliant.core.grid import Grid
 from pliant.core.ledger import Lineage
 from pliant.core.member.signals import Action, Durable, Signal
@@ -42,6 +43,8 @@ class Setting:
     grid: Grid = field(default_factory=lambda: Grid(samples=101, batch=12, slots=12, epochs=2))
     seed: int = 0
     checkpoint_every: int = 4
+    verify: int = 0
+    bits: Bits = ()
 
 
 @dataclass(slots=True)
@@ -79,7 +82,7 @@ class Universe:
         self._asks: dict[str, int] = {}
         self._unanswered: set[str] = set()
         self.heard: dict[tuple[str, str], float] = {}  # (coordinator, member) to the last accepted sign of life
-        self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every)
+        self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every, verify=setting.verify)
         self.order = Order(setting.seed, setting.grid.samples)
         self.store = MemoryStore("simulated")
         self.directory = Directory()
@@ -235,6 +238,10 @@ class Universe:
             self.raising.discard(worker.id)
             return True
         return False
+
+    def errs(self, member: MemberId) -> bool:
+        worker = self.workers.get(member)
+        return worker is not None and worker.errs
 
     def breaks_transfer(self, worker: Worker) -> bool:
         if worker.id in self.breaking:

@@ -12,7 +12,7 @@ from pliant.core.member.moves import tail
 from pliant.core.messages import Command, Join
 from pliant.core.model import AgentId, Checkpoint, MemberId, Terms, View
 from pliant.core.words import Purpose, Words
-from pliant.sim.training import Content, Model, applied, forward, post_step
+from pliant.sim.training import FALSE, WRONG, Content, Model, applied, corrupted, forward, post_step
 from pliant.wire.api import Renew
 
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ class Worker:
         self.incoming: Content = ()
         self.snapshots: dict[Lineage, Model] = {}
         self.aside: dict[int, Model] = {}
+        self.donors: tuple[MemberId, ...] = ()
+        self.errs = False  # its gradients are wrong, always
+        self.errs_once = False
+        self.tainted = False  # a bit of its state is another one
         self.transfer = 0  # the attempt stripes belong to
         universe.after(universe.chance.uniform(0.0, TICK_S), self._tick)
         self._join()
@@ -55,6 +59,7 @@ class Worker:
         if not self.up:
             return
         self.up = False
+        self.universe.checkers.forgets(self)
         self.ended_at_s = self.universe.now
         self.universe.fabric.dies(self.id)
         self.universe.process_ended(self, code)
@@ -84,7 +89,7 @@ class Worker:
         self.feed(s.Tick())
 
     def _join(self) -> None:
-        self.universe.ask(self.id, Join(self.id, self.agent, self.machine.terms))
+        self.universe.ask(self.id, Join(self.id, self.agent, self.machine.terms, bits=self.universe.setting.bits))
 
     def told(self, view: View) -> None:
         if self.up and (view.known or self.joined):
@@ -161,13 +166,20 @@ class Worker:
         """The user's code: forward and backward, slot by slot, in one piece or two."""
         universe = self.universe
         if action.idle:
-            universe.after(universe.chance.uniform(0.2, 0.5), self.feed, s.Computed(frozenset(), 0, 0))
+            universe.after(universe.chance.uniform(0.2, 0.5), self._idled)
             return
-        if self.kept_base != self.model.lineage:
+        if self.kept_base != self.model.lineage or not self.machine.part.slots:
             self.kept, self.kept_base = [], self.model.lineage
         slots = action.slots
         cut = universe.chance.randint(1, len(slots)) if universe.chance.random() < 0.2 else len(slots)
         universe.after(universe.chance.uniform(0.5, 1.5), self._computed, action.step, slots[:cut], slots[cut:])
+
+    def _idled(self) -> None:
+        self.feed(s.Computed(frozenset(), 0, 0, self._verified))
+
+    @property
+    def _verified(self) -> int | None:
+        return self.said if self.machine.terms.verify else None
 
     def _computed(self, step: int, slots: tuple[int, ...], rest: tuple[int, ...]) -> None:
         if not self.up:
@@ -182,18 +194,22 @@ class Worker:
             self.feed(s.SlotRaised(step, slots, samples, "ValueError: a bad sample"))
             return
         self.model = forward(self.model)
-        self.kept.extend(slots)
+        error = (WRONG if self.tainted else 0) + (FALSE if self.errs or self.errs_once else 0)
+        self.errs_once = False
+        self.kept.extend(slot + error for slot in slots)
         grid, order = self.machine.terms.grid, universe.order
         samples_read = sum(len(grid.slot(step, slot)) for slot in slots)
         digest = sum(expected_slot_digest(grid, order, step, slot) for slot in slots)
-        self.feed(s.Computed(frozenset(slots), samples_read, digest & ((1 << 64) - 1)))
+        self.feed(s.Computed(frozenset(slots), samples_read, digest & ((1 << 64) - 1), self._verified))
         if rest and self.machine.phase is Phase.COMPUTING:
             universe.after(universe.chance.uniform(0.05, 0.3), self._computed, step, rest, ())
 
     def _collect(self, action: s.Collect) -> None:
+        if action.whole:
+            action = replace(action, word=replace(action.word, state=self.model.hash))
         step = action.word.purpose is Purpose.STEP
         part = tuple(self.kept) if step and action.word.holds and action.word.slots else ()
-        self.universe.fabric.enter(self.id, action.world.number, action.word, part)
+        self.universe.fabric.enter(self.id, action, part)
 
     def reduction_returned(self, words: Words, content: Content) -> None:
         """What the collective wrote into our buffers, just before the machine hears that it returned."""
@@ -223,14 +239,23 @@ class Worker:
             return
         self.model = post_step(self.model)
         self.universe.checkers.at_boundary(self)
-        self.feed(s.Boundary(self.model.hash))
+        self.feed(s.Boundary(self.said))
+
+    @property
+    def said(self) -> int:
+        """The hash of its state as the words carry it."""
+        return self.model.said(self.machine.terms.verify)
+
+    def corrupt(self, bit: int) -> None:
+        self.model = corrupted(self.model, bit)
+        self.tainted = True
 
     # ------------------------------------------------------------------------------- state that moves
 
     def _fetch(self, action: s.Fetch) -> None:
         self.transfer += 1
         self.aside = {}
-        donors = action.donors[:3]
+        self.donors = donors = action.donors[:3]
         if not donors:
             self.universe.after(0.5, self.feed, s.TransferBroken())
         for index, donor in enumerate(donors):
@@ -260,13 +285,22 @@ class Worker:
             # A state is captured at a boundary only (rule 3).
             self.universe.after(0.05, self._stripe, transfer, index, count, donor)
             return
+        label = source.machine.state
+        if source.said != label:
+            self.transfer += 1
+            self.feed(s.TransferBroken(spoilt=True))
+            return
         self.aside[index] = source.model
         lines = tail(source.machine)
-        self.feed(s.Stripe(index, count, source.model.lineage, source.model.hash, lines))
+        self.feed(s.Stripe(index, count, source.model.lineage, label, lines))
 
     def _install(self, action: s.Install) -> None:
         self.universe.checkers.installs(self, action.lineage)
         model = next(iter(self.aside.values()))
+        self.universe.checkers.forgets(self)
+        donor = self.universe.workers.get(self.donors[0]) if len(self.donors) == 1 else None
+        if donor is not None and donor.tainted:
+            self.universe.checkers.escaped = True  # there was nobody to compare it with
         for line in action.replay:
             # The steps bring their small state along: the user's code does not run for them here.
             model = post_step(applied(model, line.lineage, self.reduced[line.lineage]))
@@ -281,7 +315,7 @@ class Worker:
         self.model = model
         self.kept, self.kept_base = [], model.lineage
         self.universe.checkers.at_boundary(self)
-        self.feed(s.Installed(model.hash))
+        self.feed(s.Installed(self.said))
 
     def _ask_gradient(self, action: s.CatchUp) -> None:
         self.universe.after(self.universe.chance.uniform(0.02, 0.1), self._gradient, action)
@@ -316,7 +350,7 @@ class Worker:
         self.model = self.universe.directory.files[checkpoint.name] if checkpoint else Model()
         self.kept, self.kept_base = [], None
         self.universe.checkers.restores(self, checkpoint)
-        self.feed(s.Restored(self.model.hash))
+        self.feed(s.Restored(self.said))
 
     def _save(self, action: s.Save) -> None:
         model = self.snapshots.get(action.lineage)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from pliant.core.ledger import Lineage
-from pliant.core.model import Checkpoint, Job, JobState, Kind, MemberId, View, World
+from pliant.core.model import Checkpoint, Job, JobState, Kind, MemberId, View, World, spare_why
 from pliant.errors import BadInput
 
 
@@ -44,6 +44,7 @@ class NewWorld:
     hold: bool
     why: str
     addresses: tuple[str, ...] | None
+    floor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Told:
     `durable` is how much of the history is, by now: progress alone ends no wait.
 
     `generation` is the newest one that has me, `rank` and `size` are mine there; 0, -1 and 0 if none has me.
-    `keys` are of every open generation that has me, ascending.
+    `keys` are of every open generation that has me, ascending. `spare_why` says why none will ever have me.
     """
 
     revision: int
@@ -90,7 +91,8 @@ class Told:
     size: int
     durable: Lineage
     keys: tuple[PeerKey, ...]
-    change: Change | None
+    spare_why: str = ""
+    change: Change | None = None  # the last field: a server puts it behind what is personal, encoded once for all
 
 
 def difference(before: View | None, after: View) -> Change:
@@ -160,7 +162,7 @@ def told(job: Job, revision: int, member: MemberId, where: Places, keys: Keys, d
         size=size,
         durable=durable,
         keys=keys.get(member, ()) if record is not None else (),
-        change=None,
+        spare_why=spare_why(job, member),
     )
 
 
@@ -190,6 +192,7 @@ def applied(before: View | None, news: Told) -> View:
         holders=frozenset(_members(change.holders, everybody)),
         durable=change.durable,
         checkpoint=change.checkpoint,
+        spare_why=news.spare_why,
     )
 
 
@@ -206,7 +209,8 @@ def _new_world(world: World, reference: World | None) -> NewWorld:
         ranks = {name: rank for name, rank in ranks.items() if where.get(name) == _address(reference, rank)}
         addresses = tuple(address for name, address in where.items() if name not in ranks)
     members = _names(world.members, reference, ranks)
-    return NewWorld(world.number, world.kind, members, weights, world.base, world.hold, world.why, addresses)
+    of = (world.base, world.hold, world.why, addresses, world.floor)
+    return NewWorld(world.number, world.kind, members, weights, *of)
 
 
 def _set(members: frozenset[MemberId], reference: World | None) -> Names:
@@ -250,7 +254,8 @@ def _world(item: NewWorld | int, known: Mapping[int, World]) -> World:
     if len(weights) != len(members):
         raise BadInput(f"Generation {item.number} has {len(members)} members and {len(weights)} weights.")
     addresses = _addresses(item.members, item.addresses, known) if item.addresses is not None else ()
-    return World(item.number, item.kind, members, weights, item.base, item.hold, item.why, addresses)
+    of = (item.base, item.hold, item.why, addresses, item.floor)
+    return World(item.number, item.kind, members, weights, *of)
 
 
 def _addresses(names: Names, given: tuple[str, ...], known: Mapping[int, World]) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ Everything a job goes through here goes through `decide`, `evolve` and `settled`
 held to the invariants on the way.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pliant.core import messages as m
@@ -42,12 +42,23 @@ NOW = 5.0
 # ------------------------------------------------------------------------------------------------- values
 
 
-def lines(head: Lineage, generation: int, count: int, grid: Grid = GRID, order: Order = ORDER) -> tuple[Line, ...]:
-    """The ledger lines of the `count` steps after `head`, as honest members of `generation` write them."""
+def lines(
+    head: Lineage,
+    generation: int,
+    count: int,
+    grid: Grid = GRID,
+    order: Order = ORDER,
+    state: Callable[[Line | None], int] = lambda before: 0,
+) -> tuple[Line, ...]:
+    """The ledger lines of the `count` steps after `head`, as honest members of `generation` write them.
+
+    `state` gives the hash of the state that a step starts from, from the line before it; None: there is none here.
+    """
     made: list[Line] = []
     for step in range(head.step + 1, head.step + 1 + count):
         digest = expected_digest(grid, order, step)
-        made.append(line(head, generation, step, grid.cursor(step), grid.size(step), digest))
+        before = state(made[-1] if made else None)
+        made.append(line(head, generation, step, grid.cursor(step), grid.size(step), digest, before))
         head = made[-1].lineage
     return tuple(made)
 
@@ -59,8 +70,11 @@ def world(
     base: Lineage = GENESIS,
     hold: bool = False,
     why: str = "",
+    floor: int = 1,
 ) -> World:
-    return World(number, kind, members, (1,) * len(members), base, hold, why, ("",) * len(members))
+    """A world of a job that began in generation 1, and did not go back since unless `floor` says so."""
+    back = number if kind is Kind.ROLLBACK else floor
+    return World(number, kind, members, (1,) * len(members), base, hold, why, ("",) * len(members), back)
 
 
 def formed(job: Job, number: int) -> World:

@@ -89,6 +89,14 @@ def weighed(*weights: int) -> tuple[World, ...]:
     return (ONE, TWO, replace(THREE, weights=weights))
 
 
+ONE_KIND = (("torch", "1"),)
+
+
+def with_bits(name: MemberId) -> dict[MemberId, Member]:
+    members = job().members
+    return {**members, name: replace(members[name], bits=ONE_KIND)}
+
+
 STATES = [
     State(
         "open_worlds_ascend",
@@ -215,6 +223,12 @@ STATES = [
         job(holders=frozenset({A, MemberId("z"), MemberId("x")})),
         "['x', 'z'] are said to hold the state and are no members",
         job(holders=frozenset({A, E})),
+    ),
+    State(
+        "worlds_compute_the_same_bits",
+        job(bits=(("torch", "2"),), members=with_bits(B)),
+        "P4: b is in world 1 and computes other bits: with torch 1 where the job has 2",
+        job(bits=(("torch", "2"),), members=with_bits(E)),  # who is in no world
     ),
 ]
 
@@ -373,6 +387,12 @@ CHANGES = [
         change(RESIZED, terms=None),
         f"rule 21: the terms changed from {TERMS} to None",
         change(RESIZED, job(terms=None)),
+    ),
+    Change(
+        "bits_never_change",
+        change(RESIZED, job(bits=ONE_KIND), bits=(("torch", "2"),)),
+        "P4: the job's bits changed from (('torch', '1'),) to (('torch', '2'),)",
+        change(RESIZED, bits=ONE_KIND),
     ),
 ]
 

@@ -39,6 +39,7 @@ OTHER_TERMS = {
         "with slots 4 where the job has 6, with epochs 3 where the job has 2, "
         "and with checkpoint_every 1 where the job has 0"
     ),
+    replace(TERMS, verify=3): "with verify 3 where the job has 0",
     replace(TERMS, also=(("order", "sequential"),)): "with order sequential where the job has none",
 }
 
@@ -89,6 +90,17 @@ def test_of_very_many_differences_the_first_are_named() -> None:
     job = after(new_job(2), join(A, terms=replace(TERMS, also=ours)))
     why = refused(job, join(B, terms=replace(TERMS, also=theirs))).why
     assert why.endswith("with t7 y where the job has x, and with 24 more differences: start it with the job's settings")
+
+
+@pytest.mark.parametrize(("verify", "every"), [(-1, 0), (1_000_001, 0), (3, 4), (4, 2)])
+def test_states_are_verified_so_that_a_checkpoint_has_one_that_was(verify: int, every: int) -> None:
+    """Nobody would know whether the others were worth going back to."""
+    assert refused(new_job(), join(A, terms=replace(TERMS, verify=verify, checkpoint_every=every))).code is Code.BAD
+
+
+@pytest.mark.parametrize(("verify", "every"), [(0, 5), (1, 5), (5, 5), (5, 10), (1_000_000, 0)])
+def test_a_checkpoint_of_a_verified_step_is_taken(verify: int, every: int) -> None:
+    assert made(new_job(), join(A, terms=replace(TERMS, verify=verify, checkpoint_every=every)))
 
 
 @pytest.mark.parametrize(

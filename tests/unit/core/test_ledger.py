@@ -123,6 +123,7 @@ def test_the_chain_is_pinned() -> None:
     assert LINE.lineage.digest == 0x076A71617CB58335
     first = line(GENESIS, 1, 1, Cursor(0, 0), 10, expected_digest(GRID, ORDER, 1))
     assert first.lineage.digest == 0xCD265A8FA0818735
+    assert line(PARENT, 3, 5, Cursor(1, 10), 10, 77, state=5).lineage.digest == 0x4D383B9FC924254B
 
 
 CHANGED = {
@@ -136,6 +137,9 @@ CHANGED = {
     "position": replace(LINE, position=0),
     "samples": replace(LINE, samples=9),
     "digest": replace(LINE, digest=78),
+    "state": replace(LINE, state=1),
+    "state left out": replace(line(PARENT, 3, 5, Cursor(1, 10), 10, 77, state=5), state=0),
+    "another state": replace(line(PARENT, 3, 5, Cursor(1, 10), 10, 77, state=5), state=6),
 }
 
 
@@ -155,6 +159,8 @@ def test_two_fields_that_trade_places_make_another_chain() -> None:
         line(Lineage(1, 2, 3), 4, 5, Cursor(7, 6), 8, 9),
         line(Lineage(1, 2, 3), 4, 5, Cursor(6, 8), 7, 9),
         line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 9, 8),
+        line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 8, 9, state=10),
+        line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 8, 10, state=9),
     ]
     assert len({one.lineage.digest for one in made}) == len(made)
 
@@ -164,6 +170,7 @@ def test_a_line_with_a_number_that_fits_no_word_is_never_made_nor_believed(value
     with pytest.raises(BadInput, match="the line of step 5 must be an integer from 0"):
         line(PARENT, 3, 5, Cursor(1, 10), 10, value)
     assert not sealed(replace(LINE, digest=value))
+    assert not sealed(replace(LINE, state=value))
     assert not follows(replace(LINE, samples=value), PARENT)
 
 

@@ -5,9 +5,10 @@ from typing import get_args
 import pytest
 
 from pliant.core import messages as m
+from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.ledger import GENESIS
 from pliant.core.messages import Event
-from pliant.core.model import AgentId, JobState, Kind, Member, MemberId, Target, World
+from pliant.core.model import AgentId, Dispute, Disputed, JobState, Kind, Member, MemberId, Target, World
 from pliant.core.sentences import NAMES_MAX, sentence
 from unit.core.build import NOW, TERMS, A, B, checkpoint, lines, poison
 
@@ -30,6 +31,8 @@ TOLD: dict[Event, str] = {
     m.WorldFormed(NOW, world((A,), hold=True)): "generation 4 formed (planned, holding): a; because b joined",
     m.WorldEntered(NOW, 4): "generation 4 is current",
     m.WorldBroken(NOW, 4, True, "a died"): "generation 4 cannot go on: a died",
+    StatesDiffered(NOW, 4, 7, (A,), False, "states differ"): "generation 4 cannot go on: states differ",
+    SlotDisputed(NOW, Disputed(4, 7, Dispute(3, A, B))): "slot 3 of step 7 has another gradient on a than on b",
     m.PairAccused(NOW, 4, A, B): "a and b could not reach one another in generation 4",
     m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, 2)): "steps up to 2 are durable, said a of generation 1",
     m.HoldersChanged(NOW, 4, frozenset({B, A})): "the state is held by a, b",

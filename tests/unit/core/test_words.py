@@ -17,7 +17,9 @@ from pliant.core.words import (
     agreed,
     all_out_of_time,
     disagreement,
+    diverged,
     holders,
+    minority,
     slot_mark,
     step_marks,
     switch,
@@ -294,6 +296,41 @@ def test_who_holds_nothing_does_not_keep_the_world_open() -> None:
     assert all_out_of_time((hurried(OUT_OF_TIME), hurried(CALM, holds=False)))
     assert not all_out_of_time((hurried(OUT_OF_TIME, holds=False),))
     assert not all_out_of_time(())
+
+
+# ------------------------------------------------------------------------------------------- who is outvoted
+
+
+def holding(state: int, step: int = 5, *, holds: bool = True) -> Word:
+    return replace(word(lineage=Lineage(1, step, 9), holds=holds), state=state)
+
+
+def judge(*words: Word) -> tuple[bool, list[int]]:
+    return diverged(words), sorted(minority(words))
+
+
+def test_whoever_holds_another_state_than_most_is_outvoted() -> None:
+    assert judge(holding(7), holding(8), holding(7)) == (True, [1])
+    assert judge(holding(6), holding(7), holding(7), holding(7), holding(8)) == (True, [0, 4])
+
+
+def test_without_a_majority_nobody_is_outvoted() -> None:
+    """Of two states nothing says which is the right one, and half is not most."""
+    assert judge(holding(7), holding(8)) == (True, [])
+    assert judge(holding(7), holding(7), holding(8), holding(8)) == (True, [])
+    assert judge(holding(7), holding(7), holding(8), holding(9)) == (True, [])
+
+
+def test_where_all_agree_there_is_no_minority() -> None:
+    assert judge(holding(7), holding(7)) == (False, [])
+    assert judge(holding(7)) == (False, [])
+    assert judge() == (False, [])
+
+
+def test_only_those_who_hold_the_history_that_wins_are_asked() -> None:
+    """A laggard's state is another one, and whoever holds nothing has none."""
+    assert judge(holding(7), holding(1, step=4), holding(8, holds=False), holding(7)) == (False, [])
+    assert judge(holding(7), holding(1, step=4), holding(1, step=4), holding(8), holding(7)) == (True, [3])
 
 
 def at(generation: int, step: int, digest: int = 0, *, holds: bool = True) -> Word:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pliant.core.member.model import Heard, Machine, Part, Phase
-from pliant.core.member.moves import Out, collect, enter, fetch, inside, seek, stop
+from pliant.core.member.moves import Out, begin, collect, disagree, enter, fetch, inside, seek
 from pliant.core.member.signals import Install, Installed, LetIn, Stripe
 from pliant.core.member.stepping import heed, onward, step_line
 from pliant.core.words import Purpose, Words, disagreement
@@ -21,9 +21,13 @@ def let_in(m: Machine, out: Out, signal: LetIn) -> None:
         return
     enter(m, world)
     m.donors = signal.donors
+    m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in signal.donors)
+    m.at = signal.lineage
     fetch(m, out, signal.donors)
-    last = signal.lineage.step == m.terms.grid.total_steps
-    collect(m, out, Purpose.CLOSE if world.hold or last else Purpose.STEP)
+    if world.hold or m.at.step >= m.terms.grid.total_steps:
+        collect(m, out, Purpose.CLOSE)
+    else:
+        begin(m, out)
     seek(m, out)
 
 
@@ -31,24 +35,24 @@ def followed(m: Machine, out: Out, words: Words) -> None:
     """A step went by that we had no part in. Remember it: it is replayed on the state that is on its way."""
     why = disagreement(words, m.number, Purpose.STEP, m.terms.grid)
     if why:
-        stop(m, out, why)
+        disagree(m, out, words, why)
         return
     line = step_line(m, words)
     state = next(word.state for word in words if word.holds)
     heed(m, words)
     m.heard = (*m.heard, Heard(line, state))[-HEARD_MAX:]
+    m.at = line.lineage
     if not _install(m, out):
         _follow_on(m, out)
 
 
 def _follow_on(m: Machine, out: Out) -> None:
-    last = m.heard[-1].line.lineage
     if m.stopping or m.next:
         onward(m, out)
-    elif m.closing or last.step == m.terms.grid.total_steps:
+    elif m.closing or m.at.step == m.terms.grid.total_steps:
         collect(m, out, Purpose.CLOSE)
     else:
-        collect(m, out, Purpose.STEP)
+        begin(m, out)
 
 
 def _install(m: Machine, out: Out) -> bool:

@@ -13,6 +13,7 @@ from pliant.core.member.moves import (
     LINES_MAX,
     STALE_TICKS,
     Out,
+    dispute,
     inside,
     is_reporter,
     report,
@@ -26,7 +27,7 @@ from pliant.core.member.moves import (
 from pliant.core.messages import Publish, Raised
 from pliant.core.model import Kind, Poison
 from pliant.core.sentences import slots_said
-from pliant.core.words import Purpose, diverged
+from pliant.core.words import Purpose, disagreement
 
 _AT_REST = frozenset({Phase.STOPPED, Phase.HOLDING, Phase.LINGERING, Phase.OUTSIDE})
 TRANSFER_TICKS = 3  # ticks without a stripe before the transfer is started again
@@ -75,7 +76,7 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
         case s.Stripe():
             joining.stripe(m, out, signal)
         case s.TransferBroken():
-            _transfer_broken(m, out)
+            _transfer_broken(m, out, signal)
         case s.Installed():
             joining.installed(m, out, signal)
         case s.LetIn():
@@ -108,9 +109,10 @@ def _returned(m: Machine, out: Out, signal: s.Returned) -> None:
     m.in_flight = False
     first = not m.greeted
     m.greeted = True
-    m.diverged = diverged(signal.words)
     tell_leavers(m, out)
     match signal.words[m.rank].purpose:
+        case Purpose.STEP if signal.disputes and not disagreement(signal.words, m.number, Purpose.STEP, m.terms.grid):
+            dispute(m, out, signal.disputes)
         case Purpose.HELLO:
             recovering.compared(m, out, signal.words)
         case Purpose.CLOSE:
@@ -205,9 +207,16 @@ def _wire_failed(m: Machine, out: Out, signal: s.WireFailed) -> None:
     seek(m, out)
 
 
-def _transfer_broken(m: Machine, out: Out) -> None:
-    if m.phase is Phase.CATCHING_UP and m.holds:
+def _transfer_broken(m: Machine, out: Out, signal: s.TransferBroken) -> None:
+    if m.phase is Phase.CATCHING_UP and signal.spoilt:
+        m.stateless = len(m.donors) == 1  # else the next comparison shows which of the donors is not what it says
+        stop(m, out, "the state received is not the one that was promised")
+    elif m.phase is Phase.CATCHING_UP and m.holds:
         stop(m, out, "the donor of a gradient is out of reach")
+    elif m.fetching and signal.spoilt and m.in_flight:
+        # The others wait for us in this collective: only another one can show whose state is wrong.
+        m.stopping = m.stopping or "the donors' states differ"
+        out.append(s.Break(m.number))
     elif m.fetching:
         joining.restart(m, out)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pliant.core.ledger import GENESIS, Line, Lineage, add_digests
-from pliant.core.member.signals import LetIn, Stripe
-from pliant.core.model import Checkpoint, MemberId, Terms, View, World
+from pliant.core.member.signals import LetIn, Shares, Stripe
+from pliant.core.model import Checkpoint, Dispute, MemberId, Terms, View, World
 from pliant.core.words import CALM, marks
 
 
@@ -81,6 +81,8 @@ class Machine:
     stopping: str = ""  # why it must stop at the next safe moment
     peer: MemberId | None = None  # whom the failed collective named
     diverged: bool = False  # members of this world hold different states of one history
+    suspects: tuple[MemberId, ...] = ()  # those of them whose state is not the majority's
+    disputes: tuple[Dispute, ...] = ()  # slots on which members of this world got other gradients
     stateless: bool = False  # the comparison found nobody to go on from
     holders: frozenset[int] = frozenset()  # ranks that hold the state, by the latest words
     next: int = 0  # the generation the words said to enter at the boundary
@@ -94,7 +96,8 @@ class Machine:
     lines: tuple[Line, ...] = ()  # committed, not durable
     part: Part = field(default_factory=Part)
     todo: frozenset[int] = frozenset()  # slots the user's code still has to compute
-    redo: tuple[int, ...] | None = None  # slots dealt out by the comparison, for the step in flight only
+    dealt: Shares = ()  # who brings which slots, as the comparison dealt them out, for the step in flight only
+    shares: Shares = ()  # who brings which slots into the step under way
     behind: Lineage | None = None  # the winner this member has to catch up with
     again: bool = False  # somebody held nothing when everybody compared: once all hold, they compare again
     donors: tuple[MemberId, ...] = ()  # who was at the winner's lineage when everybody compared
@@ -112,6 +115,7 @@ class Machine:
     stripes: tuple[Stripe, ...] = ()
     aside: Stripe | None = None
     heard: tuple[Heard, ...] = ()
+    at: Lineage = GENESIS  # without a state: where the others are
 
     # Going.
     drains: int = CALM

@@ -18,13 +18,15 @@ from pliant.core.member.signals import (
     Released,
     Save,
     Send,
+    Shares,
     Snapshot,
     Tell,
     Wire,
 )
 from pliant.core.messages import Leave, Report, Stopped, WiringFailed
-from pliant.core.model import Kind, MemberId, World
-from pliant.core.words import Purpose, Word
+from pliant.core.model import Dispute, Kind, MemberId, World
+from pliant.core.sentences import disputed
+from pliant.core.words import Purpose, Word, Words, diverged, minority, winner
 
 REPORTERS = 2  # how many members report progress (rule 24)
 LINES_MAX = 512  # in one report: after a coordinator was long away, what was committed meanwhile comes in several
@@ -36,8 +38,11 @@ Out = list[Action]
 # ------------------------------------------------------------------------------------------- collectives
 
 
-def collect(m: Machine, out: Out, purpose: Purpose) -> None:
-    """Enter the next collective of this world."""
+def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) -> None:
+    """Enter the next collective of this world; `state` is its state's hash, where it was taken anew for this one.
+
+    It is not kept: a comparison must say the same whether a member got as far as its reduction or not.
+    """
     world = inside(m)
     wired = m.wired[-1] if m.wired else None
     step = purpose is Purpose.STEP
@@ -47,7 +52,7 @@ def collect(m: Machine, out: Out, purpose: Purpose) -> None:
         step=m.lineage.step + 1 if step and m.holds else 0,
         lineage=m.lineage,
         holds=m.holds,
-        state=m.state if m.holds else 0,
+        state=(m.state if state is None else state) if m.holds else 0,
         wired=wired.number if wired else 0,
         need=len(set(world.members).intersection(wired.members)) if wired else 0,
         drains=m.drains,
@@ -59,7 +64,9 @@ def collect(m: Machine, out: Out, purpose: Purpose) -> None:
     )
     m.phase = Phase.COLLECTING
     m.in_flight = True
-    out.append(Collect(world, word))
+    # What is compared outside of steps may be saved right after: it must be the state as it is now (rule 1).
+    whole = m.holds and m.terms.verify > 0 and not step
+    out.append(Collect(world, word, m.shares if step else (), whole))
 
 
 def begin(m: Machine, out: Out) -> None:
@@ -67,20 +74,18 @@ def begin(m: Machine, out: Out) -> None:
 
     A member without state has nothing to compute: it follows the others' collectives until it holds.
     """
+    world, grid = inside(m), m.terms.grid
+    step = place(m).step + 1
+    weights = tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])
+    m.shares = m.dealt or _dealt(grid.slots, weights, len(grid.filled(step)))
+    m.dealt = ()
     if not m.holds:
         collect(m, out, Purpose.STEP)
         return
-    world, grid = inside(m), m.terms.grid
-    step = m.lineage.step + 1
     if m.part.base != m.lineage:
         m.part = Part(base=m.lineage)
-    if m.redo is not None:
-        mine = tuple(sorted(m.redo))
-        m.todo = frozenset(mine)
-    else:
-        weights = tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])
-        mine, m.todo = _share(grid.slots, weights, m.rank, len(grid.filled(step)))
-    m.redo = None
+    mine = tuple([slot for slot in m.shares[m.rank] if slot not in m.part.slots])
+    m.todo = frozenset(mine)
     m.phase = Phase.COMPUTING
     if mine:
         out.append(Compute(step, mine, idle=False))
@@ -89,10 +94,11 @@ def begin(m: Machine, out: Out) -> None:
 
 
 @lru_cache(maxsize=256)
-def _share(slots: int, weights: tuple[int, ...], rank: int, filled: int) -> tuple[tuple[int, ...], frozenset[int]]:
-    """What a rank owns of a step of which the first so many slots hold samples. It is the same in most steps."""
-    mine = tuple(slot for slot in deal(slots, weights)[rank] if slot < filled)
-    return mine, frozenset(mine)
+def _dealt(slots: int, weights: tuple[int, ...], filled: int) -> Shares:
+    """What each rank owns of a step of which the first so many slots hold samples. It is the same in most steps."""
+    if not any(weights):
+        return tuple(() for _ in weights)  # told by somebody who knows no better; the words will say who holds
+    return tuple(tuple(slot for slot in run if slot < filled) for run in deal(slots, weights))
 
 
 def commit(m: Machine, out: Out, lineage: Lineage) -> None:
@@ -117,10 +123,12 @@ def enter(m: Machine, world: World) -> None:
     m.peer = None
     m.stateless = False
     m.diverged = False
+    m.suspects = ()
+    m.disputes = ()
     m.holders = frozenset()
     m.next = 0
     m.closing = False
-    m.redo = None
+    m.dealt = ()
     m.behind = None
     m.again = False
     m.came_from = None
@@ -166,11 +174,31 @@ def stop(m: Machine, out: Out, why: str, peer: MemberId | None = None) -> None:
     seek(m, out)
 
 
+def disagree(m: Machine, out: Out, words: Words, why: str) -> None:
+    """Stop because of what the words said. Whoever's state is not the majority's brings nothing it computed from it."""
+    m.diverged = diverged(words)
+    m.at = winner(words) or m.at
+    if m.terms.verify:
+        m.suspects = tuple(inside(m).members[rank] for rank in sorted(minority(words)))
+    if m.id in m.suspects:
+        m.part = Part(base=m.lineage)
+    stop(m, out, why)
+
+
+def dispute(m: Machine, out: Out, disputes: tuple[Dispute, ...]) -> None:
+    """Stop because gradients that should be equal are not. Who is in a dispute computes all it has again."""
+    m.disputes = disputes
+    if any(m.id in (each.a, each.b) for each in disputes):
+        m.part = Part(base=m.lineage)
+    stop(m, out, disputed(place(m).step + 1, disputes[0]))
+
+
 def say_stopped(m: Machine, out: Out) -> None:
     if m.view is not None and m.view.sealed >= m.number:
         return  # the coordinator is further already
     kept = m.part.slots if m.part.base == m.lineage else frozenset()
-    out.append(Send(Stopped(m.id, m.number, m.lineage, kept, m.stopping, m.peer, m.stateless, m.diverged)))
+    doubts = (m.stateless, m.diverged, m.suspects, m.disputes)
+    out.append(Send(Stopped(m.id, m.number, place(m), kept, m.stopping, m.peer, *doubts)))
 
 
 def say_unwirable(m: Machine, out: Out) -> None:
@@ -185,7 +213,7 @@ def tell_joiners(m: Machine, out: Out) -> None:
     donors = tuple(world.members[rank] for rank in sorted(m.holders))
     for member in world.members:
         if member not in before.members:
-            out.append(Tell(member, LetIn(world.number, m.lineage, donors)))
+            out.append(Tell(member, LetIn(world.number, place(m), donors)))
 
 
 def tell_leavers(m: Machine, out: Out) -> None:
@@ -259,6 +287,11 @@ def inside(m: Machine) -> World:
     if m.world is None:
         raise AssertionError(f"{m.id} is in no world")
     return m.world
+
+
+def place(m: Machine) -> Lineage:
+    """Where the history is: what this member holds, or as far as it followed the others."""
+    return m.lineage if m.holds else m.at
 
 
 def tail(m: Machine) -> tuple[Line, ...]:

@@ -6,7 +6,7 @@ from pliant.core.grid import disjoint, missing, redo
 from pliant.core.ledger import GENESIS, Lineage
 from pliant.core.member import leaving
 from pliant.core.member.model import Machine, Part, Phase
-from pliant.core.member.moves import Out, collect, commit, enter, fetch, inside, seek, stop
+from pliant.core.member.moves import Out, collect, commit, disagree, enter, fetch, inside, seek, stop
 from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored
 from pliant.core.member.stepping import onward
 from pliant.core.model import Kind, World
@@ -15,9 +15,9 @@ from pliant.core.words import Purpose, Words, agreed, disagreement, holders, win
 
 def greet(m: Machine, out: Out, world: World) -> None:
     """Enter a recovery or rollback world. Its first collective is the comparison (rule 12)."""
-    enter(m, world)
-    if world.kind is Kind.ROLLBACK:
-        # Whatever we had is not on the history any more; the lowest rank brings the base back for everybody.
+    rolls_back = world.kind is Kind.ROLLBACK
+    if rolls_back or m.number < world.floor:
+        # Whatever we had is not on the history any more, even if the world that went back was not entered by anybody.
         m.holds = False
         m.lineage = GENESIS
         m.line = None
@@ -25,11 +25,12 @@ def greet(m: Machine, out: Out, world: World) -> None:
         m.snapshot = None
         m.manifest = None
         m.part = Part()
-        if m.rank == 0:
-            m.phase = Phase.RESTORING
-            checkpoint = m.view.checkpoint if m.view is not None and world.base != GENESIS else None
-            out.append(Restore(checkpoint))
-            return
+    enter(m, world)
+    if rolls_back and m.rank == 0:  # the lowest rank brings the base back for everybody
+        m.phase = Phase.RESTORING
+        checkpoint = m.view.checkpoint if m.view is not None and world.base != GENESIS else None
+        out.append(Restore(checkpoint))
+        return
     collect(m, out, Purpose.HELLO)
 
 
@@ -55,7 +56,7 @@ def compared(m: Machine, out: Out, words: Words) -> None:
     world = inside(m)
     why = disagreement(words, world.number, Purpose.HELLO, m.terms.grid)
     if why:
-        stop(m, out, why)
+        disagree(m, out, words, why)
         return
     best = winner(words)
     if best is None or world.base.newer_than(best):
@@ -78,7 +79,9 @@ def compared(m: Machine, out: Out, words: Words) -> None:
     else:
         m.behind = best
         m.phase = Phase.CATCHING_UP
-        if m.holds:
+        if not m.holds and m.terms.verify and len(m.donors) == 1 < len(m.holders):
+            collect(m, out, Purpose.HELLO)  # nobody could compare that state yet; who is one step behind soon can
+        elif m.holds:
             out.append(CatchUp(m.donors[0], best))
         else:
             fetch(m, out, m.donors)
@@ -94,7 +97,8 @@ def _deal_missing(m: Machine, words: Words, best: Lineage) -> None:
         m.part = Part(base=m.lineage)
     if any(kept):  # else it is a step like any other, and its slots are dealt out by the world's weights
         todo = missing(m.terms.grid.filled(best.step + 1), kept)
-        m.redo = redo(todo, sorted(m.holders)).get(m.rank, ())
+        more = redo(todo, sorted(m.holders))
+        m.dealt = tuple(tuple(sorted((*mine, *more.get(rank, ())))) for rank, mine in enumerate(kept))
 
 
 def gradient(m: Machine, out: Out, signal: Gradient) -> None:
@@ -103,6 +107,8 @@ def gradient(m: Machine, out: Out, signal: Gradient) -> None:
         return  # without a state there is nothing to apply it to; it was asked for in another world
     line = signal.line
     if line is not None and line.parent == m.lineage and line.lineage == m.behind:
+        if m.terms.verify:
+            m.snapshot = None  # a leaver that lingers has a step behind it which no words of its own were compared in
         commit(m, out, m.lineage)
         m.line = line
         m.lineage = m.behind

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pliant.core.ledger import Line, Lineage
 from pliant.core.messages import Command
 from pliant.core.model import Checkpoint, MemberId, View, World
+from pliant.core.model import Dispute as Dispute
 from pliant.core.words import Word, Words
+
+Shares = tuple[tuple[int, ...], ...]  # by rank, the slots it brings into a reduction, ascending
 
 # ----------------------------------------------------------------------------------------------- signals
 
@@ -53,19 +56,28 @@ class WireFailed:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Gradients of these slots were added to the kept part; none for an idle slot (rule 22)."""
+    """Gradients of these slots were added to the kept part; none for an idle slot (rule 22).
+
+    `state` is the hash of the state they were computed from, taken after the last of them; None: as at the boundary.
+    """
 
     slots: frozenset[int]
     samples: int
     digest: int
+    state: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A collective completed, with everybody's words by rank."""
+    """A collective completed, with everybody's words by rank.
+
+    `disputes` are slots of a step that two members computed, with other gradients; the same on every member. With any
+    nothing is applied.
+    """
 
     generation: int
     words: Words
+    disputes: tuple[Dispute, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +125,12 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True)
 class TransferBroken:
-    """A donor could not go on: of the transfer under way nothing can be used."""
+    """A donor could not go on: of the transfer under way nothing can be used.
+
+    `spoilt` says that all arrived, and has not the hash that it was labelled with, or not one hash everywhere.
+    """
+
+    spoilt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +246,17 @@ class Compute:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """Enter a collective of that world with this word. Answer: `Returned` or `Failed`."""
+    """Enter a collective of that world with this word. Answer: `Returned` or `Failed`.
+
+    `shares` says for a step, by rank, whose gradients of which slots come into this reduction, the same on every member
+    (rule 23); it is empty for the others. With `whole` the shell takes a hash of the whole state first, and enters with
+    that in the word.
+    """
 
     world: World
     word: Word
+    shares: Shares = ()
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

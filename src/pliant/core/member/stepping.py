@@ -10,13 +10,14 @@ from pliant.core.member.moves import (
     begin,
     collect,
     commit,
+    disagree,
     enter,
     inside,
+    place,
     report,
     save,
     seek,
     snapshot,
-    stop,
     tell_joiners,
 )
 from pliant.core.member.signals import Apply, Boundary, Computed
@@ -33,14 +34,14 @@ def computed(m: Machine, out: Out, signal: Computed) -> None:
     if m.stopping:
         leaving.come_to_rest(m, out)
     elif not m.todo:
-        collect(m, out, Purpose.STEP)
+        collect(m, out, Purpose.STEP, signal.state)
 
 
 def reduced(m: Machine, out: Out, words: Words) -> None:
     """The reduction returned here: apply, unless the words disagree (rules 1, 6)."""
     why = disagreement(words, m.number, Purpose.STEP, m.terms.grid)
     if why:
-        stop(m, out, why)
+        disagree(m, out, words, why)
         return
     commit(m, out, m.lineage)
     step = step_line(m, words)
@@ -59,7 +60,8 @@ def step_line(m: Machine, words: Words) -> Line:
     for word in words:
         digest = add_digests(digest, word.digest)
     samples = sum(word.samples for word in words)
-    return line(first.lineage, m.number, first.step, m.terms.grid.cursor(first.step), samples, digest)
+    cursor = m.terms.grid.cursor(first.step)
+    return line(first.lineage, m.number, first.step, cursor, samples, digest, first.state)
 
 
 def heed(m: Machine, words: Words) -> None:
@@ -121,8 +123,7 @@ def cross(m: Machine, out: Out) -> None:
     m.came_from = before
     m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in holding)
     tell_joiners(m, out)
-    at = m.heard[-1].line.lineage if m.heard and not m.holds else m.lineage  # without state, where the others are
-    if world.hold or at.step == m.terms.grid.total_steps:
+    if world.hold or place(m).step == m.terms.grid.total_steps:
         collect(m, out, Purpose.CLOSE)
     else:
         begin(m, out)
@@ -133,7 +134,7 @@ def closed(m: Machine, out: Out, words: Words) -> None:
     """A closing collective returned: what was applied is committed; the run, the world or this member ends (rule 1)."""
     why = disagreement(words, m.number, Purpose.CLOSE, m.terms.grid)
     if why:
-        stop(m, out, why)
+        disagree(m, out, words, why)
         return
     m.holders = holders(words)
     lineage = agreed(words)

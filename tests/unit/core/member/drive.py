@@ -20,7 +20,7 @@ from pliant.core.member import signals as s
 from pliant.core.member.moves import tail
 from pliant.core.messages import Report
 from pliant.core.model import Checkpoint, JobState, Kind, MemberId, Terms, View, World
-from pliant.core.words import Word, Words
+from pliant.core.words import Purpose, Word, Words
 from unit.core import build
 
 GRID = Grid(samples=40, batch=12, slots=6, epochs=3)  # 12 steps; 4, 8 and 12 are short: slots 0 and 1 alone
@@ -35,7 +35,20 @@ NOBODY: frozenset[Any] = frozenset()
 
 
 def lines(head: Lineage, generation: int, count: int) -> tuple[Line, ...]:
-    return build.lines(head, generation, count, GRID, ORDER)
+    """The lines of those steps, as members that hold the state at `head` write them; known from `lines` before it."""
+    state = KNOWN.get(head, State(head))
+
+    def before(line: Line | None) -> int:
+        nonlocal state
+        if line is not None:
+            state = state.applied(line).after_user_code()
+            KNOWN[line.lineage] = state
+        return state.hash
+
+    made = build.lines(head, generation, count, GRID, ORDER, before)
+    if made:
+        before(made[-1])
+    return made
 
 
 def recovery(number: int, *members: MemberId, base: Lineage = GENESIS) -> World:
@@ -81,6 +94,9 @@ class State:
         return replace(self, posts=self.posts + 1)
 
 
+KNOWN: dict[Lineage, State] = {}
+
+
 @dataclass
 class Seat:
     """One member: its machine, its toy model, the orders it has not answered yet."""
@@ -120,6 +136,7 @@ class Crew:
             checkpoint=None,
         )
         self.entered: dict[int, dict[MemberId, list[Word]]] = {}
+        self.shares: dict[tuple[int, int], s.Shares] = {}  # by generation and turn
         self.calling: dict[int, set[MemberId]] = {}
         self.broken: dict[int, MemberId] = {}
         self.post: list[tuple[MemberId, s.LetIn | s.Released]] = []
@@ -181,8 +198,11 @@ class Crew:
         match action:
             case s.Wire(world):
                 self.calling.setdefault(world.number, set()).add(name)
-            case s.Collect(world, word):
+            case s.Collect(world, word, shares):
+                if action.whole:
+                    word = replace(word, state=seat.state.hash)
                 self.entered.setdefault(world.number, {}).setdefault(name, []).append(word)
+                self._shared(name, seat, action, shares)
             case s.Apply(line):
                 seat.state = seat.state.applied(line)
             case s.Break(number):
@@ -198,6 +218,16 @@ class Crew:
                 self.crash(name)
             case _:
                 pass
+
+    def _shared(self, name: MemberId, seat: Seat, action: s.Collect, shares: s.Shares) -> None:
+        """Rule 23: all know alike who brings which slots, each once, and whoever holds brings its own."""
+        turn = len(self.entered[action.world.number][name])
+        assert self.shares.setdefault((action.world.number, turn), shares) == shares
+        if action.word.purpose is not Purpose.STEP:
+            assert shares == ()
+        elif action.word.holds:
+            assert shares[seat.machine.rank] == tuple(sorted(seat.machine.part.slots))
+            assert sorted(slot for each in shares for slot in each) == list(GRID.filled(action.word.step))
 
     def _reported(self, report: Report) -> None:
         """What the coordinator would take: the steps that follow, of a generation that is not sealed."""

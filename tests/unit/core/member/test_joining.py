@@ -14,6 +14,7 @@ from pliant.core.member.signals import (
     Break,
     Collect,
     Compute,
+    Failed,
     Fetch,
     Install,
     Installed,
@@ -33,6 +34,7 @@ from unit.core.member.drive import LAST, NOBODY, Crew, State, lines, recovery, t
 
 NEXT = world(2, A, B, D)
 STATELESS = Word(Purpose.STEP, 2, 0, GENESIS, holds=False)
+THEIRS = ((0, 1, 2), (3, 4, 5), ())  # who brings which slots while D follows
 
 
 def history(switch: int) -> tuple[Line, ...]:
@@ -77,7 +79,7 @@ def test_a_joiner_is_let_in_by_a_member_of_the_world_it_wired() -> None:
     crew.propose(NEXT, D)
     crew.feed(D, Wired(2))
     assert (crew[D].phase, crew[D].wired) == (Phase.OUTSIDE, (NEXT,))
-    assert crew.feed(D, LetIn(2, crew[A].lineage, (A, B))) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS))
+    assert crew.feed(D, LetIn(2, crew[A].lineage, (A, B))) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
     m = crew[D]
     assert (m.phase, m.world, m.rank, m.wired) == (Phase.COLLECTING, NEXT, 2, ())
     assert (m.fetching, m.in_flight, m.holds, m.greeted) == (True, True, False, False)
@@ -90,7 +92,7 @@ def test_a_joiner_let_in_before_its_own_wiring_returned_follows_when_it_does() -
     word = LetIn(2, crew[A].lineage, (A, B))
     assert crew.feed(D, word) == ()
     assert (crew[D].let_in, crew[D].phase) == (word, Phase.OUTSIDE)
-    assert crew.feed(D, Wired(2)) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS))
+    assert crew.feed(D, Wired(2)) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
     assert (crew[D].let_in, crew[D].number) == (None, 2)
 
 
@@ -162,7 +164,7 @@ def test_a_step_that_goes_by_is_remembered_and_not_applied() -> None:
     before = crew.state(A).hash
     crew.compute()
     crew.returns(D)
-    assert crew.said(D) == (Collect(NEXT, STATELESS),)
+    assert crew.said(D) == (Collect(NEXT, STATELESS, THEIRS),)
     m = crew[D]
     assert m.heard == (Heard(STEPS[5], before),)
     assert (m.phase, m.lineage, m.line, m.lines, m.holds) == (Phase.COLLECTING, GENESIS, None, (), False)
@@ -185,7 +187,7 @@ def test_a_follower_stops_when_the_words_disagree() -> None:
     first, second, third = crew.words(D)
     why = "rank 1 holds another state than the ranks before it"
     actions = crew.feed(D, Returned(2, (first, replace(second, state=3), third)))
-    assert actions == (Break(2), Send(Stopped(D, 2, GENESIS, NOBODY, why, None, stateless=False, diverged=True)))
+    assert actions == (Break(2), Send(Stopped(D, 2, STEPS[4].lineage, NOBODY, why, None, diverged=True)))
     assert (crew[D].phase, crew[D].heard, crew[D].fetching) == (Phase.STOPPED, (), False)
 
 
@@ -279,7 +281,7 @@ def test_a_state_as_new_as_the_last_step_heard_waits_for_the_next_words() -> Non
     crew.receive(D)
     crew.hush()
     crew.returns(D)
-    assert crew.said(D) == (Collect(NEXT, STATELESS),)
+    assert crew.said(D) == (Collect(NEXT, STATELESS, ((0, 1), (), ())),)
     assert crew[D].aside is not None
     assert not crew[D].fetching
     crew.boundary(B)
@@ -296,7 +298,7 @@ def test_a_state_whose_hash_is_not_the_members_own_is_fetched_again() -> None:
     bring(crew, replace(stripe, state=stripe.state + 1), State())
     crew.compute()
     crew.returns(D)
-    assert crew.said(D) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS))
+    assert crew.said(D) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
     assert (crew[D].aside, crew[D].stripes, crew[D].fetching) == (None, (), True)
 
 
@@ -306,7 +308,7 @@ def test_a_state_of_another_history_is_fetched_again() -> None:
     bring(crew, replace(stripe, lineage=replace(stripe.lineage, digest=1)), State())
     crew.compute()
     crew.returns(D)
-    assert crew.said(D) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS))
+    assert crew.said(D) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
 
 
 @pytest.mark.parametrize(("steps", "installs"), [(HEARD_MAX, True), (HEARD_MAX + 1, False)])
@@ -390,6 +392,19 @@ def test_a_broken_transfer_starts_again_from_whoever_holds_the_state_now() -> No
     assert (crew[D].stripes, crew[D].fetching, crew[D].phase) == ((), True, Phase.COLLECTING)
 
 
+def test_donors_whose_states_differ_end_the_collective_that_waits_for_the_joiner() -> None:
+    """Else the words that show which of them is wrong would never be compared."""
+    crew = admitted()
+    crew.hush()
+    assert crew.feed(D, TransferBroken(spoilt=True)) == (Break(2),)
+    assert crew[D].stopping == "the donors' states differ"
+    said = crew.feed(D, Failed(2, None))
+    sent = [each.command for each in said if isinstance(each, Send)]
+    assert [(each.why, each.diverged) for each in sent if isinstance(each, Stopped)] == [
+        ("the donors' states differ", False)
+    ]
+
+
 def test_a_transfer_that_is_over_cannot_break() -> None:
     crew = admitted()
     crew.receive(D)
@@ -436,7 +451,7 @@ def test_a_joiner_that_stops_gives_up_what_it_received() -> None:
     crew.fails(D, peer=B)
     assert crew.said(D) == (
         Break(2),
-        Send(Stopped(D, 2, GENESIS, NOBODY, "a collective failed", B, False)),
+        Send(Stopped(D, 2, STEPS[5].lineage, NOBODY, "a collective failed", B, False)),
     )
     m = crew[D]
     assert (m.fetching, m.stripes, m.aside, m.heard) == (False, (), None, ())

@@ -353,7 +353,7 @@ def test_the_dealing_out_is_for_the_step_in_flight_only() -> None:
     crew.step()
     assert crew.said(A)[-1] == Compute(5, (0, 1, 2), idle=False)
     assert crew.said(B)[-1] == Compute(5, (3, 4, 5), idle=False)
-    assert (crew[A].redo, crew[B].redo) == (None, None)
+    assert (crew[A].dealt, crew[B].dealt) == ((), ())
 
 
 def test_a_member_that_kept_its_slots_and_gets_no_more_runs_an_idle_one() -> None:
@@ -411,7 +411,7 @@ def test_what_a_laggard_kept_is_of_another_step_and_does_not_count() -> None:
     """H13: A computed slots 0 and 1 of step 4; what B kept is of step 3."""
     crew = lagging()
     assert crew.said(A)[0] == Compute(4, (0,), idle=True)
-    assert crew[B].redo == ()
+    assert crew[B].dealt == ((0, 1), ())
 
 
 # ---------------------------------------------------------------------------------------------------- catch up

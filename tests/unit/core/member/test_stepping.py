@@ -44,6 +44,17 @@ def test_ownership_follows_the_weights_of_the_world_record() -> None:
     assert crew.said(B)[-1] == Compute(3, (2, 3, 4, 5), idle=False)
 
 
+def test_the_state_said_in_the_words_is_the_one_the_slots_were_computed_from() -> None:
+    """A bit that flips between the boundary and the reduction shows in the very step it may have spoilt."""
+    crew = training(A, B, C)
+    crew.feed(B, computed(3, 2))
+    crew.feed(B, replace(computed(3, 3), state=77))
+    assert crew.word(B).state == 77
+    assert crew[B].state == crew.state(B).hash  # what a comparison says, however far this step got
+    crew.compute(A, C)
+    assert crew.word(A).state == crew.state(A).hash
+
+
 def test_a_member_enters_the_reduction_with_what_it_counted() -> None:
     """Rule 6: slots, samples, marks and digest are counted where a gradient enters the buffer (H15)."""
     crew = training(A, B, C)
@@ -64,7 +75,7 @@ def test_a_member_enters_the_reduction_with_what_it_counted() -> None:
         marks=(slot_mark(2) + slot_mark(3)) % 2**64,
         digest=digest,
     )
-    assert crew.feed(B, computed(3, 2)) == (Collect(WORLD, word),)
+    assert crew.feed(B, computed(3, 2)) == (Collect(WORLD, word, ((0, 1), (2, 3), (4, 5))),)
     assert crew[B].part == Part(at(2), frozenset({2, 3}), 4, word.marks, digest)
     assert (crew[B].phase, crew[B].in_flight, crew[B].todo) == (Phase.COLLECTING, True, frozenset())
 

@@ -26,7 +26,7 @@ from pliant.core.messages import Leave, Report, Stopped
 from pliant.core.model import JobState, MemberId, World
 from pliant.core.words import Purpose, Word
 from unit.core.build import A, B, C, D, E, world
-from unit.core.member.drive import LAST, NOBODY, Crew, commands, lines, recovery, these, training
+from unit.core.member.drive import LAST, Crew, commands, lines, recovery, these, training
 
 STEPS = lines(GENESIS, 1, LAST)
 NEXT = world(2, A, B, D)  # C leaves and D joins
@@ -372,7 +372,7 @@ def test_a_member_without_state_crosses_with_the_others() -> None:
     crew.hush()
     crew.returns(B)
     word = Word(Purpose.STEP, 3, 0, GENESIS, holds=False)
-    assert crew.said(B) == (Collect(world(3, A, B), word),)
+    assert crew.said(B) == (Collect(world(3, A, B), word, ((0, 1, 2, 3, 4, 5), ())),)
     assert crew[B].fetching
 
 
@@ -482,8 +482,8 @@ def test_the_donors_a_joiner_is_given_are_the_holders() -> None:
     crew.deliver()
     assert crew.said(D) == (
         Fetch(2, (A, B)),
-        Collect(NEXT, Word(Purpose.STEP, 2, 0, GENESIS, holds=False)),
+        Collect(NEXT, Word(Purpose.STEP, 2, 0, GENESIS, holds=False), ((0, 1, 2), (3, 4, 5), ())),
     )
     assert crew[A].holders == {0, 1}
     assert crew.feed(A, Returned(2, ())) == ()
-    assert crew[D].holders == NOBODY
+    assert crew[D].holders == {0, 1}

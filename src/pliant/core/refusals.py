@@ -1,0 +1,30 @@
+"""How a command is refused: with a code for programs and a sentence for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """Why a command was refused, for programs; the sentence beside it is for people."""
+
+    NO_JOB = "no-job"
+    EXISTS = "exists"
+    ENDED = "ended"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+    SEALED = "sealed"
+    PAST = "past"
+    MISMATCH = "mismatch"
+    NOT_NEXT = "not-next"
+    BAD = "bad"
+    SET_BACK = "set-back"
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A command that changes nothing, with the reason."""
+
+    code: Code
+    why: str
