@@ -44,10 +44,10 @@ CHANGES = ("join", "leave", "kill", "stop")
 class Scene:
     """One job at work, and the coordinator it needs, with a lease shorter than usual so that a freeze ends soon."""
 
-    def __init__(self, base: Path, model: str, world: int) -> None:
+    def __init__(self, base: Path, model: str, world: int, worker: Path, blocks: tuple[int, int]) -> None:
         self.folder = base / "steps"
         self.folder.mkdir(parents=True)
-        rounds, steps = BLOCKS[model]
+        rounds, steps = blocks
         self._world = world
         env = {
             **os.environ,
@@ -67,7 +67,7 @@ class Scene:
         token = base / "home" / "token"
         place = ("--coordinator", url, "--token-file", str(token))
         sizes = ("--workers", f"1:{world + 1}", "--target", str(world), "--max-restarts", "1000", "--grace-s", "20")
-        self._run = self._start(["run", "--job", JOB, *sizes, *place, str(WORKER)], env, self._output)
+        self._run = self._start(["run", "--job", JOB, *sizes, *place, str(worker)], env, self._output)
         self.client = Client([url], read_token(token), patience_s=30.0)
 
     def _start(self, arguments: list[str], env: dict[str, str], to: object) -> subprocess.Popen[str]:
@@ -88,9 +88,9 @@ class Scene:
 
     # ------------------------------------------------------------------------------------------------- looking
 
-    def until(self, what: str, true: Callable[[], bool]) -> None:
+    def until(self, what: str, true: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
         """Look every tenth of a second: this is about seconds, and looking costs."""
-        end = time.monotonic() + PATIENCE_S
+        end = time.monotonic() + patience_s
         while not true():
             if time.monotonic() > end or self._run.poll() is not None:
                 raise RuntimeError(f"waited in vain for {what}; see {self._output.name}")
@@ -168,8 +168,8 @@ def _url(line: str) -> str:
 
 
 @contextmanager
-def scene(base: Path, model: str, world: int) -> Iterator[Scene]:
-    made = Scene(base, model, world)
+def scene(base: Path, model: str, world: int, worker: Path, blocks: tuple[int, int]) -> Iterator[Scene]:
+    made = Scene(base, model, world, worker, blocks)
     try:
         yield made
     finally:
@@ -177,7 +177,7 @@ def scene(base: Path, model: str, world: int) -> Iterator[Scene]:
 
 
 def measure(base: Path, model: str, world: int, repeat: int, chance: random.Random) -> dict[str, object]:
-    with scene(base, model, world) as it:
+    with scene(base, model, world, WORKER, BLOCKS[model]) as it:
         it.until("the comparison with DDP", (it.folder / "compared.json").exists)
         pairs = json.loads((it.folder / "compared.json").read_text())
         ratios = [ours / ddp for ours, ddp in pairs]

@@ -21,12 +21,12 @@ BATCH = 168
 FEATURES = 64
 STEPS_PER_EPOCH = 64
 EPOCHS = 10_000  # more than anybody waits for: the job is cancelled when everything is measured
-SHAPES = {"S": (208, 2), "M": (1824, 3)}
+SHAPES = {"S": (208, 2), "M": (1824, 3), "L": (5760, 3)}
 STAMP = struct.Struct("<dI")
 
 
 def network(name: str) -> nn.Module:
-    """S has 0.1 M parameters, M has 10 M."""
+    """S has 0.1 M parameters, M has 10 M, L has 100 M."""
     width, depth = SHAPES[name]
     layers: list[nn.Module] = [nn.Linear(FEATURES, width), nn.ReLU()]
     for _ in range(depth):
@@ -37,12 +37,14 @@ def network(name: str) -> nn.Module:
 class Raw:
     """Plain DDP over gloo, in the same processes, with the same model and batches of the same size."""
 
-    def __init__(self, model: nn.Module, folder: Path, rank: int, size: int, x: Tensor, y: Tensor) -> None:
+    def __init__(
+        self, model: nn.Module, folder: Path, rank: int, size: int, x: Tensor, y: Tensor, batch: int = BATCH
+    ) -> None:
         dist.init_process_group("gloo", init_method=f"file://{folder}/ddp", rank=rank, world_size=size)
         self._model = DistributedDataParallel(model)
-        self._optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        self._optimizer = sgd(model)
         self._x, self._y = x, y
-        self._part = BATCH // size
+        self._part = batch // size
         self._chance = torch.Generator().manual_seed(rank)
 
     def block(self, steps: int) -> float:
@@ -57,6 +59,17 @@ class Raw:
         return (time.perf_counter() - began) / steps
 
 
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+
+
+def drawn(batch: int) -> tuple[Tensor, Tensor]:
+    """Samples for an epoch, the same in every process."""
+    torch.manual_seed(0)
+    count = batch * STEPS_PER_EPOCH
+    return torch.randn(count, FEATURES), torch.randint(10, (count,))
+
+
 def step_raw(optimizer: torch.optim.Optimizer) -> None:
     """Pliant refuses an optimizer that is stepped beside it, with good reason; here that is the point."""
     type(optimizer).step.__wrapped__(optimizer)  # type: ignore[attr-defined]  # without torch's hooks
@@ -66,10 +79,9 @@ def main() -> None:
     folder, size = Path(os.environ["BENCH_FOLDER"]), int(os.environ["BENCH_WORLD"])
     rounds, steps = int(os.environ["BENCH_ROUNDS"]), int(os.environ["BENCH_STEPS"])
     torch.set_num_threads(1)
-    torch.manual_seed(0)
-    x, y = torch.randn(BATCH * STEPS_PER_EPOCH, FEATURES), torch.randint(10, (BATCH * STEPS_PER_EPOCH,))
+    x, y = drawn(BATCH)
     model, twin = network(os.environ["BENCH_MODEL"]), network(os.environ["BENCH_MODEL"])
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    optimizer = sgd(model)
     done = folder / "compared.json"
     raw: Raw | None = None
     times: list[tuple[float, float]] = []

@@ -51,12 +51,15 @@ class WorkerSettings:
     grace_s: float
     world_size: int  # torchrun's
     local_rank: int
+    replay_to: int | None = None  # said by `pliant replay`
+    replay_file: Path | None = None
 
 
 def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     """Call when a worker starts. BadInput if a number is none."""
     env = os.environ if environ is None else environ
     checkpoint_dir = env.get("PLIANT_CHECKPOINT_DIR")
+    replay_file = env.get("PLIANT_REPLAY_FILE")
     return WorkerSettings(
         member=env.get("PLIANT_MEMBER") or None,
         agent=env.get("PLIANT_AGENT") or None,
@@ -64,6 +67,8 @@ def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         grace_s=_number(env, "PLIANT_GRACE_S", GRACE_S),
         world_size=int(_number(env, "WORLD_SIZE", 1)),
         local_rank=int(_number(env, "LOCAL_RANK", 0)),
+        replay_to=int(_number(env, "PLIANT_REPLAY_TO", 0)) if replay_file else None,
+        replay_file=Path(replay_file) if replay_file else None,
     )
 
 
@@ -83,6 +88,11 @@ def for_child(extra: Mapping[str, str], environ: Mapping[str, str] | None = None
 def is_set(name: str, environ: Mapping[str, str] | None = None) -> bool:
     """Whether somebody chose a value for a variable that is not ours, so that we do not choose one."""
     return bool((os.environ if environ is None else environ).get(name))
+
+
+def choose(name: str, value: str) -> None:
+    """Set a variable that a library in this process reads, unless somebody chose a value for it."""
+    os.environ.setdefault(name, value)
 
 
 def _home(env: Mapping[str, str]) -> Path:

@@ -125,7 +125,9 @@ class Probe:
         self._file[_DOING] = place
 
     def begin_step(self, step: int) -> None:
-        """A part is in the user's hands: in which place this step is to take its time is drawn."""
+        """A part is in the user's hands: with the step's first, in which place it is to take its time is drawn."""
+        if step == struct.unpack_from("<I", self._file, _STEP)[0]:
+            return
         struct.pack_into("<I", self._file, _STEP, step)
         self._pause_in = self._chance.choice((Place.FORWARD, Place.BACKWARD, Place.APPLY))
 
@@ -195,10 +197,11 @@ class Probe:
 
 def install(probe: Probe) -> None:
     """Observe the places that are inside Pliant. Call it in a worker before it joins."""
-    from pliant.torch import group, loop, reducer
+    from pliant.torch import group, loop, summed, treed
     from pliant.train import session, transfer
 
-    probe.wrap(reducer.Reducer, "reduce", Place.REDUCTION)
+    probe.wrap(summed.SummedReducer, "reduce", Place.REDUCTION)
+    probe.wrap(treed.TreeReducer, "reduce", Place.REDUCTION)
     probe.wrap(loop.Loop, "apply", Place.APPLY)
     probe.wrap(group.Wiring, "run", Place.WIRING)
     probe.wrap(group.Wiring, "_check_links", Place.WIRING)

@@ -1,12 +1,10 @@
 """Gradients on their way: weighted, kept, sent early, given back, and sent again when a group broke.
 
-The wire is a sum within this process; the real one is in tests/live.
+The wire is one within this process; the real one is in tests/live.
 """
 
 import copy
 import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, cast
 
@@ -16,56 +14,22 @@ from torch import Tensor, nn
 
 from pliant.core.ledger import Lineage
 from pliant.core.words import Purpose, Word
-from pliant.torch import reducer as reducer_module
+from pliant.torch import buckets as buckets_module
+from pliant.torch.buckets import Reduced
 from pliant.torch.buffers import Buffers
 from pliant.torch.group import Group, GroupBroken
-from pliant.torch.reducer import Reduced, Reducer
 from pliant.torch.state import gradient_from, gradient_state
+from pliant.torch.summed import SummedReducer
 from pliant.train.cells import Row
+from pliant.train.loader import Part
+from pliant.train.logged import Logged
 from pliant.train.transfer import Received
+from unit.torch.wires import ranks as groups
+from unit.torch.wires import together
 
 CPU = torch.device("cpu")
+PART = Part(17, (0,))
 WORD = Word(Purpose.STEP, 3, 17, Lineage(2, 16, 2**64 - 1), holds=True, samples=8)
-
-
-class Wire:
-    """Sums tensors of several threads, operation by operation, as a collective does; it can be cut."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self.barrier = threading.Barrier(size, timeout=5)
-        self.tensors: list[Tensor | None] = [None] * size
-
-    def total(self, rank: int, tensor: Tensor) -> None:
-        try:
-            self.tensors[rank] = tensor
-            self.barrier.wait()
-            total = torch.stack([cast(Tensor, each) for each in self.tensors]).sum(0)
-            self.barrier.wait()
-            tensor.copy_(total)
-            self.barrier.wait()
-        except threading.BrokenBarrierError as error:
-            raise GroupBroken("cut") from error
-
-
-class Rank:
-    """What a reducer needs of a group."""
-
-    def __init__(self, wire: Wire, rank: int) -> None:
-        self.size, self.rank, self.wire = wire.size, rank, wire
-        self.sent: list[int] = []  # how much went into each operation, at the moment it was started
-
-    def all_reduce(self, tensor: Tensor) -> "Going":
-        self.sent.append(tensor.numel())
-        return Going(self, tensor)
-
-
-class Going:
-    def __init__(self, rank: Rank, tensor: Tensor) -> None:
-        self.rank, self.tensor = rank, tensor
-
-    def wait(self) -> None:
-        self.rank.wire.total(self.rank.rank, self.tensor)
 
 
 class Member:
@@ -73,12 +37,12 @@ class Member:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.reducer = Reducer(model, Buffers(model), CPU)
+        self.reducer = SummedReducer(model, Buffers(model), Logged(), CPU)
         self.weight = 0.0
 
     def part(self, x: Tensor, weight: float | None = None, *, last: Group | None = None) -> None:
         """One part, all but the step's last; its loss is a mean over what it holds."""
-        self.reducer.begin_part(float(len(x)), last)
+        self.reducer.begin_part(PART, float(len(x)), last, (), idle=False)
         if weight is not None:
             self.reducer.weigh(weight)
         loss(self.model, x).backward()  # type: ignore[no-untyped-call]
@@ -87,7 +51,7 @@ class Member:
             self.reducer.end_part()
 
     def reduce(self, group: Group, *, follow: bool = False) -> tuple[tuple[Row, ...], Reduced]:
-        found = self.reducer.reduce(group, Row(WORD, self.weight), follow=follow)
+        found = self.reducer.reduce(group, Row(WORD, self.weight), (), follow=follow)
         self.weight = 0.0
         return found
 
@@ -118,16 +82,6 @@ def direct(model: nn.Module, x: Tensor) -> list[Tensor]:
     return [cast(Tensor, param.grad) for param in twin.parameters()]
 
 
-def groups(size: int) -> list[Any]:
-    wire = Wire(size)
-    return [Rank(wire, rank) for rank in range(size)]
-
-
-def together(*acts: Callable[[], Any]) -> list[Any]:
-    with ThreadPoolExecutor(len(acts)) as pool:
-        return [future.result(timeout=60) for future in [pool.submit(act) for act in acts]]
-
-
 def close(one: list[Any], other: list[Any], within: float = 1e-14) -> bool:
     return all(torch.allclose(a, b, rtol=0, atol=within) for a, b in zip(one, other, strict=True))
 
@@ -135,8 +89,8 @@ def close(one: list[Any], other: list[Any], within: float = 1e-14) -> bool:
 @pytest.fixture(params=["one bucket", "a bucket for each parameter"])
 def buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param != "one bucket":
-        monkeypatch.setattr(reducer_module, "FIRST_BYTES", 1)
-        monkeypatch.setattr(reducer_module, "BUCKET_BYTES", 1)
+        monkeypatch.setattr(buckets_module, "FIRST_BYTES", 1)
+        monkeypatch.setattr(buckets_module, "BUCKET_BYTES", 1)
     return str(request.param)
 
 
@@ -158,8 +112,8 @@ def test_uneven_parts_come_to_the_mean_of_the_whole_batch(buckets: str) -> None:
 
 
 def test_buckets_leave_before_backward_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reducer_module, "FIRST_BYTES", 1)
-    monkeypatch.setattr(reducer_module, "BUCKET_BYTES", 1)
+    monkeypatch.setattr(buckets_module, "FIRST_BYTES", 1)
+    monkeypatch.setattr(buckets_module, "BUCKET_BYTES", 1)
     x = data(4)
     a, b = Member(net()), Member(net())
     for step in range(3):
@@ -237,7 +191,7 @@ def test_a_step_that_broke_is_finished_from_what_was_kept(buckets: str) -> None:
             member.reduce(group)
         member.reducer.end_part()
 
-    threading.Timer(0.1, one.wire.barrier.abort).start()
+    threading.Timer(0.1, one.wire.cut).start()
     together(lambda: broken(a, one), lambda: broken(b, other))
     assert all(grad is None for grad in a.gradients)
     a.weight, b.weight = weights
@@ -257,7 +211,7 @@ def test_an_idle_part_is_no_part_of_it() -> None:
     a, b = Member(net()), Member(net())
     one, other = groups(2)
     a.part(x[:4])
-    a.reducer.begin_part(2.0, None)
+    a.reducer.begin_part(PART, 2.0, None, (), idle=True)
     loss(a.model, x[4:] * float("nan")).backward()  # type: ignore[no-untyped-call]
     a.reducer.drop_part()
     b.part(x[4:], last=other)
@@ -288,12 +242,12 @@ def test_a_member_that_missed_the_step_gets_its_gradient(buckets: str) -> None:
     b.part(x[3:], last=other)
     (_, reduced), _ = together(lambda: a.reduce(one), lambda: b.reduce(other))
     a.reducer.give(reduced)
-    reduced.logged = {"loss": 0.5}
+    reduced.means = (0.5,)
     whole = gradient_state(reduced)
     contents = tuple(memoryview(bytearray(leaf.content)) for leaf in whole.leaves)
     received = gradient_from(Received(whole.tree, contents), CPU)
     laggard.reducer.give(received)
-    assert received.logged == {"loss": 0.5}
+    assert received.means == (0.5,)
     assert close(laggard.gradients, cast("list[Tensor]", a.gradients), 0.0)
 
 
@@ -324,7 +278,7 @@ def test_half_precision_sums_do_not_overflow(dtype: torch.dtype, size: int) -> N
     each = groups(size)
     for member, group in zip(members, each, strict=True):
         for last in (None, group):
-            member.reducer.begin_part(512.0, last)
+            member.reducer.begin_part(PART, 512.0, last, (), idle=False)
             (member.model.weight.sum() * 1000.0).backward()  # type: ignore[operator]
             member.weight += 512.0
             if last is None:
@@ -377,7 +331,7 @@ def test_alone_with_one_part_the_gradient_is_not_touched() -> None:
 
 def test_hooks_are_gone_afterwards() -> None:
     member = Member(net())
-    member.reducer.begin_part(1.0, None)
+    member.reducer.begin_part(PART, 1.0, None, (), idle=False)
     member.reducer.close()
     loss(member.model, data(2)).backward()  # type: ignore[no-untyped-call]
     assert not any(member.reducer._fired)

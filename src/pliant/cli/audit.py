@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pliant.client import Client
     from pliant.core.audit import Audit
     from pliant.core.cursor import Order
+    from pliant.core.differences import Bits
     from pliant.core.grid import Grid
     from pliant.core.ledger import Line, Lineage
     from pliant.core.messages import Event
@@ -38,6 +39,7 @@ class History:
     """What a job's events say about its ledger."""
 
     terms: Terms | None = None
+    bits: Bits = ()
     lines: list[Line] = field(default_factory=list)
     head: Lineage | None = None
     finished: bool = False
@@ -49,6 +51,7 @@ class History:
         match event:
             case m.MemberJoined():
                 self.terms = self.terms or event.terms
+                self.bits = self.bits or event.member.bits
             case m.StepsCommitted():
                 self.lines += event.lines
                 self.head = event.lines[-1].lineage
@@ -58,6 +61,16 @@ class History:
                 self.finished = event.state is JobState.FINISHED
             case _:
                 pass
+
+    def committed(self) -> dict[int, Line]:
+        """By step, the lines of the committed history."""
+        known = {line.lineage: line for line in self.lines}
+        found: dict[int, Line] = {}
+        line = known.get(self.head) if self.head is not None else None
+        while line is not None and line.lineage.step not in found:
+            found[line.lineage.step] = line
+            line = known.get(line.parent)
+        return found
 
 
 @click.command()
@@ -71,13 +84,8 @@ def audit(job: str | None, flags: Flags, as_json: bool) -> int:
     apart. A job that still runs is audited as far as it has come. Status 1 if anything is not as it must be.
     """
     name = the_job(job)
-    history = History()
     with flags.connect(name) as client:
-        total = client.job(name).job.revision
-        with _progress("Reading events", total) as step:
-            for event in _events(client, name):
-                history.add(event)
-                step()
+        history = read_history(client, name)
     if history.terms is None:
         raise Refused(f"There is nothing to audit yet: nobody has joined {name}.")
     order = dict(history.terms.also).get("order", "shuffled").partition(" ")[0]
@@ -87,6 +95,16 @@ def audit(job: str | None, flags: Flags, as_json: bool) -> int:
     else:
         _show(name, found, order)
     return 0 if found.ok else 1
+
+
+def read_history(client: Client, job: str) -> History:
+    """All of a job's events, for what they say about its ledger."""
+    history = History()
+    with _progress("Reading events", client.job(job).job.revision) as step:
+        for event in _events(client, job):
+            history.add(event)
+            step()
+    return history
 
 
 def _events(client: Client, job: str) -> Iterator[Event]:
@@ -119,8 +137,8 @@ def _order(terms: Terms, kind: str, history: History) -> tuple[Order, Expected]:
         case "sequential":
             return _sequential(shuffled), expected_digest
         case "function":
-            written = _committed(history)
-            return shuffled, lambda _grid, _order, step: written[step]
+            written = history.committed()
+            return shuffled, lambda _grid, _order, step: written[step].digest
         case "shuffled":
             return shuffled, _quick() or expected_digest
         case _:
@@ -140,17 +158,6 @@ def _sequential(order: Order) -> Order:
             return tuple(positions)
 
     return Sequential(order.seed, order.samples)
-
-
-def _committed(history: History) -> dict[int, int]:
-    """By step, the digest that the committed history has."""
-    known = {line.lineage: line for line in history.lines}
-    written: dict[int, int] = {}
-    line = known.get(history.head) if history.head is not None else None
-    while line is not None and line.lineage.step not in written:
-        written[line.lineage.step] = line.digest
-        line = known.get(line.parent)
-    return written
 
 
 def _quick() -> Expected | None:

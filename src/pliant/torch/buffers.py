@@ -11,6 +11,7 @@ once, because the differences are reduced together with one mark per buffer.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,12 @@ class Buffers:
     def numel(self) -> int:
         """How many numbers ride in the reduction: the differences, and a mark for each buffer."""
         return sum(self._now(name).numel() + 1 for name in self._names)
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """Where each buffer's numbers are among those, its mark the last of them."""
+        ends = list(accumulate(self._now(name).numel() + 1 for name in self._names))
+        return list(zip([0, *ends[:-1]], ends, strict=True))
 
     def _now(self, name: str) -> Tensor:
         module, leaf = self._places[name]
@@ -114,7 +121,7 @@ class Buffers:
                     learnt.append(name)
                     mean = reduced[at : at + size].reshape(buffer.shape) / weight
                     moved = mean.to(buffer.dtype) if buffer.is_floating_point() else mean.round().to(buffer.dtype)
-                    buffer.copy_(self._base[name] + moved)
+                    buffer.copy_(self._base[name] + moved.to(buffer.device))
                 at += size + 1
         if self.moving is None and weight:
             self.moving = tuple(learnt)

@@ -24,6 +24,7 @@ from pliant.core.ledger import Lineage
 from pliant.errors import BadInput
 from pliant.torch.data import moved
 from pliant.torch.reading import own_randomness, seed_all
+from pliant.train.chance import step_key
 from pliant.train.session import Session
 
 SUMS = "sums"
@@ -143,8 +144,9 @@ def batch_sums(
     key: Key, number: int, fn: Callable[[Any], Mapping[str, Any]], dataset: Any, collate: Any, device: torch.device
 ) -> Sums:
     """Compute one batch with the user's function."""
-    # Whoever computes it draws the same; `evaluating` puts the generators back.
-    seed_all((key.lineage.digest ^ number, key.turn * 1_000_003 + number, key.lineage.step * 1_000_003 + number))
+    # Whoever computes it draws the same, whatever the membership did before; `evaluating` puts the generators back.
+    chance = step_key(key.turn, key.lineage.step, number)
+    seed_all((chance, chance, chance))
     samples = range(number * key.batch, min((number + 1) * key.batch, key.samples))
     got = fn(moved(collate([dataset[at] for at in samples]), device))
     if not isinstance(got, Mapping):

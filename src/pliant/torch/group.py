@@ -24,7 +24,13 @@ from typing import Any, Protocol
 
 import msgspec
 import torch
-from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Work  # as torch.distributed's, with types
+from torch._C._distributed_c10d import (  # as torch.distributed's, with types
+    AllgatherOptions,
+    AllToAllOptions,
+    PrefixStore,
+    ProcessGroupGloo,
+    Work,
+)
 
 from pliant.core.model import MemberId, World
 from pliant.errors import BadInput
@@ -105,6 +111,15 @@ class Group:
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
         """Start to sum `tensor` over all ranks, in place. Every rank calls the same operations in the same order."""
         return self._start(lambda gloo: gloo.allreduce([tensor]))
+
+    def all_to_all(self, output: torch.Tensor, data: torch.Tensor, arriving: list[int], sending: list[int]) -> Pending:
+        """Start to send each rank its stretch of `data`; theirs for us arrive in `output`, by rank, so many numbers."""
+        options: Any = AllToAllOptions()
+        return self._start(lambda gloo: gloo.alltoall_base(output, data, arriving, sending, options))
+
+    def all_gather(self, output: torch.Tensor, data: torch.Tensor) -> Pending:
+        """Start to send `data` to everybody; all of it arrives in `output`, by rank. As much from each."""
+        return self._start(lambda gloo: gloo._allgather_base(output, data, AllgatherOptions()))
 
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes by rank, on every rank; they may differ in length. Waits."""

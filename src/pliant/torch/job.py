@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
 import secrets
@@ -12,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 from urllib.parse import urlsplit
@@ -30,21 +30,26 @@ from pliant.errors import BadInput, PliantError
 from pliant.torch.buffers import Buffers
 from pliant.torch.data import Loader
 from pliant.torch.evaluate import SUMS, Board
+from pliant.torch.exactness import Exactness
 from pliant.torch.group import Wiring
 from pliant.torch.left import Left
 from pliant.torch.loop import Loop
 from pliant.torch.optimizers import Optimizers
 from pliant.torch.reading import check_dataset
-from pliant.torch.reducer import Reducer
+from pliant.torch.replay import Replay
 from pliant.torch.run import Run
 from pliant.torch.shelf import Shelf
 from pliant.torch.state import Stateful, TrainingState
+from pliant.torch.terms import also, device_of, others_of
+from pliant.torch.verify import StateHash
 from pliant.train.alone import Alone
 from pliant.train.contact import Contact, TooLate
 from pliant.train.gate import Gate
 from pliant.train.loader import Indices, OrderOfEpoch, SampleError, WrongSamples, check_micro_batch
+from pliant.train.logged import Logged
 from pliant.train.mailbox import Mailbox
 from pliant.train.notice import TermNotice
+from pliant.train.parts import Parts
 from pliant.train.peers import PeerLost, Peers
 from pliant.train.session import Session
 from pliant.train.stall import StallWatch
@@ -141,44 +146,96 @@ class Job:
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
         stall_s: float = STALL_S,
+        deterministic: bool = False,
+        other_bits: bool = False,
+        verify: int = 0,
+        verify_slots: float = 0.0,
     ) -> Run:
         """Become a member and train. Everything that must be equal on all members is checked before this returns.
 
         `batch_size` is global and stays the same whatever the number of members. `slots` is the number of pieces it is
         dealt out in (by default one for each sample; members beyond it are spares). `micro_batch` caps what is yielded
         at once. `state` names whatever else must move with the model: schedulers, averages.
+
+        `deterministic` yields one slot at a time and gives the same bits whatever the membership did; a member whose
+        software or hardware would give others is a spare, unless `other_bits` allows it. With `verify=N` members
+        compare hashes of their whole state every N steps, and one that differs is evicted; with `verify_slots=R` that
+        fraction of slots is computed by a second member and compared.
         """
         if self._session is not None:
             raise BadInput("job.train was called before: a job trains one model; join another job for another.")
         if not hasattr(dataset, "__len__"):
             check_dataset(dataset, 0)
+        exactness = Exactness(seed, deterministic, other_bits, verify, verify_slots)
         grid = Grid(len(dataset), batch_size, batch_size if slots is None else slots, epochs)
         check_micro_batch(grid, micro_batch)
         indices = self._indices = Indices(grid, seed=seed, order=order)
         bare: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
-        where = _device_of(bare)
+        where = device_of(bare)
         optimizers = Optimizers(bare, optimizer, scaler, clip_norm)
         self._closing.append(optimizers.close)
-        others = _others(state, scaler)
-        reading = {"seed": seed, "collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
-        loader = Loader(dataset, indices, grid, **reading, device=where)  # type: ignore[arg-type]  # each as declared
+        step = self._pinned(exactness, optimizers, where, compiled=bare is not model)
+        others = others_of(state, scaler)
+        how = {"seed": seed, "collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
+        loader = Loader(dataset, indices, grid, **how, device=where)  # type: ignore[arg-type]  # each as declared
         loader.start()  # before any thread and any socket: what is forked must not hold them open (H20)
         self._closing.append(loader.close)
         training_state = TrainingState(bare, optimizers.all, Buffers(bare), others)
         training_state.capture()  # what cannot be sent is found now, not when somebody joins
-        reducer = Reducer(bare, training_state.buffers, where)
-        self._closing.append(reducer.close)
-        terms = Terms(grid, seed, also=_also(bare, optimizers, indices, others))
-        gate, board = Gate(), Board()
-        session = self._connect(terms, gate, training_state, board)
-        shelf = Shelf(training_state, self._worker.checkpoint_dir)
-        parts = (training_state, reducer, loader, gate, optimizers.step, shelf)
-        self._loop = Loop(session, *parts, expected=indices.expected, seed=seed, micro_batch=micro_batch, device=where)
-        self._start(session, terms, stall_s)
+        snapshots = exactness.snapshot_every if self._said.coordinators else 0  # alone there is nobody to differ from
+        terms = Terms(grid, seed, snapshots, (*also(bare, optimizers, indices, others), *exactness.also), verify)
+        board = Board()
+        self._loop = self._assembled(
+            terms,
+            bare,
+            training_state,
+            loader,
+            board,
+            step,
+            exactness,
+            Parts(grid, micro_batch, one_slot=deterministic),
+        )
+        self._start(self._loop.session, Join(self.member, self._agent, terms, bits=exactness.bits(where)), stall_s)
         self._run = Run(self._loop, model, optimizers, board, self._tell_sums, where)
         return self._run
 
     # ---------------------------------------------------------------------------------------------- inside
+
+    def _pinned(
+        self, exactness: Exactness, optimizers: Optimizers, device: torch.device, *, compiled: bool
+    ) -> Callable[[], None]:
+        """What steps the optimizers, and refuses to if the bits would be others."""
+        pinned = exactness.pin(optimizers, device, compiled=compiled)
+        if pinned is None:
+            return optimizers.step
+        self._closing.append(pinned.close)
+        return pinned.kept(optimizers.step)
+
+    def _assembled(
+        self,
+        terms: Terms,
+        model: nn.Module,
+        state: TrainingState,
+        loader: Loader,
+        board: Board,
+        step: Callable[[], None],
+        exactness: Exactness,
+        parts: Parts,
+    ) -> Loop:
+        """Everything that runs a training loop, put together; not started yet."""
+        assert self._indices is not None
+        gate, logged, device = Gate(), Logged(), device_of(model)
+        reducer = exactness.reducer(model, state.buffers, logged, device, terms.grid)
+        self._closing.append(reducer.close)
+        session = self._connect(terms, gate, state, board)
+        shelf = Shelf(state, self._worker.checkpoint_dir, goes_back=exactness.verify > 0)
+        hashes = StateHash(state, exactness.verify)
+        tools = (state, reducer, loader, gate, step, shelf, logged, parts, hashes)
+        expected, checks = self._indices.expected, exactness.checks
+        loop = Loop(session, *tools, expected=expected, checks=checks, seed=terms.seed, device=device)
+        if (file := self._worker.replay_file) is not None:
+            loop.replay = Replay(self._worker.replay_to or 0, file, terms, exactness.bits(device), hashes)
+        return loop
 
     def _connect(self, terms: Terms, gate: Gate, state: TrainingState, board: Board) -> Session:
         mailbox = Mailbox()
@@ -216,10 +273,10 @@ class Job:
         self._closing.append(gate.close)
         return session
 
-    def _start(self, session: Session, terms: Terms, stall_s: float) -> None:
+    def _start(self, session: Session, join: Join, stall_s: float) -> None:
         address = self._peers.address if self._peers is not None else ""
         try:
-            session.start(Join(self.member, self._agent, terms, address=address, pid=os.getpid()))
+            session.start(replace(join, address=address, pid=os.getpid()))
         except TooLate as late:
             raise Left(late.code, late.why) from late
         self._listen_for_notices(session)
@@ -291,42 +348,6 @@ class _Nobody:
 
     def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
         raise AssertionError(f"{member} is told {kind} ({len(head)} bytes) in {generation}, a world of one")
-
-
-def _device_of(model: nn.Module) -> torch.device:
-    devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
-    if not any(param.requires_grad for param in model.parameters()):
-        raise BadInput("The model has no parameter to train.")
-    if len(devices) > 1:
-        raise BadInput(f"The model is on several devices ({', '.join(map(str, devices))}): one for each worker.")
-    return devices.pop()
-
-
-def _others(state: Mapping[str, Stateful] | None, scaler: torch.amp.GradScaler | None) -> dict[str, Stateful]:
-    """What else moves with the model."""
-    if scaler is not None and state and "scaler" in state:
-        raise BadInput('The scaler moves with the model already: leave "scaler" out of state=.')
-    others = {**(state or {}), **({"scaler": scaler} if scaler is not None else {})}
-    for name, other in others.items():
-        if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
-            raise BadInput(f'state["{name}"] is a {type(other).__name__} without state_dict and load_state_dict.')
-    return others
-
-
-def _also(
-    model: nn.Module, optimizers: Optimizers, indices: Indices, others: Mapping[str, Stateful]
-) -> tuple[tuple[str, str], ...]:
-    """What members must have in common besides the data's shape, in words that help whoever got it wrong."""
-    parts = [(name, tuple(t.shape), str(t.dtype)) for name, t in [*model.named_parameters(), *model.named_buffers()]]
-    count = sum(param.numel() for param in model.parameters())
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
-    return (
-        ("model", f"{type(model).__name__} with {count:,} parameters ({digest})"),
-        ("optimizer", ", ".join(type(optimizer).__name__ for optimizer in optimizers.all)),
-        ("clip_norm", str(optimizers.clip_norm)),
-        ("order", indices.fingerprint),
-        ("state", ", ".join(sorted(others))),
-    )
 
 
 def _local_address(url: str) -> str:

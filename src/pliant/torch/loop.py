@@ -7,37 +7,40 @@ and the iterator goes on from there.
 
 from __future__ import annotations
 
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
 
 import msgspec
-import numpy as np
 import torch
 
-from pliant.core.grid import Grid, deal, idle_slot
-from pliant.core.job import FENCED_CODE
+from pliant.core.grid import Grid, idle_slot
 from pliant.core.ledger import Line, Lineage
 from pliant.core.member import Phase
 from pliant.core.member import signals as s
-from pliant.core.model import Checkpoint
+from pliant.core.member.moves import place
+from pliant.core.model import Checkpoint, World
 from pliant.core.words import Purpose, Word
 from pliant.errors import BadInput
+from pliant.torch.buckets import Reduced
+from pliant.torch.chance import seed_all
 from pliant.torch.data import Loader
 from pliant.torch.group import Group, GroupBroken
 from pliant.torch.left import Left
-from pliant.torch.reducer import Reduced, Reducer
+from pliant.torch.reducer import Reducer
+from pliant.torch.replay import Replay
 from pliant.torch.shelf import Shelf
 from pliant.torch.state import TrainingState, gradient_from, gradient_state, moving_in
-from pliant.train.cells import Row, weighted_means
+from pliant.torch.verify import StateHash
+from pliant.train.cells import Row
 from pliant.train.chance import step_key
 from pliant.train.gate import Gate
-from pliant.train.loader import Loaded, Part, WrongSamples, cut
+from pliant.train.loader import Loaded, Part, WrongSamples
 from pliant.train.logged import Logged
+from pliant.train.parts import Parts, as_set
 from pliant.train.session import Session
+from pliant.train.spot import Check, Shares
 from pliant.train.state import State
 
 
@@ -47,7 +50,6 @@ class Missed:
 
     line: Line
     reduced: Reduced
-    rows: tuple[Row, ...]
     then: Callable[[int], s.Signal]  # what the machine waits for at the boundary after it
 
 
@@ -63,22 +65,26 @@ class Loop:
         gate: Gate,
         step_optimizers: Callable[[], None],
         shelf: Shelf,
+        logged: Logged,
+        parts: Parts,
+        hashes: StateHash,
         *,
         expected: Callable[[int], int],
         seed: int,
-        micro_batch: int | None,
+        checks: Callable[[int, int, Shares], Sequence[Check]],
         device: torch.device,
     ) -> None:
         self.session = session
         self.grid: Grid = session.machine.terms.grid
         self.part: Loaded | None = None  # in the user's hands
         self.ready: Reduced | None = None  # reduced, not applied
-        self.logged = Logged()
+        self.logged = logged
         self.step = 0  # of the part that was yielded last
         self.applied: Line | None = None  # since the last boundary
         self.metrics: dict[str, float] = {}
         self.moved = False  # whether the state is not the initial one any more
         self.in_user_code_since: float | None = None
+        self.replay: Replay | None = None  # set to end the run after some step
         self._state = state
         self._reducer = reducer
         self._loader = loader
@@ -86,14 +92,18 @@ class Loop:
         self._step_optimizers = step_optimizers
         self._expected = expected  # the digest that a step's samples must have
         self._seed = seed
-        self._micro_batch = micro_batch
+        self._cutting = parts
+        self._hashes = hashes
+        self._checks = checks  # the spot checks of a step in a generation
+        self._spots = 0  # of the parts to come, the first so many are spot checks
+        self._is_spot = False  # so is the one in the user's hands
         self._shelf = shelf
         self._device = device
         self._parts: deque[Part] = deque()
         self._idle = False
         self._weight = 0.0  # of the parts kept in this step
         self._missed: Missed | None = None
-        self._followed: tuple[Reduced, tuple[Row, ...]] | None = None
+        self._followed: Reduced | None = None
         self._line: Line | None = None
         self._then: Callable[[int], s.Signal] = s.Boundary
         self._last: tuple[Lineage, Reduced] | None = None
@@ -108,34 +118,37 @@ class Loop:
         if self.ready is not None:
             raise BadInput("run.reduce() was True, but run.apply() was not called: call it in the same turn.")
         if self.applied is not None:
-            self.applied = None
-            self._at_boundary(self._then)
+            step, self.applied = self.applied.lineage.step, None
+            self._at_boundary(self._then, step)
         while not self._parts:
             if self._carry_out(self.session.take()):
                 return None
         self.in_user_code_since = time.monotonic()  # reading is the user's code, too
         return self._begin(self._parts.popleft())
 
-    def _at_boundary(self, then: Callable[[int], s.Signal]) -> None:
+    def _at_boundary(self, then: Callable[[int], s.Signal], step: int) -> None:
         self._state.buffers.rebase()  # what the user's code did to them after the step is part of it
-        state = self._state.fingerprint()
+        state = self._hashes.at_boundary(step)
+        self._shelf.at_boundary(step, self.session.machine.view)
         self.session.feed(then(state))
-        self._gate.open(self.session.machine.lineage, state)
+        self._gate.open(self.session.machine.lineage, self._hashes.label(state))
+        if self.replay:
+            self.replay.at_boundary(step, state)
 
     def _carry_out(self, order: object) -> bool:
         """Do what the machine ordered; whether training is complete."""
         match order:
             case s.Compute():
                 self._compute(order)
-            case s.Collect(world, word) if word.purpose is Purpose.STEP:
-                self._follow(world.number, word)
-            case s.Collect(world, word):
-                self._compare(world.number, word)
+            case s.Collect(word=word) if word.purpose is Purpose.STEP:
+                self._follow(order)
+            case s.Collect():
+                self._compare(order)
             case s.Install():
                 self._install(order)
             case s.Apply(line):
                 received = self.session.take_received()
-                self._apply_missed(Missed(line, gradient_from(received, self._device), (), s.Boundary))
+                self._apply_missed(Missed(line, gradient_from(received, self._device), s.Boundary))
             case s.Restore(checkpoint):
                 self._restore(checkpoint)
             case s.Snapshot(lineage):
@@ -156,54 +169,36 @@ class Loop:
         if not self.session.machine.part.slots:
             self._forget_kept()
         self._idle = order.idle
-        if order.idle:
-            parts: tuple[Part, ...] = (self._idle_part(order.step, order.slots[0]),)
-        else:
-            parts = cut(self.grid, order.step, order.slots, self._micro_batch)
-        self._parts.extend(parts)
-        self._loader.expect([*self._parts, *self._ahead(order.step)])
-
-    def _idle_part(self, step: int, slot: int) -> Part:
-        """A real slot, with its neighbours until there are two samples: a batch of one breaks BatchNorm."""
-        filled = len(self.grid.filled(step))
-        first = last = slot
-        enough = min(2, self._micro_batch or 2)
-        while (
-            sum(len(self.grid.slot(step, each)) for each in range(first, last + 1)) < enough
-            and last - first + 1 < filled
-        ):
-            first, last = (first, last + 1) if last + 1 < filled else (first - 1, last)
-        return Part(step, tuple(range(first, last + 1)))
-
-    def _ahead(self, step: int) -> list[Part]:
-        """What this member will read next if nothing changes, for data workers to begin with."""
-        found: list[Part] = []
         machine = self.session.machine
-        if not self._loader.reads_ahead or machine.world is None:
-            return found
-        weights = [w if rank in machine.holders else 0 for rank, w in enumerate(machine.world.weights)]
-        if not sum(weights):
-            return found
-        mine = deal(self.grid.slots, weights)[machine.rank]
-        for later in range(step + 1, self.grid.total_steps + 1):
-            found += cut(self.grid, later, mine, self._micro_batch)
-            if len(found) >= self._loader.reads_ahead:
-                break
-        return found
+        checks = self._checks(order.step, machine.number, machine.shares)
+        spots = [Part(order.step, (each.slot,)) for each in checks if each.second == machine.rank]
+        self._spots = len(spots)
+        idle = [self._cutting.idle(order.step, order.slots[0])] if order.idle else []
+        self._yield(order.step, *spots, *(idle or self._cutting.of(order.step, order.slots)))
+
+    def _yield(self, step: int, *parts: Part) -> None:
+        """These come next, after those that are still to come."""
+        self._parts.extend(parts)
+        ahead = self._cutting.ahead(self.session.machine, step, self._loader.reads_ahead)
+        self._loader.expect([*self._parts, *ahead])
 
     def _begin(self, part: Part) -> Loaded:
         loaded = self.part = self._loader.load(part)
         self.step = part.step
-        self.logged.begin()
+        self.logged.begin(part.slots[0])
         seed_all(step_key(self._seed, part.step, part.slots[0]))
-        last = not self._parts and not self._idle
+        self._is_spot = self._spots > 0
+        self._spots = max(self._spots - 1, 0)
+        dropped = self._idle or self._is_spot
+        last = not self._parts and not dropped
         group = self.session.group(self.session.machine.number) if last else None
-        self._reducer.begin_part(float(loaded.samples), group if isinstance(group, Group) else None)
+        group = group if isinstance(group, Group) else None
+        self._reducer.begin_part(part, float(loaded.samples), group, self.session.machine.shares, idle=dropped)
         return loaded
 
     def weigh(self, weight: float) -> None:
         """The part's weight, if it is not the number of its samples. Before its backward."""
-        if not self._idle:
+        if not self._idle or self._is_spot:
             self._reducer.weigh(weight)
 
     def finish_part(self) -> Reduced | None:
@@ -212,6 +207,9 @@ class Loop:
         self.in_user_code_since = None
         if loaded is None:
             raise BadInput("run.step() belongs to an item of the loop: call it once for each, inside the loop.")
+        if self._is_spot:
+            self._finish_spot(loaded.part.slots[0])
+            return None
         weight = self._reducer.weight
         self._state.buffers.end_part(weight, drop=self._idle or not weight)
         if self._idle or not weight:
@@ -224,9 +222,10 @@ class Loop:
             return self._take_missed(self._missed)
         if self._parts:
             self._reducer.end_part()
-        slots = frozenset() if self._idle else _as_set(loaded.part.slots)
+        slots = frozenset() if self._idle else as_set(loaded.part.slots)
         samples, digest = (0, 0) if self._idle else (loaded.samples, loaded.digest)
-        self.session.feed(s.Computed(slots, samples, digest))
+        state = self._hashes.after_backward() if not self._parts else None
+        self.session.feed(s.Computed(slots, samples, digest, state))
         if self._parts:
             if self.session.machine.phase is not Phase.COMPUTING:
                 self._parts.clear()  # told to stop: what was computed is kept
@@ -238,25 +237,33 @@ class Loop:
             return None
         return self._reduce(order)
 
+    def _finish_spot(self, slot: int) -> None:
+        """Somebody else's slot, computed here to see whether it is the same (verify_slots)."""
+        self._state.buffers.end_part(0.0, drop=True)
+        self.logged.drop()
+        self._reducer.spot(slot)
+
     # -------------------------------------------------------------------------------------------- collectives
 
     def _reduce(self, order: s.Collect) -> Reduced | None:
         number = order.world.number
         row = Row(order.word, self._weight, self.logged.names_key, self.logged.weight, self.logged.sums)
         try:
-            rows, reduced = self._reducer.reduce(self._group(number), row)
+            checks = self._checks(order.word.step, number, order.shares)
+            rows, reduced = self._reducer.reduce(self._group(number), row, order.shares, checks)
         except GroupBroken as error:
+            self._reducer.abandon()  # the group may have gone before anything was waited for
             self._reducer.end_part()
             self.session.feed(s.Failed(number, error.peer))
             return None
-        self.session.feed(s.Returned(number, tuple(each.word for each in rows)))
+        self._feed_returned(order.world, rows, reduced)
         apply = self._take_apply()
         if apply is None:
             self._reducer.end_part()
             return None
         self._require_promised(apply.line)
         self._line, self._then = apply.line, s.Boundary
-        return self._give(reduced, rows)
+        return self._give(reduced)
 
     def _require_promised(self, line: Line) -> None:
         """What all members really read must be what the order promises; else nothing is applied, anywhere (H15)."""
@@ -271,15 +278,16 @@ class Loop:
             self._carry_out(order)
         return None
 
-    def _give(self, reduced: Reduced, rows: Sequence[Row]) -> Reduced:
-        if rows:
-            reduced.logged = weighted_means(rows, self.logged.names)
+    def _give(self, reduced: Reduced) -> Reduced:
         self._reducer.give(reduced)
         self.ready = reduced
         return reduced
 
-    def _compare(self, number: int, word: Word) -> None:
+    def _compare(self, order: s.Collect) -> None:
         """A collective of words only."""
+        number, word = order.world.number, order.word
+        if order.whole:
+            word = replace(word, state=self._hashes.whole())
         try:
             answers = self._group(number).gather(msgspec.msgpack.encode(word))
             words = tuple(msgspec.msgpack.decode(answer, type=Word) for answer in answers)
@@ -290,18 +298,26 @@ class Loop:
         else:
             self.session.feed(s.Returned(number, words))
 
-    def _follow(self, number: int, word: Word) -> None:
+    def _follow(self, order: s.Collect) -> None:
         """Enter a step without state: add nothing, and keep what came of it for when the state is in place."""
+        number = order.world.number
         try:
             if not self.session.wait_for_state(number) or self.session.received is None:
                 raise GroupBroken("the generation is over")
             self._state.buffers.learn(moving_in(self.session.received))
-            rows, reduced = self._reducer.reduce(self._group(number), Row(word), follow=True)
+            checks = self._checks(place(self.session.machine).step + 1, number, order.shares)
+            row = Row(order.word)
+            rows, reduced = self._reducer.reduce(self._group(number), row, order.shares, checks, follow=True)
         except GroupBroken as error:
             self.session.feed(s.Failed(number, error.peer))
             return
-        self._followed = (reduced, rows)
-        self.session.feed(s.Returned(number, tuple(row.word for row in rows)))
+        self._followed = reduced
+        self._feed_returned(order.world, rows, reduced)
+
+    def _feed_returned(self, world: World, rows: Sequence[Row], reduced: Reduced) -> None:
+        names = world.members
+        disputes = tuple(s.Dispute(each.slot, names[each.owner], names[each.second]) for each in reduced.disputed)
+        self.session.feed(s.Returned(world.number, tuple(row.word for row in rows), disputes))
 
     def _group(self, number: int) -> Group:
         group = self.session.group(number)
@@ -318,37 +334,33 @@ class Loop:
         self.moved = True
         self._forget_kept()
         if not order.replay:
-            self._at_boundary(s.Installed)
+            self._at_boundary(s.Installed, order.lineage.step)
             return
         (line,) = order.replay  # a joiner enters a collective only with the state at hand: one step, never more
         assert self._followed is not None
-        reduced, rows = self._followed
-        self._apply_missed(Missed(line, reduced, rows, s.Installed))
+        self._apply_missed(Missed(line, self._followed, s.Installed))
 
     def _apply_missed(self, missed: Missed) -> None:
         """Yield an idle part, so that the user's code runs for this step here, too; its apply is the missed one."""
         self._missed = missed
         self._followed = None
         self._idle = True
+        self._spots = 0
         step = missed.line.lineage.step
-        self._parts.append(self._idle_part(step, idle_slot(self.grid, step, self.session.machine.rank)))
-        self._loader.expect([*self._parts, *self._ahead(step)])
+        self._yield(step, self._cutting.idle(step, idle_slot(self.grid, step, self.session.machine.rank)))
 
     def _take_missed(self, missed: Missed) -> Reduced:
         self._missed = None
         self._line, self._then = missed.line, missed.then
-        return self._give(missed.reduced, missed.rows)
+        return self._give(missed.reduced)
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
         """The base of a rollback world: a checkpoint, or the state this worker began with."""
-        if checkpoint is not None:
-            self._gate.shut()
-            self._state.install(self._shelf.read(checkpoint))
-            self.moved = True
-        elif self.moved:
-            raise Left(FENCED_CODE, "the job starts again from its beginning, and this worker's state has moved on")
+        self._gate.shut()
+        self._shelf.bring_back(checkpoint, moved=self.moved)
+        self.moved = self.moved or checkpoint is not None
         self._forget_kept()
-        self._at_boundary(s.Restored)
+        self._at_boundary(s.Restored, checkpoint.lineage.step if checkpoint is not None else 0)
 
     # ------------------------------------------------------------------------------------------------- apply
 
@@ -358,11 +370,12 @@ class Loop:
         if reduced is None or self._line is None:
             raise BadInput("run.apply() comes after a run.reduce() that was True.")
         self._gate.shut()
+        names = self.logged.names  # known by now to whoever had nothing to compute in this step, too
         self._state.buffers.apply(reduced.buffers, reduced.weight)
         self._step_optimizers()
         self._reducer.drop_part()
         self._forget_kept()
-        self.metrics = reduced.logged
+        self.metrics = dict(zip(names, reduced.means, strict=False))
         self.applied, self._line = self._line, None
         self.moved = True
         if reduced.buckets:
@@ -381,18 +394,3 @@ class Loop:
         """The reduced gradient of the step applied last, for a member that missed it. From any thread."""
         last = self._last
         return gradient_state(last[1]) if last is not None and last[0] == lineage else None
-
-
-@lru_cache(maxsize=64)
-def _as_set(slots: tuple[int, ...]) -> frozenset[int]:
-    """The same set for the same slots: a member has the same ones in most steps."""
-    return frozenset(slots)
-
-
-def seed_all(key: int) -> None:
-    """Python's, numpy's and torch's generators, of every device in use."""
-    random.seed(key)
-    np.random.seed(key & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(key)
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch's own
-        torch.cuda.manual_seed_all(key)

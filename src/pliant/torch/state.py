@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -12,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from pliant.errors import BadInput
+from pliant.torch.buckets import Reduced
 from pliant.torch.buffers import Buffers
-from pliant.torch.reducer import Reduced
+from pliant.torch.hashed import tensors_hash
 from pliant.train.state import Leaf, State, flatten, restore
 from pliant.train.transfer import Received
 
@@ -23,6 +25,18 @@ class Stateful(Protocol):
 
     def state_dict(self) -> Mapping[str, Any]: ...
     def load_state_dict(self, state_dict: Any) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A state's small values, and its live tensors."""
+
+    tree: bytes
+    tensors: list[Tensor]
+
+    def hash(self) -> int:
+        """Of every bit of it."""
+        return tensors_hash(self.tensors, self.tree)
 
 
 class TrainingState:
@@ -42,19 +56,32 @@ class TrainingState:
 
     def capture(self) -> State:
         """The state of the last boundary, in live memory. Between a boundary and the next apply, from any thread."""
+        return flatten(self._value(), as_leaf)
+
+    def noted(self) -> Noted:
+        """What is in it, to be hashed now or later: the small values as they are, the tensors as they will be."""
+        tensors: list[Tensor] = []
+
+        def note(value: object) -> Leaf | None:
+            if not isinstance(value, Tensor):
+                return None
+            tensors.append(value)
+            return Leaf(str(value.dtype), tuple(value.shape), memoryview(b""))
+
+        tree = flatten(self._value(), note).tree
+        return Noted(tree, tensors)
+
+    def _value(self) -> dict[str, Any]:
         tensors: dict[str, Tensor] = {name: param.detach() for name, param in self._model.named_parameters()}
         for name, buffer in self._model.named_buffers():
             base = self.buffers.at_boundary(name)
             tensors[name] = buffer if base is None else base
-        return flatten(
-            {
-                "model": tensors,
-                "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
-                "others": {name: other.state_dict() for name, other in self._others.items()},
-                "moving": self.buffers.moving,
-            },
-            as_leaf,
-        )
+        return {
+            "model": tensors,
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "others": {name: other.state_dict() for name, other in self._others.items()},
+            "moving": self.buffers.moving,
+        }
 
     def install(self, received: Received) -> None:
         """Make what lies aside the state. It was checked: from here on it is all or a bug."""
@@ -68,6 +95,7 @@ class TrainingState:
                 own[name].copy_(tensor)
         for optimizer, saved in zip(self._optimizers, value["optimizers"], strict=True):
             optimizer.load_state_dict(saved)
+            _put_back_types(optimizer, saved)
         for name, other in self._others.items():
             other.load_state_dict(value["others"][name])
         self.buffers.learn(value["moving"])
@@ -81,6 +109,16 @@ class TrainingState:
                 rates += [float(group[key]) for key in ("lr", "momentum", "weight_decay") if group.get(key) is not None]
         packed = struct.pack(f"<{len(rates)}d", *rates)
         return int.from_bytes(hashlib.blake2b(packed, digest_size=8, person=b"pliant rates").digest(), "little")
+
+
+def _put_back_types(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """torch casts what belongs to a parameter to the parameter's type; what was kept in another one keeps its bits."""
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    for index, kept in saved["state"].items():
+        for key, value in kept.items():
+            loaded = optimizer.state[params[index]].get(key)
+            if isinstance(value, Tensor) and isinstance(loaded, Tensor) and loaded.dtype != value.dtype:
+                optimizer.state[params[index]][key] = value.to(loaded.device)
 
 
 def moving_in(received: Received) -> Sequence[str] | None:
@@ -97,7 +135,7 @@ def gradient_state(reduced: Reduced) -> State:
             "buffers": reduced.buffers,
             "marks": reduced.marks,
             "weight": reduced.weight,
-            "logged": reduced.logged,
+            "means": reduced.means,
         },
         as_leaf,
     )
@@ -106,7 +144,7 @@ def gradient_state(reduced: Reduced) -> State:
 def gradient_from(received: Received, device: torch.device) -> Reduced:
     value = restore(received.tree, received.contents, from_leaf)
     buckets = [bucket.to(device) for bucket in value["buckets"]]
-    return Reduced(buckets, value["buffers"].to(device), value["marks"], value["weight"], logged=value["logged"])
+    return Reduced(buckets, value["buffers"].to(device), value["marks"], value["weight"], means=value["means"])
 
 
 # --------------------------------------------------------------------------------------------------- tensors

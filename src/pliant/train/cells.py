@@ -19,12 +19,13 @@ from pliant.core.words import Purpose, Word
 from pliant.errors import BadInput
 
 Floats: TypeAlias = npt.NDArray[np.float32]
-_Cells: TypeAlias = npt.NDArray[np.uint64]
+Cells: TypeAlias = npt.NDArray[np.uint64]
 
 LOGGED_MAX = 8  # names that a step may log
 _WORD = 13
-_ROW = _WORD + 3 + LOGGED_MAX
-PIECES = _ROW * 4
+ROW = _WORD + 3 + LOGGED_MAX
+"""How many cells a row takes."""
+PIECES = ROW * 4
 """How many floating-point numbers a row takes."""
 
 
@@ -44,11 +45,16 @@ class Row:
 
 
 def pack(row: Row) -> Floats:
-    """A row as it is put into the bucket."""
+    """A row as it is put into a bucket of floating-point numbers."""
+    return pack_cells(row).view(np.uint16).astype(np.float32)
+
+
+def pack_cells(row: Row) -> Cells:
+    """A row as it is sent where bits travel unchanged."""
     if len(row.logged) > LOGGED_MAX:
         raise BadInput(f"A step logs at most {LOGGED_MAX} values; {len(row.logged)} were given.")
     word = row.word
-    cells = np.zeros(_ROW, dtype=np.uint64)
+    cells = np.zeros(ROW, dtype=np.uint64)
     cells[:_WORD] = (
         word.generation,
         word.step,
@@ -68,18 +74,22 @@ def pack(row: Row) -> Floats:
     values = np.zeros(2 + LOGGED_MAX, dtype=np.float64)
     values[: 2 + len(row.logged)] = (row.weight, row.log_weight, *row.logged)
     cells[_WORD + 1 :] = values.view(np.uint64)
-    return cells.view(np.uint16).astype(np.float32)
+    return cells
 
 
 def unpack(floats: Floats, size: int) -> tuple[Row, ...]:
     """Everybody's rows, by rank. What is no row at all (a collective of another kind, say) gives rows that disagree."""
     with np.errstate(invalid="ignore"):  # what is not a number becomes some number, which no rank can have meant
         whole = floats.astype(np.int64).astype(np.uint16)
-    cells: _Cells = whole.view(np.uint64).reshape(size, _ROW)
+    return unpack_cells(whole.view(np.uint64).reshape(size, ROW))
+
+
+def unpack_cells(cells: Cells) -> tuple[Row, ...]:
+    """Everybody's rows from what `pack_cells` gave on each rank."""
     return tuple(_row(each) for each in cells)
 
 
-def _row(cells: _Cells) -> Row:
+def _row(cells: Cells) -> Row:
     (generation, step, in_generation, at_step, digest, flags, state, wired, need, slots, samples, marks, read) = cells[
         :_WORD
     ].tolist()
@@ -103,12 +113,17 @@ def _row(cells: _Cells) -> Row:
     return Row(word, weight, int(cells[_WORD]), log_weight, tuple(logged))
 
 
-def weighted_means(rows: Sequence[Row], names: Sequence[str]) -> dict[str, float]:
-    """What was logged in a step, over all its parts: the same on every member. BadInput if members log other names."""
+def weighted_means(rows: Sequence[Row]) -> tuple[float, ...]:
+    """What was logged in a step, over all its parts, in the order of the names: the same on every member."""
+    require_one_set_of_names(rows)
     logging = [row for row in rows if row.names]
-    if len({row.names for row in logging}) > 1:
-        raise BadInput("Members log different names in one step: call run.log with the same names everywhere.")
     weight = sum(row.log_weight for row in logging)
     if not weight:
-        return {}
-    return {name: sum(row.logged[at] for row in logging) / weight for at, name in enumerate(names)}
+        return ()
+    return tuple(sum(row.logged[at] for row in logging) / weight for at in range(len(logging[0].logged)))
+
+
+def require_one_set_of_names(rows: Sequence[Row]) -> None:
+    """BadInput if members log other names in one step."""
+    if len({row.names for row in rows if row.names}) > 1:
+        raise BadInput("Members log different names in one step: call run.log with the same names everywhere.")

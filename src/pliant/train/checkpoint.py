@@ -51,6 +51,10 @@ class Directory:
         finally:
             os.close(folder)
 
+    def remove(self, name: str) -> None:
+        """Call for a checkpoint of one's own that nobody can need any more."""
+        (self._path / name).unlink(missing_ok=True)
+
     def read(self, checkpoint: Checkpoint) -> Received:
         """What was written; BadInput if it is not whole."""
         path = self._path / checkpoint.name

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pliant.core.ledger import Lineage
@@ -18,12 +18,12 @@ class Gate:
 
     def __init__(self) -> None:
         self._moved = threading.Condition()
-        self._label: tuple[Lineage, int] | None = None
+        self._label: tuple[Lineage, int | Callable[[], int]] | None = None
         self._readers = 0
         self._closed = False
 
-    def open(self, lineage: Lineage, state: int) -> None:
-        """The state is that of this lineage, with this hash, until `shut`."""
+    def open(self, lineage: Lineage, state: int | Callable[[], int]) -> None:
+        """The state is that of this lineage, with this hash, until `shut`. A function gives it to whoever asks."""
         with self._moved:
             self._label = (lineage, state)
             self._moved.notify_all()
@@ -49,7 +49,7 @@ class Gate:
             if label is not None:
                 self._readers += 1
         try:
-            yield label
+            yield None if label is None else (label[0], label[1]() if callable(label[1]) else label[1])
         finally:
             if label is not None:
                 with self._moved:

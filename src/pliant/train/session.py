@@ -224,6 +224,8 @@ class Session:
         if view is not None and not machine.wiring and machine.phase in _AT_REST:
             if view.state is JobState.WAITING:
                 why = f"waiting: {view.why}"
+            elif machine.phase is Phase.OUTSIDE and view.spare_why:
+                why = f"a spare: {view.spare_why}"
             elif machine.phase is Phase.OUTSIDE and not any(self.member in world.members for world in view.worlds):
                 why = "ready, and a spare for now: the job has as many members as it wants"
         if why and why != self._said:

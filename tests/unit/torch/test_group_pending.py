@@ -7,43 +7,15 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pliant.core.ledger import Lineage
-from pliant.core.model import Kind, MemberId, World
-from pliant.torch.group import Group, GroupBroken, Wiring
-from pliant.train.mailbox import Mailbox
-
-NAMES = (MemberId("a"), MemberId("b"))
-PATIENCE_S = 30.0
-
-
-class ToTheOther:
-    """Tells the only peer there is, without a wire."""
-
-    def __init__(self, mailbox: Mailbox) -> None:
-        self._mailbox = mailbox
-
-    def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
-        self._mailbox.hear(generation, head)
+from pliant.torch.group import Group, GroupBroken
+from unit.torch.wired import PATIENCE_S, wired
+from unit.torch.wires import same_bits
 
 
 @pytest.fixture
 def groups() -> Iterator[list[Group]]:
-    world = World(1, Kind.PLANNED, NAMES, (1, 1), Lineage(0, 0, 0))
-    boxes = [Mailbox(), Mailbox()]
-    wirings = [Wiring(world, "ab" * 32, NAMES[rank], ToTheOther(boxes[1 - rank]), boxes[rank]) for rank in (0, 1)]
-    other: list[Group] = []
-    thread = threading.Thread(target=lambda: other.append(wirings[1].run()))
-    thread.start()
-    groups = [wirings[0].run()]
-    thread.join(PATIENCE_S)
-    groups += other
-    yield groups
-    for group in groups:
-        group.dispose()
-    for each in threading.enumerate():
-        if each.name == "pliant-dispose":
-            each.join(PATIENCE_S)
-            assert not each.is_alive()
+    with wired(2) as both:
+        yield both
 
 
 def test_a_sum_is_there_for_both_and_can_be_waited_for_twice(groups: list[Group]) -> None:
@@ -62,6 +34,44 @@ def test_several_operations_may_be_in_flight(groups: list[Group]) -> None:
     for pending in [*pendings[0], *pendings[1]]:
         pending.wait()
     assert all(tensor[-1] == 2.0 * number for mine in tensors for number, tensor in enumerate(mine))
+
+
+@pytest.mark.parametrize("counts", [[2, 2, 2], [0, 3, 1], [0, 0, 0]])
+def test_each_rank_gets_its_stretch_from_everybody_even_from_those_who_send_none(counts: list[int]) -> None:
+    with wired(3) as groups:
+        found = [torch.full((sum(counts),), -1.0) for _ in groups]
+        pendings = []
+        for group, output in zip(groups, found, strict=True):
+            own = counts[group.rank]
+            data = torch.arange(3.0 * own) + 100 * group.rank
+            pendings.append(group.all_to_all(output, data, counts, [own] * 3))
+        for pending in pendings:
+            pending.wait()
+    for rank, output in enumerate(found):
+        expected = [100.0 * sender + own * rank + at for sender, own in enumerate(counts) for at in range(own)]
+        assert output.tolist() == expected
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_everybodys_bits_are_gathered_unchanged_by_rank(length: int) -> None:
+    odd = torch.tensor([-0.0, 1e-42, 3.5, -1e38, 0.0])[:length]
+    with wired(3) as groups:
+        found = [torch.full((3 * length,), 7.0) for _ in groups]
+        pendings = [group.all_gather(out, odd * (1 + group.rank)) for group, out in zip(groups, found, strict=True)]
+        for pending in pendings:
+            pending.wait()
+    assert all(same_bits(out, torch.cat([odd, odd * 2, odd * 3])) for out in found)
+
+
+def test_a_scatter_and_a_gather_end_when_the_group_is_broken(groups: list[Group]) -> None:
+    pendings = [
+        groups[0].all_to_all(torch.zeros(4), torch.zeros(4), [2, 2], [2, 2]),
+        groups[0].all_gather(torch.zeros(4), torch.zeros(2)),
+    ]
+    groups[1].break_off()
+    for pending in pendings:
+        with pytest.raises(GroupBroken):
+            pending.wait()
 
 
 def test_a_failure_stays_a_failure_however_often_it_is_waited_for(groups: list[Group]) -> None:

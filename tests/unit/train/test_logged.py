@@ -1,16 +1,20 @@
 """What a step logs: weighted over its parts, dropped with the parts that are dropped."""
 
+import itertools
+
 import pytest
 import torch
 
 from pliant.errors import BadInput
 from pliant.train.cells import LOGGED_MAX
-from pliant.train.logged import Logged
+from pliant.train.logged import NOTHING, Logged, Values
+
+_slots = itertools.count()
 
 
 def part(logged: Logged, weight: float | None, **values: object) -> None:
     """One part of a step; without a weight, an idle one."""
-    logged.begin()
+    logged.begin(next(_slots))
     logged.log(values)
     if weight is None:
         logged.drop()
@@ -28,7 +32,7 @@ def test_sums_are_weighted_and_in_the_order_of_the_names() -> None:
 
 def test_a_name_logged_twice_in_a_part_keeps_the_last_value() -> None:
     logged = Logged()
-    logged.begin()
+    logged.begin(0)
     logged.log({"loss": 1.0})
     logged.log({"loss": 2.0})
     logged.weigh(1.0)
@@ -95,6 +99,49 @@ def test_the_key_tells_names_apart_and_nothing_else() -> None:
 
 def test_too_many_names_are_refused_where_they_are_logged() -> None:
     logged = Logged()
-    logged.begin()
+    logged.begin(0)
     with pytest.raises(BadInput, match=f"at most {LOGGED_MAX}"):
         logged.log({f"name{at}": 1.0 for at in range(LOGGED_MAX + 1)})
+
+
+def test_each_part_is_known_by_its_first_slot() -> None:
+    logged = Logged()
+    for slot, weight, loss in ((5, 2.0, 1.5), (2, 1.0, 4.0)):
+        logged.begin(slot)
+        logged.log({"loss": loss})
+        logged.weigh(weight)
+    assert logged.of(5) == Values(2.0, {"loss": 3.0})
+    assert logged.of(2) == Values(1.0, {"loss": 4.0})
+    assert logged.of(3) == NOTHING
+    logged.clear()
+    assert logged.of(5) == NOTHING
+
+
+def test_a_slot_that_is_computed_again_counts_once() -> None:
+    logged = Logged()
+    for loss in (1.0, 7.0):
+        logged.begin(3)
+        logged.log({"loss": loss})
+        logged.weigh(2.0)
+    assert logged.sums == (14.0,)
+    assert logged.weight == 2.0
+
+
+def test_a_part_that_weighs_nothing_or_is_idle_leaves_nothing_under_its_slot() -> None:
+    logged = Logged()
+    logged.begin(1)
+    logged.log({"loss": float("nan")})
+    logged.weigh(0.0)
+    logged.begin(2)
+    logged.log({"loss": 1.0})
+    logged.drop()
+    assert logged.of(1) == logged.of(2) == NOTHING
+    assert logged.names == ("loss",)
+
+
+def test_other_names_in_another_part_of_the_step_are_refused() -> None:
+    """Else what a script may log would depend on how many parts a member has."""
+    logged = Logged()
+    part(logged, 1.0, loss=1.0)
+    with pytest.raises(BadInput, match="the same names in all its parts"):
+        part(logged, 1.0, norm=2.0)

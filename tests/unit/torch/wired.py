@@ -1,0 +1,42 @@
+"""Real groups with all their ranks in this process."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from pliant.core.ledger import Lineage
+from pliant.core.model import Kind, MemberId, World
+from pliant.torch.group import Group, Wiring
+from pliant.train.mailbox import Mailbox
+from unit.torch.wires import together
+
+PATIENCE_S = 30.0
+
+
+class ToTheOthers:
+    """Tells peers that are in this process, without a wire."""
+
+    def __init__(self, boxes: dict[MemberId, Mailbox]) -> None:
+        self._boxes = boxes
+
+    def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
+        self._boxes[member].hear(generation, head)
+
+
+@contextmanager
+def wired(size: int) -> Iterator[list[Group]]:
+    """All ranks of a world, by rank; at the end nothing is left of it."""
+    names = [MemberId(f"m{rank}") for rank in range(size)]
+    world = World(1, Kind.PLANNED, tuple(names), (1,) * size, Lineage(0, 0, 0))
+    boxes = {name: Mailbox() for name in names}
+    wirings = [Wiring(world, "ab" * 32, name, ToTheOthers(boxes), boxes[name]) for name in names]
+    groups: Sequence[Group] = together(*(wiring.run for wiring in wirings))
+    try:
+        yield list(groups)
+    finally:
+        for group in groups:
+            group.dispose()
+        for each in threading.enumerate():
+            if each.name == "pliant-dispose":
+                each.join(PATIENCE_S)
+                assert not each.is_alive()
