@@ -1,4 +1,4 @@
-"""`make demo`: trains examples/digits.py elastically, and tells what happens to it and why.
+"""`make demo`: trains examples/digits.py elastically, tells what happens to it and why, and trains it once more alone.
 
 What is told comes from the job's event stream. What is asked of the job goes to its coordinator through `pliant.client`
 and is shown as the command that does the same in a terminal. The last line is one JSON object; the exit status is 1 if
@@ -10,6 +10,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -25,9 +26,10 @@ from pliant.core.model import Target
 from pliant.core.sentences import sentence
 
 HERE = Path(__file__).parent
-EPOCHS, STEPS = 40, 600
+EPOCHS, STEPS = 30, 450
 GRACE_S = 30.0
 SETTLED = 5  # steps that a new world has committed before the next thing is done to it
+HASHED = "SHA-256 "
 QUIET = (m.HoldersChanged, m.StepsCommitted, m.CheckpointPublished, m.StateChanged)
 
 
@@ -41,7 +43,9 @@ class Demo:
         (self.steps / "slow").write_text("0.1", encoding="ascii")
         self.changes: list[Change] = []
         self.accuracy = 0.0
-        script = [HERE / "stretched.py", self.steps, STEPS, HERE / "digits.py", "--epochs", EPOCHS, "--seed", seed]
+        self.hash = ""  # of what was trained
+        self._words = ["--epochs", str(EPOCHS), "--seed", str(seed), "--deterministic"]
+        script = [HERE / "stretched.py", self.steps, STEPS, HERE / "digits.py", *self._words]
         options = ["--workers", "1:6", "--target", "2"]
         self.job = Driven(home, "digits", options, list(map(str, script)), self._heard, self._said)
 
@@ -52,7 +56,7 @@ class Demo:
             "Two workers start. Each imports torch, builds its model, and only then joins the job.\n"
             "(Each step is stretched by a tenth of a second until the story is over, to have something to watch.)"
         )
-        self._type(f"pliant run --job digits --workers 1:6 --target 2 examples/digits.py --epochs {EPOCHS}")
+        self._type(f"pliant run --job digits --workers 1:6 --target 2 examples/digits.py {' '.join(self._words)}")
         job.wait_for(job.trains_with(2))
         job.wait_for(job.settled(SETTLED))
         self._grow()
@@ -100,6 +104,18 @@ class Demo:
             self._ask((f"drain digits {one}", m.Drain(one, GRACE_S, "a spot notice, in the demo")))
             self.job.wait_for(self.job.trains_with(2, [one]))
 
+    def alone(self) -> str:
+        """The same training by one worker that nothing happens to; the hash of what it comes to."""
+        self._tell("Once more, undisturbed: one worker alone, without a coordinator.")
+        self._type(f"python examples/digits.py {' '.join(self._words)}")
+        env = {name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")}
+        command = [sys.executable, str(HERE / "digits.py"), *self._words]
+        done = subprocess.run(command, env={**env, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
+        lines = done.stdout.splitlines()
+        for line in lines[-2:]:
+            self._line(line)
+        return lines[-1].removeprefix(HASHED) if done.returncode == 0 else done.stderr
+
     @contextmanager
     def _change(self, name: str) -> Iterator[None]:
         """Note what is done in this block, and see the new world train."""
@@ -129,6 +145,8 @@ class Demo:
     def _said(self, who: str, text: str) -> None:
         if text.startswith("accuracy"):
             self.accuracy = float(text.split()[1])
+        if text.startswith(HASHED):
+            self.hash = text.removeprefix(HASHED)
         of_script = not text.startswith("pliant: ") and "gloo" not in text  # gloo complains of what is given up
         if who == "pliant" or of_script:
             self._line(f"{who}: {text}")
@@ -149,8 +167,9 @@ def main() -> int:
         print(f"\n{error}; what the workers wrote is in {home}/jobs/digits/logs\n" + json.dumps({"ok": False}))
         return 1
     audit = json.loads(demo.job.ask("audit", "digits", "--json"))
+    hashes = demo.hash, demo.alone()
     applied = read_applied(demo.steps)
-    outcome = Outcome(status, audit, STEPS, demo.accuracy, demo.changes, demo.job.pids, applied)
+    outcome = Outcome(status, audit, STEPS, demo.accuracy, hashes, demo.changes, demo.job.pids, applied)
     report(outcome, killed=sum(how == "lost" for how in demo.job.gone.values()))
     if outcome.broken():
         return 1
@@ -168,6 +187,11 @@ def report(outcome: Outcome, killed: int) -> None:
     for change, usual, longest in pauses:
         sizes = f"{len(change.before)} to {len(change.after)}"
         print(f"  {change.name:28}{sizes:>9}{usual:>8.2f} s{longest:>8.2f} s{longest - usual:>8.2f} s")
+    same = outcome.hashes[0] == outcome.hashes[1]
+    print("\nSHA-256 of the weights and of the optimizer's state:\n")
+    print(f"  {f'trained by {len(outcome.pids)} workers':28}{outcome.hashes[0]}")
+    print(f"  {'trained by one alone':28}{outcome.hashes[1]}")
+    print(f"  {'':28}{'the same bits' if same else 'OTHER BITS'}")
     print(f"\nAccuracy {outcome.accuracy:.4f}. " + ("; ".join(broken) or "Every promise was kept."))
     counts = {
         "ok": not broken,
@@ -178,6 +202,8 @@ def report(outcome: Outcome, killed: int) -> None:
         "steps": audit["steps"],
         "members": len(outcome.pids),
         "killed": killed,
+        "same_bits": same,
+        "sha256": outcome.hashes[0],
         "pauses_s": {change.name: round(longest - usual, 3) for change, usual, longest in pauses},
     }
     print(json.dumps(counts))

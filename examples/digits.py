@@ -1,9 +1,11 @@
 """Handwritten digits, recognised by a small network, on however many workers there are.
 
-Alone: `python examples/digits.py`. Elastically: `pliant run --job digits --workers 1:4 examples/digits.py`.
+Alone: `python examples/digits.py`. Elastically: `pliant run --job digits --workers 1:4 examples/digits.py`. With
+`--deterministic` both come to the same weights, to the last bit, whatever happens to the workers meanwhile.
 """
 
 import argparse
+import hashlib
 
 import torch
 from sklearn.datasets import load_digits
@@ -36,10 +38,17 @@ def network() -> nn.Module:
     )
 
 
+def fingerprint(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    """SHA-256 of the weights and of all that the optimizer remembers."""
+    tensors = [*model.state_dict().values(), *(t for state in optimizer.state.values() for t in state.values())]
+    return hashlib.sha256(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors)).hexdigest()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--seed", type=int, default=7)
+    parser.add_argument("--deterministic", action="store_true", help="the same bits for any number of workers")
     args = parser.parse_args()
     torch.manual_seed(args.seed)
     train, test = digits()
@@ -47,7 +56,16 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 
     with pliant.join() as job:
-        run = job.train(model, optimizer, train, batch_size=96, epochs=args.epochs, seed=args.seed)
+        run = job.train(
+            model,
+            optimizer,
+            train,
+            batch_size=96,
+            epochs=args.epochs,
+            seed=args.seed,
+            slots=12 if args.deterministic else None,  # each is computed by itself then: not too many
+            deterministic=args.deterministic,
+        )
         for pictures, labels in run:  # this worker's part of the batch
             loss = F.cross_entropy(model(pictures), labels)
             loss.backward()
@@ -62,6 +80,7 @@ def main() -> None:
         found = run.evaluate(right, test, batch_size=60)
         if run.rank == 0:
             print(f"accuracy {found['right'] / len(test):.4f} on {len(test)} pictures", flush=True)
+            print(f"SHA-256 {fingerprint(model, optimizer)}", flush=True)
 
 
 if __name__ == "__main__":

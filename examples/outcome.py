@@ -34,6 +34,7 @@ class Outcome:
     audit: Mapping[str, Any]
     steps: int  # that there were to be
     accuracy: float
+    hashes: tuple[str, str]  # of what was trained elastically, and by one worker alone
     changes: Sequence[Change]
     pids: Mapping[MemberId, int]
     applied: Applied
@@ -55,6 +56,8 @@ class Outcome:
                     found.append(f"{member} did not train in one process while {change.name}")
         if self.accuracy < ACCURACY_MIN:
             found.append(f"the accuracy is {self.accuracy}")
+        if not self.hashes[0] or self.hashes[0] != self.hashes[1]:
+            found.append("one worker alone comes to other bits")
         return found
 
     def pauses(self) -> list[tuple[Change, float, float]]:

@@ -8,6 +8,8 @@ What a run leaves (workers' logs, the event log's store, stacks) is kept if a pr
 from __future__ import annotations
 
 import json
+import math
+import random
 import shutil
 import signal
 import sys
@@ -21,11 +23,13 @@ import click
 
 from chaos import outage, planted
 from chaos.bugs import PLANTS
-from chaos.campaign import Campaign, task_for
+from chaos.campaign import Campaign, counts, plan, task_for
 from chaos.checks import spread
-from chaos.faults import KINDS
+from chaos.faults import KINDS, Fault
+from chaos.job import Task
 from chaos.probe import STRUCK
 from chaos.undisturbed import SIZES, undisturbed
+from chaos.undisturbed import alone as by_itself
 
 LEAST_OF_EACH = 0.1  # of the faults, of each kind
 LEAST_DURING = 0.2
@@ -41,17 +45,31 @@ def main() -> None:
 @click.option("--faults", default=200, show_default=True, help="How many faults.")
 @click.option("--seed", default=0, show_default=True, help="For the faults and their order.")
 @click.option("--kinds", default=",".join(KINDS), show_default=True, help="Only faults of these kinds.")
+@click.option("--deterministic", default=0.3, show_default=True, help="The share of faults for deterministic=True.")
 @click.option("--alone", is_flag=True, help="No undisturbed runs beside it, and no planted bugs.")
 @click.option("--keep", is_flag=True, help="Keep the folder of a run that went well, too.")
-def train(faults: int, seed: int, kinds: str, alone: bool, keep: bool) -> None:
-    """Strike a job again and again; then compare it with undisturbed ones, and plant bugs in the loader."""
+def train(faults: int, seed: int, kinds: str, deterministic: float, alone: bool, keep: bool) -> None:
+    """Strike two jobs again and again; then compare them with undisturbed ones, and plant bugs in the loader."""
     chosen = kinds.split(",")
 
     def act(folder: Path) -> dict[str, Any]:
-        result: dict[str, Any] = {"seed": seed, **Campaign(folder / "disturbed", faults, seed, chosen).run()}
+        chance = random.Random(seed)
+        planned = plan(faults, chance, chosen)
+        result: dict[str, Any] = {"seed": seed, "broken": []}
+        done: list[Fault] = []
+        to_the_bit = math.ceil(deterministic * faults)
+        if to_the_bit:
+            task = task_for(to_the_bit, slots=16, deterministic=True)
+            same = _campaign(folder / "deterministic", task, planned[:to_the_bit], chance, done, result)
+            _same_bits(same, folder, task, result)
+        if to_the_bit < faults:
+            task = task_for(faults - to_the_bit)
+            result |= _campaign(folder / "disturbed", task, planned[to_the_bit:], chance, done, result)
+            if not alone:
+                _compare(result, folder, task, seed)
+        result |= counts(done, faults)
         _enough(result, faults, chosen)
         if not alone:
-            _compare(result, folder, faults, seed)
             for bug in PLANTS:
                 found = planted.run(folder / "planted", bug)
                 result["broken"] += found.pop("broken")
@@ -59,6 +77,30 @@ def train(faults: int, seed: int, kinds: str, alone: bool, keep: bool) -> None:
         return result
 
     _report(act, keep)
+
+
+def _campaign(
+    folder: Path, task: Task, faults: list[Fault], chance: random.Random, done: list[Fault], result: dict[str, Any]
+) -> dict[str, Any]:
+    """One campaign; what was found but for what is broken and what was struck, which joins the rest."""
+    print(f"{folder.name}: {len(faults)} faults in {task.steps} steps", flush=True)
+    campaign = Campaign(folder, task, faults, chance)
+    found = campaign.run()
+    result["broken"] += [f"{folder.name}: {each}" for each in found.pop("broken")]
+    done += campaign.done
+    return found
+
+
+def _same_bits(found: dict[str, Any], folder: Path, task: Task, result: dict[str, Any]) -> None:
+    """The hashes of the deterministic run against those of one worker alone."""
+    lone = by_itself(folder / "alone", task)["final"]
+    hashes: dict[str, str] = found.get("hashes", {})
+    other = [name for name in lone if hashes.get(name) != lone[name]]
+    for name in lone:
+        print(f"deterministic, {name:9}: disturbed {hashes.get(name, '')[:16]}, alone {lone[name][:16]}", flush=True)
+    if other:
+        result["broken"].append(f"deterministic: {', '.join(other)} differ from those of one worker alone")
+    result["deterministic"] = {**found, "same_bits": not other}
 
 
 @main.command()
@@ -102,11 +144,11 @@ def _enough(result: dict[str, Any], faults: int, kinds: list[str]) -> None:
         broken.append(f"only {result['during_another_change']} faults struck during another change")
 
 
-def _compare(result: dict[str, Any], folder: Path, faults: int, seed: int) -> None:
+def _compare(result: dict[str, Any], folder: Path, task: Task, seed: int) -> None:
     losses = []
     for size in SIZES:
         began = monotonic()
-        found = undisturbed(folder, task_for(faults), size, 1000 * (seed + 1) + size)
+        found = undisturbed(folder, task, size, 1000 * (seed + 1) + size)
         result["broken"] += [f"undisturbed, size {size}: {each}" for each in found["broken"]]
         losses.append(found["loss"])
         print(f"undisturbed at size {size}: loss {found['loss']:.5f}, {monotonic() - began:.1f} s", flush=True)

@@ -19,7 +19,6 @@ from pliant.core.model import JobState
 
 SHOWN = 5
 SURVIVORS_MIN = 2
-SLOT_SAMPLES = 2  # as training.py cuts a batch
 # Two-sided 99.9 % quantiles of Student's t by degrees of freedom: what one more run of the same kind stays within.
 STUDENT = {2: 31.60, 3: 12.92, 4: 8.61, 5: 6.87, 6: 5.96, 7: 5.41, 8: 5.04, 9: 4.78, 10: 4.59, 11: 4.44}
 
@@ -39,7 +38,7 @@ def check_run(job: Job, faults: Sequence[Fault]) -> dict[str, Any]:
         broken.append(f"{audit['samples']} samples are in the ledger, not {job.task.epochs * job.task.samples}")
     reads = _check_reads(job, broken, exactly=0 if faults else max(len(scene.ranked), 1))
     survivors = _check_processes(job, faults, broken)
-    loss = _check_final(job, faults, broken)
+    hashes, loss = check_final(job, faults, broken)
     return {
         "broken": broken,
         "audit": {key: audit[key] for key in ("ok", "samples", "lost", "repeated", "steps", "rolled_back")},
@@ -48,6 +47,7 @@ def check_run(job: Job, faults: Sequence[Fault]) -> dict[str, Any]:
         "reads": reads,
         "survivors": survivors,
         "loss": loss,
+        "hashes": hashes,
     }
 
 
@@ -73,7 +73,7 @@ def _check_reads(job: Job, broken: list[str], *, exactly: int) -> dict[str, int]
             reads[sample].append(at)
     for times in reads.values():
         times.sort()
-    grid = Grid(task.samples, task.batch, task.batch // SLOT_SAMPLES, task.epochs)
+    grid = Grid(task.samples, task.batch, task.slots, task.epochs)
     order = Order(task.seed, task.samples)
     needed: defaultdict[int, int] = defaultdict(int)
     spare: Counter[int] = Counter()  # by sample, how often somebody without samples of its own may have read it
@@ -93,8 +93,8 @@ def _check_reads(job: Job, broken: list[str], *, exactly: int) -> dict[str, int]
     if exactly:
         more = {sample: len(reads[sample]) - task.epochs for sample in range(task.samples)}
         wrong += [f"sample {s} was read {n} times more" for s, n in more.items() if not 0 <= n <= spare[s]]
-        if sum(more.values()) != idle_total * SLOT_SAMPLES:
-            wrong.append(f"{sum(more.values())} reads were not used, not {idle_total} slots of {SLOT_SAMPLES}")
+        if sum(more.values()) != idle_total * (width := task.batch // task.slots):
+            wrong.append(f"{sum(more.values())} reads were not used, not {idle_total} slots of {width}")
     if wrong:
         broken.append(f"the data set's log and the ledger differ {len(wrong)} times: {'; '.join(wrong[:SHOWN])}")
     return {"logged": total, "more_than_used": total - sum(needed.values()), "differences": len(wrong)}
@@ -123,8 +123,8 @@ def _check_processes(job: Job, faults: Sequence[Fault], broken: list[str]) -> in
     return len(scene.live)
 
 
-def _check_final(job: Job, faults: Sequence[Fault], broken: list[str]) -> float | None:
-    """Everybody who is there at the end has the same weights, scheduler, optimizer and average, of the last step."""
+def check_final(job: Job, faults: Sequence[Fault], broken: list[str]) -> tuple[dict[str, str], float | None]:
+    """Everybody who is there at the end has the same state of the last step; gives its hashes, and the loss."""
     scene = job.chronicle.scene
     final = {each["member"]: each for each in job.said() if "final" in each}
     last = scene.worlds.get(scene.entered)
@@ -133,14 +133,15 @@ def _check_final(job: Job, faults: Sequence[Fault], broken: list[str]) -> float 
         broken.append(f"{sorted(missing)} were in the last world and did not come to the end")
     if faults and len(final) < SURVIVORS_MIN:
         broken.append(f"{len(final)} members came to the end: too few to compare")
-    for name in ("model", "optimizer", "scheduler", "average"):
+    for name in dict.fromkeys(name for each in final.values() for name in each["final"]):
         hashes = {member: each["final"][name] for member, each in final.items()}
         if len(set(hashes.values())) > 1:
             broken.append(f"the members end with different states of the {name}: {hashes}")
     for member, each in final.items():
         if (each["step"], each["updates"]) != (job.task.steps, job.task.steps):
             broken.append(f"{member} ended at step {each['step']} with {each['updates']} updates of the average")
-    return float(next(iter(final.values()))["loss"]) if final else None
+    one = next(iter(final.values()), None)
+    return (one["final"], float(one["loss"])) if one is not None else ({}, None)
 
 
 def spread(losses: Sequence[float]) -> tuple[float, float]:

@@ -30,11 +30,12 @@ LEFT_BEHIND = {"kill": 1, "stop": 1, "join": 0, "drain": 1, "coordinator": 0}  #
 AIM_S = 5.0  # how long to wait for somebody to come to a place, before the fault is put off
 EXIT_S = 60.0  # how long a fenced worker may take to see that it is
 EFFECT_S = 120.0  # without an effect, however slow the machine is, there is none
+LOOK_S = 0.1  # between two looks at who was started
 FENCED = 75
 _TICK = threading.Event()
 
 
-@dataclass
+@dataclass(eq=False)  # two that are planned alike are two: each has its own victim
 class Fault:
     """One fault: what is planned, and what came of it."""
 
@@ -55,6 +56,11 @@ class Fault:
     @property
     def counts(self) -> bool:
         return bool(self.effect)
+
+    @property
+    def meets_change(self) -> bool:
+        """Whether another change must be under way when it strikes."""
+        return self.during or self.aim in (Place.WIRING, Place.TRANSFER)
 
     def __str__(self) -> str:
         place = f" in {self.place.name.lower()}" if self.place is not None else ""
@@ -78,6 +84,7 @@ class Strikes:
         self._struck_joining = False  # the last fault, while a join was under way
         self._fenced: list[tuple[MemberId, int]] = []  # who was stopped until its lease ran out, and its process
         self._views: dict[MemberId, Whereabouts] = {}
+        self._seen_started = (0.0, 0)  # when they were counted last, and how many there were
 
     @property
     def scene(self) -> Scene:
@@ -115,13 +122,25 @@ class Strikes:
                 self.send(m.Resize(Target(target - 1)))  # nobody has to go for it, and a later join finds room
                 self._chronicle.until(lambda scene: scene.target < target or scene.state.ended)
             return False
-        meets_change = fault.during or fault.aim in (Place.WIRING, Place.TRANSFER)
-        if self.joins and (self._struck_joining or not (meets_change or fault.kind == "coordinator")):
+        if self.joins and (self._struck_joining or not (fault.meets_change or fault.kind == "coordinator")):
             return False  # one strike at a join, and then it may come to its end
-        if not meets_change:
-            return True
-        # A worker says that it was started just before it joins, so whoever waits for a change does not wait for long.
-        return bool(change) or sum(path.suffix == ".said" for path in self.job.folder.iterdir()) > joined
+        return not fault.meets_change or bool(change) or self._started() > joined
+
+    @property
+    def nothing_comes(self) -> bool:
+        """Whether everybody who was asked for is there, so that no change comes by itself."""
+        with self._chronicle.changed:
+            scene = self.scene
+            there = len(scene.able) >= scene.target and not scene.change and not scene.draining & scene.live
+            return there and not self.joins and self._started() <= len(scene.pids)
+
+    def _started(self) -> int:
+        """How many workers there ever were. One says that it was started just before it joins."""
+        counted_at, count = self._seen_started
+        if (now := time.monotonic()) > counted_at + LOOK_S:
+            count = sum(path.suffix == ".said" for path in self.job.folder.iterdir())
+            self._seen_started = now, count
+        return count
 
     @contextmanager
     def _moment(self, fault: Fault) -> Any:

@@ -40,6 +40,9 @@ class Task:
     batch: int = 64
     bug: str = ""
     data_workers: str = "some"  # or "all": one for each worker
+    lesson: str = "clouds"  # which of lessons.py
+    slots: int = 32  # two samples at least in each: BatchNorm needs them
+    deterministic: bool = False
 
     @property
     def steps_per_epoch(self) -> int:
@@ -58,6 +61,9 @@ class Task:
             "CHAOS_SEED": str(self.seed),
             "CHAOS_BUG": self.bug,
             "CHAOS_DATA_WORKERS": self.data_workers,
+            "CHAOS_LESSON": self.lesson,
+            "CHAOS_SLOTS": str(self.slots),
+            "CHAOS_DETERMINISTIC": "yes" if self.deterministic else "no",
             "OMP_NUM_THREADS": "1",
         }
 
@@ -179,10 +185,7 @@ class Job:
 
     def said(self) -> list[dict[str, Any]]:
         """What workers wrote down about themselves: starts, leavings and final states."""
-        found = []
-        for path in self.folder.glob("*.said"):
-            found += [{"pid": int(path.stem), **json.loads(line)} for line in path.read_text().splitlines()]
-        return sorted(found, key=lambda each: each["at"])
+        return read_said(self.folder)
 
     def audit(self) -> dict[str, Any]:
         """`pliant audit`, as a user asks for it."""
@@ -199,6 +202,14 @@ class Job:
         with suppress(AssertionError):
             wait_for(lambda: False, "the stacks", 2.0)
         return self.output[-20000:]
+
+
+def read_said(folder: Path) -> list[dict[str, Any]]:
+    """What the processes wrote down that had this folder, in order."""
+    found = []
+    for path in folder.glob("*.said"):
+        found += [{"pid": int(path.stem), **json.loads(line)} for line in path.read_text().splitlines()]
+    return sorted(found, key=lambda each: each["at"])
 
 
 def exited(pidfd: int) -> bool:

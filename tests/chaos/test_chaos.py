@@ -40,6 +40,8 @@ def test_a_training_job_keeps_its_promises_through_some_faults() -> None:
     assert found["ok"]
     assert found["faults"] >= 10
     assert found["audit"]["lost"] == found["audit"]["repeated"] == 0
+    assert found["deterministic"]["audit"]["lost"] == found["deterministic"]["audit"]["repeated"] == 0
+    assert found["deterministic"]["same_bits"]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -54,7 +56,10 @@ def test_a_plan_has_every_kind_and_every_place(seed: int) -> None:
 
 
 def test_the_same_seed_plans_the_same_faults() -> None:
-    assert plan(50, random.Random(3)) == plan(50, random.Random(3)) != plan(50, random.Random(4))
+    def told(seed: int) -> list[str]:
+        return [f"{fault} aimed at {fault.aim}, {fault.during}" for fault in plan(50, random.Random(seed))]
+
+    assert told(3) == told(3) != told(4)
 
 
 def test_a_worker_s_whereabouts_are_read_by_another(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The training script of the chaos runs: small, and with everything in it that can go out of step.
 
-Dropout, BatchNorm, AdamW, a scheduler and an average of the weights; a data set that writes down, beside Pliant, each
-time it is asked for a sample. `CHAOS_FOLDER` is where workers leave what the harness looks at; the rest of the
-environment's `CHAOS_` names choose what is trained, and which bug is planted (see `bugs.py`).
+A model with its optimizer and scheduler (see `lessons.py`) and an average of the weights; a data set that writes down,
+beside Pliant, each time it is asked for a sample. `CHAOS_FOLDER` is where workers leave what the harness looks at; the
+rest of the environment's `CHAOS_` names choose what is trained and how, and which bug is planted (see `bugs.py`).
 """
 
 import faulthandler
@@ -16,40 +16,40 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # as everybody calls it
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pliant.torch as pliant  # after the path
 from chaos import bugs, probe
+from chaos.lessons import LESSONS, Lesson
 from chaos.probe import Place, Probe
 from chaos.training_log import RECORD
+from chaos.uncompiled import leave_out_compiler
 
 FOLDER = Path(os.environ["CHAOS_FOLDER"])
 SAMPLES = int(os.environ["CHAOS_SAMPLES"])
 BATCH = int(os.environ["CHAOS_BATCH"])
 EPOCHS = int(os.environ["CHAOS_EPOCHS"])
 SEED = int(os.environ["CHAOS_SEED"])
-FEATURES, HIDDEN, CLASSES = 16, 32, 4
+SLOTS = int(os.environ["CHAOS_SLOTS"])
+DETERMINISTIC = os.environ["CHAOS_DETERMINISTIC"] == "yes"
 
 
-class Readings(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """Points in a few noisy clouds. Each read is written to a file of the process that reads, at once."""
+class Readings(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """The lesson's samples. Each read is written to a file of the process that reads, at once."""
 
-    def __init__(self) -> None:
-        chance = torch.Generator().manual_seed(0)
-        centres = torch.randn(CLASSES, FEATURES, generator=chance)
-        self.labels = torch.randint(CLASSES, (SAMPLES,), generator=chance)
-        self.points = 0.7 * centres[self.labels] + torch.randn(SAMPLES, FEATURES, generator=chance)
+    def __init__(self, lesson: Lesson) -> None:
+        self._lesson = lesson
         self._file = (0, -1)
 
     def __len__(self) -> int:
         return SAMPLES
 
-    def __getitem__(self, sample: int) -> tuple[Tensor, int]:
+    def __getitem__(self, sample: int) -> tuple[Tensor, Tensor]:
         os.write(self._own_file(), RECORD.pack(sample, time.time()))
-        return self.points[sample], int(self.labels[sample])
+        x, y = self._lesson.items
+        return self._lesson.read(x[sample], y[sample])
 
     def _own_file(self) -> int:
         pid, handle = self._file
@@ -108,19 +108,29 @@ def digest(value: object) -> str:
     return total.hexdigest()
 
 
+def watch(first: nn.Module, where: Probe) -> None:
+    """Be there to be struck in the middle of a forward and of a backward pass."""
+
+    def passed(_module: nn.Module, _given: Any, hidden: Tensor) -> None:
+        if hidden.requires_grad:
+            where.point(Place.FORWARD)
+            hidden.register_hook(lambda _: where.point(Place.BACKWARD))  # type: ignore[no-untyped-call]  # torch's own
+
+    first.register_forward_hook(passed)
+
+
 def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True, chain=False)
     torch.set_num_threads(1)
+    leave_out_compiler()
     where = Probe(FOLDER)
     probe.install(where)
     bugs.plant(os.environ.get("CHAOS_BUG", ""), FOLDER)
     torch.manual_seed(1)
-    data = Readings()
-    first, second = nn.Linear(FEATURES, HIDDEN), nn.Linear(HIDDEN, CLASSES)
-    model = nn.Sequential(first, nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Dropout(0.1), second)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    lesson = LESSONS[os.environ["CHAOS_LESSON"]](SAMPLES, EPOCHS * -(-SAMPLES // BATCH))
+    model, optimizer, scheduler = lesson.model, lesson.optimizer, lesson.scheduler
+    watch(lesson.first, where)
     optimizer.register_step_post_hook(lambda *_: where.point(Place.APPLY))
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * -(-SAMPLES // BATCH), eta_min=1e-4)
     average = Average(model)
     workers = {"some": os.getpid() % 2}.get(os.environ.get("CHAOS_DATA_WORKERS", "some"), 1)
     record(started=os.getpid())
@@ -129,24 +139,23 @@ def main() -> None:
             run = job.train(
                 model,
                 optimizer,
-                data,
+                Readings(lesson),
                 batch_size=BATCH,
-                slots=BATCH // 2,  # two samples at least in every part: BatchNorm needs them
+                slots=SLOTS,
                 epochs=EPOCHS,
                 seed=SEED,
                 state={"scheduler": scheduler, "average": average},
+                clip_norm=lesson.clip_norm,
                 num_workers=workers,
+                deterministic=DETERMINISTIC,
             )
             for x, y in run:
                 where.begin_step(run.step_number)
                 where.at(Place.FORWARD)
-                hidden = first(x)
-                where.point(Place.FORWARD)
-                loss = F.cross_entropy(model[1:](hidden), y)
+                loss, count = lesson.loss(x, y)
                 where.at(Place.BACKWARD)
-                hidden.register_hook(lambda _: where.point(Place.BACKWARD))
-                loss.backward()  # type: ignore[no-untyped-call]  # torch's own
-                run.log(loss=loss)
+                run.backward(loss, weight=count)
+                run.log(loss=loss, drawn=torch.rand(()))
                 where.at(Place.BETWEEN)
                 if run.step():
                     scheduler.step()
@@ -154,12 +163,25 @@ def main() -> None:
     except pliant.Left as left:
         record(left=left.code, why=left.why)
         raise
-    model.eval()
+    parts: dict[str, Any] = {
+        "weights": dict(model.named_parameters()),
+        "buffers": dict(model.named_buffers()),
+        "optimizer": optimizer.state_dict(),
+        "scheduler": scheduler.state_dict(),
+        "average": average.state_dict(),
+        "metrics": {name: value.hex() for name, value in sorted(run.metrics.items())},
+    }
+    hashes = {name: digest(part) for name, part in parts.items()}
+    record(final=hashes, loss=final_loss(lesson), step=run.step_number, updates=average.updates, size=run.size)
+
+
+def final_loss(lesson: Lesson) -> float:
+    """Over all samples as they are read, the same draws for everybody."""
+    torch.manual_seed(2)
+    lesson.model.eval()
+    x, y = lesson.read(*lesson.items)
     with torch.no_grad():
-        loss = F.cross_entropy(model(data.points), data.labels)
-    parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "average": average}
-    hashes = {name: digest(part.state_dict()) for name, part in parts.items()}
-    record(final=hashes, loss=float(loss), step=run.step_number, updates=average.updates, size=run.size)
+        return float(lesson.loss(x, y)[0])
 
 
 if __name__ == "__main__":
