@@ -18,7 +18,7 @@ CORE_TESTS := $(wildcard tests/unit tests/property)
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator bench-train docs-api schedules demo chaos-lm chaos-train chaos-coordinator
+.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits docs-api schedules demo bits chaos-lm chaos-train chaos-coordinator chaos-flips
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ bench-core: $(STAMP)  ## Measure what the decision code costs
 bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause that each change makes
 	$(BIN)/python bench/training.py $(if $(SEED),--seed $(SEED))
 
+bench-bits: $(STAMP)  ## Measure what training to the bit costs, and how exact its sums are
+	$(BIN)/python bench/bits.py $(if $(SEED),--seed $(SEED))
+
 sim: $(STAMP)  ## Run 2000 simulated fault schedules; with SEED=, that one
 	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
 
@@ -66,6 +69,9 @@ schedules: $(STAMP)  ## Run 50 fault schedules with real processes over HTTP; SE
 demo: $(STAMP)  ## Train on workers that come, go, are killed and are all replaced, and tell about it
 	$(BIN)/python examples/demo.py $(if $(SEED),--seed $(SEED))
 
+bits: $(STAMP)  ## Train three models in many ways and show that the bits are the same
+	cd tests && $(abspath $(BIN))/python -m bits --seed $(or $(SEED),0)
+
 chaos-lm: $(STAMP)  ## Train a language model with 8, then 1, then 3 workers, and compare it with itself alone
 	$(BIN)/python examples/chaos_lm.py $(if $(SEED),--seed $(SEED))
 
@@ -74,6 +80,9 @@ chaos-train: $(STAMP)  ## Train through 200 real faults and compare with undistu
 
 chaos-coordinator: $(STAMP)  ## Kill the coordinator in the middle of a training, then a member with it
 	cd tests && $(abspath $(BIN))/python -m chaos coordinator --seed $(or $(SEED),0)
+
+chaos-flips: $(STAMP)  ## Flip bits of weights and gradients in a training, and see that they are found
+	cd tests && $(abspath $(BIN))/python -m flips --seed $(or $(SEED),0)
 
 docs-api: $(STAMP)  ## Bring the API's reference page up to date
 	cd tests && $(abspath $(BIN))/python -m docs.api_page
