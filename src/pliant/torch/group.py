@@ -27,6 +27,7 @@ import torch
 from torch._C._distributed_c10d import (  # as torch.distributed's, with types
     AllgatherOptions,
     AllToAllOptions,
+    BroadcastOptions,
     PrefixStore,
     ProcessGroupGloo,
     Work,
@@ -120,6 +121,12 @@ class Group:
     def all_gather(self, output: torch.Tensor, data: torch.Tensor) -> Pending:
         """Start to send `data` to everybody; all of it arrives in `output`, by rank. As much from each."""
         return self._start(lambda gloo: gloo._allgather_base(output, data, AllgatherOptions()))
+
+    def broadcast(self, tensor: torch.Tensor, rank: int) -> Pending:
+        """Start to send this rank's `tensor` to everybody; it arrives in theirs."""
+        options = BroadcastOptions()
+        options.rootRank = rank
+        return self._start(lambda gloo: gloo.broadcast([tensor], options))
 
     def gather(self, data: bytes) -> list[bytes]:
         """Everybody's bytes by rank, on every rank; they may differ in length. Waits."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from pliant.torch.buckets import Bucket
 from pliant.train.spot import Shares
-from pliant.train.tree import Tree, nodes_of
+from pliant.train.tree import Node, Tree, nodes_of
 
 
 class Flat:
@@ -105,3 +107,14 @@ class Plan:
 
 
 plan_of = lru_cache(maxsize=64)(Plan)
+
+
+def nodes_in(
+    everybodys: np.ndarray[tuple[int, int], np.dtype[Any]], plan: Plan, numel: int
+) -> list[tuple[Node, Tensor]]:
+    """The nodes that came with what is small, of so many numbers each."""
+    return [
+        (node, torch.from_numpy(everybodys[rank, at * numel : (at + 1) * numel]))
+        for rank, nodes in enumerate(plan.nodes)
+        for at, node in enumerate(nodes)
+    ]

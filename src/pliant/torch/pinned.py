@@ -2,7 +2,7 @@
 
 Kernels: torch is told to use deterministic ones and to name the operation that has none. Threads: how many share an
 operation decides how its sums are formed, so their number stays what it was when training began. Optimizers: whether
-they step one parameter after the other or all at once is said, not left to torch. All of it is put back at the end.
+they step one parameter after the other or all at once is said, not left to torch. The kernels are put back at the end.
 
 `bits` tells members apart whose software or hardware would give other bits: by name where there is one, and by a short
 computation whose result is hashed.

@@ -20,7 +20,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from math import fsum
-from typing import Any
 
 import numpy as np
 import torch
@@ -30,7 +29,7 @@ from pliant.core.grid import Grid
 from pliant.torch.buckets import Reduced, multiplied
 from pliant.torch.buffers import Buffers
 from pliant.torch.group import Group, GroupBroken, Pending
-from pliant.torch.nodes import Nodes, Plan, Ready, plan_of
+from pliant.torch.nodes import Nodes, Plan, Ready, nodes_in, plan_of
 from pliant.torch.reducer import Reducer
 from pliant.train.cells import LOGGED_MAX, ROW, Row, pack_cells, require_one_set_of_names, unpack_cells
 from pliant.train.loader import Part
@@ -272,8 +271,10 @@ class TreeReducer(Reducer):
         root = fold(given, plan.filled, lambda left, right: left.add_(right))
         result = nodes.results[self._turn]
         assert result is not None
-        nbytes = root.nbytes * (group.size - 1)
-        self._start(group.all_gather(result.data[: length * group.size], root), nbytes)
+        stretches = result.data[: length * group.size].view(group.size, length)
+        stretches[group.rank].copy_(root)
+        for rank, stretch in enumerate(stretches):  # in place; gloo's own gather makes a copy of all of it
+            self._start(group.broadcast(stretch, rank), stretch.nbytes * (group.size - 1) // group.size)
 
     # ------------------------------------------------------------------------------------------- what is small
 
@@ -343,12 +344,12 @@ class TreeReducer(Reducer):
         for rank, share in enumerate(plan.shares):
             by_slot[list(share)] = slots[rank].view(np.float64).reshape(plan.slots_max, _BY_SLOT)[: len(share)]
         moved = torch.zeros(self._buffers.numel, dtype=torch.float64)
-        moved[self._moving] = fold(_nodes_in(moves.view(np.float64), plan, numel), plan.filled, torch.add)
+        moved[self._moving] = fold(nodes_in(moves.view(np.float64), plan, numel), plan.filled, torch.add)
         if self._rides():
             nodes, length = self._nodes[-1], self._buckets[-1].numel
             result = nodes.take()
             nodes.set_result(self._turn, result)
-            given = _nodes_in(sums.view(np.float32), plan, 2 * riding)
+            given = nodes_in(sums.view(np.float32), plan, 2 * riding)
             result.data[:length] = fold(given, plan.filled, lambda left, right: left.add_(right))[:length]
         reduced = self._reduced(by_slot, moved, marks.sum(axis=0, dtype=np.uint64).tolist(), rows)
         pairs = [(check, hashes[check.owner, at], hashes[check.second, at]) for at, check in enumerate(self._checks)]
@@ -387,14 +388,3 @@ class TreeReducer(Reducer):
 
     def next_turn(self) -> None:
         self._turn ^= 1
-
-
-def _nodes_in(
-    everybodys: np.ndarray[tuple[int, int], np.dtype[Any]], plan: Plan, numel: int
-) -> list[tuple[Node, Tensor]]:
-    """The nodes that came with what is small, of so many numbers each."""
-    return [
-        (node, torch.from_numpy(everybodys[rank, at * numel : (at + 1) * numel]))
-        for rank, nodes in enumerate(plan.nodes)
-        for at, node in enumerate(nodes)
-    ]

@@ -63,10 +63,21 @@ def test_everybodys_bits_are_gathered_unchanged_by_rank(length: int) -> None:
     assert all(same_bits(out, torch.cat([odd, odd * 2, odd * 3])) for out in found)
 
 
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_one_ranks_bits_reach_everybody_unchanged(length: int) -> None:
+    odd = torch.tensor([-0.0, 1e-42, 3.5, -1e38, 0.0])[:length]
+    with wired(3) as groups:
+        found = [odd.clone() if group.rank == 1 else torch.full((length,), 7.0) for group in groups]
+        for pending in [group.broadcast(out, 1) for group, out in zip(groups, found, strict=True)]:
+            pending.wait()
+    assert all(same_bits(out, odd) for out in found)
+
+
 def test_a_scatter_and_a_gather_end_when_the_group_is_broken(groups: list[Group]) -> None:
     pendings = [
         groups[0].all_to_all(torch.zeros(4), torch.zeros(4), [2, 2], [2, 2]),
         groups[0].all_gather(torch.zeros(4), torch.zeros(2)),
+        groups[0].broadcast(torch.zeros(4), 1),
     ]
     groups[1].break_off()
     for pending in pendings:

@@ -114,6 +114,10 @@ class Rank:
             number, output, lambda: torch.cat([each for _, each, _ in self.wire.everybodys(number)]), data
         )
 
+    def broadcast(self, tensor: Tensor, rank: int) -> Going:
+        number = self._begin(f"from {rank}", tensor)
+        return self._going(number, tensor, lambda: self.wire.everybodys(number)[rank][1], tensor)
+
     def break_off(self) -> None:
         self.wire.cut()
 
