@@ -100,7 +100,7 @@ def digest(value: object) -> str:
             for each in part:
                 add(each)
         elif isinstance(part, Tensor):
-            total.update(part.detach().contiguous().numpy().tobytes())
+            total.update(part.detach().cpu().contiguous().numpy().tobytes())
         else:
             total.update(repr(part).encode())
 
@@ -128,7 +128,7 @@ def main() -> None:
     bugs.plant(os.environ.get("CHAOS_BUG", ""), FOLDER)
     torch.manual_seed(1)
     lesson = LESSONS[os.environ["CHAOS_LESSON"]](SAMPLES, EPOCHS * -(-SAMPLES // BATCH))
-    model, optimizer, scheduler = lesson.model, lesson.optimizer, lesson.scheduler
+    model, optimizer, scheduler = lesson.model.to(pliant.device()), lesson.optimizer, lesson.scheduler
     watch(lesson.first, where)
     optimizer.register_step_post_hook(lambda *_: where.point(Place.APPLY))
     average = Average(model)
@@ -179,7 +179,7 @@ def final_loss(lesson: Lesson) -> float:
     """Over all samples as they are read, the same draws for everybody."""
     torch.manual_seed(2)
     lesson.model.eval()
-    x, y = lesson.read(*lesson.items)
+    x, y = (read.to(pliant.device()) for read in lesson.read(*lesson.items))
     with torch.no_grad():
         return float(lesson.loss(x, y)[0])
 

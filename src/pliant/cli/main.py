@@ -42,7 +42,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         "drain": LazyCommand("pliant.cli.steer:drain", "Let a member, or everybody on an agent, leave a job."),
         "events": LazyCommand("pliant.cli.events:events", "Show what happened to a job, and what happens."),
         "jobs": LazyCommand("pliant.cli.jobs:jobs", "List the jobs, or create one."),
-        "replay": LazyCommand("pliant.cli.replay:replay", "Compute a job's steps again with one worker, and compare."),
+        "replay": LazyCommand("pliant.cli.replay:replay", "Compute a step of JOB again, with one worker."),
         "resize": LazyCommand("pliant.cli.steer:resize", "Change how many workers a job wants, or where."),
         "run": LazyCommand("pliant.cli.run:run", "Train SCRIPT elastically on this machine."),
         "sim": LazyCommand("pliant.cli.sim:sim", "Run the decision code through simulated faults."),

@@ -34,9 +34,9 @@ ALONE = ("PLIANT_COORDINATOR", "PLIANT_JOB", "PLIANT_MEMBER", "PLIANT_AGENT", "W
 @click.argument("script")
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def replay(to: int, module: bool, job: str, script: str, args: tuple[str, ...], flags: Flags, as_json: bool) -> int:
-    """Compute the steps of JOB again up to one of them, with one worker on this machine.
+    """Compute a step of JOB again, with one worker.
 
-    SCRIPT is what the job trains, with the same arguments; it must be deterministic (`deterministic=True`). The hash of
+    All steps up to it are, on this machine and without a coordinator. SCRIPT is what the job trains, with the same arguments; it must be deterministic (`deterministic=True`). The hash of
     the state after that step is compared with the one in the ledger, which has it where members compared their states
     (`verify=`). Status 1 if they differ.
     """
