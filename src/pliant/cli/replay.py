@@ -36,9 +36,9 @@ ALONE = ("PLIANT_COORDINATOR", "PLIANT_JOB", "PLIANT_MEMBER", "PLIANT_AGENT", "W
 def replay(to: int, module: bool, job: str, script: str, args: tuple[str, ...], flags: Flags, as_json: bool) -> int:
     """Compute a step of JOB again, with one worker.
 
-    All steps up to it are, on this machine and without a coordinator. SCRIPT is what the job trains, with the same arguments; it must be deterministic (`deterministic=True`). The hash of
-    the state after that step is compared with the one in the ledger, which has it where members compared their states
-    (`verify=`). Status 1 if they differ.
+    All steps up to it are, on this machine and without a coordinator. SCRIPT is what the job trains, with the same
+    arguments; it must be deterministic (`deterministic=True`). The hash of the state after that step is compared with
+    the one in the ledger, which has it where members compared their states (`verify=`). Status 1 if they differ.
     """
     from pliant.core.differences import other_bits
 
