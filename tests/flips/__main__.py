@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from pathlib import Path
@@ -35,6 +36,7 @@ WIDTHS = {"0.1 M": (4_500, 8), "10 M": (450_000, 3)}  # by the number of paramet
 @click.option("--no-costs", is_flag=True, help="Only see that flips are found.")
 def main(seed: int, repeat: int, no_costs: bool) -> None:
     """Flip bits of weights and gradients, and measure what finding them costs."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # `subprocess.run` ends its child then
     began = monotonic()
     folder = Path(tempfile.mkdtemp(prefix="pliant-flips-"))
     broken: list[str] = []
