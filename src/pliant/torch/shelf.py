@@ -27,13 +27,16 @@ class Shelf:
         self._goes_back = goes_back  # whether members that find themselves different go back to where they agreed
         self._initial: Received | None = None  # the state before the first step, while nothing is on disk to go back to
         self._directory = Directory(path) if path is not None else None
+        self._said = False  # that there is none
         self._snapshot: tuple[Lineage, int, Received] | None = None
         self._written: list[tuple[int, str]] = []  # by this member, and not forgotten
 
     def keep(self, lineage: Lineage) -> None:
         """Copy the state as it is at this boundary."""
         if self._directory is None:
-            log.warning("PLIANT_CHECKPOINT_DIR is not set: step %d cannot be saved", lineage.step)
+            if not self._said:
+                log.warning("PLIANT_CHECKPOINT_DIR is not set: step %d and later ones cannot be saved", lineage.step)
+            self._said = True
             return
         self._snapshot = (lineage, self._state.fingerprint(), copied(self._state.capture()))
 
