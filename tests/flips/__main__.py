@@ -67,6 +67,7 @@ def measure(folder: Path, repeat: int, chance: random.Random) -> dict[str, dict[
                 plan = Plan(epochs, verify=plan.verify, verify_slots=plan.verify_slots, width=width)
                 story = together(plan, folder / f"cost-{size}-{turn}-{name}", "2:2")
                 taken[size][name].append(story.step_ms)
+                click.echo(f"{turn + 1} of {repeat}: {size}, {name}: {story.step_ms:.1f} ms a step")
                 shutil.rmtree(folder / f"cost-{size}-{turn}-{name}")
     for size, by_name in taken.items():
         base = median(by_name["nothing"])
