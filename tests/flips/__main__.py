@@ -32,7 +32,7 @@ WIDTHS = {"0.1 M": (4_500, 8), "10 M": (450_000, 3)}  # by the number of paramet
 
 @click.command()
 @click.option("--seed", default=0, show_default=True, help="For the order in which costs are measured.")
-@click.option("--repeat", default=3, show_default=True, help="How often each cost is measured.")
+@click.option("--repeat", default=2, show_default=True, help="How often each cost is measured.")
 @click.option("--no-costs", is_flag=True, help="Only see that flips are found.")
 def main(seed: int, repeat: int, no_costs: bool) -> None:
     """Flip bits of weights and gradients, and measure what finding them costs."""
@@ -58,7 +58,7 @@ def main(seed: int, repeat: int, no_costs: bool) -> None:
 
 
 def measure(folder: Path, repeat: int, chance: random.Random) -> dict[str, dict[str, float]]:
-    """Medians of a step's time with two members, by size and setting, one after the other in an order drawn anew."""
+    """Medians of a step's mean time with two members, by size and setting, one after the other in an order drawn anew."""
     taken: dict[str, dict[str, list[float]]] = {size: {name: [] for name in COSTS} for size in WIDTHS}
     for turn in range(repeat):
         for size, (width, epochs) in WIDTHS.items():
