@@ -58,7 +58,7 @@ def main(seed: int, repeat: int, no_costs: bool) -> None:
 
 
 def measure(folder: Path, repeat: int, chance: random.Random) -> dict[str, dict[str, float]]:
-    """Medians of a step's mean time with two members, by size and setting, one after the other in an order drawn anew."""
+    """Medians of a step's time with two members, by size and setting, one after the other in an order drawn anew."""
     taken: dict[str, dict[str, list[float]]] = {size: {name: [] for name in COSTS} for size in WIDTHS}
     for turn in range(repeat):
         for size, (width, epochs) in WIDTHS.items():
