@@ -19,6 +19,7 @@ from training_worker import EPOCHS, Raw, drawn, network, sgd
 import pliant.torch as pliant
 from pliant.core.grid import Grid, deal
 from pliant.core.ledger import Lineage
+from pliant.core.member.signals import Shares
 from pliant.core.words import Purpose, Word
 from pliant.torch.buckets import Reduced
 from pliant.torch.buffers import Buffers
@@ -29,7 +30,6 @@ from pliant.torch.treed import TreeReducer
 from pliant.train.cells import Row
 from pliant.train.loader import Part
 from pliant.train.logged import Logged
-from pliant.train.spot import Shares
 
 BATCH = {"S": 192, "M": 192, "L": 48}
 FEW = {"S": ("bench", "small 16", "bits 16", "bits 12"), "M": ("bench", "small 16", "bits 16", "bits 12")}

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from pliant.core.member.signals import Shares
 from pliant.torch import buckets as buckets_module
 from pliant.torch import treed as treed_module
-from pliant.train.spot import Shares
 from unit.torch.treed import Case, Member, alone, batch, loss_of, net, steps
 from unit.torch.wired import wired
 from unit.torch.wires import ranks, same_bits, together

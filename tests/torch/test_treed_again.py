@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
 from pliant.torch import buckets as buckets_module
 from pliant.torch import nodes as nodes_module
@@ -15,7 +16,6 @@ from pliant.torch import treed as treed_module
 from pliant.torch.buckets import Bucket
 from pliant.torch.group import GroupBroken
 from pliant.torch.state import gradient_from, gradient_state
-from pliant.train.spot import Shares
 from pliant.train.transfer import Received
 from unit.torch.treed import CPU, Case, Member, Outcome, alone, batch, loss_of, net, steps
 from unit.torch.wired import wired

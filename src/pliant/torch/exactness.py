@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
+from pliant.core.differences import Bits
 from pliant.core.grid import Grid
+from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
 from pliant.torch.buffers import Buffers
 from pliant.torch.optimizers import Optimizers
@@ -17,7 +19,7 @@ from pliant.torch.reducer import Reducer
 from pliant.torch.summed import SummedReducer
 from pliant.torch.treed import TreeReducer
 from pliant.train.logged import Logged
-from pliant.train.spot import Check, Shares, checks, is_checked
+from pliant.train.spot import Check, checks, is_checked
 
 SNAPSHOT_EVERY = 20  # steps, with verify=1: where two members differ, this many are computed again at most
 
@@ -58,7 +60,7 @@ class Exactness:
         """What must stay as it is while training goes on, if anything must."""
         return Pinned(optimizers.all, device, compiled=compiled) if self.deterministic else None
 
-    def bits(self, device: torch.device) -> tuple[tuple[str, str], ...]:
+    def bits(self, device: torch.device) -> Bits:
         """What this member's bits depend on; nothing, if any will do."""
         return bits(device) if self.deterministic and not self.other_bits else ()
 
@@ -70,9 +72,6 @@ class Exactness:
     def _is_checked(self, step: int, slot: int) -> bool:
         return is_checked(self.seed, self.verify_slots, step, slot)
 
-    @property
-    def checks(self) -> Callable[[int, int, Shares], Sequence[Check]]:
+    def checks(self, step: int, generation: int, shares: Shares) -> Sequence[Check]:
         """The spot checks of a step in a generation."""
-        if not self.verify_slots:
-            return lambda _step, _generation, _shares: ()
-        return lambda step, generation, shares: checks(self.seed, self.verify_slots, step, generation, shares)
+        return checks(self.seed, self.verify_slots, step, generation, shares) if self.verify_slots else ()

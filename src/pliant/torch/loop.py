@@ -40,7 +40,7 @@ from pliant.train.loader import Loaded, Part, WrongSamples
 from pliant.train.logged import Logged
 from pliant.train.parts import Parts, as_set
 from pliant.train.session import Session
-from pliant.train.spot import Check, Shares
+from pliant.train.spot import Check
 from pliant.train.state import State
 
 
@@ -71,7 +71,7 @@ class Loop:
         *,
         expected: Callable[[int], int],
         seed: int,
-        checks: Callable[[int, int, Shares], Sequence[Check]],
+        checks: Callable[[int, int, s.Shares], Sequence[Check]],
         device: torch.device,
     ) -> None:
         self.session = session

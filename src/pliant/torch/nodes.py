@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pliant.core.member.signals import Shares
 from pliant.torch.buckets import Bucket
-from pliant.train.spot import Shares
 from pliant.train.tree import Node, Tree, nodes_of
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
+from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
 from pliant.torch.buckets import Bucket, Reduced, cut
 from pliant.torch.buffers import Buffers
@@ -21,7 +23,7 @@ from pliant.torch.hashed import tensors_hash
 from pliant.train.cells import Row
 from pliant.train.loader import Part
 from pliant.train.logged import Logged
-from pliant.train.spot import Check, Shares
+from pliant.train.spot import Check
 
 
 class Reducer(ABC):
@@ -150,6 +152,19 @@ class Reducer(ABC):
         for name, param in self._frozen:
             if param.grad is not None:
                 raise BadInput(f"{name} got a gradient, but had requires_grad=False when job.train was called.")
+
+    @contextmanager
+    def _under_way(self, group: Group) -> Iterator[None]:
+        """Whatever happens inside, everything that was sent has returned afterwards."""
+        try:
+            yield
+        except GroupBroken:
+            raise
+        except BaseException:  # why: Ctrl-C, say: this member leaves, and its operations must return now
+            group.break_off()
+            raise
+        finally:
+            self.abandon()
 
     # ------------------------------------------------------------------------------------------- by each kind
 

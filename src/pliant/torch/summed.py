@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from pliant.core.member.signals import Shares
 from pliant.torch.buckets import Bucket, Reduced, multiplied
 from pliant.torch.buffers import Buffers
 from pliant.torch.group import Group, GroupBroken, Pending
@@ -27,7 +28,7 @@ from pliant.torch.reducer import Reducer
 from pliant.train.cells import PIECES, Row, pack, unpack, weighted_means
 from pliant.train.loader import Part
 from pliant.train.logged import Logged
-from pliant.train.spot import Check, Shares
+from pliant.train.spot import Check
 
 
 class _Places:
@@ -105,7 +106,7 @@ class SummedReducer(Reducer):
         if group.size == 1:
             return (row,), self._alone(row)
         self._make_room(group.size)
-        try:
+        with self._under_way(group):
             while self._sent < self._early:
                 self._send(group, empty=follow)
             numel, wire = self._buckets[-1].numel, self._places[-1].wires[self._turn]
@@ -115,13 +116,6 @@ class SummedReducer(Reducer):
             while self._pending:
                 self._pending[0].wait()
                 self._pending.pop(0)
-        except GroupBroken:
-            raise
-        except BaseException:  # why: Ctrl-C, say: this member leaves, and its operations must return now
-            group.break_off()
-            raise
-        finally:
-            self.abandon()
         return self._read(group)
 
     def abandon(self) -> None:

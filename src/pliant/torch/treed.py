@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from pliant.core.grid import Grid
+from pliant.core.member.signals import Shares
 from pliant.torch.buckets import Reduced, multiplied
 from pliant.torch.buffers import Buffers
 from pliant.torch.group import Group, GroupBroken, Pending
@@ -34,7 +35,7 @@ from pliant.torch.reducer import Reducer
 from pliant.train.cells import LOGGED_MAX, ROW, Row, pack_cells, require_one_set_of_names, unpack_cells
 from pliant.train.loader import Part
 from pliant.train.logged import Logged
-from pliant.train.spot import Check, Shares
+from pliant.train.spot import Check
 from pliant.train.tree import Node, Tree, fold
 
 _BY_SLOT = 2 + LOGGED_MAX  # a slot's weight, the weight it was logged with, and what was logged
@@ -158,7 +159,7 @@ class TreeReducer(Reducer):
         if group.size == 1:
             self._keep_part()
             return (row,), self._alone(row)
-        try:
+        with self._under_way(group):
             while self._sent < len(self._buckets):
                 self._send(group)
             self._keep_part()
@@ -168,13 +169,6 @@ class TreeReducer(Reducer):
             everybodys = self._room(1, group.size * len(tail))
             self._do(lambda: self._start(group.all_gather(everybodys, tail), tail.nbytes * (group.size - 1)))
             self._settle()
-        except GroupBroken:
-            raise
-        except BaseException:  # why: Ctrl-C, say: this member leaves, and its operations must return now
-            group.break_off()
-            raise
-        finally:
-            self.abandon()
         return self._read(everybodys.numpy().reshape(group.size, -1))
 
     def _settle(self) -> None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from pliant.core.ledger import mix
-
-Shares = tuple[tuple[int, ...], ...]
+from pliant.core.member.signals import Shares
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from pliant.core.grid import Grid
 from pliant.core.ledger import Lineage
+from pliant.core.member.signals import Shares
 from pliant.core.words import Purpose, Word
 from pliant.torch.buckets import Reduced
 from pliant.torch.buffers import Buffers
@@ -18,7 +19,6 @@ from pliant.torch.treed import TreeReducer
 from pliant.train.cells import Row
 from pliant.train.loader import Part
 from pliant.train.logged import Logged
-from pliant.train.spot import Shares
 from unit.torch.wires import ranks, same_bits, together
 
 CPU = torch.device("cpu")
