@@ -12,6 +12,7 @@ from pliant.errors import BadInput
 DEFAULT_PORT = 7711
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 GRACE_S = 30.0
+STALL_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,7 @@ class Settings:
     coordinators: tuple[str, ...]
     job: str | None
     token_file: Path | None
+    stall_s: float = STALL_S  # how long launched workers may do nothing at all; 0: for ever
 
     @property
     def own_token_file(self) -> Path:
@@ -38,6 +40,7 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
         coordinators=tuple(url.strip() for url in env.get("PLIANT_COORDINATOR", "").split(",") if url.strip()),
         job=env.get("PLIANT_JOB") or None,
         token_file=Path(token_file) if token_file else None,
+        stall_s=max(0.0, _number(env, "PLIANT_STALL_S", STALL_S)),
     )
 
 
@@ -47,6 +50,7 @@ class WorkerSettings:
 
     member: str | None
     agent: str | None
+    address: str | None  # where peers reach it; None: where the coordinator's network sees it
     checkpoint_dir: Path | None
     grace_s: float
     world_size: int  # torchrun's
@@ -63,6 +67,7 @@ def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     return WorkerSettings(
         member=env.get("PLIANT_MEMBER") or None,
         agent=env.get("PLIANT_AGENT") or None,
+        address=env.get("PLIANT_ADDRESS") or None,
         checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
         grace_s=_number(env, "PLIANT_GRACE_S", GRACE_S),
         world_size=int(_number(env, "WORLD_SIZE", 1)),
@@ -85,9 +90,23 @@ def for_child(extra: Mapping[str, str], environ: Mapping[str, str] | None = None
     return {**(os.environ if environ is None else environ), **extra}
 
 
+def become(environ: Mapping[str, str]) -> None:
+    """Give this process that environment, and no other. For one that is to look as if it had just been started."""
+    for name in [*os.environ]:
+        if name not in environ:
+            del os.environ[name]
+    os.environ.update(environ)
+
+
 def is_set(name: str, environ: Mapping[str, str] | None = None) -> bool:
     """Whether somebody chose a value for a variable that is not ours, so that we do not choose one."""
     return bool((os.environ if environ is None else environ).get(name))
+
+
+def with_prefix(*prefixes: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables whose names begin so, with their whole names: those of programs whose place we take."""
+    env = os.environ if environ is None else environ
+    return {name: value for name, value in env.items() if name.startswith(prefixes)}
 
 
 def choose(name: str, value: str) -> None:
@@ -101,3 +120,26 @@ def _home(env: Mapping[str, str]) -> Path:
     if state := env.get("XDG_STATE_HOME"):
         return Path(state) / "pliant"
     return Path(env.get("HOME") or Path.home()) / ".local" / "state" / "pliant"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchrunSettings:
+    """Who a worker is in its launch, and where rank 0 listens."""
+
+    rank: int
+    world_size: int
+    address: str
+    port: int
+    run_id: str
+
+
+def read_torchrun(environ: Mapping[str, str] | None = None) -> TorchrunSettings:
+    """Call when a worker starts that knows torchrun's variables alone; without them it is alone in its world."""
+    env = os.environ if environ is None else environ
+    return TorchrunSettings(
+        rank=int(_number(env, "RANK", 0)),
+        world_size=int(_number(env, "WORLD_SIZE", 1)),
+        address=env.get("MASTER_ADDR") or "127.0.0.1",
+        port=int(_number(env, "MASTER_PORT", 0)),
+        run_id=env.get("TORCHELASTIC_RUN_ID") or "",
+    )

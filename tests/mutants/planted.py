@@ -6,20 +6,9 @@ written instead. PROTOCOL.md §3 asks for the first fifteen; the issue for the n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from mutants.bugs import Planted as Planted
 from mutants.edits import Edit
-
-
-@dataclass(frozen=True, slots=True)
-class Planted:
-    """One bug. `rule` is what it breaks: a rule, a promise or a counterexample of the protocol."""
-
-    name: str
-    rule: str
-    what: str
-    edits: tuple[Edit, ...]
-
+from mutants.launches import LAUNCHES
 
 PLANTED = (
     # ------------------------------------------------------------------------------- PROTOCOL.md §3
@@ -854,4 +843,6 @@ PLANTED = (
             ),
         ),
     ),
+    # ------------------------------------------------------------------------------- launches
+    *LAUNCHES,
 )

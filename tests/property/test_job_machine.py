@@ -89,7 +89,13 @@ class JobMachine(RuleBasedStateMachine):
             self.again(batch)
         for event in events:
             self.replayed = evolve(self.replayed, EVENTS.decode(EVENTS.encode(event)))
-        self.ledger += [line for event in events if isinstance(event, m.StepsCommitted) for line in event.lines]
+            match event:
+                case m.JobCreated(onward=False):
+                    self.ledger.clear()
+                case m.StepsCommitted():
+                    self.ledger += event.lines
+                case _:
+                    pass
 
     def decided(self, batch: list[Command]) -> tuple[Event, ...]:
         """What the coordinator does with a batch, with every single event held to the invariants of a change."""
@@ -170,6 +176,13 @@ class JobMachine(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject) -> None:
         if data.draw(rarely):
             self.ask(m.Cancel("enough"))
+
+    @precondition(lambda self: self.job is not None and self.job.state.ended)
+    @rule(fresh=flips)
+    def ask_for_it_again(self, fresh: bool) -> None:
+        """Another attempt: from where it stood, or from the beginning."""
+        job = self.it
+        self.ask(m.Create("demo", job.size_min, job.size_max, job.target, 60.0, job.max_restarts, fresh=fresh))
 
     @rule()
     def wait_too_long(self) -> None:

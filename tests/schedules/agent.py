@@ -104,6 +104,8 @@ class Agent:
                     self.commands.put(command)
                 case v.Finish():
                     self.done = True
+                case v.StartSeat() | v.Offer():
+                    self.connection.say(w.Trouble(f"{action} launches workers of a live job"))
                 case _:
                     assert_never(action)
 

@@ -36,7 +36,7 @@ FUNCTION = (
 
 @dataclass(slots=True)
 class History:
-    """What a job's events say about its ledger."""
+    """What a job's events say about its ledger: that of the newest attempt, and of those it goes on from."""
 
     terms: Terms | None = None
     bits: Bits = ()
@@ -49,6 +49,10 @@ class History:
         from pliant.core.model import JobState, Kind
 
         match event:
+            case m.JobCreated():
+                self.finished = False
+                if not event.onward:
+                    self.terms, self.bits, self.lines, self.head = None, (), [], None
             case m.MemberJoined():
                 self.terms = self.terms or event.terms
                 self.bits = self.bits or event.member.bits

@@ -22,6 +22,7 @@ CHUNK = 10  # seeds handed to a process at a time: small enough for a lively pro
 @click.option("--seed", type=click.IntRange(0), help="Run one seed and tell what happened in it.")
 @click.option("--detail", is_flag=True, help="With --seed: tell what every member did, too.")
 @click.option("--shrink", "shrinking", is_flag=True, help="With --seed: leave out faults while it still fails.")
+@click.option("--launches", is_flag=True, help="Schedules of workers that are launched together instead.")
 @click.option("--exhaustive", is_flag=True, help="Explore every order of events in a small world instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def sim(
@@ -30,6 +31,7 @@ def sim(
     seed: int | None,
     detail: bool,
     shrinking: bool,
+    launches: bool,
     exhaustive: bool,
     as_json: bool,
 ) -> None:
@@ -42,33 +44,35 @@ def sim(
         raise click.UsageError("Choose one of --seeds, --seed and --exhaustive.")
     if seed is None and (detail or shrinking):
         raise click.UsageError("--detail and --shrink need --seed.")
+    if launches and (exhaustive or detail):
+        raise click.UsageError("--launches goes with --seeds, or with --seed and --shrink.")
     if exhaustive:
         _explore(as_json)
     elif seed is not None:
-        _tell(seed, detail, shrinking, as_json)
+        _tell(seed, detail, shrinking, launches, as_json)
     else:
-        _count(first, seeds or 200, as_json)
+        _count(first, seeds or 200, launches, as_json)
 
 
-def _count(first: int, seeds: int, as_json: bool) -> None:
-    batches = sorted(_batches(first, seeds), key=lambda batch: batch.first)
+def _count(first: int, seeds: int, launches: bool, as_json: bool) -> None:
+    batches = sorted(_batches(first, seeds, launches), key=lambda batch: batch.first)
     results = [result for batch in batches for result in batch.results]
     report = _report(results, sum(batch.cpu_s for batch in batches))
     if as_json:
         click.echo(json.dumps(report))
     else:
-        _print_report(report)
+        _print_report(report, " --launches" if launches else "")
     sys.exit(1 if report["violations"] else 0)
 
 
-def _batches(first: int, seeds: int) -> Iterator[Batch]:
+def _batches(first: int, seeds: int, launches: bool) -> Iterator[Batch]:
     """Run the seeds on every core, showing how far it is. Leaving early, by Ctrl-C say, ends every process at once."""
     from multiprocessing import Pool
 
     from rich.console import Console
     from rich.progress import Progress
 
-    chunks = [(start, min(CHUNK, first + seeds - start)) for start in range(first, first + seeds, CHUNK)]
+    chunks = [(start, min(CHUNK, first + seeds - start), launches) for start in range(first, first + seeds, CHUNK)]
     # Ctrl-C goes to the whole group. Held back while the processes start, it is theirs never and ours from the body on,
     # where leaving ends them; in the middle of their start it would leave some behind.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
@@ -82,7 +86,7 @@ def _batches(first: int, seeds: int) -> Iterator[Batch]:
             yield batch
 
 
-def _run_chunk(chunk: tuple[int, int]) -> Batch:
+def _run_chunk(chunk: tuple[int, int, bool]) -> Batch:
     from pliant.sim.run import run_batch
 
     return run_batch(*chunk)
@@ -115,7 +119,7 @@ def _report(results: list[Result], cpu_s: float) -> dict[str, Any]:
     }
 
 
-def _print_report(report: dict[str, Any]) -> None:
+def _print_report(report: dict[str, Any], option: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -131,18 +135,18 @@ def _print_report(report: dict[str, Any]) -> None:
     )
     for failure in report["failures"]:
         console.print(f"seed {failure['seed']}: {failure['what']}")
-        console.print(f"  pliant sim --seed {failure['seed']} --shrink")
+        console.print(f"  pliant sim{option} --seed {failure['seed']} --shrink")
 
 
-def _tell(seed: int, detail: bool, shrinking: bool, as_json: bool) -> None:
-    from pliant.sim.run import run_seed, shrink, trace_hash
+def _tell(seed: int, detail: bool, shrinking: bool, launches: bool, as_json: bool) -> None:
+    from pliant.sim.run import run_launches, run_seed, shrink, trace_hash
 
     story: list[str] = []
     faults = None
-    if shrinking and run_seed(seed).complaints:
-        faults = shrink(seed)
+    if shrinking and (run_launches(seed) if launches else run_seed(seed)).complaints:
+        faults = shrink(seed, launches)
         click.echo(f"{len(faults)} faults are enough to make seed {seed} fail.", err=True)
-    result = run_seed(seed, faults, story, detail)
+    result = run_launches(seed, faults, story) if launches else run_seed(seed, faults, story, detail)
     if as_json:
         report = _report([result], 0.0)
         report["story"] = story

@@ -65,9 +65,16 @@ class Client:
         body = api.Renew(member, revision)
         return self._call(routes.RENEW, api.Done, {"job": job}, body=body, patience_s=patience_s)
 
-    def renew_agent(self, job: str, agent: AgentId, revision: int, patience_s: float | None = None) -> api.Done:
-        """The same for an agent."""
-        body = api.RenewAgent(agent, revision)
+    def renew_agent(
+        self,
+        job: str,
+        agent: AgentId,
+        revision: int,
+        uses: tuple[api.Use, ...] = (),
+        patience_s: float | None = None,
+    ) -> api.Done:
+        """The same for an agent; `uses` is what its workers take."""
+        body = api.RenewAgent(agent, revision, uses)
         return self._call(routes.RENEW_AGENT, api.Done, {"job": job}, body=body, patience_s=patience_s)
 
     # -------------------------------------------------------------------------------------------- watching

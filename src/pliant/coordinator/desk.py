@@ -15,10 +15,9 @@ from collections.abc import Callable
 
 from pliant.coordinator.feed import Feed
 from pliant.coordinator.peers import Peers
-from pliant.coordinator.requests import Pumped, Reply, Request, Unavailable, WatchClosed
+from pliant.coordinator.requests import AgentWatchClosed, Pumped, Reply, Request, Unavailable, WatchClosed
 from pliant.coordinator.service import Service
 from pliant.core.messages import StepsCommitted
-from pliant.core.model import MemberId
 from pliant.core.sentences import sentence
 from pliant.errors import StoreUnavailable
 from pliant.wire.api import Renew, RenewAgent
@@ -71,10 +70,10 @@ class Desk:
         finally:
             self._open.discard(answer)
 
-    def watch_closed(self, job: str, member: MemberId) -> None:
+    def watch_closed(self, job: str, closed: WatchClosed | AgentWatchClosed) -> None:
         """A watch was closed from the other side."""
         if not self._closed:
-            self.service.suspect(job, WatchClosed(member), time.monotonic())
+            self.service.suspect(job, closed, time.monotonic())
 
     def start(self) -> None:
         """Call on the loop. The first pump is made here, so that a coordinator that serves knows its jobs."""

@@ -169,6 +169,7 @@ class Feed:
             await self._wait(topic, ("agent", agent), wait)
         job = topic.job
         mine = [member for member in job.members.values() if member.agent == agent]
+        known = next((each for each in job.agents if each.id == agent), None)
         return encode_reply(
             Orders(
                 revision=topic.revision,
@@ -177,6 +178,13 @@ class Feed:
                 workers=topic.wanted.get(agent, 0),
                 members=frozenset(member.id for member in mine),
                 draining=frozenset(member.id for member in mine if member.draining),
+                live=job.live,
+                launch=None if job.live else job.launch,
+                ready=known.ports if known is not None else (),
+                leaving=known is not None and known.draining,
+                grace_s=known.grace_s if known is not None else 0.0,
+                home=known.home if known is not None else "",
+                life=known.life if known is not None else "",
             )
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -13,7 +14,16 @@ from pliant.coordinator.auth import Keyring
 from pliant.coordinator.desk import Desk
 from pliant.coordinator.feed import Closing, Hangup, Wait
 from pliant.coordinator.http import STATUS, Answered, Call, Handler
-from pliant.coordinator.requests import Accepted, Reply, Request, Unavailable, set_back, trimmed
+from pliant.coordinator.requests import (
+    Accepted,
+    AgentWatchClosed,
+    Reply,
+    Request,
+    Unavailable,
+    WatchClosed,
+    set_back,
+    trimmed,
+)
 from pliant.coordinator.status import line, status
 from pliant.core.messages import Code, Create, Rejection
 from pliant.core.model import AgentId, JobState, MemberId
@@ -27,6 +37,7 @@ from pliant.wire.openapi import document
 from pliant.wire.routes import COMMANDS, RENEW, RENEW_AGENT
 
 STREAM_PAGE = 200
+USES_MAX = 1024  # of one agent
 STREAM_QUIET_S = 15.0  # a comment is sent so often, so that a dead connection is noticed by both sides
 
 
@@ -39,7 +50,8 @@ class Handlers:
         self._keyring = keyring
         self._metrics = metrics
         self._ttl_s = ttl_s
-        self._watching: dict[tuple[str, MemberId], Call] = {}  # the newest watch of each member
+        self._watching: dict[tuple[str, WatchClosed | AgentWatchClosed], Call] = {}  # by what its end would mean
+        self._uses: dict[str, dict[AgentId, tuple[api.Use, ...]]] = {}  # by job; what was said last
 
     def by_name(self) -> dict[str, Handler]:
         """For `pliant.coordinator.http.application`."""
@@ -71,7 +83,17 @@ class Handlers:
         request: Request = trimmed(call.body)  # type: ignore[arg-type]  # the table says which ones come here
         if isinstance(request, api.Renew | api.RenewAgent):
             self._require_known(call, request.revision)
-        return await self._ask(call.job, request)
+        answer = await self._ask(call.job, request)
+        if isinstance(request, api.RenewAgent) and request.uses:
+            self._note_use(call.job, request)
+        return answer
+
+    def _note_use(self, name: str, said: api.RenewAgent) -> None:
+        """Remember what an agent's workers take, as long as it is one of the job's."""
+        found = self._desk.service.job(name)
+        known = {agent.id for agent in found[0].agents} if found else set()
+        uses = {**self._uses.get(name, {}), said.agent: said.uses[:USES_MAX]}
+        self._uses[name] = {agent: each for agent, each in uses.items() if agent in known}
 
     async def _ask(self, job: str, request: Request) -> bytes:
         reply = await self._desk.ask(job, request)
@@ -84,19 +106,26 @@ class Handlers:
     async def _watch(self, call: Call) -> bytes:
         job, member, after = call.job, MemberId(call.path["member"]), int(call.query["after"])
         self._require_known(call, after)
-        self._watching[job, member] = call
-        try:
+        with self._noticed(call, WatchClosed(member)):
             # To watch is a sign of life, and the end of a suspicion that an earlier watch was closed.
             _require(await self._desk.ask(job, api.Renew(member, after)))
             with _waiting(call) as wait:
                 return self._found(await self._desk.feed.watch(job, member, after, wait), job)
+
+    @contextmanager
+    def _noticed(self, call: Call, closed: WatchClosed | AgentWatchClosed) -> Iterator[None]:
+        """For a watch, so that its end is noted if the other side hangs up and has not come back elsewhere already."""
+        key = (call.job, closed)
+        self._watching[key] = call
+        try:
+            yield
         except Hangup:
-            if self._watching.get((job, member)) is call:  # else the member has come back on another connection
-                self._desk.watch_closed(job, member)
+            if self._watching.get(key) is call:
+                self._desk.watch_closed(call.job, closed)
             raise
         finally:
-            if self._watching.get((job, member)) is call:
-                del self._watching[job, member]
+            if self._watching.get(key) is call:
+                del self._watching[key]
 
     def _require_known(self, call: Call, revision: int) -> None:
         """Refuse a revision that is not there yet, from somebody who does not say of which store it is.
@@ -111,9 +140,10 @@ class Handlers:
     async def _orders(self, call: Call) -> bytes:
         job, agent, after = call.job, AgentId(call.path["agent"]), int(call.query["after"])
         self._require_known(call, after)
-        _require(await self._desk.ask(job, api.RenewAgent(agent, after)))
-        with _waiting(call) as wait:
-            return self._found(await self._desk.feed.orders(job, agent, after, wait), job)
+        with self._noticed(call, AgentWatchClosed(agent)):
+            _require(await self._desk.ask(job, api.RenewAgent(agent, after)))
+            with _waiting(call) as wait:
+                return self._found(await self._desk.feed.orders(job, agent, after, wait), job)
 
     async def _events(self, call: Call) -> bytes | None:
         known = self._desk.service.job(call.job)
@@ -183,6 +213,7 @@ class Handlers:
                 lease_ttl_s=self._ttl_s,
                 scope=grant.scope,
                 job=grant.job,
+                now=time.time(),
             )
         )
 
@@ -201,7 +232,8 @@ class Handlers:
         known = self._desk.service.job(call.job)
         if known is None:
             raise self._no_job(call.job)
-        return encode_reply(status(*known))
+        uses = {use.member: use for said in self._uses.get(call.job, {}).values() for use in said}
+        return encode_reply(status(*known, uses))
 
     def _found(self, body: bytes | None, name: str) -> bytes:
         if body is None:

@@ -17,7 +17,14 @@ class WatchClosed:
     member: MemberId
 
 
-Request = Command | Renew | RenewAgent | WatchClosed
+@dataclass(frozen=True, slots=True)
+class AgentWatchClosed:
+    """The same of an agent's."""
+
+    agent: AgentId
+
+
+Request = Command | Renew | RenewAgent | WatchClosed | AgentWatchClosed
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +57,8 @@ def trimmed(request: Request) -> Request:
     match request:
         case m.Drain() | m.DrainAgent() | m.Cancel() | m.Leave() | m.Stopped() if len(request.why) > TEXT_MAX:
             return replace(request, why=_cut(request.why))
+        case m.Exited() if len(request.error) > TEXT_MAX:
+            return replace(request, error=_cut(request.error))
         case _:
             return request
 
@@ -119,6 +128,8 @@ def overdue(kind: str, ident: str) -> Command:
             return m.AgentExpire(AgentId(ident))
         case "suspect":
             return m.Suspect(MemberId(ident))
+        case "agent-suspect":
+            return m.AgentSuspect(AgentId(ident))
         case _:
             return m.WaitOver()
 

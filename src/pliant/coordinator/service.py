@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pliant.coordinator.leader import Leader, Standing
 from pliant.coordinator.requests import (
     Accepted,
+    AgentWatchClosed,
     Answer,
     Pumped,
     Reply,
@@ -130,8 +131,8 @@ class Service:
         answer = rejection or _accepted(known, request, speaker(request))
         return Reply(None, name, request, answer, known.revision)
 
-    def suspect(self, name: str, closed: WatchClosed, now: float) -> None:
-        """Note at once that a watch was closed: a member that comes back in the next moment must find it noted."""
+    def suspect(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
+        """Note at once that a watch was closed: who comes back in the next moment must find it noted."""
         self._vigil.suspect(name, self._state_of(name), closed, now)
 
     # ------------------------------------------------------------------------------------------- the pump
@@ -227,7 +228,7 @@ class Service:
             if name in self._set_back and not isinstance(request, m.Cancel):
                 answers.append(Rejection(m.Code.SET_BACK, self._set_back[name]))
                 continue
-            if isinstance(request, Renew | RenewAgent | WatchClosed):
+            if isinstance(request, Renew | RenewAgent | WatchClosed | AgentWatchClosed):
                 answers.append(self._note(name, known, request, now))
                 continue
             if self._vigil.is_void(name, request):
@@ -251,10 +252,10 @@ class Service:
         return _Draft(name, known, asked, job, events, answers, bug)
 
     def _note(
-        self, name: str, known: _Known, request: Renew | RenewAgent | WatchClosed, now: float
+        self, name: str, known: _Known, request: Renew | RenewAgent | WatchClosed | AgentWatchClosed, now: float
     ) -> Rejection | None:
         """What changes no state. A revision that the store does not have is the exception: it stops the job."""
-        if isinstance(request, WatchClosed):
+        if isinstance(request, WatchClosed | AgentWatchClosed):
             self._vigil.suspect(name, known.job, request, now)
             return None
         if request.revision > known.revision:

@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from pliant.core.membership import desired_workers
-from pliant.core.model import Job, member_state, spare_why
-from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine
+from pliant.core.model import Job, Launch, MemberId, MemberState, member_state, spare_why
+from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, Use
+
+NOTHING: Mapping[MemberId, Use] = MappingProxyType({})
 
 
 def line(job: Job, revision: int) -> JobLine:
     """One line of a list."""
     world = job.world(job.current)
+    launch = _running(job)
+    size = len(world.members) if world else 0
     return JobLine(
         name=job.name,
         state=job.state,
         why=job.why,
-        members=len(job.members),
-        size=len(world.members) if world else 0,
+        members=len(launch.seats) if launch else len(job.members),
+        size=len(launch.seats) if launch else size,
         target=job.target.size,
         size_min=job.size_min,
         size_max=job.size_max,
-        generation=job.current,
+        generation=job.generation if not job.live else job.current,
         step=job.durable.step,
         total_steps=job.terms.grid.total_steps if job.terms else None,
         epoch=_epoch(job),
@@ -37,11 +43,29 @@ def _epoch(job: Job) -> int:
     return min(job.durable.step // grid.steps_per_epoch, grid.epochs - 1)
 
 
-def status(job: Job, revision: int) -> JobStatus:
-    """Everything; costs as much as the job has members."""
+def _running(job: Job) -> Launch | None:
+    """The launch whose workers run, if there is one: they are members by their agents' word alone."""
+    launch = None if job.live or job.state.ended else job.launch
+    return launch if launch is not None and not launch.over else None
+
+
+def _seats(launch: Launch, uses: Mapping[MemberId, Use]) -> Iterator[MemberLine]:
+    done = launch.done
+    for rank, seat in enumerate(launch.seats):
+        if seat.member in done:
+            continue
+        use = uses.get(seat.member)
+        taken = (use.cpu, use.rss_bytes) if use else (None, None)
+        yield MemberLine(seat.member, MemberState.ACTIVE, rank, seat.agent, 0, use.pid if use else 0, "", *taken)
+
+
+def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING) -> JobStatus:
+    """Everything; costs as much as the job has members. `uses` is what agents said of their workers last."""
+    launch = _running(job)
     world = job.world(job.current)
     ranks = {member: rank for rank, member in enumerate(world.members)} if world else {}
-    wanted, there = desired_workers(job), Counter(member.agent for member in job.members.values())
+    everybody = launch.seats if launch else job.members.values()
+    wanted, there = desired_workers(job), Counter(each.agent for each in everybody)
     members = sorted(job.members.values(), key=lambda member: (ranks.get(member.id, len(ranks)), member.number))
     return JobStatus(
         job=line(job, revision),
@@ -50,7 +74,9 @@ def status(job: Job, revision: int) -> JobStatus:
         max_restarts=job.max_restarts,
         failures=job.failures,
         broken=job.broken,
-        members=tuple(
+        members=tuple(_seats(launch, uses))
+        if launch
+        else tuple(
             MemberLine(
                 id=member.id,
                 state=member_state(job, member.id),
@@ -59,12 +85,18 @@ def status(job: Job, revision: int) -> JobStatus:
                 number=member.number,
                 pid=member.pid,
                 why=member.why or spare_why(job, member.id),
+                cpu=uses[member.id].cpu if member.id in uses else None,
+                rss_bytes=uses[member.id].rss_bytes if member.id in uses else None,
             )
             for member in members
         ),
         agents=tuple(
-            AgentLine(agent.id, agent.capacity, wanted.get(agent.id, 0), there[agent.id]) for agent in job.agents
+            AgentLine(each.id, each.capacity, wanted.get(each.id, 0), there[each.id], each.address, each.draining)
+            for each in job.agents
         ),
         durable=job.durable,
         checkpoint=job.checkpoint,
+        mode=job.mode,
+        live=job.live,
+        attempt=job.attempt,
     )

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pliant.coordinator.requests import Request, WatchClosed, overdue
+from pliant.coordinator.requests import AgentWatchClosed, Request, WatchClosed, overdue
 from pliant.core import messages as m
+from pliant.core.launching import is_stopping
 from pliant.core.leases import Leases
 from pliant.core.messages import Command, Rejection
 from pliant.core.model import Job, JobState, MemberId
 from pliant.wire.api import Renew, RenewAgent
 
+AGENT_SUSPICION_S = 1.0  # the same of an agent: with it went the workers it had launched
 SUSPICION_S = 0.5  # a closed watch that does not come back within this ends the generation (rule 19)
 PAUSE_S = 1.0  # a longer gap between two looks is the coordinator's own sleep, and costs nobody a lease
 
@@ -37,7 +39,7 @@ class Vigil:
         if job is not None and not job.state.ended:
             wanted = {(name, "member", member): self._ttl_s for member in job.members}
             wanted |= {(name, "agent", agent.id): self._ttl_s for agent in job.agents}
-            if job.state is JobState.WAITING and job.wait_limit_s is not None:
+            if job.state is JobState.WAITING and job.wait_limit_s is not None and not is_stopping(job):
                 wanted[name, "wait", ""] = job.wait_limit_s
         leased = self._leased.setdefault(name, set())
         for key in leased.difference(wanted):
@@ -56,8 +58,7 @@ class Vigil:
     def hear(self, name: str, job: Job | None, request: Renew | RenewAgent, now: float) -> Rejection | None:
         """Somebody said that it is alive."""
         key = _key(name, request)
-        if isinstance(request, Renew):
-            self._leases.drop((name, "suspect", request.member))
+        self._believe(name, request)
         if self._leases.renew(key, now) or (job is not None and job.state.ended):
             return None
         if self.knows(name, request):
@@ -69,14 +70,23 @@ class Vigil:
 
     def hear_early(self, name: str, request: Request, now: float) -> None:
         """Call for what is in the inbox before asking what is due: a member that has renewed by now is not late."""
-        if isinstance(request, Renew):
-            self._leases.renew((name, "member", request.member), now)
-            self._leases.drop((name, "suspect", request.member))
+        if isinstance(request, Renew | RenewAgent):
+            self._leases.renew(_key(name, request), now)
+            self._believe(name, request)
 
-    def suspect(self, name: str, job: Job | None, closed: WatchClosed, now: float) -> None:
-        """A watch was closed from the other side."""
-        if job is not None and closed.member in job.members:
+    def suspect(self, name: str, job: Job | None, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
+        """A watch was closed from the other side. An agent's matters while workers live by its word alone."""
+        if job is None:
+            return
+        if isinstance(closed, WatchClosed) and closed.member in job.members:
             self._leases.grant((name, "suspect", closed.member), SUSPICION_S, now)
+        elif isinstance(closed, AgentWatchClosed) and not job.live:
+            self._leases.grant((name, "agent-suspect", closed.agent), AGENT_SUSPICION_S, now)
+
+    def _believe(self, name: str, request: Renew | RenewAgent) -> None:
+        """Who says that it is alive is not suspected any more."""
+        kind, who = ("suspect", request.member) if isinstance(request, Renew) else ("agent-suspect", request.agent)
+        self._leases.drop((name, kind, who))
 
     def spoke(self, name: str, member: MemberId, now: float) -> None:
         """Whatever a member asks for is a sign of life."""

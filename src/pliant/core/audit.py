@@ -1,6 +1,7 @@
 """The audit: exactly once, shown from the ledger (P3, rule 24).
 
-The lines come in the order in which the coordinator accepted them. The committed history is the chain of
+The lines come in the order in which the coordinator accepted them: those of an attempt at a job, and of the
+attempts that it went on from; one that began afresh has a ledger of its own. The committed history is the chain of
 parents from its head back to GENESIS; lines off that chain were rolled back and are only counted.
 Exactly-once is over the committed history, and it follows from four things:
 

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Any, assert_never
 
 from pliant.core import messages as m
 from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.messages import Event
-from pliant.core.model import Accusation, Agent, Job, Kind, Split, World, gone_limit
+from pliant.core.model import Accusation, Agent, AgentId, Job, Kind, Launch, Split, World, gone_limit
 
 if TYPE_CHECKING:
     from dataclasses import replace as change
@@ -27,13 +27,14 @@ else:
 
 DISPUTE_STEPS = 100  # so long a dispute counts: a machine that errs now and then is not found in a lifetime
 DISPUTES_KEPT = 64
+ENDS_KEPT = 4096  # of one launch's workers; more than that is only reached where seats are refilled for ever
 POISON_KEPT = 64  # slots that raised, the newest: two are enough to tell a bad sample from a bad machine
 
 
 def evolve(job: Job | None, event: Event) -> Job:
     """The job after `event`. Never refuses: what is in the log happened."""
     if isinstance(event, m.JobCreated):
-        return Job(event.name, event.size_min, event.size_max, event.target, event.wait_limit_s, event.max_restarts)
+        return _created(job, event)
     if job is None:
         raise ValueError("the first event of a job is its creation")
     match event:
@@ -41,11 +42,18 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, durable=event.lines[-1].lineage)
         case m.TargetChanged():
             return change(job, target=event.target)
-        case m.AgentJoined():
-            others = tuple(agent for agent in job.agents if agent.id != event.agent)
-            return change(job, agents=(*others, Agent(event.agent, event.capacity)))
-        case m.AgentGone():
-            return change(job, agents=tuple(agent for agent in job.agents if agent.id != event.agent))
+        case m.AgentJoined() | m.AgentGone():
+            return _with_agents(job, event)
+        case m.AgentReadied():
+            return change(job, agents=_with_agent(job, event.agent, ports=event.ports))
+        case m.AgentDraining():
+            return change(job, agents=_with_agent(job, event.agent, draining=True, grace_s=event.grace_s))
+        case m.Launched(launch=launch):
+            seated = {seat.agent for seat in launch.seats}
+            agents = tuple(replace(agent, ports=()) if agent.id in seated else agent for agent in job.agents)
+            return change(job, launch=launch, agents=agents, generation=launch.number, sealed=launch.number)
+        case m.SeatEnded() | m.SeatRefilled() | m.LaunchOver():
+            return change(job, launch=_launch_after(job, event))
         case m.MemberJoined():
             members = {**job.members, event.member.id: event.member}
             return change(job, members=members, joined=event.member.number, terms=event.terms)
@@ -81,6 +89,83 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, state=event.state, why=event.why)
         case _:
             assert_never(event)
+
+
+def _created(job: Job | None, event: m.JobCreated) -> Job:
+    """A job, or its next attempt: generations and the names of members are never used twice."""
+    created = Job(
+        name=event.name,
+        size_min=event.size_min,
+        size_max=event.size_max,
+        target=event.target,
+        wait_limit_s=event.wait_limit_s,
+        max_restarts=event.max_restarts,
+        mode=event.mode,
+        spares=event.spares,
+        roles=event.roles,
+        attempt=event.attempt,
+    )
+    if job is None:
+        return created
+    created = change(
+        created,
+        generation=job.generation,
+        first=job.generation,
+        sealed=job.generation,
+        joined=job.joined,
+        gone=(*job.gone, *job.members)[-gone_limit(created) :],
+    )
+    if not event.onward:
+        return created
+    return change(
+        created, terms=job.terms, durable=job.durable, checkpoint=job.checkpoint, bits=job.bits, floor=job.floor
+    )
+
+
+def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
+    """An agent came, came again or went. Either way none of the workers it had will be heard of."""
+    others = tuple(agent for agent in job.agents if agent.id != event.agent)
+    if isinstance(event, m.AgentGone):
+        why = f"agent {event.agent} is gone: {event.why}"
+        return change(job, agents=others, launch=_launch_without(job, event.agent, why))
+    agent = Agent(event.agent, event.capacity, event.address, event.home, event.life)
+    launch = _launch_without(job, event.agent, f"{event.agent} was started again")
+    return change(job, agents=(*others, agent), launch=launch)
+
+
+def _with_agent(job: Job, name: AgentId, **fields: Any) -> tuple[Agent, ...]:
+    return tuple(replace(agent, **fields) if agent.id == name else agent for agent in job.agents)
+
+
+def _launch_without(job: Job, agent: AgentId, why: str) -> Launch | None:
+    """The launch after that agent's workers ended; those that had ended well are none of them.
+
+    The agent is lost to it unless it had said that none of them runs: others may well have failed because of that.
+    """
+    launch = job.launch
+    if launch is None or job.live or all(seat.agent != agent for seat in launch.seats):
+        return launch
+    if any(known.id == agent and not known.ports for known in job.agents):
+        launch = replace(launch, lost=launch.lost | {agent})
+    if launch.over:
+        return launch
+    ran = any(seat.agent == agent and seat.member not in launch.done for seat in launch.seats)
+    return replace(launch, over=why) if ran else launch
+
+
+def _launch_after(job: Job, event: m.SeatEnded | m.SeatRefilled | m.LaunchOver) -> Launch:
+    launch = job.launch
+    if launch is None or launch.number != event.generation:
+        raise ValueError(f"there is no launch {event.generation} that anything could happen to")
+    match event:
+        case m.SeatEnded():
+            return replace(launch, ends=(*launch.ends, event.end)[-ENDS_KEPT:])
+        case m.SeatRefilled():
+            seats = [*launch.seats]
+            seats[event.rank] = replace(seats[event.rank], member=event.member)
+            return replace(launch, seats=tuple(seats))
+        case m.LaunchOver():
+            return replace(launch, over=event.why)
 
 
 def _without(job: Job, event: m.MemberGone) -> Job:

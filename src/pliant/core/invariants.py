@@ -7,6 +7,7 @@ and not its history.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from pliant.core.evolve import evolve
@@ -14,6 +15,11 @@ from pliant.core.messages import (
     CheckpointPublished,
     Event,
     HoldersChanged,
+    JobCreated,
+    Launched,
+    LaunchOver,
+    SeatEnded,
+    SeatRefilled,
     StepsCommitted,
     WorldEntered,
     WorldFormed,
@@ -138,6 +144,20 @@ def worlds_compute_the_same_bits(job: Job) -> str:
     return ""
 
 
+def launches_are_sound(job: Job) -> str:
+    """A launch has as many seats as a job of its size may have, each with a member of its own."""
+    launch = job.launch
+    if launch is None:
+        return ""
+    if launch.number > job.generation:
+        return f"rule 4: launch {launch.number} is above the newest generation {job.generation}"
+    if not job.size_min <= len(launch.seats) <= job.size_max:
+        return f"launch {launch.number} has {len(launch.seats)} seats, not {job.size_min} to {job.size_max}"
+    if len({seat.member for seat in launch.seats}) < len(launch.seats):
+        return f"launch {launch.number} has two seats for one member"
+    return ""
+
+
 OF_A_STATE = (
     open_worlds_ascend,
     open_worlds_are_not_sealed,
@@ -149,15 +169,18 @@ OF_A_STATE = (
     worlds_that_train_are_large_enough,
     holders_are_members,
     worlds_compute_the_same_bits,
+    launches_are_sound,
 )
 
 # ------------------------------------------------------------------------------------------------ of a change
 
 
 def generations_are_never_reused(before: Job, event: Event, after: Job) -> str:
-    """Rule 4: a world formed has the next number, and nothing else moves it."""
-    number = before.generation + 1 if isinstance(event, WorldFormed) else before.generation
-    formed = event.world.number if isinstance(event, WorldFormed) else number
+    """Rule 4: a world formed, or a launch, has the next number, and nothing else moves it."""
+    number = before.generation + 1 if isinstance(event, WorldFormed | Launched) else before.generation
+    formed = number
+    if isinstance(event, WorldFormed | Launched):
+        formed = event.world.number if isinstance(event, WorldFormed) else event.launch.number
     if (formed, after.generation) != (number, number):
         return f"rule 4: generation {formed} was formed and {after.generation} is the newest; expected {number}"
     return ""
@@ -167,14 +190,14 @@ def numbers_never_go_back(before: Job, event: Event, after: Job) -> str:
     """Rules 4, 5: neither the seal nor the current generation ever goes back."""
     if after.sealed < before.sealed:
         return f"rule 4: the seal went back from {before.sealed} to {after.sealed}"
-    if after.current < before.current:
+    if after.current < before.current and not isinstance(event, JobCreated):  # another attempt has entered none yet
         return f"rule 5: the current generation went back from {before.current} to {after.current}"
     return ""
 
 
 def durable_steps_stay(before: Job, event: Event, after: Job) -> str:
-    """P2, P5: what was acknowledged stays, unless a rollback says what is gone."""
-    if isinstance(event, WorldFormed) and event.world.kind is Kind.ROLLBACK:
+    """P2, P5: what was acknowledged stays, unless a rollback, or an attempt from the beginning, says what is gone."""
+    if _is_afresh(event) or (isinstance(event, WorldFormed) and event.world.kind is Kind.ROLLBACK):
         return ""
     if after.durable.step < before.durable.step:
         return f"P2: durable step {before.durable.step} became {after.durable.step} without a rollback"
@@ -190,9 +213,62 @@ def only_open_generations_are_heard(before: Job, event: Event, after: Job) -> st
     return ""
 
 
+def _is_afresh(event: Event) -> bool:
+    """Whether nothing of before counts from here on."""
+    return isinstance(event, JobCreated) and not event.onward
+
+
+def attempts_follow_one_another(before: Job, event: Event, after: Job) -> str:
+    """Another attempt is the next one, and it begins when nobody is at work on the one before."""
+    if not isinstance(event, JobCreated):
+        return ""
+    if event.attempt != before.attempt + 1:
+        return f"attempt {event.attempt} of {before.name} followed attempt {before.attempt}"
+    if not before.state.ended and (before.members or before.agents):
+        return f"attempt {event.attempt} of {before.name} began while attempt {before.attempt} ran"
+    return ""
+
+
+def a_launch_waits_for_everybody(before: Job, event: Event, after: Job) -> str:
+    """No two generations side by side: none of the workers of any agent there is runs when a launch is formed."""
+    if not isinstance(event, Launched):
+        return ""
+    number, earlier = event.launch.number, before.launch
+    if earlier is not None and not earlier.over:
+        return f"launch {number} was formed while {earlier.number} runs"
+    for agent in before.agents:
+        if agent.capacity and not agent.ports:
+            return f"launch {number} was formed while workers of {agent.id} may run"
+    return ""
+
+
+def live_jobs_have_no_launches(before: Job, event: Event, after: Job) -> str:
+    """P1: once workers are members themselves nothing stops them for a change."""
+    if before.live and isinstance(event, Launched | LaunchOver | SeatEnded | SeatRefilled):
+        return f"P1: {type(event).__name__} in a live job"
+    return ""
+
+
+def seats_are_on_agents_with_room(before: Job, event: Event, after: Job) -> str:
+    """A seat is on an agent that stays, at a port that is free there, and there are no more than it has room for."""
+    if not isinstance(event, Launched):
+        return ""
+    staying = {agent.id: agent for agent in before.agents if not agent.draining}
+    counts = Counter(seat.agent for seat in event.launch.seats)
+    for seat in event.launch.seats:
+        agent = staying.get(seat.agent)
+        if agent is None or counts[agent.id] > agent.capacity:
+            return f"launch {event.launch.number} has {counts[seat.agent]} seats on {seat.agent}: there is no room"
+        if int(seat.address.rpartition(":")[2]) not in agent.ports:
+            return f"{seat.member} is at {seat.address}, which {agent.id} has not offered"
+    return ""
+
+
 def the_end_is_final(before: Job, event: Event, after: Job) -> str:
     """An ended job does not change any more."""
-    return f"job {before.name} had ended, yet {type(event).__name__} followed" if before.state.ended else ""
+    if not before.state.ended or isinstance(event, JobCreated):  # which begins another attempt
+        return ""
+    return f"job {before.name} had ended, yet {type(event).__name__} followed"
 
 
 def a_seal_takes_every_survivor(before: Job, event: Event, after: Job) -> str:
@@ -225,14 +301,14 @@ def planned_worlds_keep_a_holder(before: Job, event: Event, after: Job) -> str:
 
 def terms_never_change(before: Job, event: Event, after: Job) -> str:
     """Rule 21: the grid and the order are fixed by the first member."""
-    if before.terms is not None and before.terms != after.terms:
+    if before.terms is not None and before.terms != after.terms and not _is_afresh(event):
         return f"rule 21: the terms changed from {before.terms} to {after.terms}"
     return ""
 
 
 def bits_never_change(before: Job, event: Event, after: Job) -> str:
     """P4: which bits a job computes is fixed by the first world in which anybody says."""
-    if before.bits and before.bits != after.bits:
+    if before.bits and before.bits != after.bits and not _is_afresh(event):
         return f"P4: the job's bits changed from {before.bits} to {after.bits}"
     return ""
 
@@ -243,6 +319,10 @@ OF_A_CHANGE = (
     durable_steps_stay,
     only_open_generations_are_heard,
     the_end_is_final,
+    attempts_follow_one_another,
+    a_launch_waits_for_everybody,
+    live_jobs_have_no_launches,
+    seats_are_on_agents_with_room,
     a_seal_takes_every_survivor,
     a_world_takes_members_only,
     planned_worlds_keep_a_holder,

@@ -10,14 +10,15 @@ from __future__ import annotations
 from typing import assert_never
 
 from pliant.core import messages as m
+from pliant.core.creating import create
 from pliant.core.differences import other_bits
 from pliant.core.evolve import evolve
 from pliant.core.judging import judged
+from pliant.core.launching import FENCED_CODE as FENCED_CODE
+from pliant.core.launching import agent_draining, agent_join, agent_ready, how_it_ended, seat_ended
 from pliant.core.ledger import GENESIS, Line, Lineage, follows
 from pliant.core.limits import (
     CHECKPOINT_NAME_MAX,
-    SIZE_MAX,
-    bad_creation,
     bad_grace,
     bad_member,
     bad_poison,
@@ -27,12 +28,10 @@ from pliant.core.limits import (
 )
 from pliant.core.membership import settle
 from pliant.core.messages import Code, Command, Event, Rejection
-from pliant.core.model import Agent, AgentId, Job, JobState, Kind, Member, MemberId, World
-from pliant.core.names import bad_name
+from pliant.core.model import AgentId, Job, JobState, Kind, Member, MemberId, Mode, World
 from pliant.core.sentences import difference, slots_said
 
 SAMPLES_SAID = 64  # of the slots that raised on two members
-FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
 
 Decision = tuple[Event, ...] | Rejection
 
@@ -40,7 +39,7 @@ Decision = tuple[Event, ...] | Rejection
 def decide(job: Job | None, command: Command, now: float) -> Decision:
     """What happens when `command` reaches `job`. Total: every command is answered, repeated ones without effect."""
     if isinstance(command, m.Create):
-        return _create(job, command, now)
+        return create(job, command, now)
     if job is None:
         return Rejection(Code.NO_JOB, "there is no such job; create it first")
     if job.state.ended:
@@ -77,11 +76,16 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
         case m.WaitOver():
             return _wait_over(job, now)
         case m.AgentJoin():
-            return _agent_join(job, command, now)
+            return agent_join(job, command, now)
+        case m.AgentReady():
+            return agent_ready(job, command, now)
         case m.AgentLeave():
             return _agent_gone(job, command.agent, "it said goodbye", now)
+        case m.AgentSuspect():
+            why = "its connection was closed, and it did not come back"
+            return () if job.live else _agent_gone(job, command.agent, why, now, lost=True)
         case m.AgentExpire():
-            return _agent_gone(job, command.agent, "its lease ran out", now)
+            return _agent_gone(job, command.agent, "its lease ran out", now, lost=True)
         case _:
             assert_never(command)
 
@@ -102,19 +106,6 @@ def needs_settling(events: tuple[Event, ...]) -> bool:
 
 
 # ------------------------------------------------------------------------------------ users and their jobs
-
-
-def _create(job: Job | None, command: m.Create, now: float) -> Decision:
-    low, high, target = command.size_min, command.size_max, command.target
-    if (bad := bad_creation(command)) is not None:
-        return bad
-    created = m.JobCreated(now, command.name, low, high, target, command.wait_limit_s, command.max_restarts)
-    if job is None:
-        return (created,)
-    same = (job.size_min, job.size_max, job.wait_limit_s, job.max_restarts)
-    if same == (low, high, command.wait_limit_s, command.max_restarts):
-        return ()  # asked for again, perhaps by a client whose answer was lost
-    return Rejection(Code.EXISTS, f"job {job.name} exists with other settings; choose another name")
 
 
 def _resize(job: Job, command: m.Resize, now: float) -> Decision:
@@ -143,7 +134,8 @@ def _drain_agent(job: Job, command: m.DrainAgent, now: float) -> Decision:
     if not there and all(agent.id != command.agent for agent in job.agents):
         return Rejection(Code.UNKNOWN, f"no agent {command.agent} and no member on it")
     fresh = (x for x in there if not x.draining)
-    return tuple(m.MemberDraining(now, x.id, command.grace_s, command.why) for x in fresh)
+    of_members = (m.MemberDraining(now, x.id, command.grace_s, command.why) for x in fresh)
+    return (*agent_draining(job, command, now), *of_members)
 
 
 def _wait_over(job: Job, now: float) -> Decision:
@@ -153,38 +145,29 @@ def _wait_over(job: Job, now: float) -> Decision:
     return (m.StateChanged(now, JobState.FAILED, why),)
 
 
+_QUIET = (m.Leave, m.Exited, m.Cancel, m.AgentLeave, m.Expire, m.AgentExpire, m.AgentSuspect, m.WaitOver)
+
+
 def _after_the_end(job: Job, command: Command) -> Decision:
     """An ended job takes goodbyes and repeated requests quietly, and refuses the rest."""
-    if isinstance(command, m.Leave | m.Exited | m.Cancel | m.AgentLeave | m.Expire | m.AgentExpire | m.WaitOver):
+    if isinstance(command, _QUIET):
         return ()
     return Rejection(Code.ENDED, f"job {job.name} is {job.state.value}: {job.why}")
 
 
-# -------------------------------------------------------------------------------------------------- agents
-
-
-def _agent_join(job: Job, command: m.AgentJoin, now: float) -> Decision:
-    if bad := bad_name(command.agent):
-        return Rejection(Code.BAD, bad)
-    if not 0 <= command.capacity <= SIZE_MAX:
-        return Rejection(Code.BAD, f"an agent has room for 0 to {SIZE_MAX} workers; got {command.capacity}")
-    if Agent(command.agent, command.capacity) in job.agents:
-        return ()
-    if len(job.agents) >= room(job):
-        return Rejection(Code.BAD, f"{job.name} has {len(job.agents)} agents, far more than it can use: {job.size_max}")
-    return (m.AgentJoined(now, command.agent, command.capacity),)
-
-
-def _agent_gone(job: Job, agent: AgentId, why: str, now: float) -> Decision:
+def _agent_gone(job: Job, agent: AgentId, why: str, now: float, *, lost: bool = False) -> Decision:
     if all(known.id != agent for known in job.agents):
         return ()
-    return (m.AgentGone(now, agent, why),)
+    return (m.AgentGone(now, agent, why, lost),)
 
 
 # ------------------------------------------------------------------------------------------------- members
 
 
 def _join(job: Job, command: m.Join, now: float) -> Decision:
+    if job.mode is Mode.RELAUNCH:
+        why = f"the workers of {job.name} are launched again when something changes, so none can join"
+        return Rejection(Code.MISMATCH, f"{why}: run it with --mode auto, or live")
     if command.member in job.gone:
         return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
     if (bad := bad_terms(command.terms)) is not None:
@@ -330,8 +313,8 @@ def _leave(job: Job, command: m.Leave, now: float) -> Decision:
 
 def _exited(job: Job, command: m.Exited, now: float) -> Decision:
     if command.member not in job.members:
-        return ()
-    how = f"signal {-command.code}" if command.code < 0 else f"exit code {command.code}"
+        return seat_ended(job, command, now)
+    how = how_it_ended(command.code)
     if command.code <= 0 or command.code == FENCED_CODE:
         return (m.MemberGone(now, command.member, "lost", f"its process ended with {how}"),)
     return _failed(job, command.member, command.code, f"its process ended with {how}", now)
@@ -397,4 +380,7 @@ def _is_over(job: Job, member: MemberId, generation: int) -> bool:
 def _not_a_member(job: Job, member: MemberId) -> Rejection:
     if member in job.gone:
         return Rejection(Code.GONE, f"{member} is gone for good; join as a new member")
+    if job.launch is not None and job.launch.seat_of(member) is not None:
+        why = f"{member} has not joined: its agent launched it, with all others of generation {job.launch.number}"
+        return Rejection(Code.UNKNOWN, f"{why}; resize the job, or drain an agent")
     return Rejection(Code.UNKNOWN, f"{member} is not a member of {job.name}; it never joined")

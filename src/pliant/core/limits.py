@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pliant.core.differences import Bits
 from pliant.core.messages import Code, Create, Join, Rejection
-from pliant.core.model import Job, Poison, Target, Terms
+from pliant.core.model import Job, Mode, Poison, Target, Terms
 from pliant.core.names import bad_name
 
 GRACE_MAX_S = 30 * 86400.0
@@ -16,6 +16,10 @@ WEIGHT_MAX = 1_000_000
 CHECKPOINT_NAME_MAX = 255
 ADDRESS_MAX = 255
 PID_MAX = 2**32 - 1
+PORT_MAX = 65535
+CHIEF = "chief"
+PARAMETER_SERVER = "ps"
+ROLES = (CHIEF, PARAMETER_SERVER, "evaluator")  # TensorFlow's; whoever has none of them is a worker
 ALSO_MAX = 32  # terms of the user's own, and bits of a member
 ALSO_NAME_MAX = 63
 ALSO_VALUE_MAX = 255
@@ -37,7 +41,24 @@ def bad_creation(command: Create) -> Rejection | None:
         return Rejection(Code.BAD, f"a wait limit lasts up to {WAIT_MAX_S:g} s; got {command.wait_limit_s}")
     if command.max_restarts < 0:
         return Rejection(Code.BAD, f"max_restarts cannot be negative; got {command.max_restarts}")
+    if not 0 <= command.spares <= SIZE_MAX:
+        return Rejection(Code.BAD, f"there are 0 to {SIZE_MAX} spares; got {command.spares}")
+    if wrong := _bad_roles(command):
+        return Rejection(Code.BAD, wrong)
     return bad_target(low, high, command.target)
+
+
+def _bad_roles(command: Create) -> str:
+    names = [role for role, _ in command.roles]
+    if len({*names}) < len(names) or not set(names) <= {*ROLES}:
+        return f"roles are {', '.join(ROLES)}, each named once; the rest are workers"
+    if any(count < 1 for _, count in command.roles) or any(x == CHIEF and count > 1 for x, count in command.roles):
+        return "a role is had by at least one, and chief by one alone"
+    if command.roles and command.mode is Mode.LIVE:
+        return "a live job has no roles: its members are all equal"
+    if sum(count for _, count in command.roles) >= command.size_max:
+        return f"with {command.size_max} workers at most, so many roles leave no mere worker"
+    return ""
 
 
 def bad_target(low: int, high: int, target: Target) -> Rejection | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from pliant.core.differences import Bits, most_common, other_bits
+from pliant.core.launching import layout, next_launch
 from pliant.core.ledger import GENESIS
 from pliant.core.messages import Event, MemberGone, StateChanged, WorldFormed
 from pliant.core.model import AgentId, Job, JobState, Kind, Member, MemberId, World
@@ -37,6 +38,8 @@ def settle(job: Job, now: float) -> tuple[Event, ...]:
     """Call after commands were decided, until it returns nothing. A settled job gives `()` again and again."""
     if job.state.ended:
         return ()
+    if not job.live:
+        return next_launch(job, now)
     barred = _bad_pair(job, now)
     if barred is not None:
         return (barred,)
@@ -114,7 +117,7 @@ def _recovery(job: Job, survivors: list[Member], why: str) -> World | Wait:
 def _rollback(job: Job, survivors: list[Member]) -> World | Wait:
     """Nobody holds a state to go on from: the newest checkpoint, or the very beginning (rules 4, 12)."""
     chosen = _choose(job, frozenset())
-    if job.generation == 0:
+    if not job.floor:
         why = "the job starts"
     else:
         base = job.checkpoint.lineage.step if job.checkpoint else 0
@@ -181,18 +184,21 @@ def wanted_size(job: Job) -> int:
 def desired_workers(job: Job) -> dict[AgentId, int]:
     """How many workers each agent should run, for the supervisors.
 
-    An exact placement is taken as it is. A number is spread: one more to the agent with the fewest, first come first,
-    never beyond an agent's capacity. Draining members are not counted on: their replacement may start early.
+    An exact placement is taken as it is. A number is spread, spares with it: one more to the agent with the fewest,
+    first come first, never beyond an agent's capacity. Draining members are not counted on: their replacement may start
+    early. While workers are launched together this is only for people: the launch says who starts what.
     """
     if job.state.ended:
         return {agent.id: 0 for agent in job.agents}
+    if not job.live:
+        return layout(job)
     capacity = {agent.id: agent.capacity for agent in job.agents}
     if job.target.placement:
         wanted = dict(job.target.placement)
         return {agent: min(wanted.get(agent, 0), room) for agent, room in capacity.items()}
     share = dict.fromkeys(capacity, 0)
     fewest = [(0, turn, agent.id) for turn, agent in enumerate(job.agents) if agent.capacity]
-    for _ in range(min(job.target.size, sum(capacity.values()))):
+    for _ in range(min(job.target.size + job.spares, sum(capacity.values()))):
         count, turn, name = heappop(fewest)
         share[name] = count + 1
         if count + 1 < capacity[name]:

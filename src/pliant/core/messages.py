@@ -8,10 +8,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pliant.core.agents import AgentDraining as AgentDraining
+from pliant.core.agents import AgentExpire as AgentExpire
+from pliant.core.agents import AgentGone as AgentGone
+from pliant.core.agents import AgentJoin as AgentJoin
+from pliant.core.agents import AgentJoined as AgentJoined
+from pliant.core.agents import AgentLeave as AgentLeave
+from pliant.core.agents import AgentReadied as AgentReadied
+from pliant.core.agents import AgentReady as AgentReady
+from pliant.core.agents import AgentSuspect as AgentSuspect
+from pliant.core.agents import Launched as Launched
+from pliant.core.agents import LaunchOver as LaunchOver
+from pliant.core.agents import SeatEnded as SeatEnded
+from pliant.core.agents import SeatRefilled as SeatRefilled
 from pliant.core.differences import Bits
 from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.ledger import Line, Lineage
-from pliant.core.model import AgentId, Checkpoint, Dispute, JobState, Member, MemberId, Poison, Target, Terms, World
+from pliant.core.model import (
+    AgentId,
+    Checkpoint,
+    Dispute,
+    JobState,
+    Member,
+    MemberId,
+    Mode,
+    Poison,
+    Target,
+    Terms,
+    World,
+)
 from pliant.core.refusals import Code as Code
 from pliant.core.refusals import Rejection as Rejection
 
@@ -20,7 +45,7 @@ from pliant.core.refusals import Rejection as Rejection
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A user asks for a job."""
+    """A user asks for a job. If it has ended, for another attempt: after a failure from where it stood."""
 
     name: str
     size_min: int
@@ -28,6 +53,10 @@ class Create:
     target: Target
     wait_limit_s: float | None = None
     max_restarts: int = 3
+    mode: Mode = Mode.LIVE
+    spares: int = 0
+    roles: tuple[tuple[str, int], ...] = ()
+    fresh: bool = False  # from the beginning, whatever an attempt before came to
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +89,6 @@ class Cancel:
     """A user ends the job."""
 
     why: str
-
-
-@dataclass(frozen=True, slots=True)
-class AgentJoin:
-    """An agent offers room for workers."""
-
-    agent: AgentId
-    capacity: int
-
-
-@dataclass(frozen=True, slots=True)
-class AgentLeave:
-    """An agent says goodbye: its workers are gone or going."""
-
-    agent: AgentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +179,11 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """An agent's proof of a worker's end: its exit status, negative for a signal (rule 19)."""
+    """An agent's proof of a worker's end: its exit status, negative for a signal (rule 19), and what it said last."""
 
     member: MemberId
     code: int
+    error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +191,6 @@ class Expire:
     """A member's lease ran out (rule 19)."""
 
     member: MemberId
-
-
-@dataclass(frozen=True, slots=True)
-class AgentExpire:
-    """An agent's lease ran out. That says nothing about its workers, which have leases of their own."""
-
-    agent: AgentId
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +212,7 @@ Command = (
     | DrainAgent
     | Cancel
     | AgentJoin
+    | AgentReady
     | AgentLeave
     | Join
     | Report
@@ -215,6 +224,7 @@ Command = (
     | Exited
     | Expire
     | AgentExpire
+    | AgentSuspect
     | Suspect
     | WaitOver
 )
@@ -232,26 +242,17 @@ class JobCreated:
     target: Target
     wait_limit_s: float | None
     max_restarts: int
+    mode: Mode = Mode.LIVE
+    spares: int = 0
+    roles: tuple[tuple[str, int], ...] = ()
+    attempt: int = 1
+    onward: bool = False  # from where the attempt before stood
 
 
 @dataclass(frozen=True, slots=True)
 class TargetChanged:
     at: float
     target: Target
-
-
-@dataclass(frozen=True, slots=True)
-class AgentJoined:
-    at: float
-    agent: AgentId
-    capacity: int
-
-
-@dataclass(frozen=True, slots=True)
-class AgentGone:
-    at: float
-    agent: AgentId
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +365,13 @@ Event = (
     JobCreated
     | TargetChanged
     | AgentJoined
+    | AgentReadied
+    | AgentDraining
     | AgentGone
+    | Launched
+    | SeatEnded
+    | SeatRefilled
+    | LaunchOver
     | MemberJoined
     | MemberDraining
     | MemberGone

@@ -58,6 +58,17 @@ class Kind(StrEnum):
     ROLLBACK = "rollback"
 
 
+class Mode(StrEnum):
+    """What a change of membership does to workers.
+
+    `live`: nothing, they go on. `relaunch`: all are started again. `auto`: the latter until one calls `pliant.join()`.
+    """
+
+    AUTO = "auto"
+    LIVE = "live"
+    RELAUNCH = "relaunch"
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """How many workers are wanted: a number, or an exact count for each agent.
@@ -111,10 +122,64 @@ class Disputed:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One machine's supervisor, with room for `capacity` workers."""
+    """One machine's supervisor, with room for `capacity` workers.
+
+    `home` tells it from another machine's of the same name, `life` one run of it from the next. `ports` are free on it,
+    one for each worker; while it has said none, workers of its may still run.
+    """
 
     id: AgentId
     capacity: int
+    address: str = ""  # where other machines reach it, without a port
+    home: str = ""
+    life: str = ""
+    draining: bool = False
+    ports: tuple[int, ...] = ()
+    grace_s: float = 0.0  # how long it may take to leave, once it is draining
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One worker's place in a launch. Its agent is the member on its behalf."""
+
+    member: MemberId
+    agent: AgentId
+    role: str  # "worker", or another one of TensorFlow's
+    address: str  # its agent's host, and a port that was free there
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a launched worker ended; the code is negative for a signal."""
+
+    member: MemberId
+    code: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """The workers of one generation, started together because they know nothing of Pliant.
+
+    A worker's rank is its seat's index. `over` says why they are all stopped; empty: they run. `lost` are agents that
+    went, or were started again, before they had said that they were ready.
+    """
+
+    number: int
+    seats: tuple[Seat, ...]
+    why: str
+    restarts: int = 0  # launches before it in this attempt
+    over: str = ""
+    ends: tuple[End, ...] = ()
+    lost: frozenset[AgentId] = frozenset()
+
+    def seat_of(self, member: MemberId) -> Seat | None:
+        return next((seat for seat in self.seats if seat.member == member), None)
+
+    @property
+    def done(self) -> frozenset[MemberId]:
+        """Who ended well."""
+        return frozenset(end.member for end in self.ends if end.code == 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +261,12 @@ class Job:
     target: Target
     wait_limit_s: float | None = None
     max_restarts: int = 3
+    mode: Mode = Mode.LIVE
+    spares: int = 0  # live workers beyond the target, kept warm
+    roles: tuple[tuple[str, int], ...] = ()  # how many seats of a launch are no mere workers; see `launching`
+    attempt: int = 1
+    first: int = 0  # the last generation of the attempts before
+    launch: Launch | None = None  # the newest; None: there was none yet
     terms: Terms | None = None  # fixed by the first member that joins
     state: JobState = JobState.STARTING
     why: str = ""
@@ -233,6 +304,11 @@ class Job:
     @property
     def newest(self) -> World | None:
         return self.worlds[-1] if self.worlds else None
+
+    @property
+    def live(self) -> bool:
+        """Whether workers are members themselves. Once they are, nothing ever stops them for a change."""
+        return self.mode is Mode.LIVE or self.terms is not None
 
     @property
     def slots(self) -> int:

@@ -8,6 +8,7 @@ from typing import assert_never
 from pliant.core import messages as m
 from pliant.core.differences import differences
 from pliant.core.doubts import SlotDisputed, StatesDiffered
+from pliant.core.launching import how_it_ended
 from pliant.core.limits import SETTINGS
 from pliant.core.model import Dispute, Terms
 
@@ -18,11 +19,26 @@ def sentence(event: m.Event) -> str:
     """Call to show an event to a person: one phrase, without its time."""
     match event:
         case m.JobCreated():
-            return f"job {event.name} created: {event.size_min} to {event.size_max} workers, {event.target.size} wanted"
+            again = f", attempt {event.attempt}" if event.attempt > 1 else ""
+            size = f"{event.size_min} to {event.size_max} workers, {event.target.size} wanted"
+            return f"job {event.name} created{again}: {size}"
         case m.AgentJoined(agent=agent, capacity=capacity):
             return f"agent {agent} has room for {capacity}"
         case m.AgentGone(agent=agent, why=why):
             return f"agent {agent} is gone: {why}"
+        case m.AgentReadied(agent=agent):
+            return f"none of the workers of {agent} runs"
+        case m.AgentDraining(agent=agent, grace_s=grace_s, why=why):
+            return f"agent {agent} drains within {grace_s:g} s: {why}"
+        case m.Launched(launch=launch):
+            names = _listed([seat.member for seat in launch.seats])
+            return f"generation {launch.number} launched: {names}; because {launch.why}"
+        case m.SeatEnded(end=end):
+            return f"{end.member} ended with {how_it_ended(end.code)}"
+        case m.SeatRefilled(rank=rank, member=member):
+            return f"{member} takes rank {rank}"
+        case m.LaunchOver(generation=generation, why=why):
+            return f"generation {generation} is stopped: {why}"
         case m.PairAccused(generation=generation, a=a, b=b):
             return f"{a} and {b} could not reach one another in generation {generation}"
         case m.SlotRaised(poison=poison):
@@ -35,9 +51,7 @@ def sentence(event: m.Event) -> str:
             return f"generation {world.number} formed ({world.kind.value}{hold}): {names}; because {world.why}"
         case m.WorldEntered(generation=generation):
             return f"generation {generation} is current"
-        case m.WorldBroken(generation=generation, why=why):
-            return f"generation {generation} cannot go on: {why}"
-        case StatesDiffered(generation=generation, why=why):
+        case m.WorldBroken(generation=generation, why=why) | StatesDiffered(generation=generation, why=why):
             return f"generation {generation} cannot go on: {why}"
         case SlotDisputed(disputed=found):
             return disputed(found.step, found.dispute)

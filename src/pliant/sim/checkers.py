@@ -81,6 +81,8 @@ class Checkers:
             case m.CheckpointPublished() if job is not None:
                 if event.generation <= job.sealed:
                     self.complain(f"P6: a checkpoint of sealed generation {event.generation} was published")
+            case m.JobCreated() if not event.onward:
+                self.lines.clear()
             case m.MemberJoined():
                 if event.member.id in self.ever_gone:
                     self.complain(f"rule 11: {event.member.id} was gone and is a member again")

@@ -17,9 +17,11 @@ from pliant.core.supervisor import (
     Kill,
     LookAgain,
     MachineGoing,
+    Offer,
     Say,
     Signal,
     Start,
+    StartSeat,
     Supervisor,
     Terminate,
     TooLate,
@@ -62,6 +64,8 @@ class AgentProcess:
                     self.universe.ask(self.id, command)
                 case Finish():
                     self.up = False
+                case StartSeat() | Offer():
+                    self.universe.checkers.complain(f"{self.id} launches workers of a live job: {action}")
                 case _:
                     assert_never(action)
 

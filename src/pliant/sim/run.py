@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
+from pliant.sim import launches, launchfaults
 from pliant.sim.faults import Fault, heal, schedule, strike, verify_for
 from pliant.sim.universe import Setting, Universe
 
 FAULTS_UNTIL_S = 60.0
 BITS = (("torch", "2.13.0"),)
+LAUNCH_FAULTS_UNTIL_S = 60.0
+SETTLED_S = 60.0  # a lease, the time workers have to end, the longest backoff, and some
 PATIENCE_S = 240.0  # virtual seconds after the faults in which the job must end
 
 
@@ -44,10 +47,11 @@ class Batch:
     cpu_s: float
 
 
-def run_batch(first: int, count: int) -> Batch:
-    """Schedules `first`, `first + 1` and so on, in this process."""
+def run_batch(first: int, count: int, launched: bool = False) -> Batch:
+    """Schedules `first`, `first + 1` and so on, in this process; of worlds, or of launches."""
     began = time.process_time()
-    results = tuple(run_seed(seed) for seed in range(first, first + count))
+    run = run_launches if launched else run_seed
+    results = tuple(run(seed) for seed in range(first, first + count))
     return Batch(first, results, time.process_time() - began)
 
 
@@ -80,15 +84,43 @@ def run_seed(
     )
 
 
-def shrink(seed: int) -> tuple[Fault, ...]:
+def run_launches(seed: int, faults: tuple[Fault, ...] | None = None, story: list[str] | None = None) -> Result:
+    """One schedule of launches: the faults, then quiet until the job ends."""
+    universe = launches.Launches(launches.setting_for(seed), story)
+    chosen = launchfaults.schedule(seed, LAUNCH_FAULTS_UNTIL_S) if faults is None else faults
+    for fault in chosen:
+        universe.after(fault.at_s, launchfaults.strike, universe, fault)
+    universe.run(LAUNCH_FAULTS_UNTIL_S, universe.wrong)
+    if not universe.checks.complaints:
+        launchfaults.heal(universe)
+        universe.run(LAUNCH_FAULTS_UNTIL_S + SETTLED_S, universe.ended)
+        universe.checks.settled()
+    if universe.joining:
+        universe.cancel()
+    if not universe.checks.complaints:
+        universe.run(LAUNCH_FAULTS_UNTIL_S + PATIENCE_S, universe.ended)
+        universe.checks.finally_()
+    return Result(
+        seed=seed,
+        complaints=tuple(universe.checks.complaints),
+        events=universe.events,
+        generations=len(universe.checks.sizes),
+        steps=universe.trainer.steps,
+        fired=dict(universe.fired),
+        trace=universe.trace,
+    )
+
+
+def shrink(seed: int, launched: bool = False) -> tuple[Fault, ...]:
     """The fewest faults we can find that still make the seed fail, by leaving out ever smaller runs of them."""
-    faults = schedule(seed, FAULTS_UNTIL_S)
+    run = run_launches if launched else run_seed
+    faults = launchfaults.schedule(seed, LAUNCH_FAULTS_UNTIL_S) if launched else schedule(seed, FAULTS_UNTIL_S)
     size = len(faults)
     while size >= 1:
         index = 0
         while index < len(faults):
             fewer = faults[:index] + faults[index + size :]
-            if run_seed(seed, fewer).complaints:
+            if run(seed, fewer).complaints:
                 faults = fewer
             else:
                 index += size

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
-from random import Random
 
 from pliant.coordinator.requests import Request
 from pliant.coordinator.service import LEASE_TTL_S
@@ -24,6 +21,7 @@ from pliant.sim.disks import Directory
 from pliant.sim.fabric import Fabric
 from pliant.sim.machines import AgentProcess, CoordinatorProcess
 from pliant.sim.story import describe
+from pliant.sim.timeline import Timeline
 from pliant.sim.training import Content
 from pliant.sim.worker import Worker
 from pliant.stores.base import Write
@@ -57,28 +55,21 @@ class Weather:
     jitter_s: float = 0.0
 
 
-class Universe:
+class Universe(Timeline):
     """Everything there is in one schedule. Nothing in here depends on anything but the setting and the seed."""
 
     job = "sim"
 
     def __init__(self, setting: Setting, story: list[str] | None = None, detail: bool = False) -> None:
         self.setting = setting
-        self.chance = Random(setting.seed)
-        self.now = 0.0
-        self.events = 0
-        self.trace = 0
-        self.story = story
+        super().__init__(setting.seed, story)
         self.detail = detail
-        self.fired: Counter[str] = Counter()
         self.weather = Weather()
         self.cut_machines: set[tuple[str, str]] = set()
         self.cut_members: set[tuple[str, str]] = set()
         self.rates: dict[str, float] = {}
         self.raising: set[MemberId] = set()
         self.breaking: set[MemberId] = set()
-        self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
-        self._sequence = 0
         self._asks: dict[str, int] = {}
         self._unanswered: set[str] = set()
         self.heard: dict[tuple[str, str], float] = {}  # (coordinator, member) to the last accepted sign of life
@@ -99,29 +90,6 @@ class Universe:
     def _creation(self) -> Create:
         s = self.setting
         return Create(self.job, s.size_min, s.size_max, Target(s.members))
-
-    # ------------------------------------------------------------------------------------------ the queue
-
-    def after(self, delay_s: float, act: Callable[..., None], *args: object) -> None:
-        self._sequence += 1
-        heappush(self._queue, (self.now + delay_s, self._sequence, act, args))
-
-    def step(self) -> bool:
-        """One event. False: there is none."""
-        if not self._queue:
-            return False
-        self.now, sequence, act, args = heappop(self._queue)
-        self.events += 1
-        self.trace = hash((self.trace, sequence, self.now))  # of numbers only: the same in every process
-        act(*args)
-        return True
-
-    def run(self, until_s: float, done: Callable[[], bool]) -> None:
-        """Event after event until then, or until it is done; that is asked now and then, since asking costs."""
-        while self._queue and self._queue[0][0] <= until_s:
-            self.step()
-            if not self.events % 16 and done():
-                return
 
     def ended(self) -> bool:
         """The job is over and told to everybody who was still there, or something is wrong already."""
@@ -268,15 +236,7 @@ class Universe:
         last = self.heard.get((coordinator, member))
         return last is None or self.now - last >= LEASE_TTL_S - 0.01
 
-    def faults_fired(self, kind: str) -> None:
-        self.fired[kind] += 1
-        self.tell(f"FAULT {kind}")
-
     # ------------------------------------------------------------------------------------------- the story
-
-    def tell(self, what: str) -> None:
-        if self.story is not None:
-            self.story.append(f"{self.now:8.3f}  {what}")
 
     def tell_event(self, event: Event) -> None:
         if self.story is not None:

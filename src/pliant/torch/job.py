@@ -14,12 +14,12 @@ from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 from torch import nn
 
 from pliant import settings
+from pliant.client.addresses import local_address
 from pliant.core.grid import Grid
 from pliant.core.ledger import Line, Lineage
 from pliant.core.member import signals as s
@@ -245,7 +245,7 @@ class Job:
         else:
             token = read_token(self._said.token_file or self._said.own_token_file)
             contact = Contact(self._said.coordinators, token, self.name, self.member)
-            host = _local_address(self._said.coordinators[0])
+            host = self._worker.address or local_address(self._said.coordinators[0])
         source = Source(gate, state.capture, self._gradient, self._lines)
 
         def hear(generation: int, _sender: MemberId, kind: str, head: bytes) -> None:
@@ -348,15 +348,6 @@ class _Nobody:
 
     def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
         raise AssertionError(f"{member} is told {kind} ({len(head)} bytes) in {generation}, a world of one")
-
-
-def _local_address(url: str) -> str:
-    """The address of ours that the coordinator's network sees."""
-    target = urlsplit(url)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((target.hostname or "127.0.0.1", target.port or 80))  # sends nothing
-        address: str = probe.getsockname()[0]
-        return address
 
 
 def _be_heard() -> None:

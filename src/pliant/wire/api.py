@@ -14,7 +14,7 @@ import msgspec
 
 from pliant.core.ledger import Lineage
 from pliant.core.messages import Event
-from pliant.core.model import AgentId, Checkpoint, JobState, MemberId, MemberState, Target
+from pliant.core.model import AgentId, Checkpoint, JobState, Launch, MemberId, MemberState, Mode, Target
 from pliant.wire.codec import Codec
 
 PROTOCOL = "1"
@@ -62,11 +62,22 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True)
+class Use:
+    """What a worker and all it started take of its machine: cores, and bytes of memory."""
+
+    member: MemberId
+    pid: int
+    cpu: float
+    rss_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class RenewAgent:
-    """An agent is alive. It knows the job up to `revision`."""
+    """An agent is alive. It knows the job up to `revision`; `uses` is for people, and kept in memory only."""
 
     agent: AgentId
     revision: int = -1
+    uses: tuple[Use, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +143,7 @@ class About:
     lease_ttl_s: float
     scope: Scope
     job: str | None
+    now: float = 0.0  # its wall clock, so that one that is off is noticed; nothing decides by it
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +174,10 @@ class JobList:
 
 @dataclass(frozen=True, slots=True)
 class MemberLine:
-    """One member; `rank` is None outside the current world, `pid` 0 where it is not known."""
+    """One member; `rank` is None outside the current world, `pid` and `number` 0 where they are not known.
+
+    `cpu` (cores) and `rss_bytes` are what its agent last saw of its process and all it started; None: it said nothing.
+    """
 
     id: MemberId
     state: MemberState
@@ -171,16 +186,20 @@ class MemberLine:
     number: int
     pid: int
     why: str
+    cpu: float | None = None
+    rss_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentLine:
-    """One agent: its room, how many workers it should run and how many members live on it."""
+    """One agent: its room, how many workers it should run, how many members live on it, and where it is."""
 
     id: AgentId
     capacity: int
     wanted: int
     members: int
+    address: str = ""
+    draining: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +216,17 @@ class JobStatus:
     agents: tuple[AgentLine, ...]
     durable: Lineage
     checkpoint: Checkpoint | None
+    mode: Mode = Mode.LIVE
+    live: bool = True  # whether its workers are members themselves
+    attempt: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The answer to an agent's watch: how many workers to run, whom the job counts on there, who drains."""
+    """The answer to an agent's watch: how many workers to run, whom the job counts on there, who drains.
+
+    While the job is not `live` the launch says what to run. `ready` and `leaving` are how this agent stands with it.
+    """
 
     revision: int
     state: JobState
@@ -209,6 +234,13 @@ class Orders:
     workers: int
     members: frozenset[MemberId]
     draining: frozenset[MemberId]
+    live: bool = True
+    launch: Launch | None = None
+    ready: tuple[int, ...] = ()  # the ports it said; none: it has not
+    leaving: bool = False
+    grace_s: float = 0.0  # how long that may take
+    home: str = ""  # of the agent that is known by that name: another one may have taken it
+    life: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,7 @@ COMMANDS: dict[type, Route] = {
     m.Drain: _command("drain", Scope.JOIN, m.Drain, "Let a member leave at the next boundary."),
     m.DrainAgent: _command("drain-agent", Scope.JOIN, m.DrainAgent, "Let everybody on an agent leave."),
     m.AgentJoin: _command("agent-join", Scope.JOIN, m.AgentJoin, "An agent offers room."),
+    m.AgentReady: _command("agent-ready", Scope.JOIN, m.AgentReady, "None of an agent's workers runs any more."),
     m.AgentLeave: _command("agent-leave", Scope.JOIN, m.AgentLeave, "An agent says goodbye."),
     m.Join: _command("join", Scope.JOIN, m.Join, "A worker is ready to become a member."),
     m.Leave: _command("leave", Scope.JOIN, m.Leave, "A member says goodbye."),

@@ -9,9 +9,9 @@ from pliant.cli.audit import History
 from pliant.core import messages as m
 from pliant.core.cursor import Order
 from pliant.core.ledger import GENESIS, Line, line, slot_digest
-from pliant.core.model import AgentId, Kind, MemberId, Target, Terms
+from pliant.core.model import AgentId, JobState, Kind, MemberId, Target, Terms
 from unit.cli.program import Done, Running
-from unit.core.build import GRID, NOW, TERMS, A, B, lines, member, world
+from unit.core.build import GRID, NOW, TERMS, A, B, C, lines, member, world
 
 Pliant = Callable[..., Done]
 ONE = MemberId("a.1")
@@ -153,6 +153,34 @@ def test_after_a_rollback_the_history_ends_at_its_base() -> None:
     found = module._audited(history, TERMS, "shuffled")
     assert (found.ok, found.steps, found.rolled_back, found.samples) == (True, 12, 2, 120)
     assert module._audited(history, TERMS, "function") == found
+
+
+def test_another_attempt_goes_on_with_the_ledger_or_begins_its_own() -> None:
+    history = History()
+    before = lines(GENESIS, 1, 5)
+    again = m.JobCreated(NOW, "demo", 1, 4, Target(2), None, 3, attempt=2, onward=True)
+    events: tuple[m.Event, ...] = (
+        m.MemberJoined(NOW, member(A, 1), TERMS),
+        m.WorldFormed(NOW, world(1, A, kind=Kind.ROLLBACK)),
+        m.StepsCommitted(NOW, 1, A, before),
+        m.StateChanged(NOW, JobState.FAILED, "too often"),
+        again,
+        m.MemberJoined(NOW, member(B, 2), TERMS),
+        m.WorldFormed(NOW, world(2, B, kind=Kind.ROLLBACK, base=before[2].lineage)),
+        m.StepsCommitted(NOW, 2, B, lines(before[2].lineage, 2, 9)),
+        m.StateChanged(NOW, JobState.FINISHED, "all steps are committed"),
+    )
+    for event in events:
+        history.add(event)
+    assert history.finished
+    found = module._audited(history, TERMS, "shuffled")
+    assert (found.ok, found.steps, found.rolled_back) == (True, 12, 2)
+    history.add(replace(again, attempt=3, onward=False))
+    assert (history.terms, history.head, history.lines, history.finished) == (None, None, [], False)
+    history.add(m.MemberJoined(NOW, member(C, 3), TERMS))
+    history.add(m.StepsCommitted(NOW, 3, C, lines(GENESIS, 3, 2)))
+    found = module._audited(history, TERMS, "shuffled")
+    assert (found.ok, found.steps, found.rolled_back, found.samples) == (True, 2, 0, 20)
 
 
 def test_of_many_problems_the_first_are_shown_and_the_rest_counted() -> None:

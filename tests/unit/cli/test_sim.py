@@ -59,10 +59,19 @@ def test_one_seed_is_told_as_a_story() -> None:
     assert any("FAULT" in line for line in report["story"])
 
 
+def test_schedules_of_launches_are_counted_and_told() -> None:
+    report = json.loads(run("--launches", "--seeds", "2", "--json")[1])
+    assert (report["seeds"], report["violations"]) == (2, 0)
+    code, out = run("--launches", "--seed", "3")
+    assert (code, "generation 1 launched" in out) == (0, True)
+    assert run("--launches", "--exhaustive")[0] == 2
+
+
 def test_a_violation_is_told_with_the_command_that_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
     failed = Result(7, ("3.1 s: P2: gone",), 10, 2, 1, {"kill worker": 1}, 9)
     batch = Batch(7, (failed,), 1.0)
-    monkeypatch.setattr(program, "_batches", lambda first, seeds: iter([batch]))
+    monkeypatch.setattr(program, "_batches", lambda first, seeds, launches: iter([batch]))
+    assert "pliant sim --launches --seed 7 --shrink" in run("--launches", "--seeds", "1")[1]
     code, out = run("--seeds", "1")
     assert code == 1
     assert "seed 7: 3.1 s: P2: gone" in out
@@ -82,7 +91,9 @@ def test_a_failing_seed_is_shrunk_before_it_is_told(monkeypatch: pytest.MonkeyPa
         return Result(seed, ("1.0 s: P1: restarted",), 10, 2, 1, {}, 9)
 
     monkeypatch.setattr("pliant.sim.run.run_seed", fails)
-    monkeypatch.setattr("pliant.sim.run.shrink", lambda seed: guilty)
+    monkeypatch.setattr("pliant.sim.run.shrink", lambda seed, launches: guilty)
+    monkeypatch.setattr("pliant.sim.run.run_launches", fails)
+    assert CliRunner().invoke(cli, ["sim", "--launches", "--seed", "5", "--shrink"]).exit_code == 1
     result = CliRunner().invoke(cli, ["sim", "--seed", "5", "--shrink"])
     assert result.exit_code == 1
     assert "1 faults are enough to make seed 5 fail." in result.stderr

@@ -13,8 +13,10 @@ from pliant.core.model import (
     Job,
     JobState,
     Kind,
+    Launch,
     Member,
     MemberId,
+    Seat,
     Target,
 )
 from unit.core.build import (
@@ -104,6 +106,22 @@ def test_an_agent_that_joins_again_is_there_once() -> None:
     then = evolved(job(), m.AgentJoined(NOW, X, 3), m.AgentJoined(NOW, Y, 1), m.AgentJoined(NOW, X, 2))
     assert then == job(agents=(Agent(Y, 1), Agent(X, 2)))
     assert evolve(then, m.AgentGone(NOW, Y, "bye")) == job(agents=(Agent(X, 2),))
+
+
+def test_something_that_happens_to_a_launch_needs_one() -> None:
+    over = m.LaunchOver(NOW, 2, "x leaves")
+    with pytest.raises(ValueError, match="there is no launch 2 that anything could happen to"):
+        evolve(job(), over)
+    other = job(launch=Launch(1, (), "the job starts"))
+    with pytest.raises(ValueError, match="there is no launch 2"):
+        evolve(other, over)
+
+
+def test_a_launch_of_a_live_job_is_not_touched_by_what_agents_do() -> None:
+    seats = (Seat(MemberId("x-g1.0"), X, "worker", "10.0.0.1:1"),)
+    before = job(launch=Launch(1, seats, "the job starts"), agents=(Agent(X, 1),))
+    for event in (m.AgentGone(NOW, X, "its lease ran out", lost=True), m.AgentJoined(NOW, X, 1, life="2")):
+        assert evolve(before, event).launch == before.launch
 
 
 def test_a_member_joins() -> None:

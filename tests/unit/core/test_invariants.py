@@ -13,7 +13,21 @@ from pliant.core import invariants
 from pliant.core import messages as m
 from pliant.core.invariants import OF_A_CHANGE, OF_A_STATE, complaints, forbidden, violations
 from pliant.core.ledger import GENESIS, Lineage
-from pliant.core.model import Job, JobState, Kind, Member, MemberId, Target, Terms, World
+from pliant.core.model import (
+    Agent,
+    AgentId,
+    Job,
+    JobState,
+    Kind,
+    Launch,
+    Member,
+    MemberId,
+    Mode,
+    Seat,
+    Target,
+    Terms,
+    World,
+)
 from unit.core.build import (
     GRID,
     NOW,
@@ -95,6 +109,23 @@ ONE_KIND = (("torch", "1"),)
 def with_bits(name: MemberId) -> dict[MemberId, Member]:
     members = job().members
     return {**members, name: replace(members[name], bits=ONE_KIND)}
+
+
+def seat(agent: AgentId, generation: int, index: int = 0, port: int = 20000) -> Seat:
+    return Seat(MemberId(f"{agent}-g{generation}.{index}"), agent, "worker", f"10.0.0.1:{port}")
+
+
+X, Y = AgentId("x"), AgentId("y")
+LAUNCH = Launch(2, (seat(X, 2), seat(Y, 2)), "the job starts")
+NEXT = Launch(3, (seat(X, 3), seat(Y, 3)), "y was started again")
+AGENTS = (Agent(X, 1, ports=(20000,)), Agent(Y, 2, ports=(20000, 20001)), Agent(AgentId("z"), 0))
+
+
+def launched(**changes: object) -> Job:
+    """A sound job of 2 to 3 workers whose launch 2 is over and stopped."""
+    over = replace(LAUNCH, over="y was started again")
+    base = Job("demo", 2, 3, Target(3), mode=Mode.RELAUNCH, generation=2, sealed=2, launch=over, agents=AGENTS)
+    return replace(base, **changes)  # type: ignore[arg-type]
 
 
 STATES = [
@@ -230,6 +261,30 @@ STATES = [
         "P4: b is in world 1 and computes other bits: with torch 1 where the job has 2",
         job(bits=(("torch", "2"),), members=with_bits(E)),  # who is in no world
     ),
+    State(
+        "launches_are_sound",
+        launched(launch=LAUNCH, generation=1),
+        "rule 4: launch 2 is above the newest generation 1",
+        launched(launch=LAUNCH),
+    ),
+    State(
+        "launches_are_sound",
+        launched(launch=replace(LAUNCH, seats=LAUNCH.seats[:1])),
+        "launch 2 has 1 seats, not 2 to 3",
+        launched(size_min=1, launch=replace(LAUNCH, seats=LAUNCH.seats[:1])),
+    ),
+    State(
+        "launches_are_sound",
+        launched(size_min=1, size_max=1, launch=LAUNCH),
+        "launch 2 has 2 seats, not 1 to 1",
+        launched(launch=None),
+    ),
+    State(
+        "launches_are_sound",
+        launched(launch=replace(LAUNCH, seats=LAUNCH.seats[:1] * 2)),
+        "launch 2 has two seats for one member",
+        launched(launch=replace(LAUNCH, over="x leaves")),
+    ),
 ]
 
 
@@ -256,6 +311,12 @@ def change(event: m.Event, before: Job | None = None, **changes: object) -> tupl
     return start, event, replace(start, **changes)  # type: ignore[arg-type]
 
 
+def again(attempt: int = 2, *, onward: bool = False) -> m.JobCreated:
+    return m.JobCreated(NOW, "demo", 1, 2, Target(2), None, 3, attempt=attempt, onward=onward)
+
+
+FORMED = m.Launched(NOW, NEXT)
+ALONE = m.Launched(NOW, replace(NEXT, seats=(seat(Y, 3), seat(Y, 3, 1, 20001))))
 FOUR = world(4, A, B, D)
 RECOVERY = world(4, A, B, C, D, kind=Kind.RECOVERY)
 ROLLBACK = world(4, A, B, kind=Kind.ROLLBACK)
@@ -394,6 +455,96 @@ CHANGES = [
         "P4: the job's bits changed from (('torch', '1'),) to (('torch', '2'),)",
         change(RESIZED, bits=ONE_KIND),
     ),
+    Change(
+        "the_end_is_final",
+        change(RESIZED, ended()),
+        "job demo had ended, yet TargetChanged followed",
+        change(again(), ended(), attempt=2, current=0),
+    ),
+    Change(
+        "durable_steps_stay",
+        change(again(onward=True), ended(), attempt=2, current=0, durable=Lineage(0, -1, 0)),
+        "P2: durable step 0 became -1 without a rollback",
+        change(again(), ended(), attempt=2, current=0, durable=Lineage(0, -1, 0)),
+    ),
+    Change(
+        "terms_never_change",
+        change(again(onward=True), ended(), attempt=2, current=0, terms=None),
+        f"rule 21: the terms changed from {TERMS} to None",
+        change(again(), ended(), attempt=2, current=0, terms=None),
+    ),
+    Change(
+        "bits_never_change",
+        change(again(onward=True), replace(ended(), bits=ONE_KIND), bits=()),
+        "P4: the job's bits changed from (('torch', '1'),) to ()",
+        change(again(), replace(ended(), bits=ONE_KIND), bits=()),
+    ),
+    Change(
+        "attempts_follow_one_another",
+        change(again(3), ended(), attempt=3, current=0),
+        "attempt 3 of demo followed attempt 1",
+        change(again(2), ended(), attempt=2, current=0),
+    ),
+    Change(
+        "attempts_follow_one_another",
+        change(again(), job()),
+        "attempt 2 of demo began while attempt 1 ran",
+        change(again(), job(members={}, worlds=(), holders=frozenset())),
+    ),
+    Change(
+        "attempts_follow_one_another",
+        change(again(), launched()),
+        "attempt 2 of demo began while attempt 1 ran",
+        change(again(), launched(agents=())),
+    ),
+    Change(
+        "a_launch_waits_for_everybody",
+        change(FORMED, launched(launch=LAUNCH), generation=3),
+        "launch 3 was formed while 2 runs",
+        change(FORMED, launched(), generation=3),
+    ),
+    Change(
+        "a_launch_waits_for_everybody",
+        change(FORMED, launched(agents=(*AGENTS, Agent(AgentId("w"), 1))), generation=3),
+        "launch 3 was formed while workers of w may run",
+        change(FORMED, launched(agents=(*AGENTS, Agent(AgentId("w"), 1, ports=(1,)))), generation=3),
+    ),
+    Change(
+        "a_launch_waits_for_everybody",
+        change(ALONE, launched(agents=(Agent(X, 1, draining=True), AGENTS[1])), generation=3),
+        "launch 3 was formed while workers of x may run",
+        change(ALONE, launched(agents=(Agent(X, 1, ports=(1,), draining=True), AGENTS[1])), generation=3),
+    ),
+    Change(
+        "a_launch_waits_for_everybody",
+        change(ALONE, launched(launch=None, agents=(Agent(X, 1), AGENTS[1])), generation=3),
+        "launch 3 was formed while workers of x may run",
+        change(FORMED, launched(launch=None), generation=3),
+    ),
+    Change(
+        "live_jobs_have_no_launches",
+        change(m.LaunchOver(NOW, 2, "x leaves"), launched(mode=Mode.LIVE)),
+        "P1: LaunchOver in a live job",
+        change(m.LaunchOver(NOW, 2, "x leaves"), launched()),
+    ),
+    Change(
+        "seats_are_on_agents_with_room",
+        change(FORMED, launched(agents=AGENTS[:1]), generation=3),
+        "launch 3 has 1 seats on y: there is no room",
+        change(FORMED, launched(agents=AGENTS[:2]), generation=3),
+    ),
+    Change(
+        "seats_are_on_agents_with_room",
+        change(m.Launched(NOW, replace(NEXT, seats=(seat(X, 3), seat(X, 3, 1)))), launched(), generation=3),
+        "launch 3 has 2 seats on x: there is no room",
+        change(m.Launched(NOW, replace(NEXT, seats=(seat(Y, 3), seat(Y, 3, 1, 20001)))), launched(), generation=3),
+    ),
+    Change(
+        "seats_are_on_agents_with_room",
+        change(m.Launched(NOW, replace(NEXT, seats=(seat(X, 3), seat(Y, 3, 0, 9)))), launched(), generation=3),
+        "y-g3.0 is at 10.0.0.1:9, which y has not offered",
+        change(FORMED, launched(), generation=3),
+    ),
 ]
 
 
@@ -409,7 +560,9 @@ def test_every_invariant_has_a_row() -> None:
     assert {check.__name__ for check in OF_A_STATE} == {row.name for row in STATES}
     assert {check.__name__ for check in OF_A_CHANGE} == {row.name for row in CHANGES}
     named = {
-        name for name, value in vars(invariants).items() if callable(value) and value.__module__ == invariants.__name__
+        name
+        for name, value in vars(invariants).items()
+        if callable(value) and value.__module__ == invariants.__name__ and not name.startswith("_")
     }
     checks = {check.__name__ for check in (*OF_A_STATE, *OF_A_CHANGE)}
     assert named == checks | {"violations", "forbidden", "complaints"}

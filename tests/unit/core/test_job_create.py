@@ -64,7 +64,9 @@ def test_a_job_asked_for_again_is_the_same_job() -> None:
 )
 def test_a_name_that_is_taken_with_other_settings_is_refused(other: m.Create) -> None:
     job = evolved(None, *_decided(create()))
-    assert refused(job, other) == Rejection(Code.EXISTS, "job demo exists with other settings; choose another name")
+    assert refused(job, other) == Rejection(
+        Code.EXISTS, "job demo exists with other settings; choose another name, or start it afresh"
+    )
 
 
 @pytest.mark.parametrize(("size_min", "size_max"), [(0, 4), (-1, 4), (4, 3), (1, SIZE_MAX + 1)])
@@ -154,6 +156,7 @@ EVERYTHING_BUT_CREATE: list[Command] = [
     m.DrainAgent(X, 1.0, "maintenance"),
     m.Cancel("enough"),
     m.AgentJoin(X, 2),
+    m.AgentReady(X, 0, (20000, 20001)),
     m.AgentLeave(X),
     join(A),
     m.Report(A, 0, 1, lines(GENESIS, 1, 1)),
@@ -165,6 +168,7 @@ EVERYTHING_BUT_CREATE: list[Command] = [
     m.Exited(A, 1),
     m.Expire(A),
     m.AgentExpire(X),
+    m.AgentSuspect(X),
     m.Suspect(A),
     m.WaitOver(),
 ]
@@ -209,8 +213,10 @@ def test_an_agent_has_a_name_that_fits_into_an_address() -> None:
 def test_an_agent_that_goes_is_forgotten_and_its_workers_are_not() -> None:
     """Rule 19: an agent's lease says nothing about its workers, which have leases of their own."""
     job = after(running(2), m.AgentJoin(X, 2), m.AgentJoin(Y, 2))
-    for command, why in ((m.AgentLeave(X), "it said goodbye"), (m.AgentExpire(X), "its lease ran out")):
-        assert made(job, command) == (m.AgentGone(NOW, X, why),)
+    left: list[tuple[Command, str]] = [(m.AgentLeave(X), "it said goodbye"), (m.AgentExpire(X), "its lease ran out")]
+    for command, why in left:
+        lost = isinstance(command, m.AgentExpire)
+        assert made(job, command) == (m.AgentGone(NOW, X, why, lost),)
         gone = after(job, command)
         assert gone.agents == (Agent(Y, 2),)
         assert gone.members == job.members

@@ -3,7 +3,7 @@
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job import decide, settled
+from pliant.core.job import settled
 from pliant.core.ledger import GENESIS
 from pliant.core.membership import desired_workers, settle
 from pliant.core.messages import Code, Command, Rejection
@@ -66,6 +66,7 @@ QUIET: list[Command] = [
     m.AgentLeave(X),
     m.Expire(A),
     m.AgentExpire(X),
+    m.AgentSuspect(X),
     m.WaitOver(),
 ]
 LOUD: list[Command] = [
@@ -80,6 +81,7 @@ LOUD: list[Command] = [
     m.DrainAgent(X, 1.0, "maintenance"),
     m.Resize(Target(2)),
     m.AgentJoin(X, 1),
+    m.AgentReady(X, 1, (20000,)),
 ]
 
 
@@ -93,13 +95,6 @@ def test_an_ended_job_takes_goodbyes_quietly(state: JobState, command: Command) 
 @pytest.mark.parametrize("command", LOUD, ids=lambda command: type(command).__name__)
 def test_an_ended_job_refuses_the_rest_and_says_how_it_ended(state: JobState, command: Command) -> None:
     assert refused(ended(state), command) == Rejection(Code.ENDED, f"job demo is {state.value}: done")
-
-
-@final
-def test_an_ended_job_that_is_asked_for_again_is_still_that_job(state: JobState) -> None:
-    job = ended(state)
-    assert decide(job, m.Create("demo", 1, 6, Target(6)), NOW) == ()
-    assert refused(job, m.Create("demo", 2, 6, Target(6))).code is Code.EXISTS
 
 
 @final

@@ -477,6 +477,7 @@ def test_no_agent_gets_more_than_it_has_room_for() -> None:
     assert desired_workers(offered(Target(6), (X, 1), (Y, 0), (Z, 9))) == {X: 1, Y: 0, Z: 5}
     assert desired_workers(offered(Target(6), (X, 2), (Y, 2))) == {X: 2, Y: 2}
     assert desired_workers(offered(Target(2), (X, 0), (Y, 0))) == {X: 0, Y: 0}
+    assert desired_workers(replace(offered(Target(2), (X, 2), (Y, 2)), spares=1)) == {X: 2, Y: 1}
 
 
 def test_without_agents_nobody_is_asked_for_workers() -> None:

@@ -8,10 +8,24 @@ from pliant.core import messages as m
 from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.ledger import GENESIS
 from pliant.core.messages import Event
-from pliant.core.model import AgentId, Dispute, Disputed, JobState, Kind, Member, MemberId, Target, World
+from pliant.core.model import (
+    AgentId,
+    Dispute,
+    Disputed,
+    End,
+    JobState,
+    Kind,
+    Launch,
+    Member,
+    MemberId,
+    Seat,
+    Target,
+    World,
+)
 from pliant.core.sentences import NAMES_MAX, sentence
 from unit.core.build import NOW, TERMS, A, B, checkpoint, lines, poison
 
+SEAT = Seat(MemberId("x-g4.0"), AgentId("x"), "worker", "10.0.0.1:20000")
 MANY = tuple(MemberId(f"m{i}") for i in range(NAMES_MAX + 3))
 
 
@@ -21,9 +35,19 @@ def world(members: tuple[MemberId, ...], *, hold: bool = False) -> World:
 
 TOLD: dict[Event, str] = {
     m.JobCreated(NOW, "demo", 1, 4, Target(2), None, 3): "job demo created: 1 to 4 workers, 2 wanted",
+    m.JobCreated(NOW, "demo", 1, 4, Target(2), None, 3, attempt=2): (
+        "job demo created, attempt 2: 1 to 4 workers, 2 wanted"
+    ),
     m.TargetChanged(NOW, Target(3)): "target size 3",
     m.AgentJoined(NOW, AgentId("x"), 2): "agent x has room for 2",
     m.AgentGone(NOW, AgentId("x"), "it said goodbye"): "agent x is gone: it said goodbye",
+    m.AgentReadied(NOW, AgentId("x"), (20000,)): "none of the workers of x runs",
+    m.AgentDraining(NOW, AgentId("x"), 30.0, "a spot notice"): "agent x drains within 30 s: a spot notice",
+    m.Launched(NOW, Launch(4, (SEAT,), "x leaves")): "generation 4 launched: x-g4.0; because x leaves",
+    m.SeatEnded(NOW, 4, End(SEAT.member, -9)): "x-g4.0 ended with signal 9",
+    m.SeatEnded(NOW, 4, End(SEAT.member, 1, "ValueError")): "x-g4.0 ended with exit code 1",
+    m.SeatRefilled(NOW, 4, 2, MemberId("x-g4.2.1")): "x-g4.2.1 takes rank 2",
+    m.LaunchOver(NOW, 4, "x leaves"): "generation 4 is stopped: x leaves",
     m.MemberJoined(NOW, Member(A, 1, AgentId("x")), TERMS): "a joined as number 1",
     m.MemberDraining(NOW, A, 30.0, "a spot notice"): "a drains within 30 s: a spot notice",
     m.MemberGone(NOW, A, "lost", "its lease ran out"): "a lost: its lease ran out",

@@ -1,0 +1,51 @@
+"""Time in a universe: one queue of events, one source of chance, and the story of what happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from heapq import heappop, heappush
+from random import Random
+
+
+class Timeline:
+    """What every universe is built on. Nothing in it depends on anything but its seed."""
+
+    def __init__(self, seed: int, story: list[str] | None) -> None:
+        self.chance = Random(seed)
+        self.now = 0.0
+        self.events = 0
+        self.trace = 0
+        self.story = story
+        self.fired: Counter[str] = Counter()
+        self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
+        self._sequence = 0
+
+    def after(self, delay_s: float, act: Callable[..., None], *args: object) -> None:
+        self._sequence += 1
+        heappush(self._queue, (self.now + delay_s, self._sequence, act, args))
+
+    def step(self) -> bool:
+        """One event. False: there is none."""
+        if not self._queue:
+            return False
+        self.now, sequence, act, args = heappop(self._queue)
+        self.events += 1
+        self.trace = hash((self.trace, sequence, self.now))  # of numbers only: the same in every process
+        act(*args)
+        return True
+
+    def run(self, until_s: float, done: Callable[[], bool]) -> None:
+        """Event after event until then, or until it is done; that is asked now and then, since asking costs."""
+        while self._queue and self._queue[0][0] <= until_s:
+            self.step()
+            if not self.events % 16 and done():
+                return
+
+    def faults_fired(self, kind: str) -> None:
+        self.fired[kind] += 1
+        self.tell(f"FAULT {kind}")
+
+    def tell(self, what: str) -> None:
+        if self.story is not None:
+            self.story.append(f"{self.now:8.3f}  {what}")
