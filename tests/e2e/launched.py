@@ -85,17 +85,23 @@ class Launched:
         with Client([said["url"]], read_token(Path(said["token_file"]))) as client:
             yield client
 
-    def members(self) -> dict[str, int]:
-        """The process of every member that is there now."""
+    def members(self, *, live: bool = True) -> dict[str, int]:
+        """The process of every member that is there now, of those that joined themselves or were only launched."""
         try:
             with self.client() as client:
-                return {line.id: line.pid for line in client.job(self.job).members}
+                found = client.job(self.job)
         except (OSError, PliantError):
             return {}
+        return {line.id: line.pid for line in found.members} if found.live is live else {}
 
     def has_members(self, count: int) -> dict[str, int]:
-        """Wait until there are so many."""
-        wait_for(lambda: len(self.members()) == count or self.process.poll() is not None, f"{count} members", ENDS_S)
+        """Wait until there are so many, and the process of each is known."""
+
+        def are_there() -> bool:
+            pids = self.members().values()
+            return len(pids) == count and all(pids)
+
+        wait_for(lambda: are_there() or self.process.poll() is not None, f"{count} members", ENDS_S)
         found = self.members()
         assert len(found) == count, self.output
         return found
@@ -133,4 +139,5 @@ def all_gone(pidfds: dict[int, int], home: Path) -> None:
 
 
 def kill(pid: int) -> None:
+    assert pid > 1  # 0 would be ourselves
     os.kill(pid, signal.SIGKILL)

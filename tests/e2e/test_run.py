@@ -12,8 +12,10 @@ from e2e.launched import TRAINER, Launched, all_gone, family, kill
 from e2e.running import start, wait_for
 from unit.cli.program import PLIANT, environment, real
 
-PACED = (str(TRAINER), "0.02")
-HELD = (str(TRAINER), "go")  # no step before `go` is called
+BARE = ("--preload", "")  # there is no framework to be imported ahead
+PACED = (*BARE, str(TRAINER), "0.02")
+HELD = (*BARE, str(TRAINER), "go")  # no step before `go` is called
+LIVE = (*BARE, "--mode", "live")
 
 
 def go(run: Launched) -> None:
@@ -50,9 +52,11 @@ def test_a_job_runs_to_its_end_and_answers_afterwards_too(tmp_path: Path) -> Non
         refused = real(env, *command)
         assert (refused.code, refused.err) == (3, "pliant: job demo is finished: all 20 steps are committed\n")
     again = real(env, "run", "--job", "demo", "--workers", "1:3", *PACED)
-    assert again.code == 3
-    assert "demo is finished: all 20 steps are committed. To train again take another name with --job" in again.err
-    assert f"or move {run.folder} away." in again.err
+    assert (again.code, again.err) == (0, "")
+    found = real(env, "status", "demo", "--json").json
+    assert [found[key] for key in ("state", "step", "attempt")] == ["finished", 20, 2]
+    audit = real(env, "audit", "demo", "--json")
+    assert (audit.code, audit.json["ok"], audit.json["samples"], audit.json["steps"]) == (0, True, 160, 20)
     assert family(tmp_path) == {}
 
 
@@ -145,7 +149,7 @@ threading.Event().wait()
 def test_a_second_signal_ends_workers_that_do_not_want_to_go_with_all_they_started(
     tmp_path: Path, number: signal.Signals
 ) -> None:
-    with Launched(tmp_path, "--workers", "2", script(tmp_path, STUBBORN)) as run:
+    with Launched(tmp_path, "--workers", "2", *BARE, script(tmp_path, STUBBORN)) as run:
         run.sees("here with", 2)
         everybody = family(tmp_path)
         assert len(everybody) == 7
@@ -158,7 +162,7 @@ def test_a_second_signal_ends_workers_that_do_not_want_to_go_with_all_they_start
 
 
 def test_the_grace_period_ends_workers_that_do_not_want_to_go(tmp_path: Path) -> None:
-    with Launched(tmp_path, "--workers", "1", "--grace-s", "0.1", script(tmp_path, STUBBORN)) as run:
+    with Launched(tmp_path, "--workers", "1", "--grace-s", "0.1", *BARE, script(tmp_path, STUBBORN)) as run:
         run.sees("here with")
         run.signal(signal.SIGTERM)
         assert run.ended() == 143
@@ -186,9 +190,10 @@ def test_a_worker_s_end_is_the_end_of_all_it_started(tmp_path: Path) -> None:
 
 
 def test_a_script_that_cannot_run_ends_the_job_with_its_reason(tmp_path: Path) -> None:
-    with Launched(tmp_path, "--workers", "1", "--max-restarts", "1", script(tmp_path, "def f(:\n")) as run:
+    path = script(tmp_path, "raise NameError('no such thing')\n")
+    with Launched(tmp_path, "--workers", "1", "--max-restarts", "1", *LIVE, path) as run:
         assert run.ended() == 1
-    assert run.output.count("SyntaxError") == 2  # each try in full
+    assert run.output.count("] NameError: no such thing") == 2  # each try in full
     assert "ended with exit code 1 before it had joined" in run.output
     assert "pliant: demo is cancelled: 2 workers in a row ended before they joined" in run.output
     assert f"what it wrote is in {run.folder}/logs/" in run.output
@@ -196,7 +201,7 @@ def test_a_script_that_cannot_run_ends_the_job_with_its_reason(tmp_path: Path) -
 
 def test_a_worker_that_is_killed_before_it_joins_is_replaced_and_not_held_against_the_script(tmp_path: Path) -> None:
     text = "import os, signal\nprint('process', os.getpid(), flush=True)\nsignal.pause()"
-    with Launched(tmp_path, "--workers", "1", "--max-restarts", "0", script(tmp_path, text)) as run:
+    with Launched(tmp_path, "--workers", "1", "--max-restarts", "0", *LIVE, script(tmp_path, text)) as run:
         for number in range(1, 4):
             run.sees("] process", number)
             kill(int(run.output.rpartition("] process ")[2].partition("\n")[0]))
@@ -208,13 +213,13 @@ def test_a_worker_that_is_killed_before_it_joins_is_replaced_and_not_held_agains
 
 def test_a_script_that_crashes_before_it_joins_is_given_up(tmp_path: Path) -> None:
     text = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)"
-    with Launched(tmp_path, "--workers", "1", "--max-restarts", "1", script(tmp_path, text)) as run:
+    with Launched(tmp_path, "--workers", "1", "--max-restarts", "1", *LIVE, script(tmp_path, text)) as run:
         assert run.ended() == 1
     assert "2 workers in a row ended before they joined" in run.output
 
 
 def test_a_script_that_never_joins_is_not_run_again_and_again(tmp_path: Path) -> None:
-    with Launched(tmp_path, "--workers", "1", script(tmp_path, "print('hello')\n")) as run:
+    with Launched(tmp_path, "--workers", "1", *LIVE, script(tmp_path, "print('hello')\n")) as run:
         assert run.ended() == 1
     assert run.output.count("] hello") == 1
     assert "had never joined the job: a script for live training calls pliant.join()" in run.output
@@ -246,8 +251,8 @@ def test_a_job_is_run_once_at_a_time(tmp_path: Path) -> None:
         run.has_members(1)
         second = real(environment(tmp_path), "run", "--job", "demo", "--workers", "1:2", *HELD)
         assert second.code == 3
-        assert f"demo is in use on this machine, by process {run.process.pid}." in second.err
-        assert "`pliant resize demo N` changes its size" in second.err
+        assert f"demo runs on this machine already, as process {run.process.pid}" in second.err
+        assert "To add a worker say `pliant resize demo N`" in second.err
         go(run)
         assert run.ended() == 0
 
@@ -295,7 +300,7 @@ def test_lines_are_whole_and_long_ones_cut(tmp_path: Path) -> None:
         "    for _ in range(300): sys.stdout.write('a'); sys.stdout.write('b\\n')\n"
         "sys.exit(3)\n"
     )
-    with Launched(tmp_path, "--workers", "2", "--max-restarts", "0", script(tmp_path, text)) as run:
+    with Launched(tmp_path, "--workers", "2", "--max-restarts", "0", *LIVE, script(tmp_path, text)) as run:
         assert run.ended() == 1
     words = [line.partition("] ")[2] for line in run.lines if "." in line.partition("]")[0]]
     assert words.count("ab") == 300
@@ -309,7 +314,8 @@ def test_workers_find_what_they_need_in_their_environment(tmp_path: Path) -> Non
     said = "[dict(os.environ), sys.argv, os.getpgrp() == os.getpid()]"
     text = f"import json, os, sys\nprint(json.dumps({said}))\nsys.exit(3)"
     path = script(tmp_path, text)
-    with Launched(tmp_path, "--workers", "1", "--max-restarts", "0", "--grace-s", "5", path, "--lr", "1", "-x") as run:
+    flags = ("--workers", "1", "--max-restarts", "0", "--grace-s", "5", *LIVE)
+    with Launched(tmp_path, *flags, path, "--lr", "1", "-x") as run:
         assert run.ended() == 1
     (said,) = (line.partition("] ")[2] for line in run.lines if '"PLIANT_JOB"' in line)
     env, argv, own_group = json.loads(said)

@@ -9,9 +9,10 @@ from queue import SimpleQueue
 from pliant.agent.story import Story
 from pliant.client import Client
 from pliant.core import supervisor as v
-from pliant.core.messages import Code, Command
+from pliant.core.messages import AgentJoin, AgentReady, Code, Command, Event
 from pliant.core.model import AgentId
 from pliant.errors import PliantError, Refused, Unreachable
+from pliant.wire.api import Use
 
 WATCH_S = 25.0
 PATIENCE_S = 5.0
@@ -30,14 +31,17 @@ class Dialogue:
         story: Story,
         hear: Callable[[v.Signal], None],
         lease_ttl_s: float,
+        uses: Callable[[], tuple[Use, ...]] = tuple,
     ) -> None:
         self._client = client
         self._job = job
         self._agent = agent
         self._story = story
         self._hear = hear
+        self._uses = uses
         self._renew_s = lease_ttl_s / 3
         self._queue: SimpleQueue[Command | Callable[[], object] | None] = SimpleQueue()
+        self._newest: dict[type, Command] = {}  # of those that are said again and again, where one is queued
         self._sent = threading.Event()
         self._over = threading.Event()
         self._revision = 0
@@ -50,7 +54,14 @@ class Dialogue:
             threading.Thread(target=each, name=f"agent {each.__name__}", daemon=True).start()
 
     def say(self, command: Command) -> None:
-        """Have a command sent, after those before it. What is lost on the way the supervisor says again."""
+        """Have a command sent, after those before it. What is lost on the way the supervisor says again.
+
+        What it says again and again anyway is not queued twice: a coordinator may be away for days.
+        """
+        if isinstance(command, AgentJoin | AgentReady):
+            queued, self._newest[type(command)] = type(command) in self._newest, command
+            if queued:
+                return
         self._queue.put(command)
 
     def do(self, act: Callable[[], object]) -> None:
@@ -70,7 +81,7 @@ class Dialogue:
         try:
             while page := self._client.events(self._job, self._story.revision, PAGE):
                 for revision, event in page:
-                    self._story.tell(revision, event)
+                    self._tell(revision, event)
         except PliantError as error:
             self._trouble(error)
             return False
@@ -84,7 +95,7 @@ class Dialogue:
                 given()
                 continue
             try:
-                self._client.send(self._job, given)
+                self._client.send(self._job, self._newest.pop(type(given), given))
             except PliantError as error:
                 self._trouble(error)
         self._sent.set()
@@ -99,8 +110,26 @@ class Dialogue:
                     self._hear(v.LookAgain())  # perhaps we are not known any more
                 self._over.wait(PAUSE_S)
                 continue
+            if orders.revision < self._revision:
+                continue  # of a coordinator that lags behind
             self._revision = orders.revision
-            self._hear(v.Wanted(orders.workers, orders.members, orders.draining, orders.state.ended))
+            if orders.state.ended:
+                self._story.over(orders.state, orders.why)
+            self._hear(
+                v.Wanted(
+                    count=orders.workers,
+                    members=orders.members,
+                    draining=orders.draining,
+                    ended=orders.state.ended,
+                    live=orders.live,
+                    launch=orders.launch,
+                    ready=bool(orders.ready),
+                    leaving=orders.leaving,
+                    grace_s=orders.grace_s,
+                    home=orders.home,
+                    life=orders.life,
+                )
+            )
             if orders.state.ended:
                 return
 
@@ -108,7 +137,7 @@ class Dialogue:
         while not self._over.wait(self._renew_s):
             self._hear(v.LookAgain())
             try:
-                self._client.renew_agent(self._job, self._agent, self._revision, patience_s=0.0)
+                self._client.renew_agent(self._job, self._agent, self._revision, self._uses(), patience_s=0.0)
             except PliantError as error:
                 self._trouble(error)
 
@@ -116,10 +145,15 @@ class Dialogue:
         while not self._over.is_set():
             try:
                 for revision, event in self._client.follow(self._job, self._story.revision):
-                    self._story.tell(revision, event)
+                    self._tell(revision, event)
             except PliantError as error:
                 self._trouble(error)
                 self._over.wait(PAUSE_S)
+
+    def _tell(self, revision: int, event: Event) -> None:
+        self._story.tell(revision, event)
+        if self._story.state.ended and not self._over.is_set():
+            self._hear(v.Over())  # who keeps the coordinator may stop it before it has told us otherwise
 
     def _trouble(self, error: PliantError) -> None:
         """Say what will not pass by itself. Being away does, and so does being unknown or too late."""

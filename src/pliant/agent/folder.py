@@ -60,6 +60,16 @@ class Folder:
         return self.path / "logs"
 
     @property
+    def logs_at(self) -> Path:
+        """A file that says where the logs are, if somebody chose another place for them."""
+        return self.path / "logs-at"
+
+    @property
+    def errors(self) -> Path:
+        """Where workers leave what they died of, by torchelastic's convention."""
+        return self.path / "errors"
+
+    @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
@@ -70,7 +80,7 @@ class Folder:
     def make(self) -> None:
         """Make it, for its owner alone."""
         try:
-            for folder in (self.path.parents[1], self.path.parent, self.path, self.logs, self.checkpoints):
+            for folder in (self.path.parents[1], self.path.parent, self.path, self.logs, self.errors, self.checkpoints):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
@@ -135,15 +145,20 @@ class Folder:
             raise BadInput(f"{self.path} cannot be used: {error.strerror}.") from error
         try:
             while not _is_ours(handle):
-                who, pid = _holder(handle)
+                who, pid, host = _holder(handle)
+                if host != _host():
+                    raise Refused(
+                        f"{self.path} is in use on {host}, another machine: give each a PLIANT_HOME of its own, on a "
+                        "disk of its own."
+                    )
                 if who == RUNNER or time.monotonic() >= until:
                     raise Refused(
-                        f"{self.job} is in use on this machine, by process {pid}. "
-                        f"`pliant status {self.job}` shows it, `pliant resize {self.job} N` changes its size."
+                        f"{self.job} runs on this machine already, as process {pid}; `pliant status {self.job}` shows "
+                        f"it. To add a worker say `pliant resize {self.job} N`, one more than it wants now."
                     )
                 time.sleep(LOOK_S)
             os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{kind} {os.getpid()}\n".encode(), 0)
+            os.pwrite(handle, f"{kind} {os.getpid()} {_host()}\n".encode(), 0)
             yield
         finally:
             os.close(handle)
@@ -157,7 +172,11 @@ def _is_ours(handle: int) -> bool:
     return True
 
 
-def _holder(handle: int) -> tuple[str, str]:
+def _holder(handle: int) -> tuple[str, str, str]:
     """Who holds the lock, as it wrote down; it may be about to."""
-    who, _, pid = os.pread(handle, 100, 0).decode("ascii", "replace").strip().partition(" ")
-    return who, pid or "unknown"
+    words = os.pread(handle, 400, 0).decode("utf-8", "replace").split()
+    return (words[0], words[1], words[2]) if len(words) == 3 else ("", "unknown", _host())
+
+
+def _host() -> str:
+    return os.uname().nodename or "this machine"

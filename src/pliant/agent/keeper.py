@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -14,12 +12,12 @@ from typing import Protocol
 
 from pliant.agent.folder import Folder
 from pliant.agent.output import Sink
+from pliant.agent.ports import free_port
 from pliant.agent.processes import Processes
 from pliant.errors import PliantError
 
 NAME = "coordinator"
 HOST = "127.0.0.1"
-PORTS = range(20000, 32768)  # below those that the system hands out, so that it can be listened on again
 PORT_TRIES = 5
 START_S = 30.0
 STOP_S = 10.0
@@ -41,7 +39,16 @@ class Told(Protocol):
 class Keeper:
     """`start`, tell it of every end with `ended`, and `stop`."""
 
-    def __init__(self, processes: Processes, folder: Folder, program: Sequence[str], told: Told) -> None:
+    def __init__(
+        self,
+        processes: Processes,
+        folder: Folder,
+        program: Sequence[str],
+        told: Told,
+        listen: tuple[str, int] | None = None,
+    ) -> None:
+        """`listen` is where it must be found; None: on any free port, by this machine alone."""
+        self._listen = listen
         self._processes = processes
         self._folder = folder
         self._program = program
@@ -57,12 +64,13 @@ class Keeper:
 
     @property
     def url(self) -> str:
-        return f"http://{HOST}:{self._port}"
+        host = self._listen[0] if self._listen is not None else HOST
+        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
 
     def start(self) -> None:
         """Return when it answers. PliantError says why it does not."""
         for _ in range(PORT_TRIES):
-            self._port = free_port()
+            self._port = self._listen[1] if self._listen is not None else free_port()
             self._spawn()
             try:
                 news = self._news.get(timeout=START_S)
@@ -71,8 +79,8 @@ class Keeper:
             if isinstance(news, dict):
                 self._ready = True
                 return
-            if "Cannot listen" not in self._last:  # somebody else may have been quicker to take the port
-                break
+            if "Cannot listen" not in self._last or self._listen is not None:
+                break  # else somebody was quicker to take the port: there are others
         raise PliantError(f"The coordinator does not start: {self._last} {self._see()}")
 
     def ended(self, code: int) -> None:
@@ -111,7 +119,9 @@ class Keeper:
     def _spawn(self) -> None:
         self._gone.clear()
         self._began = time.monotonic()
-        argv = [*self._program, "coordinator", "--listen", f"{HOST}:{self._port}", "--json"]
+        where = self.url.removeprefix("http://")
+        expose = [] if self._listen is None else ["--expose"]  # who named an address asked for it to be reached there
+        argv = [*self._program, "coordinator", "--listen", where, *expose, "--json"]
         sink = Sink(self._folder.logs / "coordinator.log", self._heard, self._told.say)
         self._processes.start(NAME, argv, {"PLIANT_HOME": str(self._folder.path.absolute())}, sink)
 
@@ -119,7 +129,10 @@ class Keeper:
         text = line.decode("utf-8", "replace")
         if text.startswith('{"url":'):
             ready: dict[str, object] = json.loads(text)
-            self._told.ready(self.url, int(str(ready["pid"])))
+            try:
+                self._told.ready(self.url, int(str(ready["pid"])))
+            except PliantError as error:
+                self._told.say(error.why)  # whoever looks for it has to be told where it is
             if self._ready:
                 self._told.say("the coordinator answers again")
             else:
@@ -149,16 +162,3 @@ def kept(folder: Folder, program: Sequence[str]) -> Iterator[str]:
         keeper.start()
         yield keeper.url
         keeper.stop()
-
-
-def free_port() -> int:
-    """One that nobody listens on now."""
-    for port in random.sample(PORTS, len(PORTS)):
-        with socket.socket() as trial:
-            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind((HOST, port))
-            except OSError:
-                continue
-            return port
-    raise PliantError(f"No port from {PORTS.start} to {PORTS.stop - 1} is free on this machine.")

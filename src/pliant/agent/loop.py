@@ -11,27 +11,44 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, assert_never
 
 from pliant.agent import keeper
 from pliant.agent.dialogue import Dialogue
+from pliant.agent.ends import SIGNALLED, Ends, conclude
 from pliant.agent.folder import RUNNER, Folder
 from pliant.agent.keeper import Keeper
-from pliant.agent.opening import SETUP_S, Elsewhere, Plan, agent_id, environment, open_job, worker_token
-from pliant.agent.output import Sink
+from pliant.agent.notices import Notice, Notices
+from pliant.agent.opening import (
+    SETUP_S,
+    Elsewhere,
+    Plan,
+    address_of,
+    agent_id,
+    clock_off,
+    environment,
+    home_of,
+    introduce,
+    linger,
+    open_job,
+    surroundings,
+    worker_token,
+)
+from pliant.agent.ports import are_free, free_ports
 from pliant.agent.processes import Processes
 from pliant.agent.story import Screen, Story
+from pliant.agent.workers import Workers
 from pliant.client import Client
 from pliant.core import supervisor as v
-from pliant.core.job import FENCED_CODE
-from pliant.core.messages import Cancel
+from pliant.core.launching import FENCED_CODE, failed_by_itself, how_it_ended
+from pliant.core.messages import AgentReady, Cancel
 from pliant.core.model import JobState, MemberId
 from pliant.credentials import read_token
 from pliant.errors import PliantError
+from pliant.wire.api import Use
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -40,7 +57,6 @@ LOOKERS_S = 10.0  # how long a command may look at a job before we may start
 GOODBYE_S = 10.0
 MARGIN_S = 1.0  # a worker that leaves at the very end of its grace period is not killed on its way out
 REMIND_S = 15.0  # while the job waits, its reason is said so often
-SIGNALLED = 128  # a shell adds the signal's number to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,16 +80,6 @@ class _Broken:
     """The warden is gone, and all workers with it."""
 
 
-@dataclass(slots=True)
-class _Ends:
-    """What decides over the exit status, besides how the job ended."""
-
-    signalled: int = 0
-    hurried: bool = False  # a second signal came
-    early: int = 0  # workers in a row that ended before they had joined
-    after: list[str] = field(default_factory=list)  # workers that failed after the job's end
-
-
 class Agent:
     """Make one and `run` it, in the main thread. `program` is the command line that `pliant` itself is started with."""
 
@@ -84,10 +90,11 @@ class Agent:
         self._place = place
         self._folder = Folder(home / "jobs" / plan.job)
         self._inbox: SimpleQueue[v.Signal | _Stop | _Verdict | _Broken] = SimpleQueue()
-        self._ends = _Ends()
-        self._seats: dict[MemberId, int] = {}
+        self._ends = Ends()
         self._dismissed: set[MemberId] = set()
         self._keeper: Keeper | None = None
+        self._uses: tuple[Use, ...] = ()
+        self._ports: tuple[int, ...] = ()  # offered, and not used yet
         self._done = False
         self._late = False  # the time that workers have after the end of a job that did not finish is running
         self._said_at = time.monotonic()
@@ -95,44 +102,73 @@ class Agent:
     def run(self) -> int:
         """Until the job has ended or somebody stops it; the exit status. Nothing is left behind."""
         self._folder.make()
-        with self._folder.lock(RUNNER, LOOKERS_S), Processes(self._process_ended, self._broken) as self._processes:
+        with (
+            self._folder.lock(RUNNER, LOOKERS_S),
+            Processes(self._process_ended, self._broken, self._look) as self._processes,
+        ):
             place = self._place or self._own_coordinator()
             with Client(place.urls, read_token(place.token_file), patience_s=SETUP_S) as client:
                 try:
                     return self._live(client, place)
                 finally:
                     if self._keeper is not None:
+                        linger(place, self._plan.job)
                         self._keeper.stop()
                         self._folder.forget_endpoint()
 
     def _own_coordinator(self) -> Elsewhere:
-        self._keeper = Keeper(self._processes, self._folder, self._program, self)
+        self._keeper = Keeper(self._processes, self._folder, self._program, self, self._plan.listen)
         self._keeper.start()
         return Elsewhere((self._keeper.url,), self._folder.token)
 
     def _live(self, client: Client, place: Elsewhere) -> int:
         about = client.about()
-        found = open_job(client, self._plan, self._folder)
+        if off := clock_off(about.now):
+            self._screen.say(off)
+        found = open_job(client, self._plan, own=self._keeper is not None)
         # A revision stands in the names of this life's workers: if an earlier life's ever joined, it was a lower one.
-        self._state = v.Supervisor(agent_id(), str(found.revision), self._plan.size_max)
-        token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)
-        self._env = environment(self._plan, self._folder, place, token_file, self._state.id)
-        self._story = Story(self._screen, found.revision, found.state, found.why)
-        self._dialogue = Dialogue(
-            client, self._plan.job, self._state.id, self._story, self._inbox.put, about.lease_ttl_s
+        self._state = v.Supervisor(
+            id=agent_id(),
+            life=str(found.revision),
+            capacity=self._plan.capacity,
+            address=address_of(self._plan, place),
+            home=home_of(self._folder),
+            stop_s=self._plan.shutdown_s,
         )
-        self._screen.say(f"{self._plan.job} is {found.state.value}: {found.why}")
-        handlers = {number: signal.signal(number, self._signalled) for number in _STOPS}
+        token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)
+        env = environment(self._plan, self._folder, place, token_file, self._state.id)
+        self._workers = Workers(self._plan, self._folder, self._processes, self._screen, self._state.id)
+        self._workers.open(env, surroundings(self._plan, self._folder))
+        self._story = Story(self._screen, found.revision, found.state, found.why)
+        job, ttl_s = self._plan.job, about.lease_ttl_s
+        told = self._inbox.put
+        self._dialogue = Dialogue(client, job, self._state.id, self._story, told, ttl_s, lambda: self._uses)
+        self._screen.say(f"{job} is {found.state.value}: {found.why}")
+        heeded = [number for number in self._plan.signals if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+        handlers = {number: signal.signal(number, self._signalled) for number in heeded}
+        watch = Notices(self._plan.notices, self._noticed, self._screen.say)
         try:
+            introduce(client, job, v.hello(self._state), ttl_s, self._screen.say, self._wait_for_stop)
+            watch.start()
             self._dialogue.start(self._screen.say)
-            self._inbox.put(v.LookAgain())
+            self._look()
             while not self._done:
                 self._take(self._inbox.get())
             self._dialogue.close(GOODBYE_S)
-            return self._conclude()
+            first = self._workers.first_failure
+            return conclude(job, self._story, self._ends, first, self._screen.say, own=self._keeper is not None)
         finally:
+            watch.close()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+    def _wait_for_stop(self, limit_s: float) -> bool:
+        """Whether somebody wants this to end before it has begun."""
+        try:
+            self._inbox.put(self._inbox.get(timeout=limit_s))
+        except Empty:
+            return False
+        return True
 
     def say(self, text: str) -> None:
         """For the keeper of the coordinator, as `ready` is."""
@@ -149,15 +185,35 @@ class Agent:
             self._keeper.ended(code)
             return
         member = MemberId(name)
-        if member in self._story.joined:
+        if self._is_launched(member):
+            if code <= 0:
+                self._inbox.put(v.Ended(member, code))
+            else:  # what it wrote last is about to be read
+                threading.Thread(target=self._listened, args=(member, code), daemon=True).start()
+        elif member in self._story.joined:
             self._inbox.put(v.Ended(member, code))
         else:
             self._dialogue.do(lambda: self._inbox.put(self._judged(member, code)))
+
+    def _is_launched(self, member: MemberId) -> bool:
+        order = self._state.order
+        return order is not None and not order.live and member in self._state.began
+
+    def _listened(self, member: MemberId, code: int) -> None:
+        self._inbox.put(v.Ended(member, code, self._workers.ended(member, code)))
 
     def _judged(self, member: MemberId, code: int) -> _Verdict:
         knows = self._dialogue.catch_up()
         joined = member in self._story.joined
         return _Verdict(member, code, joined if joined or knows else None)
+
+    def _noticed(self, notice: Notice) -> None:
+        grace_s = self._plan.grace_s if notice.grace_s is None else min(notice.grace_s, self._plan.grace_s)
+        self._screen.say(f"{notice.why}: draining within {grace_s:g} s")
+        self._inbox.put(v.MachineGoing(grace_s, notice.why))
+
+    def _look(self) -> None:
+        self._inbox.put(v.LookAgain())
 
     def _broken(self) -> None:
         self._inbox.put(_Broken())
@@ -181,8 +237,10 @@ class Agent:
                 self._ends.early = 0
                 self._feed(given)
             case v.LookAgain():
+                self._uses = self._workers.look()
                 self._feed(given)
                 self._end_the_lost()
+                self._end_the_stuck()
                 self._remind()
             case _:
                 self._feed(given)
@@ -190,15 +248,19 @@ class Agent:
     def _feed(self, given: v.Signal) -> None:
         if isinstance(given, v.Ended):
             self._note(given.member, given.code)
+            self._workers.forget(given.member)
+        live = self._state.order is None or self._state.order.live
         self._state, actions = v.supervise(self._state, given, time.monotonic())
         for action in actions:
             self._act(action)
         pause_s = self._state.not_before - time.monotonic()
         if pause_s > 0 and isinstance(given, v.Ended):
             self._after(pause_s, v.LookAgain())
-        if self._state.ended and self._story.state is JobState.FINISHED:
+        if not live or not self._state.ended:
+            return  # who was launched is stopped by the supervisor
+        if self._story.state is JobState.FINISHED:
             self._dismiss()
-        if self._state.ended and not self._late and self._story_ended_badly():
+        elif not self._late and self._story_ended_badly():
             self._late = True
             self._after(self._plan.grace_s + MARGIN_S, v.TooLate())
 
@@ -215,15 +277,32 @@ class Agent:
                 self._screen.say(f"{member} is lost to the job and has not ended by itself: killing it")
                 self._processes.kill(member)
 
+    def _end_the_stuck(self) -> None:
+        """Launched workers that all hang are started again; live ones have a watch of their own."""
+        order = self._state.order
+        if order is None or order.live or order.launch is None:
+            return
+        why = self._workers.stuck(all_here=all(seat.agent == self._state.id for seat in order.launch.seats))
+        if not why:
+            return
+        self._screen.say(f"{why}: killing them")
+        for member in self._state.workers:
+            self._processes.kill(member)
+
     def _act(self, action: v.Action) -> None:
         match action:
             case v.Start(member):
-                show = _Shown(self._screen, member)
-                sink = Sink(self._folder.logs / f"{member}.log", show.line, self._screen.say)
-                env = {**self._env, "PLIANT_MEMBER": member, "LOCAL_RANK": str(self._take_seat(member))}
-                self._processes.start(member, self._plan.worker, env, sink)
-            case v.Terminate(member):
+                self._workers.start(member, self._state.draining | self._state.stopping)
+            case v.StartSeat(launch, member):
+                self._ports = ()
+                self._workers.start_seat(launch, member)
+            case v.Offer(generation):
+                if self._is_in_no_hurry() and self._workers.is_warming():
+                    return  # we look again when it is done
+                self._dialogue.say(AgentReady(self._state.id, generation, self._free_ports()))
+            case v.Terminate(member, grace_s):
                 self._processes.terminate(member)
+                self._after(grace_s + MARGIN_S, v.Overdue(member))
             case v.Kill(member):
                 self._processes.kill(member)
             case v.Say(command):
@@ -233,12 +312,16 @@ class Agent:
             case _:
                 assert_never(action)
 
-    def _take_seat(self, member: MemberId) -> int:
-        """The lowest number that no running worker has: which of the machine's devices is its own."""
-        self._seats = {each: seat for each, seat in self._seats.items() if each in self._state.workers}
-        taken = set(self._seats.values())
-        self._seats[member] = next(seat for seat in count() if seat not in taken)
-        return self._seats[member]
+    def _free_ports(self) -> tuple[int, ...]:
+        """The same as long as they are free: what is said twice must be known to be the same."""
+        if not self._ports or not are_free(self._ports):
+            self._ports = free_ports(self._plan.capacity)
+        return self._ports
+
+    def _is_in_no_hurry(self) -> bool:
+        """Whether others train already, and would be stopped for us: they must not wait for our imports."""
+        order = self._state.order
+        return order is not None and order.launch is not None and not order.launch.over
 
     def _after(self, pause_s: float, given: v.Signal) -> None:
         timer = threading.Timer(pause_s, self._inbox.put, (given,))
@@ -267,38 +350,41 @@ class Agent:
         self._going(why)
 
     def _going(self, why: str) -> None:
-        self._after(self._plan.grace_s + MARGIN_S, v.TooLate())
         self._feed(v.MachineGoing(self._plan.grace_s, why))
 
     def _ended_early(self, verdict: _Verdict) -> None:
         """A worker that never joined is unknown to the coordinator: whether to try again is for us to say."""
-        own_end = verdict.code == 0 or _failed_by_itself(verdict.code)
-        if verdict.joined is False and own_end and not self._story.state.ended and not self._state.leaving:
+        own_end = verdict.code == 0 or failed_by_itself(verdict.code)
+        asked = self._state.leaving or verdict.member in self._state.stopping
+        if verdict.joined is False and own_end and not self._story.state.ended and not asked:
             self._ends.early += 1
-            how = _how(verdict.code)
+            how = how_it_ended(verdict.code)
             if verdict.code == 0:
                 self._give_up(
                     f"{verdict.member} ended with {how} and had never joined the job: "
-                    "a script for live training calls pliant.join()"
+                    "a script for live training calls pliant.join(); for one that does not say --mode relaunch --fresh"
                 )
             elif self._ends.early > self._plan.max_restarts:
                 self._give_up(
                     f"{self._ends.early} workers in a row ended before they joined, {verdict.member} with {how}; "
-                    f"what it wrote is in {self._folder.logs / verdict.member}.log"
+                    f"what it wrote is in {self._plan.logs.path(self._folder.logs, verdict.member)}"
                 )
         self._feed(v.Ended(verdict.member, verdict.code))
 
     def _give_up(self, why: str) -> None:
+        self._ends.gave_up = why
         self._dialogue.say(Cancel(why))
         self._going(why)
 
     def _note(self, member: MemberId, code: int) -> None:
-        if member in self._dismissed:
+        if member in self._dismissed or self._is_launched(member):
             return
+        if code > 0:
+            self._workers.ended(member, code)
         if self._state.ended and code not in (0, FENCED_CODE):
-            self._ends.after.append(f"{member} ended with {_how(code)}")
+            self._ends.after.append(f"{member} ended with {how_it_ended(code)}")
         elif code != 0 and member not in self._story.joined:  # else the coordinator says it
-            self._screen.say(f"{member} ended with {_how(code)} before it had joined")
+            self._screen.say(f"{member} ended with {how_it_ended(code)} before it had joined")
 
     def _remind(self) -> None:
         """While nothing is trained, say why, now and then."""
@@ -309,39 +395,3 @@ class Agent:
             self._said_at = now
             running = f"{len(self._state.workers)} of {self._state.wanted} workers run here"
             self._screen.say(f"{self._plan.job} is {story.state.value} still: {story.why}; {running}")
-
-    def _conclude(self) -> int:
-        job, story = self._plan.job, self._story
-        if story.state is JobState.FINISHED and not self._ends.after:
-            return 0  # also if somebody wanted it to end: it did not have to
-        if self._ends.signalled:
-            if not story.state.ended:
-                self._screen.say(f"{job} is {story.state.value}: {story.why}; the same command goes on with it")
-            return SIGNALLED + self._ends.signalled
-        if story.state is not JobState.FINISHED:
-            raise PliantError(f"{job} is {story.state.value}: {story.why}")
-        raise PliantError(f"{job} is finished, but after it: {'; '.join(self._ends.after)}.")
-
-
-_CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
-_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-@dataclass(frozen=True, slots=True)
-class _Shown:
-    """The way of a worker's lines to the screen."""
-
-    screen: Screen
-    member: MemberId
-
-    def line(self, line: bytes) -> None:
-        self.screen.worker(self.member, line)
-
-
-def _failed_by_itself(code: int) -> bool:
-    """Whether trying again is likely to end the same way: not if it was killed, or fenced."""
-    return (code > 0 and code != FENCED_CODE) or -code in _CRASHES
-
-
-def _how(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

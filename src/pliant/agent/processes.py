@@ -16,7 +16,8 @@ from types import TracebackType
 from typing import Any
 
 from pliant.agent.output import Reader, Sink
-from pliant.agent.warden import MESSAGE_MAX
+from pliant.agent.script import Script, per_worker
+from pliant.agent.template import MESSAGE_MAX, WARMING
 from pliant.errors import BadInput, PliantError
 
 ORDER_MAX = MESSAGE_MAX - 1
@@ -30,12 +31,13 @@ class Processes:
 
     `ended(name, code)` is called in a thread of its own as soon as a process has ended, perhaps before the last it
     wrote was read; the code is negative for a signal. `broken()` is called if the warden itself is gone, and everybody
-    with it.
+    with it, and `template()` when `warmed` is another than it was.
     """
 
-    def __init__(self, ended: Ended, broken: Callable[[], None]) -> None:
+    def __init__(self, ended: Ended, broken: Callable[[], None], template: Callable[[], None] = lambda: None) -> None:
         self._ended = ended
         self._broken = broken
+        self._template = template
         self._line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # one order is one message
         self._line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_MAX * 2)
         with its:
@@ -45,6 +47,8 @@ class Processes:
                 command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )
         self.pids: dict[str, int] = {}
+        self.plainly: dict[str, str] = {}  # of those that run: why it was not forked, though it was to be
+        self._warmed: str | None = None
         self._readers: list[Reader] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -62,25 +66,64 @@ class Processes:
         """The warden's process."""
         return self._warden.pid
 
-    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str], sink: Sink) -> None:
+    @property
+    def warmed(self) -> str | None:
+        """How the template is: None if none was wanted, "" if it is ready, `WARMING` soon after `warm`, else why it is
+        of no use, which is for people to know: workers are started plainly then."""
+        return self._warmed
+
+    def start(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], sink: Sink, errors: Sink | None = None
+    ) -> None:
         """Start a program under a name that is free. `env` is on top of our own environment.
 
-        What it writes, to standard output or error, goes line by line to `sink`, in a thread of its own.
+        What it writes, to standard output or error, goes line by line to `sink`, in a thread of its own; through one
+        pipe, unless the sink wants two or standard error has a sink of its own.
         """
-        order = json.dumps({"start": name, "argv": [*argv], "env": {**env}}).encode()
-        if len(order) > ORDER_MAX:
+        self._order_with_output(name, {"start": name, "argv": [*argv], "env": {**env}}, sink, errors)
+
+    def warm(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start the template in the background, in place of one there may be: it imports these, and waits.
+
+        `env` is any worker's: what tells one worker from another does not matter, and what is forked with anything
+        else changed is started plainly instead, since it may be something that is read at an import.
+        """
+        self._warmed = WARMING
+        common = {name: value for name, value in env.items() if not per_worker(name)}
+        self._order({"warm": [*modules], "env": common})
+
+    def fork(self, name: str, script: Script, env: Mapping[str, str], sink: Sink, errors: Sink | None = None) -> None:
+        """Start a script as `start` would, but from the template if that is ready: the worker is the same, only sooner.
+
+        Ask `script.why_not_forked` before. `plainly` tells afterwards whether it was a plain start.
+        """
+        given = {"kind": script.kind, "name": script.name, "args": script.args}
+        order = {"fork": name, "script": given, "argv": script.argv(), "env": {**env}}
+        self._order_with_output(name, order, sink, errors)
+
+    def _order_with_output(self, name: str, order: Mapping[str, object], sink: Sink, errors: Sink | None) -> None:
+        data = json.dumps(order).encode()
+        if len(data) > ORDER_MAX:
             raise BadInput(
-                f"The command line has {len(order)} bytes, more than {ORDER_MAX}: put some of it into a file."
+                f"The command line has {len(data)} bytes, more than {ORDER_MAX}: put some of it into a file."
             )
-        reading, writing = os.pipe()
+        two = errors is not None or sink.two_pipes
+        pipes = [os.pipe() for _ in range(2 if two else 1)]
+        handles = [reading for reading, _ in pipes]
+        readers = (
+            [Reader(handles[0], sink, *handles[1:])]
+            if errors is None
+            else [Reader(handles[0], sink), Reader(handles[1], errors)]
+        )
         with self._lock:
-            self._readers = [reader for reader in self._readers if reader.reads] + [Reader(reading, sink)]
+            self._readers = [reader for reader in self._readers if reader.reads] + readers
         try:
-            socket.send_fds(self._line, [order], [writing])
+            socket.send_fds(self._line, [data], [writing for _, writing in pipes])
         except OSError as error:
             raise PliantError(f"{name} cannot be started: the process that starts them is gone.") from error
         finally:
-            os.close(writing)
+            for _, writing in pipes:
+                os.close(writing)
 
     def terminate(self, name: str) -> None:
         """Ask a process to end (SIGTERM). One that has ended already is asked nothing."""
@@ -116,11 +159,16 @@ class Processes:
             if not data:
                 break
             news: dict[str, Any] = json.loads(data)
-            if "started" in news:
+            if "warmed" in news:
+                self._warmed = news["warmed"]
+                self._template()
+            elif "started" in news:
+                self.plainly[news["started"]] = news["plainly"]
                 self.pids[news["started"]] = news["pid"]
             else:
-                self.pids.pop(news["ended"], None)
                 self._ended(news["ended"], news["code"])
+                self.pids.pop(news["ended"], None)
+                self.plainly.pop(news["ended"], None)
         self.gone = True
         if not self._closed.is_set():
             self._broken()

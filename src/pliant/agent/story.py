@@ -35,6 +35,12 @@ class Story:
         self.joined: set[MemberId] = set()
         self.lost: dict[MemberId, float] = {}  # since when, on this process's clock
 
+    def over(self, state: JobState, why: str) -> None:
+        """It has ended so, said somebody who knows; perhaps before the event of it was told."""
+        with self._lock:
+            if not self.state.ended:
+                self.state, self.why = state, why
+
     def tell(self, revision: int, event: Event) -> None:
         with self._lock:
             if revision <= self.revision:

@@ -57,7 +57,7 @@ def test_the_endpoint_is_read_as_it_was_written_and_forgotten(folder: Folder) ->
         folder.write_endpoint(f"http://127.0.0.1:{port}", 4242)
         assert folder.read_endpoint() == Endpoint(f"http://127.0.0.1:{port}", folder.token)
     assert folder.endpoint.stat().st_mode & 0o777 == 0o600
-    assert sorted(path.name for path in folder.path.iterdir()) == ["checkpoints", "endpoint.json", "logs"]
+    assert sorted(path.name for path in folder.path.iterdir()) == ["checkpoints", "endpoint.json", "errors", "logs"]
     folder.forget_endpoint()
     folder.forget_endpoint()
     assert folder.read_endpoint() is None
@@ -80,7 +80,7 @@ def test_a_job_that_is_run_is_known_to_be_and_not_run_twice(folder: Folder) -> N
     with held(folder, RUNNER) as process:
         assert folder.is_run()
         for kind in (RUNNER, LOOKER):
-            with pytest.raises(Refused, match=f"demo is in use on this machine, by process {process.pid}"):
+            with pytest.raises(Refused, match=f"demo runs on this machine already, as process {process.pid}"):
                 folder.lock(kind, 20.0).__enter__()
     assert not folder.is_run()
     with folder.lock(RUNNER, 0):
@@ -90,7 +90,7 @@ def test_a_job_that_is_run_is_known_to_be_and_not_run_twice(folder: Folder) -> N
 def test_who_looks_does_not_run_it_and_is_waited_for(folder: Folder) -> None:
     with held(folder, LOOKER) as process:
         assert not folder.is_run()
-        with pytest.raises(Refused, match="in use"):
+        with pytest.raises(Refused, match="runs on this machine already"):
             folder.lock(RUNNER, 0).__enter__()
         assert process.stdin is not None
         process.stdin.close()  # it ends some time soon

@@ -10,7 +10,8 @@ import pytest
 
 from pliant.agent import keeper as module
 from pliant.agent.folder import Folder
-from pliant.agent.keeper import PORTS, Keeper, free_port, kept
+from pliant.agent.keeper import Keeper, kept
+from pliant.agent.ports import PORTS, free_port
 from pliant.agent.processes import Processes
 from pliant.cli.connect import PROGRAM
 from pliant.client import Client

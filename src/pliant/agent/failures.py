@@ -1,0 +1,273 @@
+"""Why a worker failed, in its own words: torchelastic's error file, else the last traceback, else its last lines.
+
+torchelastic's convention: a worker finds in TORCHELASTIC_ERROR_FILE where to leave its error as JSON, and a function
+under its `@record` does so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ERROR_FILE_MAX = 1 << 20
+MESSAGE_MAX = 500  # characters
+LAST_LINES = 20
+AFTER_LINES = 20  # lines at the margin that may belong to an exception's text
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What a worker said. `message` is one line, `traceback` everything, `at` the worker's clock, if it said that."""
+
+    message: str
+    traceback: str
+    at: float | None = None
+
+
+def failure(error_file: Path | None, tail: Sequence[bytes]) -> Failure | None:
+    """Call when a worker has failed, with the last lines it wrote. None: it said nothing at all."""
+    recorded, wrong = _recorded(error_file)
+    lines = [_plain(line) for line in tail]
+    found = _traceback(lines)
+    if recorded is not None:
+        if not recorded.traceback and found:
+            return Failure(recorded.message, "\n".join(found), recorded.at)
+        return recorded
+    note = [f"(What it left in {error_file} cannot be read: {wrong}.)"] if wrong else []
+    if found:
+        return Failure(_message(found), "\n".join([*found, *note]))
+    last = _without_blank_ends(lines)[-LAST_LINES:]
+    said = [line for line in last if line.strip()]
+    if not said and not note:
+        return None
+    return Failure(_cut((said or note)[-1]), "\n".join([*last, *note]))
+
+
+def told(
+    found: Failure | None,
+    *,
+    member: str,
+    rank: int | None,
+    host: str,
+    pid: int | None,
+    code: int,
+    log: Path | None = None,
+) -> str:
+    """The whole block for people about the worker that failed first; several lines, nothing that steers a terminal."""
+    who = member if rank is None else f"rank {rank} ({member})"
+    where = f"on {host}" if pid is None else f"process {pid} on {host}"
+    head = f"{who}, {where}, failed with {how(code)}"
+    kept = [] if log is None else [f"What it wrote is in {log}"]
+    if found is None:
+        return "\n".join([f"{head} and wrote nothing.", *kept])
+    return "\n".join([f"{head}: {found.message}", *(f"    {line}" for line in found.traceback.split("\n")), *kept])
+
+
+def how(code: int) -> str:
+    """An exit code in words; negative is a signal."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {-code} ({signal.Signals(-code).name})"
+    except ValueError:
+        return f"signal {-code}"
+
+
+# ----------------------------------------------------------------------------------------------------- the error file
+
+
+def _recorded(error_file: Path | None) -> tuple[Failure | None, str]:
+    """What is in the file; or nothing, and what is wrong with it, if it is there."""
+    if error_file is None:
+        return None, ""
+    try:
+        with open(error_file, "rb", opener=_without_waiting) as file:
+            data = file.read(ERROR_FILE_MAX + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None, ""
+    except OSError as error:
+        return None, error.strerror or str(error)
+    if not data:
+        return None, ""  # it was about to
+    if len(data) > ERROR_FILE_MAX:
+        return None, f"it is larger than {ERROR_FILE_MAX} bytes"
+    try:
+        return _understood(json.loads(data)), ""
+    except (ValueError, RecursionError):
+        return None, "it is no JSON"
+    except (KeyError, TypeError, AttributeError, OverflowError):
+        return None, "it is not in torchelastic's format"
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A script may have put anything there, a pipe too."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def _understood(said: Any) -> Failure:
+    """Both forms there are: `message` with everything in it, and `message` as text beside the rest."""
+    message = said["message"]
+    if isinstance(message, str):
+        return Failure(_cut(message), _plain_text(said.get("py_callstack") or ""), _time(said.get("timestamp")))
+    extra = message.get("extraInfo") or {}
+    text = _plain_text(extra.get("py_callstack") or "")
+    return Failure(_cut(message["message"]), text, _time(extra.get("timestamp")))
+
+
+def _time(said: Any) -> float | None:
+    try:
+        return float(said) if said else None
+    except ValueError:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------- tracebacks in the tail
+
+_HEADER = re.compile(r"^(?P<before>.*?)(?:Exception Group )?Traceback \(most recent call last\):$")
+_FATAL = re.compile(r"^(?P<before>.*?)Fatal Python error: ")
+_SYNTAX = re.compile(r"^(?P<before>.*?)(?:SyntaxError|IndentationError|TabError): ")
+_PLACE = re.compile(r'^\s*File ".*", line \d+$')
+_CHAINED = (
+    "During handling of the above exception, another exception occurred:",
+    "The above exception was the direct cause of the following exception:",
+)
+_INNER = ("Original Traceback", "    ")  # in the text of another: of a data worker, of a member of a group
+_IGNORED = ("Exception ignored in", "--- Logging error ---")
+
+
+def _traceback(lines: Sequence[str]) -> list[str]:
+    """The last one, with the exceptions it is chained to; empty if there is none."""
+    starts = [at for at, line in enumerate(lines) if _HEADER.match(line)]
+    wanted = [at for at in starts if not _said_before(lines, at).startswith(_IGNORED)] or starts
+    # What a crash in C code leaves comes after everything else there was to say.
+    fatal = [at for at, line in enumerate(lines) if _FATAL.match(line)]
+    if fatal and (not wanted or fatal[-1] > wanted[-1]):
+        hit = _FATAL.match(lines[fatal[-1]])
+        assert hit is not None  # as it did above
+        return _without_blank_ends(_stripped(lines[fatal[-1] :], hit["before"]))
+    block = _block(lines, starts, wanted[-1]) if wanted else (0, 0)
+    syntax = _syntax_error(lines, block[1])
+    start, end = syntax or block
+    before = _margin(lines[start]) if start < end and not syntax else ""
+    return _without_blank_ends(_stripped(lines[start:end], before))
+
+
+def _block(lines: Sequence[str], starts: Sequence[int], last: int) -> tuple[int, int]:
+    """Where the traceback with this header begins and ends, with all it is chained to."""
+    first = last
+    for earlier in reversed([at for at in starts if at < last]):
+        if not _is_chained(lines, first):
+            break
+        first = earlier
+    end = _end(lines, last, _margin(lines[first]))
+    rest = lines[end:]
+    if len(rest) <= AFTER_LINES and not any(_HEADER.match(line) for line in rest):
+        end = len(lines)  # it said no more than this: an exception's text may have empty lines in it
+    return first, end
+
+
+def _is_chained(lines: Sequence[str], at: int) -> bool:
+    """Whether the traceback that begins here belongs to the one before: said so, or part of its exception's text."""
+    inner = lines[at].lstrip(" |+-0123456789")
+    if inner.startswith("Original Traceback") or lines[at].lstrip().startswith(("|", "+-")):
+        return True  # a data worker's, carried in the text of the main process's; one of a group
+    return _said_before(lines, at).endswith(_CHAINED)
+
+
+def _end(lines: Sequence[str], header: int, margin: str) -> int:
+    """Behind the last line of a traceback: its frames are indented, then comes the exception's text."""
+    at = header + 1
+    while at < len(lines) and _is_indented(lines[at], margin):
+        at += 1
+    limit = at + AFTER_LINES
+    while at < len(lines) and at < limit:
+        line = lines[at].removeprefix(margin)
+        another = _HEADER.match(line) is not None and not line.startswith(_INNER)
+        if another or line.startswith(_IGNORED) or not line.strip() or not lines[at].startswith(margin):
+            break
+        at += 1
+        while at < len(lines) and _is_indented(lines[at], margin):
+            at += 1
+            limit = max(limit, at + 1)
+    return at
+
+
+def _is_indented(line: str, margin: str) -> bool:
+    inner = line.removeprefix(margin)
+    return line.startswith(margin) and inner.startswith((" ", "\t")) and bool(inner.strip())
+
+
+def _syntax_error(lines: Sequence[str], after: int) -> tuple[int, int] | None:
+    """One of the script itself, which has no header, if it comes after the last traceback."""
+    for end in range(len(lines) - 1, after - 1, -1):
+        if _SYNTAX.match(lines[end]):
+            for start in range(end - 1, max(after, end - 6) - 1, -1):
+                if _PLACE.match(lines[start]):
+                    return start, end + 1
+    return None
+
+
+def _message(traceback: Sequence[str]) -> str:
+    """The exception's own line: behind the frames of the last traceback that is not part of another one's text."""
+    if _FATAL.match(traceback[0]):
+        return _cut(traceback[0])
+    outer = [at for at, line in enumerate(traceback) if _HEADER.match(line) and not line.startswith(_INNER)]
+    after = traceback[outer[-1] + 1 :] if outer else traceback
+    texts = [line.removeprefix("  | ") for line in after]  # of a group, else there is nothing to take away
+    return _cut(next((text for text in texts if text and not text[0].isspace()), traceback[-1]))
+
+
+def _margin(header: str) -> str:
+    """What stands before every line: torch writes `[rank0]: ` there."""
+    hit = _HEADER.match(header)
+    before = hit["before"] if hit else ""
+    return before if before.strip(" |+-0123456789") and not before.startswith("Original") else ""
+
+
+def _stripped(lines: Sequence[str], margin: str) -> list[str]:
+    return [line.removeprefix(margin) if margin else line for line in lines]
+
+
+def _said_before(lines: Sequence[str], at: int) -> str:
+    """The last line with something in it before this one; blank lines may carry a margin alone."""
+    margin = _margin(lines[at])
+    for earlier in range(at - 1, max(at - 4, -1), -1):
+        if inner := lines[earlier].removeprefix(margin).removeprefix(margin.rstrip()).strip(" |"):
+            return inner
+    return ""
+
+
+def _without_blank_ends(lines: Sequence[str]) -> list[str]:
+    full = [at for at, line in enumerate(lines) if line.strip()]
+    return list(lines[full[0] : full[-1] + 1]) if full else []
+
+
+# ----------------------------------------------------------------------------------------------------------- plain text
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
+
+
+def _plain(line: bytes) -> str:
+    """A line without its colours; of what was overwritten the last; nothing left that could steer a terminal."""
+    text = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
+    text = _COLOUR.sub("", text)
+    return "".join(
+        sign if sign.isprintable() or sign == "\t" else sign.encode("unicode_escape").decode() for sign in text
+    )
+
+
+def _plain_text(text: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError("text was expected")
+    return "\n".join(_plain(line) for line in text.encode("utf-8", "replace").rstrip(b"\n").split(b"\n"))
+
+
+def _cut(text: str) -> str:
+    line = " ".join(_plain_text(text).split())
+    return line if len(line) <= MESSAGE_MAX else f"{line[:MESSAGE_MAX]} ..."

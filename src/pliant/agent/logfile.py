@@ -1,0 +1,143 @@
+"""Logs of bounded size, whole line by whole line, that survive a full disk."""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+FILE_MAX = 64 << 20  # a log that would grow beyond this becomes NAME.log.1, and a new one is begun
+RETRY_S = 10.0  # a log that could not be written is tried again so often, at most
+LOOK_S = 1.0  # how often we look whether the file we write is still the one of that name
+
+
+class LogFile:
+    """A file of whole lines and bounded size. One that cannot be written is given up, said once, and tried again later.
+
+    `lock`: the same for all that write one file. `now` is the clock that the pauses are measured by.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        complain: Callable[[str], None],
+        *,
+        limit: int = FILE_MAX,
+        lock: threading.Lock | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._path = path
+        self._complain = complain
+        self._limit = limit
+        self._lock = lock or threading.Lock()
+        self._now = now
+        self._handle: int | None = None
+        self._looked_at = now()
+        self._missing: int | None = None  # bytes, since it was given up; None: it is written
+        self._ended = False
+        try:
+            self._open()
+        except OSError as error:
+            self._give_up(error)
+
+    def line(self, line: bytes) -> None:
+        """Write it, if that can be done."""
+        if self._ended:
+            return
+        data = line + b"\n"
+        with self._lock:
+            try:
+                if self._missing is not None:
+                    if self._now() - self._looked_at < RETRY_S:
+                        self._missing += len(data)
+                        return
+                    self._again(self._missing, data)
+                else:
+                    self._write(data)
+            except OSError as error:
+                self._give_up(error)
+                self._missing = (self._missing or 0) + len(data)
+
+    def end(self) -> None:
+        """Call when there is no more. May be called twice."""
+        self._ended = True
+        self._close()
+
+    def _open(self) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+        self._handle = os.open(self._path, flags, 0o600)
+
+    def _close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            with suppress(OSError):  # some file systems report a full disk only now; the next write meets it, too
+                os.close(handle)
+
+    def _write(self, data: bytes) -> None:
+        if self._now() - self._looked_at >= LOOK_S:
+            self._looked_at = self._now()
+            self._follow_name()
+        assert self._handle is not None  # else it is given up
+        found = os.fstat(self._handle)
+        if stat.S_ISREG(found.st_mode) and found.st_size and found.st_size + len(data) > self._limit:
+            self._rotate()
+            found = os.fstat(self._handle)
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._handle, data[written:])
+        except OSError:
+            if written and stat.S_ISREG(found.st_mode):
+                with suppress(OSError):  # half a line is better than none of what came before
+                    os.ftruncate(self._handle, found.st_size)
+            raise
+
+    def _follow_name(self) -> bool:
+        """Somebody may have moved or removed what we write, or rotated it before us; whether it was so."""
+        assert self._handle is not None
+        ours = os.fstat(self._handle)
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:
+            there = None
+        if there is not None and (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+            return False
+        self._close()
+        self._open()
+        return True
+
+    def _rotate(self) -> None:
+        if self._follow_name():
+            return  # another writer of it has done so
+        self._path.replace(older(self._path))
+        self._close()
+        self._open()
+
+    def _again(self, missing: int, data: bytes) -> None:
+        """Take it up, or raise what is in the way still."""
+        self._looked_at = self._now()
+        with suppress(OSError):  # opening it says what is wrong
+            self._path.parent.mkdir(mode=0o700, exist_ok=True)
+        self._open()
+        self._write(b"[pliant: %d bytes are missing here]\n%s" % (missing, data))
+        self._missing = None
+        self._complain(f"{self._path} can be written again and goes on; {missing} bytes are missing in it.")
+
+    def _give_up(self, error: OSError) -> None:
+        self._close()
+        self._looked_at = self._now()
+        if self._missing is None:
+            self._missing = 0
+            self._complain(
+                f"{self._path} cannot be written: {error.strerror}. What follows is not in it; "
+                f"it is tried again every {RETRY_S:g} s."
+            )
+
+
+def older(path: Path) -> Path:
+    """Where a log was moved when it had become too large."""
+    return path.with_name(f"{path.name}.1")

@@ -1,0 +1,107 @@
+"""Notices for everybody who is in no cloud we know: a file that appears, or a command that says so."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import signal
+import subprocess
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from pliant.agent.notices.base import Notice, Trouble, written_notice
+from pliant.errors import BadInput
+
+READ_MAX = 4096
+COMMAND_S = 10.0  # how long a command may take
+CANNOT = (126, 127)  # what a shell, env and their like answer when they cannot start a program
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """A pipe that nobody writes to must not hold us up."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+class FileWatcher:
+    """`file:PATH`: that it is there is the notice."""
+
+    pause_s = 1.0
+
+    def __init__(self, path: str) -> None:
+        if not path:
+            raise BadInput("file: needs the path of a file, file:/run/going-away for instance.")
+        self._path = Path(path)
+        self.name = f"file:{path}"
+
+    def look(self, remark: Callable[[str], None]) -> Notice | None:  # noqa: ARG002  # there is nothing else to say
+        otherwise = f"{self._path} is there"
+        try:
+            with open(self._path, "rb", buffering=0, opener=_without_waiting) as file:
+                return written_notice((file.read(READ_MAX) or b"").decode("utf-8", "replace"), otherwise)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except IsADirectoryError:
+            return Notice(None, otherwise)
+        except OSError as error:
+            if isinstance(error, PermissionError) and os.access(self._path.parent, os.X_OK):
+                return Notice(None, otherwise)  # it is there; what it says is not for us
+            raise Trouble(f"{self._path} cannot be looked at: {error.strerror}.") from error
+
+
+class CommandWatcher:
+    """`command:CMD`: that it ends with 0 is the notice, and what it printed the reason. No shell is in between."""
+
+    pause_s = 5.0
+
+    def __init__(self, command: str, limit_s: float = COMMAND_S) -> None:
+        try:
+            self._argv = shlex.split(command)
+        except ValueError as error:
+            raise BadInput(f"command:{command} is no command line: {error}.") from error
+        if not self._argv:
+            raise BadInput("command: needs a command, command:/usr/local/bin/is-going for instance.")
+        self._limit_s = limit_s
+        self.name = f"command:{command}"
+
+    def look(self, remark: Callable[[str], None]) -> Notice | None:  # noqa: ARG002  # there is nothing else to say
+        reading, writing = os.pipe()
+        try:
+            try:
+                child = subprocess.Popen(
+                    self._argv, stdin=subprocess.DEVNULL, stdout=writing, stderr=subprocess.DEVNULL, process_group=0
+                )
+            except OSError as error:
+                raise Trouble(f"{self._argv[0]} cannot be started: {error.strerror}.") from error
+            finally:
+                os.close(writing)
+            code = self._ended(child)
+            os.set_blocking(reading, False)
+            with suppress(BlockingIOError):  # something that it started holds the other end, and wrote nothing
+                return self._judged(code, os.read(reading, READ_MAX))
+            return self._judged(code, b"")
+        finally:
+            os.close(reading)
+
+    def _ended(self, child: subprocess.Popen[bytes]) -> int:
+        pidfd = os.pidfd_open(child.pid)
+        try:
+            in_time = select.select([pidfd], [], [], self._limit_s)[0]
+        finally:
+            os.close(pidfd)
+            # With what it started itself; before it is buried, so that the number is nobody else's yet.
+            os.killpg(child.pid, signal.SIGKILL)
+            code = child.wait()
+        if not in_time:
+            raise Trouble(f"{self.name} has not ended after {self._limit_s:g} s and was killed.")
+        return code
+
+    def _judged(self, code: int, printed: bytes) -> Notice | None:
+        if code in CANNOT:
+            raise Trouble(f"{self.name} ended with {code}: it could not be run, or could not run something.")
+        if code < 0:
+            raise Trouble(f"{self.name} was ended by signal {-code}.")
+        if code:
+            return None
+        return written_notice(printed.decode("utf-8", "replace"), f"{self.name} says so")
