@@ -37,6 +37,7 @@ PHRASES = [
     r"(?:all|the other way|year) round",
     r"importlib\.util",
     r"(?:torch|nn)\.utils",
+    r"--(?:rdzv-backend|master-(?:addr|port))",
 ]
 
 

@@ -10,7 +10,7 @@ from pliant.cli.connect import Flags, connection, job_argument, the_job
 from pliant.cli.show import clean, json_option, print_json, print_table
 
 if TYPE_CHECKING:
-    from pliant.wire.api import JobStatus
+    from pliant.wire.api import AgentLine, JobStatus, MemberLine
 
 
 @click.command()
@@ -30,14 +30,17 @@ def status(job: str | None, flags: Flags, as_json: bool) -> None:
     if found.members:
         click.echo()
         print_table(
-            ("member", "state", "rank", "agent", "process", "why"),
-            [(x.id, x.state.value, _or_dash(x.rank), x.agent, _or_dash(x.pid or None), x.why) for x in found.members],
+            ("member", "state", "rank", "agent", "process", "cores", "memory", "why"),
+            [
+                (x.id, x.state.value, _or_dash(x.rank), x.agent, _or_dash(x.pid or None), *_use(x), x.why)
+                for x in found.members
+            ],
         )
     if found.agents:
         click.echo()
         print_table(
-            ("agent", "room", "wanted", "members"),
-            [(x.id, str(x.capacity), str(x.wanted), str(x.members)) for x in found.agents],
+            ("agent", "room", "wanted", "members", "address"),
+            [(x.id, str(x.capacity), str(x.wanted), str(x.members), _where(x)) for x in found.agents],
         )
 
 
@@ -51,12 +54,17 @@ def _lines(found: JobStatus) -> list[str]:
     )
     facts = [
         (job.name, f"{job.state.value}: {job.why}" if job.why else job.state.value),
+        ("attempt", str(found.attempt) if found.attempt > 1 else ""),
+        ("mode", "" if found.live else f"{found.mode.value}: a change starts all workers again"),
         ("workers", f"{job.size} in the world, {job.target} wanted, {job.size_min} to {job.size_max} allowed{limit}"),
         ("placement", placement),
         ("world", f"generation {job.generation}" if job.generation else "none yet"),
         ("broken", found.broken),
-        ("durable", f"step {job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "")),
-        ("checkpoint", checkpoint),
+        (
+            "durable",
+            f"step {job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "") if found.live else "",
+        ),
+        ("checkpoint", checkpoint if found.live else ""),
         ("failures", f"{found.failures}; the job fails at more than {found.max_restarts}"),
         ("revision", str(job.revision)),
     ]
@@ -71,6 +79,16 @@ def _flat(found: JobStatus) -> dict[str, object]:
     line = {each.name: getattr(found.job, each.name) for each in fields(found.job)}
     rest = {each.name: getattr(found, each.name) for each in fields(found) if each.name not in ("job", "target")}
     return {**line, **rest, "placement": found.target.placement}
+
+
+def _use(member: MemberLine) -> tuple[str, str]:
+    if member.cpu is None or member.rss_bytes is None:
+        return "-", "-"
+    return f"{member.cpu:.2f}", f"{member.rss_bytes / 2**20:.0f} MiB"
+
+
+def _where(agent: AgentLine) -> str:
+    return f"{agent.address or '-'}{', leaving' if agent.draining else ''}"
 
 
 def _or_dash(number: int | None) -> str:

@@ -6,6 +6,7 @@ import click
 
 from pliant.cli.connect import Flags, connection, job_and, job_argument, the_job
 from pliant.cli.show import clean, json_option, print_json
+from pliant.errors import BadInput
 
 
 def placed(text: str) -> tuple[str, int]:
@@ -37,6 +38,12 @@ def resize(job: str | None, size: str | None, places: tuple[tuple[str, int], ...
     placement = tuple((AgentId(agent), count) for agent, count in places)
     target = Target(sum(count for _, count in placement) if size is None else int(size), placement)
     with flags.connect(name) as client:
+        room = {agent.id: agent.capacity for agent in client.job(name).agents} if placement else {}
+        for agent, count in placement:
+            if agent not in room:
+                raise BadInput(f"{name} has no agent {agent}; `pliant status {name}` lists those it has.")
+            if count > room[agent]:
+                raise BadInput(f"{agent} has room for {room[agent]} workers, not for {count}.")
         done = client.send(name, Resize(target))
     if as_json:
         print_json({"job": name, "target": target, "revision": done.revision})

@@ -127,7 +127,7 @@ def test_the_job_may_come_from_the_environment(pliant: Pliant, monkeypatch: pyte
     monkeypatch.setenv("PLIANT_JOB", "mine")
     assert pliant("status").out.startswith("mine")
     assert pliant("resize", "3").out == "mine wants 3 workers now.\n"
-    assert pliant("resize", "--place", "a=2").out == "mine wants 2 workers now (2 on a).\n"
+    assert "mine has no agent a; `pliant status mine` lists those it has." in pliant("resize", "--place", "a=2").err
     assert "m1 is not a member of mine" in pliant("drain", "m1").err
     assert pliant("cancel", "--json").json["job"] == "mine"
 
@@ -142,13 +142,18 @@ def test_a_job_that_is_not_there_is_refused_and_a_name_that_cannot_be_is_bad_inp
         assert "That is no job's name" in done.err
 
 
-def test_a_resize_changes_the_target(pliant: Pliant) -> None:
+def test_a_resize_changes_the_target(pliant: Pliant, running: Running) -> None:
     pliant("jobs", "create", "sized", "--workers", "2:8")
+    with running.client() as client:
+        client.send("sized", m.AgentJoin(AgentId("a"), 2))
+        client.send("sized", m.AgentJoin(AgentId("b"), 2))
     assert pliant("resize", "sized", "4").out == "sized wants 4 workers now.\n"
     done = pliant("resize", "sized", "--place", "a=2", "--place", "b=1", "--json").json
     assert done["target"] == {"size": 3, "placement": [["a", 2], ["b", 1]]}
     assert "placement   2 on a, 1 on b\n" in pliant("status", "sized").out
     assert pliant("resize", "sized", "9").code == 2
+    full = pliant("resize", "sized", "--place", "a=3")
+    assert (full.code, full.err) == (2, "pliant: a has room for 2 workers, not for 3.\n")
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,11 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (("--workers", "1", "no.py"), "Which job? Name it, or set PLIANT_JOB."),
         (("--job", "../x", "--workers", "1", "no.py"), "That is no job's name"),
-        (("--job", "x", "no.py"), "Missing option '--workers'"),
-        (("--job", "x", "--workers", "1"), "Missing argument 'SCRIPT'"),
+        (("--job", "x", "--workers", "1"), "Which script?"),
         (("--job", "x", "--workers", "two", "no.py"), "'two' is not MIN:MAX"),
         (("--job", "x", "--workers", "1", "no.py", "--lr", "1"), "There is no script 'no.py'"),
-        (("--job", "x", "--workers", "1", "--lr", "1", "no.py"), "There is no script '--lr'"),
+        (("--job", "x", "--workers", "1", "--lr", "1", "no.py"), "No such option '--lr'"),
         (("--job", "x", "--workers", "1", "--grace-s", "-1", "no.py"), "not in the range"),
         (("--job", "x", "--workers", "1", "--token-file", "t", "-m", "no"), "name it with --coordinator"),
     ],
@@ -72,7 +70,18 @@ def test_programs_see_one_object_on_each_line(capsys: pytest.CaptureFixture[str]
     screen.say("so it is")
     assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == [
         {"worker": "vm-2.1", "line": 'a "b" \ufffd'},
-        {"revision": 3, "event": {"type": "AgentJoined", "at": NOW, "agent": "vm", "capacity": 2}},
+        {
+            "revision": 3,
+            "event": {
+                "type": "AgentJoined",
+                "at": NOW,
+                "agent": "vm",
+                "capacity": 2,
+                "address": "",
+                "home": "",
+                "life": "",
+            },
+        },
         {"say": "so it is"},
     ]
 
