@@ -18,7 +18,7 @@ CORE_TESTS := $(wildcard tests/unit tests/property)
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits docs-api schedules demo bits chaos-lm chaos-train chaos-coordinator chaos-flips
+.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch docs-api schedules scripts namespaces demo bits chaos-lm chaos-train chaos-coordinator chaos-flips
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -39,7 +39,7 @@ check: $(STAMP)  ## Lint, format, types, layers and tidiness
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(wildcard src tests bench)
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) tests/tidy tests/docs
+	$(PYTEST) tests/tidy tests/docs --ignore=tests/docs/test_start.py --ignore=tests/docs/test_by_hand.py
 
 format: $(STAMP)  ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix-only --quiet .
@@ -60,11 +60,29 @@ bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause that eac
 bench-bits: $(STAMP)  ## Measure what training to the bit costs, and how exact its sums are
 	$(BIN)/python bench/bits.py $(if $(SEED),--seed $(SEED))
 
-sim: $(STAMP)  ## Run 2000 simulated fault schedules; with SEED=, that one
+bench-relaunch: $(STAMP)  ## Measure a relaunch, and a start, against torchrun
+	$(BIN)/python bench/relaunch.py $(if $(SEED),--seed $(SEED))
+
+sim: $(STAMP)  ## Run 2000 simulated fault schedules of live jobs and 2000 of launches; with SEED=, that one
 	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
+	$(BIN)/pliant sim --launches $(if $(SEED),--seed $(SEED),--seeds 2000)
 
 schedules: $(STAMP)  ## Run 50 fault schedules with real processes over HTTP; SEED= is the first
 	cd tests && $(abspath $(BIN))/python -m schedules --seeds 50 --first $(or $(SEED),0)
+
+SCRIPTS := .venv-scripts
+
+scripts: $(SCRIPTS)/.installed  ## Run the scripts people have, and kill a worker and add an agent while they run
+	cd tests && $(abspath $(SCRIPTS))/bin/python -m scripts --seed $(or $(SEED),0)
+
+$(SCRIPTS)/.installed: pyproject.toml constraints.txt tests/scripts/requirements.txt
+	test -x $(SCRIPTS)/bin/python || $(PYTHON) -m venv $(SCRIPTS)
+	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-r tests/scripts/requirements.txt -e '.[torch]'
+	@touch $@
+
+namespaces: $(STAMP)  ## Run three agents in three network namespaces: resize, place, cut off, replace; wants root
+	cd tests && $(abspath $(BIN))/python -m namespaces --seed $(or $(SEED),0)
 
 demo: $(STAMP)  ## Train on workers that come, go, are killed and are all replaced, and tell about it
 	$(BIN)/python examples/demo.py $(if $(SEED),--seed $(SEED))
@@ -91,6 +109,6 @@ docs: $(STAMP)  ## Test the documentation
 	$(PYTEST) tests/docs
 
 clean:  ## Remove the environment, the caches and the results
-	rm -rf $(VENV) build dist htmlcov .coverage .coverage.* .hypothesis
+	rm -rf $(VENV) $(SCRIPTS) build dist htmlcov .coverage .coverage.* .hypothesis
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
