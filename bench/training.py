@@ -67,7 +67,7 @@ class Scene:
         token = base / "home" / "token"
         place = ("--coordinator", url, "--token-file", str(token))
         sizes = ("--workers", f"1:{world + 1}", "--target", str(world), "--max-restarts", "1000", "--grace-s", "20")
-        self._run = self._start(["run", "--job", JOB, *sizes, *place, str(worker)], env, self._output)
+        self._run = self._start(["run", "--mode", "live", "--job", JOB, *sizes, *place, str(worker)], env, self._output)
         self.client = Client([url], read_token(token), patience_s=30.0)
 
     def _start(self, arguments: list[str], env: dict[str, str], to: object) -> subprocess.Popen[str]:

@@ -86,7 +86,7 @@ class Job:
         options = ("--workers", workers, "--target", str(target), "--max-restarts", "100000", *place)
         self._output = (base / "output").open("w")
         self.run = subprocess.Popen(
-            [PLIANT, "run", "--job", JOB, *options, str(SCRIPT)],
+            [PLIANT, "run", "--mode", "live", "--job", JOB, *options, str(SCRIPT)],
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,

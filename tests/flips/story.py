@@ -81,7 +81,7 @@ def together(plan: Plan, folder: Path, workers: str) -> Story:
     folder.mkdir(parents=True)
     known = environment(folder / "home", **plan.environment(folder))
     options = ("--job", "flips", "--workers", workers, "--max-restarts", "1000", "--json")
-    done = _run([PLIANT, "run", *options, str(SCRIPT)], known)
+    done = _run([PLIANT, "run", "--mode", "live", *options, str(SCRIPT)], known)
     story = Story(done.returncode, output=done.stdout + done.stderr)
     for line in done.stdout.splitlines():
         said = json.loads(line)
