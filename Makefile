@@ -2,11 +2,12 @@
 #
 #   PYTHON=python3.12 VENV=.venv312   another interpreter, in an environment of its own
 #   SEED=7                            another seed, for the targets that draw at random
-#   WORKERS=4                         how many processes the tests share
+#   WORKERS=4 PATIENT=6               how many processes share the tests, and those tests that mostly wait for others
 
 PYTHON  ?= python3
 VENV    ?= .venv
 WORKERS ?= 2
+PATIENT ?= 3
 SEED    ?=
 
 BIN   := $(VENV)/bin
@@ -32,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: $(STAMP)  ## Run every test, with pliant.core held to full branch coverage
 	$(PYTEST) -n $(WORKERS) --cov --cov-report=term $(CORE_TESTS)
-	$(PYTEST) -n $(WORKERS) $(CORE_TESTS:%=--ignore=%)
+	$(PYTEST) -n $(PATIENT) $(CORE_TESTS:%=--ignore=%)
 
 check: $(STAMP)  ## Lint, format, types, layers and tidiness
 	$(BIN)/ruff check .

@@ -33,13 +33,18 @@ class Family:
         self.broken = threading.Event()
         self.words: dict[str, list[str]] = {}
         self.sinks: dict[str, Sink] = {}
-        self.processes = Processes(lambda name, code: self.ends.put((name, code)), self.broken.set)
+        self.plainly: dict[str, str] = {}  # of those that ended: why it was not forked
+        self.processes = Processes(self._ended, self.broken.set)
 
     def __enter__(self) -> "Family":
         return self
 
     def __exit__(self, *_: Any) -> None:
         self.processes.close()
+
+    def _ended(self, name: str, code: int) -> None:
+        self.plainly[name] = self.processes.plainly.get(name, "")
+        self.ends.put((name, code))
 
     def sink(self, name: str) -> Sink:
         said = self.words[name] = []

@@ -38,6 +38,7 @@ class Launched:
             text=True,
             env=environment(home, **env),
             start_new_session=True,
+            preexec_fn=_heed_hangups,  # noqa: PLW1509  # it calls one function of the system
         )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -113,6 +114,11 @@ class Launched:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line.rstrip("\n"))
+
+
+def _heed_hangups() -> None:
+    """Also where the tests themselves run under nohup, which `pliant run` respects."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def family(home: Path) -> dict[int, int]:

@@ -46,9 +46,9 @@ def both(family: Family, script: Script, **env: str) -> list[tuple[int, list[str
     family.start("worker", script, **env)
     spawned = family.outcome("worker")
     family.fork("worker", script, **env)
-    family.pid("worker")
-    assert family.processes.plainly.get("worker", "") == ""
-    return [spawned, family.outcome("worker")]
+    forked = family.outcome("worker")
+    assert family.plainly["worker"] == ""
+    return [spawned, forked]
 
 
 def probes(family: Family, script: Script, **env: str) -> list[dict[str, Any]]:
