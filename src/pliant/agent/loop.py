@@ -282,7 +282,9 @@ class Agent:
         order = self._state.order
         if order is None or order.live or order.launch is None:
             return
-        why = self._workers.stuck(all_here=all(seat.agent == self._state.id for seat in order.launch.seats))
+        done = order.launch.done
+        elsewhere = [s for s in order.launch.seats if s.agent != self._state.id and s.member not in done]
+        why = self._workers.stuck(all_here=not elsewhere)
         if not why:
             return
         self._screen.say(f"{why}: killing them")
