@@ -72,7 +72,7 @@ def test_the_first_failure_is_told_in_full_and_the_job_fails_when_they_are_used_
     text = (
         "import os\ndef train():\n    raise ValueError('no such column')\nif os.environ['RANK'] == '1':\n    train()\n"
     )
-    waits = "import time\nwhile True:\n    time.sleep(1)\n"
+    waits = "import signal\nsignal.pause()\n"
     with Launched(
         tmp_path, "--nproc-per-node", "2", "--max-restarts", "1", *QUICK, script(tmp_path, text + waits)
     ) as run:
@@ -109,13 +109,13 @@ def test_a_script_with_a_syntax_error_is_told_before_anything_is_started(tmp_pat
 
 def test_workers_that_ignore_sigterm_and_leave_children_are_gone_all_the_same(tmp_path: Path) -> None:
     text = (
-        "import os, signal, subprocess, sys, time\n"
+        "import os, signal, subprocess, sys\n"
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "sleeps = 'import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)'\n"
+        "sleeps = 'import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); signal.pause()'\n"
         "for session in (False, True):\n"
         "    subprocess.Popen([sys.executable, '-c', sleeps], start_new_session=session)\n"
         "print('started', flush=True)\n"
-        "time.sleep(600)\n"
+        "signal.pause()\n"
     )
     limits = ("--grace-s", "1", "--shutdown-timeout", "1")
     with Launched(tmp_path, "--nproc-per-node", "2", *limits, *QUICK, script(tmp_path, text)) as run:

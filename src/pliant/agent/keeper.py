@@ -14,6 +14,7 @@ from pliant.agent.folder import Folder
 from pliant.agent.output import Sink
 from pliant.agent.ports import free_port
 from pliant.agent.processes import Processes
+from pliant.core.launching import how_it_ended
 from pliant.errors import PliantError
 
 NAME = "coordinator"
@@ -93,9 +94,10 @@ class Keeper:
             return
         self._failures = 1 if time.monotonic() - self._began > STEADY_S else self._failures + 1
         pause_s = 0.0 if self._failures == 1 else min(BACKOFF_FIRST_S * 2 ** (self._failures - 2), BACKOFF_MAX_S)
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
         when = f"in {pause_s:g} s" if pause_s else "now"
-        self._told.say(f"the coordinator ended with {how}; training goes on, and it is started again {when}")
+        self._told.say(
+            f"the coordinator ended with {how_it_ended(code)}; training goes on, and it is started again {when}"
+        )
         timer = threading.Timer(pause_s, self._again)
         timer.daemon = True
         timer.start()

@@ -13,6 +13,7 @@ from pliant import settings
 from pliant.cluster.coordinator import LOOPBACK, Keeps
 from pliant.cluster.network import CARD, Network
 from pliant.cluster.schedule import AGENTS_MAX, change, number_of
+from pliant.core.launching import how_it_ended
 from pliant.errors import PliantError
 
 CARDS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
@@ -128,7 +129,7 @@ class Agents:
         """Call when the process of that name has ended."""
         agent = self._all[name]
         agent.code = code
-        self._say(f"{agent.name} ended with {how(code)}")
+        self._say(f"{agent.name} ended with {how_it_ended(code)}")
         if self._network is not None:
             threading.Thread(target=self._forget, args=(self._network, agent), name="forget", daemon=True).start()
         return agent
@@ -163,8 +164,3 @@ class Agents:
             network.remove(number_of(agent.name))
         except PliantError as error:
             self._say(error.why)
-
-
-def how(code: int) -> str:
-    """The way a process ended, in words."""
-    return f"signal {-code}" if code < 0 else f"exit code {code}"

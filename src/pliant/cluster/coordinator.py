@@ -11,6 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
+from pliant.core.launching import how_it_ended
 from pliant.errors import PliantError
 
 NAME = "coordinator"
@@ -89,8 +90,7 @@ class Coordinator:
         if not self._ready:
             self._news.put(-1)
             return
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
-        self._say(f"the coordinator ended with {how}; it is started again")
+        self._say(f"the coordinator ended with {how_it_ended(code)}; it is started again")
         timer = threading.Timer(AGAIN_S, self._again)
         timer.daemon = True
         timer.start()

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Protocol, assert_never
 from pliant.client import Client
 from pliant.cluster import agents as a
 from pliant.cluster import coordinator as centre
-from pliant.cluster.agents import Agents, how
+from pliant.cluster.agents import Agents
 from pliant.cluster.control import ANSWER_S, Answer, Control
 from pliant.cluster.coordinator import LOOPBACK, Coordinator, Keeps
 from pliant.cluster.follower import PATIENCE_S, Follower
 from pliant.cluster.network import Network
 from pliant.cluster.schedule import Point, due, next_at
+from pliant.core.launching import how_it_ended
 from pliant.core.messages import Event
 from pliant.core.model import JobState
 from pliant.credentials import parse_token, read_token, write_token
@@ -344,7 +345,7 @@ class Local:
             failed = next(((name, code) for name, code in ends.after if code != 0), None)
             if failed is None or ends.signalled:
                 return 0
-            raise PliantError(f"{job} is finished, but after it {failed[0]} ended with {how(failed[1])}.")
+            raise PliantError(f"{job} is finished, but after it {failed[0]} ended with {how_it_ended(failed[1])}.")
         if follower.state is not None and follower.state.ended:
             raise PliantError(f"{job} is {follower.state.value}: {follower.why}")
         if ends.signalled:
@@ -352,5 +353,7 @@ class Local:
         if ends.time_up:
             return TIME_IS_UP
         name, code = ends.own[-1]
-        self._told.say(f"{job} has not ended, but no agent is left; the last one, {name}, ended with {how(code)}")
+        self._told.say(
+            f"{job} has not ended, but no agent is left; the last one, {name}, ended with {how_it_ended(code)}"
+        )
         return code if code > 0 else 1

@@ -1,8 +1,9 @@
 """Workers that know nothing of Pliant: launched together, stopped together, and launched again when something changes.
 
 Until a worker joins by itself its agent is the member on its behalf. A launch forms as soon as nobody else can be
-expected: every agent that is known has said that none of its workers runs any more, so no two generations of a job ever
-run side by side. Agents that went without a word are waited for until their lease is over, and no longer.
+expected: every agent that is known has said that none of its workers runs any more, so no two generations of a job run
+side by side on agents that the coordinator sees. One that went without a word is waited for until its lease is over;
+what it may still run then is stopped when it comes back.
 """
 
 from __future__ import annotations
