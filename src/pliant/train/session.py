@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 LET_IN, RELEASED = "let-in", "released"
 GRACE_MARGIN = 0.2  # of the grace period, at most GRACE_MARGIN_MAX_S: before its end the next boundary is the last
 GRACE_MARGIN_MAX_S = 3.0
+WIRING_END_S = 5.0  # a wiring that was broken off ends in milliseconds
 
 _AT_REST = frozenset({Phase.HOLDING, Phase.STOPPED, Phase.OUTSIDE})
 
@@ -79,6 +80,7 @@ class Session:
         self._signals: deque[s.Signal] = deque()
         self._reacting = False
         self._wirings: dict[int, Wiring] = {}
+        self._wiring_threads: list[threading.Thread] = []
         self._worlds: dict[int, World] = {}
         self._keys: dict[int, str] = {}
         self._fetching: Fetching | None = None
@@ -105,6 +107,8 @@ class Session:
         for group in groups:
             group.break_off()
             group.dispose()
+        for thread in self._wiring_threads:
+            thread.join(WIRING_END_S)  # torch aborts a process that ends while another thread lets go of an operation
         if self._peers is not None:
             self._peers.close()
 
@@ -271,7 +275,9 @@ class Session:
     def _start_wiring(self, world: World) -> None:
         wiring = self._wire(world, self._keys.get(world.number, ""))
         self._wirings[world.number] = wiring
-        threading.Thread(target=self._wire_up, args=(world.number, wiring), name="pliant-wiring", daemon=True).start()
+        thread = threading.Thread(target=self._wire_up, args=(world.number, wiring), name="pliant-wiring", daemon=True)
+        self._wiring_threads = [each for each in self._wiring_threads if each.is_alive()] + [thread]
+        thread.start()
 
     def _wire_up(self, generation: int, wiring: Wiring) -> None:
         try:

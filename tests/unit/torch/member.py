@@ -132,7 +132,8 @@ def main() -> None:
     member.say(address=member.peers.address)
     for line in sys.stdin:
         command = json.loads(line)
-        threading.Thread(target=member.do, args=(command,), daemon=True).start()
+        # Waited for at the end, as every thread with an operation of torch must be: it lets go of it after its answer.
+        threading.Thread(target=member.do, args=(command,)).start()
     member.peers.close()
 
 
