@@ -203,6 +203,9 @@ def main() -> None:
                 "scheduler": scheduler.state_dict(),
             }
             save_checkpoint(state, is_best, args.resume)
+    # torch 2.13 can hang where a DDP model goes out of scope right after a collective: its destructor waits for gloo's
+    # thread with the interpreter's lock held, and that thread needs the lock to let go of the collective's tensor.
+    dist.barrier()
     dist.destroy_process_group()
 
 
