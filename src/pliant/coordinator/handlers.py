@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -25,6 +26,7 @@ from pliant.coordinator.requests import (
     trimmed,
 )
 from pliant.coordinator.status import line, status
+from pliant.core.goodput import Category, at_work, doings
 from pliant.core.messages import Code, Create, Rejection
 from pliant.core.model import AgentId, JobState, MemberId
 from pliant.core.names import bad_name
@@ -196,6 +198,10 @@ class Handlers:
         for state in JobState:
             metrics.jobs.labels(state.value).set(states.count(state))
         metrics.members.set(sum(len(job.members) for job in jobs if not job.state.ended))
+        going_on = [job for job in jobs if not job.state.ended]
+        doing = Counter(what for job in going_on for what in doings(job, at_work(job)).values())
+        for category in Category:
+            metrics.workers.labels(category.value).set(doing[category])
         metrics.waiting.set(self._desk.feed.waiting)
         metrics.leads.set(service.leads)
         return metrics.render()
@@ -226,14 +232,15 @@ class Handlers:
             raise _not_deciding()
         only = call.grant.job if call.grant else None
         found = [known for name in service.names() if only in (None, name) and (known := service.job(name))]
-        return encode_reply(api.JobList(tuple(line(job, revision) for job, revision in found)))
+        silent_s = service.silent_s(time.monotonic())
+        return encode_reply(api.JobList(tuple(line(job, revision, silent_s) for job, revision in found)))
 
     async def _job(self, call: Call) -> bytes:
         known = self._desk.service.job(call.job)
         if known is None:
             raise self._no_job(call.job)
         uses = {use.member: use for said in self._uses.get(call.job, {}).values() for use in said}
-        return encode_reply(status(*known, uses))
+        return encode_reply(status(*known, uses, self._desk.service.silent_s(time.monotonic())))
 
     def _found(self, body: bytes | None, name: str) -> bytes:
         if body is None:

@@ -115,8 +115,18 @@ def speaker(request: Request) -> MemberId | None:
             return member
         case m.WiringFailed(member=member) | m.Publish(member=member) | m.Drain(member=member):
             return member
+        case m.NotWritten(member=member) | m.Unreadable(member=member):
+            return member
         case _:
             return None
+
+
+def tells_of_life(request: Request) -> bool:
+    """Whether a member or an agent says that. What people say does not show that machines can be heard."""
+    if isinstance(request, m.Drain):
+        return False  # a person may say it as well
+    agents = m.Exited | m.AgentJoin | m.AgentReady | m.AgentLeave
+    return speaker(request) is not None or isinstance(request, RenewAgent | m.Raised | m.Leave | agents)
 
 
 def overdue(kind: str, ident: str) -> Command:
@@ -130,6 +140,8 @@ def overdue(kind: str, ident: str) -> Command:
             return m.Suspect(MemberId(ident))
         case "agent-suspect":
             return m.AgentSuspect(AgentId(ident))
+        case "save":
+            return m.AskCheckpoint("it is time")
         case _:
             return m.WaitOver()
 

@@ -131,6 +131,10 @@ class Service:
         answer = rejection or _accepted(known, request, speaker(request))
         return Reply(None, name, request, answer, known.revision)
 
+    def silent_s(self, now: float) -> float | None:
+        """For how long no member or agent of any job has been heard, if that is too long to be their fault."""
+        return self._vigil.silent_s(now)
+
     def suspect(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
         """Note at once that a watch was closed: who comes back in the next moment must find it noted."""
         self._vigil.suspect(name, self._state_of(name), closed, now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from math import inf
 from types import MappingProxyType
 
 from pliant.core.membership import desired_workers
@@ -13,15 +14,15 @@ from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, Use
 NOTHING: Mapping[MemberId, Use] = MappingProxyType({})
 
 
-def line(job: Job, revision: int) -> JobLine:
-    """One line of a list."""
+def line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
+    """One line of a list. `silent_s` is for how long nobody at all was heard, if that is too long."""
     world = job.world(job.current)
     launch = _running(job)
     size = len(world.members) if world else 0
     return JobLine(
         name=job.name,
         state=job.state,
-        why=job.why,
+        why="; ".join(filter(None, (job.why, _silence(job, silent_s)))),
         members=len(launch.seats) if launch else len(job.members),
         size=len(launch.seats) if launch else size,
         target=job.target.size,
@@ -33,6 +34,14 @@ def line(job: Job, revision: int) -> JobLine:
         epoch=_epoch(job),
         revision=revision,
     )
+
+
+def _silence(job: Job, silent_s: float | None) -> str:
+    """Said as long as somebody is taken for alive who is not heard: what is shown of them may be long past."""
+    if silent_s is None or job.state.ended or not (job.members or job.agents):
+        return ""
+    lasts = "nobody was heard yet" if silent_s == inf else f"nobody was heard for {silent_s:.0f} s"
+    return f"{lasts}: perhaps this coordinator is cut off, so nobody is taken for lost until somebody is heard"
 
 
 def _epoch(job: Job) -> int:
@@ -59,7 +68,7 @@ def _seats(launch: Launch, uses: Mapping[MemberId, Use]) -> Iterator[MemberLine]
         yield MemberLine(seat.member, MemberState.ACTIVE, rank, seat.agent, 0, use.pid if use else 0, "", *taken)
 
 
-def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING) -> JobStatus:
+def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, silent_s: float | None = None) -> JobStatus:
     """Everything; costs as much as the job has members. `uses` is what agents said of their workers last."""
     launch = _running(job)
     world = job.world(job.current)
@@ -68,7 +77,7 @@ def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING) -> J
     wanted, there = desired_workers(job), Counter(each.agent for each in everybody)
     members = sorted(job.members.values(), key=lambda member: (ranks.get(member.id, len(ranks)), member.number))
     return JobStatus(
-        job=line(job, revision),
+        job=line(job, revision, silent_s),
         target=job.target,
         wait_limit_s=job.wait_limit_s,
         max_restarts=job.max_restarts,
@@ -96,7 +105,10 @@ def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING) -> J
         ),
         durable=job.durable,
         checkpoint=job.checkpoint,
+        earlier=job.earlier,
+        asked=job.asked is not None,
         mode=job.mode,
         live=job.live,
         attempt=job.attempt,
+        chaos=job.chaos,
     )

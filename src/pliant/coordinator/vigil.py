@@ -1,26 +1,30 @@
 """Who must be heard of again, and until when: leases, suspicions, the limit on waiting (rule 19, ADR 0005).
 
 Signs of life change no state. They come here, cost the same however large the job is, and are forgotten with the
-process; whoever takes over grants everything afresh.
+process; whoever takes over grants everything afresh, and so does a coordinator that has heard nobody at all for a
+while: it was cut off itself (ADR 0019).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pliant.coordinator.requests import AgentWatchClosed, Request, WatchClosed, overdue
+from pliant.coordinator.requests import AgentWatchClosed, Request, WatchClosed, overdue, tells_of_life
 from pliant.core import messages as m
 from pliant.core.launching import is_stopping
-from pliant.core.leases import Leases
+from pliant.core.leases import Leases, Silence
 from pliant.core.messages import Command, Rejection
 from pliant.core.model import Job, JobState, MemberId
 from pliant.wire.api import Renew, RenewAgent
 
 AGENT_SUSPICION_S = 1.0  # the same of an agent: with it went the workers it had launched
 SUSPICION_S = 0.5  # a closed watch that does not come back within this ends the generation (rule 19)
+SILENT_PART = 0.5  # of a lease: who hears nobody at all for so long is cut off itself, and expires nobody
 PAUSE_S = 1.0  # a longer gap between two looks is the coordinator's own sleep, and costs nobody a lease
 
 Key = tuple[str, str, str]  # job, kind, name
+
+_SUSPECTED = {"suspect": "member", "agent-suspect": "agent"}
 
 
 class Vigil:
@@ -31,6 +35,9 @@ class Vigil:
         # A sleep of our own must never be as long as a lease.
         self._leases: Leases[Key] = Leases(min(PAUSE_S, ttl_s / 4))
         self._leased: dict[str, set[Key]] = {}  # by job, so that no job pays for another
+        self._silence = Silence(ttl_s * SILENT_PART)
+        self._anew: float | None = None  # when the last silence ended, in waking time
+        self._hung_up: set[Key] = set()  # whose watch was closed and did not come back
         self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
 
     def follow(self, name: str, job: Job | None, now: float) -> None:
@@ -41,9 +48,12 @@ class Vigil:
             wanted |= {(name, "agent", agent.id): self._ttl_s for agent in job.agents}
             if job.state is JobState.WAITING and job.wait_limit_s is not None and not is_stopping(job):
                 wanted[name, "wait", ""] = job.wait_limit_s
+            if job.saves.seconds and job.state is JobState.RUNNING and job.terms is not None and job.asked is None:
+                wanted[name, "save", ""] = job.saves.seconds
         leased = self._leased.setdefault(name, set())
         for key in leased.difference(wanted):
             self._leases.drop(key)
+            self._hung_up.discard(key)
         for key, ttl_s in wanted.items():
             if key not in self._leases:
                 self._leases.grant(key, ttl_s, now)
@@ -58,6 +68,7 @@ class Vigil:
     def hear(self, name: str, job: Job | None, request: Renew | RenewAgent, now: float) -> Rejection | None:
         """Somebody said that it is alive."""
         key = _key(name, request)
+        self._listen(now)
         self._believe(name, request)
         if self._leases.renew(key, now) or (job is not None and job.state.ended):
             return None
@@ -70,27 +81,40 @@ class Vigil:
 
     def hear_early(self, name: str, request: Request, now: float) -> None:
         """Call for what is in the inbox before asking what is due: a member that has renewed by now is not late."""
+        if tells_of_life(request):
+            self._listen(now)
         if isinstance(request, Renew | RenewAgent):
             self._leases.renew(_key(name, request), now)
             self._believe(name, request)
 
     def suspect(self, name: str, job: Job | None, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
-        """A watch was closed from the other side. An agent's matters while workers live by its word alone."""
+        """A watch was closed from the other side: evidence against that one, however silent it is otherwise."""
         if job is None:
             return
         if isinstance(closed, WatchClosed) and closed.member in job.members:
             self._leases.grant((name, "suspect", closed.member), SUSPICION_S, now)
-        elif isinstance(closed, AgentWatchClosed) and not job.live:
+        elif isinstance(closed, AgentWatchClosed):
             self._leases.grant((name, "agent-suspect", closed.agent), AGENT_SUSPICION_S, now)
+
+    def _listen(self, now: float) -> None:
+        """A member or an agent was heard, of whatever job: it is not we who are cut off."""
+        if self._silence.hear(now):
+            self._anew = self._leases.awake(now)
+
+    def silent_s(self, now: float) -> float | None:
+        """For how long nobody at all has been heard, if that is too long; infinite: never yet."""
+        return self._silence.length(now) if self._silence.lasts(now) else None
 
     def _believe(self, name: str, request: Renew | RenewAgent) -> None:
         """Who says that it is alive is not suspected any more."""
         kind, who = ("suspect", request.member) if isinstance(request, Renew) else ("agent-suspect", request.agent)
         self._leases.drop((name, kind, who))
+        self._hung_up.discard(_key(name, request))
 
     def spoke(self, name: str, member: MemberId, now: float) -> None:
         """Whatever a member asks for is a sign of life."""
         self._leases.renew((name, "member", member), now)
+        self._hung_up.discard((name, "member", member))
 
     def vouch(self, name: str, generation: int, now: float) -> None:
         """A report of a generation was accepted: a sign of life of each of its members (rule 19)."""
@@ -102,9 +126,13 @@ class Vigil:
         """What time itself has to say, each told once; `job` gives a job by its name."""
 
         def vouched(key: Key) -> float | None:
-            return self._vouched(key, job(key[0]))
+            signs = (self._vouched(key, job(key[0])), self._excused(key, now))
+            return max((sign for sign in signs if sign is not None), default=None)
 
-        return [(name, overdue(kind, ident)) for name, kind, ident in self._leases.due(now, vouched)]
+        over = self._leases.due(now, vouched)
+        hung_up = ((name, _SUSPECTED[kind], who) for name, kind, who in over if kind in _SUSPECTED)
+        self._hung_up.update(key for key in hung_up if key in self._leases)
+        return [(name, overdue(kind, ident)) for name, kind, ident in over]
 
     def _vouched(self, key: Key, job: Job | None) -> float | None:
         if job is None or key[1] != "member":
@@ -112,6 +140,15 @@ class Vigil:
         generation, when = self._vouches.get(key[0], (0, 0.0))
         world = job.world(generation)
         return when if world is not None and MemberId(key[2]) in world.members else None
+
+    def _excused(self, key: Key, now: float) -> float | None:
+        """Nobody is expired while nobody is heard; afterwards everybody's time begins anew.
+
+        But who hung up was heard to do so: its silence is its own, and not everybody's.
+        """
+        if key[1] not in ("member", "agent") or key in self._hung_up:
+            return None
+        return self._leases.awake(now) if self._silence.lasts(now) else self._anew
 
     def is_void(self, name: str, request: Request) -> bool:
         """Whether an expiry is void: who it is about was heard of again while the store could not be written."""

@@ -2,12 +2,14 @@
 
 A coordinator that starts, or takes over, grants everything afresh: late expiry, never early. Time here is a number
 the caller passes in, from a clock that never goes back. Renewing costs the same for one lease as for a million.
+Whoever sleeps, or hears nobody at all, must not hold that against others: see `Leases.awake` and `Silence`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
+from math import inf
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -91,10 +93,41 @@ class Leases(Generic[K]):
         return self._heap[0][0] + self._slept if self._heap else None
 
     def _sleep(self, now: float) -> None:
-        if self._last is not None and now - self._last > self._pause_s:
-            self._slept += now - self._last - self._pause_s
+        self._slept += self._asleep(now)
         self._last = now
+
+    def _asleep(self, now: float) -> float:
+        """For how long its owner has slept that was not told yet."""
+        return max(now - self._last - self._pause_s, 0.0) if self._last is not None else 0.0
 
     def awake(self, now: float) -> float:
         """That moment in waking time, which does not pass while the owner sleeps."""
-        return now - self._slept
+        return now - self._slept - self._asleep(now)
+
+
+class Silence:
+    """Whether anybody at all is heard: the silence of everybody is first of all the fault of whoever listens (rule 19).
+
+    It lasts from the beginning until the first word, and again whenever nobody was heard for more than `quiet_s`. That
+    must be less than what is left of a lease whose holder is heard as rarely as it may be.
+    """
+
+    __slots__ = ("_heard", "_quiet_s")
+
+    def __init__(self, quiet_s: float) -> None:
+        self._quiet_s = quiet_s
+        self._heard: float | None = None
+
+    def hear(self, now: float) -> bool:
+        """Call when anybody was heard. True: that ended a silence, and everybody's time must begin anew."""
+        ended = self.lasts(now)
+        self._heard = now
+        return ended
+
+    def lasts(self, now: float) -> bool:
+        """Whether it is silent. While it is, nobody may be taken for lost by time alone."""
+        return self.length(now) > self._quiet_s
+
+    def length(self, now: float) -> float:
+        """For how long nobody has been heard; infinite if nobody ever was."""
+        return now - self._heard if self._heard is not None else inf

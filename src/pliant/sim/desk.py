@@ -62,6 +62,7 @@ class Desk:
         self.ahead_s = 0.0
         self.wall_ahead_s = 0.0
         self.pump_due = False
+        self.unread = False  # somebody's words lie in the inbox
         self.told: tuple[Job, int] | None = None  # what watchers are shown, a little late
         self.telling = False
         self.watching: dict[str, Poll] = {}
@@ -74,6 +75,7 @@ class Desk:
             return
         self.lives += 1
         self.up = True
+        self.unread = False
         self.told = None
         self.watching.clear()
         self.store.armed.clear()
@@ -105,8 +107,10 @@ class Desk:
         if not self.paused and isinstance(request, Renew | RenewAgent):
             reply = self.service.hear(self.universe.job, request, self.universe.now + self.ahead_s)
             if reply is not None:
+                self.universe.spoken[self.name] = self.universe.now
                 self._reply(given, reply.answer)
                 return
+        self.unread = self.unread or given.machine != "user"
         self.service.submit(self.universe.job, request, given)
         if not self.pump_due:
             self.pump_due = True
@@ -119,6 +123,10 @@ class Desk:
     def _pump(self) -> None:
         if not self.up or self.paused:
             return
+        self.universe.checks.writer = self.name
+        if self.unread:
+            self.unread = False
+            self.universe.spoken[self.name] = self.universe.now
         try:
             pumped = self.service.pump(self.universe.now + self.ahead_s)
         except Crash:
@@ -161,6 +169,7 @@ class Desk:
     def hung_up(self, machine: str, agent: AgentId) -> None:
         """That machine's connection was closed: noted if orders were waited for on it."""
         if self.up and self.watching.pop(machine, None) is not None:
+            self.universe.suspected.add(agent)
             self.service.suspect(self.universe.job, AgentWatchClosed(agent), self.universe.now + self.ahead_s)
 
     def _tell(self) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.requests import Accepted, Answer, Unavailable
+from pliant.coordinator.service import LEASE_TTL_S
+from pliant.coordinator.vigil import SILENT_PART
 from pliant.core import messages as m
 from pliant.core import supervisor as v
 from pliant.core.evolve import evolve
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from pliant.sim.hosts import Host, Toy
     from pliant.sim.launches import Launches
 
+PUMP_EVERY_S = 1.0  # as in `pliant.sim.desk`, which knows us
 JUST_BEFORE_S = 0.3  # a kill so shortly before a launch was over may be seen after it
 
 
@@ -32,6 +35,7 @@ class Checks:
         self.complaints: list[str] = []
         self.job: Job | None = None
         self.revision = 0
+        self.writer = ""  # the coordinator whose write is looked at; nobody's if it comes late
         self.sizes: dict[int, int] = {}  # by generation
         self._agents: dict[int, dict[AgentId, tuple[str, str]]] = {}  # by generation: home and life of its agents
         self._first: dict[int, str] = {}  # the address of rank 0, by generation
@@ -78,6 +82,8 @@ class Checks:
                 role = before.launch.seats[event.rank].role
                 if role not in ("worker", "evaluator"):
                     self.complain(f"the seat of a {role} was refilled in {event.generation}")
+            case m.AgentGone():
+                self._may_expire(event)
             case m.JobCreated():
                 self.failures = 0
                 self.universe.attempt_due = False
@@ -85,6 +91,13 @@ class Checks:
                     self.universe.trainer.afresh()
             case _:
                 pass
+
+    def _may_expire(self, event: m.AgentGone) -> None:
+        """Nobody is expired while nobody is heard, but who has hung up: that is evidence of its own."""
+        silent_s = self.universe.now - self.universe.spoken.get(self.writer, 0.0)
+        expired = "lease ran out" in event.why and self.writer and event.agent not in self.universe.suspected
+        if expired and silent_s > LEASE_TTL_S * SILENT_PART + PUMP_EVERY_S:
+            self.complain(f"rule 19: {event.agent} was expired by {self.writer}, which hears nobody at all")
 
     def _launched(self, before: Job, launch: Launch) -> None:
         if before.live:

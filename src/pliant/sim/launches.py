@@ -66,6 +66,8 @@ class Launches(Timeline):
         self.joining = False
         self.down_until: dict[str, float] = {}  # by machine; agents that end otherwise are started again soon
         self.cancelled = False
+        self.spoken: dict[str, float] = {}  # by coordinator, when it last heard anybody at all
+        self.suspected: set[str] = set()  # agents that hung up once
         self.attempt_due = False  # somebody is about to ask for the job again
         self.terms = Terms(Grid(samples=40, batch=8, slots=8, epochs=1), setting.seed)
         self.store = MemoryStore("simulated")
@@ -178,6 +180,7 @@ class Launches(Timeline):
         self.after(self.chance.uniform(0.01, 1.0), self._apply, writes)
 
     def _apply(self, writes: Sequence[Write]) -> None:
+        self.checks.writer = ""
         self.desks[0].store.apply(writes)
 
     def toys(self) -> list[Toy]:

@@ -27,6 +27,9 @@ def schedule(seed: int, until_s: float) -> tuple[Fault, ...]:
         now += chance.expovariate(0.5)
     if setting_for(seed).mode is Mode.AUTO and chance.random() < 0.8:
         faults.append(Fault(chance.uniform(3.0, until_s), "worker joins", chance.getrandbits(32)))
+    if seed % 3 == 1:
+        chance = Random(f"cut off {seed}")  # of its own, so that the others are what they were without it
+        faults.append(Fault(chance.uniform(4.0, 30.0), "coordinators cut off", chance.getrandbits(32)))
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
@@ -273,6 +276,14 @@ def _cut_agent(*, one_way: bool) -> Act:
     return act
 
 
+def _cut_off(universe: Launches, draw: Random) -> bool:
+    """The coordinators from everybody, for longer than a lease."""
+    for_s = draw.choice([12.0, 20.0, 28.0])
+    for machine in ("user", *(f"a{i}" for i in range(universe.setting.agents))):
+        _cut(universe, machine, for_s, draw)
+    return True
+
+
 # ---------------------------------------------------------------------------------------------- disk and time
 
 
@@ -327,5 +338,6 @@ KINDS: dict[str, tuple[float, Act]] = {
     "store timeout, lost": (0.7, _store("store timeout, lost")),
     "store timeout, late": (0.7, _store("store timeout, late")),
     "clock jump": (0.5, _jump),
+    "coordinators cut off": (0.0, _cut_off),  # drawn apart, too
     "two leaders": (0.7, _two_leaders),
 }

@@ -113,6 +113,7 @@ class CoordinatorProcess:
         self.ahead_s = 0.0  # how far its monotonic clock differs from the other's
         self.wall_ahead_s = 0.0
         self.pump_due = False
+        self.unread = False  # somebody's words lie in the inbox
         self.wanted: dict[AgentId, object] = {}  # what each agent was told last
         self.standing: object = None  # what that depended on
         self.store = FlakyStore(universe.store, universe.checkers.wrote, universe.apply_later, universe.faults_fired)
@@ -124,6 +125,7 @@ class CoordinatorProcess:
             return
         self.lives += 1
         self.up = True
+        self.unread = False
         self.store.armed.clear()
         self.service = Service(self.store, f"{self.name}.{self.lives}", self._wall)
         self._beat(self.lives)
@@ -148,9 +150,11 @@ class CoordinatorProcess:
         if self.up and not self.paused and isinstance(request, Renew | RenewAgent):
             reply = self.service.hear(self.universe.job, request, self.universe.now + self.ahead_s)
             if reply is not None:
+                self.universe.spoken[self.name] = self.universe.now
                 self._reply(replace(reply, ticket=sender))
                 return
         if self.up:
+            self.unread = self.unread or sender not in ("", "user")
             self.service.submit(self.universe.job, request, sender)
             if not self.pump_due:
                 self.pump_due = True
@@ -164,6 +168,9 @@ class CoordinatorProcess:
         if not self.up or self.paused:
             return
         self.universe.checkers.writer = self.name
+        if self.unread:
+            self.unread = False
+            self.universe.spoken[self.name] = self.universe.now
         try:
             pumped = self.service.pump(self.universe.now + self.ahead_s)
         except Crash:

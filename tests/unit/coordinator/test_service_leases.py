@@ -49,10 +49,10 @@ def test_a_member_nobody_hears_of_is_lost_when_its_lease_runs_out_and_not_before
 
 def test_the_time_to_live_is_the_operator_s_to_choose() -> None:
     one = at_work(desk(lease_ttl_s=2.0))
-    one.idle(0.5, 1.5)
+    alive(one, 0.5, 1.5, Renew(A))
     assert list(one.job().members) == [A, B, C]
     one.pump(2.0)
-    assert one.job().members == {}
+    assert list(one.job().members) == [A]
 
 
 def test_whoever_is_heard_of_in_any_way_is_alive() -> None:
@@ -83,7 +83,7 @@ def test_progress_is_a_sign_of_life_of_everybody_in_its_generation() -> None:
     one = at_work(desk(), target=3)
     one.tell(0.0, join(D))  # a spare, in no world
     progress(one, 1, 4.0, 7.0)
-    one.idle(7.5, 16.5)
+    alive(one, 7.5, 16.5, RenewAgent(X))
     assert list(one.job().members) == [A, B, C]
     one.pump(17.0)
     assert one.job().members == {}
@@ -203,35 +203,36 @@ def test_after_a_takeover_every_lease_is_fresh() -> None:
     one.tell(0.0, m.AgentJoin(X, 2))
     one.idle(0.5, 9.5)
     two = Desk(one.store, "c2")
-    two.pump(12.5)  # nobody was heard of since 0
-    two.idle(13.0, 22.0)
+    two.pump(12.5, Renew(A))  # nobody was heard of since 0
+    alive(two, 13.0, 22.0, Renew(A))
     assert list(two.job().members) == [A, B, C]
     assert [agent.id for agent in two.job().agents] == [X]
     two.pump(22.5)
-    assert two.job().members == {}
+    assert list(two.job().members) == [A]
     assert two.job().agents == ()
 
 
 def test_after_a_hold_was_lost_and_won_again_every_lease_is_fresh() -> None:
     """The same process: its hold ran out while it slept, and somebody else may have led in between."""
     one = at_work(desk())
-    one.idle(0.5, 9.5)
-    one.pump(13.0)
-    one.idle(13.5, 22.5)
+    alive(one, 0.5, 9.5, Renew(A))
+    one.pump(13.0, Renew(A))
+    alive(one, 13.5, 22.5, Renew(A))
     assert list(one.job().members) == [A, B, C]
     one.pump(23.0)
-    assert one.job().members == {}
+    assert list(one.job().members) == [A]
 
 
 def test_a_paused_coordinator_expires_nobody() -> None:
-    """It kept its hold, and did not look for 2.5 s: of those only a quarter of a lease counts against anybody."""
-    one = at_work(desk(lease_ttl_s=2.0))
-    one.pump(2.5)
+    """It kept its hold, and did not look for 2 s: of those only a quarter of a lease counts against anybody."""
+    one = at_work(desk(lease_ttl_s=4.0))
+    alive(one, 0.5, 1.5, Renew(A))
+    one.pump(3.5, Renew(A))  # as long as somebody may be silent: no silence
     assert list(one.job().members) == [A, B, C]
-    one.idle(2.75, 3.75, every=0.25)
+    alive(one, 4.0, 4.5, Renew(A))
     assert list(one.job().members) == [A, B, C]
-    one.pump(4.0)
-    assert one.job().members == {}
+    one.pump(5.0)
+    assert list(one.job().members) == [A]
 
 
 def test_a_pause_as_long_as_a_short_lease_expires_nobody() -> None:
@@ -242,9 +243,9 @@ def test_a_pause_as_long_as_a_short_lease_expires_nobody() -> None:
 
 def test_who_speaks_in_the_pump_that_would_expire_it_is_not_late() -> None:
     one = at_work(desk())
-    one.idle(0.5, 9.5)
+    alive(one, 0.5, 9.5, Renew(B))
     one.pump(10.0, Renew(A))
-    assert list(one.job().members) == [A]
+    assert list(one.job().members) == [A, B]
 
 
 def test_a_watch_that_is_back_in_the_pump_that_would_suspect_it_is_no_suspicion() -> None:

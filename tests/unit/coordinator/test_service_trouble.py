@@ -211,11 +211,11 @@ def test_a_write_that_stood_after_all_is_told_when_it_is_read_again() -> None:
 
 def test_a_person_s_drain_is_no_sign_of_life() -> None:
     one = desk()
-    one.tell(0.0, CREATE, join(A))
+    one.tell(0.0, CREATE, join(A), join(B))
     for half in range(1, 20):
-        one.pump(half / 2, m.Drain(A, 30.0, "please"))
+        one.pump(half / 2, m.Drain(A, 30.0, "please"), Renew(B))
     one.pump(10.0)
-    assert A not in one.job().members
+    assert list(one.job().members) == [B]
 
 
 def test_a_suspicion_that_could_not_be_acted_on_is_dropped() -> None:

@@ -1,8 +1,10 @@
 """Leases: time gives liveness only, and errs on the late side (rule 19)."""
 
+from math import inf
+
 import pytest
 
-from pliant.core.leases import Leases
+from pliant.core.leases import Leases, Silence
 
 
 def nobody(key: str) -> float | None:
@@ -231,6 +233,46 @@ def test_a_sleep_after_a_sign_of_life_is_not_taken_off_it() -> None:
     for second in range(15, 23):
         assert held.due(float(second), lambda key: sign) == []
     assert held.due(23.0, lambda key: sign) == ["a"]
+
+
+def test_a_sleep_counts_for_nobody_who_speaks_before_it_was_noticed() -> None:
+    held = leases(pause_s=1.0)
+    held.due(0.0, nobody)
+    held.grant("a", 10.0, now=0.0)
+    assert held.awake(1.0) == 1.0
+    assert held.awake(21.0) == 1.0  # 20 s of sleep, though nobody has looked since
+    held.renew("a", now=21.0)
+    assert held.due(21.0, nobody) == []
+    for second in range(22, 31):
+        assert held.due(float(second), nobody) == []
+    assert held.due(31.0, nobody) == ["a"]
+
+
+# ----------------------------------------------------------------------------------------- everybody's silence
+
+
+def test_it_is_silent_until_the_first_word() -> None:
+    silence = Silence(5.0)
+    assert silence.lasts(0.0)
+    assert silence.length(0.0) == inf
+    assert silence.hear(7.0)
+    assert not silence.lasts(7.0)
+
+
+def test_a_silence_begins_when_nobody_was_heard_for_longer_than_that() -> None:
+    silence = Silence(5.0)
+    silence.hear(0.0)
+    assert not silence.lasts(5.0)
+    assert silence.lasts(5.001)
+    assert silence.length(6.0) == 6.0
+
+
+@pytest.mark.parametrize(("gap", "ended"), [(0.0, False), (5.0, False), (5.001, True), (500.0, True)])
+def test_the_first_word_after_a_silence_ends_it(gap: float, ended: bool) -> None:
+    silence = Silence(5.0)
+    silence.hear(10.0)
+    assert silence.hear(10.0 + gap) is ended
+    assert not silence.hear(10.0 + gap)
 
 
 def test_when_to_look_next() -> None:
