@@ -1,0 +1,177 @@
+"""Which faults, when, at whom: the same for the same seed and membership, and never one that stops a job for good."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.chaos.plan import (
+    COORDINATOR,
+    LAST,
+    LONG_LEASES,
+    NO_COORDINATOR,
+    NOBODY,
+    NOT_LIVE,
+    SHORT_S,
+    USUAL,
+    Alive,
+    Cut,
+    Fault,
+    Kind,
+    NotNow,
+    Somebody,
+    Wish,
+    draw,
+    moment,
+    parse,
+)
+from pliant.errors import BadInput
+
+THREE = tuple(Somebody(name, active=True, here=True) for name in ("a", "b", "c"))
+ALIVE = Alive(THREE, 1, 10.0)
+WISH = Wish(7, (*USUAL, Kind.ALL), 10.0, 600.0)
+
+somebody = st.builds(Somebody, st.sampled_from("abcdef"), st.booleans(), st.booleans())
+crowds = st.lists(somebody, max_size=6, unique_by=lambda each: each.member).map(tuple)
+alives = st.builds(
+    Alive, crowds, st.integers(1, 4), st.just(10.0), st.booleans(), st.booleans(), st.sampled_from(["", "it waits"])
+)
+wishes = st.builds(
+    Wish,
+    st.integers(0, 2**31),
+    st.lists(st.sampled_from(Kind), min_size=1, unique=True).map(tuple),
+    st.floats(0.1, 100.0),
+    st.floats(0.1, 1000.0),
+)
+
+
+def only(kind: Kind) -> Wish:
+    return replace(WISH, kinds=(kind,))
+
+
+def drawn(kind: Kind, alive: Alive = ALIVE, numbers: int = 200) -> list[Fault]:
+    found = [draw(only(kind), number, alive) for number in range(numbers)]
+    return [each for each in found if isinstance(each, Fault)]
+
+
+def test_what_is_asked_for_is_understood() -> None:
+    assert parse("kill, stop,kill,,all") == (Kind.KILL, Kind.STOP, Kind.ALL)
+    assert Kind.ALL not in USUAL
+    assert set(USUAL) == set(Kind) - {Kind.ALL}
+
+
+@pytest.mark.parametrize(("text", "why"), [("kill,melt", "There is no fault 'melt'"), (" , ", "Which faults?")])
+def test_what_cannot_be_is_refused_with_what_there_is(text: str, why: str) -> None:
+    with pytest.raises(BadInput, match=why) as refused:
+        parse(text)
+    assert "partition" in refused.value.why
+
+
+@given(wishes, st.integers(0, 50))
+def test_moments_follow_one_another_and_end_in_time(wish: Wish, number: int) -> None:
+    one, two = moment(wish, number), moment(wish, number + 1)
+    assert one == moment(wish, number)
+    if one is None:
+        assert two is None
+    else:
+        assert wish.every_s * (number + 0.25) <= one < wish.for_s
+        assert two is None or 0.5 * wish.every_s <= two - one <= 1.5 * wish.every_s
+
+
+def test_there_are_about_as_many_as_fit() -> None:
+    assert sum(moment(WISH, number) is not None for number in range(1000)) == 60
+
+
+@given(wishes, st.integers(0, 50), alives)
+def test_a_fault_is_a_function_of_the_seed_and_of_what_is_alive(wish: Wish, number: int, alive: Alive) -> None:
+    fault = draw(wish, number, alive)
+    assert draw(wish, number, alive) == fault
+    assert fault.kind in wish.kinds
+
+
+@given(wishes, st.integers(0, 50), alives)
+def test_names_do_not_matter_but_ranks_do(wish: Wish, number: int, alive: Alive) -> None:
+    renamed = replace(alive, members=tuple(replace(each, member=f"x{each.member}") for each in alive.members))
+    one, two = draw(wish, number, alive), draw(wish, number, renamed)
+    if isinstance(one, Fault):
+        assert isinstance(two, Fault)
+        expected = [name if name == COORDINATOR else f"x{name}" for name in one.victims]
+        assert (two.kind, list(two.victims), two.lasts_s, two.cut) == (one.kind, expected, one.lasts_s, one.cut)
+    else:
+        assert one == two
+
+
+@given(wishes, st.integers(0, 50), alives)
+def test_only_who_is_here_is_struck_and_somebody_keeps_the_state(wish: Wish, number: int, alive: Alive) -> None:
+    fault = draw(wish, number, alive)
+    if isinstance(fault, NotNow):
+        assert fault.why
+        return
+    assert not alive.why
+    assert sum(each.active for each in alive.members) >= alive.size_min
+    assert fault.victims
+    here = {each.member for each in alive.members if each.here}
+    if fault.victims == (COORDINATOR,):
+        assert alive.coordinator
+        return
+    assert set(fault.victims) <= here
+    spared = [each for each in alive.members if each.active and each.member not in fault.victims]
+    brief = fault.kind is Kind.SLOW or (fault.kind is Kind.STOP and fault.lasts_s < alive.lease_s / 2)
+    assert spared or fault.kind is Kind.ALL or brief or not alive.live
+
+
+def test_one_worker_is_killed_and_now_and_then_two() -> None:
+    counts = [len(fault.victims) for fault in drawn(Kind.KILL)]
+    assert set(counts) == {1, 2}
+    assert counts.count(2) < counts.count(1)
+    assert {fault.victims[0] for fault in drawn(Kind.KILL)} == {"a", "b", "c"}
+
+
+def test_the_last_holder_is_not_killed_but_may_stand_still_for_a_moment() -> None:
+    alone = replace(ALIVE, members=THREE[:1])
+    assert draw(only(Kind.KILL), 0, alone) == NotNow(Kind.KILL, LAST)
+    joiner = Somebody("b", active=False, here=True)
+    assert {fault.victims for fault in drawn(Kind.KILL, replace(ALIVE, members=(THREE[0], joiner)))} == {("b",)}
+    assert all(fault.lasts_s < 5 for fault in drawn(Kind.STOP, alone))
+    assert len(drawn(Kind.STOP, alone)) < 200
+    assert drawn(Kind.PARTITION, replace(alone, coordinator=False)) == []
+
+
+def test_the_only_worker_of_a_launch_may_be_killed() -> None:
+    assert len(drawn(Kind.KILL, replace(ALIVE, members=THREE[:1], live=False))) == 200
+
+
+def test_all_are_all_that_are_here() -> None:
+    assert {fault.victims for fault in drawn(Kind.ALL)} == {("a", "b", "c")}
+    far = tuple(replace(each, here=False) for each in THREE)
+    for kind in (Kind.ALL, Kind.KILL, Kind.STOP, Kind.SLOW):
+        assert draw(only(kind), 0, replace(ALIVE, members=far)) == NotNow(kind, NOBODY)
+    assert draw(only(Kind.PARTITION), 0, replace(ALIVE, members=far, coordinator=False)).kind is Kind.PARTITION
+
+
+def test_a_coordinator_that_is_elsewhere_is_left_alone() -> None:
+    far = replace(ALIVE, coordinator=False)
+    assert draw(only(Kind.COORDINATOR), 0, far) == NotNow(Kind.COORDINATOR, NO_COORDINATOR)
+    assert drawn(Kind.COORDINATOR)[0] == Fault(0, Kind.COORDINATOR, (COORDINATOR,))
+    assert {fault.cut for fault in drawn(Kind.PARTITION, far)} == set(Cut) - {Cut.ALONE}
+
+
+def test_workers_that_are_no_members_are_not_cut_off() -> None:
+    assert draw(only(Kind.PARTITION), 0, replace(ALIVE, live=False)) == NotNow(Kind.PARTITION, NOT_LIVE)
+
+
+def test_every_cut_is_made_and_stops_are_short_and_longer_than_a_lease() -> None:
+    assert {fault.cut for fault in drawn(Kind.PARTITION)} == set(Cut)
+    for kind in (Kind.STOP, Kind.PARTITION):
+        lasting = [fault.lasts_s for fault in drawn(kind)]
+        short = [each for each in lasting if SHORT_S[0] <= each <= SHORT_S[1]]
+        long = [each for each in lasting if 10 * LONG_LEASES[0] <= each <= 10 * LONG_LEASES[1]]
+        assert len(short) + len(long) == len(lasting)
+        assert len(short) > len(long) > 0
+
+
+def test_a_job_that_does_not_train_or_is_too_small_is_left_alone() -> None:
+    assert draw(only(Kind.KILL), 0, replace(ALIVE, why="it waits")) == NotNow(Kind.KILL, "it waits")
+    few = draw(only(Kind.KILL), 0, replace(ALIVE, size_min=4))
+    assert few == NotNow(Kind.KILL, "3 of at least 4 workers hold the state")
