@@ -1,0 +1,92 @@
+"""The laws of goodput, over logs that the simulator wrote: real decisions, random faults."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pliant.cli.audit import History
+from pliant.core.audit import audit
+from pliant.core.goodput import Goodput
+from pliant.core.messages import Event
+from pliant.sim import launches, launchfaults
+from pliant.sim.faults import heal, schedule, strike
+from pliant.sim.run import FAULTS_UNTIL_S, LAUNCH_FAULTS_UNTIL_S, setting_for
+from pliant.sim.universe import Universe
+from pliant.stores.base import Store
+from pliant.wire.api import EVENTS
+
+PATIENCE_S = 120.0
+SEEDS = st.integers(min_value=0, max_value=100_000)
+
+
+def _log(store: Store) -> list[Event]:
+    found: list[Event] = []
+    while page := store.events("sim", len(found), 1000):
+        found += [EVENTS.decode(entry.data) for entry in page]
+    return found
+
+
+def _live(seed: int) -> Universe:
+    universe = Universe(setting_for(seed))
+    for fault in schedule(seed, FAULTS_UNTIL_S):
+        universe.after(fault.at_s, strike, universe, fault)
+    universe.run(FAULTS_UNTIL_S, universe.ended)
+    heal(universe)
+    universe.run(FAULTS_UNTIL_S + PATIENCE_S, universe.ended)
+    return universe
+
+
+def _launched(seed: int) -> launches.Launches:
+    universe = launches.Launches(launches.setting_for(seed))
+    for fault in launchfaults.schedule(seed, LAUNCH_FAULTS_UNTIL_S):
+        universe.after(fault.at_s, launchfaults.strike, universe, fault)
+    universe.run(LAUNCH_FAULTS_UNTIL_S, universe.wrong)
+    launchfaults.heal(universe)
+    universe.run(LAUNCH_FAULTS_UNTIL_S + PATIENCE_S, universe.ended)
+    return universe
+
+
+def _holds(found: Goodput, until: float) -> None:
+    for worker in found.workers(until):
+        assert min(worker.seconds.values()) >= 0.0
+        assert sum(worker.seconds.values()) == pytest.approx(worker.since - worker.began, abs=1e-6)
+        assert found.began <= worker.began <= worker.since <= until
+
+
+def _folded(events: list[Event]) -> Goodput:
+    """The fold over all of it; the law is looked at on the way, too."""
+    found = Goodput()
+    for turn, event in enumerate(events):
+        found.add(event)
+        if turn % 7 == 0:
+            _holds(found, found.now + 1.0)
+    _holds(found, found.now)
+    return found
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=SEEDS)
+def test_the_seconds_of_live_workers_add_up_and_recomputed_samples_are_the_ledgers(seed: int) -> None:
+    universe = _live(seed)
+    events = _log(universe.store)
+    done = _folded(events).progress
+    history = History()
+    for event in events:
+        history.add(event)
+    head = history.head.step if history.head is not None else 0
+    shown = audit(universe.terms.grid, universe.order, history.lines, head=history.head)
+    assert (done.steps, done.samples) == (head, shown.samples)
+    # What was rolled back was computed again, but for what is still ahead.
+    assert done.again_steps == shown.rolled_back - (done.highest - head)
+    committed = {line.lineage for line in history.committed().values()}
+    off = [line for line in history.lines if line.lineage not in committed and line.lineage.step <= head]
+    ahead = {line.lineage.step for line in history.lines if line.lineage.step > head}
+    beyond = [line for line in history.lines if line.lineage.step in ahead]
+    grid = universe.terms.grid
+    assert done.again_samples == sum(line.samples for line in (*off, *beyond)) - sum(map(grid.size, ahead))
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=SEEDS)
+def test_the_seconds_of_launched_workers_add_up(seed: int) -> None:
+    _folded(_log(_launched(seed).store))

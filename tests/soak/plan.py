@@ -1,0 +1,36 @@
+"""What happens when in a soak: windows with faults, each followed by a quiet one as long, then one under load."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+BATCH = 512  # samples a step
+KINDS = ("kill", "drain", "stop", "coordinator")
+WINDOW_S = 120.0
+LOADED = 0.2  # of the disturbed time
+
+
+@dataclass(frozen=True)
+class Window:
+    """A while of one kind: `disturbed`, `quiet` (without faults), or `loaded` (with faults and burners)."""
+
+    kind: str
+    seconds: float
+
+
+def windows(minutes: float) -> list[Window]:
+    """For so many minutes with faults. There are quiet ones as long as those that are disturbed and not loaded."""
+    loaded_s = LOADED * minutes * 60.0
+    left_s = minutes * 60.0 - loaded_s
+    count = max(2, round(left_s / WINDOW_S))
+    pairs = [Window(kind, left_s / count) for _ in range(count) for kind in ("quiet", "disturbed")]
+    return [*pairs, Window("loaded", loaded_s)]
+
+
+def kinds(seed: int) -> Iterator[str]:
+    """Which faults, for ever: each kind once in every four, in an order of chance."""
+    chance = random.Random(seed)
+    while True:
+        yield from chance.sample(KINDS, len(KINDS))
