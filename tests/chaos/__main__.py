@@ -21,10 +21,11 @@ from typing import Any
 
 import click
 
-from chaos import outage, planted
+from chaos import everything, outage, planted, seeds, wider
 from chaos.bugs import PLANTS
 from chaos.campaign import Campaign, counts, plan, task_for
 from chaos.checks import spread
+from chaos.everything import Wish
 from chaos.faults import KINDS, Fault
 from chaos.job import Task
 from chaos.probe import STRUCK
@@ -34,6 +35,7 @@ from chaos.undisturbed import alone as by_itself
 LEAST_OF_EACH = 0.1  # of the faults, of each kind
 LEAST_DURING = 0.2
 FULL = 100
+BEGUN = 0.8  # of the time in which faults are begun; the rest is for jobs to finish, and for looking at what they left
 
 
 @click.group()
@@ -101,6 +103,35 @@ def _same_bits(found: dict[str, Any], folder: Path, task: Task, result: dict[str
     if other:
         result["broken"].append(f"deterministic: {', '.join(other)} differ from those of one worker alone")
     result["deterministic"] = {**found, "same_bits": not other}
+
+
+@main.command(name="all")
+@click.option("--faults", default=300, show_default=True, help="How many faults.")
+@click.option("--seed", default=0, show_default=True, help="For the faults and their order.")
+@click.option("--minutes", default=20.0, show_default=True, help="In the last fifth of it no fault is begun.")
+@click.option("--kinds", default=",".join(wider.KINDS), help="Only faults of these kinds, kill,run for instance.")
+@click.option("--own", default=everything.OWN_SHARE, show_default=True, help="The share for a coordinator of its own.")
+@click.option("--rerun/--no-rerun", default=True, show_default=True, help="First the seeds that failed once.")
+@click.option("--keep-seed", is_flag=True, help="If it fails, write the seed to seeds.txt.")
+@click.option("--keep", is_flag=True, help="Keep the folder of a run that went well, too.")
+def every_kind(
+    faults: int, seed: int, minutes: float, kinds: str, own: float, rerun: bool, keep_seed: bool, keep: bool
+) -> None:
+    """Strike live jobs that save themselves with faults of every kind, and check every promise at the end."""
+    wish = Wish(faults, seed, monotonic() + 60 * minutes * BEGUN, tuple(kinds.split(",")), own)
+
+    def act(folder: Path) -> dict[str, Any]:
+        broken: list[str] = []
+        again = seeds.read() if rerun else []
+        for each in again:
+            found = everything.run(folder / f"seed-{each.seed}", Wish(each.faults, each.seed, wish.until))
+            broken += [f"seed {each.seed}, which failed once: {one}" for one in found["broken"]]
+        result = everything.run(folder / "now", wish)
+        if result["broken"] and keep_seed:
+            seeds.keep(seed, faults)
+        return {**result, "broken": broken + result["broken"], "rerun": [each.seed for each in again]}
+
+    _report(act, keep)
 
 
 @main.command()

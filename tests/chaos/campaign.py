@@ -8,7 +8,7 @@ import subprocess
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -45,18 +45,24 @@ class Manner:
     first: int = 3  # members train when the first fault strikes
     last: int = 3  # at least are there when nothing is to come any more: one alone cannot be compared
     idle_s: float = 10.0  # without a moment for any of the faults planned, one more makes room for them
+    lease_ttl_s: float | None = LEASE_TTL_S  # None: the coordinator is a child of `pliant run`, as a user's is
+    options: tuple[str, ...] = ()  # of `pliant run`
+    strikes: type[Strikes] = Strikes
+    until: float = math.inf  # no fault begins after this moment, by the clock that never goes back
 
 
 USUAL = Manner()
 print_now = partial(print, flush=True)
 
 
-def plan(count: int, chance: random.Random, kinds: Collection[str] = KINDS) -> list[Fault]:
+def plan(
+    count: int, chance: random.Random, kinds: Collection[str] = KINDS, shares: Mapping[str, float] = SHARES
+) -> list[Fault]:
     """So many faults in random order, each kind as often as its share says, kills over all places."""
     faults: list[Fault] = []
-    whole = sum(SHARES[kind] for kind in kinds)
+    whole = sum(shares[kind] for kind in kinds)
     for kind in kinds:
-        number = max(1, math.ceil(count * SHARES[kind] / whole))
+        number = max(1, math.ceil(count * shares[kind] / whole))
         for index in range(number):
             aim = STRUCK[index % len(STRUCK)] if kind == "kill" and index < max(6, AIMED * number) else None
             faults.append(Fault(kind, aim))
@@ -100,7 +106,8 @@ class Campaign:
     def run(self, check: Callable[[Job, Sequence[Fault]], dict[str, Any]] = check_run) -> dict[str, Any]:
         """Until the job has finished; gives what was found."""
         workers = f"1:{TARGET_MAX}"
-        with Job(self.folder, self.task, workers, self._manner.first, LEASE_TTL_S) as job:
+        manner = self._manner
+        with Job(self.folder, self.task, workers, manner.first, manner.lease_ttl_s, manner.options) as job:
             try:
                 with Pace(job, lambda: (sum(fault.counts for fault in self.done) + 1) / (self.count + 2)):
                     self._disturb(job)
@@ -115,12 +122,15 @@ class Campaign:
             return {"broken": self.broken, **found}
 
     def _disturb(self, job: Job) -> None:
-        strikes = Strikes(job, self.chance)
+        strikes = self._manner.strikes(job, self.chance)
         job.chronicle.until(lambda scene: len(scene.able) >= self._manner.first or scene.state.ended)
         self._say(f"{len(job.chronicle.scene.able)} members train; {self.count} faults to come")
         began = time.monotonic()
         done_max = self.count + max(MORE_MAX * self.count, min(MORE_FEW, self.count))
         while self.planned and not job.chronicle.scene.state.ended and len(self.done) < done_max:
+            if time.monotonic() > self._manner.until:
+                self._say(f"time is up: {len(self.planned)} faults are left out")
+                break
             _TICK.wait(self.chance.random() * GAP_MAX_S)
             fault = self.in_hand = self._next(strikes)
             if fault is None or job.chronicle.scene.state.ended:

@@ -32,8 +32,11 @@ def check_run(job: Job, faults: Sequence[Fault]) -> dict[str, Any]:
     if (code := job.run.poll()) != 0:
         broken.append(f"pliant run ended with {code}: {job.output[-1000:]}")
     audit = job.audit()
-    if not audit["ok"] or audit["lost"] or audit["repeated"] or audit["rolled_back"] or audit["code"]:
+    back = _rolled_back(job)
+    if not audit["ok"] or audit["lost"] or audit["repeated"] or audit["code"]:
         broken.append(f"the audit is not clean: {audit}")
+    if audit["rolled_back"] != back or (back and not any(fault.goes_back for fault in faults)):
+        broken.append(f"{back} steps were committed again, by the audit {audit['rolled_back']}; nobody asked for it")
     if audit["samples"] != job.task.epochs * job.task.samples:
         broken.append(f"{audit['samples']} samples are in the ledger, not {job.task.epochs * job.task.samples}")
     reads = _check_reads(job, broken, exactly=0 if faults else max(len(scene.ranked), 1))
@@ -55,6 +58,12 @@ def committed(job: Job) -> list[tuple[float, Line]]:
     """The ledger's lines in order, each with when it was written."""
     events = job.chronicle.events
     return [(event.at, line) for event in events if isinstance(event, m.StepsCommitted) for line in event.lines]
+
+
+def _rolled_back(job: Job) -> int:
+    """How many lines of the ledger are not in the committed history, which has every step once."""
+    lines = [line.lineage.step for _, line in committed(job)]
+    return len(lines) - len(set(lines))
 
 
 def _check_reads(job: Job, broken: list[str], *, exactly: int) -> dict[str, int]:
@@ -116,7 +125,7 @@ def _check_processes(job: Job, faults: Sequence[Fault], broken: list[str]) -> in
         if "started" in each:
             pids[each["member"]].add(each["pid"])
     broken += [f"{member} was several processes: {sorted(found)}" for member, found in pids.items() if len(found) > 1]
-    struck = {fault.victim for fault in faults if fault.kind != "join"}
+    struck = {member for fault in faults if fault.kind != "join" for member in (fault.victim, *fault.others)}
     for member, gone in scene.gone.items():
         if member not in struck:
             broken.append(f"{member} is gone, and nobody had struck it: {gone.how}: {gone.why}")

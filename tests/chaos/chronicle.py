@@ -11,7 +11,7 @@ from typing import Any
 
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core.model import JobState, MemberId, World
+from pliant.core.model import Checkpoint, JobState, Kind, MemberId, World
 from pliant.errors import PliantError
 
 STUCK_S = 150.0  # without a committed step nor any other event: that is no slowness any more
@@ -37,6 +37,9 @@ class Scene:
     broken: int = 0  # the last generation that cannot go on
     holders: frozenset[MemberId] = frozenset()
     step: int = 0
+    rollbacks: int = 0  # worlds that go back to a checkpoint, or to the beginning
+    published: list[Checkpoint] = field(default_factory=list)  # every checkpoint that ever counted
+    unreadable: set[str] = field(default_factory=set)  # the names of those that turned out to be damaged
 
     def add(self, event: m.Event) -> None:
         match event:
@@ -52,6 +55,9 @@ class Scene:
                 self.live.discard(event.member)
             case m.WorldFormed():
                 self.worlds[event.world.number] = event.world
+                if event.world.kind is Kind.ROLLBACK:
+                    self.rollbacks += 1
+                    self.step = event.world.base.step
             case m.WorldEntered():
                 self.entered = event.generation
             case m.WorldBroken():
@@ -60,10 +66,19 @@ class Scene:
                 self.holders = event.holders
             case m.StepsCommitted():
                 self.step = event.lines[-1].lineage.step
+            case m.CheckpointPublished():
+                self.published.append(event.checkpoint)
+            case m.CheckpointUnreadable() if event.damaged:
+                self.unreadable.add(event.name)
             case m.StateChanged():
                 self.state, self.why = event.state, event.why
             case _:
                 pass
+
+    @property
+    def whole(self) -> list[Checkpoint]:
+        """The checkpoints that ever counted, but for those that turned out to be damaged."""
+        return [each for each in self.published if each.name not in self.unreadable]
 
     @property
     def ranked(self) -> list[MemberId]:
@@ -107,6 +122,10 @@ class Chronicle:
     def close(self) -> None:
         self._over.set()
         self._thread.join(1.0)
+
+    def ask(self, client: Client) -> None:
+        """Call when the coordinator is to be found elsewhere from now on."""
+        self._client = client
 
     @property
     def revision(self) -> int:

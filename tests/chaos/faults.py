@@ -19,12 +19,13 @@ from typing import Any
 from chaos.chronicle import Scene
 from chaos.job import JOB, Job, exited, opened
 from chaos.probe import Place, Whereabouts
-from chaos.steps import Steps
+from chaos.steps import Mark, Steps
 from pliant.core import messages as m
 from pliant.core.model import JobState, MemberId, Target
 from pliant.errors import Refused
 
 KINDS = ("kill", "stop", "join", "drain", "coordinator")
+GO_BACK = ("everybody", "damage", "run")  # see `wider.py`
 TARGET_MIN, TARGET_MAX = 2, 4
 LEFT_BEHIND = {"kill": 1, "stop": 1, "join": 0, "drain": 1, "coordinator": 0}  # holders, at least
 AIM_S = 5.0  # how long to wait for somebody to come to a place, before the fault is put off
@@ -51,11 +52,20 @@ class Fault:
     revision: int = 0
     at: float = 0.0
     step: int = 0
+    mark: Mark = (0, 0)
     until_step_s: float = 0.0
+    lasts_s: float = 0.0  # for what is undone again
+    cut: str = ""  # who is cut off from whom, as `pliant.chaos.plan` calls it
+    others: frozenset[str] = frozenset()  # whoever it takes along with the victim
 
     @property
     def counts(self) -> bool:
         return bool(self.effect)
+
+    @property
+    def goes_back(self) -> bool:
+        """Whether nobody is left who holds the state."""
+        return self.kind in GO_BACK
 
     @property
     def meets_change(self) -> bool:
@@ -92,20 +102,24 @@ class Strikes:
 
     def strike(self, fault: Fault) -> bool:
         """Do it, and wait for its effect (a join's comes later: see `settle`)."""
-        act: Callable[[Fault], bool] = {
+        self._struck_joining = bool(self.joins)
+        if not self.acts[fault.kind](fault):
+            self._struck_joining = False
+            return False
+        self._chronicle.until(lambda scene: self._steps.mark > fault.mark or scene.state.ended)
+        fault.until_step_s = self._steps.after(fault.mark, fault.at) - fault.at
+        return True
+
+    @property
+    def acts(self) -> dict[str, Callable[[Fault], bool]]:
+        """What is done for each kind."""
+        return {
             "kill": self._kill,
             "stop": self._stop,
             "join": self._join,
             "drain": self._drain,
             "coordinator": self._coordinator,
-        }[fault.kind]
-        self._struck_joining = bool(self.joins)
-        if not act(fault):
-            self._struck_joining = False
-            return False
-        self._chronicle.until(lambda scene: self._steps.now > fault.step or scene.state.ended)
-        fault.until_step_s = self._steps.after(fault.step, fault.at) - fault.at
-        return True
+        }
 
     # ----------------------------------------------------------------------------------------------- the moment
 
@@ -115,7 +129,7 @@ class Strikes:
         with self._chronicle.changed:
             scene, able = self.scene, len(self.scene.able)
             state, target, change, joined = scene.state, scene.target, scene.change, len(scene.pids)
-        if state is not JobState.RUNNING or able <= LEFT_BEHIND[fault.kind]:
+        if state is not JobState.RUNNING or able <= LEFT_BEHIND.get(fault.kind, 0):
             return False
         if fault.kind == "join" and (self.joins or target >= TARGET_MAX):
             if not self.joins and able < target:
@@ -184,7 +198,7 @@ class Strikes:
         return f"{busy[0]} is {self._view(busy[0]).place.name.lower()}" if busy else ""
 
     def _mark(self, fault: Fault, victim: MemberId | None) -> None:
-        fault.at, fault.step = time.monotonic(), self._steps.now
+        fault.at, fault.step, fault.mark = time.monotonic(), self._steps.now, self._steps.mark
         fault.victim = victim or ""
         fault.change = self._change_now()
         with self._chronicle.changed:
@@ -289,10 +303,9 @@ class Strikes:
                 return False
             self._mark(fault, None)
             before = self.job.coordinator_pid
-            assert self.job.coordinator is not None
-            self.job.coordinator.kill()
+            self.job.kill_coordinator()
         _TICK.wait(self._chance.choice((0.0, 0.0, 1.0)) * self._chance.random())
-        self.job.start_coordinator()
+        self.job.bring_coordinator_back(before)
         after = time.time()
         fault.how = "SIGKILL"
         self._chronicle.until(

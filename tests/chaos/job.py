@@ -7,7 +7,8 @@ import os
 import select
 import signal
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,7 @@ from unit.cli.program import PLIANT, environment, real
 SCRIPT = Path(__file__).with_name("training.py")
 JOB = "chaos"
 PATIENCE_S = 60.0
+FOLLOW_S = 1.0  # whoever follows events asks again anyway, and perhaps elsewhere
 GONE_S = 10.0
 
 
@@ -71,22 +73,37 @@ class Task:
 class Job:
     """One `pliant run`, watched from outside. With `lease_ttl_s` the coordinator is ours; else it is its own child."""
 
-    def __init__(self, base: Path, task: Task, workers: str, target: int, lease_ttl_s: float | None = None) -> None:
+    def __init__(
+        self,
+        base: Path,
+        task: Task,
+        workers: str,
+        target: int,
+        lease_ttl_s: float | None = None,
+        options: Sequence[str] = (),
+    ) -> None:
         self.base = base
         self.task = task
         self.folder = base / "workers"  # what they leave
         self.home = base / "home"
         self.coordinator: Running | None = None
-        self._lease_ttl_s = lease_ttl_s
+        self.lease_ttl_s = lease_ttl_s
         self.folder.mkdir(parents=True)
+        self.temporary = base / "tmp"  # nothing may be left in it
+        self.temporary.mkdir()
         self.wish = Wish(self.folder)
         place: tuple[str, ...] = ()
         if lease_ttl_s is not None:
             place = self._place(self.start_coordinator())
-        options = ("--workers", workers, "--target", str(target), "--max-restarts", "100000", *place)
+        sizes = ("--workers", workers, "--target", str(target), "--max-restarts", "100000")
+        self._command = (PLIANT, "run", "--mode", "live", "--job", JOB, *sizes, *place, *options, str(SCRIPT))
         self._output = (base / "output").open("w")
-        self.run = subprocess.Popen(
-            [PLIANT, "run", "--mode", "live", "--job", JOB, *options, str(SCRIPT)],
+        self.run = self._start_run()
+        self._clients: list[Client] = []
+
+    def _start_run(self) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command,
             stdin=subprocess.DEVNULL,
             stdout=self._output,
             stderr=subprocess.STDOUT,
@@ -94,19 +111,18 @@ class Job:
             start_new_session=True,
             preexec_fn=die_with_parent,  # noqa: PLW1509  # one system call, and no lock is taken
         )
-        self._clients: list[Client] = []
 
     @property
     def environment(self) -> dict[str, str]:
-        return environment(self.home, **self.task.environment(self.folder))
+        return environment(self.home, TMPDIR=str(self.temporary), **self.task.environment(self.folder))
 
     def __enter__(self) -> Job:
         try:
             if self.coordinator is None:
-                self._until((self.home / "jobs" / JOB / "endpoint.json").exists, "the coordinator")
+                self._until(self.endpoint.exists, "the coordinator")
             self.client = self._new_client()
             self._until(lambda: any(line.name == JOB for line in self.client.jobs()), "the job")
-            self.chronicle = Chronicle(self._new_client(), JOB)
+            self.chronicle = Chronicle(self._new_client(FOLLOW_S), JOB)
         except BaseException:  # why: whatever happens, nobody is left behind
             self.close()
             raise
@@ -145,15 +161,58 @@ class Job:
     def output(self) -> str:
         return (self.base / "output").read_text(errors="replace")
 
+    def run_again(self) -> float:
+        """`kill -9` of `pliant run`, and the same command once more, as soon as nobody of the first is left: when."""
+        before = self.coordinator_pid
+        self.run.kill()
+        self.run.wait()
+        wait_for(lambda: not self.left(), "the end of everybody that pliant run had started")
+        ended = time.time()
+        self.run = self._start_run()
+        if self.coordinator is None:
+            self._find_coordinator(before)
+        return ended
+
+    def left(self) -> set[int]:
+        """The processes of `pliant run` and of all that it started."""
+        found = family(self.home)
+        for pidfd in found.values():
+            os.close(pidfd)
+        return set(found)
+
     # --------------------------------------------------------------------------------------------- coordinator
+
+    @property
+    def endpoint(self) -> Path:
+        """Where a coordinator that is a child of `pliant run` says where it listens."""
+        return self.home / "jobs" / JOB / "endpoint.json"
+
+    def kill_coordinator(self) -> None:
+        """`bring_coordinator_back` is to follow."""
+        if self.coordinator is not None:
+            self.coordinator.kill()
+        else:
+            os.kill(self.coordinator_pid, signal.SIGKILL)
+
+    def bring_coordinator_back(self, before: int) -> None:
+        """Start another one, or wait for the one that `pliant run` starts by itself."""
+        if self.coordinator is not None:
+            self.start_coordinator()
+        else:
+            self._find_coordinator(before)
+
+    def _find_coordinator(self, before: int) -> None:
+        self._until(lambda: self.coordinator_pid != before, "another coordinator")
+        self.client = self._new_client()
+        self.chronicle.ask(self._new_client(FOLLOW_S))
 
     def start_coordinator(self) -> Running:
         """The first, and each after a kill, at the same address and on the same store."""
         port = self.coordinator.port if self.coordinator is not None else 0
         home = self.base / "coordinator"
         home.mkdir(mode=0o700, exist_ok=True)
-        assert self._lease_ttl_s is not None
-        self.coordinator = start(f"sqlite:{home / 'store.db'}", home=home, port=port, lease_ttl_s=self._lease_ttl_s)
+        assert self.lease_ttl_s is not None
+        self.coordinator = start(f"sqlite:{home / 'store.db'}", home=home, port=port, lease_ttl_s=self.lease_ttl_s)
         return self.coordinator
 
     def _place(self, coordinator: Running | None) -> tuple[str, ...]:
@@ -166,15 +225,21 @@ class Job:
     def coordinator_pid(self) -> int:
         if self.coordinator is not None:
             return self.coordinator.pid
-        return int(json.loads((self.home / "jobs" / JOB / "endpoint.json").read_text())["pid"])
+        return int(json.loads(self.endpoint.read_text())["pid"])
 
-    def _new_client(self) -> Client:
+    @property
+    def coordinator_port(self) -> int:
+        if self.coordinator is not None:
+            return self.coordinator.port
+        return int(json.loads(self.endpoint.read_text())["url"].rpartition(":")[2])
+
+    def _new_client(self, patience_s: float = PATIENCE_S) -> Client:
         if self.coordinator is not None:
             url, token = self.coordinator.url, self.coordinator.home / "token"
         else:
-            said = json.loads((self.home / "jobs" / JOB / "endpoint.json").read_text())
+            said = json.loads(self.endpoint.read_text())
             url, token = said["url"], Path(said["token_file"])
-        client = Client([url], read_token(token), patience_s=PATIENCE_S)
+        client = Client([url], read_token(token), patience_s=patience_s)
         self._clients.append(client)
         return client
 
@@ -189,8 +254,12 @@ class Job:
 
     def audit(self) -> dict[str, Any]:
         """`pliant audit`, as a user asks for it."""
-        done = real(self.environment, "audit", JOB, "--json", *self._place(self.coordinator))
-        assert done.out, done.err
+        return self.asked("audit")
+
+    def asked(self, command: str) -> dict[str, Any]:
+        """What a command of ours says about the job, with its exit status as `code`."""
+        done = real(self.environment, command, JOB, "--json", *self._place(self.coordinator))
+        assert done.out, f"pliant {command}: {done.err}"
         found: dict[str, Any] = done.json
         return {**found, "code": done.code}
 

@@ -13,11 +13,15 @@ from pliant.core.model import MemberId
 LOOK_S = 0.003
 
 
+Mark = tuple[int, int]
+"""A place in the training that later ones are greater than: how often it was rolled back, and the step."""
+
+
 class Steps:
     """Looks on in a thread of its own until it is closed. A member that begins a step has applied the one before."""
 
     def __init__(self, job: Job) -> None:
-        self.seen: list[tuple[float, int]] = []  # when somebody was first in each step
+        self.seen: list[tuple[float, Mark]] = []  # when somebody was first in each step
         self._job = job
         self._views: dict[MemberId, Whereabouts] = {}
         self._over = threading.Event()
@@ -32,15 +36,20 @@ class Steps:
     @property
     def now(self) -> int:
         """The highest step that somebody is in."""
-        return self.seen[-1][1] if self.seen else 0
+        return self.mark[1]
+
+    @property
+    def mark(self) -> Mark:
+        """The same, fit to be compared across rollbacks."""
+        return self.seen[-1][1] if self.seen else (0, 0)
 
     def until(self, step: int) -> None:
         while self.now < step:
             self._over.wait(LOOK_S)
 
-    def after(self, step: int, at: float) -> float:
-        """When, after that moment, somebody was in a later step than that one; that moment if nobody was."""
-        return next((when for when, found in self.seen if found > step and when >= at), at)
+    def after(self, mark: Mark, at: float) -> float:
+        """When, after that moment, somebody was further than that; that moment if nobody was."""
+        return next((when for when, found in self.seen if found > mark and when >= at), at)
 
     def longest_gap_s(self, since: float = 0.0) -> float:
         """Between two steps of which the later one came after that moment."""
@@ -53,10 +62,10 @@ class Steps:
 
     def _look(self) -> None:
         with self._job.chronicle.changed:
-            live = tuple(self._job.chronicle.scene.live)
+            live, rollbacks = tuple(self._job.chronicle.scene.live), self._job.chronicle.scene.rollbacks
         for member in live:
             if member not in self._views:
                 self._views[member] = self._job.whereabouts(member)
         highest = max((self._views[member].step for member in live), default=0)
-        if highest > self.now:
-            self.seen.append((time.monotonic(), highest))
+        if (rollbacks, highest) > self.mark:
+            self.seen.append((time.monotonic(), (rollbacks, highest)))

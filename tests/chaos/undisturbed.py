@@ -6,6 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from chaos.checks import check_run
@@ -33,18 +34,35 @@ def undisturbed(folder: Path, task: Task, size: int, seed: int) -> dict[str, Any
 
 def alone(folder: Path, task: Task) -> dict[str, Any]:
     """The script by itself, without a coordinator; what it said at its end."""
-    folder.mkdir(parents=True)
-    with (folder / "output").open("w") as output:
-        done = subprocess.run(
-            [sys.executable, str(SCRIPT)],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env=environment(folder / "home", **task.environment(folder)),
-            timeout=ALONE_S,
-            check=False,
-            preexec_fn=die_with_parent,  # one system call, and no lock is taken
-        )
-    assert done.returncode == 0, (folder / "output").read_text()[-3000:]
-    (final,) = [said for said in read_said(folder) if "final" in said]
-    return final
+    with Alone(folder, task) as lone:
+        return lone.final()
+
+
+class Alone:
+    """The same while other things happen, for which it makes way if it is `nice`."""
+
+    def __init__(self, folder: Path, task: Task, *, nice: bool = False) -> None:
+        folder.mkdir(parents=True)
+        self._folder = folder
+        with (folder / "output").open("w") as output:
+            self._process = subprocess.Popen(
+                [*(("nice", "-n", "19") if nice else ()), sys.executable, str(SCRIPT)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(folder / "home", **task.environment(folder)),
+                preexec_fn=die_with_parent,  # noqa: PLW1509  # one system call, and no lock is taken
+            )
+
+    def __enter__(self) -> Alone:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._process.kill()
+        self._process.wait()
+
+    def final(self) -> dict[str, Any]:
+        """Wait for its end; what it said there."""
+        assert self._process.wait(ALONE_S) == 0, (self._folder / "output").read_text()[-3000:]
+        (final,) = [said for said in read_said(self._folder) if "final" in said]
+        return final

@@ -1,0 +1,90 @@
+"""What all systems of `bench/checkpoint.py` share: the model, the turns they take, and what they note in one.
+
+A turn is a fixed number of steps; a checkpoint is begun at its first one. Whoever is not at turn sleeps, so that nobody
+disturbs the one that is measured, and all of them are measured within the same minute.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+FEATURES = 64
+SHAPES = {"M": (1824, 3), "L": (5760, 3)}  # width and depth: 10 M parameters, and 100 M
+BATCHES = {"M": 256, "L": 64}  # samples a member and step
+STEPS = {"M": 12, "L": 10}  # of a turn
+LOOK_S = 0.01
+
+
+@dataclass(slots=True)
+class Noted:
+    """One turn of one process."""
+
+    rank: int
+    began: float = 0.0  # by the wall clock, before the first step
+    steps_s: list[float] = field(default_factory=list)
+    calls_s: float = 0.0  # within the call that saves
+    waits_s: float = 0.0  # for the copy that must be whole before the state changes
+    copied: int = 0  # bytes of that, where it is known
+    done: float = 0.0  # by the wall clock: written; 0 where the driver finds out
+    state: str = ""  # hash of the state after the last step, where it is compared
+
+
+class Turns:
+    """One process's side: call `begin`, then `stepped` after every step."""
+
+    def __init__(self, folder: Path, rank: int, steps: int) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._steps = steps
+        self._number = -1
+        self.noted = Noted(rank)
+
+    @property
+    def saves(self) -> bool:
+        """Whether the step to come is one with a checkpoint: the first of a turn, but not of the very first one."""
+        return not self.noted.steps_s and self._number > 0
+
+    def begin(self) -> bool:
+        """Wait for the next turn; False: that was the last one."""
+        self._number += 1
+        (self._folder / f"{os.getpid()}.ready").touch()
+        while not (self._folder / f"{self._number}.go").exists():
+            if (self._folder / "over").exists():
+                return False
+            time.sleep(LOOK_S)
+        self.noted = Noted(self._rank, time.time())
+        self._last = time.perf_counter()
+        return True
+
+    def stepped(self) -> bool:
+        """Whether the turn is over; then say `done`."""
+        now = time.perf_counter()
+        self.noted.steps_s.append(now - self._last)
+        self._last = now
+        return len(self.noted.steps_s) == self._steps
+
+    def done(self) -> None:
+        file = self._folder / f"{self._number}.{self._rank}.json"
+        hidden = file.with_suffix(f".{os.getpid()}")
+        hidden.write_text(json.dumps(asdict(self.noted)))
+        hidden.rename(file)
+
+
+def network(name: str) -> nn.Module:
+    width, depth = SHAPES[name]
+    layers: list[nn.Module] = [nn.Linear(FEATURES, width), nn.ReLU()]
+    for _ in range(depth):
+        layers += [nn.Linear(width, width), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(width, 10))
+
+
+def adam(model: nn.Module) -> torch.optim.Optimizer:
+    """Two moments beside every weight, so a state of twelve bytes a parameter."""
+    return torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)

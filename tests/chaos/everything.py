@@ -1,0 +1,131 @@
+"""`make chaos`: faults of every kind at live jobs that save themselves, and all promises at once."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from chaos import wider
+from chaos.campaign import LEASE_TTL_S, Campaign, Manner, counts, plan, task_for
+from chaos.checks import check_run
+from chaos.faults import Fault
+from chaos.job import Job
+from chaos.leftovers import check_leftovers, check_report
+from chaos.undisturbed import Alone
+
+KEEP = 2
+SAVED = ("--checkpoint-every", "20", "--checkpoint-keep", str(KEEP))
+OWN_SHARE = 0.3  # of the faults strike a job whose coordinator is a child of its `pliant run`
+SHARES = {
+    "kill": 0.22,
+    "stop": 0.06,
+    "join": 0.08,
+    "drain": 0.13,
+    "coordinator": 0.09,
+    "slow": 0.09,
+    "partition": 0.18,
+    "everybody": 0.05,
+    "damage": 0.03,
+    "run": 0.02,
+    "checkpoint": 0.05,
+}
+# A lease is 10 s there: nothing that lasts longer. In exchange `pliant run`, and its coordinator with it, dies often.
+OWN_SHARES = {**SHARES, "stop": 0.0, "run": 0.08}
+LEAST = 0.6  # of a kind's share must have counted, if there are enough faults
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How much chaos, and for how long: no fault begins after `until`."""
+
+    faults: int
+    seed: int
+    until: float = math.inf
+    kinds: tuple[str, ...] = wider.KINDS
+    own: float = OWN_SHARE
+
+
+def run(folder: Path, wish: Wish) -> dict[str, Any]:
+    """Two jobs, one after the other; what was found, with what is broken and what there was too little of."""
+    chance = random.Random(wish.seed)
+    result: dict[str, Any] = {"seed": wish.seed, "broken": [], "jobs": {}}
+    done: list[Fault] = []
+    own = round(wish.own * wish.faults)
+    apart_until = wish.until - wish.own * max(0.0, wish.until - time.monotonic()) if own else wish.until
+    usual = Manner(options=SAVED, strikes=wider.Strikes)
+    for name, count, shares, manner in (
+        ("apart", wish.faults - own, SHARES, replace(usual, until=apart_until)),
+        ("own", own, OWN_SHARES, replace(usual, until=wish.until, lease_ttl_s=None)),
+    ):
+        chosen = {kind: share for kind, share in shares.items() if kind in wish.kinds and share}
+        if count and chosen:
+            planned = planned_for(count, chance, chosen, manner.lease_ttl_s)
+            result["jobs"][name] = _job(folder / name, planned, chance, manner, done, result)
+    counted = counts(done, wish.faults)
+    result |= {**counted, "cuts": _cuts(done), "short_of": _short_of(counted, wish)}
+    return result
+
+
+def planned_for(
+    count: int, chance: random.Random, shares: Mapping[str, float], lease_ttl_s: float | None
+) -> list[Fault]:
+    """So many faults, each with how long it lasts."""
+    planned = plan(count, chance, list(shares), shares)
+    indices: Counter[str] = Counter()
+    for fault in planned:
+        wider.detail(fault, chance, indices[fault.kind], lease_ttl_s)
+        indices[fault.kind] += 1
+    return planned
+
+
+def _job(
+    folder: Path,
+    planned: list[Fault],
+    chance: random.Random,
+    manner: Manner,
+    done: list[Fault],
+    result: dict[str, Any],
+) -> dict[str, Any]:
+    task = task_for(len(planned), slots=16, deterministic=True)
+    print(f"{folder.name}: {len(planned)} faults in {task.steps} steps", flush=True)
+    campaign = Campaign(folder, task, planned, chance, manner)
+    with Alone(folder.with_name(f"{folder.name}-alone"), task, nice=True) as lone:
+        found = campaign.run(_checked)
+        broken: list[str] = found.pop("broken")
+        if hashes := found.pop("hashes", {}):
+            wanted = lone.final()["final"]
+            other = [part for part in wanted if hashes.get(part) != wanted[part]]
+            if other:
+                broken.append(f"{', '.join(other)} differ from those of one worker alone")
+            found["same_bits"] = not other
+    done += campaign.done
+    result["broken"] += [f"{folder.name}: {each}" for each in broken]
+    return found
+
+
+def _checked(job: Job, faults: Sequence[Fault]) -> dict[str, Any]:
+    found = check_run(job, faults)
+    broken: list[str] = found["broken"]
+    return {**found, "report": check_report(job, broken), "left": check_leftovers(job, KEEP, broken)}
+
+
+def _cuts(faults: Sequence[Fault]) -> dict[str, int]:
+    """How often each cut was made, for shorter and for longer than a lease."""
+    found = [fault for fault in faults if fault.cut and fault.counts]
+    return dict(Counter(f"{fault.cut}, {'long' if fault.lasts_s > LEASE_TTL_S else 'short'}" for fault in found))
+
+
+def _short_of(counted: dict[str, Any], wish: Wish) -> list[str]:
+    """What there was too little of to call it all of the chaos that was asked for; no promise is broken by that."""
+    short = [f"{counted['faults']} faults count, not {wish.faults}"] if counted["faults"] < wish.faults else []
+    for kind in wish.kinds if wish == Wish(wish.faults, wish.seed, wish.until) else ():
+        share = (1 - OWN_SHARE) * SHARES[kind] + OWN_SHARE * OWN_SHARES[kind]
+        if counted["kinds"].get(kind, 0) < math.floor(LEAST * share * wish.faults):
+            short.append(f"only {counted['kinds'].get(kind, 0)} faults are of the kind {kind}")
+    return short
