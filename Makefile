@@ -19,7 +19,7 @@ CORE_TESTS := $(wildcard tests/unit tests/property)
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch docs-api schedules scripts namespaces demo bits chaos-lm chaos-train chaos-coordinator chaos-flips
+.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -64,6 +64,9 @@ bench-bits: $(STAMP)  ## Measure what training to the bit costs, and how exact i
 bench-relaunch: $(STAMP)  ## Measure a relaunch, and a start, against torchrun
 	$(BIN)/python bench/relaunch.py $(if $(SEED),--seed $(SEED))
 
+bench-checkpoint: $(STAMP)  ## Measure what a checkpoint costs a step, against torch's own
+	$(BIN)/python bench/checkpoint.py $(if $(SEED),--seed $(SEED))
+
 sim: $(STAMP)  ## Run 2000 simulated fault schedules of live jobs and 2000 of launches; with SEED=, that one
 	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
 	$(BIN)/pliant sim --launches $(if $(SEED),--seed $(SEED),--seeds 2000)
@@ -85,6 +88,9 @@ $(SCRIPTS)/.installed: pyproject.toml constraints.txt tests/scripts/requirements
 namespaces: $(STAMP)  ## Run three agents in three network namespaces: resize, place, cut off, replace; wants root
 	cd tests && $(abspath $(BIN))/python -m namespaces --seed $(or $(SEED),0)
 
+networks: $(STAMP)  ## Train over bad networks: cuts, loss, delay, resets, narrow lines; wants root
+	cd tests && $(abspath $(BIN))/python -m networks --seed $(or $(SEED),0)
+
 demo: $(STAMP)  ## Train on workers that come, go, are killed and are all replaced, and tell about it
 	$(BIN)/python examples/demo.py $(if $(SEED),--seed $(SEED))
 
@@ -94,6 +100,9 @@ bits: $(STAMP)  ## Train three models in many ways and show that the bits are th
 chaos-lm: $(STAMP)  ## Train a language model with 8, then 1, then 3 workers, and compare it with itself alone
 	$(BIN)/python examples/chaos_lm.py $(if $(SEED),--seed $(SEED))
 
+chaos: $(STAMP)  ## Strike live jobs with 300 real faults of every kind, 20 minutes at most, and check every promise
+	cd tests && $(abspath $(BIN))/python -m chaos all --seed $(or $(SEED),0)
+
 chaos-train: $(STAMP)  ## Train through 200 real faults and compare with undisturbed runs
 	cd tests && $(abspath $(BIN))/python -m chaos train --seed $(or $(SEED),0)
 
@@ -102,6 +111,11 @@ chaos-coordinator: $(STAMP)  ## Kill the coordinator in the middle of a training
 
 chaos-flips: $(STAMP)  ## Flip bits of weights and gradients in a training, and see that they are found
 	cd tests && $(abspath $(BIN))/python -m flips --seed $(or $(SEED),0)
+
+MINUTES ?= 30
+
+soak: $(STAMP)  ## Train through faults for MINUTES=30, and as long without, and see that nothing grows or is lost
+	cd tests && $(abspath $(BIN))/python -m soak --minutes $(MINUTES) --seed $(or $(SEED),0)
 
 docs-api: $(STAMP)  ## Bring the API's reference page up to date
 	cd tests && $(abspath $(BIN))/python -m docs.api_page

@@ -51,7 +51,7 @@ class WorkerSettings:
     member: str | None
     agent: str | None
     address: str | None  # where peers reach it; None: where the coordinator's network sees it
-    checkpoint_dir: Path | None
+    checkpoint_dir: str | None  # or a URL
     grace_s: float
     world_size: int  # torchrun's
     local_rank: int
@@ -68,7 +68,7 @@ def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         member=env.get("PLIANT_MEMBER") or None,
         agent=env.get("PLIANT_AGENT") or None,
         address=env.get("PLIANT_ADDRESS") or None,
-        checkpoint_dir=Path(checkpoint_dir) if checkpoint_dir else None,
+        checkpoint_dir=checkpoint_dir or None,
         grace_s=_number(env, "PLIANT_GRACE_S", GRACE_S),
         world_size=int(_number(env, "WORLD_SIZE", 1)),
         local_rank=int(_number(env, "LOCAL_RANK", 0)),

@@ -29,6 +29,9 @@ class CoordinatorMetrics:
         self.leads = Gauge("pliant_coordinator_leads", "1 while this coordinator decides.", registry=registry)
         self.jobs = Gauge("pliant_jobs", "Jobs by state.", ["state"], registry=registry)
         self.members = Gauge("pliant_members", "Members of jobs that have not ended.", registry=registry)
+        self.workers = Gauge(
+            "pliant_workers", "What workers do now; see `pliant report`.", ["doing"], registry=registry
+        )
         self.waiting = Gauge("pliant_watchers", "Watches and event streams that are open now.", registry=registry)
         self.events = Counter("pliant_events", "Events written, by type.", ["type"], registry=registry)
         self.answers = Counter(

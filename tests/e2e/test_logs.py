@@ -218,8 +218,12 @@ def test_workers_on_other_machines_are_named(tmp_path: Path) -> None:
 
 
 RELAUNCHED = """
-import os, sys
+import os, pathlib, select, sys
 print("rank", os.environ["RANK"], "is", os.environ["PLIANT_MEMBER"], flush=True)
+here = pathlib.Path(__file__).parent
+(here / os.environ["PLIANT_MEMBER"]).touch()
+while len([*here.glob("*-g1.*")]) < 2:  # whoever fails first has the other one stopped
+    select.select([], [], [], 0.01)
 sys.exit(0 if "-g1." not in os.environ["PLIANT_MEMBER"] else 3)
 """
 

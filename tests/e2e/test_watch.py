@@ -1,19 +1,20 @@
 """Who is alive: watches that are closed or answered, leases that run out, and a coordinator that was away itself."""
 
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from e2e.examples import JOB, furnish
+from e2e.examples import JOB, OTHER, furnish
 from e2e.raw import Line, bearer, host, line, request
 from e2e.running import Running, start, wait_for
 from pliant.client import Client
 from pliant.coordinator.vigil import SUSPICION_S
 from pliant.core import messages as m
 from pliant.core.messages import Event
-from pliant.core.model import MemberId
+from pliant.core.model import AgentId, MemberId
 
 M1, M2 = MemberId("m1"), MemberId("m2")
 SLACK_S = 1.0
@@ -139,7 +140,29 @@ def test_a_member_that_is_not_heard_of_is_lost_when_its_lease_runs_out(tmp_path:
 
         wait_for(m1_alone_is_left, "m2 to be lost")
         assert [(event.member, event.how, event.why) for event in gone(client)] == [(M2, "lost", "its lease ran out")]
-        wait_for(lambda: len(gone(client)) == 2, "m1 to be lost as well")
+        wait_for(lambda: somebody_else_speaks(client) and len(gone(client)) == 2, "m1 to be lost as well")
+
+
+def somebody_else_speaks(client: Client) -> bool:
+    """An agent of another job: as long as nobody at all is heard nobody is lost (ADR 0019)."""
+    client.send(OTHER, m.AgentJoin(AgentId("a1"), 4))
+    return True
+
+
+def test_while_nobody_at_all_is_heard_nobody_is_lost_and_the_job_says_so(tmp_path: Path) -> None:
+    with start(home=tmp_path, lease_ttl_s=0.5) as running:
+        furnish(running)
+        client = running.client()
+
+        def several_leases_passed() -> bool:
+            said = re.search(r"nobody was heard for (\d+) s", client.job(JOB).job.why)
+            return said is not None and int(said[1]) >= 2
+
+        wait_for(several_leases_passed, "several leases to pass in silence")
+        assert "nobody was heard for" in client.jobs()[0].why
+        assert gone(client) == []
+        wait_for(lambda: somebody_else_speaks(client) and len(gone(client)) == 2, "both to be lost")
+        assert client.job(JOB).job.why.startswith("0 of at least 2")
 
 
 @pytest.mark.parametrize("watched", [False, True], ids=["renewing", "watching"])
@@ -157,7 +180,7 @@ def test_a_coordinator_that_was_away_expires_nobody_that_renews_when_it_is_back(
         for member in (M1, M2):
             client.renew(JOB, member, 0)
         assert gone(client) == []
-        wait_for(lambda: len(gone(client)) == 2, "both to be lost, now that nobody renews")
+        wait_for(lambda: somebody_else_speaks(client) and len(gone(client)) == 2, "both to be lost, as neither renews")
         for one in lines:
             one.close()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from mutants.bugs import Planted as Planted
 from mutants.edits import Edit
 from mutants.launches import LAUNCHES
+from mutants.saving import SAVING
 
 PLANTED = (
     # ------------------------------------------------------------------------------- PROTOCOL.md §3
@@ -78,9 +79,9 @@ PLANTED = (
         "A checkpoint's name says the step and nothing else.",
         (
             Edit(
-                "core/member/moves.py",
-                'return f"g{lineage.generation}-s{lineage.step}-{lineage.digest:016x}-{member}-{generation}"',
-                'return f"step-{lineage.step}"',
+                "core/saving.py",
+                'return f"step-{lineage.step}-g{lineage.generation}-{lineage.digest:016x}-w{generation}{by}"',
+                'return f"step-{lineage.step}-g1-{0:016x}-w1{by}"',
             ),
         ),
     ),
@@ -376,6 +377,31 @@ PLANTED = (
         ),
     ),
     Planted(
+        "cut off, and expires everybody",
+        "rule 19, ADR 0019",
+        "A coordinator that hears nobody at all takes everybody for lost.",
+        (
+            Edit(
+                "coordinator/vigil.py",
+                "        return self._leases.awake(now) if self._silence.lasts(now) else self._anew\n",
+                "        return None\n",
+            ),
+        ),
+    ),
+    Planted(
+        "no time to come back",
+        "rule 19, ADR 0019",
+        "When the first is heard again after a silence of everybody, the others' leases are over.",
+        (
+            Edit(
+                "coordinator/vigil.py",
+                "        return self._leases.awake(now) if self._silence.lasts(now) else self._anew\n",
+                "        silent = self._silence.lasts(now)\n"
+                "        return self._leases.awake(now) - self._ttl_s + 0.5 if silent else None\n",
+            ),
+        ),
+    ),
+    Planted(
         "suspicion makes lost",
         "rule 19, H18",
         "A watch that closed makes its member lost.",
@@ -524,9 +550,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/stepping.py",
-                "m.rank == min(m.holders, default=m.rank):\n        snapshot(m, out)\n    if inside",
-                "m.rank == min(m.holders, default=m.rank):\n"
-                "        snapshot(m, out)\n        save(m, out)\n    if inside",
+                "    saving.begin_if_due(m, out)\n",
+                "    saving.begin_if_due(m, out)\n    save(m, out)\n",
             ),
         ),
     ),
@@ -738,12 +763,12 @@ PLANTED = (
     Planted(
         "unverified snapshot saved",
         "P4, rule 17",
-        "A leaver that fell behind writes a snapshot of a state that no words compared.",
+        "A laggard writes its part of a state that no words it saw had compared.",
         (
             Edit(
                 "core/member/recovering.py",
-                "        if m.terms.verify:\n            m.snapshot = None",
-                "        if m.terms.verify < 0:\n            m.snapshot = None",
+                "        if m.terms.verify:\n            m.saving = None",
+                "        if m.terms.verify < 0:\n            m.saving = None",
             ),
         ),
     ),
@@ -845,4 +870,5 @@ PLANTED = (
     ),
     # ------------------------------------------------------------------------------- launches
     *LAUNCHES,
+    *SAVING,
 )

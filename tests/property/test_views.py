@@ -49,6 +49,11 @@ views = st.builds(
     holders=st.frozensets(members),
     durable=lineages,
     checkpoint=st.none() | st.builds(Checkpoint, lineages, st.text(max_size=9), st.integers(0, 2**63)),
+    kept=st.lists(st.text(max_size=9), max_size=3).map(tuple),
+    written=st.lists(st.tuples(st.text(max_size=9), st.integers(-1, 15)), max_size=3).map(tuple),
+    asked=st.booleans(),
+    at_once=st.booleans(),
+    save_steps=st.integers(0, 1000),
     spare_why=st.text(max_size=9),
 )
 
@@ -56,9 +61,8 @@ views = st.builds(
 def tell(before: View | None, after: View) -> Told:
     """What a member receives that knew `before`, having been through the wire."""
     change = difference(before, after)
-    told = Told(
-        after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, after.durable, (), after.spare_why, change
-    )
+    mine = (after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, after.durable, (), after.spare_why)
+    told = Told(*mine, at_once=after.at_once, change=change)
     return TOLD.decode(TOLD.encode(told))
 
 

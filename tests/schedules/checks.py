@@ -17,7 +17,7 @@ What the simulator sees at an instant, and nobody outside of processes can, is l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pliant.core import messages as m
@@ -27,7 +27,9 @@ from pliant.core.ledger import Line, Lineage
 from pliant.core.member import Machine
 from pliant.core.messages import Command, Event
 from pliant.core.model import AgentId, Checkpoint, Job, Kind, MemberId, Terms, view
+from pliant.core.saving import began_in
 from pliant.sim.checkers import Checkers
+from pliant.sim.savechecks import SaveChecks
 from pliant.sim.training import Model
 from pliant.sim.universe import Universe
 from pliant.sim.worker import Worker
@@ -67,12 +69,38 @@ class Mirror:
         self.viewed: list[w.Viewed] = []
 
 
+class Files(SaveChecks):
+    """What real files can be held to: who writes and who reads them are heard of apart from the event log."""
+
+    def __init__(self, universe: Universe, complain: Callable[[str], None]) -> None:
+        super().__init__(universe, complain)
+        self._files: dict[tuple[str, str], Model] = {}
+
+    def event(self, event: Event) -> None:
+        if isinstance(event, m.CheckpointPublished):
+            self.published[event.checkpoint.name] = event.checkpoint
+
+    def writes(self, wrote: w.WroteFile) -> None:
+        """Names are unique, files immutable."""
+        if self._files.setdefault((wrote.name, wrote.file), wrote.model) != wrote.model:
+            self.complain(f"rule 17: {wrote.file} of {wrote.name} was overwritten with another state")
+
+    def restores(self, worker: Worker, checkpoint: Checkpoint | None, job: Job | None = None) -> None:
+        """Under the manifest's name lies what the manifest says."""
+        if checkpoint is not None and worker.model.hash != checkpoint.state:
+            self.complain(f"rule 17: {checkpoint.name} is not the state that was published")
+
+    def finally_(self, job: Job) -> None:
+        """Who was killed has not tidied up."""
+
+
 class Checks(Checkers):
     """Collects complaints; a schedule with any is a failed one."""
 
     def __init__(self, scene: Scene) -> None:
         super().__init__(cast(Universe, scene))
         self.scene = scene
+        self.saves = self.files = Files(cast(Universe, scene), self.complain)
         self.jobs: dict[int, Job] = {}
         self.log: list[Event] = []
         self.acked: list[tuple[Command, int]] = []
@@ -151,9 +179,9 @@ class Checks(Checkers):
                 self.installs(worker, message.lineage)
             case w.Restores():
                 mirror.model = message.model
-                self.restores(worker, message.checkpoint)
+                self.files.restores(worker, message.checkpoint)
             case w.WroteFile():
-                self.writes_file(worker, message.name, message.model)
+                self.files.writes(message)
             case w.Leaves():
                 self._goes(mirror, message)
             case w.Viewed():
@@ -326,6 +354,10 @@ class _Log:
                         self._note("step", line.lineage, revision)
                 case m.CheckpointPublished(checkpoint=checkpoint):
                     self._checkpoints.append((revision, checkpoint.lineage.step))
+                case m.PartWritten(checkpoint=checkpoint, part=part):
+                    self._note("part", (checkpoint.name, part), revision)
+                case m.CheckpointFailed(name=name):
+                    self._note("failed", name, revision)
                 case m.StateChanged(state=state) if state.ended:
                     self._ended = min(self._ended, revision)
                 case _:
@@ -354,9 +386,12 @@ class _Log:
                 return self._look("target", target, revision)
             case m.Report(lines=lines):
                 return next(filter(None, (self._look("step", line.lineage, revision) for line in lines)), "")
-            case m.Publish(checkpoint=Checkpoint(lineage=lineage)):
+            case m.Publish(checkpoint=Checkpoint(lineage=lineage, name=name), part=part, count=count):
                 there = any(at <= revision and step >= lineage.step for at, step in self._checkpoints)
-                return "" if there else f"there is no checkpoint of step {lineage.step} or a later one"
+                # In parts, and a recovery came between: the others will never come, and nobody counts this one.
+                void = count > 1 and any(at <= revision and began_in(name) < limit for at, limit in self._over)
+                known = not self._look("part", (name, part), revision) or not self._look("failed", name, revision)
+                return "" if there or void or known else f"there is no checkpoint of step {lineage.step} or a later one"
             case _:
                 return ""
 

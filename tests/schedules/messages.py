@@ -137,6 +137,7 @@ class Restores:
 @dataclass(frozen=True, slots=True)
 class WroteFile:
     name: str
+    file: str
     model: Model
 
 

@@ -7,6 +7,7 @@ calls `run`; other threads put what they learn into the queue.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from heapq import heappop, heappush
@@ -22,7 +23,8 @@ from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
 from pliant.core.member.moves import tail
 from pliant.core.messages import Command
-from pliant.core.model import Checkpoint, MemberId, Terms
+from pliant.core.model import Checkpoint, MemberId, Piece, Terms
+from pliant.core.saving import is_garbage
 from pliant.core.words import Purpose
 from pliant.sim.training import Content, Model, applied, forward, post_step
 from pliant.wire.codec import decode_state, encode_state
@@ -59,7 +61,7 @@ class Worker:
         self._kept_base: Lineage | None = None
         self._reduced: dict[Lineage | None, Content] = {}
         self._incoming: Content = ()
-        self._snapshots: dict[Lineage, Model] = {}
+        self._writing: tuple[s.Snapshot, Model] | None = None
         self._aside: dict[int, Model] = {}
         self._transfer = 0
         self._traced: tuple[object, ...] = ()
@@ -157,9 +159,11 @@ class Worker:
             case s.Restore():
                 self._working(0.02, 0.1, lambda: self._restored(action.checkpoint))
             case s.Snapshot():
-                self._snapshots = {action.lineage: self._model}
+                self._writing = (action, self._model)
             case s.Save():
                 self._save(action)
+            case s.Tidy():
+                self._tidy(action)
             case s.StartGrace():
                 self._after(max(action.grace_s - GRACE_MARGIN_S, 0.0), lambda: self._feed(s.GraceShort()))
                 self._after(action.grace_s, lambda: self._feed(s.GraceOver()))
@@ -282,29 +286,40 @@ class Worker:
     # --------------------------------------------------------------------------------------- checkpoints
 
     def _save(self, action: s.Save) -> None:
-        model = self._snapshots.get(action.lineage)
-        if model is not None:
-            self._working(0.02, 0.2, lambda: self._saved(action, model))
+        if self._writing is not None and self._writing[0].name == action.name:
+            begun, model = self._writing
+            self._working(0.02, 0.2, lambda: self._saved(begun, model))
 
-    def _saved(self, action: s.Save, model: Model) -> None:
+    def _saved(self, begun: s.Snapshot, model: Model) -> None:
         """Written whole under another name first; a name that is taken stays as it is (rule 17)."""
-        new = self._files / f".{action.name}.{os.getpid()}"
+        folder = self._files / begun.name
+        folder.mkdir(exist_ok=True)
+        file = f"{begun.part}-of-{begun.count}-{self.id}"
+        new = self._files / f".{begun.name}.{os.getpid()}"
         new.write_bytes(encode_state(model))
-        target = self._files / action.name
+        target = folder / file
         try:
             target.hardlink_to(new)
         except FileExistsError:
             if target.read_bytes() != new.read_bytes():
-                self._say(w.Trouble(f"rule 17: {action.name} is taken by another state"))
+                self._say(w.Trouble(f"rule 17: {file} of {begun.name} is taken by another state"))
         new.unlink()
-        self._say(w.WroteFile(action.name, model))
-        self._feed(s.Written(Checkpoint(action.lineage, action.name, model.hash)))
+        self._say(w.WroteFile(begun.name, file, model))
+        piece = Piece(file, len(encode_state(model)), f"{model.hash:064x}")
+        checkpoint = Checkpoint(begun.lineage, begun.name, model.hash, (piece,))
+        self._feed(s.Written(checkpoint, begun.part, begun.count))
+
+    def _tidy(self, action: s.Tidy) -> None:
+        for folder in self._files.iterdir():
+            newest = action.newest.lineage.step
+            if folder.is_dir() and is_garbage(folder.name, action.kept, newest, action.floor, action.generation):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _restored(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
             self._model = Model()
         else:
-            self._model = decode_state((self._files / checkpoint.name).read_bytes(), Model)
+            self._model = decode_state((self._files / checkpoint.name / checkpoint.pieces[0].file).read_bytes(), Model)
         self._kept, self._kept_base = [], None
         self._say(w.Restores(checkpoint, self._model))
         self._feed(s.Restored(self._model.hash))

@@ -8,9 +8,17 @@ import pytest
 from pliant.coordinator.requests import Accepted, Reply
 from pliant.core.ledger import Lineage
 from pliant.core.member import Phase
-from pliant.core.member.signals import Exit
-from pliant.core.messages import Cancel, Drain, MemberGone, StateChanged, WorldFormed
-from pliant.core.model import Checkpoint, JobState, MemberId
+from pliant.core.member.signals import Exit, Snapshot, Tidy
+from pliant.core.messages import (
+    Cancel,
+    CheckpointPublished,
+    CheckpointUnreadable,
+    Drain,
+    MemberGone,
+    StateChanged,
+    WorldFormed,
+)
+from pliant.core.model import Checkpoint, Job, JobState, MemberId, Piece
 from pliant.core.words import Purpose, Word
 from pliant.sim.checkers import Checkers
 from pliant.sim.run import setting_for
@@ -98,13 +106,109 @@ def stripes_of_two_steps(universe: Universe) -> None:
 
 def a_file_overwritten(universe: Universe) -> None:
     worker = holder(universe)
-    universe.checkers.writes_file(worker, "step-7", Model(weights=1))
-    universe.checkers.writes_file(worker, "step-7", Model(weights=2))
+    begun = Snapshot(worker.model.lineage, "step-7", 0, 2)
+    universe.checkers.saves.writes_part(worker, begun, replace(worker.model, weights=1))
+    universe.checkers.saves.writes_part(worker, begun, replace(worker.model, weights=2))
+
+
+def a_part_of_another_step(universe: Universe) -> None:
+    worker = holder(universe)
+    universe.checkers.saves.writes_part(worker, Snapshot(Lineage(1, 1, 1), "step-1", 0, 2), worker.model)
+
+
+def published(universe: Universe) -> Checkpoint:
+    """The newest one, on the disk as it is published."""
+    job = universe.checkers.job
+    assert job is not None
+    assert job.checkpoint is not None
+    return job.checkpoint
+
+
+def published_and_not_there(universe: Universe) -> None:
+    newest = published(universe)
+    there = replace(newest, pieces=(*newest.pieces, Piece("nowhere", 1, "")))
+    universe.checkers.saves.event(CheckpointPublished(0.0, 1, there))
+
+
+def given_up_for_nothing(universe: Universe) -> None:
+    event = CheckpointUnreadable(0.0, 1, published(universe).name, MemberId("x"), "x", damaged=True)
+    universe.checkers.saves.event(event)
+
+
+def back_to_a_damaged_one(universe: Universe) -> None:
+    """It is otherwise all that it should be."""
+    worker, newest, job = holder(universe), published(universe), universe.checkers.job
+    assert worker.machine.world is not None
+    worker.model = universe.directory.read(newest)
+    worker.machine.world = replace(worker.machine.world, base=newest.lineage)
+    universe.checkers.saves.restores(worker, newest, job)
+    assert universe.checkers.complaints == []
+    universe.directory.damaged.add(newest.name)
+    universe.checkers.saves.restores(worker, newest, job)
+
+
+def back_to_another_base(universe: Universe) -> None:
+    worker, newest = holder(universe), published(universe)
+    worker.model = universe.directory.read(newest)
+    universe.checkers.saves.restores(worker, newest, universe.checkers.job)
+
+
+def a_kept_one_removed(universe: Universe) -> None:
+    newest = published(universe)
+    tidy = Tidy(replace(newest, name="x"), (), (), 1, 99)
+    job = universe.checkers.job
+    assert job is not None
+    universe.checkers.saves.tidies(holder(universe), tidy, replace(job, earlier=()))
+
+
+def calm(universe: Universe) -> Job:
+    """The job is over, and everybody had the time to go."""
+    job = universe.checkers.job
+    assert job is not None
+    for worker in universe.workers.values():
+        universe.checkers.saves.leaves(worker, Exit(0, "all of them"))
+    return replace(job, durable=published(universe).lineage)
+
+
+def the_last_state_not_saved(universe: Universe) -> None:
+    universe.checkers.saves.finally_(replace(calm(universe), checkpoint=None))
+
+
+def wanted_for_ever(universe: Universe) -> None:
+    universe.checkers.saves.finally_(replace(calm(universe), asked=3))
+
+
+def tidied_by_nobody(universe: Universe) -> None:
+    job = calm(universe)
+    newest = replace(published(universe), name="x")
+    universe.checkers.saves.finally_(replace(job, checkpoint=newest))
+
+
+def garbage_about(universe: Universe) -> None:
+    job, newest = calm(universe), published(universe)
+    name = "step-1-g1-0000000000000001-w1"
+    universe.checkers.saves.finally_(job)
+    assert universe.checkers.complaints == []
+    universe.directory.files[name] = {}
+    universe.checkers.saves._wrote[name] = -1.0
+    assert newest.name != name
+    universe.checkers.saves.finally_(job)
 
 
 def a_manifest_that_lies(universe: Universe) -> None:
     worker = holder(universe)
-    universe.checkers.restores(worker, Checkpoint(worker.model.lineage, "x", worker.model.hash + 1))
+    name, model = "x", worker.model
+    lie = Checkpoint(model.lineage, name, model.hash + 1)
+    universe.checkers.saves.published[name] = lie
+    universe.checkers.saves.restores(worker, lie, None)
+
+
+def parts_of_several_states(universe: Universe) -> None:
+    worker, newest = holder(universe), published(universe)
+    worker.model = universe.directory.read(newest)
+    file = newest.pieces[-1].file
+    universe.directory.files[newest.name][file] = replace(worker.model, weights=7)
+    universe.checkers.saves.restores(worker, newest, None)
 
 
 def fenced_by_nobody(universe: Universe) -> None:
@@ -212,6 +316,17 @@ def never_finished(universe: Universe) -> None:
         (stripes_of_two_steps, "rule 15"),
         (a_file_overwritten, "rule 17"),
         (a_manifest_that_lies, "rule 17"),
+        (a_part_of_another_step, "rule 17"),
+        (parts_of_several_states, "rule 17"),
+        (published_and_not_there, "rule 17"),
+        (given_up_for_nothing, "rule 17"),
+        (back_to_a_damaged_one, "rule 17"),
+        (back_to_another_base, "rule 17"),
+        (a_kept_one_removed, "rule 17"),
+        (the_last_state_not_saved, "rule 17"),
+        (wanted_for_ever, "rule 17"),
+        (tidied_by_nobody, "rule 17"),
+        (garbage_about, "rule 17"),
         (fenced_by_nobody, "P1"),
         (the_last_state_carried_away, "rule 16"),
         (gone_while_another_waits, "rule 9"),

@@ -11,6 +11,7 @@ from pliant.core import messages as m
 from pliant.core import supervisor as v
 from pliant.core.model import Agent, AgentId, Job, JobState, Launch, MemberId, Mode, Seat, Target
 from pliant.sim import launches
+from pliant.sim.faults import Fault
 from pliant.sim.hosts import Host, Toy
 from pliant.sim.launches import Launches, Setting, setting_for
 from pliant.sim.launchfaults import KINDS, schedule
@@ -57,6 +58,18 @@ def test_a_job_nobody_disturbs_is_launched_once_for_each_agent_that_comes() -> N
     text = "\n".join(story)
     assert "generation 1 launched" in text
     assert "the job is finished: all 5 workers ended with exit code 0" in text
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_coordinators_cut_off_from_everybody_for_leases_on_end_launch_nobody_again(seed: int) -> None:
+    """Rule 19, ADR 0019."""
+    quiet = run_launches(seed, faults=())
+    story: list[str] = []
+    result = run_launches(seed, faults=(Fault(8.0, "coordinators cut off", seed),), story=story)
+    assert result.complaints == ()
+    assert result.fired == {"coordinators cut off": 1}
+    assert not [line for line in story if "lease ran out" in line]
+    assert result.generations == quiet.generations
 
 
 def test_the_same_seed_gives_the_same_trace() -> None:

@@ -53,6 +53,17 @@ def test_a_job_nobody_disturbs_needs_no_recovery() -> None:
     assert len([line for line in story if "(rollback)" in line]) == 1  # the beginning is a rollback to nothing
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_coordinators_cut_off_from_everybody_for_leases_on_end_cost_nobody_anything(seed: int) -> None:
+    """Rule 19, ADR 0019: nobody is lost by it, and no step is computed twice."""
+    story: list[str] = []
+    result = run_seed(seed, faults=(Fault(2.5, "coordinators cut off", seed),), story=story)
+    assert result.complaints == ()
+    assert result.fired == {"coordinators cut off": 1}
+    assert not [line for line in story if "(recovery)" in line or "lease ran out" in line]
+    assert len([line for line in story if "(rollback)" in line]) == 1  # the beginning
+
+
 def test_the_same_seed_gives_the_same_trace() -> None:
     assert run_seed(4) == run_seed(4)
     assert trace_hash([run_seed(4)]) != trace_hash([run_seed(5)])

@@ -20,7 +20,7 @@ from pliant.cli.connect import Flags
 from pliant.cli.launcher import Around, Given, Understood, look_around, the_roles, the_sizes, understand, visible
 from pliant.cli.meeting import Seen, hosts, look
 from pliant.cli.values import Conf, Endpoint
-from pliant.core.model import Mode
+from pliant.core.model import Mode, Saves
 from pliant.errors import BadInput
 from unit.cli.program import Done, invoke
 
@@ -93,7 +93,7 @@ def meant(
 
 def test_torchrun_s_plainest_command_line_is_one_worker_on_this_machine(ran: Ran, tmp_path: Path) -> None:
     done = run("train.py")
-    assert ran.plan == Plan("train", 1, 1, None, Script("file", "train.py"), 1)
+    assert ran.plan == Plan("train", 1, 1, None, Script("file", "train.py"), 1, saves=Saves(seconds=600.0))
     assert (ran.places, ran.homes, done.code) == ([None], [tmp_path / "home"], 0)
     assert done.out == "[pliant] the job is called train, after its script; --job names it otherwise\n"
 
@@ -102,7 +102,8 @@ def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) ->
     ran.status = 7
     done = run(
         *("--job", "j", "--workers", "2:6", "--target", "3", "--spares", "1", "--mode", "relaunch", "--grace-s", "5"),
-        *("--wait-limit-s", "9", "--preload", "torch,numpy.random", "--env", "jax", "--fresh"),
+        *("--wait-limit-s", "9", "--preload", "torch,numpy.random", "--env", "jax", "--fresh", "--allow-chaos"),
+        *("--checkpoint-dir", "s3://bucket/j", "--checkpoint-every", "500", "--checkpoint-keep", "7"),
         *("--notice", "aws", "--notice", "file:/gone", "--nproc-per-node", "4", "--max-restarts", "0"),
         *("--role", "trainer", "--no-python", "--log-dir", "logs", "-r", "0:3", "-t3", "--local-ranks-filter", "0,2"),
         *("--duplicate-stdout-filters", "a,,b,c", "--duplicate-stderr-filters=E", "--local-addr", "10.0.0.5"),
@@ -118,6 +119,9 @@ def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) ->
         script=Script("program", "/bin/echo", ("--job", "--", "x")),
         capacity=4,
         spares=1,
+        saves=Saves(steps=500, keep=7),
+        checkpoint_dir="s3://bucket/j",
+        chaos=True,
         mode=Mode.RELAUNCH,
         kind="jax",
         role="trainer",
@@ -616,3 +620,22 @@ def test_lists_are_written_with_commas() -> None:
     assert values.notice("command:test -e /gone") == "command:test -e /gone"
     with pytest.raises(click.BadParameter):
         values.notice("file:")
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "seconds"),
+    [("500", 500, 0.0), ("90s", 0, 90.0), ("10m", 0, 600.0), ("2h", 0, 7200.0), ("never", 0, 0.0)],
+)
+def test_a_checkpoint_is_due_every_so_many_steps_or_after_some_time(text: str, steps: int, seconds: float) -> None:
+    assert values.every(text) == (steps, seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-5", "5d", "often", "1.5m"])
+def test_what_is_neither_steps_nor_a_time_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="neither a number of steps nor a time"):
+        values.every(text)
+
+
+def test_a_folder_for_checkpoints_is_named_from_where_the_command_is(ran: Ran, tmp_path: Path) -> None:
+    run("--checkpoint-dir", "saved", "train.py")
+    assert ran.plan.checkpoint_dir == str(tmp_path / "saved")

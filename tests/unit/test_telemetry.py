@@ -20,8 +20,10 @@ def test_after_a_while_it_is_said_again_with_the_number_of_those_that_were_not()
 def test_metrics_have_the_names_that_people_will_ask_for() -> None:
     metrics = CoordinatorMetrics()
     metrics.events.labels("JobCreated").inc()
+    metrics.workers.labels("training").set(3)
     text = metrics.render().decode()
     assert 'pliant_events_total{type="JobCreated"} 1.0' in text
+    assert 'pliant_workers{doing="training"} 3.0' in text
     for name in ("pliant_coordinator_leads", "pliant_members", "pliant_watchers", "pliant_pump_seconds_bucket"):
         assert f"\n{name}" in text
     assert "process_resident_memory_bytes" in text

@@ -74,6 +74,11 @@ class Folder:
         return self.path / "checkpoints"
 
     @property
+    def checkpoints_at(self) -> Path:
+        """The same of checkpoints; it may be a URL."""
+        return self.path / "checkpoints-at"
+
+    @property
     def endpoint(self) -> Path:
         return self.path / "endpoint.json"
 
@@ -114,6 +119,13 @@ class Folder:
             ) from error
         return Endpoint(str(url), Path(token_file) if token_file else self.path.parents[1] / "token")
 
+    def coordinator_pid(self) -> int:
+        """The process of the coordinator that is kept for this job; 0 if none is."""
+        try:
+            return int(json.loads(self.endpoint.read_text(encoding="utf-8"))["pid"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
     def forget_endpoint(self) -> None:
         """Call when the coordinator is gone for good."""
         with suppress(OSError):  # what is left there harms nobody: the lock says that it is old
@@ -134,6 +146,18 @@ class Folder:
         finally:
             os.close(handle)
         return False
+
+    def runner_pid(self) -> int:
+        """The process of the `pliant run` that keeps this job on this machine; 0 if there is none."""
+        try:
+            handle = os.open(self.path / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            return 0
+        try:
+            who, pid, host = _holder(handle)
+        finally:
+            os.close(handle)
+        return int(pid) if who == RUNNER and host == _host() and self.is_run() else 0
 
     @contextmanager
     def lock(self, kind: str, wait_s: float) -> Iterator[None]:
@@ -162,6 +186,14 @@ class Folder:
             yield
         finally:
             os.close(handle)
+
+
+def point_to(chosen: str | Path | None, file: Path) -> None:
+    """Say in that file where somebody chose to have something; None: it is where it always is."""
+    if chosen is None:
+        file.unlink(missing_ok=True)
+    else:
+        file.write_text(f"{chosen}\n", encoding="utf-8")
 
 
 def _is_ours(handle: int) -> bool:

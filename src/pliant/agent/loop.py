@@ -349,10 +349,10 @@ class Agent:
         self._ends.signalled = number
         why = f"{name} to pliant run"
         self._screen.say(f"{name}: draining within {self._plan.grace_s:g} s; again to end now")
-        self._going(why)
+        self._going(why, at_once=number == signal.SIGINT)  # a person waits; whoever sends SIGTERM counts on the time
 
-    def _going(self, why: str) -> None:
-        self._feed(v.MachineGoing(self._plan.grace_s, why))
+    def _going(self, why: str, *, at_once: bool = False) -> None:
+        self._feed(v.MachineGoing(self._plan.grace_s, why, at_once))
 
     def _ended_early(self, verdict: _Verdict) -> None:
         """A worker that never joined is unknown to the coordinator: whether to try again is for us to say."""

@@ -20,7 +20,7 @@ from pliant.agent.script import Script
 from pliant.client import Client
 from pliant.client.addresses import local_address, own_address
 from pliant.core.messages import AgentJoin, Code, Create, Resize
-from pliant.core.model import AgentId, Mode, Target
+from pliant.core.model import NEVER, AgentId, Mode, Saves, Target
 from pliant.core.names import bad_name
 from pliant.credentials import is_missing, parse_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
@@ -45,6 +45,9 @@ class Plan:
     capacity: int  # how many workers this machine has room for
     devices: int = 0  # accelerators to be seen here
     spares: int = 0
+    saves: Saves = NEVER
+    checkpoint_dir: str | None = None  # or a URL; None: in the job's own folder
+    chaos: bool = False  # whether `pliant chaos` may strike at the job
     mode: Mode = Mode.AUTO
     kind: Kind = "torch"
     roles: tuple[tuple[str, int], ...] = ()
@@ -98,7 +101,9 @@ def open_job(client: Client, plan: Plan, *, own: bool = True) -> JobLine:
         mode=plan.mode,
         spares=plan.spares,
         roles=plan.roles,
+        saves=plan.saves,
         fresh=plan.fresh,
+        chaos=plan.chaos,
     )
     try:
         _create(client, plan, create, own=own)  # the same again is no second job, another of that name is refused
@@ -246,7 +251,7 @@ def environment(plan: Plan, folder: Folder, place: Elsewhere, token_file: Path, 
         "PLIANT_JOB": plan.job,
         "PLIANT_AGENT": agent,
         "PLIANT_TOKEN_FILE": str(token_file),
-        "PLIANT_CHECKPOINT_DIR": str(folder.checkpoints.absolute()),
+        "PLIANT_CHECKPOINT_DIR": plan.checkpoint_dir or str(folder.checkpoints.absolute()),
         "PLIANT_GRACE_S": f"{plan.grace_s:g}",
         **where,
         **chosen,

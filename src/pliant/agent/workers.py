@@ -15,7 +15,7 @@ from string import Template
 from pliant import settings
 from pliant.agent import failures
 from pliant.agent.compat import Surroundings, environments, error_file, host_and_port, live_environment
-from pliant.agent.folder import Folder
+from pliant.agent.folder import Folder, point_to
 from pliant.agent.opening import Plan
 from pliant.agent.output import Sink
 from pliant.agent.processes import Processes
@@ -69,12 +69,10 @@ class Workers:
         self._surroundings = surroundings
         chosen = self._plan.logs.log_dir
         try:
-            if chosen is None:
-                self._folder.logs_at.unlink(missing_ok=True)
-                return
-            if self._plan.logs.keeps:
+            point_to(self._plan.checkpoint_dir, self._folder.checkpoints_at)
+            point_to(chosen.absolute() if chosen is not None else None, self._folder.logs_at)
+            if chosen is not None and self._plan.logs.keeps:
                 chosen.mkdir(parents=True, exist_ok=True)
-            self._folder.logs_at.write_text(f"{chosen.absolute()}\n", encoding="utf-8")
         except OSError as error:
             raise BadInput(f"--log-dir: {error.filename or chosen} cannot be used: {error.strerror}.") from error
 

@@ -104,14 +104,14 @@ def audit(job: str | None, flags: Flags, as_json: bool) -> int:
 def read_history(client: Client, job: str) -> History:
     """All of a job's events, for what they say about its ledger."""
     history = History()
-    with _progress("Reading events", client.job(job).job.revision) as step:
-        for event in _events(client, job):
+    with progress("Reading events", client.job(job).job.revision) as step:
+        for event in all_events(client, job):
             history.add(event)
             step()
     return history
 
 
-def _events(client: Client, job: str) -> Iterator[Event]:
+def all_events(client: Client, job: str) -> Iterator[Event]:
     after = 0
     while page := client.events(job, after, PAGE):
         yield from (event for _, event in page)
@@ -122,7 +122,7 @@ def _audited(history: History, terms: Terms, kind: str) -> Audit:
     from pliant.core.audit import audit as check
 
     order, expected = _order(terms, kind, history)
-    with _progress("Checking steps", len(history.lines)) as step:
+    with progress("Checking steps", len(history.lines)) as step:
 
         def counted(grid: Grid, order: Order, number: int) -> int:
             step()
@@ -208,7 +208,7 @@ def _problems(problems: Iterable[str]) -> Iterator[str]:
 
 
 @contextmanager
-def _progress(what: str, length: int) -> Iterator[Callable[[], None]]:
+def progress(what: str, length: int) -> Iterator[Callable[[], None]]:
     """Shown on a terminal alone."""
     if not sys.stderr.isatty():
         yield lambda: None

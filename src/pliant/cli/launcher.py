@@ -49,6 +49,7 @@ class Given:
     workers: tuple[int, int] | None = None
     target: int | None = None
     spares: int = 0
+    chaos: bool = False
     mode: str = "auto"
     kind: Kind = "torch"
     grace_s: float = settings.GRACE_S
@@ -56,6 +57,9 @@ class Given:
     preload: tuple[str, ...] | None = None
     notices: tuple[str, ...] = ()
     fresh: bool = False
+    checkpoint_dir: str | None = None
+    checkpoint_every: tuple[int, float] = (0, 0.0)  # steps, seconds
+    checkpoint_keep: int = 2
     nnodes: tuple[int, int] | None = None
     nproc_per_node: str | None = None
     rdzv_kind: str | None = None
@@ -121,7 +125,7 @@ class Sizes:
 def understand(given: Given, around: Around, flags: Flags) -> Understood:
     """Call with everything that was said. BadInput or click's UsageError if it cannot be used, with what to do."""
     from pliant.agent.opening import Plan
-    from pliant.core.model import Mode
+    from pliant.core.model import Mode, Saves
 
     notes = unheeded(given)
     name = the_name(given, around, notes)
@@ -140,6 +144,9 @@ def understand(given: Given, around: Around, flags: Flags) -> Understood:
         capacity=sizes.capacity,
         devices=visible(around.variables.get("CUDA_VISIBLE_DEVICES"), around.gpus),
         spares=given.spares,
+        chaos=given.chaos,
+        saves=Saves(*given.checkpoint_every, keep=given.checkpoint_keep),
+        checkpoint_dir=_absolute(given.checkpoint_dir),
         mode=Mode(given.mode),
         kind=given.kind,
         roles=tuple((role, count) for role, count in roles.items() if role != "worker"),
@@ -365,6 +372,11 @@ def _room(given: Given, sizes: Sizes, alone: bool, notes: list[str]) -> None:
 
 def _usual_s(given: Given) -> float:
     return SHUTDOWN_S if given.kind == "torch" else DEAF_SHUTDOWN_S
+
+
+def _absolute(where: str | None) -> str | None:
+    """A place for checkpoints, which is named from here and not from where a worker may go."""
+    return where if where is None or "://" in where else str(Path(where).absolute())
 
 
 def _shutdown_s(given: Given, around: Around) -> float:

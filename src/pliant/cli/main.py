@@ -34,6 +34,13 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
     {
         "audit": LazyCommand("pliant.cli.audit:audit", "Show from the ledger that every sample was used exactly once."),
         "cancel": LazyCommand("pliant.cli.steer:cancel", "End a job."),
+        "chaos": LazyCommand("pliant.cli.chaos:chaos", "Strike at a job on purpose, and report what it made of it."),
+        "checkpoint": LazyCommand(
+            "pliant.cli.steer:checkpoint", "Have a job's state saved at the next boundary, and wait for it."
+        ),
+        "checkpoints": LazyCommand(
+            "pliant.cli.checkpoints:checkpoints", "List the checkpoints of a job, or in a folder or a URL."
+        ),
         "completion": LazyCommand(
             "pliant.cli.completion:completion", "Print what makes a shell complete our commands."
         ),
@@ -41,15 +48,22 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         "doctor": LazyCommand("pliant.cli.doctor:doctor", "Look for what is wrong with this set-up."),
         "drain": LazyCommand("pliant.cli.steer:drain", "Let a member, or everybody on an agent, leave a job."),
         "events": LazyCommand("pliant.cli.events:events", "Show what happened to a job, and what happens."),
+        "export": LazyCommand(
+            "pliant.cli.checkpoints:export", "Write a checkpoint as files for a plain training script."
+        ),
         "jobs": LazyCommand("pliant.cli.jobs:jobs", "List the jobs, or create one."),
         "local": LazyCommand("pliant.cli.local:local", "Train SCRIPT on a cluster that lives on this machine."),
         "logs": LazyCommand("pliant.cli.logs:logs", "Show what the workers of a job wrote on this machine."),
         "replay": LazyCommand("pliant.cli.replay:replay", "Compute a step of JOB again, with one worker."),
+        "report": LazyCommand("pliant.cli.report:report", "Show where the time of a job's workers went."),
         "resize": LazyCommand("pliant.cli.steer:resize", "Change how many workers a job wants, or where."),
         "run": LazyCommand("pliant.cli.run:run", "Train SCRIPT elastically, in torchrun's place."),
         "sim": LazyCommand("pliant.cli.sim:sim", "Run the decision code through simulated faults."),
         "status": LazyCommand("pliant.cli.status:status", "Show a job with its members and agents."),
         "token": LazyCommand("pliant.cli.token:token", "Make, list and end tokens."),
+        "verify": LazyCommand(
+            "pliant.cli.checkpoints:verify", "Read every byte of checkpoints and compare with their hashes."
+        ),
     }
 )
 

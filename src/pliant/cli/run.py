@@ -68,7 +68,25 @@ OURS = [
         metavar="NAME",
         text="Where spot notices come from: aws, gcp, azure, file:PATH, command:CMD. May be repeated.",
     ),
+    _option("--checkpoint-dir", metavar="DIR|URL", text="Where live jobs are saved.  [default: the job's own folder]"),
+    _option(
+        "--checkpoint-every",
+        type=values.every,
+        metavar="STEPS|TIME",
+        default="10m",
+        show_default=True,
+        text="How often, 500 or 90s or 2h for instance; never: only when it must be, and at the end.",
+    ),
+    _option(
+        "--checkpoint-keep",
+        metavar="N",
+        type=click.IntRange(1),
+        default=2,
+        show_default=True,
+        text="How many are kept.",
+    ),
     _option("--fresh", is_flag=True, text="Begin anew, whatever an earlier attempt came to."),
+    _option("--allow-chaos", "chaos", is_flag=True, text="Let `pliant chaos` strike at this job."),
 ]
 TORCHRUNS = [  # in its order
     _option("--nnodes", type=sizes, metavar="N|MIN:MAX", text="How many machines."),

@@ -66,6 +66,7 @@ def _lines(found: JobStatus) -> list[str]:
         ),
         ("checkpoint", checkpoint if found.live else ""),
         ("failures", f"{found.failures}; the job fails at more than {found.max_restarts}"),
+        ("chaos", "allowed: `pliant chaos` may strike at it" if found.chaos else ""),
         ("revision", str(job.revision)),
     ]
     width = max(len(name) for name, _ in facts)

@@ -1,12 +1,18 @@
-"""`pliant resize`, `drain` and `cancel`: what a person asks of a job that is there."""
+"""`pliant resize`, `drain`, `checkpoint` and `cancel`: what a person asks of a job that is there."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import click
 
 from pliant.cli.connect import Flags, connection, job_and, job_argument, the_job
 from pliant.cli.show import clean, json_option, print_json
-from pliant.errors import BadInput
+from pliant.errors import BadInput, PliantError
+
+if TYPE_CHECKING:
+    from pliant.client import Client
+    from pliant.core.model import Checkpoint
 
 
 def placed(text: str) -> tuple[str, int]:
@@ -84,6 +90,47 @@ def drain(
         print_json({"job": name, "member": member, "agent": agent, "grace_s": grace_s, "revision": done.revision})
     else:
         click.echo(f"{clean(who)} leaves {name} at the next boundary, within {grace_s:g} s.")
+
+
+@click.command()
+@job_argument
+@json_option
+@connection
+def checkpoint(job: str | None, flags: Flags, as_json: bool) -> None:
+    """Have a job's state saved at the next boundary, and wait for it."""
+    from pliant.core.messages import AskCheckpoint
+
+    name = the_job(job)
+    with flags.connect(name) as client:
+        before = client.job(name).job.revision
+        client.send(name, AskCheckpoint("asked for with pliant checkpoint"))
+        now = client.job(name)
+        saved = now.checkpoint
+        if saved is None or saved.lineage != now.durable:
+            saved = _published(client, name, before)
+    if as_json:
+        print_json({"job": name, "step": saved.lineage.step, "checkpoint": saved.name, "nbytes": _nbytes(saved)})
+    else:
+        click.echo(f"{name} is saved at step {saved.lineage.step}: {saved.name}, {_nbytes(saved) / 1e6:.1f} MB.")
+
+
+def _published(client: Client, job: str, after: int) -> Checkpoint:
+    """The next checkpoint that is published after that revision."""
+    from pliant.core.messages import CheckpointFailed, CheckpointPublished, StateChanged
+
+    for _, event in client.follow(job, after):
+        match event:
+            case CheckpointPublished():
+                return event.checkpoint
+            case CheckpointFailed():
+                click.echo(f"pliant: {clean(event.member)} could not write its part ({clean(event.why)}).", err=True)
+            case StateChanged() if event.state.ended and event.state.value != "finished":
+                raise PliantError(f"{job} is {event.state.value} and was not saved: {event.why}")
+    raise AssertionError("events are followed without end")
+
+
+def _nbytes(saved: Checkpoint) -> int:
+    return sum(piece.nbytes for piece in saved.pieces)
 
 
 @click.command()

@@ -130,6 +130,18 @@ def modules(text: str) -> tuple[str, ...]:
     return tuple(names)
 
 
+def every(text: str) -> tuple[int, float]:
+    """`500` steps, or `90s`, `10m`, `2h`; `never`. As steps and seconds, of which one is 0."""
+    found = re.fullmatch(r"(\d{1,9})(s|m|h)?", text.strip())
+    if text.strip() == "never":
+        return (0, 0.0)
+    if found is None or not int(found[1]):
+        raise click.BadParameter(f"{text!r} is neither a number of steps nor a time: 500, 90s, 10m, 2h or never.")
+    if found[2] is None:
+        return (int(found[1]), 0.0)
+    return (0, float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]])
+
+
 def notice(text: str) -> str:
     """`aws`, `gcp`, `azure`, `file:PATH` or `command:CMD`."""
     kind, colon, what = text.partition(":")

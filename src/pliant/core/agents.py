@@ -31,6 +31,16 @@ class AgentReady:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainAgent:
+    """Everybody on that agent is to leave; `at_once`: they need not train on until the last moment."""
+
+    agent: AgentId
+    grace_s: float
+    why: str
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class AgentLeave:
     """An agent says goodbye: its workers are gone or going."""
 

@@ -38,6 +38,8 @@ def _created(command: m.Create, now: float, attempt: int, *, onward: bool) -> m.
         mode=command.mode,
         spares=command.spares,
         roles=command.roles,
+        saves=command.saves,
+        chaos=command.chaos,
         attempt=attempt,
         onward=onward,
     )
@@ -46,9 +48,11 @@ def _created(command: m.Create, now: float, attempt: int, *, onward: bool) -> m.
 def _is_same(job: Job, command: m.Create) -> bool:
     """The target may be another one: it changes while a job runs."""
     sizes = (job.size_min, job.size_max, job.spares, job.roles)
-    others = (job.wait_limit_s, job.max_restarts, job.mode)
+    others = (job.saves, job.wait_limit_s, job.max_restarts, job.mode, job.chaos)
     return sizes == (command.size_min, command.size_max, command.spares, command.roles) and others == (
+        command.saves,
         command.wait_limit_s,
         command.max_restarts,
         command.mode,
+        command.chaos,
     )

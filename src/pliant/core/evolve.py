@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, assert_never
 from pliant.core import messages as m
 from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.messages import Event
-from pliant.core.model import Accusation, Agent, AgentId, Job, Kind, Launch, Split, World, gone_limit
+from pliant.core.model import Accusation, Agent, AgentId, Job, Kind, Launch, Split, World, Writing, gone_limit
+from pliant.core.saving import step_in
 
 if TYPE_CHECKING:
     from dataclasses import replace as change
@@ -28,6 +29,7 @@ else:
 DISPUTE_STEPS = 100  # so long a dispute counts: a machine that errs now and then is not found in a lifetime
 DISPUTES_KEPT = 64
 ENDS_KEPT = 4096  # of one launch's workers; more than that is only reached where seats are refilled for ever
+WRITING_KEPT = 4  # checkpoints that are not whole yet; whichever is older will never be
 POISON_KEPT = 64  # slots that raised, the newest: two are enough to tell a bad sample from a bad machine
 
 
@@ -59,6 +61,7 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, members=members, joined=event.member.number, terms=event.terms)
         case m.MemberDraining():
             drained = replace(job.members[event.member], draining=True, grace_s=event.grace_s, why=event.why)
+            drained = replace(drained, at_once=event.at_once)
             return change(job, members={**job.members, event.member: drained})
         case m.MemberGone():
             return _without(job, event)
@@ -79,8 +82,10 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, accusations=_accused(job, event))
         case m.HoldersChanged():
             return change(job, holders=event.holders)
-        case m.CheckpointPublished():
-            return change(job, checkpoint=event.checkpoint)
+        case m.CheckpointPublished() | m.PartWritten() | m.CheckpointFailed() | m.CheckpointUnreadable():
+            return _with_checkpoints(job, event)
+        case m.CheckpointAsked():
+            return change(job, asked=event.step)
         case m.SlotRaised():
             return change(job, poison=(*job.poison, event.poison)[-POISON_KEPT:])
         case m.WorkerFailed():
@@ -103,6 +108,8 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         mode=event.mode,
         spares=event.spares,
         roles=event.roles,
+        saves=event.saves,
+        chaos=event.chaos,
         attempt=event.attempt,
     )
     if job is None:
@@ -118,8 +125,53 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
     if not event.onward:
         return created
     return change(
-        created, terms=job.terms, durable=job.durable, checkpoint=job.checkpoint, bits=job.bits, floor=job.floor
+        created,
+        terms=job.terms,
+        durable=job.durable,
+        checkpoint=job.checkpoint,
+        earlier=job.earlier,
+        bits=job.bits,
+        floor=job.floor,
     )
+
+
+def _with_checkpoints(
+    job: Job, event: m.CheckpointPublished | m.PartWritten | m.CheckpointFailed | m.CheckpointUnreadable
+) -> Job:
+    match event:
+        case m.CheckpointPublished(checkpoint=newest):
+            before = (job.checkpoint,) if job.checkpoint is not None else ()
+            earlier = (*job.earlier, *before)
+            step = newest.lineage.step
+            return change(
+                job,
+                checkpoint=newest,
+                earlier=earlier[max(len(earlier) + 1 - job.saves.keep, 0) :],
+                writing=tuple(each for each in job.writing if each.lineage.step > step),
+                asked=None if job.asked is not None and step >= job.asked else job.asked,
+                blind=frozenset(),
+            )
+        case m.PartWritten(checkpoint=part):
+            known = next((each for each in job.writing if each.name == part.name), None)
+            writing = known or Writing(part.lineage, part.name, part.state, event.count)
+            writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
+            return change(job, writing=_with_writing(job, writing))
+        case m.CheckpointFailed():
+            writing = Writing(job.durable, event.name, 0, 0, failed=True)
+            # Whoever asked for it is told so; to try again at every step would help nobody.
+            wanted = job.asked is not None and step_in(event.name) < job.asked
+            return change(job, writing=_with_writing(job, writing), asked=job.asked if wanted else None)
+        case m.CheckpointUnreadable(damaged=True):
+            newest_left = job.earlier[-1] if job.earlier else None
+            return change(job, checkpoint=newest_left, earlier=job.earlier[:-1], blind=frozenset())
+        case m.CheckpointUnreadable():
+            return change(job, blind=job.blind | {event.member})
+
+
+def _with_writing(job: Job, writing: Writing) -> tuple[Writing, ...]:
+    """Those that will never be whole give way first: a slow disk makes others fail while one is being written."""
+    others = (each for each in job.writing if each.name != writing.name)
+    return tuple(sorted((*others, writing), key=lambda each: not each.failed)[-WRITING_KEPT:])
 
 
 def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
@@ -211,6 +263,8 @@ def _with_world(job: Job, world: World) -> Job:
         dead=frozenset(),
         floor=world.number if rolled_back else job.floor,
         durable=world.base,
+        writing=(),
+        asked=None if job.asked is None else min(job.asked, world.base.step),
         bits=bits,
         holders=frozenset() if rolled_back else job.holders.intersection(world.members),
     )

@@ -12,19 +12,21 @@ from collections.abc import Sequence
 
 from pliant.core.evolve import evolve
 from pliant.core.messages import (
+    CheckpointFailed,
     CheckpointPublished,
     Event,
     HoldersChanged,
     JobCreated,
     Launched,
     LaunchOver,
+    PartWritten,
     SeatEnded,
     SeatRefilled,
     StepsCommitted,
     WorldEntered,
     WorldFormed,
 )
-from pliant.core.model import Job, Kind, MemberId, spare_why
+from pliant.core.model import Job, JobState, Kind, MemberId, spare_why
 
 
 def violations(job: Job) -> tuple[str, ...]:
@@ -206,7 +208,7 @@ def durable_steps_stay(before: Job, event: Event, after: Job) -> str:
 
 def only_open_generations_are_heard(before: Job, event: Event, after: Job) -> str:
     """P6, rule 17: nothing labelled with a generation that is not open becomes history."""
-    if not isinstance(event, StepsCommitted | CheckpointPublished | HoldersChanged | WorldEntered):
+    if not isinstance(event, StepsCommitted | CheckpointPublished | PartWritten | HoldersChanged | WorldEntered):
         return ""
     if not before.is_open(event.generation):
         return f"P6: {type(event).__name__} of generation {event.generation}, which is not open"
@@ -268,6 +270,8 @@ def the_end_is_final(before: Job, event: Event, after: Job) -> str:
     """An ended job does not change any more."""
     if not before.state.ended or isinstance(event, JobCreated):  # which begins another attempt
         return ""
+    if before.state is JobState.FINISHED and isinstance(event, CheckpointPublished | PartWritten | CheckpointFailed):
+        return ""  # the last state is saved when there is nothing left to train
     return f"job {before.name} had ended, yet {type(event).__name__} followed"
 
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import assert_never
 
 from pliant.core import messages as m
+from pliant.core import saving
 from pliant.core.creating import create
 from pliant.core.differences import other_bits
 from pliant.core.evolve import evolve
 from pliant.core.judging import judged
 from pliant.core.launching import FENCED_CODE as FENCED_CODE
-from pliant.core.launching import agent_draining, agent_join, agent_ready, how_it_ended, seat_ended
-from pliant.core.ledger import GENESIS, Line, Lineage, follows
+from pliant.core.launching import agent_join, agent_ready, drain_agent, how_it_ended, seat_ended
+from pliant.core.ledger import Line, Lineage, follows
 from pliant.core.limits import (
-    CHECKPOINT_NAME_MAX,
     bad_grace,
     bad_member,
     bad_poison,
@@ -30,6 +30,7 @@ from pliant.core.membership import settle
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model import AgentId, Job, JobState, Kind, Member, MemberId, Mode, World
 from pliant.core.sentences import difference, slots_said
+from pliant.core.spent import accepted, sound
 
 SAMPLES_SAID = 64  # of the slots that raised on two members
 
@@ -43,7 +44,7 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
     if job is None:
         return Rejection(Code.NO_JOB, "there is no such job; create it first")
     if job.state.ended:
-        return _after_the_end(job, command)
+        return _after_the_end(job, command, now)
     match command:
         case m.Report():
             return _report(job, command, now)
@@ -53,8 +54,10 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
             return _stopped(job, command, now)
         case m.WiringFailed():
             return _wiring_failed(job, command, now)
-        case m.Publish():
-            return _publish(job, command, now)
+        case m.Publish() | m.NotWritten() | m.Unreadable():
+            return _of_checkpoints(job, command, now)
+        case m.AskCheckpoint():
+            return saving.ask(job, command, now)
         case m.Raised():
             return _raised(job, command, now)
         case m.Leave():
@@ -68,7 +71,7 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
         case m.Drain():
             return _drain(job, command, now)
         case m.DrainAgent():
-            return _drain_agent(job, command, now)
+            return drain_agent(job, command, now)
         case m.Resize():
             return _resize(job, command, now)
         case m.Cancel():
@@ -124,18 +127,7 @@ def _drain(job: Job, command: m.Drain, now: float) -> Decision:
         return bad
     if member.draining:
         return ()  # the first notice counts: a second must not stretch the deadline
-    return (m.MemberDraining(now, member.id, command.grace_s, command.why),)
-
-
-def _drain_agent(job: Job, command: m.DrainAgent, now: float) -> Decision:
-    if (bad := bad_grace(command.grace_s)) is not None:
-        return bad
-    there = [x for x in job.members.values() if x.agent == command.agent]
-    if not there and all(agent.id != command.agent for agent in job.agents):
-        return Rejection(Code.UNKNOWN, f"no agent {command.agent} and no member on it")
-    fresh = (x for x in there if not x.draining)
-    of_members = (m.MemberDraining(now, x.id, command.grace_s, command.why) for x in fresh)
-    return (*agent_draining(job, command, now), *of_members)
+    return (m.MemberDraining(now, member.id, command.grace_s, command.why), *saving.on_drain(job, now))
 
 
 def _wait_over(job: Job, now: float) -> Decision:
@@ -145,11 +137,23 @@ def _wait_over(job: Job, now: float) -> Decision:
     return (m.StateChanged(now, JobState.FAILED, why),)
 
 
-_QUIET = (m.Leave, m.Exited, m.Cancel, m.AgentLeave, m.Expire, m.AgentExpire, m.AgentSuspect, m.WaitOver)
+_QUIET = (
+    m.Leave,
+    m.Exited,
+    m.Cancel,
+    m.AgentLeave,
+    m.Expire,
+    m.AgentExpire,
+    m.AgentSuspect,
+    m.WaitOver,
+    m.AskCheckpoint,
+)
 
 
-def _after_the_end(job: Job, command: Command) -> Decision:
-    """An ended job takes goodbyes and repeated requests quietly, and refuses the rest."""
+def _after_the_end(job: Job, command: Command, now: float) -> Decision:
+    """An ended job takes goodbyes and repeated requests quietly, and the last checkpoint; it refuses the rest."""
+    if job.state is JobState.FINISHED and isinstance(command, m.Publish | m.NotWritten):
+        return _of_checkpoints(job, command, now)
     if isinstance(command, _QUIET):
         return ()
     return Rejection(Code.ENDED, f"job {job.name} is {job.state.value}: {job.why}")
@@ -192,7 +196,7 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         bits=command.bits,
         why=other_bits(job.bits, command.bits),
     )
-    return (m.MemberJoined(now, member, job.terms or command.terms),)
+    return (m.MemberJoined(now, member, job.terms or command.terms, sound(command.age_s)),)
 
 
 def _report(job: Job, command: m.Report, now: float) -> Decision:
@@ -221,7 +225,7 @@ def _progress(job: Job, command: m.Report, fresh: tuple[Line, ...], head: Lineag
     if command.holders is not None and (holders := command.holders.intersection(job.members)) != job.holders:
         events += (m.HoldersChanged(now, command.generation, holders),)
     if fresh:
-        events += (m.StepsCommitted(now, command.generation, command.member, fresh),)
+        events += (m.StepsCommitted(now, command.generation, command.member, fresh, accepted(command.spent, fresh)),)
     if job.terms is not None and head.step >= job.terms.grid.total_steps:
         events += (m.StateChanged(now, JobState.FINISHED, f"all {head.step} steps are committed"),)
     return events
@@ -257,20 +261,18 @@ def _wiring_failed(job: Job, command: m.WiringFailed, now: float) -> Decision:
     return (*events, m.WorldBroken(now, world.number, entered, why))
 
 
-def _publish(job: Job, command: m.Publish, now: float) -> Decision:
-    world = _own_world(job, command.member, command.generation)
+def _of_checkpoints(job: Job, command: m.Publish | m.NotWritten | m.Unreadable, now: float) -> Decision:
+    behind = saving.left_behind(job, command) if not isinstance(command, m.Unreadable) else None
+    world = behind or _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
-    lineage, newest = command.checkpoint.lineage, job.checkpoint
-    if len(command.checkpoint.name) > CHECKPOINT_NAME_MAX:
-        return Rejection(Code.BAD, f"a checkpoint's name has up to {CHECKPOINT_NAME_MAX} characters")
-    if lineage.step > job.durable.step or (lineage.step == job.durable.step and lineage != job.durable):
-        return Rejection(Code.NOT_NEXT, f"a checkpoint of step {lineage.step} needs that step reported first")
-    if lineage.generation < job.floor and lineage != GENESIS:
-        return Rejection(Code.MISMATCH, f"step {lineage.step} of {lineage.generation} was rolled back by {job.floor}")
-    if newest is not None and lineage.step <= newest.lineage.step:
-        return ()
-    return (m.CheckpointPublished(now, world.number, command.checkpoint),)
+    match command:
+        case m.Publish():
+            return saving.publish(job, command, world, now)
+        case m.NotWritten():
+            return saving.not_written(job, command, world, now)
+        case m.Unreadable():
+            return saving.unreadable(job, command, world, now)
 
 
 def _raised(job: Job, command: m.Raised, now: float) -> Decision:

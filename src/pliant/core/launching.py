@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections import Counter
 
 from pliant.core import messages as m
-from pliant.core.limits import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, room
+from pliant.core.limits import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace, room
 from pliant.core.messages import Code, Event, Rejection
 from pliant.core.model import Agent, AgentId, End, Job, JobState, Launch, MemberId, Seat
 from pliant.core.names import bad_name
+from pliant.core.saving import on_drain
 
 CRASHES = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: nobody else's doing
 FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
@@ -94,7 +95,22 @@ def agent_ready(job: Job, command: m.AgentReady, now: float) -> tuple[Event, ...
     return (m.LaunchOver(now, launch.number, f"none of the workers of {agent.id} runs any more"), readied)
 
 
-def agent_draining(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...]:
+def drain_agent(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...] | Rejection:
+    """Everybody on that agent is to leave. A second word must not stretch the deadline, but may say: at once."""
+    if (bad := bad_grace(command.grace_s)) is not None:
+        return bad
+    there = [x for x in job.members.values() if x.agent == command.agent]
+    if not there and all(agent.id != command.agent for agent in job.agents):
+        return Rejection(Code.UNKNOWN, f"no agent {command.agent} and no member on it")
+    fresh = (x for x in there if not x.draining or command.at_once > x.at_once)
+    of_members = (
+        m.MemberDraining(now, x.id, x.grace_s if x.draining else command.grace_s, command.why, command.at_once)
+        for x in fresh
+    )
+    return (*_agent_draining(job, command, now), *of_members, *on_drain(job, now))
+
+
+def _agent_draining(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...]:
     """No seat for that agent any more. Its workers are stopped with all others, and launched without it."""
     agent = next((known for known in job.agents if known.id == command.agent), None)
     if agent is None or agent.draining or job.live:

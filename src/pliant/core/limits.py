@@ -14,6 +14,8 @@ GRACE_MAX_S = 30 * 86400.0
 WAIT_MAX_S = 365 * 86400.0
 WEIGHT_MAX = 1_000_000
 CHECKPOINT_NAME_MAX = 255
+PIECES_MAX = 4  # files of one member's part of a checkpoint
+KEEP_MAX = 1000
 ADDRESS_MAX = 255
 PID_MAX = 2**32 - 1
 PORT_MAX = 65535
@@ -43,9 +45,18 @@ def bad_creation(command: Create) -> Rejection | None:
         return Rejection(Code.BAD, f"max_restarts cannot be negative; got {command.max_restarts}")
     if not 0 <= command.spares <= SIZE_MAX:
         return Rejection(Code.BAD, f"there are 0 to {SIZE_MAX} spares; got {command.spares}")
+    if wrong := _bad_saves(command):
+        return Rejection(Code.BAD, wrong)
     if wrong := _bad_roles(command):
         return Rejection(Code.BAD, wrong)
     return bad_target(low, high, command.target)
+
+
+def _bad_saves(command: Create) -> str:
+    saves = command.saves
+    if saves.steps < 0 or not 0 <= saves.seconds <= WAIT_MAX_S:
+        return f"a checkpoint is made every so many steps or seconds, up to {WAIT_MAX_S:g} s"
+    return "" if 1 <= saves.keep <= KEEP_MAX else f"1 to {KEEP_MAX} checkpoints are kept; got {saves.keep}"
 
 
 def _bad_roles(command: Create) -> str:

@@ -125,7 +125,8 @@ def _rollback(job: Job, survivors: list[Member]) -> World | Wait:
         why = f"{cause}: back to step {base}, {_given_up(job, base)}"
     if len(chosen) < job.size_min:
         return Wait(f"{_too_few(job, len(chosen))}; {why}")
-    return _world(job, Kind.ROLLBACK, _ordered(job, chosen), why)
+    able_first = sorted(_ordered(job, chosen), key=lambda member: member.id in job.blind)  # rank 0 reads for everybody
+    return _world(job, Kind.ROLLBACK, able_first, why)
 
 
 def _given_up(job: Job, base: int) -> str:

@@ -17,28 +17,40 @@ from pliant.core.agents import AgentLeave as AgentLeave
 from pliant.core.agents import AgentReadied as AgentReadied
 from pliant.core.agents import AgentReady as AgentReady
 from pliant.core.agents import AgentSuspect as AgentSuspect
+from pliant.core.agents import DrainAgent as DrainAgent
 from pliant.core.agents import Launched as Launched
 from pliant.core.agents import LaunchOver as LaunchOver
 from pliant.core.agents import SeatEnded as SeatEnded
 from pliant.core.agents import SeatRefilled as SeatRefilled
+from pliant.core.checkpoints import AskCheckpoint as AskCheckpoint
+from pliant.core.checkpoints import CheckpointAsked as CheckpointAsked
+from pliant.core.checkpoints import CheckpointFailed as CheckpointFailed
+from pliant.core.checkpoints import CheckpointPublished as CheckpointPublished
+from pliant.core.checkpoints import CheckpointUnreadable as CheckpointUnreadable
+from pliant.core.checkpoints import NotWritten as NotWritten
+from pliant.core.checkpoints import PartWritten as PartWritten
+from pliant.core.checkpoints import Publish as Publish
+from pliant.core.checkpoints import Unreadable as Unreadable
 from pliant.core.differences import Bits
 from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.ledger import Line, Lineage
 from pliant.core.model import (
+    NEVER,
     AgentId,
-    Checkpoint,
     Dispute,
     JobState,
     Member,
     MemberId,
     Mode,
     Poison,
+    Saves,
     Target,
     Terms,
     World,
 )
 from pliant.core.refusals import Code as Code
 from pliant.core.refusals import Rejection as Rejection
+from pliant.core.spent import Spent
 
 # ---------------------------------------------------------------------------------------------- commands
 
@@ -56,7 +68,9 @@ class Create:
     mode: Mode = Mode.LIVE
     spares: int = 0
     roles: tuple[tuple[str, int], ...] = ()
+    saves: Saves = NEVER
     fresh: bool = False  # from the beginning, whatever an attempt before came to
+    chaos: bool = False  # whether `pliant chaos` may strike at it
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +85,6 @@ class Drain:
     """A member is to leave at the next boundary, within `grace_s`: a user's word, SIGTERM, or a spot notice."""
 
     member: MemberId
-    grace_s: float
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class DrainAgent:
-    """Everybody on that agent is to leave."""
-
-    agent: AgentId
     grace_s: float
     why: str
 
@@ -106,6 +111,7 @@ class Join:
     address: str = ""
     pid: int = 0
     bits: Bits = ()
+    age_s: float = 0.0  # of its process
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +126,7 @@ class Report:
     generation: int
     lines: tuple[Line, ...]
     holders: frozenset[MemberId] | None = None
+    spent: tuple[Spent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +164,6 @@ class Raised:
     """User code raised on one of some slots (rule 20); the member stops with it."""
 
     poison: Poison
-
-
-@dataclass(frozen=True, slots=True)
-class Publish:
-    """A checkpoint's files are written; make its manifest the newest (rule 17)."""
-
-    member: MemberId
-    generation: int
-    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +218,9 @@ Command = (
     | WiringFailed
     | Raised
     | Publish
+    | NotWritten
+    | Unreadable
+    | AskCheckpoint
     | Leave
     | Exited
     | Expire
@@ -245,8 +246,10 @@ class JobCreated:
     mode: Mode = Mode.LIVE
     spares: int = 0
     roles: tuple[tuple[str, int], ...] = ()
+    saves: Saves = NEVER
     attempt: int = 1
     onward: bool = False  # from where the attempt before stood
+    chaos: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +263,7 @@ class MemberJoined:
     at: float
     member: Member
     terms: Terms
+    age_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +272,7 @@ class MemberDraining:
     member: MemberId
     grace_s: float
     why: str
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +326,7 @@ class StepsCommitted:
     generation: int
     reporter: MemberId
     lines: tuple[Line, ...]
+    spent: tuple[Spent, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,13 +334,6 @@ class HoldersChanged:
     at: float
     generation: int
     holders: frozenset[MemberId]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointPublished:
-    at: float
-    generation: int
-    checkpoint: Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,6 +383,10 @@ Event = (
     | StepsCommitted
     | HoldersChanged
     | CheckpointPublished
+    | PartWritten
+    | CheckpointAsked
+    | CheckpointFailed
+    | CheckpointUnreadable
     | SlotRaised
     | WorkerFailed
     | StateChanged

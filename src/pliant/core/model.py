@@ -9,14 +9,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NewType
 
 from pliant.core.differences import Bits, other_bits
 from pliant.core.grid import Grid
 from pliant.core.ledger import GENESIS, Lineage
-
-MemberId = NewType("MemberId", str)
-AgentId = NewType("AgentId", str)
+from pliant.core.seats import AgentId as AgentId
+from pliant.core.seats import End as End
+from pliant.core.seats import Launch as Launch
+from pliant.core.seats import MemberId as MemberId
+from pliant.core.seats import Seat as Seat
+from pliant.core.stored import NEVER as NEVER
+from pliant.core.stored import NEVER_WHOLE as NEVER_WHOLE
+from pliant.core.stored import Checkpoint as Checkpoint
+from pliant.core.stored import Piece as Piece
+from pliant.core.stored import Saves as Saves
+from pliant.core.stored import Writing as Writing
 
 
 class JobState(StrEnum):
@@ -139,50 +146,6 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
-    """One worker's place in a launch. Its agent is the member on its behalf."""
-
-    member: MemberId
-    agent: AgentId
-    role: str  # "worker", or another one of TensorFlow's
-    address: str  # its agent's host, and a port that was free there
-
-
-@dataclass(frozen=True, slots=True)
-class End:
-    """How a launched worker ended; the code is negative for a signal."""
-
-    member: MemberId
-    code: int
-    error: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """The workers of one generation, started together because they know nothing of Pliant.
-
-    A worker's rank is its seat's index. `over` says why they are all stopped; empty: they run. `lost` are agents that
-    went, or were started again, before they had said that they were ready.
-    """
-
-    number: int
-    seats: tuple[Seat, ...]
-    why: str
-    restarts: int = 0  # launches before it in this attempt
-    over: str = ""
-    ends: tuple[End, ...] = ()
-    lost: frozenset[AgentId] = frozenset()
-
-    def seat_of(self, member: MemberId) -> Seat | None:
-        return next((seat for seat in self.seats if seat.member == member), None)
-
-    @property
-    def done(self) -> frozenset[MemberId]:
-        """Who ended well."""
-        return frozenset(end.member for end in self.ends if end.code == 0)
-
-
-@dataclass(frozen=True, slots=True)
 class Member:
     """One worker's one life in a job. `number` counts joins, so the smaller of two is the older."""
 
@@ -192,6 +155,7 @@ class Member:
     weight: int = 1
     draining: bool = False
     grace_s: float = 0.0
+    at_once: bool = False  # if nobody can take its state over, it is saved at the next boundary, not at the last one
     why: str = ""
     address: str = ""  # where its peers reach it; empty: nowhere
     pid: int = 0
@@ -220,15 +184,6 @@ class World:
 
     def rank_of(self, member: MemberId) -> int | None:
         return self.members.index(member) if member in self.members else None
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A manifest: which state lies under which immutable name (rule 17)."""
-
-    lineage: Lineage
-    name: str
-    state: int  # hash of the whole state, to be found again in the file
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +219,8 @@ class Job:
     mode: Mode = Mode.LIVE
     spares: int = 0  # live workers beyond the target, kept warm
     roles: tuple[tuple[str, int], ...] = ()  # how many seats of a launch are no mere workers; see `launching`
+    chaos: bool = False  # whether its owner allowed `pliant chaos`
+    saves: Saves = NEVER
     attempt: int = 1
     first: int = 0  # the last generation of the attempts before
     launch: Launch | None = None  # the newest; None: there was none yet
@@ -288,7 +245,11 @@ class Job:
     dead: frozenset[MemberId] = frozenset()  # members of open worlds that are gone for good
     holders: frozenset[MemberId] = frozenset()  # known to hold the state, by the latest report
     durable: Lineage = GENESIS
-    checkpoint: Checkpoint | None = None
+    checkpoint: Checkpoint | None = None  # the newest
+    earlier: tuple[Checkpoint, ...] = ()  # those before it that are kept, the oldest first
+    writing: tuple[Writing, ...] = ()  # not whole yet, the newest last
+    asked: int | None = None  # a checkpoint of this step or a later one is wanted
+    blind: frozenset[MemberId] = frozenset()  # who could not reach the newest checkpoint
     bits: Bits = ()  # those of the first world in which anybody had any
     accusations: tuple[Accusation, ...] = ()
     poison: tuple[Poison, ...] = ()
@@ -337,6 +298,11 @@ class View:
     holders: frozenset[MemberId]
     durable: Lineage
     checkpoint: Checkpoint | None
+    kept: tuple[str, ...] = ()  # the names of all checkpoints that are kept
+    written: tuple[tuple[str, int], ...] = ()  # parts of checkpoints that are not whole yet; or NEVER_WHOLE
+    asked: bool = False  # a checkpoint is wanted
+    at_once: bool = False  # as of a member that drains
+    save_steps: int = 0  # a checkpoint is due every so many steps; 0: not by steps
     spare_why: str = ""  # why it is in no world and will be in none; empty: it may be
 
 
@@ -358,8 +324,25 @@ def view(job: Job, revision: int, member: MemberId) -> View:
         holders=job.holders,
         durable=job.durable,
         checkpoint=job.checkpoint,
+        kept=kept(job),
+        written=written(job),
+        asked=job.asked is not None,
+        at_once=record is not None and record.at_once,
+        save_steps=job.saves.steps,
         spare_why=spare_why(job, member),
     )
+
+
+def kept(job: Job) -> tuple[str, ...]:
+    """The names of the checkpoints that are not to be removed."""
+    newest = (job.checkpoint,) if job.checkpoint is not None else ()
+    return tuple(checkpoint.name for checkpoint in (*job.earlier, *newest))
+
+
+def written(job: Job) -> tuple[tuple[str, int], ...]:
+    """What is there of the checkpoints that are not whole yet, and which ones will never be."""
+    parts = ((each, ((NEVER_WHOLE, ()),) if each.failed else each.pieces) for each in job.writing)
+    return tuple((each.name, part) for each, there in parts for part, _ in there)
 
 
 def spare_why(job: Job, member: MemberId) -> str:

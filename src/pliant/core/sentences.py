@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import assert_never
 
 from pliant.core import messages as m
 from pliant.core.differences import differences
@@ -67,14 +66,28 @@ def sentence(event: m.Event) -> str:
             return f"steps up to {last} are durable, said {reporter} of generation {generation}"
         case m.StateChanged(state=state, why=why):
             return f"the job is {state.value}: {why}"
-        case m.CheckpointPublished(checkpoint=checkpoint):
-            return f"checkpoint of step {checkpoint.lineage.step} published"
         case m.TargetChanged(target=target):
             return f"target size {target.size}"
         case m.HoldersChanged(holders=holders):
             return f"the state is held by {_listed(tuple(sorted(holders)))}"
         case _:
-            assert_never(event)
+            return _of_checkpoint(event)
+
+
+def _of_checkpoint(
+    event: m.CheckpointPublished | m.PartWritten | m.CheckpointAsked | m.CheckpointFailed | m.CheckpointUnreadable,
+) -> str:
+    match event:
+        case m.CheckpointPublished(checkpoint=checkpoint):
+            return f"checkpoint of step {checkpoint.lineage.step} published"
+        case m.PartWritten(member=member, part=part, count=count, checkpoint=checkpoint):
+            return f"{member} wrote part {part + 1} of {count} of the checkpoint of step {checkpoint.lineage.step}"
+        case m.CheckpointAsked(step=step, why=why):
+            return f"a checkpoint is wanted, of step {step} or later: {why}"
+        case m.CheckpointFailed(name=name, member=member, why=why):
+            return f"there will be no checkpoint {name}: {member} could not write its part: {why}"
+        case m.CheckpointUnreadable(name=name, member=member, why=why, damaged=damaged):
+            return f"checkpoint {name} is {'damaged' if damaged else f'out of reach of {member}'}: {why}"
 
 
 def slots_said(slots: Sequence[int]) -> str:

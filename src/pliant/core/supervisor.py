@@ -102,10 +102,11 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class MachineGoing:
-    """SIGTERM to the agent, or a spot notice for its machine."""
+    """SIGTERM to the agent, or a spot notice for its machine; `at_once` as in `DrainAgent`."""
 
     grace_s: float
     why: str
+    at_once: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +188,7 @@ def supervise(state: Supervisor, signal: Signal, now: float) -> tuple[Supervisor
         case Overdue(member):
             return state, (Kill(member),) if member in state.workers else ()
         case MachineGoing():
-            return _going(state, signal.grace_s, Say(DrainAgent(state.id, signal.grace_s, signal.why)))
+            return _going(state, signal.grace_s, Say(DrainAgent(state.id, signal.grace_s, signal.why, signal.at_once)))
         case TooLate():
             return state, tuple(Kill(member) for member in sorted(state.workers))
         case LookAgain():

@@ -33,8 +33,8 @@ class Word:
     """One rank's control word.
 
     `lineage` is the state it enters with; `wired` the highest generation it wired above this one, and `need` how many
-    members of this world must say so; `slots`, `samples`, `marks` and `digest` are counted where a slot's gradient is
-    added to the buffer. `kept` is used by the comparison alone.
+    members of this world must say so; `asks` says that a checkpoint is wanted; `slots`, `samples`, `marks` and `digest`
+    are counted where a slot's gradient is added to the buffer. `kept` is used by the comparison alone.
     """
 
     purpose: Purpose
@@ -47,6 +47,7 @@ class Word:
     need: int = 0
     drains: int = CALM
     failed: bool = False
+    asks: bool = False
     slots: int = 0
     samples: int = 0
     marks: int = 0

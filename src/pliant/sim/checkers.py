@@ -18,9 +18,10 @@ from pliant.core.ledger import Line, Lineage
 from pliant.core.member import Machine, Phase
 from pliant.core.member.signals import Exit, Shares
 from pliant.core.messages import Event
-from pliant.core.model import Checkpoint, Job, JobState, Kind, MemberId, World
+from pliant.core.model import Job, JobState, Kind, MemberId, World
 from pliant.core.words import Purpose, Words
-from pliant.sim.training import FALSE, WRONG, Content, Model, slots_in
+from pliant.sim.savechecks import SaveChecks
+from pliant.sim.training import FALSE, WRONG, Content, slots_in
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
@@ -49,6 +50,7 @@ class Checkers:
         self.polluted = False  # gradients of a corrupted state were applied before the next comparison
         self.spoilt_ends: list[MemberId] = []
         self.writer = ""  # the coordinator whose pump is running
+        self.saves = SaveChecks(universe, self.complain)
 
     def complain(self, what: str) -> None:
         if len(self.complaints) < 20:
@@ -72,6 +74,7 @@ class Checkers:
     def _event(self, event: Event) -> None:
         job = self.job
         self.universe.tell_event(event)
+        self.saves.event(event)
         match event:
             case m.StepsCommitted() if job is not None:
                 if event.generation <= job.sealed or event.generation < job.current:
@@ -89,6 +92,8 @@ class Checkers:
             case m.MemberGone():
                 self.ever_gone.add(event.member)
                 self._may_be_gone(event)
+            case m.AgentGone():
+                self._may_expire(event.agent, event.why)
             case m.WorldFormed():
                 self.generations += 1
                 self._world_formed(event)
@@ -107,7 +112,14 @@ class Checkers:
             if line.lineage not in self.committed:
                 self.complain(f"rule 1: step {line.lineage.step} is durable, but nobody saw it committed")
 
+    def _may_expire(self, who: str, why: str) -> None:
+        """Nobody is expired while nobody is heard, but who has hung up: that is evidence of its own."""
+        expired = "lease ran out" in why and self.writer and who not in self.universe.suspected
+        if expired and self.universe.hears_nobody(self.writer):
+            self.complain(f"rule 19: {who} was expired by {self.writer}, which hears nobody at all")
+
     def _may_be_gone(self, event: m.MemberGone) -> None:
+        self._may_expire(event.member, event.why)
         worker = self.universe.workers.get(event.member)
         alive = worker is not None and worker.up
         if "silent corruption" in event.why:
@@ -253,19 +265,10 @@ class Checkers:
         if labels != {lineage}:
             self.complain(f"rule 15: {worker.id} installs stripes of {sorted(label.step for label in labels)}")
 
-    def restores(self, worker: Worker, checkpoint: Checkpoint | None) -> None:
-        """Rule 17: under the manifest's name lies what the manifest says."""
-        if checkpoint is not None and worker.model.hash != checkpoint.state:
-            self.complain(f"rule 17: {checkpoint.name} is not the state that was published")
-
-    def writes_file(self, worker: Worker, name: str, model: Model) -> None:
-        """Rule 17: names are unique and files immutable."""
-        if self.universe.directory.write(name, model) is not None:
-            self.complain(f"rule 17: {worker.id} overwrote the checkpoint {name} with another state")
-
     def leaves(self, worker: Worker, leave: Exit) -> None:
         """P1, rules 9 and 16: who goes by its own will may go, and leaves nobody hanging."""
         job, machine = self.job, worker.machine
+        self.saves.leaves(worker, leave)
         if job is None or job.state.ended:
             self._leaves_at_the_end(worker, leave)
             return
@@ -332,6 +335,7 @@ class Checkers:
         if self.spoilt_ends and not self.escaped:
             self.complain(f"P4: {self.spoilt_ends} end with a state that was corrupted")
         self._log_replays()
+        self.saves.finally_(job)
         terms = job.terms
         if terms is None:
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pliant.core.model import Checkpoint
 from pliant.errors import StoreTimeout, StoreUnavailable
 from pliant.sim.training import Model
 from pliant.stores.base import Busy, Entry, Hold, Outcome, Store, Stored, Write, Written
@@ -81,10 +82,25 @@ class FlakyStore:
 class Directory:
     """The shared directory of checkpoints: whoever can reach it can write any name."""
 
-    files: dict[str, Model] = field(default_factory=dict)
+    files: dict[str, dict[str, Model]] = field(default_factory=dict)  # by checkpoint, then by file
+    damaged: set[str] = field(default_factory=set)
 
-    def write(self, name: str, model: Model) -> Model | None:
-        """The file that stood under that name before, if another one did."""
-        before = self.files.get(name)
-        self.files[name] = model
+    def write(self, name: str, file: str, model: Model) -> Model | None:
+        """The file that stood there before, if another one did."""
+        there = self.files.setdefault(name, {})
+        before = there.get(file)
+        there[file] = model
         return before if before is not None and before != model else None
+
+    def unread(self, checkpoint: Checkpoint) -> bool | None:
+        """Whether it is damaged (True) or not all there (False); None: it can be read."""
+        if checkpoint.name in self.damaged:
+            return True
+        there = self.files.get(checkpoint.name, {})
+        return None if all(piece.file in there for piece in checkpoint.pieces) else False
+
+    def read(self, checkpoint: Checkpoint) -> Model:
+        return self.files[checkpoint.name][checkpoint.pieces[0].file]
+
+    def remove(self, name: str) -> None:
+        self.files.pop(name, None)

@@ -89,7 +89,7 @@ class Explorer:
         spot = Spot(job, 1, {})
         for index in range(bounds.members):
             name = MemberId(f"m{index}")
-            spot.processes[name] = Process(Machine(name, self.terms), Model())
+            spot.processes[name] = Process(Machine(name, self.terms, saves=False), Model())
             spot.job = evolve(spot.job, c.MemberJoined(0.0, Member(name, index + 1, AgentId("a")), self.terms))
         spot.job, events = settled(spot.job, 0.0)
         spot.revision += len(events)
@@ -231,7 +231,7 @@ class Explorer:
                 for number in spot.groups:
                     self._break(spot, number, name)
                 self._command(spot, c.Exited(name, action.code))
-            case s.Snapshot() | s.Save() | s.StartGrace():
+            case s.Snapshot() | s.Save() | s.Tidy() | s.StartGrace():
                 pass
             case _:
                 process.task = action

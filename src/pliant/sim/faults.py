@@ -14,6 +14,7 @@ from pliant.coordinator.requests import WatchClosed
 from pliant.core.member.signals import Notice
 from pliant.core.messages import Join, Resize
 from pliant.core.model import AgentId, MemberId, Target
+from pliant.sim.diskfaults import ask, damage, store
 from pliant.sim.universe import Universe, Weather
 from pliant.sim.worker import Worker
 
@@ -51,8 +52,14 @@ def schedule(seed: int, until_s: float = 60.0) -> tuple[Fault, ...]:
         faults += [
             Fault(chance.uniform(0.1, 40.0), "stranger joins", chance.getrandbits(32)) for _ in range(STRANGERS_MAX)
         ]
-        faults.sort(key=lambda fault: fault.at_s)
-    return tuple(faults)
+    if seed % 3 == 1:
+        chance = Random(f"cut off {seed}")  # of its own, too
+        faults.append(Fault(chance.uniform(3.0, 30.0), "coordinators cut off", chance.getrandbits(32)))
+    if seed % 4 in (1, 2):
+        chance = Random(f"checkpoints {seed}")
+        faults += [Fault(chance.uniform(2.0, 40.0), "checkpoint asked", chance.getrandbits(32)) for _ in range(3)]
+        faults.append(Fault(chance.uniform(5.0, 40.0), "checkpoint damaged", chance.getrandbits(32)))
+    return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
 def verify_for(seed: int) -> int:
@@ -280,6 +287,16 @@ def _cut_both_ways(universe: Universe, draw: Random) -> bool:
     return _cut(universe, draw, *[(agent, name) for name in names], *[(name, agent) for name in names])
 
 
+def _cut_off(universe: Universe, draw: Random) -> bool:
+    """The coordinators from everybody, for longer than a lease; among themselves the members go on."""
+    names = [c.name for c in universe.coordinators]
+    others = ["user", *(f"a{i}" for i in range(universe.setting.agents))]
+    pairs = tuple(pair for name in names for other in others for pair in ((name, other), (other, name)))
+    universe.cut_machines.update(pairs)
+    universe.after(draw.choice([12.0, 20.0, 35.0]), _mend, universe, pairs)
+    return True
+
+
 def _cut_one_way(universe: Universe, draw: Random) -> bool:
     agent = f"a{draw.randrange(universe.setting.agents)}"
     name = draw.choice(universe.coordinators).name
@@ -302,6 +319,7 @@ def _close_watch(universe: Universe, draw: Random) -> bool:
     if not workers:
         return False
     worker = draw.choice(workers)
+    universe.suspected.add(worker.id)
     for coordinator in universe.coordinators:
         coordinator.receive("", WatchClosed(worker.id))
     return True
@@ -314,18 +332,7 @@ def _break_transfer(universe: Universe, draw: Random) -> bool:
     return False
 
 
-# ---------------------------------------------------------------------------------------------- disk and time
-
-
-def _store(kind: str) -> Callable[[Universe, Random], bool]:
-    def act(universe: Universe, draw: Random) -> bool:
-        """Armed for the next write of whoever coordinates; counted when it strikes."""
-        for coordinator in universe.coordinators:
-            if coordinator.up and coordinator.service.leads:
-                coordinator.store.armed.append(kind)
-        return False
-
-    return act
+# ------------------------------------------------------------------------------------------------------- time
 
 
 def _jump(universe: Universe, draw: Random) -> bool:
@@ -368,12 +375,12 @@ KINDS: dict[str, tuple[float, Callable[[Universe, Random], bool]]] = {
     "cut between members": (3.0, _cut_members),
     "watch closed": (2.0, _close_watch),
     "transfer broken": (3.0, _break_transfer),
-    "crash before write": (1.5, _store("crash before write")),
-    "crash after write": (1.5, _store("crash after write")),
-    "store error": (1.5, _store("store error")),
-    "store timeout, applied": (1.5, _store("store timeout, applied")),
-    "store timeout, lost": (1.5, _store("store timeout, lost")),
-    "store timeout, late": (1.5, _store("store timeout, late")),
+    "crash before write": (1.5, store("crash before write")),
+    "crash after write": (1.5, store("crash after write")),
+    "store error": (1.5, store("store error")),
+    "store timeout, applied": (1.5, store("store timeout, applied")),
+    "store timeout, lost": (1.5, store("store timeout, lost")),
+    "store timeout, late": (1.5, store("store timeout, late")),
     "clock jump": (1.5, _jump),
     "clock skew": (1.5, _skew),
     "two leaders": (1.5, _two_leaders),
@@ -381,4 +388,7 @@ KINDS: dict[str, tuple[float, Callable[[Universe, Random], bool]]] = {
     "stranger joins": (0.0, _stranger),
     "gradient wrong": (0.0, _err(once=True)),
     "gradients always wrong": (0.0, _err(once=False)),
+    "coordinators cut off": (0.0, _cut_off),
+    "checkpoint asked": (0.0, ask),
+    "checkpoint damaged": (0.0, damage),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 
 from pliant.sim import launches, launchfaults
@@ -35,7 +35,13 @@ def setting_for(seed: int) -> Setting:
     """One coordinator in a third of the schedules, two in the others; bits are looked at in a fifth of them."""
     verify = verify_for(seed)
     coordinators = 1 if seed % 3 == 0 else 2
-    return replace(Setting(), seed=seed, coordinators=coordinators, verify=verify, bits=BITS if verify else ())
+    return Setting(
+        seed=seed,
+        coordinators=coordinators,
+        verify=verify,
+        full_disk=0.1 if seed % 7 == 3 else 0.0,
+        bits=BITS if verify else (),
+    )
 
 
 @dataclass(frozen=True, slots=True)

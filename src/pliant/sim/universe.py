@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pliant.coordinator.requests import Request
 from pliant.coordinator.service import LEASE_TTL_S
+from pliant.coordinator.vigil import SILENT_PART
 from pliant.core.cursor import Order
 from pliant.core.differences import Bits
 from pliant.core.grid import Grid
@@ -19,7 +20,7 @@ from pliant.core.words import Words
 from pliant.sim.checkers import Checkers
 from pliant.sim.disks import Directory
 from pliant.sim.fabric import Fabric
-from pliant.sim.machines import AgentProcess, CoordinatorProcess
+from pliant.sim.machines import PUMP_EVERY_S, AgentProcess, CoordinatorProcess
 from pliant.sim.story import describe
 from pliant.sim.timeline import Timeline
 from pliant.sim.training import Content
@@ -42,6 +43,7 @@ class Setting:
     seed: int = 0
     checkpoint_every: int = 4
     verify: int = 0
+    full_disk: float = 0.0  # how often a part of a checkpoint cannot be written
     bits: Bits = ()
 
 
@@ -71,8 +73,11 @@ class Universe(Timeline):
         self.raising: set[MemberId] = set()
         self.breaking: set[MemberId] = set()
         self._asks: dict[str, int] = {}
+        self._asked_at: dict[str, float] = {}
         self._unanswered: set[str] = set()
         self.heard: dict[tuple[str, str], float] = {}  # (coordinator, member) to the last accepted sign of life
+        self.spoken: dict[str, float] = {}  # by coordinator, when it last heard anybody at all
+        self.suspected: set[str] = set()
         self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every, verify=setting.verify)
         self.order = Order(setting.seed, setting.grid.samples)
         self.store = MemoryStore("simulated")
@@ -129,10 +134,11 @@ class Universe(Timeline):
     def ask(self, sender: str, request: Request) -> None:
         """Send a request to a coordinator, to another one if the last had no answer."""
         turn = self._asks.get(sender, 0)
-        if sender in self._unanswered:
+        if sender in self._unanswered and self._asked_at[sender] < self.now:  # what is said in one breath goes together
             turn += 1
             self._asks[sender] = turn
         self._unanswered.add(sender)
+        self._asked_at[sender] = self.now
         coordinator = self.coordinators[turn % len(self.coordinators)]
         self._send(sender, coordinator.name, coordinator.receive, sender, request)
         if sender == "user":
@@ -235,6 +241,10 @@ class Universe(Timeline):
         """Whether that coordinator has not heard of the member for the whole of a lease."""
         last = self.heard.get((coordinator, member))
         return last is None or self.now - last >= LEASE_TTL_S - 0.01
+
+    def hears_nobody(self, coordinator: str) -> bool:
+        """Whether that coordinator has heard nobody at all for so long that it must take itself for cut off."""
+        return self.now - self.spoken.get(coordinator, 0.0) > LEASE_TTL_S * SILENT_PART + PUMP_EVERY_S
 
     # ------------------------------------------------------------------------------------------- the story
 

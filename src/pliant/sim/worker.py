@@ -42,7 +42,8 @@ class Worker:
         self.kept_base: Lineage | None = None
         self.reduced: dict[Lineage | None, Content] = {}
         self.incoming: Content = ()
-        self.snapshots: dict[Lineage, Model] = {}
+        self.writing: tuple[s.Snapshot, bool, Model] | None = None  # what, whether it is wanted, and the state
+        self.unbegun: tuple[s.Snapshot, bool, Model] | None = None  # to be written after it
         self.aside: dict[int, Model] = {}
         self.donors: tuple[MemberId, ...] = ()
         self.errs = False  # its gradients are wrong, always
@@ -146,9 +147,11 @@ class Worker:
             case s.Restore():
                 self._restore(action.checkpoint)
             case s.Snapshot():
-                self.snapshots = {action.lineage: self.model}
+                self._snapshot(action)
             case s.Save():
                 self._save(action)
+            case s.Tidy():
+                self.universe.checkers.saves.tidies(self, action, self.universe.checkers.job)
             case s.StartGrace():
                 short = max(action.grace_s - GRACE_MARGIN_S, 0.0)
                 self.universe.after(short, self.feed, s.GraceShort())
@@ -347,18 +350,38 @@ class Worker:
         if self.paused:
             self.universe.after(0.5, self._restored, checkpoint)
             return
-        self.model = self.universe.directory.files[checkpoint.name] if checkpoint else Model()
+        if checkpoint is not None and (bad := self.universe.directory.unread(checkpoint)) is not None:
+            self.feed(s.Unread("a byte is another one", damaged=bad))
+            return
+        self.model = self.universe.directory.read(checkpoint) if checkpoint else Model()
         self.kept, self.kept_base = [], None
-        self.universe.checkers.restores(self, checkpoint)
+        self.universe.checkers.saves.restores(self, checkpoint, self.universe.checkers.job)
         self.feed(s.Restored(self.said))
 
-    def _save(self, action: s.Save) -> None:
-        model = self.snapshots.get(action.lineage)
-        if model is not None:
-            self.universe.after(self.universe.chance.uniform(0.1, 0.6), self._saved, action, model)
+    def _snapshot(self, action: s.Snapshot) -> None:
+        """One part is written at a time: a disk that is slow makes the next checkpoint fail, and not this one late."""
+        if self.writing is not None and self.writing[1] and action.waits:
+            self.unbegun = (action, False, self.model)
+        elif self.writing is not None and self.writing[1]:
+            self.feed(s.NotWritten(action.name, "the one before is still being written"))
+        elif self.universe.chance.random() < self.universe.setting.full_disk:
+            self.feed(s.NotWritten(action.name, "the disk is full"))
+        else:
+            self.writing = (action, False, self.model)
 
-    def _saved(self, action: s.Save, model: Model) -> None:
+    def _save(self, action: s.Save) -> None:
+        if self.unbegun is not None and self.unbegun[0].name == action.name:
+            self.unbegun = (self.unbegun[0], True, self.unbegun[2])
+        elif self.writing is not None and self.writing[0].name == action.name:
+            self.writing = (self.writing[0], True, self.writing[2])
+            self.universe.after(self.universe.chance.uniform(0.1, 0.6), self._saved, *self.writing)
+
+    def _saved(self, begun: s.Snapshot, _: bool, model: Model) -> None:
         if not self.up:
             return
-        self.universe.checkers.writes_file(self, action.name, model)
-        self.feed(s.Written(Checkpoint(action.lineage, action.name, model.hash)))
+        self.writing, self.unbegun = self.unbegun, None
+        if self.writing is not None and self.writing[1]:
+            self.universe.after(self.universe.chance.uniform(0.1, 0.6), self._saved, *self.writing)
+        piece = self.universe.checkers.saves.writes_part(self, begun, model)
+        checkpoint = Checkpoint(begun.lineage, begun.name, model.hash, (piece,))
+        self.feed(s.Written(checkpoint, begun.part, begun.count))

@@ -50,10 +50,12 @@ from pliant.train.logged import Logged
 from pliant.train.mailbox import Mailbox
 from pliant.train.notice import TermNotice
 from pliant.train.parts import Parts
+from pliant.train.pauses import process_age_s
 from pliant.train.peers import PeerLost, Peers
 from pliant.train.session import Session
 from pliant.train.stall import StallWatch
 from pliant.train.state import State
+from pliant.train.stored import place_at
 from pliant.train.transfer import Source
 
 log = logging.getLogger(__name__)
@@ -227,8 +229,8 @@ class Job:
         gate, logged, device = Gate(), Logged(), device_of(model)
         reducer = exactness.reducer(model, state.buffers, logged, device, terms.grid)
         self._closing.append(reducer.close)
-        session = self._connect(terms, gate, state, board)
-        shelf = Shelf(state, self._worker.checkpoint_dir, goes_back=exactness.verify > 0)
+        shelf = self._shelf(state, terms.grid, goes_back=exactness.verify > 0)
+        session = self._connect(terms, gate, state, board, shelf)
         hashes = StateHash(state, exactness.verify)
         tools = (state, reducer, loader, gate, step, shelf, logged, parts, hashes)
         expected, checks = self._indices.expected, exactness.checks
@@ -237,7 +239,14 @@ class Job:
             loop.replay = Replay(self._worker.replay_to or 0, file, terms, exactness.bits(device), hashes)
         return loop
 
-    def _connect(self, terms: Terms, gate: Gate, state: TrainingState, board: Board) -> Session:
+    def _shelf(self, state: TrainingState, grid: Grid, *, goes_back: bool) -> Shelf:
+        where = self._worker.checkpoint_dir if self._said.coordinators else None
+        place = place_at(where) if where is not None else None
+        shelf = Shelf(state, place, self.name, self.member, grid, goes_back=goes_back)
+        self._closing.append(shelf.close)
+        return shelf
+
+    def _connect(self, terms: Terms, gate: Gate, state: TrainingState, board: Board, shelf: Shelf) -> Session:
         mailbox = Mailbox()
         if not self._said.coordinators:
             contact: Contact | Alone = Alone(self.name, self.member)
@@ -268,7 +277,9 @@ class Job:
             if peers is not None:
                 peers.forget(below)
 
-        session = self._session = Session(self.member, terms, contact, peers, wire, forget)
+        tidy = shelf.tidy if shelf.can_save else None
+        session = self._session = Session(self.member, terms, contact, peers, wire, forget, tidy)
+        shelf.feed = session.feed
         self._closing.append(session.close)
         self._closing.append(gate.close)
         return session
@@ -276,7 +287,7 @@ class Job:
     def _start(self, session: Session, join: Join, stall_s: float) -> None:
         address = self._peers.address if self._peers is not None else ""
         try:
-            session.start(replace(join, address=address, pid=os.getpid()))
+            session.start(replace(join, address=address, pid=os.getpid(), age_s=process_age_s()))
         except TooLate as late:
             raise Left(late.code, late.why) from late
         self._listen_for_notices(session)

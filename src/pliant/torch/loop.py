@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 import torch
@@ -28,6 +28,7 @@ from pliant.torch.chance import seed_all
 from pliant.torch.data import Loader
 from pliant.torch.group import Group, GroupBroken
 from pliant.torch.left import Left
+from pliant.torch.missed import Missed
 from pliant.torch.reducer import Reducer
 from pliant.torch.replay import Replay
 from pliant.torch.shelf import Shelf
@@ -39,18 +40,10 @@ from pliant.train.gate import Gate
 from pliant.train.loader import Loaded, Part, WrongSamples
 from pliant.train.logged import Logged
 from pliant.train.parts import Parts, as_set
+from pliant.train.pauses import CHECKPOINTING
 from pliant.train.session import Session
 from pliant.train.spot import Check
 from pliant.train.state import State
-
-
-@dataclass(frozen=True, slots=True)
-class Missed:
-    """A step that others reduced and this member has yet to apply, in a body of the user's loop of its own."""
-
-    line: Line
-    reduced: Reduced
-    then: Callable[[int], s.Signal]  # what the machine waits for at the boundary after it
 
 
 class Loop:
@@ -151,10 +144,11 @@ class Loop:
                 self._apply_missed(Missed(line, gradient_from(received, self._device), s.Boundary))
             case s.Restore(checkpoint):
                 self._restore(checkpoint)
-            case s.Snapshot(lineage):
-                self._shelf.keep(lineage)
-            case s.Save(lineage, name):
-                self._shelf.save(lineage, name, lambda saved: self.session.feed(s.Written(saved)))
+            case s.Snapshot():
+                with self.session.pauses.during(order.lineage.step + 1, CHECKPOINTING):
+                    self._shelf.begin(order)
+            case s.Save():
+                self._shelf.want(order)
             case s.Exit(_, _, True):
                 return True
             case s.Exit(code, why, False):
@@ -250,7 +244,9 @@ class Loop:
         row = Row(order.word, self._weight, self.logged.names_key, self.logged.weight, self.logged.sums)
         try:
             checks = self._checks(order.word.step, number, order.shares)
+            began = time.monotonic()
             rows, reduced = self._reducer.reduce(self._group(number), row, order.shares, checks)
+            self.session.pauses.reduced(order.word.step, number, time.monotonic() - began)
         except GroupBroken as error:
             self._reducer.abandon()  # the group may have gone before anything was waited for
             self._reducer.end_part()
@@ -329,7 +325,7 @@ class Loop:
 
     def _install(self, order: s.Install) -> None:
         received = self.session.take_received()
-        self._gate.shut()
+        self._shut()
         self._state.install(received)
         self.moved = True
         self._forget_kept()
@@ -356,8 +352,10 @@ class Loop:
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
         """The base of a rollback world: a checkpoint, or the state this worker began with."""
-        self._gate.shut()
-        self._shelf.bring_back(checkpoint, moved=self.moved)
+        self._shut()
+        if (unread := self._shelf.bring_back(checkpoint, moved=self.moved)) is not None:
+            self.session.feed(unread)
+            return
         self.moved = self.moved or checkpoint is not None
         self._forget_kept()
         self._at_boundary(s.Restored, checkpoint.lineage.step if checkpoint is not None else 0)
@@ -369,7 +367,7 @@ class Loop:
         reduced, self.ready = self.ready, None
         if reduced is None or self._line is None:
             raise BadInput("run.apply() comes after a run.reduce() that was True.")
-        self._gate.shut()
+        self._shut()
         names = self.logged.names  # known by now to whoever had nothing to compute in this step, too
         self._state.buffers.apply(reduced.buffers, reduced.weight)
         self._step_optimizers()
@@ -383,6 +381,12 @@ class Loop:
             self._reducer.next_turn()
         seed_all(step_key(self._seed, self.applied.lineage.step, None))
         self.in_user_code_since = time.monotonic()
+
+    def _shut(self) -> None:
+        """The state is about to change: nobody reads it any more, and what was to be saved of it is copied."""
+        self._gate.shut()
+        with self.session.pauses.during(self.step, CHECKPOINTING):
+            self._shelf.secure()
 
     def _forget_kept(self) -> None:
         self._reducer.drop_kept()

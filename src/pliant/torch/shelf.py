@@ -1,57 +1,140 @@
-"""States that go to disk and come back, for the protocol's own needs (rules 16, 17)."""
+"""States that go to disk beside training, and come back (rules 16, 17)."""
 
 from __future__ import annotations
 
 import logging
+import mmap
 import threading
+import time
 from collections.abc import Callable
-from pathlib import Path
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 
+import torch
+
+from pliant.core.grid import Grid
 from pliant.core.job import FENCED_CODE
-from pliant.core.ledger import Lineage
-from pliant.core.model import Checkpoint, View
-from pliant.errors import BadInput
+from pliant.core.member import signals as s
+from pliant.core.model import Checkpoint, Piece, View
+from pliant.core.saving import began_in, is_garbage
+from pliant.torch.away import put_aside
 from pliant.torch.left import Left
-from pliant.torch.state import TrainingState
-from pliant.train.checkpoint import Directory
+from pliant.torch.state import TrainingState, as_leaf
+from pliant.train.copying import Copying
+from pliant.train.stored import Damaged, Facts, OutOfReach, PieceWriter, Place, read, write_manifest
 from pliant.train.transfer import Received, copied
 
 log = logging.getLogger(__name__)
 
+HUGE = 2 << 20  # bytes of a huge page
+
+Feed = Callable[[s.Signal], None]
+
 
 class Shelf:
-    """The snapshot a member keeps, and the directory it may be written to."""
+    """What a member writes, and what it may have to go back to. `place` is None if nothing can be saved."""
 
-    def __init__(self, state: TrainingState, path: Path | None, *, goes_back: bool = False) -> None:
+    def __init__(
+        self, state: TrainingState, place: Place | None, job: str, member: str, grid: Grid, *, goes_back: bool
+    ) -> None:
         self._state = state
+        self._place = place
+        self._job = job
+        self._member = member
+        self._grid = grid
         self._goes_back = goes_back  # whether members that find themselves different go back to where they agreed
         self._initial: Received | None = None  # the state before the first step, while nothing is on disk to go back to
-        self._directory = Directory(path) if path is not None else None
-        self._said = False  # that there is none
-        self._snapshot: tuple[Lineage, int, Received] | None = None
-        self._written: list[tuple[int, str]] = []  # by this member, and not forgotten
+        self._name = ""
+        self._copying: Copying | None = None
+        self._tidying: threading.Thread | None = None
+        self._boundary = 0.0  # when the last one was, by the monotonic clock
+        self._apart_s = 0.0  # from it to the apply after it: for so long the state is at rest
+        self.feed: Feed = lambda _: None  # set by whoever runs the member's machine
 
-    def keep(self, lineage: Lineage) -> None:
-        """Copy the state as it is at this boundary."""
-        if self._directory is None:
-            if not self._said:
-                log.warning("PLIANT_CHECKPOINT_DIR is not set: step %d and later ones cannot be saved", lineage.step)
-            self._said = True
-            return
-        self._snapshot = (lineage, self._state.fingerprint(), copied(self._state.capture()))
+    # ------------------------------------------------------------------------------------------------ writing
 
-    def save(self, lineage: Lineage, name: str, then: Callable[[Checkpoint], None]) -> None:
-        """Write the snapshot beside training; `then` is called, on another thread, once it is on the disk."""
-        if self._directory is None or self._snapshot is None or self._snapshot[0] != lineage:
-            return
-        _, state, content = self._snapshot
-        self._snapshot = None  # the thread has it
-        self._written.append((lineage.step, name))
-        arguments = (self._directory, Checkpoint(lineage, name, state), content, then)
-        threading.Thread(target=_write, args=arguments, name="pliant-save", daemon=True).start()
+    def begin(self, order: s.Snapshot) -> None:
+        """Begin to write this member's part of the state, which is that of a boundary."""
+        if self._place is None:
+            raise AssertionError("a member without a place for checkpoints was told to write one")
+        if self._copying is not None:
+            if self._copying.is_busy and not order.waits:
+                self._not_written(order.name, "the one before is still being written")
+                return
+            self._copying.abandon()
+            if order.waits:
+                self._copying.wait()
+        tree, tensors = self._state.laid_out()
+        writer = PieceWriter(self._place, order.name, tree, order.part, order.count, self._member)
+        part = [tensors[leaf] for leaf in writer.leaves]
+        aside = put_aside(part)
+        contents = aside if aside is not None else [partial(_content, tensor) for tensor in part]
+        checkpoint = Checkpoint(order.lineage, order.name, self._state.fingerprint())
+
+        def written(pieces: tuple[Piece, ...]) -> None:
+            self.feed(s.Written(replace(checkpoint, pieces=pieces), order.part, order.count))
+
+        self._name = order.name
+        failed = partial(self._not_written, order.name)
+        rests = aside is not None
+        self._copying = Copying(writer, contents, _copy, written, failed, self._apart_s / 2, rests=rests)
+
+    def want(self, order: s.Save) -> None:
+        """The step of what was begun is committed."""
+        if self._copying is not None and self._name == order.name:
+            self._copying.want()
+
+    def secure(self) -> None:
+        """Call before the state changes."""
+        self._apart_s = time.monotonic() - self._boundary
+        if self._copying is not None:
+            self._copying.secure()
+
+    def close(self) -> None:
+        """The last thing to call: what is not finished leaves nothing behind."""
+        if self._copying is not None:
+            self._copying.give_up()
+        if self._tidying is not None:
+            self._tidying.join()
+
+    def _not_written(self, name: str, why: str) -> None:
+        log.error("the checkpoint %s could not be written: %s", name, why)
+        self.feed(s.NotWritten(name, why))
+
+    # ----------------------------------------------------------------------------------------------- tidying
+
+    @property
+    def can_save(self) -> bool:
+        return self._place is not None
+
+    def tidy(self, order: s.Tidy) -> None:
+        """Put the newest manifest beside its files and remove what nobody can need, in a thread of its own."""
+        before = self._tidying
+        self._tidying = threading.Thread(target=self._tidy, args=(order, before), name="pliant-tidy")
+        self._tidying.start()
+
+    def _tidy(self, order: s.Tidy, before: threading.Thread | None) -> None:
+        if before is not None:
+            before.join()  # one at a time: they would remove the same things
+        place, newest = self._place, order.newest
+        assert place is not None
+        cursor = self._grid.cursor(newest.lineage.step)
+        facts = Facts(time.time(), self._job, began_in(newest.name), order.members, cursor)
+        try:
+            with suppress(FileExistsError):  # whoever tidied up before us was there already
+                write_manifest(place, newest, facts)
+            for name in (*place.names(), *place.unfinished()):
+                if is_garbage(name, order.kept, newest.lineage.step, order.floor, order.generation):
+                    place.remove(name)
+        except OSError as error:
+            log.warning("old checkpoints in %s could not be tidied up: %s", place.where, error.strerror or error)
+
+    # ------------------------------------------------------------------------------------------- coming back
 
     def at_boundary(self, step: int, view: View | None) -> None:
         """Call with what the coordinator says, at every boundary: keeps what may be needed, and no more."""
+        self._boundary = time.monotonic()
         if not self._goes_back:
             return
         published = view.checkpoint if view is not None else None
@@ -59,35 +142,57 @@ class Shelf:
             self._initial = copied(self._state.capture())
         elif published is not None:
             self._initial = None
-            self._forget_before(published)
 
-    def _forget_before(self, published: Checkpoint) -> None:
-        """Remove what this member wrote of earlier steps than the one that is published: nobody goes back to it."""
-        old = [each for each in self._written if each[0] < published.lineage.step]
-        for each in old:
-            self._written.remove(each)
-            if self._directory is not None:
-                self._directory.remove(each[1])
-
-    def bring_back(self, checkpoint: Checkpoint | None, *, moved: bool) -> None:
+    def bring_back(self, checkpoint: Checkpoint | None, *, moved: bool) -> s.Unread | None:
         """Install a checkpoint; None: the state before the first step, which is in place unless it `moved`."""
         if checkpoint is not None:
-            self._state.install(self.read(checkpoint))
+            try:
+                self._state.install(self._read(checkpoint))
+            except (Damaged, OutOfReach) as error:
+                log.error("the checkpoint of step %d cannot be used: %s", checkpoint.lineage.step, error)
+                return s.Unread(str(error), isinstance(error, Damaged))
         elif self._initial is not None:
             self._state.install(self._initial)
         elif moved:
             raise Left(FENCED_CODE, "the job starts again from its beginning, and this worker's state has moved on")
+        return None
 
-    def read(self, checkpoint: Checkpoint) -> Received:
-        if self._directory is None:
-            raise BadInput("PLIANT_CHECKPOINT_DIR is not set, so the job's checkpoint cannot be read: set it.")
-        return self._directory.read(checkpoint)
+    def _read(self, checkpoint: Checkpoint) -> Received:
+        if self._place is None:
+            raise OutOfReach("PLIANT_CHECKPOINT_DIR is not set: set it to where the job's checkpoints are.")
+        try:
+            there = self._place.files(checkpoint.name)
+        except OSError as error:
+            raise OutOfReach(f"{self._place.where} cannot be read: {error.strerror or error}.") from error
+        if not there:
+            raise OutOfReach(f"{checkpoint.name} is not in {self._place.where}: every machine must reach one place.")
+        return read(self._place, checkpoint)
 
 
-def _write(directory: Directory, checkpoint: Checkpoint, content: Received, then: Callable[[Checkpoint], None]) -> None:
-    try:
-        directory.write(checkpoint.name, content)
-    except OSError as error:
-        log.error("the checkpoint of step %d could not be written: %s", checkpoint.lineage.step, error)
-        return
-    then(checkpoint)
+def _content(tensor: torch.Tensor) -> memoryview:
+    leaf = as_leaf(tensor)
+    assert leaf is not None
+    return leaf.content
+
+
+def _copy(content: memoryview) -> memoryview:
+    """Torch's copy uses several threads, and lets others run meanwhile.
+
+    Memory that is fresh from the system costs five times as much as the copy itself, a page fault for every 4 KiB; with
+    huge pages it is a fault for every 2 MiB.
+    """
+    if not content.nbytes:
+        return content
+    room = torch.frombuffer(_room(content.nbytes), dtype=torch.uint8, count=content.nbytes)
+    room.copy_(torch.frombuffer(content, dtype=torch.uint8))
+    return room.numpy().data
+
+
+def _room(nbytes: int) -> mmap.mmap | bytearray:
+    """Memory that goes back to the system once nobody looks at it."""
+    if nbytes < HUGE:
+        return bytearray(nbytes)
+    room = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(AttributeError, OSError):  # where there are none, it takes longer
+        room.madvise(mmap.MADV_HUGEPAGE)
+    return room

@@ -16,7 +16,7 @@ from pliant.errors import BadInput
 from pliant.torch.buckets import Reduced
 from pliant.torch.buffers import Buffers
 from pliant.torch.hashed import tensors_hash
-from pliant.train.state import Leaf, State, flatten, restore
+from pliant.train.state import Leaf, Outline, State, flatten, restore
 from pliant.train.transfer import Received
 
 
@@ -57,6 +57,18 @@ class TrainingState:
     def capture(self) -> State:
         """The state of the last boundary, in live memory. Between a boundary and the next apply, from any thread."""
         return flatten(self._value(), as_leaf)
+
+    def laid_out(self) -> tuple[bytes, list[Tensor]]:
+        """The tree of the state, and its live tensors in the order of the tree: nothing is copied yet."""
+        tensors: list[Tensor] = []
+
+        def note(value: object) -> Leaf | None:
+            if not isinstance(value, Tensor):
+                return None
+            tensors.append(value)
+            return Outline(_kind(value), tuple(value.shape), memoryview(b""), value.numel() * value.element_size())
+
+        return flatten(self._value(), note).tree, tensors
 
     def noted(self) -> Noted:
         """What is in it, to be hashed now or later: the small values as they are, the tensors as they will be."""
@@ -162,8 +174,12 @@ def as_leaf(value: object) -> Leaf | None:
         raise BadInput("A tensor in the state is sparse, which cannot be sent: make it dense.")
     flat = value.detach().cpu().contiguous().reshape(-1)
     content = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
-    name = str(value.dtype).removeprefix("torch.")
-    return Leaf(name if value.device.type == "cpu" else name + AWAY, tuple(value.shape), content)
+    return Leaf(_kind(value), tuple(value.shape), content)
+
+
+def _kind(tensor: Tensor) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    return name if tensor.device.type == "cpu" else name + AWAY
 
 
 def from_leaf(dtype: str, shape: tuple[int, ...], content: memoryview, device: torch.device | None = None) -> Tensor:

@@ -28,6 +28,7 @@ from pliant.core.words import Purpose
 from pliant.errors import BadInput
 from pliant.train.collective import Group, Wire, Wiring
 from pliant.train.contact import Listener
+from pliant.train.pauses import Pauses
 from pliant.train.peers import PeerLost, Peers
 from pliant.train.transfer import Fetching, Received, ask_gradient
 from pliant.wire.views import PeerKey
@@ -65,9 +66,11 @@ class Session:
         peers: Peers | None,
         wire: Wire,
         forget: Callable[[int], None],
+        tidy: Callable[[s.Tidy], None] | None = None,
     ) -> None:
         self.member = member
-        self.machine = Machine(member, terms)
+        self.machine = Machine(member, terms, saves=tidy is not None)
+        self._tidy = tidy  # of the place that checkpoints are written to; None: there is none
         self.groups: dict[int, Group] = {}
         self.received: Received | None = None  # a state or gradient that lies aside
         self._contact = contact
@@ -87,6 +90,7 @@ class Session:
         self._catching_up = threading.Event()
         self._timers: list[threading.Timer] = []
         self._said = ""
+        self.pauses = Pauses()
 
     def start(self, join: Join) -> None:
         """Join, and hear from then on. Raises what the coordinator has against this member."""
@@ -197,8 +201,11 @@ class Session:
         match action:
             case s.Compute() | s.Collect() | s.Apply() | s.Restore() | s.Install() | s.Snapshot() | s.Save() | s.Exit():
                 self._orders.append(action)
+            case s.Tidy():
+                assert self._tidy is not None
+                self._tidy(action)
             case s.Send():
-                self._contact.send(action.command)
+                self._contact.send(self.pauses.said(action.command))
             case s.Wire():
                 self._start_wiring(action.world)
             case s.Break():

@@ -33,6 +33,17 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
+class Outline(Leaf):
+    """A tensor whose bytes are asked for later."""
+
+    size: int = 0
+
+    @property
+    def nbytes(self) -> int:
+        return self.size
+
+
+@dataclass(frozen=True, slots=True)
 class State:
     """A whole state: its tree and its leaves, in the order of the tree's notes."""
 

@@ -219,6 +219,9 @@ class JobStatus:
     mode: Mode = Mode.LIVE
     live: bool = True  # whether its workers are members themselves
     attempt: int = 1
+    chaos: bool = False  # whether `pliant chaos` may strike at it
+    earlier: tuple[Checkpoint, ...] = ()  # checkpoints before the newest that are kept
+    asked: bool = False  # a checkpoint is wanted that is not there yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,10 @@ COMMANDS: dict[type, Route] = {
     m.Stopped: _command("stopped", Scope.JOIN, m.Stopped, "A member broke its group and stopped."),
     m.WiringFailed: _command("wiring-failed", Scope.JOIN, m.WiringFailed, "A group could not be built."),
     m.Raised: _command("raised", Scope.JOIN, m.Raised, "User code raised on a slot."),
-    m.Publish: _command("publish", Scope.JOIN, m.Publish, "A checkpoint is written."),
+    m.Publish: _command("publish", Scope.JOIN, m.Publish, "A member's part of a checkpoint is written."),
+    m.NotWritten: _command("not-written", Scope.JOIN, m.NotWritten, "A part of a checkpoint will never be written."),
+    m.Unreadable: _command("unreadable", Scope.JOIN, m.Unreadable, "A checkpoint cannot be read."),
+    m.AskCheckpoint: _command("checkpoint", Scope.ADMIN, m.AskCheckpoint, "Save the state at the next boundary."),
 }
 """By command. What time alone may say (`Expire`, `Suspect` and their like) has no route."""
 

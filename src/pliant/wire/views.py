@@ -70,6 +70,10 @@ class Change:
     holders: Names
     durable: Lineage
     checkpoint: Checkpoint | None
+    kept: tuple[str, ...] = ()
+    written: tuple[tuple[str, int], ...] = ()
+    asked: bool = False
+    save_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class Told:
     durable: Lineage
     keys: tuple[PeerKey, ...]
     spare_why: str = ""
+    at_once: bool = False
     change: Change | None = None  # the last field: a server puts it behind what is personal, encoded once for all
 
 
@@ -114,6 +119,10 @@ def difference(before: View | None, after: View) -> Change:
         holders=_set(after.holders, newest),
         durable=after.durable,
         checkpoint=after.checkpoint,
+        kept=after.kept,
+        written=after.written,
+        asked=after.asked,
+        save_steps=after.save_steps,
     )
 
 
@@ -163,6 +172,7 @@ def told(job: Job, revision: int, member: MemberId, where: Places, keys: Keys, d
         durable=durable,
         keys=keys.get(member, ()) if record is not None else (),
         spare_why=spare_why(job, member),
+        at_once=record is not None and record.at_once,
     )
 
 
@@ -192,6 +202,11 @@ def applied(before: View | None, news: Told) -> View:
         holders=frozenset(_members(change.holders, everybody)),
         durable=change.durable,
         checkpoint=change.checkpoint,
+        kept=change.kept,
+        written=change.written,
+        asked=change.asked,
+        save_steps=change.save_steps,
+        at_once=news.at_once,
         spare_why=news.spare_why,
     )
 

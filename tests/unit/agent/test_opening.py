@@ -72,6 +72,13 @@ def test_a_job_of_other_sizes_is_refused(coordinator: Running, folder: Folder) -
         open_job(client, replace(named("odd"), size_max=0))
 
 
+def test_a_job_says_whether_chaos_is_allowed(coordinator: Running) -> None:
+    client = coordinator.client()
+    for name, chaos in (("calm", False), ("chaotic", True)):
+        open_job(client, replace(named(name), chaos=chaos))
+        assert client.job(name).chaos is chaos
+
+
 def test_a_job_that_has_ended_is_attempted_again(coordinator: Running) -> None:
     client = coordinator.client()
     open_job(client, named("ended"))

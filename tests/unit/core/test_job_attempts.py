@@ -129,6 +129,7 @@ def test_a_job_that_runs_is_asked_for_again_in_vain() -> None:
     for other in (
         replace(CREATE, size_min=2),
         replace(CREATE, spares=1),
+        replace(CREATE, chaos=True),
         replace(CREATE, roles=(("ps", 1),), mode=Mode.RELAUNCH),
         replace(CREATE, max_restarts=4),
         replace(CREATE, mode=Mode.AUTO),
@@ -136,6 +137,13 @@ def test_a_job_that_runs_is_asked_for_again_in_vain() -> None:
     ):
         why = "job demo exists with other settings; choose another name, or start it afresh"
         assert refused(job, other) == Rejection(Code.EXISTS, why)
+
+
+def test_chaos_is_allowed_by_whoever_creates_the_job_and_for_that_attempt() -> None:
+    assert not evolved(None, *create(CREATE)).chaos
+    allowed = evolved(None, *create(replace(CREATE, chaos=True)))
+    assert allowed.chaos
+    assert not after(allowed, m.Cancel("enough"), CREATE).chaos
 
 
 def test_a_job_that_runs_is_not_begun_afresh() -> None:

@@ -91,6 +91,7 @@ def test_a_member_is_told_all_it_needs() -> None:
         holders=frozenset({A, B}),
         durable=job.durable,
         checkpoint=checkpoint(job.durable),
+        kept=("ck",),
     )
 
 

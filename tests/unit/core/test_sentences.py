@@ -62,6 +62,17 @@ TOLD: dict[Event, str] = {
     m.HoldersChanged(NOW, 4, frozenset({B, A})): "the state is held by a, b",
     m.HoldersChanged(NOW, 4, frozenset(MANY)): "the state is held by m0, m1, m10, m2, m3, m4, m5, m6 and 3 more",
     m.CheckpointPublished(NOW, 1, checkpoint(GENESIS)): "checkpoint of step 0 published",
+    m.PartWritten(NOW, 1, A, checkpoint(GENESIS), 1, 3): "a wrote part 2 of 3 of the checkpoint of step 0",
+    m.CheckpointAsked(NOW, 7, "it is time"): "a checkpoint is wanted, of step 7 or later: it is time",
+    m.CheckpointFailed(NOW, 1, "ck", A, "the disk is full"): (
+        "there will be no checkpoint ck: a could not write its part: the disk is full"
+    ),
+    m.CheckpointUnreadable(
+        NOW, 1, "ck", A, "a bit is another", damaged=True
+    ): "checkpoint ck is damaged: a bit is another",
+    m.CheckpointUnreadable(NOW, 1, "ck", A, "no such file", damaged=False): (
+        "checkpoint ck is out of reach of a: no such file"
+    ),
     m.SlotRaised(NOW, poison(A)): "slot 2 of step 3 raised on a: ValueError: bad sample",
     m.WorkerFailed(NOW, A, 1): "a failed by itself with exit code 1",
     m.StateChanged(NOW, JobState.RUNNING, "2 members train"): "the job is running: 2 members train",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pliant.core.job import FENCED_CODE
 from pliant.core.member.model import IN_USER_CODE, Machine, Phase
-from pliant.core.member.moves import Out, goodbye, save, snapshot, stop
+from pliant.core.member.moves import Out, goodbye, stop
+from pliant.core.member.saving import is_first, is_pending, save_alone, save_last
 from pliant.core.member.signals import Break, Notice, Released, Send, StartGrace
 from pliant.core.messages import Drain
 from pliant.core.model import JobState, Kind, View
 from pliant.core.words import CALM, LEAVING, OUT_OF_TIME
+
+ALONE_TICKS = 3  # how long other members' parts of the last checkpoint are waited for, before one writes all of it
+END_TICKS = 30  # how long a coordinator that has heard of the end may leave the last part of a checkpoint unanswered
 
 
 def reason_to_stop(m: Machine, view: View) -> str:
@@ -34,6 +38,8 @@ def heed_view(m: Machine, out: Out, view: View) -> None:
     if view.draining and m.drains == CALM:
         m.drains = LEAVING
         out.append(StartGrace(view.grace_s))
+    if view.draining and view.at_once:
+        m.drains = OUT_OF_TIME
     if m.phase is Phase.LINGERING and _may_go(m, view):
         return goodbye(m, out, 0, "left as planned")
     if m.phase is Phase.STOPPED and view.current > m.number > view.sealed:
@@ -65,6 +71,10 @@ def come_to_rest(m: Machine, out: Out) -> None:
 def _end(m: Machine, out: Out, view: View) -> None:
     last = m.lineage.step == m.terms.grid.total_steps
     if view.state is JobState.FINISHED and m.holds and last:
+        patience = END_TICKS if m.alone or not is_first(m, view) else ALONE_TICKS
+        if (is_pending(m) and m.end_ticks < patience) or save_last(m, out, view):
+            m.phase = Phase.DONE
+            return  # the final state is being saved
         goodbye(m, out, 0, view.why, complete=True)
     else:
         code = 1 if view.state is JobState.FAILED else 0
@@ -79,7 +89,7 @@ def linger(m: Machine, out: Out) -> None:
 
 
 def _may_go(m: Machine, view: View) -> bool:
-    if _is_needed(m, view):
+    if _is_needed(m, view) or is_pending(m):
         return False
     if m.next:
         if view.current >= m.next:
@@ -98,7 +108,8 @@ def _is_needed(m: Machine, view: View | None) -> bool:
 def released(m: Machine, out: Out, signal: Released) -> None:
     if m.phase is Phase.LINGERING and m.next and signal.generation >= m.next and not _is_needed(m, m.view):
         m.released = signal.generation
-        goodbye(m, out, 0, "left as planned")
+        if not is_pending(m):
+            goodbye(m, out, 0, "left as planned")
 
 
 def notice(m: Machine, out: Out, signal: Notice) -> None:
@@ -119,8 +130,7 @@ def grace_short(m: Machine, out: Out) -> None:
     """
     m.drains = OUT_OF_TIME
     if m.again and m.in_flight and m.line is None:
-        snapshot(m, out)
-        save(m, out)
+        save_alone(m, out)
 
 
 def grace_over(m: Machine, out: Out) -> None:

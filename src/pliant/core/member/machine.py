@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import assert_never
 
 from pliant.core.ledger import Lineage
-from pliant.core.member import joining, leaving, recovering, stepping
+from pliant.core.member import joining, leaving, recovering, saving, stepping
 from pliant.core.member import signals as s
 from pliant.core.member.model import Machine, Phase
 from pliant.core.member.moves import (
@@ -24,12 +24,13 @@ from pliant.core.member.moves import (
     tell_joiners,
     tell_leavers,
 )
-from pliant.core.messages import Publish, Raised
+from pliant.core.messages import Raised
 from pliant.core.model import Kind, Poison
 from pliant.core.sentences import slots_said
 from pliant.core.words import Purpose, disagreement
 
 _AT_REST = frozenset({Phase.STOPPED, Phase.HOLDING, Phase.LINGERING, Phase.OUTSIDE})
+_WAITING = frozenset({Phase.DONE, Phase.LINGERING})
 TRANSFER_TICKS = 3  # ticks without a stripe before the transfer is started again
 _REPORTING = frozenset(
     {
@@ -71,6 +72,8 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
             _wire_failed(m, out, signal)
         case s.Restored():
             recovering.restored(m, out, signal)
+        case s.Unread():
+            recovering.unread(m, out, signal)
         case s.Gradient():
             recovering.gradient(m, out, signal)
         case s.Stripe():
@@ -90,14 +93,17 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
         case s.GraceOver():
             leaving.grace_over(m, out)
         case s.Written():
-            _written(m, out, signal)
+            saving.written(m, out, signal)
+        case s.NotWritten():
+            saving.not_written(m, out, signal)
         case s.SlotRaised():
             _slot_raised(m, out, signal)
         case _:
             assert_never(signal)
     if m.wired:
         _greet_if_at_rest(m, out)
-    if m.world is not machine.world and m.view is not None:
+    waited = isinstance(signal, s.Written | s.NotWritten | s.Tick) and m.phase in _WAITING  # for its part to be written
+    if (waited or m.world is not machine.world) and m.view is not None:
         leaving.heed_view(m, out, m.view)  # what was told before we entered holds for this world, too
     return m, tuple(out)
 
@@ -147,9 +153,7 @@ def _told(m: Machine, out: Out, signal: s.Told) -> None:
         return
     m.view = signal.view
     _drop_lines(m, signal.view.durable)
-    published = signal.view.checkpoint
-    if m.manifest is not None and published is not None and published.lineage.step >= m.manifest.lineage.step:
-        m.manifest = None
+    saving.heed_view(m, out, signal.view)
     leaving.heed_view(m, out, signal.view)
     if m.phase is not Phase.GONE:
         seek(m, out)
@@ -221,18 +225,6 @@ def _transfer_broken(m: Machine, out: Out, signal: s.TransferBroken) -> None:
         joining.restart(m, out)
 
 
-def _written(m: Machine, out: Out, signal: s.Written) -> None:
-    m.manifest = signal.checkpoint
-    _publish(m, out)
-
-
-def _publish(m: Machine, out: Out) -> None:
-    """Report the step first: a manifest of a step that is not durable is refused."""
-    if m.manifest is not None and m.world is not None:
-        report(m, out)
-        out.append(s.Send(Publish(m.id, m.number, m.manifest)))
-
-
 def _slot_raised(m: Machine, out: Out, signal: s.SlotRaised) -> None:
     """No goodbye: it could overtake the word of what happened, and this is no planned leave."""
     why = f"{slots_said(signal.slots)} of step {signal.step} raised: {signal.error}"
@@ -257,5 +249,6 @@ def _tick(m: Machine, out: Out) -> None:
         m.stale_ticks += 1
     if m.phase in _REPORTING and m.greeted and (is_reporter(m) or m.stale_ticks > STALE_TICKS):
         report(m, out)
-    if m.manifest is not None:
-        _publish(m, out)
+    saving.say_again(m, out)
+    if m.manifest is not None and m.view is not None and m.view.state.ended:
+        m.end_ticks += 1

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pliant.core.ledger import GENESIS, Line, Lineage, add_digests
-from pliant.core.member.signals import LetIn, Shares, Stripe
-from pliant.core.model import Checkpoint, Dispute, MemberId, Terms, View, World
+from pliant.core.member.signals import LetIn, NotWritten, Shares, Stripe, Written
+from pliant.core.model import Dispute, MemberId, Terms, View, World
 from pliant.core.words import CALM, marks
 
 
@@ -60,6 +60,17 @@ class Heard:
     state: int
 
 
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """This member's part of a checkpoint. It counts once the step is committed: then it is `ordered`."""
+
+    lineage: Lineage
+    name: str
+    part: int
+    count: int
+    ordered: bool = False
+
+
 @dataclass
 class Machine:
     """One member's state. `react` copies it before it changes anything, so a value once given out stays as it is.
@@ -69,6 +80,7 @@ class Machine:
 
     id: MemberId
     terms: Terms
+    saves: bool = True  # whether it has a place to write checkpoints to
     phase: Phase = Phase.OUTSIDE
     view: View | None = None
 
@@ -85,6 +97,7 @@ class Machine:
     disputes: tuple[Dispute, ...] = ()  # slots on which members of this world got other gradients
     stateless: bool = False  # the comparison found nobody to go on from
     holders: frozenset[int] = frozenset()  # ranks that hold the state, by the latest words
+    going: frozenset[int] = frozenset()  # ranks that drain, by the latest words
     next: int = 0  # the generation the words said to enter at the boundary
     closing: bool = False  # the words said that everybody must go now
 
@@ -122,8 +135,13 @@ class Machine:
     released: int = 0
 
     # Checkpoints and reports.
-    snapshot: Lineage | None = None
-    manifest: Checkpoint | None = None  # written, not yet seen published
+    saving: Saving | None = None  # a part of a checkpoint, until it is written
+    manifest: Written | None = None  # written, and the coordinator may not know yet
+    failed: NotWritten | None = None  # not written, and the coordinator may not know yet
+    asked: bool = False  # the words said that a checkpoint is wanted
+    end_ticks: int = 0  # since the job finished and our part was written
+    alone: bool = False  # the last state is saved, or was to be, by this member alone
+    tidied: str = ""  # the newest checkpoint that this member has tidied up after
     stale_ticks: int = 0
 
     def copy(self) -> Machine:

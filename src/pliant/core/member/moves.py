@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 from pliant.core.grid import deal, idle_slot
@@ -19,12 +20,11 @@ from pliant.core.member.signals import (
     Save,
     Send,
     Shares,
-    Snapshot,
     Tell,
     Wire,
 )
 from pliant.core.messages import Leave, Report, Stopped, WiringFailed
-from pliant.core.model import Dispute, Kind, MemberId, World
+from pliant.core.model import NEVER_WHOLE, Dispute, Kind, MemberId, World
 from pliant.core.sentences import disputed
 from pliant.core.words import Purpose, Word, Words, diverged, minority, winner
 
@@ -56,6 +56,7 @@ def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) ->
         wired=wired.number if wired else 0,
         need=len(set(world.members).intersection(wired.members)) if wired else 0,
         drains=m.drains,
+        asks=step and _asks(m),
         slots=len(m.part.slots) if step else 0,
         samples=m.part.samples if step else 0,
         marks=m.part.marks if step else 0,
@@ -67,6 +68,15 @@ def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) ->
     # What is compared outside of steps may be saved right after: it must be the state as it is now (rule 1).
     whole = m.holds and m.terms.verify > 0 and not step
     out.append(Collect(world, word, m.shares if step else (), whole))
+
+
+def _asks(m: Machine) -> bool:
+    """Whether a checkpoint is wanted that nobody, as far as this member knows, is writing already."""
+    view = m.view
+    if view is None or not view.asked or not m.saves:
+        return False
+    under_way = any(part != NEVER_WHOLE for _, part in view.written)
+    return m.holds and m.saving is None and m.manifest is None and not under_way
 
 
 def begin(m: Machine, out: Out) -> None:
@@ -107,7 +117,7 @@ def commit(m: Machine, out: Out, lineage: Lineage) -> None:
         return
     m.lines = (*m.lines, m.line)
     m.line = None
-    if m.snapshot == lineage:
+    if m.saving is not None and m.saving.lineage == lineage:
         save(m, out)
 
 
@@ -126,6 +136,7 @@ def enter(m: Machine, world: World) -> None:
     m.suspects = ()
     m.disputes = ()
     m.holders = frozenset()
+    m.going = frozenset()
     m.next = 0
     m.closing = False
     m.dealt = ()
@@ -244,22 +255,11 @@ def is_reporter(m: Machine) -> bool:
     return m.rank in sorted(m.holders)[:REPORTERS]
 
 
-def snapshot(m: Machine, out: Out) -> None:
-    m.snapshot = m.lineage
-    out.append(Snapshot(m.lineage))
-
-
 def save(m: Machine, out: Out) -> None:
-    """The snapshot's step is committed: write it under a name nobody else can have (rule 17)."""
-    lineage = m.snapshot
-    if lineage is not None:
-        m.snapshot = None
-        out.append(Save(lineage, checkpoint_name(lineage, m.id, m.number)))
-
-
-def checkpoint_name(lineage: Lineage, member: MemberId, generation: int) -> str:
-    """Unique and immutable: two histories that both have that step never share a file (H5)."""
-    return f"g{lineage.generation}-s{lineage.step}-{lineage.digest:016x}-{member}-{generation}"
+    """The step of what this member began to write is committed: it is wanted (rule 17)."""
+    if m.saving is not None and not m.saving.ordered:
+        m.saving = replace(m.saving, ordered=True)
+        out.append(Save(m.saving.name))
 
 
 def fetch(m: Machine, out: Out, donors: tuple[MemberId, ...]) -> None:

@@ -7,8 +7,9 @@ from pliant.core.ledger import GENESIS, Lineage
 from pliant.core.member import leaving
 from pliant.core.member.model import Machine, Part, Phase
 from pliant.core.member.moves import Out, collect, commit, disagree, enter, fetch, inside, seek, stop
-from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored
+from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored, Send, Unread
 from pliant.core.member.stepping import onward
+from pliant.core.messages import Unreadable
 from pliant.core.model import Kind, World
 from pliant.core.words import Purpose, Words, agreed, disagreement, holders, winner
 
@@ -22,8 +23,9 @@ def greet(m: Machine, out: Out, world: World) -> None:
         m.lineage = GENESIS
         m.line = None
         m.lines = ()
-        m.snapshot = None
+        m.saving = None
         m.manifest = None
+        m.failed = None
         m.part = Part()
     enter(m, world)
     if rolls_back and m.rank == 0:  # the lowest rank brings the base back for everybody
@@ -45,6 +47,19 @@ def restored(m: Machine, out: Out, signal: Restored) -> None:
         leaving.come_to_rest(m, out)
     else:
         collect(m, out, Purpose.HELLO)
+
+
+def unread(m: Machine, out: Out, signal: Unread) -> None:
+    """Nobody can go on in this world. The coordinator says where to go back to instead."""
+    if m.phase is not Phase.RESTORING:
+        return
+    name = m.view.checkpoint.name if m.view is not None and m.view.checkpoint is not None else ""
+    out.append(Send(Unreadable(m.id, m.number, name, signal.why, signal.damaged)))
+    if m.stopping:
+        leaving.come_to_rest(m, out)
+    else:
+        m.stateless = True
+        stop(m, out, f"the checkpoint cannot be read: {signal.why}")
 
 
 def compared(m: Machine, out: Out, words: Words) -> None:
@@ -108,7 +123,7 @@ def gradient(m: Machine, out: Out, signal: Gradient) -> None:
     line = signal.line
     if line is not None and line.parent == m.lineage and line.lineage == m.behind:
         if m.terms.verify:
-            m.snapshot = None  # a leaver that lingers has a step behind it which no words of its own were compared in
+            m.saving = None  # a leaver that lingers has a step behind it which no words of its own were compared in
         commit(m, out, m.lineage)
         m.line = line
         m.lineage = m.behind

@@ -103,6 +103,14 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
+class Unread:
+    """The base of a rollback world could not be loaded: what was written is damaged, or it is out of reach."""
+
+    why: str
+    damaged: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Gradient:
     """The winner's last reduced gradient arrived; None: it has none to give (rule 13)."""
 
@@ -176,9 +184,19 @@ class GraceOver:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A checkpoint's files are complete under their final name."""
+    """This member's part of a checkpoint is complete, and under its name."""
 
-    checkpoint: Checkpoint
+    checkpoint: Checkpoint  # with the pieces of this part alone
+    part: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NotWritten:
+    """This member's part of a checkpoint will never be complete."""
+
+    name: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +223,7 @@ Signal = (
     | Failed
     | Boundary
     | Restored
+    | Unread
     | Gradient
     | Stripe
     | TransferBroken
@@ -215,6 +234,7 @@ Signal = (
     | GraceShort
     | GraceOver
     | Written
+    | NotWritten
     | SlotRaised
 )
 
@@ -268,7 +288,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Load the checkpoint (None: the initial state). Answer: `Restored`."""
+    """Load the checkpoint (None: the initial state). Answer: `Restored` or `Unread`."""
 
     checkpoint: Checkpoint | None
 
@@ -321,17 +341,31 @@ class StartGrace:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Keep a copy of the state as it is at this boundary."""
+    """Begin to write this member's part of the state as it is at this boundary. Answer: `NotWritten` if that fails."""
 
     lineage: Lineage
+    name: str
+    part: int
+    count: int
+    waits: bool = False  # for the part that is still being written: nothing is trained meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """Write that snapshot as a checkpoint: its step is committed. Answer: `Written`."""
+    """What was begun under that name is wanted: its step is committed. Answer: `Written` or `NotWritten`."""
 
-    lineage: Lineage
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tidy:
+    """The newest checkpoint is another one: put its manifest beside its files, and remove what nobody can need."""
+
+    newest: Checkpoint
+    members: tuple[MemberId, ...]  # of the world that it was published in
+    kept: tuple[str, ...]
+    floor: int  # as `saving.is_garbage` wants them
+    generation: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,6 +391,7 @@ Action = (
     | Send
     | StartGrace
     | Snapshot
+    | Tidy
     | Save
     | Exit
 )

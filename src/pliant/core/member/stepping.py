@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pliant.core.ledger import Line, add_digests, line
-from pliant.core.member import leaving
+from pliant.core.member import leaving, saving
 from pliant.core.member.model import Machine, Part, Phase
 from pliant.core.member.moves import (
     Out,
@@ -17,7 +17,6 @@ from pliant.core.member.moves import (
     report,
     save,
     seek,
-    snapshot,
     tell_joiners,
 )
 from pliant.core.member.signals import Apply, Boundary, Computed
@@ -69,6 +68,8 @@ def heed(m: Machine, words: Words) -> None:
     m.holders = holders(words)
     m.next = switch(words)
     m.closing = not m.next and all_out_of_time(words)
+    m.asked = all(word.asks for word in words if word.holds)  # else somebody is writing one, or has yet to hear
+    m.going = frozenset(rank for rank, word in enumerate(words) if word.drains)
 
 
 def boundary(m: Machine, out: Out, signal: Boundary) -> None:
@@ -76,9 +77,7 @@ def boundary(m: Machine, out: Out, signal: Boundary) -> None:
     if m.phase is not Phase.APPLIED:
         return
     m.state = signal.state
-    every = m.terms.checkpoint_every
-    if every and m.lineage.step % every == 0 and m.rank == min(m.holders, default=m.rank):
-        snapshot(m, out)
+    saving.begin_if_due(m, out)
     if inside(m).members == (m.id,):
         commit(m, out, m.lineage)  # a world of one commits as it applies
     onward(m, out)
@@ -147,8 +146,8 @@ def closed(m: Machine, out: Out, words: Words) -> None:
     if lineage is not None and lineage.step == m.terms.grid.total_steps:
         m.phase = Phase.DONE
         return
-    if m.rank == min(m.holders, default=m.rank) and m.holds:
-        snapshot(m, out)
+    if m.holds:
+        saving.begin(m, out, waits=True)
         save(m, out)
     if m.closing:
         leaving.linger(m, out)

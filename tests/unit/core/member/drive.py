@@ -19,7 +19,7 @@ from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
 from pliant.core.member.moves import tail
 from pliant.core.messages import Report
-from pliant.core.model import Checkpoint, JobState, Kind, MemberId, Terms, View, World
+from pliant.core.model import Checkpoint, JobState, Kind, MemberId, Piece, Terms, View, World
 from pliant.core.words import Purpose, Word, Words
 from unit.core import build
 
@@ -66,6 +66,15 @@ def computed(step: int, *slots: int) -> s.Computed:
     return s.Computed(frozenset(slots), samples, digest)
 
 
+def piece(part: int) -> Piece:
+    return Piece(f"part-{part}", 1, "0" * 64)
+
+
+def wrote(begun: s.Snapshot, state: int) -> s.Written:
+    """What a member says once its part is on the disk."""
+    return s.Written(Checkpoint(begun.lineage, begun.name, state, (piece(begun.part),)), begun.part, begun.count)
+
+
 IDLE = s.Computed(frozenset(), 0, 0)
 
 
@@ -104,7 +113,7 @@ class Seat:
     machine: Machine
     state: State = field(default_factory=State)
     aside: State = field(default_factory=State)
-    snapshot: State = field(default_factory=State)
+    begun: dict[str, tuple[s.Snapshot, State]] = field(default_factory=dict)  # by checkpoint, what it writes of which
     orders: list[s.Action] = field(default_factory=list)
     said: list[s.Action] = field(default_factory=list)
     alive: bool = True
@@ -211,7 +220,8 @@ class Crew:
             case s.Tell(target, signal):
                 self.post.append((target, signal))
             case s.Snapshot():
-                seat.snapshot = seat.state
+                assert action.lineage == seat.state.lineage, "what is saved is what is there"
+                seat.begun[action.name] = (action, seat.state)
             case s.Send(Report() as report):
                 self._reported(report)
             case s.Exit():
@@ -344,6 +354,12 @@ class Crew:
         for name in names:
             self._answer_one(name, s.Install)
 
+    def write(self, *names: MemberId) -> None:
+        """The parts of a checkpoint that are wanted of these members, or of all, are on the disk."""
+        for name in names or tuple(self.seats):
+            for _ in [order for order in self.seats[name].orders if isinstance(order, s.Save)]:
+                self._answer_one(name, s.Save)
+
     def deliver(self) -> None:
         """What members told one another arrives."""
         while self.post:
@@ -413,9 +429,10 @@ class Crew:
                     seat.state = seat.state.applied(line).after_user_code()
                 self._same_bits(seat.state)
                 return s.Installed(seat.state.hash)
-            case s.Save(lineage, file):
-                self.files[file] = seat.snapshot
-                return s.Written(Checkpoint(lineage, file, seat.snapshot.hash))
+            case s.Save(file):
+                begun, state = seat.begun[file]
+                assert self.files.setdefault(file, state) == state, "all parts of a checkpoint are of one state"
+                return wrote(begun, state.hash)
             case _:
                 raise AssertionError(order)
 

@@ -6,7 +6,6 @@ import pytest
 
 from pliant.core.ledger import GENESIS, Lineage
 from pliant.core.member import Phase
-from pliant.core.member.moves import checkpoint_name
 from pliant.core.member.signals import (
     Break,
     Collect,
@@ -21,10 +20,12 @@ from pliant.core.member.signals import (
     Snapshot,
     StartGrace,
     Tick,
+    Tidy,
     Wire,
 )
 from pliant.core.messages import Drain, Leave, Report
 from pliant.core.model import Checkpoint, MemberId
+from pliant.core.saving import checkpoint_name
 from pliant.core.words import CALM, LEAVING, OUT_OF_TIME, Purpose, Word
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import LAST, Crew, computed, lines, recovery, rollback, training
@@ -44,7 +45,7 @@ def short_of_time(*names: MemberId) -> Crew:
 
 
 def closed() -> Crew:
-    """A and B both had to go: their world closed after step 3, and A writes the checkpoint."""
+    """A and B both had to go: their world closed after step 3, and each writes its part of the checkpoint."""
     crew = short_of_time(A, B)
     crew.step()
     crew.returns()
@@ -143,12 +144,26 @@ def test_when_every_holder_is_out_of_time_the_world_closes() -> None:
     committed = (STEPS[1], STEPS[2])
     assert crew.said(A) == (
         Send(Report(A, 0, 1, committed, None)),
-        Snapshot(third),
-        Save(third, checkpoint_name(third, A, 1)),
+        Snapshot(third, checkpoint_name(third, 1), 0, 2, waits=True),
+        Save(checkpoint_name(third, 1)),
     )
-    assert crew.said(B)[1:] == (Send(Report(B, 1, 1, committed, None)),)
+    assert crew.said(B)[1:] == (
+        Send(Report(B, 1, 1, committed, None)),
+        Snapshot(third, checkpoint_name(third, 1), 1, 2, waits=True),
+        Save(checkpoint_name(third, 1)),
+    )
     assert crew[A].lines == committed
     assert [crew[name].phase for name in (A, B)] == [Phase.LINGERING, Phase.LINGERING]
+
+
+def test_who_is_to_go_at_once_saves_the_state_at_the_next_boundary() -> None:
+    """Somebody waits for it to be gone, and nobody is there to take the state over."""
+    crew = training(A, B)
+    crew.tell(draining=True, grace_s=30.0, at_once=True)
+    crew.compute()
+    assert [crew.word(name).drains for name in (A, B)] == [OUT_OF_TIME, OUT_OF_TIME]
+    crew.returns()
+    assert crew[A].closing
 
 
 @pytest.mark.parametrize("hurried", [(), (A,), (B,)])
@@ -183,8 +198,9 @@ def test_a_closed_world_is_left_when_its_checkpoint_is_published() -> None:
     """Rule 16: no holder exits before its deadline unless a checkpoint of that step is published."""
     crew = closed()
     third = STEPS[2].lineage
-    name = checkpoint_name(third, A, 1)
+    name = checkpoint_name(third, 1)
     assert crew.answer(A)
+    assert crew.answer(B)
     [first, publish] = crew.said(A)
     assert first == Send(Report(A, 0, 1, (STEPS[1], STEPS[2]), None))
     assert isinstance(publish, Send)
@@ -195,7 +211,8 @@ def test_a_closed_world_is_left_when_its_checkpoint_is_published() -> None:
     for member in (A, B):
         crew.hush()
         crew.tell(member, checkpoint=Checkpoint(third, name, crew.state(A).hash))
-        assert crew.said(member) == (Break(1), Send(Leave(member, 0, why)), Exit(0, why))
+        tidies = (Tidy(crew.view.checkpoint, (A, B), (), 1, 1),) if member == A and crew.view.checkpoint else ()
+        assert crew.said(member) == (*tidies, Break(1), Send(Leave(member, 0, why)), Exit(0, why))
 
 
 def test_who_lingers_takes_no_step_and_reports_nothing() -> None:

@@ -22,6 +22,7 @@ from pliant.core.member.signals import (
     Released,
     Restored,
     Returned,
+    Save,
     Send,
     Signal,
     SlotRaised,
@@ -34,7 +35,8 @@ from pliant.core.member.signals import (
     Written,
 )
 from pliant.core.messages import Leave, Raised
-from pliant.core.model import JobState, Poison
+from pliant.core.model import Checkpoint, JobState, Poison
+from pliant.core.saving import checkpoint_name
 from unit.core.build import A, B, C, D, checkpoint, world
 from unit.core.member.drive import LAST, TERMS, Crew, computed, training
 
@@ -93,12 +95,26 @@ def catching_up() -> Crew:
 # -------------------------------------------------------------------------------------------------- the job ended
 
 
-def test_a_finished_member_leaves_with_the_final_state() -> None:
+def test_a_finished_member_leaves_with_the_final_state_once_it_is_saved() -> None:
     crew = done()
     why = f"all {LAST} steps are committed"
-    actions = crew.tell(A, state=JobState.FINISHED, why=why)
-    assert actions == (Break(1), Send(Leave(A, 0, why)), Exit(0, why, complete=True))
+    assert crew.tell(A, state=JobState.FINISHED, why=why) == ()
+    assert crew.answer(A)
+    assert crew.answer(B)
+    published = Checkpoint(crew[A].lineage, checkpoint_name(crew[A].lineage, 1), crew.state(A).hash)
+    actions = crew.tell(A, checkpoint=published)
+    assert actions[1:] == (Break(1), Send(Leave(A, 0, why)), Exit(0, why, complete=True))
     assert crew[A].phase is Phase.GONE
+
+
+def test_a_finished_member_that_has_no_place_for_checkpoints_leaves_at_once() -> None:
+    crew = training(A, B, step=LAST)
+    for name in (A, B):
+        crew[name].saves = False
+    crew.step()
+    crew.returns()
+    actions = crew.tell(A, state=JobState.FINISHED, why="all of them")
+    assert actions == (Break(1), Send(Leave(A, 0, "all of them")), Exit(0, "all of them", complete=True))
 
 
 def test_a_finished_member_stays_until_the_coordinator_took_the_last_steps() -> None:
@@ -184,11 +200,17 @@ def test_who_hears_of_the_end_while_its_last_words_are_under_way_leaves_when_the
     crew = training(A, B, step=LAST)
     crew.step()
     crew.returns(A)
-    assert crew.tell(B, state=JobState.FINISHED, why="all of them") == (Break(1),)
+    assert crew.tell(B, state=JobState.FINISHED, why="all of them") == (
+        Save(checkpoint_name(crew[B].lineage, 1)),
+        Break(1),
+    )
     crew.hush()
     crew.returns(B)
-    assert crew.said(B)[1:] == (Break(1), Send(Leave(B, 0, "all of them")), Exit(0, "all of them", complete=True))
     assert crew[B].line is None
+    assert crew.answer(B)
+    crew.hush()
+    actions = crew.tell(B, written=((checkpoint_name(crew[B].lineage, 1), 1),))
+    assert actions == (Break(1), Send(Leave(B, 0, "all of them")), Exit(0, "all of them", complete=True))
 
 
 def test_who_hears_of_the_end_while_a_world_closes_leaves_when_its_words_return() -> None:

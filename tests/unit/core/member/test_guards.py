@@ -23,7 +23,7 @@ def test_who_came_from_nowhere_has_nobody_to_let_in() -> None:
     assert out == []
 
 
-def test_without_a_snapshot_nothing_is_written() -> None:
+def test_what_was_not_begun_is_not_wanted() -> None:
     out: Out = []
     save(training(A, B)[A], out)
     assert out == []

@@ -7,7 +7,6 @@ import pytest
 from pliant.core.ledger import GENESIS
 from pliant.core.member import Phase
 from pliant.core.member.model import Part
-from pliant.core.member.moves import checkpoint_name
 from pliant.core.member.signals import (
     Apply,
     Break,
@@ -28,10 +27,11 @@ from pliant.core.member.signals import (
     Wire,
 )
 from pliant.core.messages import Stopped
-from pliant.core.model import Checkpoint, World
+from pliant.core.model import World
+from pliant.core.saving import checkpoint_name
 from pliant.core.words import Purpose, Word
 from unit.core.build import A, B, C, E, world
-from unit.core.member.drive import GRID, LAST, NOBODY, Crew, gathered, lines, rollback, these, training
+from unit.core.member.drive import GRID, LAST, NOBODY, Crew, gathered, lines, rollback, these, training, wrote
 
 STEPS = lines(GENESIS, 1, LAST)
 SECOND, THIRD = STEPS[1].lineage, STEPS[2].lineage
@@ -322,10 +322,17 @@ def test_a_planned_world_is_wired_meanwhile_and_entered_after_a_step() -> None:
 def test_a_holder_that_must_go_before_the_others_hold_leaves_a_checkpoint_behind() -> None:
     """Rule 16: no step is lost with the last holder, though no boundary will come in time."""
     crew = waiting()
-    name = checkpoint_name(SECOND, A, 2)
-    assert crew.feed(A, GraceShort()) == (Snapshot(SECOND), Save(SECOND, name))
+    name = checkpoint_name(SECOND, 2, A)
+    begun = Snapshot(SECOND, name, 0, 1, waits=True)
+    assert crew.feed(A, GraceShort()) == (begun, Save(name))
     crew.answer(A)
-    assert crew[A].manifest == Checkpoint(SECOND, name, crew.state(A).hash)
+    assert crew[A].manifest == wrote(begun, crew.state(A).hash)
+
+
+def test_without_a_place_for_checkpoints_none_is_left_behind() -> None:
+    crew = waiting()
+    crew[A].saves = False
+    assert crew.feed(A, GraceShort()) == ()
 
 
 def test_what_is_not_committed_yet_is_not_written() -> None:

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from pliant.core.ledger import GENESIS
 from pliant.core.member import Phase
-from pliant.core.member.moves import checkpoint_name
 from pliant.core.member.signals import (
     Break,
     Collect,
@@ -21,6 +20,7 @@ from pliant.core.member.signals import (
     Wire,
 )
 from pliant.core.messages import Leave, Report
+from pliant.core.saving import checkpoint_name
 from pliant.core.words import Purpose, Word
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import LAST, NOBODY, Crew, lines, recovery, these, training
@@ -55,7 +55,7 @@ def test_a_world_that_holds_begins_with_the_closing_collective() -> None:
 
 
 def test_who_holds_commits_reports_and_writes_a_checkpoint_at_once() -> None:
-    """Rule 16: below min, checkpoint at once; one of them is enough."""
+    """Rule 16: below min, checkpoint at once, each its part."""
     crew = closing()
     crew.hush()
     crew.returns()
@@ -66,14 +66,22 @@ def test_who_holds_commits_reports_and_writes_a_checkpoint_at_once() -> None:
         Tell(C, Released(2)),
         Break(1),
         Send(Report(A, 0, 2, committed, frozenset({A, B}))),
-        Snapshot(third),
-        Save(third, checkpoint_name(third, A, 2)),
+        Snapshot(third, checkpoint_name(third, 2), 0, 2, waits=True),
+        Save(checkpoint_name(third, 2)),
     )
     said = tuple(dict.fromkeys(crew.said(B)))
-    assert said == (Tell(C, Released(2)), Break(1), Send(Report(B, 1, 2, committed, frozenset({A, B}))))
+    assert said == (
+        Tell(C, Released(2)),
+        Break(1),
+        Send(Report(B, 1, 2, committed, frozenset({A, B}))),
+        Snapshot(third, checkpoint_name(third, 2), 1, 2, waits=True),
+        Save(checkpoint_name(third, 2)),
+    )
     for name in (A, B):
         m = crew[name]
-        assert (m.phase, m.line, m.lines, m.snapshot) == (Phase.HOLDING, None, committed, None)
+        assert (m.phase, m.line, m.lines) == (Phase.HOLDING, None, committed)
+        assert m.saving is not None
+        assert m.saving.ordered
         assert (m.holds, m.holders, m.in_flight) == (True, these(0, 1), False)
 
 
@@ -81,6 +89,7 @@ def test_who_holds_says_so_and_takes_no_step() -> None:
     crew = holding()
     crew.tell()
     assert crew.feed(A, Tick()) == (Send(Report(A, 0, 2, (), None)),)
+    assert crew.answer(B)  # its part of the checkpoint
     assert not any(crew.answer(name) for name in (B, C))
 
 
@@ -116,7 +125,7 @@ def test_who_hears_while_it_closes_that_the_world_is_over_stops_after_it() -> No
     assert (crew[A].phase, crew[A].line, crew[A].stopping) == (Phase.STOPPED, None, "generation 2 is sealed")
 
 
-def test_the_lowest_rank_that_holds_the_state_writes_the_checkpoint() -> None:
+def test_whoever_holds_the_state_writes_its_part_of_the_checkpoint() -> None:
     """A joiner has nothing to write, whatever its rank."""
     crew = training(A, B)
     crew.add(D)
@@ -127,7 +136,7 @@ def test_the_lowest_rank_that_holds_the_state_writes_the_checkpoint() -> None:
     crew.hush()
     crew.returns()
     wrote = [any(isinstance(action, Save) for action in crew.said(name)) for name in (D, A, B)]
-    assert wrote == [False, True, False]
+    assert wrote == [False, True, True]
     assert (crew[D].phase, crew[D].holds) == (Phase.HOLDING, False)
 
 

@@ -2,15 +2,29 @@
 
 from dataclasses import replace
 
+import pytest
+
 from pliant.core.ledger import GENESIS
 from pliant.core.member import Phase
 from pliant.core.member.model import Part
-from pliant.core.member.signals import Break, Collect, Compute, Fetch, Restore, Restored, Send, Wire, Written
-from pliant.core.messages import Report
+from pliant.core.member.signals import Break, Collect, Compute, Fetch, Restore, Restored, Send, Unread, Wire, Written
+from pliant.core.messages import Report, Stopped, Unreadable
 from pliant.core.model import Checkpoint
 from pliant.core.words import Purpose, Word
 from unit.core.build import A, B, C
-from unit.core.member.drive import KNOWN, LAST, NOBODY, Crew, State, lines, recovery, rollback, these, training
+from unit.core.member.drive import (
+    KNOWN,
+    LAST,
+    NOBODY,
+    Crew,
+    State,
+    commands,
+    lines,
+    recovery,
+    rollback,
+    these,
+    training,
+)
 
 STEPS = lines(GENESIS, 1, LAST)
 BASE = STEPS[1].lineage
@@ -35,7 +49,7 @@ def rolled_back() -> Crew:
 def test_the_first_rank_brings_the_checkpoint_back_for_everybody() -> None:
     crew = rolled_back()
     world = rollback(2, A, B, C, base=BASE)
-    assert crew.said(A) == (Wire(world), Restore(PUBLISHED))
+    assert crew.said(A)[1:] == (Wire(world), Restore(PUBLISHED))
     m = crew[A]
     assert (m.phase, m.number, m.in_flight) == (Phase.RESTORING, 2, False)
     assert crew.said(B) == (Wire(world), Collect(world, Word(Purpose.HELLO, 2, 0, GENESIS, holds=False)))
@@ -47,7 +61,7 @@ def test_what_a_member_had_is_not_on_the_history_any_more() -> None:
     for name in (A, B):
         m = crew[name]
         assert (m.holds, m.lineage, m.line, m.lines) == (False, GENESIS, None, ())
-        assert (m.snapshot, m.manifest, m.part) == (None, None, Part())
+        assert (m.saving, m.manifest, m.failed, m.part) == (None, None, None, Part())
 
 
 def test_what_was_restored_is_what_the_comparison_finds() -> None:
@@ -91,6 +105,27 @@ def test_the_steps_after_the_base_are_taken_again() -> None:
     assert [crew.state(name) for name in (B, C)] == [crew.state(A)] * 2
     KNOWN[BASE] = crew.files[PUBLISHED.name]
     assert crew[A].lineage == lines(BASE, 2, LAST - 2)[-1].lineage
+
+
+@pytest.mark.parametrize("damaged", [True, False])
+def test_who_cannot_read_the_checkpoint_says_so_and_stops(damaged: bool) -> None:
+    """The coordinator says where to go back to instead, or who else may try."""
+    crew = rolled_back()
+    crew.hush()
+    said = commands(*crew.feed(A, Unread("a bit flipped", damaged)))
+    assert said[0] == Unreadable(A, 2, "published", "a bit flipped", damaged)
+    assert isinstance(said[1], Stopped)
+    assert (said[1].stateless, crew[A].phase, crew[A].holds) == (True, Phase.STOPPED, False)
+    assert crew.feed(A, Unread("a bit flipped", damaged)) == ()
+
+
+def test_who_cannot_read_the_checkpoint_of_a_world_that_is_over_waits_for_the_next() -> None:
+    crew = rolled_back()
+    crew.tell(A, dead=frozenset({C}))
+    assert crew[A].phase is Phase.RESTORING
+    said = commands(*crew.feed(A, Unread("a bit flipped", damaged=True)))
+    assert [type(each) for each in said] == [Unreadable, Stopped]
+    assert crew[A].phase is Phase.STOPPED
 
 
 def test_a_rollback_to_the_beginning_needs_no_checkpoint() -> None:

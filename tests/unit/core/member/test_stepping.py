@@ -9,9 +9,10 @@ from pliant.core.grid import idle_slot
 from pliant.core.ledger import GENESIS, Lineage
 from pliant.core.member import Phase
 from pliant.core.member.model import Part
-from pliant.core.member.signals import Apply, Boundary, Break, Collect, Compute, Returned, Send, Tick
+from pliant.core.member.signals import Apply, Boundary, Break, Collect, Compute, Returned, Save, Send, Snapshot, Tick
 from pliant.core.messages import Report, Stopped
 from pliant.core.model import World
+from pliant.core.saving import checkpoint_name
 from pliant.core.words import Purpose, Word, slot_mark
 from unit.core.build import A, B, C
 from unit.core.member.drive import GRID, IDLE, LAST, Crew, commands, computed, lines, rollback, these, training
@@ -215,13 +216,14 @@ def test_the_last_step_is_committed_by_a_closing_collective() -> None:
     crew.boundary()
     world = rollback(1, A, B)
     word = Word(Purpose.CLOSE, 1, 0, at(LAST), holds=True, state=crew.state(A).hash)
-    assert crew.said(A) == (Collect(world, word),)
-    assert crew.said(B) == (Collect(world, word),)
+    name = checkpoint_name(at(LAST), 1)
+    assert crew.said(A) == (Snapshot(at(LAST), name, 0, 2, waits=True), Collect(world, word))
+    assert crew.said(B) == (Snapshot(at(LAST), name, 1, 2, waits=True), Collect(world, word))
     assert (crew[A].line, crew[A].lines) == (STEPS[-1], (*before, STEPS[-2]))
     crew.returns()
     committed = (*before, STEPS[-2], STEPS[-1])
-    assert crew.said(A) == (Send(Report(A, 0, 1, committed, None)),)
-    assert crew.said(B) == (Send(Report(B, 1, 1, committed, None)),)
+    assert crew.said(A) == (Save(name), Send(Report(A, 0, 1, committed, None)))
+    assert crew.said(B) == (Save(name), Send(Report(B, 1, 1, committed, None)))
     assert (crew[A].phase, crew[A].line, crew[A].lines) == (Phase.DONE, None, committed)
     assert crew.history == list(STEPS)
 

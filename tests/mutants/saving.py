@@ -1,0 +1,138 @@
+"""Bugs planted in how a live job's checkpoints are written, published, passed over and tidied up (rule 17)."""
+
+from __future__ import annotations
+
+from mutants.bugs import Planted
+from mutants.edits import Edit
+
+_JOB = "core/saving.py"
+_MEMBER = "core/member/saving.py"
+
+SAVING = (
+    Planted(
+        "published with a part missing",
+        "rule 17",
+        "A manifest is published although somebody's part has yet to come.",
+        (Edit(_JOB, "    if len(parts) < command.count:\n", "    if len(parts) < command.count - 1:\n"),),
+    ),
+    Planted(
+        "parts of two states",
+        "rule 17, P4",
+        "Parts that members wrote of different states are put together.",
+        (
+            Edit(
+                _JOB,
+                "(writing.lineage, writing.state, writing.count) != (lineage, checkpoint.state, command.count)",
+                "writing.count != command.count",
+            ),
+        ),
+    ),
+    Planted(
+        "parts of a sealed generation",
+        "rule 17",
+        "After a recovery a part of the world before counts, though others of it are lost.",
+        (
+            Edit(
+                _JOB,
+                "    if command.count > 1 and began_in(checkpoint.name) <= job.sealed:\n",
+                "    if command.count > 99 and began_in(checkpoint.name) <= job.sealed:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a leaver's part is refused",
+        "rule 17",
+        "The part of a member that leaves is not heard once the others have gone on.",
+        (
+            Edit(
+                _JOB,
+                "    return world if leaves and job.sealed < command.generation < job.current else None\n",
+                "    return None if leaves else None\n",
+            ),
+        ),
+    ),
+    Planted(
+        "the last state is left unsaved",
+        "rule 17",
+        "Who hears of the end before its last words come back leaves with its part unwritten.",
+        (Edit(_MEMBER, "    if m.saving is not None and m.saving.lineage == view.durable:\n", "    if False:\n"),),
+    ),
+    Planted(
+        "saved twice where a world closes",
+        "rules 16, 17",
+        "The state is begun at the boundary, and again under the same name when the world has closed.",
+        (Edit(_MEMBER, "(step < m.terms.grid.total_steps and _rests(m))", "(step < 0 and _rests(m))"),),
+    ),
+    Planted(
+        "a damaged checkpoint for ever",
+        "rule 17",
+        "A checkpoint that is damaged is not passed over for the one before.",
+        (
+            Edit(
+                "core/evolve.py",
+                "            return change(job, checkpoint=newest_left, earlier=job.earlier[:-1], blind=frozenset())\n",
+                "            return change(job, earlier=job.earlier[:-1] if newest_left else (), blind=frozenset())\n",
+            ),
+        ),
+    ),
+    Planted(
+        "out of reach is damaged",
+        "rule 17",
+        "A checkpoint that one member cannot reach is given up for an older one.",
+        (
+            Edit(
+                "core/evolve.py",
+                "        case m.CheckpointUnreadable(damaged=True):\n",
+                "        case m.CheckpointUnreadable():\n",
+            ),
+        ),
+    ),
+    Planted(
+        "kept ones are removed",
+        "rule 17",
+        "Whoever tidies up removes all but the newest checkpoint.",
+        (
+            Edit(
+                _JOB,
+                "    if _NAME.fullmatch(name) is None or name in kept or began_in(name) > generation:\n",
+                "    if _NAME.fullmatch(name) is None or name in kept[-1:] or began_in(name) > generation:\n",
+            ),
+        ),
+    ),
+    Planted(
+        "asked for ever",
+        "rule 17",
+        "A checkpoint that somebody asked for is there, and is still asked for.",
+        (
+            Edit(
+                "core/evolve.py",
+                "                asked=None if job.asked is not None and step >= job.asked else job.asked,\n",
+                "                asked=job.asked,\n",
+            ),
+        ),
+    ),
+    Planted(
+        "asked for and never begun",
+        "rule 17",
+        "What the words ask for is forgotten at the boundary.",
+        (Edit(_MEMBER, "    asked, m.asked = m.asked, False\n", "    asked = m.asked = False\n"),),
+    ),
+    Planted(
+        "a failure said once",
+        "rule 17",
+        "That a part will never come is said once, and may be lost.",
+        (Edit("core/member/machine.py", "    saving.say_again(m, out)\n", "    saving.publish(m, out)\n"),),
+    ),
+    Planted(
+        "a leaver does not wait for its part",
+        "rules 16, 17",
+        "A member that leaves takes the part it is writing with it.",
+        (
+            Edit(
+                "core/member/leaving.py",
+                "    if _is_needed(m, view) or is_pending(m):\n",
+                "    if _is_needed(m, view):\n",
+            ),
+        ),
+    ),
+)
