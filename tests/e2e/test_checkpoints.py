@@ -10,7 +10,7 @@ import pytest
 
 from e2e.launched import Launched, kill
 from e2e.running import wait_for
-from pliant.wire.api import MemberState
+from pliant.core.model import MemberState
 from unit.cli.program import environment, real
 
 pytest.importorskip("torch")
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(300)
 
 STEPS = 160
 EVERY = 20
-HOLD = 90
+HOLD = 140  # bodies of one worker's loop: it has two of a step's four slots
 PATIENCE_S = 60.0
 SCRIPT = f"""
 import hashlib, os, sys, threading
@@ -84,10 +84,6 @@ def published(home: Path) -> list[dict[str, Any]]:
     return [event["checkpoint"] for event in events(home) if event["type"] == "CheckpointPublished"]
 
 
-def until_published(home: Path, count: int) -> None:
-    wait_for(lambda: len(published(home)) >= count, f"{count} checkpoints", PATIENCE_S)
-
-
 def is_draining(run: Launched) -> bool:
     with run.client() as client:
         return all(member.state is MemberState.DRAINING for member in client.job(run.job).members)
@@ -114,7 +110,7 @@ def test_a_job_whose_workers_were_all_killed_goes_on_from_its_newest_checkpoint(
 ) -> None:
     with start(tmp_path, train) as run:
         members = run.has_members(2)
-        until_published(tmp_path, 2)
+        run.sees("checkpoint of step 40 published")
         for pid in members.values():
             kill(pid)
         go(tmp_path)
@@ -131,7 +127,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
 ) -> None:
     with start(tmp_path, train) as run:
         members = run.has_members(2)
-        until_published(tmp_path, 3)
+        run.sees("checkpoint of step 60 published")
         for pid in members.values():  # they stand still while it is done, so that it stays the newest
             os.kill(pid, signal.SIGSTOP)
         newest = published(tmp_path)[-1]
@@ -159,7 +155,7 @@ def test_a_job_that_was_killed_with_everything_goes_on_when_it_is_started_again(
 ) -> None:
     with start(tmp_path, train, keep=1) as run:
         run.has_members(2)
-        until_published(tmp_path, 2)
+        run.sees("checkpoint of step 40 published")
         run.signal(signal.SIGKILL)
         run.ended()
     go(tmp_path)
@@ -175,7 +171,7 @@ def test_a_job_that_is_told_to_stop_at_once_saves_its_last_step_and_loses_none(
 ) -> None:
     with start(tmp_path, train) as run:
         run.has_members(2)
-        until_published(tmp_path, 1)
+        run.sees("checkpoint of step 20 published")
         run.signal(signal.SIGINT)
         run.sees("SIGINT: draining")
         wait_for(lambda: is_draining(run), "the coordinator to know", PATIENCE_S)

@@ -21,6 +21,8 @@ from typing import NamedTuple
 _SOCKADDR_STORAGE = 128
 _NAMED = re.compile(r"\[(?:::ffff:)?([0-9a-fA-F:.]+)\]:(\d+)")
 _KNOCK_S = 0.5
+VANISHED_S = 10  # a machine that has not acknowledged a byte for so long is gone, or cut off
+_TCP_INFO_BYTES, _UNACKED, _LAST_ACK = 104, 24, 56  # of the kernel's tcp_info: its size, and where two numbers are
 
 _scanning = threading.Lock()
 
@@ -85,6 +87,7 @@ class Fence:
         for sock, connection in self._sockets():
             fcntl.fcntl(sock.number, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
             if connection is not None:
+                _keep_alive(sock)
                 found.append(connection)
         self._fixed = frozenset(found)
         return found
@@ -109,6 +112,18 @@ class Fence:
     def closed(self) -> int | None:
         """The rank whose connection gloo has closed: the group is broken, though no operation may have noticed."""
         return next((self._ranks[each.there] for each in self._fixed or () if not _is_open(each)), None)
+
+    def vanished(self) -> int | None:
+        """A rank whose machine has acknowledged nothing for a while, though something was sent to it.
+
+        A process that is slow or stopped is waited for: its machine acknowledges in its place. The time limit that TCP
+        has for this would take a full buffer for silence.
+        """
+        for each in self._fixed or ():
+            with _borrowed(each.number) as sock:
+                if sock is not None and os.fstat(sock.fileno()).st_ino == each.inode and _is_unheard(sock):
+                    return self._ranks[each.there]
+        return None
 
     def shut(self) -> None:
         """From any thread, any number of times: every operation on these sockets returns with an error."""
@@ -152,6 +167,20 @@ class Fence:
             return connection in self._fixed
         mine = self._mine is not None and connection.here == self._mine.address
         return mine or connection.there in self._ranks
+
+
+def _keep_alive(sock: socket.socket) -> None:
+    """While nothing is sent the system asks now and then, and breaks the connection if nobody answers."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_S // 2)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, VANISHED_S // 2)
+
+
+def _is_unheard(sock: socket.socket) -> bool:
+    info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+    unacked, since_ack_ms = (struct.unpack_from("=I", info, at)[0] for at in (_UNACKED, _LAST_ACK))
+    return bool(unacked) and since_ack_ms > VANISHED_S * 1000
 
 
 def _scan() -> Iterator[int]:

@@ -44,6 +44,8 @@ from pliant.train.mailbox import Mailbox
 CONNECT_S = 30.0  # gloo's patience for one connection while wiring, should nobody break the wiring off
 FOR_EVER = timedelta(days=3650)  # no timeout of the data plane ends a world (H25)
 LOOK = timedelta(seconds=0.02)  # how often a thread that waits for an operation looks around; signals wait as long
+VANISHED_LOOK_S = 0.5
+WIRING_S = 15.0  # everybody answers within milliseconds, or not at all: it is cut off from us, or dying
 SILENT_S = 1.0  # after this long nothing is left to be read from a socket that was shut
 NUDGE_S = 0.01
 GATHER_MAX = 1 << 24  # bytes from each rank
@@ -177,7 +179,7 @@ class Group:
 
         A peer's end that no operation noticed is noticed here.
         """
-        stillness = Stillness(self.threads)
+        stillness, look_at = Stillness(self.threads), time.monotonic() + VANISHED_LOOK_S
         while not work.is_completed():
             if self._stuck:  # and so is whatever else had not ended then
                 return False
@@ -187,6 +189,10 @@ class Group:
                 break  # as nearly always: looking around is for those that take long
             if not self._over.is_set() and (closed := self._fence.closed()) is not None:
                 self._break(f"a connection of generation {self.generation} has ended", closed)
+            if not self._over.is_set() and time.monotonic() > look_at:
+                look_at = time.monotonic() + VANISHED_LOOK_S
+                if (silent := self._fence.vanished()) is not None:
+                    self._break(f"nothing comes back from {self._members[silent]}", silent)
             if self._over.is_set() and stillness.look() and self._is_silent() and not work.is_completed():
                 self._stuck = True
         return True
@@ -256,6 +262,7 @@ class Wiring:
         self._lock = threading.Lock()
         self._group: Group | None = None
         self._nudging = False
+        self._late = False
         self._before: frozenset[int] = frozenset()
         self._prefix = hmac.new(key.encode(), b"pliant wiring", hashlib.sha256).hexdigest()
         self._store = PeerStore(mailbox, world.number, self._spread, self._saw)
@@ -263,12 +270,16 @@ class Wiring:
     def run(self) -> Group:
         """Build the group and complete a barrier in it. Raises `GroupBroken`, soon after `break_off` at the latest."""
         self._running.set()
+        limit = threading.Timer(WIRING_S, self._time_out)
+        limit.daemon = True
+        limit.start()
         try:
             group = self._build()
         except (RuntimeError, OSError, ValueError, msgspec.MsgspecError, PeerLost, StoreClosed) as error:
             raise self._failure(error) from error
         finally:
             self._ended.set()
+            limit.cancel()
         try:
             group.barrier()
         except GroupBroken:
@@ -277,6 +288,12 @@ class Wiring:
         if group.size > 1:
             group.threads = workers() - self._before  # only now: a thread has its name once it has run
         return group
+
+    def _time_out(self) -> None:
+        """Somebody does not answer. The coordinator hears who, and decides (rule 11)."""
+        if not self._ended.is_set():
+            self._late = True
+            self.break_off()
 
     def break_off(self) -> None:
         """From any thread: `run` ends, and if it has ended the group it built is broken."""
@@ -360,9 +377,13 @@ class Wiring:
 
     def _failure(self, error: Exception) -> GroupBroken:
         number = self._world.number
-        if self._broken.is_set():
-            return GroupBroken(f"the wiring of generation {number} was broken off")
         rank = self._fence.culprit(str(error))
+        if self._late:
+            silent = [key.rpartition("/")[2] for key in self._store.missing]
+            rank = next((int(each) for each in silent if each.isdecimal()), rank)
+            error = TimeoutError(f"no answer within {WIRING_S:g} s")
+        elif self._broken.is_set():
+            return GroupBroken(f"the wiring of generation {number} was broken off")
         peer = None if rank is None else self._world.members[rank]
         return GroupBroken(f"generation {number} could not be wired: {_plain(error)}", peer)
 

@@ -30,6 +30,7 @@ class PeerStore(Store):
         self._spread = spread
         self._saw = saw
         self._closed = False
+        self.missing: tuple[str, ...] = ()  # keys that somebody waits for, or waited for in vain
 
     def close(self) -> None:
         """From any thread: whoever waits here hears that it is over."""
@@ -55,7 +56,9 @@ class PeerStore(Store):
         return self._mailbox.has(self._generation, keys)
 
     def _values(self, keys: list[str]) -> list[bytes]:
+        self.missing = tuple(keys)
         values = self._mailbox.wait(self._generation, keys, lambda: self._closed)
         if values is None:
             raise StoreClosed(f"the wiring of generation {self._generation} was broken off")
+        self.missing = ()
         return values

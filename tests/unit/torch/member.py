@@ -5,8 +5,11 @@ they do in a training process: one thread trains while another wires, and a thir
 """
 
 import contextlib
+import ctypes
 import json
 import os
+import socket
+import struct
 import sys
 import threading
 from typing import Any
@@ -15,12 +18,14 @@ import torch
 
 from pliant.core.ledger import Lineage
 from pliant.core.model import Kind, MemberId, World
+from pliant.torch import fence as fence_module
 from pliant.torch import group as group_module
 from pliant.torch.group import Group, GroupBroken, Wiring
 from pliant.train.mailbox import Mailbox
 from pliant.train.peers import Declined, Peers
 
 Command = dict[str, Any]
+SO_ATTACH_FILTER = 26
 
 
 class Member:
@@ -54,7 +59,17 @@ class Member:
             self.say(id=command["id"], answer=answer)
 
     def do_patience(self, command: Command) -> None:
-        group_module.CONNECT_S = command["connect_s"]
+        group_module.CONNECT_S = command.get("connect_s", group_module.CONNECT_S)
+        group_module.WIRING_S = command.get("wiring_s", group_module.WIRING_S)
+        fence_module.VANISHED_S = command.get("vanished_s", fence_module.VANISHED_S)
+
+    def do_deafen(self, command: Command) -> None:
+        """Drop all that comes to the sockets of a group, as if the network did."""
+        nothing = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # one instruction: keep 0 bytes
+        program = struct.pack("@HL", 1, ctypes.addressof(nothing))
+        for sock, connection in self.groups[command["generation"]]._fence._sockets():
+            if connection is not None:
+                sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 
     def do_know(self, command: Command) -> None:
         self.keys[command["generation"]] = command["key"]

@@ -249,3 +249,24 @@ def test_a_process_ends_when_it_should_though_an_operation_never_did() -> None:
             for each in members:
                 each.start("dispose", generation=generation).answer()
         assert [each.leave() for each in members] == [0, 0]
+
+
+def test_who_hears_nothing_any_more_is_found_though_its_machine_is_there() -> None:
+    """Its packets are dropped, nobody closes anything, and the coordinator may well hear from it."""
+    with crew("a", "b") as members:
+        for each in members:
+            each.start("patience", vanished_s=2).answer()
+        wire(1, members)
+        training = in_flight(members, 1)
+        members[1].start("deafen", generation=1).answer()
+        said = [reply.broken() for reply in training]
+        assert any(each["peer"] in ("a", "b") for each in said)
+
+
+def test_who_does_not_wire_is_named_to_the_coordinator() -> None:
+    with crew("a", "b", "c") as members:
+        for each in members:
+            each.start("patience", wiring_s=1.0).answer()
+        introduce(1, members)
+        wirings = start_wiring(1, members[:2], members)
+        assert [reply.broken()["peer"] for reply in wirings] == ["c", "c"]
