@@ -53,6 +53,7 @@ views = st.builds(
     written=st.lists(st.tuples(st.text(max_size=9), st.integers(-1, 15)), max_size=3).map(tuple),
     asked=st.booleans(),
     at_once=st.booleans(),
+    apart=st.booleans(),
     save_steps=st.integers(0, 1000),
     spare_why=st.text(max_size=9),
 )

@@ -77,11 +77,14 @@ class CheckpointAsked:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed:
+    """`apart`: because members have no common place. From then on one of them writes all of it."""
+
     at: float
     generation: int
     name: str
     member: MemberId
     why: str
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

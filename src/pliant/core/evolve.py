@@ -153,14 +153,19 @@ def _with_checkpoints(
             )
         case m.PartWritten(checkpoint=part):
             known = next((each for each in job.writing if each.name == part.name), None)
-            writing = known or Writing(part.lineage, part.name, part.state, event.count)
+            writing = known or Writing(part.lineage, part.name, part.state, event.count, place=part.place)
             writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
             return change(job, writing=_with_writing(job, writing))
         case m.CheckpointFailed():
             writing = Writing(job.durable, event.name, 0, 0, failed=True)
             # Whoever asked for it is told so; to try again at every step would help nobody.
             wanted = job.asked is not None and step_in(event.name) < job.asked
-            return change(job, writing=_with_writing(job, writing), asked=job.asked if wanted else None)
+            return change(
+                job,
+                writing=_with_writing(job, writing),
+                asked=job.asked if wanted else None,
+                apart=job.apart or event.apart,
+            )
         case m.CheckpointUnreadable(damaged=True):
             newest_left = job.earlier[-1] if job.earlier else None
             return change(job, checkpoint=newest_left, earlier=job.earlier[:-1], blind=frozenset())

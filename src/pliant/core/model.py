@@ -249,6 +249,7 @@ class Job:
     earlier: tuple[Checkpoint, ...] = ()  # those before it that are kept, the oldest first
     writing: tuple[Writing, ...] = ()  # not whole yet, the newest last
     asked: int | None = None  # a checkpoint of this step or a later one is wanted
+    apart: bool = False  # members have no common place for checkpoints
     blind: frozenset[MemberId] = frozenset()  # who could not reach the newest checkpoint
     bits: Bits = ()  # those of the first world in which anybody had any
     accusations: tuple[Accusation, ...] = ()
@@ -301,6 +302,7 @@ class View:
     kept: tuple[str, ...] = ()  # the names of all checkpoints that are kept
     written: tuple[tuple[str, int], ...] = ()  # parts of checkpoints that are not whole yet; or NEVER_WHOLE
     asked: bool = False  # a checkpoint is wanted
+    apart: bool = False  # one member writes all of it
     at_once: bool = False  # as of a member that drains
     save_steps: int = 0  # a checkpoint is due every so many steps; 0: not by steps
     spare_why: str = ""  # why it is in no world and will be in none; empty: it may be
@@ -327,6 +329,7 @@ def view(job: Job, revision: int, member: MemberId) -> View:
         kept=kept(job),
         written=written(job),
         asked=job.asked is not None,
+        apart=job.apart,
         at_once=record is not None and record.at_once,
         save_steps=job.saves.steps,
         spare_why=spare_why(job, member),

@@ -20,6 +20,11 @@ from pliant.core.model import Job, JobState, MemberId, Terms, World, Writing
 
 WRITERS_MAX = 16  # parts of one checkpoint: more would not be quicker on any disk, and their names go to every member
 
+APART = (
+    "it saves to another place than others, so from now on one member saves everything; "
+    "give --checkpoint-dir a place that every machine reaches"
+)
+
 _NAME = re.compile(r"step-(\d+)-g\d+-[0-9a-f]{16}-w(\d+)(-.+)?")
 
 
@@ -99,12 +104,14 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
     if command.count > 1 and began_in(checkpoint.name) <= job.sealed:
         return ()  # some of its members are lost, and their parts with them
     known = next((each for each in job.writing if each.name == checkpoint.name), None)
-    writing = known or Writing(lineage, checkpoint.name, checkpoint.state, command.count)
+    writing = known or Writing(lineage, checkpoint.name, checkpoint.state, command.count, place=checkpoint.place)
     if writing.failed or any(part == command.part for part, _ in writing.pieces):
         return ()
     if (writing.lineage, writing.state, writing.count) != (lineage, checkpoint.state, command.count):
         why = f"it is not of the state that others wrote as {checkpoint.name}"
         return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, why),)
+    if writing.place != checkpoint.place:
+        return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, APART, apart=True),)
     parts = sorted((*writing.pieces, (command.part, checkpoint.pieces)))
     if len(parts) < command.count:
         part = (command.member, checkpoint, command.part, command.count)

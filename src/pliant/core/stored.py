@@ -24,6 +24,7 @@ class Checkpoint:
     name: str
     state: int  # hash of the whole state, to be found again in the file
     pieces: tuple[Piece, ...] = ()
+    place: str = ""  # what tells the place it lies in from others; empty: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Writing:
     count: int
     pieces: tuple[tuple[int, tuple[Piece, ...]], ...] = ()
     failed: bool = False  # somebody's part will never come
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,7 +56,8 @@ class Shelf:
 
     def begin(self, order: s.Snapshot) -> None:
         """Begin to write this member's part of the state, which is that of a boundary."""
-        if self._place is None:
+        place = self._place
+        if place is None:
             raise AssertionError("a member without a place for checkpoints was told to write one")
         if self._copying is not None:
             if self._copying.is_busy and not order.waits:
@@ -66,14 +67,19 @@ class Shelf:
             if order.waits:
                 self._copying.wait()
         tree, tensors = self._state.laid_out()
-        writer = PieceWriter(self._place, order.name, tree, order.part, order.count, self._member)
+        writer = PieceWriter(place, order.name, tree, order.part, order.count, self._member)
         part = [tensors[leaf] for leaf in writer.leaves]
         aside = put_aside(part)
         contents = aside if aside is not None else [partial(_content, tensor) for tensor in part]
         checkpoint = Checkpoint(order.lineage, order.name, self._state.fingerprint())
 
         def written(pieces: tuple[Piece, ...]) -> None:
-            self.feed(s.Written(replace(checkpoint, pieces=pieces), order.part, order.count))
+            try:
+                whole = replace(checkpoint, pieces=pieces, place=place.identity())
+            except OSError as error:
+                self._not_written(order.name, error.strerror or str(error))
+            else:
+                self.feed(s.Written(whole, order.part, order.count))
 
         self._name = order.name
         failed = partial(self._not_written, order.name)

@@ -139,10 +139,10 @@ class Copying:
             pieces = self._writer.finish()
         except Abandoned:
             self._writer.abandon()
-        except OSError as error:
+        except Exception as error:  # why: whatever keeps a part from being written, others wait to hear of it
             self._writer.abandon()
             self._let_go()
-            self._failed(error.strerror or str(error))
+            self._failed(getattr(error, "strerror", None) or str(error) or type(error).__name__)
         else:
             self._written(pieces)
 

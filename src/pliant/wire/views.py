@@ -73,6 +73,7 @@ class Change:
     kept: tuple[str, ...] = ()
     written: tuple[tuple[str, int], ...] = ()
     asked: bool = False
+    apart: bool = False
     save_steps: int = 0
 
 
@@ -122,6 +123,7 @@ def difference(before: View | None, after: View) -> Change:
         kept=after.kept,
         written=after.written,
         asked=after.asked,
+        apart=after.apart,
         save_steps=after.save_steps,
     )
 
@@ -205,6 +207,7 @@ def applied(before: View | None, news: Told) -> View:
         kept=change.kept,
         written=change.written,
         asked=change.asked,
+        apart=change.apart,
         save_steps=change.save_steps,
         at_once=news.at_once,
         spare_why=news.spare_why,

@@ -124,6 +124,17 @@ def test_parts_are_of_one_division() -> None:
     assert isinstance(made(job, publish(job, B, 1, 3))[0], m.CheckpointFailed)
 
 
+def test_members_without_a_common_place_are_told_and_one_writes_everything_from_then_on() -> None:
+    job = running(2, steps=4)
+    here, there = publish(job, A, 0), publish(job, B, 1)
+    job = after(job, replace(here, checkpoint=replace(here.checkpoint, place="here")))
+    job, [failed] = pump(job, replace(there, checkpoint=replace(there.checkpoint, place="there")))
+    assert isinstance(failed, m.CheckpointFailed)
+    assert failed.apart
+    assert "give --checkpoint-dir a place that every machine reaches" in failed.why
+    assert view(job, 1, A).apart
+
+
 def test_parts_of_two_checkpoints_may_come_in_any_order() -> None:
     job = running(2, steps=2)
     early = job.durable

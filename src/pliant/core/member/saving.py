@@ -46,7 +46,8 @@ def begin(m: Machine, out: Out, *, waits: bool) -> None:
         return
     holding = [rank for rank in sorted(m.holders) if world.members[rank] in after.members]
     calm = [rank for rank in holding if rank not in m.going]
-    part = part_of(m.id, [world.members[rank] for rank in calm or holding])
+    writers = [world.members[rank] for rank in calm or holding]
+    part = part_of(m.id, writers[:1] if m.view is not None and m.view.apart else writers)
     if part is not None:
         _begin(m, out, Saving(m.lineage, checkpoint_name(m.lineage, m.number), *part), waits=waits)
 

@@ -131,6 +131,15 @@ def test_who_drains_is_let_off(going: tuple[MemberId, ...], parts: list[tuple[in
     assert begun(crew) == parts
 
 
+def test_without_a_common_place_the_first_holder_writes_everything() -> None:
+    crew = training(A, B, terms=EVERY_3)
+    for each in (A, B):
+        crew.tell(each, apart=True)
+    crew.hush()
+    crew.step()
+    assert begun(crew) == [(3, 0, 1)]
+
+
 def test_if_everybody_drains_nobody_is_let_off() -> None:
     crew = training(A, B, terms=EVERY_3)
     for each in (A, B):
