@@ -19,7 +19,7 @@ CORE_TESTS := $(wildcard tests/unit tests/property)
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help install test check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak
+.PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,9 +31,12 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-test: $(STAMP)  ## Run every test, with pliant.core held to full branch coverage
+test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
 	$(PYTEST) -n $(WORKERS) --cov --cov-report=term $(CORE_TESTS)
-	$(PYTEST) -n $(PATIENT) $(CORE_TESTS:%=--ignore=%)
+	$(PYTEST) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%)
+
+long: $(STAMP)  ## Run the tests that take long, which `make test` leaves out
+	$(PYTEST) -n $(PATIENT) -m long
 
 check: $(STAMP)  ## Lint, format, types, layers and tidiness
 	$(BIN)/ruff check .

@@ -30,6 +30,7 @@ def bits(*args: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_workers_and_a_schedule_of_faults_come_to_the_bits_of_one_alone() -> None:
     found = bits("--schedules", "2", "--row", "cnn, even, 2 workers", "--row", "cnn, even, schedule 1")

@@ -45,6 +45,7 @@ def test_a_training_job_keeps_its_promises_through_some_faults() -> None:
     assert found["audit"]["lost"] == found["audit"]["repeated"] == 0
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_jobs_keep_all_promises_through_some_faults_of_every_kind() -> None:
     found = chaos("all", "--faults", "12", "--no-rerun")

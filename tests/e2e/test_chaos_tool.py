@@ -149,6 +149,7 @@ def test_ctrl_c_and_kill_9_leave_nobody_stopped(tmp_path: Path) -> None:
         goes_on(run)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_launched_job_is_struck_at_and_what_it_does_is_told(tmp_path: Path) -> None:
     steps = ("--step-s", "0.05", "--steps", "2000", "--checkpoint", str(tmp_path / "steps"))
@@ -187,6 +188,7 @@ def check(found: Any, kinds: set[str]) -> None:
     assert found["state"] == "running"
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_training_goes_on_through_kills_and_cuts(tmp_path: Path, train: str) -> None:
     env = environment(tmp_path)

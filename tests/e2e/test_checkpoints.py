@@ -151,6 +151,7 @@ def flip(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
+@pytest.mark.long
 def test_a_job_that_was_killed_with_everything_goes_on_when_it_is_started_again(
     tmp_path: Path, train: str, undisturbed: set[str]
 ) -> None:

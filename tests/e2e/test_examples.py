@@ -50,6 +50,7 @@ def test_the_digits_are_learnt_alone(tmp_path: Path) -> None:
     assert float(accuracy) > 0.95
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_language_model_gets_better_and_says_so_every_epoch(tmp_path: Path) -> None:
     done = python(tmp_path, GPT, "--epochs", "2")
@@ -59,6 +60,7 @@ def test_the_language_model_gets_better_and_says_so_every_epoch(tmp_path: Path) 
     assert losses[1] < losses[0]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_script_before_the_guide_runs_too(tmp_path: Path) -> None:
     done = python(tmp_path, PLAIN)
@@ -81,6 +83,7 @@ def test_the_script_after_the_guide_runs_alone(tmp_path: Path, script: str) -> N
     assert len(list(tmp_path.glob("*.pt"))) == 1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("script", [PLAIN_ELASTIC, DDP_ELASTIC], ids=["plain", "ddp"])
 def test_the_script_after_the_guide_runs_with_two_workers(tmp_path: Path, script: str) -> None:

@@ -83,6 +83,7 @@ def operations() -> dict[str, Any]:
     return {each.ok().definition.raw["operationId"]: each.ok() for each in found}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_what_the_document_describes_is_answered_as_it_says(coordinator: Running, jobs: Iterator[str]) -> None:
     session = requests.Session()

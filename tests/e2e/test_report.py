@@ -70,6 +70,7 @@ def beyond_checkpoint(run: Launched) -> int:
     return -1
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_every_worker_second_of_a_job_with_a_kill_a_resize_and_a_rollback_is_accounted_for(tmp_path: Path) -> None:
     script = tmp_path / "train.py"

@@ -161,6 +161,7 @@ def test_where_it_cannot_be_tried_it_says_why(tmp_path: Path) -> None:
     assert said["skipped"] in done.stdout.splitlines()[0]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_a_coordinator_cut_off_from_everybody_costs_a_real_training_nothing(tmp_path: Path) -> None:
     if why := harness.why_not():

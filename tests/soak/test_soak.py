@@ -111,6 +111,7 @@ def test_only_whom_something_was_done_to_may_be_lost() -> None:
     assert false_evictions(events, {A}, 50.0) == ["b lost: its lease ran out"]
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_short_soak_keeps_every_promise(tmp_path: Path) -> None:
     pytest.importorskip("torch")
