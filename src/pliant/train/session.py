@@ -82,6 +82,7 @@ class Session:
         self._orders: deque[Order] = deque()
         self._signals: deque[s.Signal] = deque()
         self._reacting = False
+        self._closed = False
         self._wirings: dict[int, Wiring] = {}
         self._wiring_threads: list[threading.Thread] = []
         self._worlds: dict[int, World] = {}
@@ -102,6 +103,7 @@ class Session:
         for timer in self._timers:
             timer.cancel()
         with self._lock:
+            self._closed = True
             self._stop_receiving()
             wirings, self._wirings = self._wirings, {}
             for wiring in wirings.values():
@@ -173,6 +175,8 @@ class Session:
     def feed(self, signal: s.Signal) -> None:
         """From any thread. What the machine orders is under way, or in the queue, when this returns."""
         with self._ordered:
+            if self._closed:
+                return  # a thread that is still about must not touch a group any more: the process may be at its end
             self._signals.append(signal)
             if self._reacting:
                 return  # an action of ours led here: it is next in turn

@@ -20,7 +20,7 @@ from pliant.wire.views import PeerKey
 from unit.core.build import GRID, TERMS, A, B, X, lines
 
 JOB = "demo"
-PATIENCE_S = 20.0
+PATIENCE_S = 40.0  # a watch that sits in the kernel comes back after 25
 
 
 class Heard:
