@@ -64,6 +64,25 @@ def test_coordinators_cut_off_from_everybody_for_leases_on_end_cost_nobody_anyth
     assert len([line for line in story if "(rollback)" in line]) == 1  # the beginning
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2, 4])
+def test_a_checkpoint_that_is_asked_for_is_there_before_the_next_one_is_due(seed: int) -> None:
+    """Rule 17: one is due every 4 steps; this one is none of them."""
+    story: list[str] = []
+    result = run_seed(seed, faults=(Fault(3.0, "checkpoint asked", seed),), story=story)
+    assert (result.complaints, result.fired) == ((), {"checkpoint asked": 1})
+    asked = next(at for at, line in enumerate(story) if "a checkpoint is wanted" in line)
+    published = [line.split("step ")[1].split()[0] for line in story[asked:] if line.endswith("published")]
+    assert int(published[0]) % 4
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 4])
+def test_a_damaged_checkpoint_is_passed_over_and_the_job_ends_well(seed: int) -> None:
+    story: list[str] = []
+    result = run_seed(seed, faults=(Fault(16.0, "checkpoint damaged", seed),), story=story)
+    assert (result.complaints, result.fired, result.steps) == ((), {"checkpoint damaged": 1}, 18)
+    assert len([line for line in story if "is damaged" in line]) == 1
+
+
 def test_the_same_seed_gives_the_same_trace() -> None:
     assert run_seed(4) == run_seed(4)
     assert trace_hash([run_seed(4)]) != trace_hash([run_seed(5)])
