@@ -37,6 +37,7 @@ def chaos(*args: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_training_job_keeps_its_promises_through_some_faults() -> None:
     found = chaos("train", "--faults", "5", "--deterministic", "0", "--alone")

@@ -219,6 +219,7 @@ def test_a_training_goes_on_through_kills_and_cuts(tmp_path: Path, train: str) -
     assert (found["ok"], found["lost"], found["repeated"]) == (True, 0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_it_ends_with_the_job(tmp_path: Path) -> None:
     with Launched(tmp_path, *QUICK, "12") as run:

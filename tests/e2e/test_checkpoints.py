@@ -123,6 +123,7 @@ def test_a_job_whose_workers_were_all_killed_goes_on_from_its_newest_checkpoint(
     whole(tmp_path, [STEPS - EVERY, STEPS])
 
 
+@pytest.mark.long
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
     tmp_path: Path, train: str, undisturbed: set[str]
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_job_that_was_killed_with_everything_goes_on_when_it_is_started_again(
     whole(tmp_path, [STEPS])
 
 
+@pytest.mark.long
 def test_a_job_that_is_told_to_stop_at_once_saves_its_last_step_and_loses_none(
     tmp_path: Path, train: str, undisturbed: set[str]
 ) -> None:

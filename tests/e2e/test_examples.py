@@ -41,6 +41,7 @@ def python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_digits_are_learnt_alone(tmp_path: Path) -> None:
     done = python(tmp_path, DIGITS)

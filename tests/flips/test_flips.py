@@ -23,6 +23,7 @@ def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base / "spoilt"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", STEPS)
 def test_a_step_of_a_crowd_is_computed_again_by_one_worker(spoilt: Path, step: int) -> None:
     known = environment(spoilt / "home", **Plan(verify=1).environment(spoilt))
@@ -34,6 +35,7 @@ def test_a_step_of_a_crowd_is_computed_again_by_one_worker(spoilt: Path, step: i
     assert said["hash"] == said["recorded"]
 
 
+@pytest.mark.long
 def test_a_script_with_other_settings_is_not_taken_for_the_job(spoilt: Path) -> None:
     known = environment(spoilt / "home", **Plan(epochs=7, verify=1).environment(spoilt))
     command = [PLIANT, "replay", "--to", "1", "flips", str(SCRIPT)]
