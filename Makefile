@@ -35,8 +35,10 @@ test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
 	$(PYTEST) -n $(WORKERS) --cov --cov-report=term $(CORE_TESTS)
 	$(PYTEST) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%)
 
-long: $(STAMP)  ## Run the tests that take long, which `make test` leaves out
+long: $(STAMP)  ## Run the tests that take long or need an object store, which `make test` leaves out
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[long]'
 	$(PYTEST) -n $(PATIENT) -m long
+	$(PYTEST) tests/unit/train/stored/test_objects.py
 
 check: $(STAMP)  ## Lint, format, types, layers and tidiness
 	$(BIN)/ruff check .

@@ -26,10 +26,9 @@ from unit.train.stored.states import FACTS, LINEAGE, numbers, publish, training,
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     """Where an object store listens that nobody else knows."""
-    from moto.server import ThreadedMotoServer
-
+    moto = pytest.importorskip("moto.server", reason="the object store is not installed: `make long` has it")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    store = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    store = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     store.start()
     host, port = store.get_host_and_port()
     try:
