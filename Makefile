@@ -32,7 +32,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
-	$(PYTEST) -n $(WORKERS) --cov --cov-report=term $(CORE_TESTS)
+	$(PYTEST) -n $(WORKERS) -m 'not long' --cov --cov-report=term $(CORE_TESTS)
 	$(PYTEST) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%)
 
 long: $(STAMP)  ## Run the tests that take long or need an object store, which `make test` leaves out

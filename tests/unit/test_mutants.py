@@ -172,6 +172,7 @@ def drawn(seed: int) -> list[Mutant]:
     return mechanical.draw(mechanical.core(), 100, seed)
 
 
+@pytest.mark.long
 def test_the_draw_is_fixed_by_its_seed_and_fair_to_the_files() -> None:
     assert len(set(drawn(0))) == 100
     assert drawn(0) == mechanical.draw(mechanical.core(), 100, 0)
@@ -231,6 +232,7 @@ def test_a_reason_is_found_for_its_mutant_only() -> None:
 # ------------------------------------------------------------------------------------------------- catching
 
 
+@pytest.mark.long
 def test_the_ladder_tries_a_file_s_own_tests_first_and_only_tests_that_import_it() -> None:
     own = "unit/core/test_supervisor.py"
     steps = ladder.measured([Result(slowest_s={own: 1.0}, slowest_seed_s=0.1)], ladder.suite(), 0)
@@ -281,6 +283,7 @@ def mutant_of(file: str, change: str) -> Mutant:
     return next(mutant for mutant in mechanical.mutants_of(file, text_of(file)) if mutant.change == change)
 
 
+@pytest.mark.long
 def test_a_copy_is_mutated_and_caught_and_the_tree_left_alone() -> None:
     before = text_of("core/grid.py")
     guard = mutant_of("core/grid.py", "not order -> (order)")

@@ -76,6 +76,7 @@ def test_no_program_started_by_a_member_inherits_a_socket(trio: list[Member], g:
     assert sums([each.start("inherited") for each in trio]) == [0, 0, 0]
 
 
+@pytest.mark.long
 def test_survivors_of_a_killed_member_hear_at_once_and_go_on_without_it() -> None:
     with crew("a", "b", "c", "d") as members:
         wire(1, members)
@@ -263,6 +264,7 @@ def test_who_hears_nothing_any_more_is_found_though_its_machine_is_there() -> No
         assert any(each["peer"] in ("a", "b") for each in said)
 
 
+@pytest.mark.long
 def test_who_does_not_wire_is_named_to_the_coordinator() -> None:
     with crew("a", "b", "c") as members:
         for each in members:
