@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -104,8 +105,13 @@ def _into(results: list[int], work: Callable[[], list[int]]) -> Callable[[], Non
     return lambda: results.extend(work())
 
 
+def _often(number: int) -> Any:
+    """Every fourth write in every run of the tests; `make long` sweeps over the others."""
+    return number if number % 4 == 0 else pytest.param(number, marks=pytest.mark.long)
+
+
 @pytest.mark.parametrize("when", WHEN)
-@pytest.mark.parametrize("number", range(1 + AT_THE_START, WRITES + 1))
+@pytest.mark.parametrize("number", [_often(number) for number in range(1 + AT_THE_START, WRITES + 1)])
 def test_a_coordinator_killed_at_a_write_loses_nothing_and_does_nothing_twice(
     number: int, when: str, tmp_path: Path, undisturbed: list[str]
 ) -> None:
