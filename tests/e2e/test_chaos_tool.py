@@ -128,6 +128,7 @@ def test_a_job_that_did_not_allow_it_is_refused_with_how_to_allow_it(tmp_path: P
     assert (asleep.code, "demo is not run now" in asleep.err) == (2, True)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_ctrl_c_and_kill_9_leave_nobody_stopped(tmp_path: Path) -> None:
     with Launched(tmp_path, *QUICK, "2000") as run:

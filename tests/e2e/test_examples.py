@@ -76,6 +76,7 @@ def test_the_ddp_script_before_the_guide_runs_under_torchrun(tmp_path: Path) -> 
     assert done.stdout.count("epoch ") == 4
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("script", [PLAIN_ELASTIC, DDP_ELASTIC], ids=["plain", "ddp"])
 def test_the_script_after_the_guide_runs_alone(tmp_path: Path, script: str) -> None:

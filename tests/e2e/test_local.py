@@ -53,6 +53,7 @@ def test_agents_come_and_go_by_schedule(tmp_path: Path) -> None:
     cluster.left_nothing()
 
 
+@pytest.mark.long
 def test_agents_come_and_go_by_command(tmp_path: Path) -> None:
     with Cluster(tmp_path, *LOOPBACK, "--agents", "1", "--lease-ttl-s", "1", *LONG) as cluster:
         cluster.up()

@@ -259,6 +259,7 @@ def template_of(family: Family) -> int:
     raise AssertionError("there is no template")
 
 
+@pytest.mark.long
 def test_a_template_that_is_killed_is_told_and_can_be_warmed_again(warm: Family) -> None:
     script = warm.written("import signal; print('up'); signal.pause()")
     warm.fork("before", script)

@@ -186,6 +186,7 @@ torch.save(model.state_dict(), sys.argv[2])
 """
 
 
+@pytest.mark.long
 def test_a_plain_script_goes_on_from_what_is_exported_to_the_same_bits(tmp_path: Path) -> None:
     publish(tmp_path / "place", state_of(*trained(3)).capture(), 2)
     done = invoke("export", str(tmp_path / "place"), "--out", str(tmp_path / "out.pt"), "--json")
