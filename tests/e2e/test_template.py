@@ -259,7 +259,6 @@ def template_of(family: Family) -> int:
     raise AssertionError("there is no template")
 
 
-@pytest.mark.long
 def test_a_template_that_is_killed_is_told_and_can_be_warmed_again(warm: Family) -> None:
     script = warm.written("import signal; print('up'); signal.pause()")
     warm.fork("before", script)
@@ -268,11 +267,13 @@ def test_a_template_that_is_killed_is_told_and_can_be_warmed_again(warm: Family)
     until(lambda: warm.processes.warmed == "the template ended with signal 9", "the news")
     warm.fork("worker", script)
     warm.says("worker")
+    until(lambda: "worker" in warm.processes.plainly, "how it was started")
     assert warm.processes.plainly["worker"] == "there is no template"
     assert alive(warm.pid("before"))
     assert warm.warm("json") == ""
     warm.fork("again", script)
     warm.says("again")
+    until(lambda: "again" in warm.processes.plainly, "how it was started")
     assert warm.processes.plainly["again"] == ""
 
 

@@ -173,7 +173,9 @@ class Scene(Switch):
 
     def arrived(self, hello: w.Hello) -> None:
         if hello.member:
-            self.workers[hello.member] = Mirror(hello, self.terms)
+            mirror = self.workers[hello.member] = Mirror(hello, self.terms)
+            agent = self.agents.get(hello.agent)  # if that was killed meanwhile, it took this one along
+            mirror.killed = agent is not None and agent.poll() is not None
             self.tell(f"{hello.member} is process {hello.pid}")
 
     def traced(self, member: MemberId | None, message: w.Up) -> None:
