@@ -119,7 +119,7 @@ chaos-flips: $(STAMP)  ## Flip bits of weights and gradients in a training, and 
 
 MINUTES ?= 30
 
-soak: $(STAMP)  ## Train through faults for MINUTES=30, and as long without, and see that nothing grows or is lost
+soak: $(STAMP)  ## Train through faults for MINUTES=30, with quiet times between, and see that nothing grows or is lost
 	cd tests && $(abspath $(BIN))/python -m soak --minutes $(MINUTES) --seed $(or $(SEED),0)
 
 docs-api: $(STAMP)  ## Bring the API's reference page up to date

@@ -121,10 +121,10 @@ class Pliant(System):
 
     def __init__(self, base: Path, model: str, world: int) -> None:
         super().__init__(base, model, world)
-        self.saved = base / "saved"
+        self.saved = base / "saved" / "bench"
         self._steps = STEPS[model]
         how = ("--workers", f"{world}:{world}", "--mode", "live", "--job", "bench")
-        where = ("--checkpoint-dir", str(self.saved), "--checkpoint-keep", "1")
+        where = ("--checkpoint-dir", str(self.saved.parent), "--checkpoint-keep", "1")
         every = ("--checkpoint-every", str(self._steps))
         self.start(PLIANT, "run", *how, *where, *every, str(HERE / "checkpoint_worker.py"))
 

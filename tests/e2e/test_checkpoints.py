@@ -51,9 +51,9 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def start(home: Path, train: str, keep: int = 2) -> Launched:
+def start(home: Path, train: str, keep: int = 2, grace_s: float = 30.0) -> Launched:
     options = ("--mode", "live", "--workers", "2:2", "--checkpoint-every", str(EVERY), "--checkpoint-keep", str(keep))
-    return Launched(home, *options, train, str(home / "go"), OMP_NUM_THREADS="1")
+    return Launched(home, *options, "--grace-s", str(grace_s), train, str(home / "go"), OMP_NUM_THREADS="1")
 
 
 def go(home: Path) -> None:
@@ -170,17 +170,18 @@ def test_a_job_that_was_killed_with_everything_goes_on_when_it_is_started_again(
 
 
 @pytest.mark.long
-def test_a_job_that_is_told_to_stop_at_once_saves_its_last_step_and_loses_none(
-    tmp_path: Path, train: str, undisturbed: set[str]
+@pytest.mark.parametrize(("number", "grace_s"), [(signal.SIGINT, 30.0), (signal.SIGTERM, 2.0)])
+def test_a_job_that_is_told_to_stop_saves_its_last_step_and_loses_none(
+    number: signal.Signals, grace_s: float, tmp_path: Path, train: str, undisturbed: set[str]
 ) -> None:
-    with start(tmp_path, train) as run:
+    with start(tmp_path, train, grace_s=grace_s) as run:
         run.has_members(2)
         run.sees("checkpoint of step 20 published")
-        run.signal(signal.SIGINT)
-        run.sees("SIGINT: draining")
+        run.signal(number)
+        run.sees(f"{number.name}: draining")
         wait_for(lambda: is_draining(run), "the coordinator to know", PATIENCE_S)
         go(tmp_path)
-        assert run.ended() in (0, 130)
+        assert run.ended() in (0, 128 + number)
     newest = published(tmp_path)[-1]["lineage"]
     done = [event["lines"][-1]["lineage"] for event in events(tmp_path) if event["type"] == "StepsCommitted"]
     assert newest == done[-1]

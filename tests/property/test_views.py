@@ -50,6 +50,7 @@ views = st.builds(
     durable=lineages,
     checkpoint=st.none() | st.builds(Checkpoint, lineages, st.text(max_size=9), st.integers(0, 2**63)),
     kept=st.lists(st.text(max_size=9), max_size=3).map(tuple),
+    origin=st.integers(0, 9),
     written=st.lists(st.tuples(st.text(max_size=9), st.integers(-1, 15)), max_size=3).map(tuple),
     asked=st.booleans(),
     at_once=st.booleans(),

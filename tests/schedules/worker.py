@@ -310,9 +310,9 @@ class Worker:
         self._feed(s.Written(checkpoint, begun.part, begun.count))
 
     def _tidy(self, action: s.Tidy) -> None:
+        about = (action.kept, action.newest.lineage.step, action.origin, action.floor, action.generation)
         for folder in self._files.iterdir():
-            newest = action.newest.lineage.step
-            if folder.is_dir() and is_garbage(folder.name, action.kept, newest, action.floor, action.generation):
+            if folder.is_dir() and is_garbage(folder.name, *about):
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _restored(self, checkpoint: Checkpoint | None) -> None:

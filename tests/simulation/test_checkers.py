@@ -155,7 +155,7 @@ def back_to_another_base(universe: Universe) -> None:
 
 def a_kept_one_removed(universe: Universe) -> None:
     newest = published(universe)
-    tidy = Tidy(replace(newest, name="x"), (), (), 1, 99)
+    tidy = Tidy(replace(newest, name="x"), (), (), 0, 1, 99)
     job = universe.checkers.job
     assert job is not None
     universe.checkers.saves.tidies(holder(universe), tidy, replace(job, earlier=()))

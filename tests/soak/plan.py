@@ -1,4 +1,4 @@
-"""What happens when in a soak: windows with faults, each followed by a quiet one as long, then one under load."""
+"""What happens when in a soak: windows with faults, a quiet one before each, and one under load at the end."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 BATCH = 512  # samples a step
 KINDS = ("kill", "drain", "stop", "coordinator")
 WINDOW_S = 120.0
+QUIET = 0.5  # of the window that follows
 LOADED = 0.2  # of the disturbed time
 
 
@@ -21,12 +22,12 @@ class Window:
 
 
 def windows(minutes: float) -> list[Window]:
-    """For so many minutes with faults. There are quiet ones as long as those that are disturbed and not loaded."""
+    """For so many minutes with faults. The quiet ones come on top."""
     loaded_s = LOADED * minutes * 60.0
     left_s = minutes * 60.0 - loaded_s
     count = max(2, round(left_s / WINDOW_S))
-    pairs = [Window(kind, left_s / count) for _ in range(count) for kind in ("quiet", "disturbed")]
-    return [*pairs, Window("loaded", loaded_s)]
+    pair = (Window("quiet", QUIET * left_s / count), Window("disturbed", left_s / count))
+    return [*pair * count, Window("loaded", loaded_s)]
 
 
 def kinds(seed: int) -> Iterator[str]:

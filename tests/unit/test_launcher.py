@@ -103,7 +103,7 @@ def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) ->
     done = run(
         *("--job", "j", "--workers", "2:6", "--target", "3", "--spares", "1", "--mode", "relaunch", "--grace-s", "5"),
         *("--wait-limit-s", "9", "--preload", "torch,numpy.random", "--env", "jax", "--fresh", "--allow-chaos"),
-        *("--checkpoint-dir", "s3://bucket/j", "--checkpoint-every", "500", "--checkpoint-keep", "7"),
+        *("--checkpoint-dir", "s3://bucket/", "--checkpoint-every", "500", "--checkpoint-keep", "7"),
         *("--notice", "aws", "--notice", "file:/gone", "--nproc-per-node", "4", "--max-restarts", "0"),
         *("--role", "trainer", "--no-python", "--log-dir", "logs", "-r", "0:3", "-t3", "--local-ranks-filter", "0,2"),
         *("--duplicate-stdout-filters", "a,,b,c", "--duplicate-stderr-filters=E", "--local-addr", "10.0.0.5"),
@@ -636,6 +636,8 @@ def test_what_is_neither_steps_nor_a_time_is_refused(text: str) -> None:
         values.every(text)
 
 
-def test_a_folder_for_checkpoints_is_named_from_where_the_command_is(ran: Ran, tmp_path: Path) -> None:
+def test_jobs_with_a_common_place_for_checkpoints_have_a_folder_each(ran: Ran, tmp_path: Path) -> None:
     run("--checkpoint-dir", "saved", "train.py")
-    assert ran.plan.checkpoint_dir == str(tmp_path / "saved")
+    run("--checkpoint-dir", "saved", "--job", "other", "train.py")
+    saved = tmp_path / "saved"
+    assert [plan.checkpoint_dir for plan in ran.plans] == [str(saved / "train"), str(saved / "other")]

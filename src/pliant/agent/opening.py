@@ -46,7 +46,7 @@ class Plan:
     devices: int = 0  # accelerators to be seen here
     spares: int = 0
     saves: Saves = NEVER
-    checkpoint_dir: str | None = None  # or a URL; None: in the job's own folder
+    checkpoint_dir: str | None = None  # or a URL, the job's alone; None: in the job's own folder
     chaos: bool = False  # whether `pliant chaos` may strike at the job
     mode: Mode = Mode.AUTO
     kind: Kind = "torch"

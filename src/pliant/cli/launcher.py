@@ -146,7 +146,7 @@ def understand(given: Given, around: Around, flags: Flags) -> Understood:
         spares=given.spares,
         chaos=given.chaos,
         saves=Saves(*given.checkpoint_every, keep=given.checkpoint_keep),
-        checkpoint_dir=_absolute(given.checkpoint_dir),
+        checkpoint_dir=_of_the_job(given.checkpoint_dir, name),
         mode=Mode(given.mode),
         kind=given.kind,
         roles=tuple((role, count) for role, count in roles.items() if role != "worker"),
@@ -374,9 +374,14 @@ def _usual_s(given: Given) -> float:
     return SHUTDOWN_S if given.kind == "torch" else DEAF_SHUTDOWN_S
 
 
-def _absolute(where: str | None) -> str | None:
-    """A place for checkpoints, which is named from here and not from where a worker may go."""
-    return where if where is None or "://" in where else str(Path(where).absolute())
+def _of_the_job(where: str | None, job: str) -> str | None:
+    """Where its checkpoints are, named from here and not from where a worker may go.
+
+    Two jobs never share a folder: each would take the other's checkpoints for garbage of its own.
+    """
+    if where is None:
+        return None
+    return f"{where.rstrip('/')}/{job}" if "://" in where else str(Path(where).absolute() / job)
 
 
 def _shutdown_s(given: Given, around: Around) -> float:

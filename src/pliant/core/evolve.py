@@ -118,6 +118,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         created,
         generation=job.generation,
         first=job.generation,
+        origin=job.generation,
         sealed=job.generation,
         joined=job.joined,
         gone=(*job.gone, *job.members)[-gone_limit(created) :],
@@ -126,6 +127,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         return created
     return change(
         created,
+        origin=job.origin,
         terms=job.terms,
         durable=job.durable,
         checkpoint=job.checkpoint,

@@ -223,6 +223,7 @@ class Job:
     saves: Saves = NEVER
     attempt: int = 1
     first: int = 0  # the last generation of the attempts before
+    origin: int = 0  # the last generation of attempts that this one does not go on from
     launch: Launch | None = None  # the newest; None: there was none yet
     terms: Terms | None = None  # fixed by the first member that joins
     state: JobState = JobState.STARTING
@@ -300,6 +301,7 @@ class View:
     durable: Lineage
     checkpoint: Checkpoint | None
     kept: tuple[str, ...] = ()  # the names of all checkpoints that are kept
+    origin: int = 0  # what members of this generation or a lower one wrote is of another history
     written: tuple[tuple[str, int], ...] = ()  # parts of checkpoints that are not whole yet; or NEVER_WHOLE
     asked: bool = False  # a checkpoint is wanted
     apart: bool = False  # one member writes all of it
@@ -327,6 +329,7 @@ def view(job: Job, revision: int, member: MemberId) -> View:
         durable=job.durable,
         checkpoint=job.checkpoint,
         kept=kept(job),
+        origin=job.origin,
         written=written(job),
         asked=job.asked is not None,
         apart=job.apart,

@@ -67,14 +67,15 @@ def step_in(name: str) -> int:
     return int(found[1]) if found is not None else 0
 
 
-def is_garbage(name: str, kept: Sequence[str], newest: int, floor: int, generation: int) -> bool:
+def is_garbage(name: str, kept: Sequence[str], newest: int, origin: int, floor: int, generation: int) -> bool:
     """Whether what lies under that name can never be read again: it is none of those kept, and will not become one.
 
     `newest` is the step of the newest checkpoint: an earlier one is refused. So is one that members of a generation
-    below `floor` began, whose steps were rolled back. What members of a generation after `generation` began is not for
-    its members to judge, who may have slept since. What is no checkpoint's name is nobody's but its owner's.
+    below `floor` began, whose steps were rolled back. What was begun up to `origin` is of another history, which ended:
+    its owner may still want it. What members of a generation after `generation` began is not for its members to judge,
+    who may have slept since. What is no checkpoint's name is nobody's but its owner's.
     """
-    if _NAME.fullmatch(name) is None or name in kept or began_in(name) > generation:
+    if _NAME.fullmatch(name) is None or name in kept or not origin < began_in(name) <= generation:
         return False
     return step_in(name) <= newest or began_in(name) < floor
 

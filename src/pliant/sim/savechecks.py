@@ -80,7 +80,7 @@ class SaveChecks:
         needed = kept(job) if job is not None else ()
         self._tidied[tidy.newest.name] = self.universe.now
         for name in [*directory.files]:
-            if is_garbage(name, tidy.kept, tidy.newest.lineage.step, tidy.floor, tidy.generation):
+            if is_garbage(name, tidy.kept, tidy.newest.lineage.step, tidy.origin, tidy.floor, tidy.generation):
                 directory.remove(name)
                 if name in needed:
                     self.complain(f"rule 17: {worker.id} removed {name}, which is kept")
@@ -107,5 +107,5 @@ class SaveChecks:
     def _nothing_lies_about(self, job: Job, newest: Checkpoint) -> None:
         for name in self.universe.directory.files:
             late = self._wrote[name] >= self._tidied[newest.name]  # by somebody who was not told in time
-            if not late and is_garbage(name, kept(job), newest.lineage.step, job.floor, job.generation):
+            if not late and is_garbage(name, kept(job), newest.lineage.step, job.origin, job.floor, job.generation):
                 self.complain(f"rule 17: {name} lies about, and nobody can need it")

@@ -130,8 +130,9 @@ class Shelf:
         try:
             with suppress(FileExistsError):  # whoever tidied up before us was there already
                 write_manifest(place, newest, facts)
+            about = (order.kept, newest.lineage.step, order.origin, order.floor, order.generation)
             for name in (*place.names(), *place.unfinished()):
-                if is_garbage(name, order.kept, newest.lineage.step, order.floor, order.generation):
+                if is_garbage(name, *about):
                     place.remove(name)
         except OSError as error:
             log.warning("old checkpoints in %s could not be tidied up: %s", place.where, error.strerror or error)

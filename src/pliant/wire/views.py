@@ -71,6 +71,7 @@ class Change:
     durable: Lineage
     checkpoint: Checkpoint | None
     kept: tuple[str, ...] = ()
+    origin: int = 0
     written: tuple[tuple[str, int], ...] = ()
     asked: bool = False
     apart: bool = False
@@ -121,6 +122,7 @@ def difference(before: View | None, after: View) -> Change:
         durable=after.durable,
         checkpoint=after.checkpoint,
         kept=after.kept,
+        origin=after.origin,
         written=after.written,
         asked=after.asked,
         apart=after.apart,
@@ -205,6 +207,7 @@ def applied(before: View | None, news: Told) -> View:
         durable=change.durable,
         checkpoint=change.checkpoint,
         kept=change.kept,
+        origin=change.origin,
         written=change.written,
         asked=change.asked,
         apart=change.apart,

@@ -9,7 +9,7 @@ from pliant.core.evolve import evolve
 from pliant.core.job import decide
 from pliant.core.limits import SIZE_MAX
 from pliant.core.messages import Code, Rejection
-from pliant.core.model import Job, JobState, MemberId, Mode, Target, gone_limit
+from pliant.core.model import Job, JobState, MemberId, Mode, Target, gone_limit, view
 from unit.core.build import (
     NOW,
     TERMS,
@@ -94,6 +94,16 @@ def test_a_finished_job_begins_afresh() -> None:
 def test_a_failed_job_may_be_begun_afresh() -> None:
     job = replace(ended(JobState.FAILED), checkpoint=checkpoint(running(2, steps=3).durable))
     assert after(job, FRESH).checkpoint is None
+
+
+def test_what_an_attempt_saved_is_of_another_history_once_a_later_one_begins_afresh() -> None:
+    job = ended(JobState.FAILED)
+    onward = after(job, CREATE)
+    assert (onward.origin, view(onward, 1, A).origin) == (0, 0)
+    afresh = after(job, FRESH)
+    assert (afresh.origin, view(afresh, 1, A).origin) == (job.generation, job.generation)
+    again = after(replace(afresh, state=JobState.FAILED, generation=7), CREATE)
+    assert (again.first, again.origin) == (7, job.generation)
 
 
 def test_generations_and_names_are_never_used_twice() -> None:

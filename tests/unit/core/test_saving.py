@@ -484,15 +484,16 @@ NEWEST = "step-8-g3-0000000000000001-w3"
         ("step-6-g3-0000000000000001-w3", True),  # earlier than the newest, and not kept
         ("step-8-g3-0000000000000002-w2-a", True),  # another one of the same step
         ("step-9-g3-0000000000000001-w3", False),  # being written
-        ("step-9-g2-0000000000000001-w2", False),  # perhaps by one alone
-        ("step-9-g1-0000000000000001-w1", True),  # of steps that were rolled back
+        ("step-9-g3-0000000000000001-w3-a", False),  # the same, by one alone
+        ("step-9-g2-0000000000000001-w2", True),  # of steps that were rolled back
+        ("step-6-g1-0000000000000001-w1", False),  # of an attempt that this one does not go on from
         ("step-6-g4-0000000000000001-w5", False),  # of a time that whoever asks knows nothing of
         ("notes.txt", False),
         ("step-6", False),
     ],
 )
 def test_what_nobody_can_read_again_is_garbage(name: str, garbage: bool) -> None:
-    assert is_garbage(name, (NEWEST, "step-4-g3-0000000000000001-w3"), 8, floor=2, generation=4) == garbage
+    assert is_garbage(name, (NEWEST, "step-4-g3-0000000000000001-w3"), 8, origin=1, floor=3, generation=4) == garbage
 
 
 COMMANDS: list[Command] = [m.NotWritten(C, 1, "x", FULL), m.Unreadable(C, 1, "x", FULL, damaged=True)]

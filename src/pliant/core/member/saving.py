@@ -142,7 +142,7 @@ def heed_view(m: Machine, out: Out, view: View) -> None:
         return
     m.tidied = newest.name
     if m.holds and m.rank == min(m.holders, default=m.rank):
-        out.append(Tidy(newest, m.world.members, view.kept, m.world.floor, m.number))
+        out.append(Tidy(newest, m.world.members, view.kept, view.origin, m.world.floor, m.number))
 
 
 def _is_void(m: Machine, manifest: Written) -> bool:

@@ -364,7 +364,8 @@ class Tidy:
     newest: Checkpoint
     members: tuple[MemberId, ...]  # of the world that it was published in
     kept: tuple[str, ...]
-    floor: int  # as `saving.is_garbage` wants them
+    origin: int  # as `saving.is_garbage` wants them
+    floor: int
     generation: int
 
 

@@ -528,7 +528,7 @@ def test_the_last_state_waits_for_the_one_before() -> None:
 def test_the_first_holder_tidies_up_after_each_new_checkpoint() -> None:
     crew = training(A, B)
     newest = Checkpoint(THIRD, NAME, 5)
-    tidy = Tidy(newest, (A, B), ("older", NAME), 1, 1)
+    tidy = Tidy(newest, (A, B), ("older", NAME), 0, 1, 1)
     assert crew.tell(A, checkpoint=newest, kept=("older", NAME)) == (tidy,)
     assert crew.tell(A) == ()
     assert crew.tell(B) == ()

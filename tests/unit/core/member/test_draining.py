@@ -211,7 +211,7 @@ def test_a_closed_world_is_left_when_its_checkpoint_is_published() -> None:
     for member in (A, B):
         crew.hush()
         crew.tell(member, checkpoint=Checkpoint(third, name, crew.state(A).hash))
-        tidies = (Tidy(crew.view.checkpoint, (A, B), (), 1, 1),) if member == A and crew.view.checkpoint else ()
+        tidies = (Tidy(crew.view.checkpoint, (A, B), (), 0, 1, 1),) if member == A and crew.view.checkpoint else ()
         assert crew.said(member) == (*tidies, Break(1), Send(Leave(member, 0, why)), Exit(0, why))
 
 
