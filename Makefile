@@ -2,12 +2,12 @@
 #
 #   PYTHON=python3.12 VENV=.venv312   another interpreter, in an environment of its own
 #   SEED=7                            another seed, for the targets that draw at random
-#   WORKERS=4 PATIENT=6               how many processes share the tests, and those tests that mostly wait for others
+#   WORKERS=4 PATIENT=8               how many processes share the tests, and those tests that mostly wait for others
 
 PYTHON  ?= python3
 VENV    ?= .venv
 WORKERS ?= 2
-PATIENT ?= 3
+PATIENT ?= 4
 SEED    ?=
 
 BIN   := $(VENV)/bin
@@ -17,6 +17,8 @@ STAMP := $(VENV)/.installed
 CORE_TESTS := $(wildcard tests/unit tests/property)
 # Without SEED the property tests draw the same examples every time; with it, others.
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
+# Some tests take a hundred times as long as others: who has none left takes from those who have.
+SHARED := $(PYTEST) --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak
@@ -32,12 +34,12 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $@
 
 test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
-	$(PYTEST) -n $(WORKERS) -m 'not long' --cov --cov-report=term $(CORE_TESTS)
-	$(PYTEST) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%)
+	$(SHARED) -n $(WORKERS) -m 'not long' --cov --cov-report=term $(CORE_TESTS)
+	$(SHARED) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%)
 
 long: $(STAMP)  ## Run the tests that take long or need an object store, which `make test` leaves out
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[long]'
-	$(PYTEST) -n $(PATIENT) -m long
+	$(SHARED) -n $(PATIENT) -m long
 	$(PYTEST) tests/unit/train/stored/test_objects.py
 
 check: $(STAMP)  ## Lint, format, types, layers and tidiness

@@ -35,7 +35,7 @@ from chaos.undisturbed import alone as by_itself
 LEAST_OF_EACH = 0.1  # of the faults, of each kind
 LEAST_DURING = 0.2
 FULL = 100
-BEGUN = 0.8  # of the time in which faults are begun; the rest is for jobs to finish, and for looking at what they left
+BEGUN = 0.88  # of the time in which faults are begun; the rest is for jobs to finish, and for looking at what they left
 
 
 @click.group()
@@ -108,7 +108,7 @@ def _same_bits(found: dict[str, Any], folder: Path, task: Task, result: dict[str
 @main.command(name="all")
 @click.option("--faults", default=300, show_default=True, help="How many faults.")
 @click.option("--seed", default=0, show_default=True, help="For the faults and their order.")
-@click.option("--minutes", default=20.0, show_default=True, help="In the last fifth of it no fault is begun.")
+@click.option("--minutes", default=20.0, show_default=True, help="In the last eighth of it no fault is begun.")
 @click.option("--kinds", default=",".join(wider.KINDS), help="Only faults of these kinds, kill,run for instance.")
 @click.option("--own", default=everything.OWN_SHARE, show_default=True, help="The share for a coordinator of its own.")
 @click.option("--rerun/--no-rerun", default=True, show_default=True, help="First the seeds that failed once.")

@@ -232,6 +232,9 @@ class Strikes(narrow.Strikes):
         ended = self.job.run_again()
         fault.how = f"SIGKILL of pliant run, process {before}, now {self.job.run.pid}"
         fault.effect = self._seen_back(fault, fault.revision, None)
+        for join in self.joins:  # the same command again asks for as many as it did at first
+            join.effect = ""
+        self.joins.clear()
         joined = [each for each in self._chronicle.since(fault.revision) if isinstance(each, m.MemberJoined)]
         fault.others = frozenset(live | {each.member.id for each in joined if each.at < ended})
         return True

@@ -53,6 +53,7 @@ def test_a_script_that_goes_on_is_all_right(tmp_path: Path) -> None:
     assert (found["exit_codes"], found["generations"]) == ({"first": 0, "second": 0}, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("args", "said"),
     [(("forget",), "the script began again at step 1"), (("fail",), "exit codes {'first': 1, 'second': 1}")],

@@ -4,9 +4,12 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 from tidy.files import ROOT
 
 
+@pytest.mark.long
 def test_two_schedules_keep_every_promise_and_leave_nothing_behind() -> None:
     command = [sys.executable, "-m", "schedules", "--seeds", "2", "--parallel", "2"]
     done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=110, check=False)
