@@ -73,10 +73,10 @@ def plan(
     return faults
 
 
-def task_for(count: int, **chosen: Any) -> Task:
+def task_for(count: int, each: int = STEPS_PER_FAULT, **chosen: Any) -> Task:
     """Enough steps for so many faults; the pace sees to it that they last."""
     few = Task(epochs=1, **chosen)
-    steps = RESERVE_STEPS + FIRST_STEPS + count * STEPS_PER_FAULT
+    steps = RESERVE_STEPS + FIRST_STEPS + count * each
     return replace(few, epochs=max(3, math.ceil(steps / few.steps_per_epoch)))
 
 
@@ -98,6 +98,7 @@ class Campaign:
         self.done: list[Fault] = []
         self.in_hand: Fault | None = None
         self.broken: list[str] = []
+        self._gone_for_room: frozenset[str] = frozenset()
         self.folder = folder
         self.task = task
         self._manner = manner
@@ -117,7 +118,7 @@ class Campaign:
                 self.broken.append(f"the job does not go on: {stuck}; the fault in hand: {self.in_hand}")
                 (self.folder / "stacks").write_text(job.dump_stacks())
                 return {"broken": self.broken}
-            found = check(job, self.done)
+            found = check(job, [*self.done, Fault("drain", others=self._gone_for_room)])
             self.broken += found.pop("broken")
             return {"broken": self.broken, **found}
 
@@ -127,7 +128,7 @@ class Campaign:
         self._say(f"{len(job.chronicle.scene.able)} members train; {self.count} faults to come")
         began = time.monotonic()
         done_max = self.count + max(MORE_MAX * self.count, min(MORE_FEW, self.count))
-        while self.planned and not job.chronicle.scene.state.ended and len(self.done) < done_max:
+        while self._has_more and not job.chronicle.scene.state.ended and len(self.done) < done_max:
             if time.monotonic() > self._manner.until:
                 self._say(f"time is up: {len(self.planned)} faults are left out")
                 break
@@ -150,8 +151,13 @@ class Campaign:
         )
         strikes.finish()
         self.broken += strikes.broken
+        self._gone_for_room = strikes.gone_for_room()
         for fault in strikes.joins:
             fault.effect = ""
+
+    @property
+    def _has_more(self) -> bool:
+        return bool(self.planned) and sum(fault.counts for fault in self.done) < self.count
 
     def _next(self, strikes: Strikes) -> Fault | None:
         """The first of those planned whose moment it is. If none comes, one more fault makes room for others.
@@ -164,7 +170,8 @@ class Campaign:
         while (waited_s := time.monotonic() - began) < self._manner.idle_s:
             joins = [fault for fault in self.planned if fault.kind == "join"][:1]
             changes = [fault for fault in self.planned if fault.meets_change][:LOOKED_AT]
-            for fault in (*joins, *changes, *islice(self.planned, LOOKED_AT + int(4 * waited_s))):
+            others = (fault for fault in self.planned if not fault.meets_change)
+            for fault in (*joins, *changes, *islice(others, LOOKED_AT + int(4 * waited_s))):
                 if strikes.may(fault):
                     self.planned.remove(fault)
                     return fault

@@ -21,6 +21,8 @@ from chaos.undisturbed import Alone
 
 KEEP = 2
 SAVED = ("--checkpoint-every", "20", "--checkpoint-keep", str(KEEP))
+STEPS_PER_FAULT = 10
+IDLE_S = 3.0  # without a moment for a fault: there is no time to waste
 OWN_SHARE = 0.3  # of the faults strike a job whose coordinator is a child of its `pliant run`
 SHARES = {
     "kill": 0.22,
@@ -58,7 +60,7 @@ def run(folder: Path, wish: Wish) -> dict[str, Any]:
     done: list[Fault] = []
     own = round(wish.own * wish.faults)
     apart_until = wish.until - wish.own * max(0.0, wish.until - time.monotonic()) if own else wish.until
-    usual = Manner(options=SAVED, strikes=wider.Strikes)
+    usual = Manner(options=SAVED, strikes=wider.Strikes, idle_s=IDLE_S)
     for name, count, shares, manner in (
         ("apart", wish.faults - own, SHARES, replace(usual, until=apart_until)),
         ("own", own, OWN_SHARES, replace(usual, until=wish.until, lease_ttl_s=None)),
@@ -92,7 +94,7 @@ def _job(
     done: list[Fault],
     result: dict[str, Any],
 ) -> dict[str, Any]:
-    task = task_for(len(planned), slots=16, deterministic=True)
+    task = task_for(len(planned), STEPS_PER_FAULT, slots=16, deterministic=True)
     print(f"{folder.name}: {len(planned)} faults in {task.steps} steps", flush=True)
     campaign = Campaign(folder, task, planned, chance, manner)
     with Alone(folder.with_name(f"{folder.name}-alone"), task, nice=True) as lone:
