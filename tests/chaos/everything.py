@@ -21,7 +21,7 @@ from chaos.undisturbed import Alone
 
 KEEP = 2
 SAVED = ("--checkpoint-every", "20", "--checkpoint-keep", str(KEEP))
-STEPS_PER_FAULT = 10
+STEPS_PER_FAULT = 7
 IDLE_S = 3.0  # without a moment for a fault: there is no time to waste
 OWN_SHARE = 0.3  # of the faults strike a job whose coordinator is a child of its `pliant run`
 SHARES = {

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from chaos.chronicle import Scene
@@ -95,7 +96,7 @@ class Strikes:
         self._room: list[int] = []  # the revisions before which room was made for a later join
         self._fenced: list[tuple[MemberId, int]] = []  # who was stopped until its lease ran out, and its process
         self._views: dict[MemberId, Whereabouts] = {}
-        self._seen_started = (0.0, 0)  # when they were counted last, and how many there were
+        self._seen_coming = (0.0, False)  # when that was looked at last, and what was seen
 
     @property
     def scene(self) -> Scene:
@@ -129,7 +130,7 @@ class Strikes:
         self.settle()
         with self._chronicle.changed:
             scene, able = self.scene, len(self.scene.able)
-            state, target, change, joined = scene.state, scene.target, scene.change, len(scene.pids)
+            state, target, change = scene.state, scene.target, scene.change
         if state is not JobState.RUNNING or able <= LEFT_BEHIND.get(fault.kind, 0):
             return False
         if fault.kind == "join" and (self.joins or target >= TARGET_MAX):
@@ -140,7 +141,7 @@ class Strikes:
             return False
         if self.joins and (self._struck_joining or not (fault.meets_change or fault.kind == "coordinator")):
             return False  # one strike at a join, and then it may come to its end
-        return not fault.meets_change or bool(change) or self._started() > joined
+        return not fault.meets_change or bool(change) or self._somebody_comes()
 
     @property
     def nothing_comes(self) -> bool:
@@ -148,15 +149,18 @@ class Strikes:
         with self._chronicle.changed:
             scene = self.scene
             there = len(scene.able) >= scene.target and not scene.change and not scene.draining & scene.live
-            return there and not self.joins and self._started() <= len(scene.pids)
+            return there and not self.joins and not self._somebody_comes()
 
-    def _started(self) -> int:
-        """How many workers there ever were. One says that it was started just before it joins."""
-        counted_at, count = self._seen_started
-        if (now := time.monotonic()) > counted_at + LOOK_S:
-            count = sum(path.suffix == ".said" for path in self.job.folder.iterdir())
-            self._seen_started = now, count
-        return count
+    def _somebody_comes(self) -> bool:
+        """Whether a worker is there that has not joined. It says so just before it does; one may be killed before."""
+        looked_at, seen = self._seen_coming
+        if (now := time.monotonic()) > looked_at + LOOK_S:
+            with self._chronicle.changed:
+                joined = {str(pid) for pid in self.scene.pids.values()}
+            started = {path.stem for path in self.job.folder.glob("*.said")}
+            seen = any(Path("/proc", pid).exists() for pid in started - joined)
+            self._seen_coming = now, seen
+        return seen
 
     @contextmanager
     def _moment(self, fault: Fault) -> Any:
