@@ -62,6 +62,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
 
     for name in settings.with_prefix("PLIANT_", "PET_", "TORCH_ELASTIC", "PYTHON_EXEC", "CUDA_VISIBLE", "ZE_"):
         monkeypatch.delenv(name)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a machine without GPUs, whatever this one has
     monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))
     monkeypatch.setitem(sys.modules, "pliant.agent.loop", SimpleNamespace(Agent=Agent))
     monkeypatch.chdir(tmp_path)

@@ -39,10 +39,10 @@ NUMBER_MAX = 2**63 - 1  # the largest that SQLite can count to
 
 # The record and the tail in one statement, because one statement sees one moment.
 READ = """
-SELECT record_revision, checksum, record FROM jobs WHERE name = ?1
+SELECT record_revision, checksum, record FROM jobs WHERE name = ?
 UNION ALL
 SELECT e.revision, e.checksum, e.data FROM jobs j JOIN events e ON e.job = j.id AND e.revision > j.record_revision
-WHERE j.name = ?1
+WHERE j.name = ?
 """
 EVENTS = """
 SELECT revision, checksum, data FROM events
@@ -85,7 +85,7 @@ class SqliteStore:
         return self._file.path
 
     def read(self, job: str) -> Stored | None:
-        rows = self._query(READ, job)
+        rows = self._query(READ, job, job)
         if not rows:
             return None
         rows.sort(key=lambda row: row[0])
