@@ -2,11 +2,11 @@
 #
 #   PYTHON=python3.12 VENV=.venv312   another interpreter, in an environment of its own
 #   SEED=7                            another seed, for the targets that draw at random
-#   WORKERS=4 PATIENT=8               how many processes share the tests, and those tests that mostly wait for others
+#   WORKERS=6 PATIENT=8               how many processes share the tests, and those tests that mostly wait for others
 
 PYTHON  ?= python3
 VENV    ?= .venv
-WORKERS ?= 2
+WORKERS ?= 3
 PATIENT ?= 4
 SEED    ?=
 

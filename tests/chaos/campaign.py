@@ -98,7 +98,6 @@ class Campaign:
         self.done: list[Fault] = []
         self.in_hand: Fault | None = None
         self.broken: list[str] = []
-        self._gone_for_room: frozenset[str] = frozenset()
         self.folder = folder
         self.task = task
         self._manner = manner
@@ -118,7 +117,7 @@ class Campaign:
                 self.broken.append(f"the job does not go on: {stuck}; the fault in hand: {self.in_hand}")
                 (self.folder / "stacks").write_text(job.dump_stacks())
                 return {"broken": self.broken}
-            found = check(job, [*self.done, Fault("drain", others=self._gone_for_room)])
+            found = check(job, self.done)
             self.broken += found.pop("broken")
             return {"broken": self.broken, **found}
 
@@ -151,7 +150,6 @@ class Campaign:
         )
         strikes.finish()
         self.broken += strikes.broken
-        self._gone_for_room = strikes.gone_for_room()
         for fault in strikes.joins:
             fault.effect = ""
 

@@ -93,7 +93,6 @@ class Strikes:
         self._chronicle = job.chronicle
         self._steps = Steps(job)
         self._struck_joining = False  # the last fault, while a join was under way
-        self._room: list[int] = []  # the revisions before which room was made for a later join
         self._fenced: list[tuple[MemberId, int]] = []  # who was stopped until its lease ran out, and its process
         self._views: dict[MemberId, Whereabouts] = {}
         self._seen_coming = (0.0, False)  # when that was looked at last, and what was seen
@@ -134,10 +133,6 @@ class Strikes:
         if state is not JobState.RUNNING or able <= LEFT_BEHIND.get(fault.kind, 0):
             return False
         if fault.kind == "join" and (self.joins or target >= TARGET_MAX):
-            if not self.joins and able < target:
-                self._room.append(self._chronicle.revision)
-                self.send(m.Resize(Target(target - 1)))  # nobody has to go for it, and a later join finds room
-                self._chronicle.until(lambda scene: scene.target < target or scene.state.ended)
             return False
         if self.joins and (self._struck_joining or not (fault.meets_change or fault.kind == "coordinator")):
             return False  # one strike at a join, and then it may come to its end
@@ -262,20 +257,6 @@ class Strikes:
             codes = [each["left"] for each in self.job.said() if each["member"] == victim and "left" in each]
             if codes != [FENCED]:
                 self.broken.append(f"{victim} was fenced: it should have left with {FENCED}, and did with {codes}")
-
-    def gone_for_room(self) -> frozenset[MemberId]:
-        """Who came just when room was made for somebody later, and had to go for it."""
-        found: set[MemberId] = set()
-        for revision in self._room:
-            resized = 0
-            for event in self._chronicle.since(revision):
-                resized += isinstance(event, m.TargetChanged)
-                if resized > 1:
-                    break
-                if isinstance(event, m.MemberGone) and (event.how, event.why) == ("left", "left as planned"):
-                    found.add(event.member)
-                    break
-        return frozenset(found)
 
     def _drain(self, fault: Fault) -> bool:
         ways = ["pliant drain", "SIGTERM"]

@@ -2,7 +2,7 @@
 
 Four workers train, and every so often something is done to one of them or to the coordinator; between such windows
 there are quiet ones, to compare with, and at the end one in which the machine has twice its load besides. So it takes
-almost half as long again as `--minutes` says. The last line of the output is one JSON object. Only broken promises
+a fifth longer than `--minutes` says. The last line of the output is one JSON object. Only broken promises
 make it fail: something that grows, a step that is lost, a member that is taken for dead. How fast it was is told.
 """
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 BATCH = 512  # samples a step
 KINDS = ("kill", "drain", "stop", "coordinator")
 WINDOW_S = 120.0
-QUIET = 0.5  # of the window that follows
+QUIET = 0.25  # of the window that follows
 LOADED = 0.2  # of the disturbed time
 
 

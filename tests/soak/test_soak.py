@@ -44,7 +44,7 @@ def test_quiet_and_disturbed_windows_take_turns_before_the_loaded_one() -> None:
     total = {
         kind: sum(each.seconds for each in found if each.kind == kind) for kind in ("quiet", "disturbed", "loaded")
     }
-    assert total == pytest.approx({"quiet": 12 * 60, "disturbed": 24 * 60, "loaded": 6 * 60})
+    assert total == pytest.approx({"quiet": 6 * 60, "disturbed": 24 * 60, "loaded": 6 * 60})
     assert [each.kind for each in found[-3:]] == ["quiet", "disturbed", "loaded"]
 
 
