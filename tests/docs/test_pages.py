@@ -90,6 +90,8 @@ def test_every_promise_is_on_its_page_and_in_the_readme(number: int) -> None:
     row = re.findall(rf"^\| P{number} \|.*\| (\w+) \|$", read("README.md"), re.MULTILINE)
     assert len(page) == len(row) == 1
     assert f"Status: {row[0]}" in page[0]
+    assert re.search(r"\bTest:[^.]*`(tests/|make )", page[0]), "which test would break?"
+    assert re.search(r"^Figure: `[^`]+`[^.]*\d", page[0], re.MULTILINE), "how well is it kept, by which command?"
 
 
 def test_the_exit_statuses_are_in_the_reference() -> None:

@@ -89,6 +89,7 @@ def test_agents_come_and_go_by_command(tmp_path: Path) -> None:
     cluster.left_nothing()
 
 
+@pytest.mark.long
 def test_a_script_that_knows_nothing_of_us_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Agents come, leave and are killed; every time the others are relaunched, and the last step is reached."""
     folder = tmp_path / "checkpoint"

@@ -47,6 +47,7 @@ def test_a_script_for_torchrun_survives_a_kill_and_an_added_agent(tmp_path: Path
     assert (tmp_path / "ddp" / "work" / "snapshot.pt").exists()
 
 
+@pytest.mark.long
 def test_a_script_that_goes_on_is_all_right(tmp_path: Path) -> None:
     story = Story(counting(tmp_path), tmp_path / "story", seed=0)
     found = story.run()

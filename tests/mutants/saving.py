@@ -94,8 +94,8 @@ SAVING = (
         (
             Edit(
                 _JOB,
-                "    if _NAME.fullmatch(name) is None or name in kept or not origin < began_in(name) <= generation:\n",
-                "    if _NAME.fullmatch(name) is None or name in kept[-1:] or not origin < began_in(name) <= generation:\n",
+                "name in kept or not origin < began_in(name) <= generation:\n",
+                "name in kept[-1:] or not origin < began_in(name) <= generation:\n",
             ),
         ),
     ),
