@@ -28,9 +28,10 @@ help:  ## Print this list
 
 install: $(STAMP)  ## Make .venv with everything a developer needs
 
+# Modules are compiled when they are imported: most of torch's never are.
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
 	@touch $@
 
 test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
