@@ -640,5 +640,12 @@ def test_what_is_neither_steps_nor_a_time_is_refused(text: str) -> None:
 def test_jobs_with_a_common_place_for_checkpoints_have_a_folder_each(ran: Ran, tmp_path: Path) -> None:
     run("--checkpoint-dir", "saved", "train.py")
     run("--checkpoint-dir", "saved", "--job", "other", "train.py")
+    run("--checkpoint-dir", "file://saved", "train.py")
     saved = tmp_path / "saved"
-    assert [plan.checkpoint_dir for plan in ran.plans] == [str(saved / "train"), str(saved / "other")]
+    assert [plan.checkpoint_dir for plan in ran.plans] == [str(saved / each) for each in ("train", "other", "train")]
+
+
+@pytest.mark.parametrize("where", ["", "s3://", "hdfs:///"])
+def test_what_names_no_place_for_checkpoints_is_refused(where: str) -> None:
+    with pytest.raises(BadInput, match="names no place: give a folder, or a URL"):
+        meant({"checkpoint_dir": where})

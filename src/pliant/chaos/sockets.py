@@ -224,7 +224,8 @@ def _asks(end: End, listening: End) -> bool:
 
 
 def _table(pid: int | str) -> str:
-    return "".join(Path(f"/proc/{pid}/net/{name}").read_text() for name in ("tcp", "tcp6"))
+    tables = [Path(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6")]
+    return "".join(table.read_text() for table in tables if table.exists())  # there may be no IPv6
 
 
 def _handles(pid: int | str) -> dict[int, int]:

@@ -22,6 +22,7 @@ from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core.model import JobState, MemberState, Mode
 from pliant.errors import BadInput, PliantError
+from pliant.wire.api import JobStatus
 
 LOOK_S = 0.2
 BEGIN_S = 60.0  # how long a job may take to begin to train
@@ -278,7 +279,7 @@ class Storm:
             lease_s=self._lease_s,
             coordinator=coordinator is not None,
             live=found.live,
-            why="" if found.job.state is JobState.RUNNING else f"it is {found.job.state.value}: {found.job.why}",
+            why=_why_not(found),
         )
         self._elsewhere |= dict.fromkeys(elsewhere)
         named: dict[str, Process] = {str(member): process for member, process in processes.items()}
@@ -286,3 +287,10 @@ class Storm:
             named[COORDINATOR] = coordinator
         known = bool(found.members) and all(line.pid for line in found.members)
         return Seen(alive, named, elsewhere, found.mode, found.job.state.ended, known)
+
+
+def _why_not(found: JobStatus) -> str:
+    """Why the job is not to be struck at now; empty: it may be."""
+    if not found.chaos:  # it was started again meanwhile, by somebody who does not allow it
+        return "it does not allow chaos any more"
+    return "" if found.job.state is JobState.RUNNING else f"it is {found.job.state.value}: {found.job.why}"

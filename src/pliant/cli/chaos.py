@@ -81,11 +81,15 @@ def chaos(
 
 @contextmanager
 def _heeded() -> Iterator[Over]:
-    """Ctrl-C and SIGTERM end the storm, and what was begun is undone; a second one does not hurry it."""
+    """Ctrl-C and SIGTERM end the storm, and what was begun is undone; a second one does not hurry it.
+
+    So does Ctrl-Z: a tool that stands still would leave whoever it struck as it is.
+    """
     from pliant.chaos.strikes import Over
 
     over = Over()
-    before = {number: signal.signal(number, over.say) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP)
+    before = {number: signal.signal(number, over.say) for number in numbers}
     try:
         yield over
     finally:
@@ -113,6 +117,9 @@ class _Here:
     def coordinator(self) -> Process | None:
         from pliant.chaos.processes import recognise_coordinator
 
+        endpoint = self._folder.read_endpoint()
+        if endpoint is None or endpoint.url not in self.flags.place(self.job).urls:
+            return None  # a job of that name has one here, and is not the one that was asked whether it may be struck
         return recognise_coordinator(self._folder.coordinator_pid(), self._folder.path)
 
     def around(self, hosts: frozenset[str]) -> Around:

@@ -20,7 +20,7 @@ import click
 from pliant import settings
 from pliant.cli.connect import Flags
 from pliant.cli.meeting import Seen, look, the_place
-from pliant.cli.values import SIGNALS, Conf, Endpoint
+from pliant.cli.values import SIGNALS, Conf, Endpoint, place_of
 from pliant.core.names import NAME_MAX, bad_name
 from pliant.errors import BadInput
 
@@ -146,7 +146,7 @@ def understand(given: Given, around: Around, flags: Flags) -> Understood:
         spares=given.spares,
         chaos=given.chaos,
         saves=Saves(*given.checkpoint_every, keep=given.checkpoint_keep),
-        checkpoint_dir=_of_the_job(given.checkpoint_dir, name),
+        checkpoint_dir=place_of(name, given.checkpoint_dir),
         mode=Mode(given.mode),
         kind=given.kind,
         roles=tuple((role, count) for role, count in roles.items() if role != "worker"),
@@ -372,16 +372,6 @@ def _room(given: Given, sizes: Sizes, alone: bool, notes: list[str]) -> None:
 
 def _usual_s(given: Given) -> float:
     return SHUTDOWN_S if given.kind == "torch" else DEAF_SHUTDOWN_S
-
-
-def _of_the_job(where: str | None, job: str) -> str | None:
-    """Where its checkpoints are, named from here and not from where a worker may go.
-
-    Two jobs never share a folder: each would take the other's checkpoints for garbage of its own.
-    """
-    if where is None:
-        return None
-    return f"{where.rstrip('/')}/{job}" if "://" in where else str(Path(where).absolute() / job)
 
 
 def _shutdown_s(given: Given, around: Around) -> float:

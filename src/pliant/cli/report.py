@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -32,8 +31,8 @@ def report(job: str | None, flags: Flags, as_json: bool) -> None:
     is_run = flags.asleep(name) is None
     with flags.connect(name) as client:
         found = read_goodput(client, name)
-    runs = is_run and found.job is not None and not found.job.state.ended
-    until = max(found.now, time.time()) if runs else found.now
+        runs = is_run and found.job is not None and not found.job.state.ended
+        until = max(found.now, client.about().now) if runs else found.now  # by the clock that events are stamped with
     if as_json:
         print_json(facts(found, until))
     else:

@@ -1,4 +1,4 @@
-"""What may be written behind an option of `pliant run`: each function is the type of one of them."""
+"""What may be written behind an option of `pliant run`: each function is about one of them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import re
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import click
+
+from pliant.errors import BadInput
 
 ENDPOINT_PORT = 29400  # torchrun's
 PORT_MAX = 65535
@@ -148,3 +151,19 @@ def notice(text: str) -> str:
     if not (text in ("aws", "gcp", "azure") or (kind in ("file", "command") and colon and what)):
         raise click.BadParameter(f"{text!r} is not aws, gcp, azure, file:PATH or command:COMMAND.")
     return text
+
+
+def place_of(job: str, where: str | None) -> str | None:
+    """Where that job's checkpoints are, named from here and not from where a worker may go.
+
+    Two jobs never share a folder: each would take the other's checkpoints for garbage of its own.
+    """
+    if where is None:
+        return None
+    text = where.removeprefix("file://")
+    kind, _, rest = text.rpartition("://")
+    if not text or (kind and not rest.strip("/")):
+        raise BadInput(
+            f"--checkpoint-dir {where!r} names no place: give a folder, or a URL such as s3://bucket/folder."
+        )
+    return f"{text.rstrip('/')}/{job}" if kind else str(Path(text).absolute() / job)

@@ -8,6 +8,7 @@ often no more than a block. The thread is the least urgent one of its process: o
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -18,6 +19,8 @@ from math import inf
 
 from pliant.core.model import Piece
 from pliant.train.stored import PieceWriter
+
+log = logging.getLogger(__name__)
 
 # Bytes that are copied at once, and whose memory goes back at once. Between two blocks the thread holds the interpreter
 # for a moment; if it loses its processor just then, training waits until it has it again. So blocks are not small.
@@ -136,15 +139,20 @@ class Copying:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
         try:
             self._write_all()
-            pieces = self._writer.finish()
+            self._written(self._writer.finish())
         except Abandoned:
-            self._writer.abandon()
+            self._clear_away()
         except Exception as error:  # why: whatever keeps a part from being written, others wait to hear of it
-            self._writer.abandon()
             self._let_go()
+            self._clear_away()
             self._failed(getattr(error, "strerror", None) or str(error) or type(error).__name__)
-        else:
-            self._written(pieces)
+
+    def _clear_away(self) -> None:
+        """A disk that fails may not even let go of what is on it. That must not keep anybody from hearing of it."""
+        try:
+            self._writer.abandon()
+        except OSError as error:
+            log.warning("what was written of a checkpoint could not be removed: %s", error.strerror or error)
 
     def _write_all(self) -> None:
         while (block := self._next()) is not None:

@@ -1,5 +1,7 @@
 """A part of a checkpoint on its way to the disk: what becomes of it when it is given up, and when the disk fails."""
 
+import errno
+import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -125,6 +127,31 @@ def test_a_disk_that_takes_no_more_is_said_once_and_training_goes_on(tmp_path: P
     part.apply()
     assert (part.written, part.failed) == ([], ["File too large"])
     assert (part.place.names(), part.place.unfinished(), part.copying.is_busy) == ([], [], False)
+
+
+def test_a_disk_that_does_not_even_let_go_is_said_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(PieceWriter, "abandon", refuse)
+    with small_files():
+        part = Part(tmp_path)
+        part.copying.want()
+        part.copying.wait()
+    assert (part.written, part.failed) == ([], ["File too large"])
+
+
+def test_what_cannot_be_told_when_it_is_written_counts_as_not_written(tmp_path: Path) -> None:
+    part = Part(tmp_path)
+    part.copying._written = refuse_to_hear
+    part.apply()
+    part.copying.want()
+    part.copying.wait()
+    assert (part.written, part.failed) == ([], ["nobody listens"])
+
+
+def refuse_to_hear(_: object) -> None:
+    raise ValueError("nobody listens")
 
 
 def test_a_place_that_cannot_be_written_to_is_said_once(tmp_path: Path) -> None:

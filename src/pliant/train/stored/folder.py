@@ -57,7 +57,8 @@ class NewFile:
 
     def abandon(self) -> None:
         """Nothing of it is left; the folder neither, if it was the only thing in it."""
-        self._close()
+        with suppress(OSError):  # what was written may be reported as lost here; it is not wanted anyway
+            self._close()
         with suppress(FileNotFoundError):
             self._hidden.unlink()
         with suppress(OSError):  # there is something else in it

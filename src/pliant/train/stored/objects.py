@@ -16,16 +16,22 @@ from pliant.errors import BadInput
 from pliant.train.stored.places import IDENTITY_FILE, MANIFEST_FILE, good_name
 
 BLOCK = 16 << 20  # of an upload or a download: a request each; an upload has at most 10 000 of them in S3
+_PLAIN = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def _plainly(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call something of fsspec's; whatever it raises becomes OSError."""
+    """Call something of fsspec's; whatever it raises becomes OSError.
+
+    An error number says something about a disk. A store that is in trouble has none: what lies there is not damaged.
+    """
     try:
         return function(*args, **kwargs)
-    except OSError:
+    except _PLAIN:
         raise
+    except OSError as error:
+        raise OSError(error.strerror or str(error) or type(error).__name__) from error
     except Exception as error:  # why: every file system has errors of its own, and callers know OSError
         raise OSError(f"{type(error).__name__}: {error}") from error
 

@@ -1,5 +1,6 @@
 """Checkpoints in an object store: a real server that speaks S3, on this machine, and fsspec's own memory."""
 
+import errno
 import gc
 import logging
 import os
@@ -20,6 +21,7 @@ from pliant.core.model import Checkpoint
 from pliant.errors import BadInput
 from pliant.train.stored import Damaged, OutOfReach, PieceWriter, Place, place_at, problems, read, read_manifest
 from pliant.train.stored import objects as objects_module
+from pliant.train.stored.damage import unread
 from unit.train.stored.states import FACTS, LINEAGE, numbers, publish, training, write
 
 
@@ -46,6 +48,15 @@ def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     fs.mkdir(name)
     yield name
     fs.clear_instance_cache()
+
+
+def test_a_store_in_trouble_is_out_of_reach_and_nothing_in_it_is_damaged() -> None:
+    def trouble() -> None:
+        raise OSError(errno.EIO, "the key is disabled")
+
+    with pytest.raises(OSError, match="the key is disabled") as caught:
+        objects_module._plainly(trouble)
+    assert isinstance(unread("s3://b/piece", caught.value), OutOfReach)
 
 
 @pytest.fixture(params=["s3", "memory"])
