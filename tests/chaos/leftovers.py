@@ -71,17 +71,18 @@ def _leaks(base: Path, secrets: list[bytes]) -> Iterator[Path]:
 
 
 def _check_checkpoints(job: Job, keep: int, broken: list[str]) -> list[str]:
-    """Exactly those that count are there, with nothing beside them, and every byte is what was written."""
+    """Those that count are there and damaged ones, nothing else; and every byte of the former is what was written."""
     folder = job.home / "jobs" / JOB / "checkpoints"
     kept = [each.name for each in job.chronicle.scene.whole[-keep:]]
+    damaged = job.chronicle.scene.unreadable
     there = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    if there != sorted(kept):
-        broken.append(f"the checkpoints {there} are there, and {kept} should be")
+    if there != sorted({*kept, *damaged}):
+        broken.append(f"the checkpoints {there} are there, and {kept} should be, and the damaged {sorted(damaged)}")
     broken += [f"{path} is left over" for path in _files(folder) if path.name.startswith(".") and path.parent != folder]
     verified = real(job.environment, "verify", str(folder), "--json")
     found = verified.json if verified.out else {"checkpoints": []}
     whole = [each["name"] for each in found["checkpoints"] if each["ok"]]
-    if verified.code or sorted(whole) != there:
+    if bool(verified.code) != bool(damaged) or sorted(whole) != sorted(kept):
         broken.append(f"pliant verify ends with {verified.code}: {verified.out} {verified.err}")
     if not kept or kept[-1] != job.chronicle.scene.published[-1].name:
         broken.append("the last checkpoint is not whole")

@@ -29,6 +29,7 @@ else:
 DISPUTE_STEPS = 100  # so long a dispute counts: a machine that errs now and then is not found in a lifetime
 DISPUTES_KEPT = 64
 ENDS_KEPT = 4096  # of one launch's workers; more than that is only reached where seats are refilled for ever
+DAMAGED_KEPT = 16  # names of checkpoints that were passed over
 WRITING_KEPT = 4  # checkpoints that are not whole yet; whichever is older will never be
 POISON_KEPT = 64  # slots that raised, the newest: two are enough to tell a bad sample from a bad machine
 
@@ -132,6 +133,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         durable=job.durable,
         checkpoint=job.checkpoint,
         earlier=job.earlier,
+        damaged=job.damaged,
         bits=job.bits,
         floor=job.floor,
     )
@@ -170,7 +172,8 @@ def _with_checkpoints(
             )
         case m.CheckpointUnreadable(damaged=True):
             newest_left = job.earlier[-1] if job.earlier else None
-            return change(job, checkpoint=newest_left, earlier=job.earlier[:-1], blind=frozenset())
+            damaged = (*job.damaged, event.name)[-DAMAGED_KEPT:]
+            return change(job, checkpoint=newest_left, earlier=job.earlier[:-1], damaged=damaged, blind=frozenset())
         case m.CheckpointUnreadable():
             return change(job, blind=job.blind | {event.member})
 

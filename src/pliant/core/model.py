@@ -248,6 +248,7 @@ class Job:
     durable: Lineage = GENESIS
     checkpoint: Checkpoint | None = None  # the newest
     earlier: tuple[Checkpoint, ...] = ()  # those before it that are kept, the oldest first
+    damaged: tuple[str, ...] = ()  # the names of those that were passed over, lately
     writing: tuple[Writing, ...] = ()  # not whole yet, the newest last
     asked: int | None = None  # a checkpoint of this step or a later one is wanted
     apart: bool = False  # members have no common place for checkpoints
@@ -340,9 +341,9 @@ def view(job: Job, revision: int, member: MemberId) -> View:
 
 
 def kept(job: Job) -> tuple[str, ...]:
-    """The names of the checkpoints that are not to be removed."""
+    """The names of the checkpoints that are not to be removed. Damaged ones are left to people: parts may be good."""
     newest = (job.checkpoint,) if job.checkpoint is not None else ()
-    return tuple(checkpoint.name for checkpoint in (*job.earlier, *newest))
+    return (*job.damaged, *(checkpoint.name for checkpoint in (*job.earlier, *newest)))
 
 
 def written(job: Job) -> tuple[tuple[str, int], ...]:

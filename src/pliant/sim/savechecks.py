@@ -60,7 +60,7 @@ class SaveChecks:
             self.complain(f"rule 17: {worker.id} goes back to {name}, which is damaged or was never published")
         if job is None or world is None or world.number <= job.sealed:
             return  # it has yet to hear that this world is over
-        if world.base != checkpoint.lineage or name not in kept(job):
+        if world.base != checkpoint.lineage or name not in set(kept(job)).difference(job.damaged):
             self.complain(f"rule 17: {worker.id} goes back to {name}, which is not the base of {world.number}")
 
     def writes_part(self, worker: Worker, begun: Snapshot, model: Model) -> Piece:

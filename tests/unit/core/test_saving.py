@@ -340,6 +340,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before() -> None:
     job, said = pump(job, unreadable(job, "a2", damaged=True))
     assert isinstance(said[0], m.CheckpointUnreadable)
     assert (job.checkpoint, job.earlier, job.durable) == (before, (), before.lineage)
+    assert kept(job) == (damaged, before.name)  # parts of it may be good, and that is for people to say
     world = formed(job, job.generation)
     assert (world.kind, world.base) == (Kind.ROLLBACK, before.lineage)
     assert made(job, unreadable(job, "a2", damaged=True, name=damaged)) == ()
