@@ -317,6 +317,9 @@ def _exited(job: Job, command: m.Exited, now: float) -> Decision:
     if command.member not in job.members:
         return seat_ended(job, command, now)
     how = how_it_ended(command.code)
+    if command.code == 0 and (job.newest is None or command.member not in job.newest.members):
+        # It was to go, or never needed. Its own word of it did not come: nobody answered it, most likely.
+        return (m.MemberGone(now, command.member, "left", f"its process ended with {how}"),)
     if command.code <= 0 or command.code == FENCED_CODE:
         return (m.MemberGone(now, command.member, "lost", f"its process ended with {how}"),)
     return _failed(job, command.member, command.code, f"its process ended with {how}", now)

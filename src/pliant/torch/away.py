@@ -24,10 +24,14 @@ def put_aside(tensors: Sequence[Tensor]) -> list[Callable[[], memoryview]] | Non
         return None
     device = on_gpu[0].device
     free, _ = torch.cuda.mem_get_info(device)
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    # What a step takes at its peak is not free, though it is not in use at a boundary.
+    free += torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
     if free < SPARE * sum(tensor.nbytes for tensor in on_gpu):
         return None
-    copies = [tensor.detach().clone() for tensor in tensors]
+    try:
+        copies = [tensor.detach().clone() for tensor in tensors]
+    except torch.OutOfMemoryError:  # in pieces, there was less room than that
+        return None
     cuda: Any = torch.cuda  # its events and streams have no types
     made = cuda.Event()
     made.record(torch.cuda.current_stream(device))

@@ -157,6 +157,17 @@ def test_a_worker_that_was_made_to_end_is_lost_and_nothing_is_held_against_the_j
     assert made(job, m.Exited(B, code)) == (m.MemberGone(NOW, B, "lost", f"its process ended with {how}"),)
 
 
+def test_a_worker_that_was_to_go_has_left_though_its_word_of_it_never_came() -> None:
+    job = after(running(3), drain(C))
+    assert job.newest is not None
+    assert C not in job.newest.members
+    assert made(job, m.Exited(C, 0)) == (m.MemberGone(NOW, C, "left", "its process ended with exit code 0"),)
+    assert made(job, m.Exited(C, -9)) == (m.MemberGone(NOW, C, "lost", "its process ended with signal 9"),)
+    nobody_yet = after(new_job(2), join(A))
+    assert nobody_yet.newest is None
+    assert made(nobody_yet, m.Exited(A, 0)) == (m.MemberGone(NOW, A, "left", "its process ended with exit code 0"),)
+
+
 @pytest.mark.parametrize("code", [1, 2, 74, 76])
 def test_a_worker_that_fails_by_itself_is_counted(code: int) -> None:
     job = running(3)
