@@ -70,8 +70,8 @@ SAVING = (
         (
             Edit(
                 "core/evolve.py",
-                "            return change(job, checkpoint=newest_left, earlier=job.earlier[:-1], damaged=damaged, blind=frozenset())\n",
-                "            return change(job, earlier=job.earlier[:-1] if newest_left else (), blind=frozenset())\n",
+                "checkpoint=newest_left, earlier=job.earlier[:-1], damaged=damaged,",
+                "earlier=job.earlier[:-1] if newest_left else (), damaged=damaged,",
             ),
         ),
     ),
