@@ -11,9 +11,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from pliant.core.grid import Grid
 from pliant.core.ledger import Lineage
+from pliant.core.member.signals import Tidy
 from pliant.core.model import Checkpoint, Piece
 from pliant.torch.buffers import Buffers
+from pliant.torch.shelf import Shelf
 from pliant.torch.state import TrainingState, as_leaf, from_leaf
 from pliant.train.state import State, flatten, restore
 from pliant.train.stored import Facts, PieceWriter, place_at, read, write_manifest
@@ -156,6 +159,22 @@ def test_a_checkpoint_is_installed_into_a_training_that_goes_on_to_the_same_bits
     assert same_models(model, other[0])
     assert optimizer.param_groups[0]["lr"] == other[1].param_groups[0]["lr"]
     assert scheduler.state_dict() == other[2].state_dict()
+
+
+NAMES = [f"step-{step}-g1-0000000000000001-w1" for step in (1, 2, 3)]
+
+
+@pytest.mark.parametrize(("lacks", "left"), [(False, NAMES[1:]), (True, NAMES)], ids=["whole", "half elsewhere"])
+def test_what_is_old_goes_when_the_newest_is_whole_and_not_before(lacks: bool, left: list[str], tmp_path: Path) -> None:
+    model, optimizer, scheduler = trained(3)
+    state = state_of(model, optimizer, scheduler)
+    newest = [publish(tmp_path, state.capture(), 2, name) for name in NAMES][-1]
+    if lacks:  # that part is on a disk of another machine, which looks like this one
+        (tmp_path / newest.name / newest.pieces[-1].file).unlink()
+    shelf = Shelf(state, place_at(tmp_path), "demo", "a", Grid(8, 2, 2, 1), goes_back=False)
+    shelf.tidy(Tidy(newest, (), tuple(NAMES[1:]), origin=0, floor=1, generation=1))
+    shelf.close()
+    assert sorted(place_at(tmp_path).names()) == left
 
 
 PLAIN = """

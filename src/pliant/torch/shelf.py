@@ -128,6 +128,11 @@ class Shelf:
         cursor = self._grid.cursor(newest.lineage.step)
         facts = Facts(time.time(), self._job, began_in(newest.name), order.members, cursor)
         try:
+            there = place.files(newest.name)
+            if any(there.get(piece.file) != piece.nbytes for piece in newest.pieces):
+                # Others wrote their parts to another disk, which looks like this one: then older ones are all there is.
+                log.error("not all of %s is in %s: nothing is tidied up there", newest.name, place.where)
+                return
             with suppress(FileExistsError):  # whoever tidied up before us was there already
                 write_manifest(place, newest, facts)
             about = (order.kept, newest.lineage.step, order.origin, order.floor, order.generation)
