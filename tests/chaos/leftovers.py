@@ -82,7 +82,7 @@ def _check_checkpoints(job: Job, keep: int, broken: list[str]) -> list[str]:
     verified = real(job.environment, "verify", str(folder), "--json")
     found = verified.json if verified.out else {"checkpoints": []}
     whole = [each["name"] for each in found["checkpoints"] if each["ok"]]
-    if bool(verified.code) != bool(damaged) or sorted(whole) != sorted(kept):
+    if (verified.code and not damaged) or sorted(whole) != sorted(kept):
         broken.append(f"pliant verify ends with {verified.code}: {verified.out} {verified.err}")
     if not kept or kept[-1] != job.chronicle.scene.published[-1].name:
         broken.append("the last checkpoint is not whole")
