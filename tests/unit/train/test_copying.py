@@ -1,7 +1,5 @@
 """A part of a checkpoint on its way to the disk: what becomes of it when it is given up, and when the disk fails."""
 
-import errno
-import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.running import wait_for
 from pliant.core.model import Checkpoint, Piece
 from pliant.train.copying import BLOCK, Copying
 from pliant.train.state import flatten
@@ -129,16 +128,17 @@ def test_a_disk_that_takes_no_more_is_said_once_and_training_goes_on(tmp_path: P
     assert (part.place.names(), part.place.unfinished(), part.copying.is_busy) == ([], [], False)
 
 
-def test_a_disk_that_does_not_even_let_go_is_said_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr(PieceWriter, "abandon", refuse)
-    with small_files():
-        part = Part(tmp_path)
-        part.copying.want()
-        part.copying.wait()
-    assert (part.written, part.failed) == ([], ["File too large"])
+def test_a_disk_that_does_not_even_let_go_is_said_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    part = Part(tmp_path)
+    wait_for(lambda: part.place.unfinished() == ["one"], "the first bytes")
+    (tmp_path / "one").rename(tmp_path / "away")  # from under its writer, which can then neither name nor remove it
+    (tmp_path / "one").touch()
+    part.copying.want()
+    part.copying.wait()
+    assert (part.written, part.failed) == ([], ["Not a directory"])
+    assert "could not be removed: Not a directory" in caplog.text
 
 
 def test_what_cannot_be_told_when_it_is_written_counts_as_not_written(tmp_path: Path) -> None:
