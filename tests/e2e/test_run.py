@@ -29,7 +29,7 @@ def script(folder: Path, text: str) -> str:
 
 
 def test_a_job_runs_to_its_end_and_answers_afterwards_too(tmp_path: Path) -> None:
-    with Launched(tmp_path, "--workers", "1:3", "--target", "2", *PACED) as run:
+    with Launched(tmp_path, "--workers", "2:3", "--target", "2", *PACED) as run:
         assert run.ended() == 0
     assert "[pliant] the job is finished: all 20 steps are committed" in run.lines
     members = sorted(path.stem for path in (run.folder / "logs").glob("*-*.log"))
