@@ -10,6 +10,7 @@ import pytest
 
 from e2e.launched import TRAINER, Launched, all_gone, family, kill
 from e2e.running import start, wait_for
+from pliant.train.stored import place_at
 from unit.cli.program import PLIANT, environment, real
 
 BARE = ("--preload", "")  # there is no framework to be imported ahead
@@ -26,6 +27,19 @@ def script(folder: Path, text: str) -> str:
     path = folder / "script.py"
     path.write_text(text)
     return str(path)
+
+
+def test_a_place_that_another_stores_job_saves_to_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+    """The same command with another PLIANT_HOME, say."""
+    place = place_at(tmp_path / "place" / "demo")
+    mark = place.marked("another store")
+    env = environment(tmp_path / "home")
+    refused = real(env, "run", "--job", "demo", "--checkpoint-dir", str(tmp_path / "place"), "--workers", "1", *PACED)
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith(f"pliant: {tmp_path}/place/demo has the checkpoints of another job of this name")
+    assert place.mark() == mark
+    assert real(env, "status", "demo").code == 3, "nor was there ever such a job"
+    assert family(tmp_path / "home") == {}
 
 
 def test_a_job_runs_to_its_end_and_answers_afterwards_too(tmp_path: Path) -> None:

@@ -164,6 +164,8 @@ class Worker:
                 self._save(action)
             case s.Tidy():
                 self._tidy(action)
+            case s.Discard():
+                shutil.rmtree(self._files / action.name, ignore_errors=True)
             case s.StartGrace():
                 self._after(max(action.grace_s - GRACE_MARGIN_S, 0.0), lambda: self._feed(s.GraceShort()))
                 self._after(action.grace_s, lambda: self._feed(s.GraceOver()))

@@ -11,67 +11,12 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from pliant.core.grid import Grid
-from pliant.core.ledger import Lineage
-from pliant.core.member.signals import Tidy
-from pliant.core.model import Checkpoint, Piece
-from pliant.torch.buffers import Buffers
-from pliant.torch.shelf import Shelf
-from pliant.torch.state import TrainingState, as_leaf, from_leaf
-from pliant.train.state import State, flatten, restore
-from pliant.train.stored import Facts, PieceWriter, place_at, read, write_manifest
+from pliant.torch.state import as_leaf, from_leaf
+from pliant.train.state import flatten, restore
+from pliant.train.stored import place_at, read
 from pliant.train.stored.header import stored_as
 from unit.cli.program import invoke
-
-LINEAGE = Lineage(1, 3, 5)
-
-
-class Net(nn.Module):
-    """With buffers, a scalar one among them, and two types."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(5, 7)
-        self.norm = nn.BatchNorm1d(7)
-        self.last = nn.Linear(7, 3).to(torch.bfloat16)
-
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.last(self.norm(self.first(x)).to(torch.bfloat16)).float()
-        return out
-
-
-def trained(steps: int = 3) -> tuple[Net, torch.optim.Optimizer, Any]:
-    torch.manual_seed(0)
-    model = Net()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
-    for _ in range(steps):
-        step(model, optimizer)
-        scheduler.step()
-    return model, optimizer, scheduler
-
-
-def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    optimizer.zero_grad()
-    model(torch.arange(20.0).reshape(4, 5)).square().mean().backward()
-    optimizer.step()
-
-
-def state_of(model: Net, optimizer: torch.optim.Optimizer, scheduler: Any) -> TrainingState:
-    return TrainingState(model, [optimizer], Buffers(model), {"scheduler": scheduler})
-
-
-def publish(where: Path, state: State, count: int = 1, name: str = "one") -> Checkpoint:
-    place = place_at(where)
-    pieces: list[Piece] = []
-    for index in range(count):
-        writer = PieceWriter(place, name, state.tree, index, count, f"m-{index}")
-        for leaf in writer.leaves:
-            writer.write(state.leaves[leaf].content)
-        pieces += writer.finish()
-    checkpoint = Checkpoint(LINEAGE, name, 1, tuple(pieces))
-    write_manifest(place, checkpoint, Facts(at=1.8e9, job="demo"))
-    return checkpoint
+from unit.torch.saved import Net, publish, state_of, step, trained
 
 
 def same(one: Any, other: Any) -> bool:
@@ -159,22 +104,6 @@ def test_a_checkpoint_is_installed_into_a_training_that_goes_on_to_the_same_bits
     assert same_models(model, other[0])
     assert optimizer.param_groups[0]["lr"] == other[1].param_groups[0]["lr"]
     assert scheduler.state_dict() == other[2].state_dict()
-
-
-NAMES = [f"step-{step}-g1-0000000000000001-w1" for step in (1, 2, 3)]
-
-
-@pytest.mark.parametrize(("lacks", "left"), [(False, NAMES[1:]), (True, NAMES)], ids=["whole", "half elsewhere"])
-def test_what_is_old_goes_when_the_newest_is_whole_and_not_before(lacks: bool, left: list[str], tmp_path: Path) -> None:
-    model, optimizer, scheduler = trained(3)
-    state = state_of(model, optimizer, scheduler)
-    newest = [publish(tmp_path, state.capture(), 2, name) for name in NAMES][-1]
-    if lacks:  # that part is on a disk of another machine, which looks like this one
-        (tmp_path / newest.name / newest.pieces[-1].file).unlink()
-    shelf = Shelf(state, place_at(tmp_path), "demo", "a", Grid(8, 2, 2, 1), goes_back=False)
-    shelf.tidy(Tidy(newest, (), tuple(NAMES[1:]), origin=0, floor=1, generation=1))
-    shelf.close()
-    assert sorted(place_at(tmp_path).names()) == left
 
 
 PLAIN = """

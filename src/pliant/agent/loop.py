@@ -28,6 +28,7 @@ from pliant.agent.opening import (
     Plan,
     address_of,
     agent_id,
+    check_place,
     clock_off,
     environment,
     home_of,
@@ -125,6 +126,7 @@ class Agent:
         about = client.about()
         if off := clock_off(about.now):
             self._screen.say(off)
+        check_place(self._plan, self._folder, about.store)
         found = open_job(client, self._plan, own=self._keeper is not None)
         # A revision stands in the names of this life's workers: if an earlier life's ever joined, it was a lower one.
         self._state = v.Supervisor(
@@ -141,8 +143,7 @@ class Agent:
         self._workers.open(env, surroundings(self._plan, self._folder))
         self._story = Story(self._screen, found.revision, found.state, found.why)
         job, ttl_s = self._plan.job, about.lease_ttl_s
-        told = self._inbox.put
-        self._dialogue = Dialogue(client, job, self._state.id, self._story, told, ttl_s, lambda: self._uses)
+        self._dialogue = Dialogue(client, job, self._state.id, self._story, self._inbox.put, ttl_s, lambda: self._uses)
         self._screen.say(f"{job} is {found.state.value}: {found.why}")
         heeded = [number for number in self._plan.signals if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
         handlers = {number: signal.signal(number, self._signalled) for number in heeded}

@@ -24,6 +24,7 @@ from pliant.core.model import NEVER, AgentId, Mode, Saves, Target
 from pliant.core.names import bad_name
 from pliant.credentials import is_missing, parse_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
+from pliant.train.stored.places import place_at, taken
 from pliant.wire.api import JobLine, Scope, TokenWish
 
 SETUP_S = 30.0
@@ -127,6 +128,14 @@ def _create(client: Client, plan: Plan, create: Create, *, own: bool) -> None:
             time.sleep(AGAIN_S)
         else:
             return
+
+
+def check_place(plan: Plan, folder: Folder, store: str) -> None:
+    """BadInput if a job that another store knows saves where this one's workers would. They look, too, but late."""
+    place = place_at(_checkpoint_dir(plan, folder))
+    with suppress(OSError):  # then it is for whoever wants to write there to say so
+        if (mark := place.mark()) is not None and not mark.is_for(store):
+            raise BadInput(f"{taken(place.where)}.")
 
 
 def worker_token(client: Client, job: str, folder: Folder, place: Elsewhere, scope: Scope) -> Path:
@@ -251,11 +260,15 @@ def environment(plan: Plan, folder: Folder, place: Elsewhere, token_file: Path, 
         "PLIANT_JOB": plan.job,
         "PLIANT_AGENT": agent,
         "PLIANT_TOKEN_FILE": str(token_file),
-        "PLIANT_CHECKPOINT_DIR": plan.checkpoint_dir or str(folder.checkpoints.absolute()),
+        "PLIANT_CHECKPOINT_DIR": _checkpoint_dir(plan, folder),
         "PLIANT_GRACE_S": f"{plan.grace_s:g}",
         **where,
         **chosen,
     }
+
+
+def _checkpoint_dir(plan: Plan, folder: Folder) -> str:
+    return plan.checkpoint_dir or str(folder.checkpoints.absolute())
 
 
 def surroundings(plan: Plan, folder: Folder) -> Surroundings:

@@ -121,9 +121,9 @@ class Client:
 
     # --------------------------------------------------------------------------------------------- reading
 
-    def about(self) -> api.About:
+    def about(self, patience_s: float | None = None) -> api.About:
         """Who answers."""
-        return self._call(routes.ABOUT, api.About, {})
+        return self._call(routes.ABOUT, api.About, {}, patience_s=patience_s)
 
     def jobs(self) -> tuple[api.JobLine, ...]:
         """Every job that this token may see."""

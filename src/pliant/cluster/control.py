@@ -39,9 +39,9 @@ class Control:
         forget(self._folder)  # whoever listened there is dead: the caller holds the folder's lock
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
+            os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: there is no moment at which others may look
             with _short(self._folder) as path:
                 self._socket.bind(path)
-                (self._folder / SOCKET).chmod(0o600)
             self._socket.listen(8)
         except OSError as error:
             self._socket.close()

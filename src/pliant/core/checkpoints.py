@@ -23,12 +23,16 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class NotWritten:
-    """A member's part of a checkpoint will never come: its disk is full, say."""
+    """A member's part of a checkpoint will never come: its disk is full, say.
+
+    `apart`: all parts were written, and they are not all in that member's place. It looks like another one's.
+    """
 
     member: MemberId
     generation: int
     name: str
     why: str
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,6 +160,8 @@ def _with_checkpoints(
             writing = known or Writing(part.lineage, part.name, part.state, event.count, place=part.place)
             writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
             return change(job, writing=_with_writing(job, writing))
+        case m.CheckpointFailed(name=name) if job.checkpoint is not None and job.checkpoint.name == name:
+            return change(job, apart=True)  # it was published before anybody saw that it lies in several places
         case m.CheckpointFailed():
             writing = Writing(job.durable, event.name, 0, 0, failed=True)
             # Whoever asked for it is told so; to try again at every step would help nobody.

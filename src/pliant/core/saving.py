@@ -134,6 +134,8 @@ def _bad_part(command: c.Publish) -> Rejection | None:
 
 def not_written(job: Job, command: c.NotWritten, world: World, now: float) -> tuple[Event, ...]:
     """Somebody's part will not come, so neither will the whole. People are told; another one is tried in its time."""
+    if command.apart:
+        return _halved(job, command, world, now)
     known = next((each for each in job.writing if each.name == command.name), None)
     newest = job.checkpoint.lineage.step if job.checkpoint is not None else -1
     over = began_in(command.name) <= job.sealed or step_in(command.name) <= newest
@@ -141,6 +143,14 @@ def not_written(job: Job, command: c.NotWritten, world: World, now: float) -> tu
         return ()
     name, why = command.name[:CHECKPOINT_NAME_MAX], command.why[:CHECKPOINT_NAME_MAX]
     return (c.CheckpointFailed(now, world.number, name, command.member, why),)
+
+
+def _halved(job: Job, command: c.NotWritten, world: World, now: float) -> tuple[Event, ...]:
+    """The newest checkpoint lies in several places. What is there of it stays: whoever brings it together has it."""
+    if job.apart or job.checkpoint is None or job.checkpoint.name != command.name:
+        return ()
+    why = f"not all of it is in {command.why[:CHECKPOINT_NAME_MAX]}; {APART}"
+    return (c.CheckpointFailed(now, world.number, command.name, command.member, why, apart=True),)
 
 
 def unreadable(job: Job, command: c.Unreadable, world: World, now: float) -> tuple[Event, ...]:

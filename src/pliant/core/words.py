@@ -33,8 +33,9 @@ class Word:
     """One rank's control word.
 
     `lineage` is the state it enters with; `wired` the highest generation it wired above this one, and `need` how many
-    members of this world must say so; `asks` says that a checkpoint is wanted; `slots`, `samples`, `marks` and `digest`
-    are counted where a slot's gradient is added to the buffer. `kept` is used by the comparison alone.
+    members of this world must say so; `asks` says that a checkpoint is wanted, `saves` that it could write a part of
+    one; `slots`, `samples`, `marks` and `digest` are counted where a slot's gradient is added to the buffer. `kept` is
+    used by the comparison alone.
     """
 
     purpose: Purpose
@@ -48,6 +49,7 @@ class Word:
     drains: int = CALM
     failed: bool = False
     asks: bool = False
+    saves: bool = True
     slots: int = 0
     samples: int = 0
     marks: int = 0
@@ -86,6 +88,11 @@ def marks(slots: frozenset[int]) -> int:
 def holders(words: Words) -> frozenset[int]:
     """The ranks that hold the state."""
     return frozenset(rank for rank, word in enumerate(words) if word.holds)
+
+
+def unable(words: Words) -> frozenset[int]:
+    """The ranks that have no place to write checkpoints to."""
+    return frozenset(rank for rank, word in enumerate(words) if not word.saves)
 
 
 def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) -> str:

@@ -231,7 +231,7 @@ class Explorer:
                 for number in spot.groups:
                     self._break(spot, number, name)
                 self._command(spot, c.Exited(name, action.code))
-            case s.Snapshot() | s.Save() | s.Tidy() | s.StartGrace():
+            case s.Snapshot() | s.Save() | s.Tidy() | s.Discard() | s.StartGrace():
                 pass
             case _:
                 process.task = action

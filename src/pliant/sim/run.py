@@ -40,6 +40,7 @@ def setting_for(seed: int) -> Setting:
         coordinators=coordinators,
         verify=verify,
         full_disk=0.1 if seed % 7 == 3 else 0.0,
+        placeless=0.3 if seed % 11 == 5 else 0.0,
         bits=BITS if verify else (),
     )
 

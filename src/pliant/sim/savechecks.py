@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pliant.core import messages as m
-from pliant.core.member.signals import Exit, Snapshot, Tidy
+from pliant.core.member.signals import Discard, Exit, Snapshot, Tidy
 from pliant.core.messages import Event
 from pliant.core.model import Checkpoint, Job, MemberId, Piece, kept
 from pliant.core.saving import is_garbage, step_in
@@ -27,6 +27,7 @@ class SaveChecks:
         self.published: dict[str, Checkpoint] = {}
         self.failed: set[int] = set()  # steps of which some part could not be written
         self._wrote: dict[str, float] = {}  # by checkpoint, when its last part was written
+        self._discarded: set[str] = set()
         self._tidied: dict[str, float] = {}  # by the newest one, when somebody tidied up after it
         self._went: set[MemberId] = set()  # by their own will, and not because their time was over
 
@@ -35,6 +36,8 @@ class SaveChecks:
         match event:
             case m.CheckpointPublished(checkpoint=newest):
                 self.published[newest.name] = newest
+                if newest.name in self._discarded:
+                    self.complain(f"rule 17: {newest.name} is published, and was given up before")
                 there = self.universe.directory.files.get(newest.name, {})
                 if not all(piece.file in there for piece in newest.pieces):
                     self.complain(f"rule 17: {newest.name} is published, and not all of it is there")
@@ -85,6 +88,13 @@ class SaveChecks:
                 if name in needed:
                     self.complain(f"rule 17: {worker.id} removed {name}, which is kept")
 
+    def discards(self, worker: Worker, discard: Discard) -> None:
+        """Nothing is given up that was published, or ever will be."""
+        self.universe.directory.remove(discard.name)
+        self._discarded.add(discard.name)
+        if discard.name in self.published:
+            self.complain(f"rule 17: {worker.id} discarded {discard.name}, which is published")
+
     def leaves(self, worker: Worker, leave: Exit) -> None:
         """Somebody goes by its own will."""
         if "grace" not in leave.why:
@@ -94,6 +104,8 @@ class SaveChecks:
         """The job ended well. If all who ended it had time, its last state is saved, and nothing else lies about."""
         newest, world = job.checkpoint, job.world(job.current)
         if world is None or not self._went.issuperset(world.members) or job.durable.step in self.failed:
+            return
+        if not any(self.universe.workers[member].machine.saves for member in world.members):
             return
         if newest is None or newest.lineage != job.durable:
             self.complain("rule 17: the job finished, and its last state is not saved")

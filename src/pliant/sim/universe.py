@@ -44,6 +44,7 @@ class Setting:
     checkpoint_every: int = 4
     verify: int = 0
     full_disk: float = 0.0  # how often a part of a checkpoint cannot be written
+    placeless: float = 0.0  # how many workers have no place to write one to
     bits: Bits = ()
 
 

@@ -30,7 +30,8 @@ class Worker:
         self.universe = universe
         self.id = member
         self.agent = agent
-        self.machine = Machine(member, terms)
+        lacks = universe.setting.placeless
+        self.machine = Machine(member, terms, saves=not lacks or universe.chance.random() >= lacks)
         self.model = Model()
         self.up = True
         self.paused = False
@@ -152,6 +153,8 @@ class Worker:
                 self._save(action)
             case s.Tidy():
                 self.universe.checkers.saves.tidies(self, action, self.universe.checkers.job)
+            case s.Discard():
+                self._discard(action)
             case s.StartGrace():
                 short = max(action.grace_s - GRACE_MARGIN_S, 0.0)
                 self.universe.after(short, self.feed, s.GraceShort())
@@ -375,6 +378,12 @@ class Worker:
         elif self.writing is not None and self.writing[0].name == action.name:
             self.writing = (self.writing[0], True, self.writing[2])
             self.universe.after(self.universe.chance.uniform(0.1, 0.6), self._saved, *self.writing)
+
+    def _discard(self, action: s.Discard) -> None:
+        """A disk that is in the middle of it may finish all the same."""
+        if self.unbegun is not None and self.unbegun[0].name == action.name:
+            self.unbegun = None
+        self.universe.checkers.saves.discards(self, action)
 
     def _saved(self, begun: s.Snapshot, _: bool, model: Model) -> None:
         if not self.up:

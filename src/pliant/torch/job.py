@@ -254,6 +254,11 @@ class Job:
         else:
             token = read_token(self._said.token_file or self._said.own_token_file)
             contact = Contact(self._said.coordinators, token, self.name, self.member)
+            try:
+                shelf.claim(contact.store)
+            except PliantError:
+                contact.close()
+                raise
             host = self._worker.address or local_address(self._said.coordinators[0])
         source = Source(gate, state.capture, self._gradient, self._lines)
 

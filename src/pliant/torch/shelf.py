@@ -18,15 +18,18 @@ from pliant.core.job import FENCED_CODE
 from pliant.core.member import signals as s
 from pliant.core.model import Checkpoint, Piece, View
 from pliant.core.saving import began_in, is_garbage
+from pliant.errors import BadInput
 from pliant.torch.away import put_aside
 from pliant.torch.left import Left
 from pliant.torch.state import TrainingState, as_leaf
 from pliant.train.copying import Copying
-from pliant.train.stored import Damaged, Facts, OutOfReach, PieceWriter, Place, read, write_manifest
+from pliant.train.stored import Damaged, Facts, OutOfReach, PieceWriter, Place, read, taken, write_manifest
 from pliant.train.transfer import Received, copied
 
 log = logging.getLogger(__name__)
 
+SEEN_S = 60.0  # until what another machine wrote is seen here: a shared folder remembers a listing for as long
+LOOK_S = 1.0
 HUGE = 2 << 20  # bytes of a huge page
 
 Feed = Callable[[s.Signal], None]
@@ -45,12 +48,26 @@ class Shelf:
         self._grid = grid
         self._goes_back = goes_back  # whether members that find themselves different go back to where they agreed
         self._initial: Received | None = None  # the state before the first step, while nothing is on disk to go back to
-        self._name = ""
+        self._owner = ""
         self._copying: Copying | None = None
         self._tidying: threading.Thread | None = None
+        self._closing = threading.Event()
         self._boundary = 0.0  # when the last one was, by the monotonic clock
         self._apart_s = 0.0  # from it to the apply after it: for so long the state is at rest
         self.feed: Feed = lambda _: None  # set by whoever runs the member's machine
+
+    def claim(self, store: Callable[[], str]) -> None:
+        """Call before the job is joined; `store` says which one it is in. BadInput if another one's job saves here."""
+        if self._place is None:
+            return
+        self._owner = store()
+        try:
+            mark = self._place.mark()
+        except OSError as error:
+            log.warning("%s cannot be read: %s", self._place.where, error.strerror or error)
+            mark = None
+        if mark is not None and not mark.is_for(self._owner):
+            raise BadInput(f"{taken(self._place.where)}.")
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -75,20 +92,22 @@ class Shelf:
 
         def written(pieces: tuple[Piece, ...]) -> None:
             try:
-                whole = replace(checkpoint, pieces=pieces, place=place.identity())
+                mark = place.marked(self._owner)
             except OSError as error:
                 self._not_written(order.name, error.strerror or str(error))
+                return
+            if mark.is_for(self._owner):
+                self.feed(s.Written(replace(checkpoint, pieces=pieces, place=mark.identity), order.part, order.count))
             else:
-                self.feed(s.Written(whole, order.part, order.count))
+                self._not_written(order.name, taken(place.where))
 
-        self._name = order.name
         failed = partial(self._not_written, order.name)
         rests = aside is not None
         self._copying = Copying(writer, contents, _copy, written, failed, self._apart_s / 2, rests=rests)
 
     def want(self, order: s.Save) -> None:
         """The step of what was begun is committed."""
-        if self._copying is not None and self._name == order.name:
+        if self._copying is not None and self._copying.name == order.name:
             self._copying.want()
 
     def secure(self) -> None:
@@ -99,6 +118,7 @@ class Shelf:
 
     def close(self) -> None:
         """The last thing to call: what is not finished leaves nothing behind."""
+        self._closing.set()
         if self._copying is not None:
             self._copying.give_up()
         if self._tidying is not None:
@@ -114,33 +134,55 @@ class Shelf:
     def can_save(self) -> bool:
         return self._place is not None
 
-    def tidy(self, order: s.Tidy) -> None:
-        """Put the newest manifest beside its files and remove what nobody can need, in a thread of its own."""
-        before = self._tidying
+    def tidy(self, order: s.Tidy | s.Discard) -> None:
+        """Remove what nobody can need, in a thread of its own; and put the newest manifest beside its files."""
+        copying, before = self._copying, self._tidying
+        if isinstance(order, s.Discard) and copying is not None and copying.name == order.name:
+            copying.drop()
         self._tidying = threading.Thread(target=self._tidy, args=(order, before), name="pliant-tidy")
         self._tidying.start()
 
-    def _tidy(self, order: s.Tidy, before: threading.Thread | None) -> None:
+    def _tidy(self, order: s.Tidy | s.Discard, before: threading.Thread | None) -> None:
         if before is not None:
             before.join()  # one at a time: they would remove the same things
-        place, newest = self._place, order.newest
+        place = self._place
         assert place is not None
-        cursor = self._grid.cursor(newest.lineage.step)
-        facts = Facts(time.time(), self._job, began_in(newest.name), order.members, cursor)
         try:
-            there = place.files(newest.name)
-            if any(there.get(piece.file) != piece.nbytes for piece in newest.pieces):
-                # Others wrote their parts to another disk, which looks like this one: then older ones are all there is.
-                log.error("not all of %s is in %s: nothing is tidied up there", newest.name, place.where)
-                return
-            with suppress(FileExistsError):  # whoever tidied up before us was there already
-                write_manifest(place, newest, facts)
-            about = (order.kept, newest.lineage.step, order.origin, order.floor, order.generation)
-            for name in (*place.names(), *place.unfinished()):
-                if is_garbage(name, *about):
-                    place.remove(name)
+            mark = place.mark()
+            if mark is not None and not mark.is_for(self._owner):
+                return  # nothing here is ours, whatever its name
+            if isinstance(order, s.Discard):
+                place.remove(order.name)
+            else:
+                self._tidy_after(order, place)
         except OSError as error:
             log.warning("old checkpoints in %s could not be tidied up: %s", place.where, error.strerror or error)
+
+    def _tidy_after(self, order: s.Tidy, place: Place) -> None:
+        newest = order.newest
+        if not self._sees_all(newest, place):
+            # Others wrote their parts to another disk, which looks like this one: then older ones are all there is.
+            if not self._closing.is_set():
+                self.feed(s.NotWritten(newest.name, place.where, apart=True))
+            return
+        cursor = self._grid.cursor(newest.lineage.step)
+        facts = Facts(time.time(), self._job, began_in(newest.name), order.members, cursor)
+        with suppress(FileExistsError):  # whoever tidied up before us was there already
+            write_manifest(place, newest, facts)
+        about = (order.kept, newest.lineage.step, order.origin, order.floor, order.generation)
+        for name in (*place.names(), *place.unfinished()):
+            if is_garbage(name, *about):
+                place.remove(name)
+
+    def _sees_all(self, checkpoint: Checkpoint, place: Place) -> bool:
+        """Whether every piece is here. A file system that is shared may show others' with some delay."""
+        until = time.monotonic() + SEEN_S
+        while True:
+            there = place.files(checkpoint.name)
+            if all(there.get(piece.file) == piece.nbytes for piece in checkpoint.pieces):
+                return True
+            if time.monotonic() > until or self._closing.wait(LOOK_S):
+                return False
 
     # ------------------------------------------------------------------------------------------- coming back
 

@@ -61,7 +61,7 @@ def pack_cells(row: Row) -> Cells:
         word.lineage.generation,
         word.lineage.step,
         word.lineage.digest,
-        word.holds | word.failed << 1 | word.drains << 2 | word.asks << 4 | (word.purpose is Purpose.STEP) << 8,
+        _flags(word),
         word.state,
         word.wired,
         word.need,
@@ -75,6 +75,11 @@ def pack_cells(row: Row) -> Cells:
     values[: 2 + len(row.logged)] = (row.weight, row.log_weight, *row.logged)
     cells[_WORD + 1 :] = values.view(np.uint64)
     return cells
+
+
+def _flags(word: Word) -> int:
+    spoken = word.holds | word.failed << 1 | word.drains << 2 | word.asks << 4 | word.saves << 5
+    return spoken | (word.purpose is Purpose.STEP) << 8
 
 
 def unpack(floats: Floats, size: int) -> tuple[Row, ...]:
@@ -102,6 +107,7 @@ def _row(cells: Cells) -> Row:
         failed=bool(flags & 2),
         drains=flags >> 2 & 3,
         asks=bool(flags >> 4 & 1),
+        saves=bool(flags >> 5 & 1),
         state=state,
         wired=wired,
         need=need,

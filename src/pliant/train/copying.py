@@ -57,6 +57,7 @@ class Copying:
         *,
         rests: bool = False,
     ) -> None:
+        self.name = writer.name
         self._writer = writer
         self._contents = deque(contents)  # still to be copied, the first one from `_at` on
         self._copy = copy
@@ -110,11 +111,15 @@ class Copying:
         """It is of no use: leave nothing behind. Does nothing to one that is wanted and under way."""
         self._decide(wanted=False)
 
-    def give_up(self) -> None:
-        """Call at the end of everything, wanted or not."""
+    def drop(self) -> None:
+        """The same, wanted or not, and without waiting for it. If it was as good as written, `written` is called."""
         with self._moved:
             self._wanted = False
             self._moved.notify_all()
+
+    def give_up(self) -> None:
+        """Call at the end of everything."""
+        self.drop()
         self._thread.join()
 
     def wait(self) -> None:

@@ -66,7 +66,7 @@ class Session:
         peers: Peers | None,
         wire: Wire,
         forget: Callable[[int], None],
-        tidy: Callable[[s.Tidy], None] | None = None,
+        tidy: Callable[[s.Tidy | s.Discard], None] | None = None,
     ) -> None:
         self.member = member
         self.machine = Machine(member, terms, saves=tidy is not None)
@@ -205,7 +205,7 @@ class Session:
         match action:
             case s.Compute() | s.Collect() | s.Apply() | s.Restore() | s.Install() | s.Snapshot() | s.Save() | s.Exit():
                 self._orders.append(action)
-            case s.Tidy():
+            case s.Tidy() | s.Discard():
                 assert self._tidy is not None
                 self._tidy(action)
             case s.Send():

@@ -135,6 +135,25 @@ def test_members_without_a_common_place_are_told_and_one_writes_everything_from_
     assert view(job, 1, A).apart
 
 
+def test_a_checkpoint_that_lies_in_several_places_is_kept_and_one_writes_everything_from_then_on() -> None:
+    """Each place was copied from one of them, so they looked like one."""
+    job = saved(running(2))
+    assert job.checkpoint is not None
+    name = job.checkpoint.name
+    job, [failed] = pump(job, m.NotWritten(A, 1, name, "/checkpoints", apart=True))
+    assert isinstance(failed, m.CheckpointFailed)
+    assert failed.why.startswith("not all of it is in /checkpoints; it saves to another place than others")
+    assert view(job, 1, A).apart
+    assert (job.checkpoint.name if job.checkpoint else "", kept(job), written(job)) == (name, (name,), ())
+    assert made(job, m.NotWritten(B, 1, name, "/checkpoints", apart=True)) == (), "it is known"
+
+
+@pytest.mark.parametrize("saves", [0, 2])
+def test_where_an_earlier_checkpoint_lies_does_not_matter(saves: int) -> None:
+    job = saved(running(2), saves=saves)
+    assert made(job, m.NotWritten(A, 1, checkpoint_name(GENESIS, 1), "/checkpoints", apart=True)) == ()
+
+
 def test_parts_of_two_checkpoints_may_come_in_any_order() -> None:
     job = running(2, steps=2)
     early = job.durable

@@ -98,6 +98,7 @@ class Machine:
     stateless: bool = False  # the comparison found nobody to go on from
     holders: frozenset[int] = frozenset()  # ranks that hold the state, by the latest words
     going: frozenset[int] = frozenset()  # ranks that drain, by the latest words
+    unable: frozenset[int] = frozenset()  # ranks that cannot save, by the latest words
     next: int = 0  # the generation the words said to enter at the boundary
     closing: bool = False  # the words said that everybody must go now
 
@@ -138,6 +139,7 @@ class Machine:
     saving: Saving | None = None  # a part of a checkpoint, until it is written
     manifest: Written | None = None  # written, and the coordinator may not know yet
     failed: NotWritten | None = None  # not written, and the coordinator may not know yet
+    given_up: frozenset[str] = frozenset()  # checkpoints that will never be whole, as far as the coordinator remembers
     asked: bool = False  # the words said that a checkpoint is wanted
     end_ticks: int = 0  # since the job finished and our part was written
     alone: bool = False  # the last state is saved, or was to be, by this member alone

@@ -57,6 +57,7 @@ def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) ->
         need=len(set(world.members).intersection(wired.members)) if wired else 0,
         drains=m.drains,
         asks=step and _asks(m),
+        saves=m.saves,
         slots=len(m.part.slots) if step else 0,
         samples=m.part.samples if step else 0,
         marks=m.part.marks if step else 0,
@@ -73,7 +74,7 @@ def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) ->
 def _asks(m: Machine) -> bool:
     """Whether a checkpoint is wanted that nobody, as far as this member knows, is writing already."""
     view = m.view
-    if view is None or not view.asked or not m.saves:
+    if view is None or not view.asked:
         return False
     under_way = any(part != NEVER_WHOLE for _, part in view.written)
     return m.holds and m.saving is None and m.manifest is None and not under_way
@@ -137,6 +138,7 @@ def enter(m: Machine, world: World) -> None:
     m.disputes = ()
     m.holders = frozenset()
     m.going = frozenset()
+    m.unable = frozenset()
     m.next = 0
     m.closing = False
     m.dealt = ()

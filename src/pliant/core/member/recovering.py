@@ -11,7 +11,7 @@ from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restor
 from pliant.core.member.stepping import onward
 from pliant.core.messages import Unreadable
 from pliant.core.model import Kind, World
-from pliant.core.words import Purpose, Words, agreed, disagreement, holders, winner
+from pliant.core.words import Purpose, Words, agreed, disagreement, holders, unable, winner
 
 
 def greet(m: Machine, out: Out, world: World) -> None:
@@ -80,6 +80,7 @@ def compared(m: Machine, out: Out, words: Words) -> None:
         stop(m, out, found)
         return
     m.holders = holders(words)
+    m.unable = unable(words)
     lineage = agreed(words)
     if lineage is not None:
         commit(m, out, lineage)

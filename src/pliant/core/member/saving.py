@@ -5,11 +5,13 @@ from __future__ import annotations
 from pliant.core.ledger import GENESIS
 from pliant.core.member.model import Machine, Saving
 from pliant.core.member.moves import Out, inside, report, save
-from pliant.core.member.signals import NotWritten, Send, Snapshot, Tidy, Written
+from pliant.core.member.signals import Discard, NotWritten, Send, Snapshot, Tidy, Written
 from pliant.core.messages import NotWritten as SayNotWritten
 from pliant.core.messages import Publish
 from pliant.core.model import NEVER_WHOLE, View, World
 from pliant.core.saving import began_in, checkpoint_name, is_due, part_of, step_in
+
+NOWHERE = "no member has a place for checkpoints: set PLIANT_CHECKPOINT_DIR to one that all of them reach"
 
 
 def begin_if_due(m: Machine, out: Out) -> None:
@@ -22,7 +24,8 @@ def begin_if_due(m: Machine, out: Out) -> None:
     if view is None or (step < m.terms.grid.total_steps and _rests(m)):
         return
     if is_due(m.terms, view.save_steps, step, asked=asked):
-        begin(m, out, waits=step == m.terms.grid.total_steps)
+        wanted = asked or bool(m.terms.checkpoint_every or view.save_steps)
+        begin(m, out, waits=step == m.terms.grid.total_steps, wanted=wanted)
 
 
 def _rests(m: Machine) -> bool:
@@ -35,18 +38,22 @@ def _after(m: Machine) -> World | None:
     return next((each for each in m.wired if each.number == m.next), None) if m.next else inside(m)
 
 
-def begin(m: Machine, out: Out, *, waits: bool) -> None:
+def begin(m: Machine, out: Out, *, waits: bool, wanted: bool = False) -> None:
     """Begin to write, each holder its part. Who leaves at this very boundary has none: it will be gone. Who drains is
-    let off, too, unless everybody does: it should not have to wait for a disk.
+    let off, too, unless everybody does: it should not have to wait for a disk. Who has no place to write to cannot.
 
-    If nothing is trained meanwhile, it `waits` for the one that is still being written.
+    If nothing is trained meanwhile, it `waits` for the one that is still being written. If somebody `wanted` it, it is
+    said that nobody can.
     """
     world, after, newest = inside(m), _after(m), m.view.checkpoint if m.view is not None else None
-    if after is None or not m.saves or (newest is not None and newest.lineage == m.lineage):
+    if after is None or (newest is not None and newest.lineage == m.lineage):
         return
     holding = [rank for rank in sorted(m.holders) if world.members[rank] in after.members]
-    calm = [rank for rank in holding if rank not in m.going]
-    writers = [world.members[rank] for rank in calm or holding]
+    able = [rank for rank in holding if rank not in m.unable]
+    calm = [rank for rank in able if rank not in m.going]
+    writers = [world.members[rank] for rank in calm or able]
+    if wanted and not writers and m.rank in holding[:1]:
+        _fail(m, out, NotWritten(checkpoint_name(m.lineage, m.number), NOWHERE))
     part = part_of(m.id, writers[:1] if m.view is not None and m.view.apart else writers)
     if part is not None:
         _begin(m, out, Saving(m.lineage, checkpoint_name(m.lineage, m.number), *part), waits=waits)
@@ -60,9 +67,10 @@ def save_alone(m: Machine, out: Out) -> None:
 
 
 def is_first(m: Machine, view: View) -> bool:
-    """Whether this is the first of those that hold the state, as far as the coordinator knows."""
+    """Whether this is the first of those that hold the state, as far as the coordinator knows, and can save it."""
     members = m.world.members if m.world is not None else ()
-    return next((member for member in members if member in view.holders), None) == m.id
+    able = (member for rank, member in enumerate(members) if rank not in m.unable)
+    return next((member for member in able if member in view.holders), None) == m.id
 
 
 def save_last(m: Machine, out: Out, view: View) -> bool:
@@ -95,7 +103,9 @@ def is_pending(m: Machine) -> bool:
 def written(m: Machine, out: Out, signal: Written) -> None:
     if m.saving is not None and m.saving.name == signal.checkpoint.name:
         m.saving = None
-    if not _is_void(m, signal):
+    if signal.checkpoint.name in m.given_up:
+        out.append(Discard(signal.checkpoint.name))  # it was too late to stop
+    elif not _is_void(m, signal):
         m.manifest = signal
         publish(m, out)
 
@@ -115,7 +125,7 @@ def say_again(m: Machine, out: Out) -> None:
     """What the coordinator may not have heard of this member's parts."""
     publish(m, out)
     if m.failed is not None and m.world is not None:
-        out.append(Send(SayNotWritten(m.id, m.number, m.failed.name, m.failed.why)))
+        out.append(Send(SayNotWritten(m.id, m.number, m.failed.name, m.failed.why, m.failed.apart)))
 
 
 def publish(m: Machine, out: Out) -> None:
@@ -135,14 +145,31 @@ def heed_view(m: Machine, out: Out, view: View) -> None:
         save(m, out)
     if m.manifest is not None and _is_void(m, m.manifest):
         m.manifest = None
-    if m.failed is not None and _is_over(m.failed.name, view):
+    if m.failed is not None and (view.apart if m.failed.apart else _is_over(m.failed.name, view)):
         m.failed = None
+    _give_up(m, out, view)
     newest = view.checkpoint
     if newest is None or newest.name == m.tidied or m.world is None or not m.saves:
         return
     m.tidied = newest.name
-    if m.holds and m.rank == min(m.holders, default=m.rank):
+    if _tidies(m):
         out.append(Tidy(newest, m.world.members, view.kept, view.origin, m.world.floor, m.number))
+
+
+def _tidies(m: Machine) -> bool:
+    return m.saves and m.holds and m.rank == min(m.holders.difference(m.unable), default=m.rank)
+
+
+def _give_up(m: Machine, out: Out, view: View) -> None:
+    """What will never be whole takes room, which the next one may need: after a disk was full, say."""
+    never = frozenset(name for name, part in view.written if part == NEVER_WHOLE)
+    for name in sorted(never.difference(m.given_up)):
+        mine = m.saving is not None and m.saving.name == name
+        if mine:
+            m.saving = None
+        if mine or _tidies(m):
+            out.append(Discard(name))
+    m.given_up = never
 
 
 def _is_void(m: Machine, manifest: Written) -> bool:

@@ -9,6 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pliant.core.ledger import Line, Lineage
+from pliant.core.member.stored import Discard as Discard
+from pliant.core.member.stored import NotWritten as NotWritten
+from pliant.core.member.stored import Save as Save
+from pliant.core.member.stored import Snapshot as Snapshot
+from pliant.core.member.stored import Tidy as Tidy
+from pliant.core.member.stored import Written as Written
 from pliant.core.messages import Command
 from pliant.core.model import Checkpoint, MemberId, View, World
 from pliant.core.model import Dispute as Dispute
@@ -183,23 +189,6 @@ class GraceOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
-    """This member's part of a checkpoint is complete, and under its name."""
-
-    checkpoint: Checkpoint  # with the pieces of this part alone
-    part: int = 0
-    count: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class NotWritten:
-    """This member's part of a checkpoint will never be complete."""
-
-    name: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
 class SlotRaised:
     """User code raised while it computed these slots, and nobody knows on which (rule 20).
 
@@ -340,36 +329,6 @@ class StartGrace:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """Begin to write this member's part of the state as it is at this boundary. Answer: `NotWritten` if that fails."""
-
-    lineage: Lineage
-    name: str
-    part: int
-    count: int
-    waits: bool = False  # for the part that is still being written: nothing is trained meanwhile
-
-
-@dataclass(frozen=True, slots=True)
-class Save:
-    """What was begun under that name is wanted: its step is committed. Answer: `Written` or `NotWritten`."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tidy:
-    """The newest checkpoint is another one: put its manifest beside its files, and remove what nobody can need."""
-
-    newest: Checkpoint
-    members: tuple[MemberId, ...]  # of the world that it was published in
-    kept: tuple[str, ...]
-    origin: int  # as `saving.is_garbage` wants them
-    floor: int
-    generation: int
-
-
-@dataclass(frozen=True, slots=True)
 class Exit:
     """Leave the loop. `complete` is true only with the final state in place; code 75 says fenced."""
 
@@ -393,6 +352,7 @@ Action = (
     | StartGrace
     | Snapshot
     | Tidy
+    | Discard
     | Save
     | Exit
 )

@@ -21,7 +21,7 @@ from pliant.core.member.moves import (
 )
 from pliant.core.member.signals import Apply, Boundary, Computed
 from pliant.core.model import World
-from pliant.core.words import Purpose, Words, agreed, all_out_of_time, disagreement, holders, switch
+from pliant.core.words import Purpose, Words, agreed, all_out_of_time, disagreement, holders, switch, unable
 
 
 def computed(m: Machine, out: Out, signal: Computed) -> None:
@@ -70,6 +70,7 @@ def heed(m: Machine, words: Words) -> None:
     m.closing = not m.next and all_out_of_time(words)
     m.asked = all(word.asks for word in words if word.holds)  # else somebody is writing one, or has yet to hear
     m.going = frozenset(rank for rank, word in enumerate(words) if word.drains)
+    m.unable = unable(words)
 
 
 def boundary(m: Machine, out: Out, signal: Boundary) -> None:
@@ -118,9 +119,11 @@ def cross(m: Machine, out: Out) -> None:
         return
     before = inside(m)
     holding = {before.members[rank] for rank in m.holders}
+    placeless = {before.members[rank] for rank in m.unable}
     enter(m, world)
     m.came_from = before
     m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in holding)
+    m.unable = frozenset(rank for rank, member in enumerate(world.members) if member in placeless)
     tell_joiners(m, out)
     if world.hold or place(m).step == m.terms.grid.total_steps:
         collect(m, out, Purpose.CLOSE)
@@ -136,6 +139,7 @@ def closed(m: Machine, out: Out, words: Words) -> None:
         disagree(m, out, words, why)
         return
     m.holders = holders(words)
+    m.unable = unable(words)
     lineage = agreed(words)
     if lineage is not None:
         commit(m, out, lineage)

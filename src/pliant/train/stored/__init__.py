@@ -6,13 +6,14 @@ of a base install reads checkpoints, so nothing here imports numpy or a framewor
     PLACE/NAME/state.json                   the tree: every value, and each tensor by its name
     PLACE/NAME/0-of-2-MEMBER.safetensors    a run of the tensors, written by one member
     PLACE/NAME/manifest.json                what it is a checkpoint of, and each file's size and hash; written last
+    PLACE/place-id                          what tells this place from others, and whose it is
 """
 
 from __future__ import annotations
 
 from pliant.train.stored.damage import Damaged, OutOfReach
 from pliant.train.stored.manifest import Facts, Manifest, read_manifest, write_manifest
-from pliant.train.stored.places import Place, place_at
+from pliant.train.stored.places import Place, place_at, taken
 from pliant.train.stored.reader import Problem, problems, read
 from pliant.train.stored.writer import PieceWriter
 
@@ -28,5 +29,6 @@ __all__ = [
     "problems",
     "read",
     "read_manifest",
+    "taken",
     "write_manifest",
 ]

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from pliant.train.stored.places import IDENTITY_FILE, MANIFEST_FILE, good_name
+from pliant.train.stored.places import MANIFEST_FILE, MARK_FILE, Mark, good_name
 
 _GATHER = 1 << 20
 _SEND = 32 << 20
@@ -116,15 +116,21 @@ class Folder:
             folder.rmdir()
             _flush(self._path)
 
-    def identity(self) -> str:
-        with suppress(FileNotFoundError):
-            return self._read_identity()
-        with suppress(FileExistsError):  # another one was first
-            _put(self._path, IDENTITY_FILE, f"{secrets.token_hex(16)}\n".encode())
-        return self._read_identity()
+    def mark(self) -> Mark | None:
+        try:
+            return Mark.read((self._path / MARK_FILE).read_bytes())
+        except FileNotFoundError:
+            return None
 
-    def _read_identity(self) -> str:
-        return (self._path / IDENTITY_FILE).read_text(encoding="utf-8").strip()
+    def marked(self, owner: str) -> Mark:
+        mark = self.mark()
+        if mark is None:
+            with suppress(FileExistsError):  # another one was first
+                _put(self._path, MARK_FILE, Mark.new(owner))
+            mark = self.mark()
+        if mark is None:
+            raise FileNotFoundError(errno.ENOENT, "its mark is gone again", str(self._path / MARK_FILE))
+        return mark
 
     def _folders(self) -> list[str]:
         with _listed(self._path) as entries:

@@ -7,15 +7,16 @@ has it folders: a name is there as long as one of its objects is.
 from __future__ import annotations
 
 import io
-import secrets
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 
 from pliant.errors import BadInput
-from pliant.train.stored.places import IDENTITY_FILE, MANIFEST_FILE, good_name
+from pliant.train.stored.places import MANIFEST_FILE, MARK_FILE, Mark, good_name
 
 BLOCK = 16 << 20  # of an upload or a download: a request each; an upload has at most 10 000 of them in S3
+SETTLE_S = 2.0  # after a mark was made, once in the life of a place
 _PLAIN = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -121,23 +122,34 @@ class Objects:
         with suppress(OSError, NotImplementedError):  # where folders are real, an empty one may stay
             _plainly(self._fs.rmdir, f"{self._root}/{name}")
 
-    def identity(self) -> str:
-        path = f"{self._root}/{IDENTITY_FILE}"
-        with suppress(FileNotFoundError):
-            return self._read_identity(path)
-        with suppress(FileExistsError):  # another one was first
-            _plainly(self._create, path, f"{secrets.token_hex(16)}\n".encode())
-        return self._read_identity(path)
-
-    def _create(self, path: str, content: bytes) -> None:
-        """Write it unless it is there, in one request where the store can do so."""
+    def mark(self) -> Mark | None:
         try:
-            self._fs.pipe_file(path, content, mode="create")
-        except (NotImplementedError, TypeError, ValueError):
-            self._fs.pipe_file(path, content)
+            return Mark.read(bytes(_plainly(self._fs.cat_file, f"{self._root}/{MARK_FILE}")))
+        except FileNotFoundError:
+            return None
 
-    def _read_identity(self, path: str) -> str:
-        return bytes(_plainly(self._fs.cat_file, path)).decode().strip()
+    def marked(self, owner: str) -> Mark:
+        mark = self.mark()
+        if mark is not None:
+            return mark
+        self._make_mark(Mark.new(owner))
+        time.sleep(SETTLE_S)
+        mark = self.mark()
+        if mark is None:
+            raise FileNotFoundError(f"{self.where} took its mark, and does not have it")
+        return mark
+
+    def _make_mark(self, content: bytes) -> None:
+        """Unless it is there, where the store can be asked for that. Of one that cannot the last one to come stays:
+        whoever saw none began within `SETTLE_S`, so after it all see the same."""
+        path = f"{self._root}/{MARK_FILE}"
+        try:
+            _plainly(self._fs.pipe_file, path, content, mode="create")
+        except FileExistsError:
+            return
+        except OSError:  # some stores refuse the condition, or say in their own words that it is there
+            if self.mark() is None:
+                _plainly(self._fs.pipe_file, path, content)
 
     def _path(self, name: str, file: str) -> str:
         return f"{self._root}/{good_name(name)}/{good_name(file)}"

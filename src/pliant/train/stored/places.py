@@ -8,18 +8,39 @@ in the coordinator's store alone (rule 17).
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, NamedTuple, Protocol
 
 from pliant.errors import BadInput
 
 MANIFEST_FILE = "manifest.json"
-IDENTITY_FILE = "place-id"
+MARK_FILE = "place-id"
 NAME_MAX = 200
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]*")  # never hidden, never a way out of the folder
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
+
+
+class Mark(NamedTuple):
+    """What tells a place from others, and who saves there: the store that its job is in; empty: nobody said."""
+
+    identity: str
+    owner: str
+
+    @staticmethod
+    def new(owner: str) -> bytes:
+        return f"{secrets.token_hex(16)} {owner}\n".encode()
+
+    @staticmethod
+    def read(content: bytes) -> Mark:
+        identity, _, owner = content.decode().strip().partition(" ")
+        return Mark(identity, owner)
+
+    def is_for(self, owner: str) -> bool:
+        """Whether that owner may save here."""
+        return self.owner in ("", owner)
 
 
 class NewFile(Protocol):
@@ -66,9 +87,21 @@ class Place(Protocol):
         """Remove a name with everything under it, the manifest first. Calling it again does no harm."""
         ...
 
-    def identity(self) -> str:
-        """A word that this place has and no other one: who reads the same one shares the place."""
+    def mark(self) -> Mark | None:
+        """Its mark: who reads the same one shares the place. None: nobody has saved here yet."""
         ...
+
+    def marked(self, owner: str) -> Mark:
+        """The same; if there is none, that owner's is made."""
+        ...
+
+
+def taken(where: str) -> str:
+    """Why a job may not save there."""
+    return (
+        f"{where} has the checkpoints of another job of this name, which another coordinator's store knows: "
+        "name another place with --checkpoint-dir, or move what is there away"
+    )
 
 
 def place_at(where: str | Path) -> Place:

@@ -44,7 +44,7 @@ class PieceWriter:
         nbytes = sizes(tree) if nbytes is None else nbytes
         self.leaves = stripe(nbytes, index, count)
         self._place = place
-        self._name = good_name(name)
+        self.name = good_name(name)
         self._tree = tree
         self._writes_tree = index == 0
         self._due = sum(nbytes[leaf] for leaf in self.leaves)  # bytes of leaves that are still to come
@@ -85,7 +85,7 @@ class PieceWriter:
 
     def _write_tree(self) -> Piece:
         text = text_of(self._tree).encode()
-        self._place.put(self._name, STATE_FILE, text)
+        self._place.put(self.name, STATE_FILE, text)
         return Piece(STATE_FILE, len(text), hashlib.sha256(text).hexdigest())
 
     def _send_pending(self) -> None:
@@ -102,7 +102,7 @@ class PieceWriter:
 
     def _begun(self) -> NewFile:
         if self._new is None:
-            self._new = self._place.begin(self._name, self.file)
+            self._new = self._place.begin(self.name, self.file)
             tensors = tensors_in(self._tree)
             self._send(memoryview(head_of([tensors[leaf] for leaf in self.leaves], self._about)))
         return self._new

@@ -67,12 +67,12 @@ def test_everybody_who_asks_hears_one_identity(tmp_path: Path) -> None:
 
     def ask() -> str:
         start.wait(10)
-        return place_at(path).identity()
+        return place_at(path).marked("me").identity
 
     with ThreadPoolExecutor(8) as pool:
         heard = {asked.result() for asked in [pool.submit(ask) for _ in range(8)]}
     assert len(heard) == 1
-    assert place_at(tmp_path / "other").identity() not in heard
+    assert place_at(tmp_path / "other").marked("me").identity not in heard
     assert place_at(path).names() == place_at(path).unfinished() == []
     assert [each.name for each in path.iterdir()] == ["place-id"]
 
@@ -87,7 +87,7 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
     assert read(place, publish(place, "a", state)).tree == state.tree
     with pytest.raises(FileExistsError):
         write(place, "a", training(seed=3))
-    assert place.identity() == place.identity()
+    assert place.marked("me").identity == place.marked("you").identity
 
 
 @pytest.mark.parametrize(("number", "fails"), [(errno.EINVAL, False), (errno.EIO, True)])

@@ -226,13 +226,13 @@ def test_a_removal_killed_at_any_call_leaves_no_checkpoint_that_lacks_a_piece(pr
 
 def test_an_identity_killed_at_any_call_is_asked_for_again(quick: Path) -> None:
     at = quick / "place"
-    calls = in_a_process(Turn(), lambda: place_at(at).identity())
+    calls = in_a_process(Turn(), lambda: place_at(at).marked("me").identity)
     assert "link" in calls
     for turn in turns(calls):
         shutil.rmtree(at)
-        in_a_process(turn, lambda: place_at(at).identity())
-        assert len(place_at(at).identity()) == 32
-        assert place_at(at).identity() == place_at(at).identity()
+        in_a_process(turn, lambda: place_at(at).marked("me").identity)
+        assert len(place_at(at).marked("me").identity) == 32
+        assert place_at(at).marked("me").identity == place_at(at).marked("you").identity
 
 
 # ------------------------------------------------------------------------------------------------ every byte

@@ -97,7 +97,7 @@ def test_names_are_those_with_a_manifest(place: Place) -> None:
     publish(place, "b", training())
     publish(place, "a", training(), 2)
     pieces = write(place, "c", training())
-    place.identity()
+    place.marked("me")
     assert (place.names(), place.unfinished()) == (["a", "b"], ["c"])
     assert place.files("c") == {piece.file: piece.nbytes for piece in pieces}
 
@@ -160,12 +160,12 @@ def test_everybody_who_asks_hears_one_identity(url: str) -> None:
     def ask() -> str:
         place = place_at(url)
         start.wait(10)
-        return place.identity()
+        return place.marked("me").identity
 
     with ThreadPoolExecutor(4) as pool:
         heard = {asked.result() for asked in [pool.submit(ask) for _ in range(4)]}
     assert len(heard) == 1
-    assert place_at(f"{url}-other").identity() not in heard
+    assert place_at(f"{url}-other").marked("me").identity not in heard
 
 
 def test_a_damaged_object_is_named(place: Place) -> None:

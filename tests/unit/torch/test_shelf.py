@@ -1,0 +1,170 @@
+"""What a member writes to a place, and removes from it: only its own, and nothing that is still needed (rule 17)."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.running import wait_for
+from pliant.core.grid import Grid
+from pliant.core.ledger import Lineage
+from pliant.core.member.signals import Discard, NotWritten, Save, Signal, Snapshot, Tidy, Written
+from pliant.errors import BadInput
+from pliant.torch import shelf as shelves
+from pliant.torch.shelf import Shelf
+from pliant.train.stored import place_at
+from unit.torch.saved import publish, state_of, trained
+
+NAMES = [f"step-{step}-g1-0000000000000001-w1" for step in (1, 2, 3)]
+NEW = "step-4-g1-0000000000000001-w1"
+NEWER = "step-5-g1-0000000000000001-w1"
+
+
+class Desk:
+    """A shelf in a place, for a job of that store, and what it said."""
+
+    def __init__(self, where: Path, store: str) -> None:
+        self.place = place_at(where)
+        self.heard: list[Signal] = []
+        self.shelf = Shelf(state_of(*trained(3)), self.place, "demo", "a", Grid(8, 2, 2, 1), goes_back=False)
+        self.shelf.feed = self.heard.append
+        self.shelf.claim(lambda: store)
+
+    def begin(self, name: str = NEW) -> None:
+        self.shelf.begin(Snapshot(Lineage(1, 4, 1), name, 0, 1))
+
+    def write(self, name: str = NEW) -> Signal:
+        self.begin(name)
+        self.shelf.want(Save(name))
+        wait_for(lambda: self.heard, "an answer")
+        return self.heard.pop()
+
+    def tidied(self, order: Tidy | Discard) -> list[str]:
+        """What is left after that, and after everything else."""
+        self.shelf.tidy(order)
+        self.shelf.close()
+        return sorted((*self.place.names(), *self.place.unfinished()))
+
+
+Sit = Callable[[str], Desk]
+
+
+@pytest.fixture
+def sit(tmp_path: Path) -> Iterator[Sit]:
+    """Gives a desk for a job of that store, and closes it in the end."""
+    taken: list[Desk] = []
+
+    def at(store: str) -> Desk:
+        taken.append(Desk(tmp_path, store))
+        return taken[-1]
+
+    yield at
+    for desk in taken:
+        desk.shelf.close()
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Tidy:
+    """Three checkpoints of two parts each are there, and the first is not needed any more."""
+    state = state_of(*trained(3)).capture()
+    newest = [publish(tmp_path, state, 2, name) for name in NAMES][-1]
+    return Tidy(newest, (), tuple(NAMES[1:]), origin=0, floor=1, generation=1)
+
+
+def test_what_is_old_goes_when_the_newest_is_whole(sit: Sit, three: Tidy) -> None:
+    assert sit("ours").tidied(three) == NAMES[1:]
+
+
+def test_if_a_part_of_the_newest_is_nowhere_to_be_seen_nothing_goes_and_it_is_said(
+    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is on another machine's disk, which looks like this one since it was copied from it."""
+    monkeypatch.setattr(shelves, "SEEN_S", 0.0)
+    (tmp_path / NAMES[2] / three.newest.pieces[-1].file).unlink()
+    desk = sit("ours")
+    desk.shelf.tidy(three)
+    wait_for(lambda: desk.heard, "its word")
+    assert desk.heard == [NotWritten(NAMES[2], str(tmp_path), apart=True)]
+    assert desk.tidied(Discard(NEW)) == NAMES
+
+
+def test_a_part_that_is_seen_late_is_waited_for(
+    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a folder that is shared, where each machine remembers what it saw last."""
+    monkeypatch.setattr(shelves, "LOOK_S", 0.01)
+    part = tmp_path / NAMES[2] / three.newest.pieces[-1].file
+    part.rename(tmp_path / "elsewhere")
+    desk = sit("ours")
+    desk.shelf.tidy(three)
+    (tmp_path / "elsewhere").rename(part)
+    wait_for(lambda: desk.place.names() == NAMES[1:], "the first to go")
+    assert desk.heard == []
+
+
+def test_who_goes_does_not_wait_for_what_it_cannot_see(sit: Sit, three: Tidy, tmp_path: Path) -> None:
+    (tmp_path / NAMES[2] / three.newest.pieces[-1].file).unlink()
+    desk = sit("ours")
+    assert desk.tidied(three) == NAMES
+    assert desk.heard == [], "perhaps it would have come"
+
+
+# ------------------------------------------------------------------------------------------------- whose it is
+
+
+def test_where_a_job_of_another_store_saves_nobody_else_does(sit: Sit) -> None:
+    """The same name and the same place, and another PLIANT_HOME."""
+    assert isinstance(sit("theirs").write(), Written)
+    with pytest.raises(BadInput, match="has the checkpoints of another job of this name"):
+        sit("ours")
+    assert isinstance(sit("theirs").write(NEWER), Written)
+
+
+def test_of_two_that_begin_in_one_place_at_once_the_second_is_told_and_removes_nothing(sit: Sit, three: Tidy) -> None:
+    second = sit("ours")
+    assert isinstance(sit("theirs").write(), Written)
+    refused = second.write(NEWER)
+    assert isinstance(refused, NotWritten)
+    assert "has the checkpoints of another job of this name" in refused.why
+    second.shelf.tidy(three)
+    assert second.tidied(Discard(NEW)) == [*NAMES, NEW, NEWER]
+
+
+def test_a_place_that_cannot_be_read_yet_is_no_reason_to_stay_away(sit: Sit, tmp_path: Path) -> None:
+    tmp_path.rmdir()
+    tmp_path.touch()
+    assert isinstance(sit("ours").write(), NotWritten)
+
+
+# --------------------------------------------------------------------------------------------------- given up
+
+
+def test_what_will_never_be_whole_is_removed(sit: Sit, three: Tidy) -> None:
+    assert sit("ours").tidied(Discard(NAMES[2])) == NAMES[:2]
+
+
+def test_what_is_being_written_is_written_no_further(sit: Sit) -> None:
+    desk = sit("ours")
+    desk.begin()
+    assert desk.tidied(Discard(NEW)) == []
+    assert desk.heard == []
+
+
+def test_another_one_is_written_on(sit: Sit, three: Tidy) -> None:
+    desk = sit("ours")
+    desk.begin()
+    desk.shelf.tidy(Discard(NAMES[0]))
+    desk.shelf.want(Save(NEW))
+    wait_for(lambda: desk.heard, "an answer")
+    assert isinstance(desk.heard[0], Written)
+
+
+def test_a_place_that_is_gone_is_no_trouble_for_who_tidies_up(sit: Sit, three: Tidy, tmp_path: Path) -> None:
+    desk = sit("ours")
+    shutil.rmtree(tmp_path)
+    tmp_path.touch()
+    desk.shelf.tidy(three)
+    desk.shelf.tidy(Discard(NEW))
+    desk.shelf.close()
+    assert desk.heard == []
