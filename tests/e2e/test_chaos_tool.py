@@ -2,7 +2,6 @@
 
 import json
 import signal
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,13 +16,11 @@ from e2e.test_run_live import SCRIPT, goes_on
 from pliant.agent.forked import MARK
 from pliant.chaos.cuts import why_not
 from pliant.chaos.processes import Process, recognise
-from pliant.chaos.reach import into
-from pliant.chaos.sockets import ends
 from pliant.core.model import MemberState
 from pliant.errors import PliantError
+from unit.chaos.victims import filtered
 from unit.cli.program import PLIANT, Done, environment, real
 
-SO_GET_FILTER = 26
 ENDS_S = 240.0
 PROMISED = ("--workers", "1:4", "--target", "3", "--allow-chaos")
 QUICK = (*PROMISED, "--preload", "", "--mode", "live", str(TRAINER), "0.05")
@@ -99,18 +96,6 @@ def stopped(process: Process) -> bool:
         return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except OSError:
         return False
-
-
-def filtered(process: Process) -> int:
-    """How many of its sockets have a filter."""
-    count = 0
-    for end in ends(process):
-        try:
-            with into(process) as reach, reach.socket(end.handle) as sock:
-                count += sock.getsockopt(socket.SOL_SOCKET, SO_GET_FILTER) > 0
-        except OSError:
-            continue  # it was closed
-    return count
 
 
 def test_a_job_that_did_not_allow_it_is_refused_with_how_to_allow_it(tmp_path: Path) -> None:

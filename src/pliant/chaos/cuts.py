@@ -12,6 +12,8 @@ import ctypes
 import errno
 import socket
 import struct
+import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
@@ -20,8 +22,10 @@ from pliant.chaos.reach import into
 from pliant.chaos.sockets import End, Filter, ends
 
 RESCAN_S = 0.02
+QUEUE_S = 2.0  # how long a connection may wait to be accepted until it is not waited for any more
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_UNACKED = 24  # where the system's `tcp_info` says how many connections wait to be accepted, of a socket that listens
 
 
 def _program(*instructions: tuple[int, int, int, int]) -> tuple[object, bytes]:
@@ -91,21 +95,52 @@ class Filters:
                 self._there[place] = now
 
     def remove(self) -> None:
-        for process in self.processes:
-            uncut(process)
+        uncut(*self.processes)
         self._there.clear()
 
 
-def uncut(process: Process) -> None:
-    """Take the filters off all of a process's TCP sockets: of one that was accepted meanwhile nobody knows."""
-    for end in ends(process):
+def uncut(*processes: Process) -> None:
+    """Take the filters off all TCP sockets of some processes: of one that was accepted meanwhile nobody knows.
+
+    A connection has the filter of where it was asked for from before it is accepted, and can be reached only after. So
+    this looks again until it finds no filter, and found no connection waiting the time before. One that is not accepted
+    within `QUEUE_S`, because its process stands still or is busy, stays deaf. What is asked for from now on has no
+    filter.
+    """
+    until = time.monotonic() + QUEUE_S
+    may_come = bool(processes)
+    while True:
+        looks = [_look_through(process) for process in processes]
+        if not may_come and not any(filtered for filtered, _ in looks):
+            return
+        may_come = any(waits for _, waits in looks)
+        if time.monotonic() >= until:
+            return
+        time.sleep(RESCAN_S)  # an accepted one has left the queue a moment before it has a number
+
+
+def _look_through(process: Process) -> tuple[bool, bool]:
+    """Take the filters off its sockets, first where it listens; whether there was one, and whether somebody waits."""
+    filtered = waits = False
+    for end in sorted(ends(process), key=lambda each: not each.listens):
         with suppress(OSError), into(process) as reach, reach.socket(end.handle) as sock:
-            _accept_all(sock)
+            filtered |= _accept_all(sock)
+            waits |= end.listens and _waiting(sock) > 0
+    return filtered, waits
 
 
-def _accept_all(sock: socket.socket) -> None:
+def _waiting(listening: socket.socket) -> int:
+    """How many connections wait to be accepted there."""
+    said = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKED + 4)
+    return int.from_bytes(said[_UNACKED:], sys.byteorder)
+
+
+def _accept_all(sock: socket.socket) -> bool:
+    """Take its filter off; whether it had one."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
     except OSError as error:
         if error.errno != errno.ENOENT:  # there is none
             raise
+        return False
+    return True

@@ -20,7 +20,7 @@ from pliant.chaos.processes import Process
 from pliant.chaos.sockets import NOWHERE, Around, End, Filter, ends
 from pliant.chaos.strikes import Over, Strikes
 from pliant.errors import PliantError
-from unit.chaos.victims import Victim, answers, beside, heard, until, victim
+from unit.chaos.victims import Victim, answers, beside, filtered, heard, until, victim
 
 QUIET_S = 0.3  # what does not come by then does not come at all, on one machine
 STOP = Fault(0, Kind.STOP, ("w1",), 60.0)
@@ -72,6 +72,38 @@ def test_nothing_is_heard_on_a_new_connection_before_it_is_known_whose_it_is(one
             filters.remove()
             assert answers(new)
     assert filters.count == 0
+
+
+def guarded(one: Victim) -> Filters:
+    """Whoever connects is heard no more until somebody looks, and nobody does."""
+    listening = [(one.process, end, Filter.CONNECTIONS) for end in ends(one.process) if end.listens]
+    filters = Filters(lambda: listening, lambda _: None)
+    filters.put()
+    return filters
+
+
+def test_a_connection_that_waits_to_be_accepted_is_not_left_deaf(one: Victim) -> None:
+    with one.connect() as old, contextlib.closing(socket.socket()) as new:
+        assert answers(old)
+        filters = guarded(one)
+        assert filtered(one.process) == 1
+        new.connect(("127.0.0.1", one.port))  # it waits: the victim serves one after the other
+        with beside(threading.Thread(target=filters.remove)):
+            until(lambda: not filtered(one.process), "the first look")
+            old.close()
+        assert answers(new)
+
+
+def test_a_connection_that_nobody_accepts_is_not_waited_for_for_ever(
+    one: Victim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuts, "QUEUE_S", 0.1)
+    with one.connect() as old, contextlib.closing(socket.socket()) as new:
+        assert answers(old)
+        filters = guarded(one)
+        new.connect(("127.0.0.1", one.port))
+        filters.remove()
+        assert filtered(one.process) == 0
 
 
 def test_a_process_that_ended_is_no_trouble(one: Victim) -> None:

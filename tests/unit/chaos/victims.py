@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant.chaos.processes import Process, recognise
+from pliant.chaos.reach import into
+from pliant.chaos.sockets import ends
 from unit.cli.program import until
 
 JOB = "demo"
+SO_GET_FILTER = 26
 ECHO = """
 import socket, sys
 server = socket.create_server((sys.argv[1], 0))
@@ -75,6 +78,16 @@ def heard(connection: socket.socket, within_s: float = 20.0) -> bool:
     return bool(ready) and connection.recv(100) != b""
 
 
+def filtered(process: Process) -> int:
+    """How many of its sockets have a filter."""
+    count = 0
+    for end in ends(process):
+        with contextlib.suppress(OSError), into(process) as reach, reach.socket(end.handle) as sock:  # else it is gone
+            # The system takes the size for a number of instructions of 8 bytes each: too small a one is refused.
+            count += bool(sock.getsockopt(socket.SOL_SOCKET, SO_GET_FILTER, 1024))
+    return count
+
+
 @contextlib.contextmanager
 def beside(target: threading.Thread) -> Iterator[None]:
     """Run it beside a block, and wait for its end."""
@@ -86,4 +99,4 @@ def beside(target: threading.Thread) -> Iterator[None]:
         assert not target.is_alive()
 
 
-__all__ = ["ECHO", "JOB", "Victim", "answers", "beside", "heard", "until", "victim"]
+__all__ = ["ECHO", "JOB", "Victim", "answers", "beside", "filtered", "heard", "until", "victim"]
