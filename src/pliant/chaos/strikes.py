@@ -65,8 +65,8 @@ class Strikes:
                 return self._cut(fault, processes, around)
 
     @contextmanager
-    def _held(self, process: Process) -> Iterator[None]:
-        self._mender.hold(process)
+    def _held(self, process: Process, until: float) -> Iterator[None]:
+        self._mender.hold(process, until)
         try:
             yield
         finally:
@@ -74,7 +74,7 @@ class Strikes:
             self._mender.free(process)
 
     def _stop(self, victim: Process, lasts_s: float) -> str:
-        with self._held(victim):
+        with self._held(victim, time.monotonic() + lasts_s):
             if not send(victim, signal.SIGSTOP):
                 return "it had ended already"
             self._over.wait(lasts_s)
@@ -82,7 +82,7 @@ class Strikes:
 
     def _slow(self, victim: Process, lasts_s: float) -> str:
         until = time.monotonic() + lasts_s
-        with self._held(victim):
+        with self._held(victim, until):
             while time.monotonic() < until:
                 if not send(victim, signal.SIGSTOP):
                     return "it ended meanwhile"
@@ -104,7 +104,7 @@ class Strikes:
             return [(processes[name], end, kind) for name, end, kind in found]
 
         until = time.monotonic() + fault.lasts_s
-        filters = Filters(wanted, self._mender.hold)
+        filters = Filters(wanted, lambda process: self._mender.hold(process, until))
         try:
             while True:
                 filters.put()

@@ -14,7 +14,7 @@ import pytest
 
 from pliant.chaos import cuts
 from pliant.chaos.cuts import Filters, uncut, why_not
-from pliant.chaos.mender import Mender, held
+from pliant.chaos.mender import MARGIN_S, Held, Mender
 from pliant.chaos.plan import Cut, Fault, Kind
 from pliant.chaos.processes import Process
 from pliant.chaos.sockets import NOWHERE, Around, End, Filter, ends
@@ -213,7 +213,7 @@ def test_a_kill_is_one(one: Victim) -> None:
 # ------------------------------------------------------------------------------------------------------- mender
 
 HOLDER = """
-import signal, sys
+import signal, sys, time
 from pliant.chaos.cuts import Filters
 from pliant.chaos.mender import Mender
 from pliant.chaos.processes import Process, send
@@ -221,30 +221,67 @@ from pliant.chaos.sockets import Filter, ends
 
 victim = Process(int(sys.argv[1]), int(sys.argv[2]))
 mender = Mender()
-Filters(lambda: [(victim, end, Filter.NOTHING) for end in ends(victim)], mender.hold).put()
+until = time.monotonic() + float(sys.argv[3])
+wanted = [(victim, end, Filter.NOTHING) for end in ends(victim)]
+Filters(lambda: wanted, lambda process: mender.hold(process, until)).put()
 send(victim, signal.SIGSTOP)
 print("done", flush=True)
 sys.stdin.read()
 """
 
 
+@contextlib.contextmanager
+def striker(one: Victim, lasts_s: float) -> Iterator["subprocess.Popen[bytes]"]:
+    """A process that has stopped the victim and cut it off, and does nothing any more."""
+    argv = [sys.executable, "-c", HOLDER, str(one.pid), str(one.process.began), str(lasts_s)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as found:
+        try:
+            assert found.stdout is not None
+            assert found.stdout.readline() == b"done\n"
+            until(one.is_stopped, "the stop")
+            yield found
+        finally:
+            found.kill()
+
+
 def test_whoever_strikes_may_be_killed_and_all_is_undone(one: Victim) -> None:
-    argv = [sys.executable, "-c", HOLDER, str(one.pid), str(one.process.began)]
     with one.connect() as ours:
         assert answers(ours)
-        with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as striker:
-            assert striker.stdout is not None
-            assert striker.stdout.readline() == b"done\n"
-            until(one.is_stopped, "the stop")
+        with striker(one, 60.0) as found:
             ours.sendall(b"x")
-            striker.kill()
+            found.kill()
         until(lambda: not one.is_stopped(), "that it goes on")
         assert heard(ours)
 
 
+def test_whoever_strikes_may_be_stopped_itself_and_all_is_undone_when_it_should_have_been(one: Victim) -> None:
+    with one.connect() as ours:
+        assert answers(ours)
+        with striker(one, 0.5) as found:
+            found.send_signal(signal.SIGSTOP)
+            ours.sendall(b"x")
+            until(lambda: not one.is_stopped(), "that it goes on")
+            assert heard(ours)
+            assert found.poll() is None
+
+
 def test_who_was_let_go_is_not_mended() -> None:
-    assert held("hold 1 2\nhold 3 4\nfree 1 2\nfree 9 9\n") == [Process(3, 4)]
-    assert held("") == []
+    held = Held()
+    assert held.wait_s(0.0) is None
+    held.hear(b"hold 1 2 50.0\nhold 3 4 60.0\nfree 1 2\nfree 9 ")
+    held.hear(b"9\n")
+    assert held.until == {Process(3, 4): 60.0}
+
+
+def test_who_is_overdue_is_mended_again_until_it_is_let_go() -> None:
+    held = Held()
+    held.hear(b"hold 1 2 50.0\nhold 3 4 90.0\n")
+    assert (held.wait_s(40.0), held.overdue(51.0)) == (10.0 + MARGIN_S, [])
+    assert (held.wait_s(60.0), held.overdue(60.0)) == (0.0, [Process(1, 2)])
+    assert (held.wait_s(60.0), held.overdue(60.0)) == (MARGIN_S, [])
+    assert held.overdue(60.0 + MARGIN_S) == [Process(1, 2)]
+    held.hear(b"free 1 2\n")
+    assert held.overdue(80.0) == []
 
 
 def test_nothing_is_begun_without_a_mender(one: Victim) -> None:
