@@ -95,7 +95,7 @@ def every_end(processes: Mapping[str, Process]) -> Ends:
             if rest := {inode: handle for inode, handle in handles.items() if inode not in known}:
                 network = Path(f"/proc/{process.pid}/ns/net").stat().st_ino
                 if network not in tables:
-                    tables[network] = _table(process.pid)
+                    tables[network] = table(Path(f"/proc/{process.pid}/net"))
                 rows = parse(tables[network], rest)
                 known |= {
                     inode: End(rest[inode], local, remote, listens, inode) for inode, local, remote, listens in rows
@@ -133,9 +133,15 @@ def own_ends() -> frozenset[Address]:
     return frozenset(end.local for end in ends(own)) if own is not None else frozenset()
 
 
-def parse(table: str, wanted: Container[int]) -> Iterator[tuple[int, Address, Address, bool]]:
+def table(folder: Path) -> str:
+    """What /proc/net says of TCP, or another folder like it."""
+    found = [folder / name for name in ("tcp", "tcp6")]
+    return "".join(each.read_text() for each in found if each.exists())  # there may be no IPv6
+
+
+def parse(text: str, wanted: Container[int]) -> Iterator[tuple[int, Address, Address, bool]]:
     """Rows of /proc/net/tcp or tcp6, of the inodes that are wanted: inode, local, remote, whether it listens."""
-    for row in table.splitlines():
+    for row in text.splitlines():
         fields = row.split()
         if fields[9].isdecimal() and (inode := int(fields[9])) in wanted:  # the first row is of words
             yield inode, _address(fields[1]), _address(fields[2]), fields[3] == _LISTEN
@@ -221,11 +227,6 @@ def _is_with_peer(end: End, victim: str, every: Ends, around: Around) -> bool:
 def _asks(end: End, listening: End) -> bool:
     host, port = listening.local
     return end.remote[1] == port and (end.remote[0] == host or ipaddress.ip_address(host).is_unspecified)
-
-
-def _table(pid: int | str) -> str:
-    tables = [Path(f"/proc/{pid}/net/{name}") for name in ("tcp", "tcp6")]
-    return "".join(table.read_text() for table in tables if table.exists())  # there may be no IPv6
 
 
 def _handles(pid: int | str) -> dict[int, int]:

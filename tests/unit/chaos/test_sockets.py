@@ -9,7 +9,7 @@ import pytest
 
 from pliant.chaos.plan import COORDINATOR, Cut
 from pliant.chaos.processes import Process, recognise
-from pliant.chaos.sockets import Around, End, Filter, chosen, ends, own_ends, parse, treated
+from pliant.chaos.sockets import Around, End, Filter, chosen, ends, own_ends, parse, table, treated
 from unit.chaos.victims import answers, victim
 
 HOST = "127.0.0.1"
@@ -113,18 +113,33 @@ def test_who_connects_to_nobody_needs_no_guard() -> None:
 
 
 def test_what_the_system_says_is_understood() -> None:
-    table = (
+    said = (
         "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
         "   0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 11 1 0 100\n"
         "   1: 0100007F:1F90 0200A8C0:C001 01 00000000:00000000 00:00000000 00000000     0        0 12 1 0 100\n"
         "   2: 0000000000000000FFFF00000100007F:0050 00000000000000000000000001000000:0051 01 0:0 00:0 0 0 0 13 1\n"
     )
-    assert list(parse(table, (12,))) == [(12, ("127.0.0.1", 8080), ("192.168.0.2", 49153), False)]
-    assert list(parse(table, range(20))) == [
+    assert list(parse(said, (12,))) == [(12, ("127.0.0.1", 8080), ("192.168.0.2", 49153), False)]
+    assert list(parse(said, range(20))) == [
         (11, ("127.0.0.1", 8080), ("0.0.0.0", 0), True),
         (12, ("127.0.0.1", 8080), ("192.168.0.2", 49153), False),
         (13, ("127.0.0.1", 80), ("::1", 81), False),
     ]
+
+
+@pytest.mark.parametrize("names", [("tcp",), ("tcp6",), ("tcp", "tcp6")])
+def test_a_system_may_have_one_kind_of_addresses_alone(names: tuple[str, ...], tmp_path: Path) -> None:
+    hosts = {"tcp": ("127.0.0.1", socket.AF_INET), "tcp6": ("::1", socket.AF_INET6)}
+    with contextlib.ExitStack() as listening:
+        inodes = set()
+        for name in names:
+            host, family = hosts[name]
+            if not Path("/proc/net", name).exists():
+                pytest.skip(f"this one has no {name}")
+            server = listening.enter_context(socket.create_server((host, 0), family=family))
+            inodes.add(os.fstat(server.fileno()).st_ino)
+            (tmp_path / name).write_text(Path("/proc/net", name).read_text())
+        assert {inode for inode, _, _, listens in parse(table(tmp_path), inodes) if listens} == inodes
 
 
 def test_a_process_s_ends_are_found() -> None:
