@@ -28,6 +28,7 @@ LOOK_S = 0.2
 BEGIN_S = 60.0  # how long a job may take to begin to train
 BREATH = 0.5  # of the time between two faults is left after one that lasted
 SETTLE_S = 60.0  # how long after the last fault training may take to go on
+FORBIDDEN = "it does not allow chaos any more"
 
 AT_WORKERS = (Kind.KILL, Kind.STOP, Kind.SLOW, Kind.PARTITION, Kind.ALL)
 
@@ -82,9 +83,13 @@ class Storm:
         self._ahead_s = 0.0
         self._lease_s = 10.0
         self._recovered = 0.0  # when the next fault may begin
+        self._forbidden = False  # by whoever started the job again meanwhile
 
     def run(self) -> Report:
-        """Until the time is over, the job has ended, or somebody wants it to end. BadInput if nothing can be done."""
+        """Until the time is over, the job has ended or allows it no more, or somebody wants it to end.
+
+        BadInput if nothing can be done.
+        """
         about = self._client.about()
         self._lease_s, self._ahead_s = about.lease_ttl_s, about.now - time.time()
         with self._chronicle() as chronicle, Mender() as mender:
@@ -93,6 +98,8 @@ class Storm:
             chronicle.forget()
             began, began_at = time.monotonic(), self._now()
             self._faults(Strikes(mender, self._over), chronicle, began)
+            if self._forbidden:
+                self._say(f"{self._job}: {FORBIDDEN}")
             stuck = self._settle(chronicle)
             if not chronicle.past.state.ended and not self._here.is_run():
                 chronicle.rest(self._here.rest)
@@ -131,7 +138,7 @@ class Storm:
             seen = self._look()
             if self._over or (not seen.alive.why and (seen.known or time.monotonic() > until)):
                 return seen
-            if seen.ended or time.monotonic() > until:
+            if seen.ended or self._forbidden or time.monotonic() > until:
                 raise BadInput(f"{self._job} does not train: {seen.alive.why}. Chaos is for a job that does.")
             self._over.wait(LOOK_S)
 
@@ -188,7 +195,7 @@ class Storm:
         return not self._is_over(chronicle)
 
     def _is_over(self, chronicle: Chronicle) -> bool:
-        return bool(self._over) or chronicle.past.state.ended or not self._here.is_run()
+        return bool(self._over) or self._forbidden or chronicle.past.state.ended or not self._here.is_run()
 
     def _drawn(self, number: int, chronicle: Chronicle, end: float) -> tuple[Fault, Seen] | NotNow | None:
         """The fault and whom it meets, as soon as it may begin; `NotNow` if it never may; None: all is over."""
@@ -261,6 +268,7 @@ class Storm:
             found = self._client.job(self._job)
         except PliantError as error:
             return Seen(Alive((), 1, self._lease_s, why=error.why), {}, ())
+        self._forbidden = not found.chaos
         processes = {
             line.id: process
             for line in found.members
@@ -291,6 +299,6 @@ class Storm:
 
 def _why_not(found: JobStatus) -> str:
     """Why the job is not to be struck at now; empty: it may be."""
-    if not found.chaos:  # it was started again meanwhile, by somebody who does not allow it
-        return "it does not allow chaos any more"
+    if not found.chaos:
+        return FORBIDDEN
     return "" if found.job.state is JobState.RUNNING else f"it is {found.job.state.value}: {found.job.why}"
