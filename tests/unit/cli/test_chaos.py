@@ -31,8 +31,11 @@ class Stage:
     workers: "tuple[subprocess.Popen[bytes], ...]"
 
     def someone_is_stopped(self) -> bool:
-        stats = [Path(f"/proc/{each.pid}/stat") for each in self.workers]
-        return any(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in stats)
+        return any(is_stopped(each.pid) for each in self.workers)
+
+
+def is_stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
 @pytest.fixture
@@ -84,6 +87,21 @@ def test_ctrl_z_ends_it_and_nobody_is_left_stopped(stage: Stage) -> None:
         assert one.returncode == 130, err
         assert json.loads(out)["interrupted"]
         assert not stage.someone_is_stopped()
+
+
+def test_nobody_is_left_stopped_while_it_is_stopped_itself(stage: Stage) -> None:
+    with chaos(stage.running.env(), *STOPS, *SHORT) as one:
+        until(stage.someone_is_stopped, "the stop")
+        one.send_signal(signal.SIGSTOP)
+        until(lambda: is_stopped(one.pid), "that it is stopped itself")
+        assert stage.someone_is_stopped()
+        until(lambda: not stage.someone_is_stopped(), "that all go on")
+        assert is_stopped(one.pid)
+        one.send_signal(signal.SIGCONT)
+        one.send_signal(signal.SIGINT)
+        out, err = one.communicate(timeout=20)
+        assert one.returncode == 130, err
+        assert json.loads(out)["faults"]
 
 
 def test_an_attempt_that_does_not_allow_it_ends_it(stage: Stage) -> None:
