@@ -165,6 +165,39 @@ def test_while_nobody_at_all_is_heard_nobody_is_lost_and_the_job_says_so(tmp_pat
         assert client.job(JOB).job.why.startswith("0 of at least 2")
 
 
+@pytest.mark.parametrize("asked_more", [False, True], ids=["told", "asking"])
+def test_who_dies_between_two_watches_is_lost_though_nobody_at_all_is_heard(tmp_path: Path, asked_more: bool) -> None:
+    """Every process of the only machine is gone; m2's connection stands, so of m2 nothing is known."""
+    with start(home=tmp_path, lease_ttl_s=1.0) as running:
+        furnish(running)
+        client, one, two = running.client(), Line(running), Line(running)
+        for opened, member in ((two, M2), (one, M1)):
+            opened.send(watch(running, member, after=0))
+            assert opened.answer().status == 200
+        if asked_more:  # and is answered, but does not live to hear it
+            one.send(watch(running, M1, after=0))
+        one.close()
+        wait_for(lambda: gone(client), "m1 to be lost")
+        assert [(event.member, event.why) for event in gone(client)] == [(M1, "its lease ran out")]
+        assert [event for event in broken(client) if "does not answer" in event.why] == []
+        two.close()
+        wait_for(lambda: len(gone(client)) == 2, "m2 to be lost as well")
+
+
+def test_who_dies_before_its_first_watch_is_lost_though_nobody_at_all_is_heard(tmp_path: Path) -> None:
+    with start(home=tmp_path, lease_ttl_s=1.0) as running:
+        furnish(running)
+        client = running.client()
+        with Client([running.url], running.token) as born:
+            born.send(OTHER, m.AgentJoin(AgentId("a9"), 4))
+        assert "a9" in agents_of_other(client)
+        wait_for(lambda: "a9" not in agents_of_other(client), "a9 to be lost")
+
+
+def agents_of_other(client: Client) -> list[str]:
+    return [agent.id for agent in client.job(OTHER).agents]
+
+
 @pytest.mark.parametrize("watched", [False, True], ids=["renewing", "watching"])
 def test_a_coordinator_that_was_away_expires_nobody_that_renews_when_it_is_back(tmp_path: Path, watched: bool) -> None:
     with start(home=tmp_path, lease_ttl_s=1.0) as running:

@@ -7,13 +7,14 @@ send a header without end, all before a credential is looked at.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from pliant.coordinator.gate import HEAD_MAX
+from pliant.coordinator.gate import CONNECTION, HEAD_MAX
 
 HEAD_TIME_S = 10.0
 KEEP_ALIVE_S = 75
@@ -69,6 +70,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._beside_body = 0  # bytes after the head that are not of the body: sizes of chunks, and trailers
         self._head_since: float | None = None
         self._under_way: list[RequestResponseCycle] = []
+        self._closed_by_them = False
+        self._told: dict[object, Callable[[bool], None]] = {}
         if len(self.connections) > self.connections_max:
             transport.abort()
             return
@@ -80,6 +83,27 @@ class BoundedProtocol(HttpToolsProtocol):
             if not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
+        # A connection that broke because nothing got through was closed by nobody: that is a TimeoutError.
+        self._closed_by_them = self._closed_by_them or isinstance(exc, ConnectionError)
+        self._tell_over()
+
+    def eof_received(self) -> None:
+        self._closed_by_them = not self.transport.is_closing()
+        super().eof_received()
+
+    def when_over(self, whose: object, told: Callable[[bool], None]) -> None:
+        """Have this connection's end told, once for each that it is noted for, with whether the other side closed it.
+
+        At once if it is over already.
+        """
+        self._told[whose] = told
+        if self not in self.connections:
+            self._tell_over()
+
+    def _tell_over(self) -> None:
+        told, self._told = self._told, {}
+        for each in told.values():
+            each(self._closed_by_them)
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
@@ -102,6 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope["state"][CONNECTION] = self
         self._in_head = True
         self._head_since = self.loop.time()
 

@@ -75,6 +75,11 @@ class Desk:
         if not self._closed:
             self.service.suspect(job, closed, time.monotonic())
 
+    def hung_up(self, job: str, closed: WatchClosed | AgentWatchClosed) -> None:
+        """The same of a connection on which no watch was open."""
+        if not self._closed:
+            self.service.hang_up(job, closed, time.monotonic())
+
     def start(self) -> None:
         """Call on the loop. The first pump is made here, so that a coordinator that serves knows its jobs."""
         self._pump()

@@ -30,6 +30,7 @@ CALLED_MAX = 256
 GRANT = "pliant.grant"
 HEADERS = "pliant.headers"
 """What the gate leaves in an ASGI scope: the credential, and the headers by name."""
+CONNECTION = "pliant.connection"  # what the server leaves in a scope's state: whom to ask to tell of a hangup
 
 PUBLIC = frozenset(route.path for route in ROUTES if route.scope is Access.PUBLIC)
 

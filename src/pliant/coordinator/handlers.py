@@ -14,7 +14,7 @@ from pliant import __version__
 from pliant.coordinator.auth import Keyring
 from pliant.coordinator.desk import Desk
 from pliant.coordinator.feed import Closing, Hangup, Wait
-from pliant.coordinator.http import STATUS, Answered, Call, Handler
+from pliant.coordinator.http import STATUS, Answered, Call, Connection, Handler
 from pliant.coordinator.requests import (
     Accepted,
     AgentWatchClosed,
@@ -27,7 +27,7 @@ from pliant.coordinator.requests import (
 )
 from pliant.coordinator.status import line, status
 from pliant.core.goodput import Category, at_work, doings
-from pliant.core.messages import Code, Create, Rejection
+from pliant.core.messages import AgentJoin, Code, Create, Join, Rejection
 from pliant.core.model import AgentId, JobState, MemberId
 from pliant.core.names import bad_name
 from pliant.errors import StoreError
@@ -53,6 +53,7 @@ class Handlers:
         self._metrics = metrics
         self._ttl_s = ttl_s
         self._watching: dict[tuple[str, WatchClosed | AgentWatchClosed], Call] = {}  # by what its end would mean
+        self._spoke_on: dict[tuple[str, WatchClosed | AgentWatchClosed], Connection] = {}  # joined or watched last
         self._uses: dict[str, dict[AgentId, tuple[api.Use, ...]]] = {}  # by job; what was said last
 
     def by_name(self) -> dict[str, Handler]:
@@ -86,6 +87,10 @@ class Handlers:
         if isinstance(request, api.Renew | api.RenewAgent):
             self._require_known(call, request.revision)
         answer = await self._ask(call.job, request)
+        if isinstance(request, Join):
+            self._listen(call, WatchClosed(request.member))
+        elif isinstance(request, AgentJoin):
+            self._listen(call, AgentWatchClosed(request.agent))
         if isinstance(request, api.RenewAgent) and request.uses:
             self._note_use(call.job, request)
         return answer
@@ -111,6 +116,7 @@ class Handlers:
         with self._noticed(call, WatchClosed(member)):
             # To watch is a sign of life, and the end of a suspicion that an earlier watch was closed.
             _require(await self._desk.ask(job, api.Renew(member, after)))
+            self._listen(call, WatchClosed(member))
             with _waiting(call) as wait:
                 return self._found(await self._desk.feed.watch(job, member, after, wait), job)
 
@@ -129,6 +135,26 @@ class Handlers:
             if self._watching.get(key) is call:
                 del self._watching[key]
 
+    def _listen(self, call: Call, closed: WatchClosed | AgentWatchClosed) -> None:
+        """Note the end of a connection also while no watch is open on it: between two, or before the first.
+
+        Whoever dies just then hangs up as well, and that must not be taken for silence (ADR 0019).
+        """
+        key, connection = (call.job, closed), call.connection
+        if connection is None or self._spoke_on.get(key) is connection:
+            return
+
+        def over(by_them: bool) -> None:
+            if self._spoke_on.get(key) is not connection:
+                return
+            del self._spoke_on[key]
+            watch = self._watching.get(key)
+            if by_them and (watch is None or watch.connection is connection):
+                self._desk.hung_up(call.job, closed)
+
+        self._spoke_on[key] = connection
+        connection.when_over(key, over)
+
     def _require_known(self, call: Call, revision: int) -> None:
         """Refuse a revision that is not there yet, from somebody who does not say of which store it is.
 
@@ -144,6 +170,7 @@ class Handlers:
         self._require_known(call, after)
         with self._noticed(call, AgentWatchClosed(agent)):
             _require(await self._desk.ask(job, api.RenewAgent(agent, after)))
+            self._listen(call, AgentWatchClosed(agent))
             with _waiting(call) as wait:
                 return self._found(await self._desk.feed.orders(job, agent, after, wait), job)
 

@@ -12,6 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
@@ -23,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.coordinator.auth import Grant
 from pliant.coordinator.feed import Closing, Hangup
-from pliant.coordinator.gate import GRANT, HEADERS, answer, refuse
+from pliant.coordinator.gate import CONNECTION, GRANT, HEADERS, answer, refuse
 from pliant.core.messages import Code
 from pliant.core.names import bad_name
 from pliant.errors import BadInput, StoreError, StoreTimeout
@@ -65,6 +66,13 @@ class Answered(Exception):
         self.problem = Problem(code, why, revision)
 
 
+class Connection(Protocol):
+    """What a request came on, and others will."""
+
+    def when_over(self, whose: object, told: Callable[[bool], None]) -> None:
+        """Have its end told, with whether the other side closed it; at once if it is over already."""
+
+
 @dataclass(slots=True)
 class Call:
     """A request that passed every check the table asks for."""
@@ -77,6 +85,7 @@ class Call:
     headers: Mapping[bytes, bytes]
     receive: Receive
     send: Send
+    connection: Connection | None = None  # unless it is none of our own server's
 
     @property
     def job(self) -> str:
@@ -189,7 +198,8 @@ class _Endpoint:
         headers: Mapping[bytes, bytes] = scope[HEADERS]
         query = _query(scope["query_string"], self.route.query) if scope["query_string"] else self._defaults
         body = None if self._body is None else self._body.decode(await _read(receive, headers))
-        return Call(self.route, grant, path, query, body, headers, receive, send)
+        connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        return Call(self.route, grant, path, query, body, headers, receive, send, connection)
 
 
 async def _read(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:

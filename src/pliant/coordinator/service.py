@@ -139,6 +139,10 @@ class Service:
         """Note at once that a watch was closed: who comes back in the next moment must find it noted."""
         self._vigil.suspect(name, self._state_of(name), closed, now)
 
+    def hang_up(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
+        """Note that a connection was closed whose owner had watched on it, but did not just then."""
+        self._vigil.hang_up(name, closed, now)
+
     # ------------------------------------------------------------------------------------------- the pump
 
     def pump(self, now: float) -> Pumped:

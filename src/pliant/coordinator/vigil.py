@@ -37,7 +37,7 @@ class Vigil:
         self._leased: dict[str, set[Key]] = {}  # by job, so that no job pays for another
         self._silence = Silence(ttl_s * SILENT_PART)
         self._anew: float | None = None  # when the last silence ended, in waking time
-        self._hung_up: set[Key] = set()  # whose watch was closed and did not come back
+        self._hung_up: dict[Key, float | None] = {}  # who did not come back; when, if nobody was heard at that moment
         self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
 
     def follow(self, name: str, job: Job | None, now: float) -> None:
@@ -53,7 +53,7 @@ class Vigil:
         leased = self._leased.setdefault(name, set())
         for key in leased.difference(wanted):
             self._leases.drop(key)
-            self._hung_up.discard(key)
+            self._hung_up.pop(key, None)
         for key, ttl_s in wanted.items():
             if key not in self._leases:
                 self._leases.grant(key, ttl_s, now)
@@ -96,6 +96,20 @@ class Vigil:
         elif isinstance(closed, AgentWatchClosed):
             self._leases.grant((name, "agent-suspect", closed.agent), AGENT_SUSPICION_S, now)
 
+    def hang_up(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
+        """A connection was closed from the other side, and no watch was open on it.
+
+        That may be how a client works, so it is no suspicion. But if nobody comes back it was not we who were cut off.
+        """
+        if isinstance(closed, WatchClosed):
+            self._part((name, "member", closed.member), now)
+        else:
+            self._part((name, "agent", closed.agent), now)
+
+    def _part(self, key: Key, now: float) -> None:
+        if key in self._leases:
+            self._hung_up[key] = self._leases.awake(now) if self._silence.lasts(now) else None
+
     def _listen(self, now: float) -> None:
         """A member or an agent was heard, of whatever job: it is not we who are cut off."""
         if self._silence.hear(now):
@@ -109,12 +123,12 @@ class Vigil:
         """Who says that it is alive is not suspected any more."""
         kind, who = ("suspect", request.member) if isinstance(request, Renew) else ("agent-suspect", request.agent)
         self._leases.drop((name, kind, who))
-        self._hung_up.discard(_key(name, request))
+        self._hung_up.pop(_key(name, request), None)
 
     def spoke(self, name: str, member: MemberId, now: float) -> None:
         """Whatever a member asks for is a sign of life."""
         self._leases.renew((name, "member", member), now)
-        self._hung_up.discard((name, "member", member))
+        self._hung_up.pop((name, "member", member), None)
 
     def vouch(self, name: str, generation: int, now: float) -> None:
         """A report of a generation was accepted: a sign of life of each of its members (rule 19)."""
@@ -130,8 +144,9 @@ class Vigil:
             return max((sign for sign in signs if sign is not None), default=None)
 
         over = self._leases.due(now, vouched)
-        hung_up = ((name, _SUSPECTED[kind], who) for name, kind, who in over if kind in _SUSPECTED)
-        self._hung_up.update(key for key in hung_up if key in self._leases)
+        for name, kind, who in over:
+            if kind in _SUSPECTED:
+                self._part((name, _SUSPECTED[kind], who), now)
         return [(name, overdue(kind, ident)) for name, kind, ident in over]
 
     def _vouched(self, key: Key, job: Job | None) -> float | None:
@@ -144,10 +159,13 @@ class Vigil:
     def _excused(self, key: Key, now: float) -> float | None:
         """Nobody is expired while nobody is heard; afterwards everybody's time begins anew.
 
-        But who hung up was heard to do so: its silence is its own, and not everybody's.
+        But who hung up was heard to do so: its silence is its own, and not everybody's. If nobody was heard just then
+        its time begins with that: what is left of its lease is chance, and it may be on its way back to us.
         """
-        if key[1] not in ("member", "agent") or key in self._hung_up:
+        if key[1] not in ("member", "agent"):
             return None
+        if key in self._hung_up:
+            return self._hung_up[key]
         return self._leases.awake(now) if self._silence.lasts(now) else self._anew
 
     def is_void(self, name: str, request: Request) -> bool:

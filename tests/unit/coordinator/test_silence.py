@@ -116,6 +116,38 @@ def test_who_hung_up_is_not_waited_for() -> None:
     assert there(one.job()) == [B]
 
 
+def test_who_hung_up_between_two_watches_is_not_waited_for_and_not_suspected() -> None:
+    one = at_work(desk())
+    one.service.hang_up("demo", WatchClosed(A), 0.5)
+    one.service.hang_up("demo", AgentWatchClosed(X), 0.5)
+    one.service.hang_up("demo", WatchClosed(D), 0.5)  # which nobody knows
+    one.service.hang_up("nowhere", WatchClosed(A), 0.5)
+    one.idle(0.5, LEASE_TTL_S - 0.5)
+    assert (there(one.job()), one.job().sealed) == ([A, B, C, X, Y], 0)
+    one.idle(LEASE_TTL_S, LEASE_TTL_S)
+    assert there(one.job()) == [B, C, Y]
+
+
+def test_who_hung_up_while_nobody_was_heard_has_a_whole_lease_from_then() -> None:
+    """Its way back may be as long as ours: the end of an old connection can arrive before a new one."""
+    one = at_work(desk())
+    one.idle(0.5, 59.5)
+    one.service.hang_up("demo", WatchClosed(A), 59.5)
+    one.idle(60.0, 59.0 + LEASE_TTL_S)
+    assert there(one.job()) == [A, B, C, X, Y]
+    one.idle(59.5 + LEASE_TTL_S, 59.5 + LEASE_TTL_S)
+    assert there(one.job()) == [B, C, X, Y]
+
+
+def test_who_hung_up_between_two_watches_and_came_back_is_waited_for_again() -> None:
+    one = at_work(desk())
+    one.service.hang_up("demo", WatchClosed(A), 1.0)
+    one.service.hang_up("demo", AgentWatchClosed(X), 1.0)
+    one.tell(2.0, Renew(A), RenewAgent(X))
+    one.idle(2.5, 60.0)
+    assert there(one.job()) == [A, B, C, X, Y]
+
+
 def test_who_came_back_after_it_hung_up_is_waited_for_again() -> None:
     one = at_work(desk())
     one.tell(0.0, WatchClosed(A), WatchClosed(B), AgentWatchClosed(X))
