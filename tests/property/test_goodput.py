@@ -61,6 +61,8 @@ def _folded(events: list[Event]) -> Goodput:
         if turn % 7 == 0:
             _holds(found, found.now + 1.0)
     _holds(found, found.now)
+    assert -1e-6 <= found.busy_s() <= found.now - found.began + 1e-6  # what a break takes back was given before
+    assert all(0.0 <= change.pause_s <= change.at - found.began for change in found.progress.changes if change.pause_s)
     return found
 
 

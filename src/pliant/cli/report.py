@@ -87,7 +87,7 @@ def facts(found: Goodput, until: float) -> dict[str, object]:
 
 
 def _seconds(workers: list[Worker]) -> dict[str, float]:
-    from pliant.core.goodput import Category
+    from pliant.core.doing import Category
 
     return {category.value: sum(worker.seconds[category] for worker in workers) for category in Category}
 

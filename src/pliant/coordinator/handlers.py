@@ -26,7 +26,7 @@ from pliant.coordinator.requests import (
     trimmed,
 )
 from pliant.coordinator.status import line, status
-from pliant.core.goodput import Category, at_work, doings
+from pliant.core.doing import Category, at_work, doings
 from pliant.core.messages import AgentJoin, Code, Create, Join, Rejection
 from pliant.core.model import AgentId, JobState, MemberId
 from pliant.core.names import bad_name

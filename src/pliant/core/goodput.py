@@ -8,14 +8,17 @@ from its start to its end, and the totals to those of all workers:
 - *waiting*: the job waits, for members above all; so does a world that holds.
 - *transfer*: in a world, or about to be in a planned one, and without the state yet.
 - *switching*: between worlds. Its world is broken or left, the next one not entered by everybody with the state; for
-  launched workers, the time they take to stop. And what members say that a planned switch cost them.
+  launched workers, the time they take to stop. And what members say that a planned switch cost them. A world is broken
+  since its last durable report: until that was noticed its members may have hung in a collective.
 - *checkpointing*: what members say that their training thread stood still for a checkpoint.
 - *recomputing*: doing steps again whose numbers had been durable before a rollback.
 - *training*: the rest.
 
 The last three cannot be told apart while they pass: that time is undecided until the next steps are durable. Then what
-was said is taken off, and the rest divided by how many of those steps are new. What is undecided at a rollback, or when
-a worker ends, is recomputing if the history was still below where it had been, training if not.
+was said is taken off, and the rest divided by how many of those steps are new. What is undecided when a world breaks,
+or when a worker is lost, is switching, also below where the history had been: nobody can say that any step came of it,
+and what did is done again or reported by the next world. What is undecided when a worker ends otherwise is recomputing
+if the history was still below where it had been, training if not; so it is shown until it is decided.
 
 What cannot be seen: a worker that ends before it joins (unless it was launched), and whatever launched workers do,
 which know nothing of Pliant: theirs is all training. A worker ends when the coordinator hears of it, and at the latest
@@ -24,28 +27,14 @@ with the job; but whose agent comes back in another life had ended, as far as an
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from pliant.core import messages as m
+from pliant.core.doing import Category, doings
 from pliant.core.evolve import evolve
 from pliant.core.messages import Event
-from pliant.core.model import AgentId, Job, JobState, Kind, Launch, MemberId, World
+from pliant.core.model import AgentId, Job, Kind, Launch, MemberId
 from pliant.core.spent import Spent
-
-
-class Category(StrEnum):
-    """What a worker does; see the module's docstring."""
-
-    TRAINING = "training"
-    RECOMPUTING = "recomputing"
-    CHECKPOINTING = "checkpointing"
-    SWITCHING = "switching"
-    TRANSFER = "transfer"
-    WAITING = "waiting"
-    STARTING = "starting"
-    SPARE = "spare"
 
 
 @dataclass(slots=True)
@@ -78,6 +67,11 @@ class Worker:
         self.seconds[Category.TRAINING] += (1.0 - again) * left
         self.undecided = 0.0
 
+    def lose(self) -> None:
+        """Nothing is known to have come of the undecided time."""
+        self.seconds[Category.SWITCHING] += self.undecided
+        self.undecided = 0.0
+
     def as_of(self, now: float, again: float) -> Worker:
         """A copy, with everything decided as if it ended now."""
         twin = Worker(self.name, self.agent, self.began, self.since, self.doing, dict(self.seconds), self.undecided)
@@ -93,55 +87,12 @@ class Worker:
         self.undecided = 0.0
 
 
-def doings(job: Job, names: Iterable[MemberId], been: Collection[MemberId] = ()) -> dict[MemberId, Category]:
-    """What each of these workers does in a job that is as it is; `been` were in a world of its history.
-
-    Training, here, is also whatever cannot be told from it yet.
-    """
-    inside: dict[MemberId, World] = {}
-    for world in job.worlds:
-        for name in world.members:
-            inside.setdefault(name, world)
-    current = job.world(job.current)
-    whole = current is not None and job.holders.issuperset(current.members)
-    launched = Category.SWITCHING if job.launch is not None and job.launch.over else Category.TRAINING
-
-    def of(name: MemberId) -> Category:
-        if name not in job.members:
-            return launched
-        if job.state is JobState.WAITING:
-            return Category.WAITING
-        world = inside.get(name)
-        if world is None and name in been:
-            return Category.SWITCHING  # left out of the next world: on its way out
-        if world is None:
-            return Category.SPARE if job.current else Category.WAITING
-        if world is not current:
-            return Category.TRANSFER if world.kind is Kind.PLANNED else Category.SWITCHING
-        if job.broken:
-            return Category.SWITCHING
-        if world.hold:
-            return Category.WAITING
-        if name not in job.holders:
-            return Category.TRANSFER
-        if world.kind is not Kind.PLANNED and not whole:
-            return Category.SWITCHING  # it compares again once everybody has the state
-        return Category.TRAINING
-
-    return {name: of(name) for name in names}
-
-
-def at_work(job: Job) -> list[MemberId]:
-    """The workers that are known to run: members, or seats of a launch."""
-    if job.live or job.launch is None:
-        return list(job.members)
-    ended = {end.member for end in job.launch.ends}
-    return [seat.member for seat in job.launch.seats if seat.member not in ended]
-
-
 @dataclass(slots=True)
 class Change:
-    """A membership that trains after another one. `pause_s` is how long nobody trained; None: nobody said."""
+    """A membership that trains after another one. `pause_s` is how long nobody trained; None: nobody said.
+
+    Where the one before broke, nobody is known to have trained since its last durable report.
+    """
 
     at: float
     planned: bool
@@ -180,6 +131,8 @@ class Goodput:
         self._begun = False  # the history, by a world that was entered
         self._trains = False  # somebody does
         self._stood_still: float | None = None  # since when nobody trains, though somebody did
+        self._known_at = 0.0  # when it was last known that somebody trains: a report, or the first of them began
+        self._doubtful_s = 0.0  # of the time in which anybody trained: since the last report
         self._busy_before = 0.0  # the newest launch
         self._new_until = 0.0  # the last report in which all steps were new: what was undecided then was training
 
@@ -217,14 +170,14 @@ class Goodput:
                 self._create(event)
             case m.AgentJoined() if before is not None:
                 self._agent_came(before, event, last)
-            case m.WorldFormed(world=world) if world.kind is Kind.ROLLBACK:
-                for worker in self._here.values():
-                    worker.pass_until(now)
-                    worker.decide(self._again)
             case _:
                 pass
         if self._trains and any(worker.doing is Category.TRAINING for worker in self._here.values()):
             self.progress.busy_s += now - last
+            self._doubtful_s += now - last
+        broke = before is not None and _breaks(before, event)
+        if broke:
+            self._broke()
         job = self.job = evolve(before, event)
         if isinstance(event, m.StepsCommitted):
             self._committed(job, event)  # moves nobody from one thing to another
@@ -234,14 +187,15 @@ class Goodput:
             self._went_live(job)
         if job.state.ended:
             self._end(now, *self._here.values())
-        self._look(job, planned=not job.live and _is_sound(before.launch if before is not None else None))
+        planned = not job.live and _is_sound(before.launch if before is not None else None)
+        self._look(job, planned, since=self._known_at if broke else now)
 
     def _happened(self, job: Job, event: Event) -> None:
         match event:
             case m.MemberJoined():
                 self._joined(event)
             case m.MemberGone():
-                self._end(self.now, *self._named(event.member))
+                self._end(self.now, *self._named(event.member), lost=event.how == "lost")
             case m.WorldFormed(world=world) if world.kind is Kind.ROLLBACK:
                 self._been.clear()  # who is not in it may well be a spare
                 self._count(job)
@@ -258,8 +212,8 @@ class Goodput:
             case _:
                 pass
 
-    def _look(self, job: Job, *, planned: bool) -> None:
-        """See what everybody does from now on."""
+    def _look(self, job: Job, planned: bool, since: float) -> None:
+        """See what everybody does from now on. If nobody trains any more, that is so since then."""
         now = self.now
         doing = doings(job, self._here, self._been)
         for name, worker in self._here.items():
@@ -271,8 +225,18 @@ class Goodput:
             self.progress.changes.append(Change(now, planned, now - self._stood_still))
             self._stood_still = None
         elif self._trains and not trains:
-            self._stood_still = now
+            self._stood_still = since
+        if trains and not self._trains:
+            self._known_at = now
         self._trains = trains
+
+    def _broke(self) -> None:
+        """A world ended unplanned: when, nobody can say but that it was after its last durable report."""
+        for worker in self._here.values():
+            worker.pass_until(self.now)
+            worker.lose()
+        self.progress.busy_s -= self._doubtful_s
+        self._doubtful_s = 0.0
 
     # ----------------------------------------------------------------------------------------------- progress
 
@@ -288,6 +252,7 @@ class Goodput:
                 for worker in self._named(name):
                     worker.pass_until(self.now)
                     worker.decide(len(again) / len(event.lines), event.spent)
+        self._known_at, self._doubtful_s = self.now, 0.0
         progress.again_steps += len(again)
         progress.again_samples += sum(again)
         progress.every_sample += sum(line.samples for line in event.lines)
@@ -337,6 +302,7 @@ class Goodput:
         self._been.clear()
         self._trains = False
         self._stood_still = None
+        self._doubtful_s = 0.0
 
     def _joined(self, event: m.MemberJoined) -> None:
         name, now = event.member.id, self.now
@@ -364,16 +330,20 @@ class Goodput:
             worker.started(self.now)
             del self._here[worker.name]
         self.progress.busy_s = self._busy_before
+        self._doubtful_s = 0.0
         self._trains = False
 
     def _agent_came(self, job: Job, event: m.AgentJoined, last: float) -> None:
         """Workers never outlive their agent: those of another life of it are gone, since when nobody can say."""
-        if any(agent.id == event.agent and agent.life != event.life for agent in job.agents):
-            self._end(last, *(worker for worker in self._here.values() if worker.agent == event.agent))
+        if _is_reborn(job, event):
+            theirs = (worker for worker in self._here.values() if worker.agent == event.agent)
+            self._end(last, *theirs, lost=job.live)
 
-    def _end(self, at: float, *workers: Worker) -> None:
+    def _end(self, at: float, *workers: Worker, lost: bool = False) -> None:
         for worker in workers:
             worker.pass_until(max(at, worker.since))
+            if lost:
+                worker.lose()
             worker.decide(self._again)
             del self._here[worker.name]
 
@@ -384,6 +354,32 @@ class Goodput:
     def _seated(self, job: Job) -> list[Worker]:
         """Who was launched, runs, and has not joined."""
         return [worker for worker in self._here.values() if worker.name not in job.members]
+
+
+def _breaks(job: Job, event: Event) -> bool:
+    """Whether an event says that the job's world has ended unplanned. Launched workers are in none."""
+    match event:
+        case m.WorldBroken(entered=entered):
+            return entered
+        case m.WorldFormed(world=world):
+            return world.kind is not Kind.PLANNED
+        case m.MemberGone(member=name, how="lost"):
+            return name in _current(job)
+        case m.AgentJoined(agent=agent):
+            return _is_reborn(job, event) and any(job.members[name].agent == agent for name in _current(job))
+        case _:
+            return False
+
+
+def _current(job: Job) -> list[MemberId]:
+    """Who is in the world that was entered last, and still a member."""
+    world = job.world(job.current)
+    return [name for name in world.members if name in job.members] if world is not None else []
+
+
+def _is_reborn(job: Job, event: m.AgentJoined) -> bool:
+    """Whether an agent comes back in another life."""
+    return any(agent.id == event.agent and agent.life != event.life for agent in job.agents)
 
 
 def _is_sound(launch: Launch | None) -> bool:

@@ -6,7 +6,8 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.agents import AgentGone, AgentJoined, AgentReadied, Launched, LaunchOver, SeatEnded, SeatRefilled
-from pliant.core.goodput import Category, Goodput, at_work, doings
+from pliant.core.doing import Category, at_work, doings
+from pliant.core.goodput import Goodput
 from pliant.core.ledger import GENESIS, Line
 from pliant.core.messages import Event
 from pliant.core.model import AgentId, End, JobState, Kind, Launch, MemberId, Mode, Seat, Target
@@ -145,7 +146,7 @@ def test_a_switch_that_nobody_said_anything_about_has_no_pause() -> None:
 def test_a_pause_that_was_measured_is_not_replaced_by_one_that_was_said() -> None:
     more = lines(lines(GENESIS, 1, 6)[-1].lineage, 2, 1)
     found = folded(*two_train(), *_recovery(6.0, 7.0), committed(8.0, 2, more, (Spent(7, "switching", 0.1),), by=B))
-    assert kinds(found) == [(False, 1.0)]
+    assert kinds(found) == [(False, 3.0)]
 
 
 def _recovery(broken: float, entered: float) -> tuple[Event, ...]:
@@ -157,16 +158,50 @@ def _recovery(broken: float, entered: float) -> tuple[Event, ...]:
 
 
 def test_a_loss_is_a_pause_for_the_others_and_the_end_of_one() -> None:
+    """Both stood still since the report at 4, for all that anybody knows."""
     found = folded(*two_train(), *_recovery(6.0, 7.0))
-    assert spent(found, A, until=9.0)["training"] == pytest.approx(3.0)
-    assert spent(found, B, until=9.0) == near(starting=1.0, waiting=1.0, switching=1.5, transfer=0.5, training=5.0)
-    assert kinds(found) == [(False, 1.0)]
-    assert found.busy_s() == pytest.approx(3.0)
+    assert spent(found, A, until=9.0) == near(starting=0.5, waiting=1.0, switching=3.0, training=1.0)
+    assert spent(found, B, until=9.0) == near(starting=1.0, waiting=1.0, switching=3.5, transfer=0.5, training=3.0)
+    assert kinds(found) == [(False, 3.0)]
+    assert found.busy_s() == pytest.approx(1.0)
+    assert found.busy_s(9.0) == pytest.approx(3.0)
 
 
-def test_a_world_that_is_broken_does_not_train() -> None:
-    found = folded(*two_train(), m.WorldBroken(5.0, 1, True, "B does not answer"))
-    assert spent(found, A, until=7.0)["switching"] == pytest.approx(3.0)
+def test_a_world_that_is_broken_does_not_train_since_its_last_report() -> None:
+    found = folded(*two_train(), m.StateChanged(5.0, JobState.RUNNING, "as it was"))
+    assert (spent(found, A)["training"], found.busy_s()) == (2.0, 2.0)  # nobody knows yet
+    found.add(m.WorldBroken(14.0, 1, True, "B does not answer"))
+    assert spent(found, A, until=16.0) == near(starting=0.5, waiting=1.0, switching=13.0, training=1.0)
+    assert found.busy_s(16.0) == pytest.approx(1.0)
+    for event in _recovery(16.0, 17.0):
+        found.add(event)
+    assert kinds(found) == [(False, 13.0)]
+
+
+def test_a_world_that_breaks_before_its_first_report_stood_still_since_it_began() -> None:
+    base = lines(GENESIS, 1, 6)[-1].lineage
+    found = folded(
+        *two_train(),
+        *_recovery(6.0, 7.0),
+        m.WorldBroken(9.0, 2, True, "B stopped"),
+        m.WorldFormed(9.0, world(3, B, kind=Kind.RECOVERY, base=base)),
+        m.WorldEntered(10.0, 3),
+    )
+    assert kinds(found) == [(False, 3.0), (False, 3.0)]
+    assert spent(found, B) == near(starting=1.0, waiting=1.0, switching=6.5, transfer=0.5, training=1.0)
+    assert found.busy_s() == pytest.approx(1.0)
+
+
+def test_a_planned_world_that_fails_before_it_is_entered_stops_nobody() -> None:
+    found = folded(
+        *two_train(),
+        joined(5.0, C, 3),
+        m.WorldFormed(5.0, world(2, A, B, C)),
+        m.WorldBroken(6.0, 2, False, "C could not reach A"),
+        m.MemberGone(7.0, C, "lost", "killed"),
+    )
+    assert spent(found, A, until=8.0)["training"] == pytest.approx(5.0)
+    assert found.busy_s(8.0) == pytest.approx(5.0)
 
 
 def test_a_job_that_waits_makes_everybody_wait() -> None:
@@ -183,7 +218,7 @@ def test_a_world_that_was_left_behind_is_no_news() -> None:
     """A report of a world that is not open any more divides nobody's time."""
     after = lines(GENESIS, 1, 6)[-1].lineage
     found = folded(*two_train(), *_recovery(5.0, 6.0), committed(7.0, 1, lines(after, 1, 1)))
-    assert spent(found, B)["training"] == pytest.approx(3.0)
+    assert spent(found, B)["training"] == pytest.approx(2.0)
     assert found.progress.steps == 7
 
 
@@ -203,17 +238,19 @@ def test_steps_done_again_are_recomputing_and_the_rest_is_training() -> None:
     base = lines(GENESIS, 1, 4)[-1].lineage
     found = folded(*_rolled_back())
     assert (found.progress.steps, found.progress.samples, found.progress.highest) == (4, 40, 6)
-    assert spent(found, A, until=9.0) == near(starting=0.5, waiting=1.0, switching=2.0, training=3.0, recomputing=2.0)
+    assert spent(found, A, until=9.0) == near(starting=0.5, waiting=1.0, switching=4.0, training=1.0, recomputing=2.0)
     found.add(committed(11.0, 2, lines(base, 2, 4)))  # steps 5 and 6 again, 7 and 8 for the first time
-    assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=2.0, training=5.0, recomputing=2.0)
+    assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=4.0, training=3.0, recomputing=2.0)
     done = found.progress
     assert (done.again_steps, done.again_samples, done.steps, done.samples, done.every_sample) == (2, 20, 8, 80, 100)
-    assert (done.rollbacks, done.checkpoints, kinds(found)) == (1, 1, [(False, 1.0)])
+    assert (done.rollbacks, done.checkpoints, kinds(found)) == (1, 1, [(False, 3.0)])
 
 
-def test_who_is_killed_while_recomputing_was_recomputing() -> None:
-    found = folded(*_rolled_back(), m.MemberGone(8.0, A, "lost", "killed"))
-    assert spent(found, A)["recomputing"] == pytest.approx(1.0)
+@pytest.mark.parametrize(("how", "word"), [("left", "recomputing"), ("lost", "switching")])
+def test_who_leaves_while_recomputing_was_recomputing_and_of_who_is_lost_nobody_can_say_so(how: str, word: str) -> None:
+    before = spent(folded(*_rolled_back()), A)
+    after = spent(folded(*_rolled_back(), m.MemberGone(8.0, A, how, "killed")), A)
+    assert {key: after[key] - before.get(key, 0.0) for key in after if after[key] != before.get(key)} == {word: 1.0}
 
 
 def test_everybody_ends_with_the_job() -> None:
@@ -257,9 +294,32 @@ def test_workers_of_an_agent_that_comes_back_ended_by_the_last_event() -> None:
     agent = AgentJoined(0.5, X, 4, life="1")
     events = two_train()
     back = AgentJoined(1000.0, X, 4, life="2")
-    found = folded(events[0], agent, *events[1:], back, m.MemberGone(1000.5, A, "lost", "its process ended"))
-    assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=1.0, training=1.0)
+    known = m.StateChanged(6.0, JobState.RUNNING, "as it was")
+    found = folded(events[0], agent, *events[1:], known, back, m.MemberGone(1000.5, A, "lost", "its process ended"))
+    assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=3.0, training=1.0)
     assert found.busy_s() == pytest.approx(1.0)
+    base = lines(GENESIS, 1, 6)[-1].lineage
+    for event in (
+        m.MemberGone(1000.5, B, "lost", "its process ended"),
+        joined(1001.0, C, 3),
+        m.WorldFormed(1001.0, world(2, C, kind=Kind.ROLLBACK, base=base)),
+        m.WorldEntered(1002.0, 2),
+        m.HoldersChanged(1004.0, 2, frozenset({C})),
+    ):
+        found.add(event)
+    assert kinds(found) == [(False, 1000.0)]  # since the last report
+
+
+def test_an_agent_that_comes_back_without_having_had_anybody_in_the_world_stops_nobody() -> None:
+    events = (
+        *two_train(),
+        AgentJoined(4.0, Y, 1, life="1"),
+        joined(5.0, C, 3, agent=Y),
+        AgentJoined(6.0, Y, 1, life="2"),
+    )
+    found = folded(*events)
+    assert (spent(found, A)["training"], found.busy_s()) == (3.0, 3.0)
+    assert spent(found, C) == {}  # it ended as soon as it was there
 
 
 def test_an_agent_that_only_says_more_about_itself_is_the_same_one() -> None:
