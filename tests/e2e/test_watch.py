@@ -149,16 +149,21 @@ def somebody_else_speaks(client: Client) -> bool:
     return True
 
 
+def silence(client: Client) -> None:
+    """Several short leases in which nobody is heard."""
+
+    def passed() -> bool:
+        said = re.search(r"nobody was heard for (\d+) s", client.job(JOB).job.why)
+        return said is not None and int(said[1]) >= 2
+
+    wait_for(passed, "several leases to pass in silence")
+
+
 def test_while_nobody_at_all_is_heard_nobody_is_lost_and_the_job_says_so(tmp_path: Path) -> None:
     with start(home=tmp_path, lease_ttl_s=0.5) as running:
         furnish(running)
         client = running.client()
-
-        def several_leases_passed() -> bool:
-            said = re.search(r"nobody was heard for (\d+) s", client.job(JOB).job.why)
-            return said is not None and int(said[1]) >= 2
-
-        wait_for(several_leases_passed, "several leases to pass in silence")
+        silence(client)
         assert "nobody was heard for" in client.jobs()[0].why
         assert gone(client) == []
         wait_for(lambda: somebody_else_speaks(client) and len(gone(client)) == 2, "both to be lost")
@@ -182,6 +187,19 @@ def test_who_dies_between_two_watches_is_lost_though_nobody_at_all_is_heard(tmp_
         assert [event for event in broken(client) if "does not answer" in event.why] == []
         two.close()
         wait_for(lambda: len(gone(client)) == 2, "m2 to be lost as well")
+
+
+def test_whose_connection_the_coordinator_closed_itself_has_not_hung_up(tmp_path: Path) -> None:
+    with start(home=tmp_path, lease_ttl_s=0.5, head_time_s=0.2) as running:
+        furnish(running)
+        client = running.client()
+        with line(running) as one:
+            one.send(watch(running, M1, after=0))
+            assert one.answer().status == 200
+            one.send(b"GET /v1")  # and no more: too slow
+            assert one.ended()
+            silence(client)
+        assert gone(client) == []
 
 
 def test_who_dies_before_its_first_watch_is_lost_though_nobody_at_all_is_heard(tmp_path: Path) -> None:
