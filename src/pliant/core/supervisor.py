@@ -22,6 +22,7 @@ BACKOFF_MAX_S = 30.0
 STEADY_S = 60.0  # a launch that lasted so long was sound: the next failure counts as the first
 YOUNG_S = 10.0
 STOP_S = 30.0
+ENDS_KEPT = 100
 KILLED = -9  # what is said of a worker whose own exit status is not known any more
 
 
@@ -239,13 +240,14 @@ def _go_on(state: Supervisor, actions: tuple[Action, ...], now: float) -> tuple[
 
 
 def _corrections(state: Supervisor, counted_on: frozenset[MemberId]) -> tuple[Action, ...]:
-    """Say again who is dead, should it have been lost on the way or died with an earlier life of this agent.
+    """Say again who is dead and how it ended, should it have been lost on the way or died with an earlier life of ours.
 
     A worker never outlives its agent, so a name of ours that we do not run is a process that ended.
     """
     ours = f"{state.id}-"
     dead = sorted(member for member in counted_on - state.workers if member.startswith(ours))
-    return tuple(Say(Exited(member, KILLED)) for member in dead)
+    known = {end.member: Exited(end.member, end.code, end.error) for end in state.ends}
+    return tuple(Say(known.get(member, Exited(member, KILLED))) for member in dead)
 
 
 def _fill(state: Supervisor, actions: tuple[Action, ...], now: float) -> tuple[Supervisor, tuple[Action, ...]]:
@@ -328,12 +330,14 @@ def _ended(state: Supervisor, signal: Ended, now: float) -> tuple[Supervisor, tu
         said = (Say(Exited(signal.member, signal.code, signal.error)),)
     failed = not asked and (_is_first_failure(state, signal, now) if not live else 0 < signal.code != FENCED_CODE)
     state = _backed_off(state, now, live=live, failed=failed)
+    end = End(signal.member, signal.code, signal.error)
+    earlier = state.ends[-ENDS_KEPT:] if live else state.ends  # a launch has so many seats, a live job any number
     state = replace(
         state,
         workers=state.workers - {signal.member},
         draining=state.draining - {signal.member},
         stopping=state.stopping - {signal.member},
-        ends=state.ends if live or asked else (*state.ends, End(signal.member, signal.code, signal.error)),
+        ends=state.ends if asked and not live else (*earlier, end),
     )
     if state.leaving and not state.workers:
         return state, (*said, Say(AgentLeave(state.id)), Finish())

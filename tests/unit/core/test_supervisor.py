@@ -10,6 +10,7 @@ from pliant.core.model import AgentId, MemberId
 from pliant.core.supervisor import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
+    ENDS_KEPT,
     KILLED,
     Action,
     Ended,
@@ -176,6 +177,21 @@ def test_a_death_that_was_not_heard_of_is_said_again() -> None:
     assert actions == [Say(Exited(name(3, "0z"), KILLED)), Say(Exited(name(7), KILLED))]
     assert KILLED == -9
     assert state == replace(with_workers(1), order=wanted(1, members=counted_on))
+
+
+def test_how_a_worker_ended_is_said_again_as_it_was() -> None:
+    """It left in good order, or failed by itself: called killed, it would count as lost, or not count at all."""
+    state, _ = after(with_workers(3), Ended(ONE, 0), Ended(TWO, 3, "ValueError: no"))
+    again = wanted(1, members=frozenset({ONE, TWO, THREE}))
+    assert after(state, again)[1] == [Say(Exited(ONE, 0)), Say(Exited(TWO, 3, "ValueError: no"))]
+
+
+def test_of_a_thousand_ends_the_last_hundred_are_remembered() -> None:
+    state = with_workers(1)
+    for count in range(1_000):
+        state, _ = after(replace(state, workers=frozenset({name(count)})), Ended(name(count), 0))
+    assert len(state.ends) == ENDS_KEPT + 1
+    assert state.ends[-1].member == name(999)
 
 
 def test_a_stranger_s_death_is_not_ours_to_say() -> None:
