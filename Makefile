@@ -36,7 +36,7 @@ $(STAMP): pyproject.toml constraints.txt
 
 test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
 	$(SHARED) -n $(WORKERS) -m 'not long' --cov --cov-report=term $(CORE_TESTS)
-	$(SHARED) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%)
+	$(SHARED) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%) --ignore=tests/tidy
 
 long: $(STAMP)  ## Run the tests that take long or need an object store, which `make test` leaves out
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[long]'
@@ -48,7 +48,7 @@ check: $(STAMP)  ## Lint, format, types, layers and tidiness
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(wildcard src tests bench)
 	$(BIN)/lint-imports --no-logo
-	$(PYTEST) tests/tidy tests/docs --ignore=tests/docs/test_start.py --ignore=tests/docs/test_by_hand.py
+	$(SHARED) -n $(WORKERS) tests/tidy
 
 format: $(STAMP)  ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix-only --quiet .

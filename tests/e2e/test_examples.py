@@ -68,6 +68,7 @@ def test_the_script_before_the_guide_runs_too(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout.splitlines()[-1:]) == (0, ["saved"]), done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_ddp_script_before_the_guide_runs_under_torchrun(tmp_path: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1")

@@ -184,6 +184,7 @@ def test_a_job_that_runs_here_is_refused_with_the_command_that_adds_a_worker(tmp
         assert run.ended() == 130
 
 
+@pytest.mark.long
 def test_a_job_that_has_ended_is_attempted_again(tmp_path: Path) -> None:
     for attempt in (1, 2):
         with Launched(
@@ -225,6 +226,7 @@ def test_a_second_agent_makes_the_world_larger_and_leaves_it_as_it_was(tmp_path:
     assert family(tmp_path / "a") == family(tmp_path / "b") == {}
 
 
+@pytest.mark.long
 def test_two_agents_of_one_name_are_told_apart(tmp_path: Path, endpoint: str) -> None:
     flags = ("--nnodes", "1:2", "--nproc-per-node", "1", *trainer(tmp_path, 4000))
     with Launched(tmp_path / "a", "--rdzv-endpoint", endpoint, *flags, PLIANT_AGENT="same") as first:

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.launched import TRAINER, Launched, all_gone, family, kill
 from e2e.running import start, wait_for
-from pliant.train.stored import place_at
+from pliant.train.stored import owner, place_at
 from unit.cli.program import PLIANT, environment, real
 
 BARE = ("--preload", "")  # there is no framework to be imported ahead
@@ -29,10 +29,10 @@ def script(folder: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_place_that_another_stores_job_saves_to_is_refused_before_anything_is_started(tmp_path: Path) -> None:
+def test_a_place_that_another_job_of_that_name_saves_to_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     """The same command with another PLIANT_HOME, say."""
     place = place_at(tmp_path / "place" / "demo")
-    mark = place.marked("another store")
+    mark = place.marked(owner(1.7e9))
     env = environment(tmp_path / "home")
     refused = real(env, "run", "--job", "demo", "--checkpoint-dir", str(tmp_path / "place"), "--workers", "1", *PACED)
     assert (refused.code, refused.out) == (2, "")
@@ -271,6 +271,7 @@ def test_a_job_is_run_once_at_a_time(tmp_path: Path) -> None:
         assert run.ended() == 0
 
 
+@pytest.mark.long
 def test_an_interrupted_job_takes_another_target_but_no_other_sizes(tmp_path: Path) -> None:
     with Launched(tmp_path, "--workers", "1:2", *HELD) as run:
         run.has_members(2)

@@ -38,6 +38,7 @@ def counting(folder: Path, *args: str) -> Case:
     return Case("counting", (), args, folder=folder)
 
 
+@pytest.mark.long
 def test_a_script_for_torchrun_survives_a_kill_and_an_added_agent(tmp_path: Path) -> None:
     (ddp,) = (case for case in CASES if case.name == "ddp")
     story = Story(dataclasses.replace(ddp, second=1, machines=False), tmp_path / "ddp", seed=0)

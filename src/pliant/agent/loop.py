@@ -126,7 +126,7 @@ class Agent:
         about = client.about()
         if off := clock_off(about.now):
             self._screen.say(off)
-        check_place(self._plan, self._folder, about.store)
+        check_place(client, self._plan, self._folder)
         found = open_job(client, self._plan, own=self._keeper is not None)
         # A revision stands in the names of this life's workers: if an earlier life's ever joined, it was a lower one.
         self._state = v.Supervisor(

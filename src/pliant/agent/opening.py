@@ -24,7 +24,7 @@ from pliant.core.model import NEVER, AgentId, Mode, Saves, Target
 from pliant.core.names import bad_name
 from pliant.credentials import is_missing, parse_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
-from pliant.train.stored.places import place_at, taken
+from pliant.train.stored.places import owner, place_at, taken
 from pliant.wire.api import JobLine, Scope, TokenWish
 
 SETUP_S = 30.0
@@ -130,12 +130,23 @@ def _create(client: Client, plan: Plan, create: Create, *, own: bool) -> None:
             return
 
 
-def check_place(plan: Plan, folder: Folder, store: str) -> None:
-    """BadInput if a job that another store knows saves where this one's workers would. They look, too, but late."""
+def check_place(client: Client, plan: Plan, folder: Folder) -> None:
+    """BadInput if another job of this name saves where this one's workers would. They look, too, but late."""
     place = place_at(_checkpoint_dir(plan, folder))
     with suppress(OSError):  # then it is for whoever wants to write there to say so
-        if (mark := place.mark()) is not None and not mark.is_for(store):
-            raise BadInput(f"{taken(place.where)}.")
+        mark = place.mark()
+        if mark is not None and not mark.is_for(_owner(client, plan.job)):
+            raise BadInput(f"{taken(place.where, mark)}.")
+
+
+def _owner(client: Client, job: str) -> str:
+    """Nobody that a place could have, if the job is not there yet."""
+    try:
+        return owner(client.job(job).born)
+    except Refused as error:
+        if error.code != Code.NO_JOB:
+            raise
+        return "nobody"
 
 
 def worker_token(client: Client, job: str, folder: Folder, place: Elsewhere, scope: Scope) -> Path:

@@ -107,6 +107,7 @@ def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, sile
         checkpoint=job.checkpoint,
         earlier=job.earlier,
         asked=job.asked is not None,
+        born=job.born,
         mode=job.mode,
         live=job.live,
         attempt=job.attempt,

@@ -112,6 +112,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         saves=event.saves,
         chaos=event.chaos,
         attempt=event.attempt,
+        born=event.at if job is None else job.born,
     )
     if job is None:
         return created

@@ -222,6 +222,7 @@ class Job:
     chaos: bool = False  # whether its owner allowed `pliant chaos`
     saves: Saves = NEVER
     attempt: int = 1
+    born: float = 0.0  # when its first attempt was created: what tells it from another store's job of this name
     first: int = 0  # the last generation of the attempts before
     origin: int = 0  # the last generation of attempts that this one does not go on from
     launch: Launch | None = None  # the newest; None: there was none yet

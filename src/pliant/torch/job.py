@@ -255,7 +255,7 @@ class Job:
             token = read_token(self._said.token_file or self._said.own_token_file)
             contact = Contact(self._said.coordinators, token, self.name, self.member)
             try:
-                shelf.claim(contact.store)
+                shelf.claim(contact.born)
             except PliantError:
                 contact.close()
                 raise

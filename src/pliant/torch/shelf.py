@@ -23,7 +23,7 @@ from pliant.torch.away import put_aside
 from pliant.torch.left import Left
 from pliant.torch.state import TrainingState, as_leaf
 from pliant.train.copying import Copying
-from pliant.train.stored import Damaged, Facts, OutOfReach, PieceWriter, Place, read, taken, write_manifest
+from pliant.train.stored import Damaged, Facts, OutOfReach, PieceWriter, Place, owner, read, taken, write_manifest
 from pliant.train.transfer import Received, copied
 
 log = logging.getLogger(__name__)
@@ -56,18 +56,18 @@ class Shelf:
         self._apart_s = 0.0  # from it to the apply after it: for so long the state is at rest
         self.feed: Feed = lambda _: None  # set by whoever runs the member's machine
 
-    def claim(self, store: Callable[[], str]) -> None:
-        """Call before the job is joined; `store` says which one it is in. BadInput if another one's job saves here."""
+    def claim(self, born: Callable[[], float]) -> None:
+        """Call before the job is joined; `born` says when it was created. BadInput if another one saves here."""
         if self._place is None:
             return
-        self._owner = store()
+        self._owner = owner(born())
         try:
             mark = self._place.mark()
         except OSError as error:
             log.warning("%s cannot be read: %s", self._place.where, error.strerror or error)
             mark = None
         if mark is not None and not mark.is_for(self._owner):
-            raise BadInput(f"{taken(self._place.where)}.")
+            raise BadInput(f"{taken(self._place.where, mark)}.")
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -99,7 +99,7 @@ class Shelf:
             if mark.is_for(self._owner):
                 self.feed(s.Written(replace(checkpoint, pieces=pieces, place=mark.identity), order.part, order.count))
             else:
-                self._not_written(order.name, taken(place.where))
+                self._not_written(order.name, taken(place.where, mark))
 
         failed = partial(self._not_written, order.name)
         rests = aside is not None

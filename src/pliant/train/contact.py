@@ -68,9 +68,10 @@ class Contact:
         self._revision = 0
         self._threads: list[threading.Thread] = []
 
-    def store(self) -> str:
-        """The identity of the store that the job is in."""
-        return self._client.about(patience_s=JOIN_PATIENCE_S).store
+    def born(self) -> float:
+        """When the job was created; a coordinator is waited for."""
+        self._client.about(patience_s=JOIN_PATIENCE_S)
+        return self._client.job(self._job).born
 
     def join(self, command: Join) -> None:
         """Returns once this worker is a member; raises what the coordinator has against it."""

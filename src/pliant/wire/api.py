@@ -222,6 +222,7 @@ class JobStatus:
     chaos: bool = False  # whether `pliant chaos` may strike at it
     earlier: tuple[Checkpoint, ...] = ()  # checkpoints before the newest that are kept
     asked: bool = False  # a checkpoint is wanted that is not there yet
+    born: float = 0.0  # when its first attempt was created
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,14 @@ def job(**changes: object) -> Job:
 
 def test_the_first_event_creates_the_job() -> None:
     made = evolve(None, m.JobCreated(NOW, "demo", 2, 4, Target(3), 60.0, 5))
-    assert made == Job("demo", 2, 4, Target(3), wait_limit_s=60.0, max_restarts=5)
+    assert made == Job("demo", 2, 4, Target(3), wait_limit_s=60.0, max_restarts=5, born=NOW)
+
+
+@pytest.mark.parametrize("onward", [True, False])
+def test_a_later_attempt_is_the_same_job(onward: bool) -> None:
+    first = m.JobCreated(NOW, "demo", 2, 4, Target(3), 60.0, 5)
+    again = evolve(evolve(None, first), replace(first, at=NOW + 1.0, attempt=2, onward=onward))
+    assert (again.attempt, again.born) == (2, NOW)
 
 
 def test_nothing_can_happen_before_a_job_is_created() -> None:

@@ -22,14 +22,14 @@ NEWER = "step-5-g1-0000000000000001-w1"
 
 
 class Desk:
-    """A shelf in a place, for a job of that store, and what it said."""
+    """A shelf in a place, for a job that was created then, and what it said."""
 
-    def __init__(self, where: Path, store: str) -> None:
+    def __init__(self, where: Path, born: float) -> None:
         self.place = place_at(where)
         self.heard: list[Signal] = []
         self.shelf = Shelf(state_of(*trained(3)), self.place, "demo", "a", Grid(8, 2, 2, 1), goes_back=False)
         self.shelf.feed = self.heard.append
-        self.shelf.claim(lambda: store)
+        self.shelf.claim(lambda: born)
 
     def begin(self, name: str = NEW) -> None:
         self.shelf.begin(Snapshot(Lineage(1, 4, 1), name, 0, 1))
@@ -47,16 +47,17 @@ class Desk:
         return sorted((*self.place.names(), *self.place.unfinished()))
 
 
-Sit = Callable[[str], Desk]
+Sit = Callable[[float], Desk]
+OURS, THEIRS = 1.8e9, 1.7e9  # when each was created
 
 
 @pytest.fixture
 def sit(tmp_path: Path) -> Iterator[Sit]:
-    """Gives a desk for a job of that store, and closes it in the end."""
+    """Gives a desk for a job that was created then, and closes it in the end."""
     taken: list[Desk] = []
 
-    def at(store: str) -> Desk:
-        taken.append(Desk(tmp_path, store))
+    def at(born: float) -> Desk:
+        taken.append(Desk(tmp_path, born))
         return taken[-1]
 
     yield at
@@ -73,7 +74,7 @@ def three(tmp_path: Path) -> Tidy:
 
 
 def test_what_is_old_goes_when_the_newest_is_whole(sit: Sit, three: Tidy) -> None:
-    assert sit("ours").tidied(three) == NAMES[1:]
+    assert sit(OURS).tidied(three) == NAMES[1:]
 
 
 def test_if_a_part_of_the_newest_is_nowhere_to_be_seen_nothing_goes_and_it_is_said(
@@ -82,7 +83,7 @@ def test_if_a_part_of_the_newest_is_nowhere_to_be_seen_nothing_goes_and_it_is_sa
     """It is on another machine's disk, which looks like this one since it was copied from it."""
     monkeypatch.setattr(shelves, "SEEN_S", 0.0)
     (tmp_path / NAMES[2] / three.newest.pieces[-1].file).unlink()
-    desk = sit("ours")
+    desk = sit(OURS)
     desk.shelf.tidy(three)
     wait_for(lambda: desk.heard, "its word")
     assert desk.heard == [NotWritten(NAMES[2], str(tmp_path), apart=True)]
@@ -96,7 +97,7 @@ def test_a_part_that_is_seen_late_is_waited_for(
     monkeypatch.setattr(shelves, "LOOK_S", 0.01)
     part = tmp_path / NAMES[2] / three.newest.pieces[-1].file
     part.rename(tmp_path / "elsewhere")
-    desk = sit("ours")
+    desk = sit(OURS)
     desk.shelf.tidy(three)
     (tmp_path / "elsewhere").rename(part)
     wait_for(lambda: desk.place.names() == NAMES[1:], "the first to go")
@@ -105,7 +106,7 @@ def test_a_part_that_is_seen_late_is_waited_for(
 
 def test_who_goes_does_not_wait_for_what_it_cannot_see(sit: Sit, three: Tidy, tmp_path: Path) -> None:
     (tmp_path / NAMES[2] / three.newest.pieces[-1].file).unlink()
-    desk = sit("ours")
+    desk = sit(OURS)
     assert desk.tidied(three) == NAMES
     assert desk.heard == [], "perhaps it would have come"
 
@@ -113,17 +114,17 @@ def test_who_goes_does_not_wait_for_what_it_cannot_see(sit: Sit, three: Tidy, tm
 # ------------------------------------------------------------------------------------------------- whose it is
 
 
-def test_where_a_job_of_another_store_saves_nobody_else_does(sit: Sit) -> None:
+def test_where_one_job_saves_another_of_that_name_does_not(sit: Sit) -> None:
     """The same name and the same place, and another PLIANT_HOME."""
-    assert isinstance(sit("theirs").write(), Written)
-    with pytest.raises(BadInput, match="has the checkpoints of another job of this name"):
-        sit("ours")
-    assert isinstance(sit("theirs").write(NEWER), Written)
+    assert isinstance(sit(THEIRS).write(), Written)
+    with pytest.raises(BadInput, match="has the checkpoints of another job of this name, created 2023-11-14T22:13:20"):
+        sit(OURS)
+    assert isinstance(sit(THEIRS).write(NEWER), Written)
 
 
 def test_of_two_that_begin_in_one_place_at_once_the_second_is_told_and_removes_nothing(sit: Sit, three: Tidy) -> None:
-    second = sit("ours")
-    assert isinstance(sit("theirs").write(), Written)
+    second = sit(OURS)
+    assert isinstance(sit(THEIRS).write(), Written)
     refused = second.write(NEWER)
     assert isinstance(refused, NotWritten)
     assert "has the checkpoints of another job of this name" in refused.why
@@ -134,25 +135,25 @@ def test_of_two_that_begin_in_one_place_at_once_the_second_is_told_and_removes_n
 def test_a_place_that_cannot_be_read_yet_is_no_reason_to_stay_away(sit: Sit, tmp_path: Path) -> None:
     tmp_path.rmdir()
     tmp_path.touch()
-    assert isinstance(sit("ours").write(), NotWritten)
+    assert isinstance(sit(OURS).write(), NotWritten)
 
 
 # --------------------------------------------------------------------------------------------------- given up
 
 
 def test_what_will_never_be_whole_is_removed(sit: Sit, three: Tidy) -> None:
-    assert sit("ours").tidied(Discard(NAMES[2])) == NAMES[:2]
+    assert sit(OURS).tidied(Discard(NAMES[2])) == NAMES[:2]
 
 
 def test_what_is_being_written_is_written_no_further(sit: Sit) -> None:
-    desk = sit("ours")
+    desk = sit(OURS)
     desk.begin()
     assert desk.tidied(Discard(NEW)) == []
     assert desk.heard == []
 
 
 def test_another_one_is_written_on(sit: Sit, three: Tidy) -> None:
-    desk = sit("ours")
+    desk = sit(OURS)
     desk.begin()
     desk.shelf.tidy(Discard(NAMES[0]))
     desk.shelf.want(Save(NEW))
@@ -161,7 +162,7 @@ def test_another_one_is_written_on(sit: Sit, three: Tidy) -> None:
 
 
 def test_a_place_that_is_gone_is_no_trouble_for_who_tidies_up(sit: Sit, three: Tidy, tmp_path: Path) -> None:
-    desk = sit("ours")
+    desk = sit(OURS)
     shutil.rmtree(tmp_path)
     tmp_path.touch()
     desk.shelf.tidy(three)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from pliant.train.stored.damage import Damaged, OutOfReach
 from pliant.train.stored.manifest import Facts, Manifest, read_manifest, write_manifest
-from pliant.train.stored.places import Place, place_at, taken
+from pliant.train.stored.places import Place, owner, place_at, taken
 from pliant.train.stored.reader import Problem, problems, read
 from pliant.train.stored.writer import PieceWriter
 
@@ -25,6 +25,7 @@ __all__ = [
     "PieceWriter",
     "Place",
     "Problem",
+    "owner",
     "place_at",
     "problems",
     "read",

@@ -11,6 +11,7 @@ import re
 import secrets
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Protocol
 
@@ -24,7 +25,7 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
 
 
 class Mark(NamedTuple):
-    """What tells a place from others, and who saves there: the store that its job is in; empty: nobody said."""
+    """What tells a place from others, and who saves there, as `owner` names it; empty: nobody said."""
 
     identity: str
     owner: str
@@ -96,10 +97,15 @@ class Place(Protocol):
         ...
 
 
-def taken(where: str) -> str:
-    """Why a job may not save there."""
+def owner(born: float) -> str:
+    """A job that was created then, as the owner of a place. Its name is in the place's own; stores come and go."""
+    return datetime.fromtimestamp(born, UTC).isoformat(timespec="microseconds")
+
+
+def taken(where: str, mark: Mark) -> str:
+    """Why another job may not save there."""
     return (
-        f"{where} has the checkpoints of another job of this name, which another coordinator's store knows: "
+        f"{where} has the checkpoints of another job of this name, created {mark.owner}: "
         "name another place with --checkpoint-dir, or move what is there away"
     )
 
