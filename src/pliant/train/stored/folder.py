@@ -126,7 +126,7 @@ class Folder:
         mark = self.mark()
         if mark is None:
             with suppress(FileExistsError):  # another one was first
-                _put(self._path, MARK_FILE, Mark.new(owner))
+                _put(self._path, MARK_FILE, Mark(secrets.token_hex(16), owner).content)
             mark = self.mark()
         if mark is None:
             raise FileNotFoundError(errno.ENOENT, "its mark is gone again", str(self._path / MARK_FILE))

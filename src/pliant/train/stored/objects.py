@@ -7,16 +7,15 @@ has it folders: a name is there as long as one of its objects is.
 from __future__ import annotations
 
 import io
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 
 from pliant.errors import BadInput
 from pliant.train.stored.places import MANIFEST_FILE, MARK_FILE, Mark, good_name
 
 BLOCK = 16 << 20  # of an upload or a download: a request each; an upload has at most 10 000 of them in S3
-SETTLE_S = 2.0  # after a mark was made, once in the life of a place
 _PLAIN = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -132,16 +131,18 @@ class Objects:
         mark = self.mark()
         if mark is not None:
             return mark
-        self._make_mark(Mark.new(owner))
-        time.sleep(SETTLE_S)
+        self._make_mark(self._new_mark(owner))
         mark = self.mark()
         if mark is None:
             raise FileNotFoundError(f"{self.where} took its mark, and does not have it")
         return mark
 
+    def _new_mark(self, owner: str) -> bytes:
+        """The same from whoever has this URL, so that it does not matter who is first: some stores cannot tell."""
+        return Mark(sha256(self.where.rstrip("/").encode()).hexdigest()[:32], owner).content
+
     def _make_mark(self, content: bytes) -> None:
-        """Unless it is there, where the store can be asked for that. Of one that cannot the last one to come stays:
-        whoever saw none began within `SETTLE_S`, so after it all see the same."""
+        """Unless it is there, where the store can be asked for that."""
         path = f"{self._root}/{MARK_FILE}"
         try:
             _plainly(self._fs.pipe_file, path, content, mode="create")

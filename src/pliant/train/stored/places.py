@@ -8,7 +8,6 @@ in the coordinator's store alone (rule 17).
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
@@ -30,9 +29,10 @@ class Mark(NamedTuple):
     identity: str
     owner: str
 
-    @staticmethod
-    def new(owner: str) -> bytes:
-        return f"{secrets.token_hex(16)} {owner}\n".encode()
+    @property
+    def content(self) -> bytes:
+        """As it is in its file."""
+        return f"{self.identity} {self.owner}\n".encode()
 
     @staticmethod
     def read(content: bytes) -> Mark:

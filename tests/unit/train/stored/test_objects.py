@@ -13,9 +13,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from pliant.core.model import Checkpoint
 from pliant.errors import BadInput
@@ -154,7 +156,7 @@ def test_a_name_is_removed_whole_and_may_be_removed_again(place: Place) -> None:
     assert (place.names(), place.unfinished(), place.files("one")) == (["two"], [], {})
 
 
-def test_everybody_who_asks_hears_one_identity(url: str) -> None:
+def heard_by_four(url: str) -> set[str]:
     start = threading.Barrier(4)
 
     def ask() -> str:
@@ -163,9 +165,36 @@ def test_everybody_who_asks_hears_one_identity(url: str) -> None:
         return place.marked("me").identity
 
     with ThreadPoolExecutor(4) as pool:
-        heard = {asked.result() for asked in [pool.submit(ask) for _ in range(4)]}
+        return {asked.result() for asked in [pool.submit(ask) for _ in range(4)]}
+
+
+def test_everybody_who_asks_hears_one_identity(url: str) -> None:
+    heard = heard_by_four(url)
     assert len(heard) == 1
     assert place_at(f"{url}-other").marked("me").identity not in heard
+
+
+class Refusing(MemoryFileSystem):  # type: ignore[misc]  # of fsspec nothing is known
+    """A store that knows no conditional writes, and says so in its own way."""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        if mode == "create":
+            raise OSError(errno.EINVAL, "a header you provided implies functionality that is not implemented")
+        super().pipe_file(path, value, mode, **kwargs)
+
+
+class Heedless(MemoryFileSystem):  # type: ignore[misc]
+    """One that does not even look at the condition."""
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
+        super().pipe_file(path, value, "overwrite", **kwargs)
+
+
+@pytest.mark.parametrize("kind", [Refusing, Heedless])
+def test_a_store_without_conditional_writes_has_one_identity_all_the_same(kind: type[MemoryFileSystem]) -> None:
+    fsspec.register_implementation(kind.__name__.lower(), kind, clobber=True)
+    url = f"{kind.__name__.lower()}://{uuid.uuid4().hex}/folder"
+    assert len(heard_by_four(url)) == 1
 
 
 def test_a_damaged_object_is_named(place: Place) -> None:
