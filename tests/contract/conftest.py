@@ -66,7 +66,7 @@ Factory = Callable[[str], AbstractContextManager[Opened]]
 STORES: dict[str, Factory] = {"memory": memory, "sqlite": sqlite}
 SHARED = ["sqlite"]  # those of them that several processes can open; `racer.py` must know how
 
-HISTORIES = int(os.environ.get("PLIANT_TEST_HISTORIES", "200"))
+HISTORIES = int(os.environ.get("PLIANT_TEST_HISTORIES", "100"))
 
 
 @pytest.fixture(params=sorted(STORES))

@@ -152,6 +152,7 @@ def test_a_killed_cluster_takes_everything_with_it(tmp_path: Path) -> None:
         again.until(lambda: again.step() > 0, "the same job to go on")
 
 
+@pytest.mark.long
 def test_a_killed_warden_takes_everything_with_it_and_that_is_said(tmp_path: Path) -> None:
     with Cluster(tmp_path, *LOOPBACK, "--agents", "1", *LONG) as cluster:
         cluster.until(lambda: cluster.step() > 0, "a step")
@@ -162,6 +163,7 @@ def test_a_killed_warden_takes_everything_with_it_and_that_is_said(tmp_path: Pat
     cluster.left_nothing()
 
 
+@pytest.mark.long
 def test_a_killed_coordinator_is_started_again(tmp_path: Path) -> None:
     with Cluster(tmp_path, *LOOPBACK, "--agents", "1", *LONG) as cluster:
         cluster.until(lambda: cluster.step() > 0, "a step")

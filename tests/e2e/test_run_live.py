@@ -79,6 +79,7 @@ def test_a_live_script_survives_a_killed_worker_and_a_killed_coordinator(tmp_pat
     assert (found["ok"], found["lost"], found["repeated"]) == (True, 0, 0)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_live_script_ends_with_the_same_weights_on_every_worker(tmp_path: Path, train: str) -> None:
     with Launched(tmp_path, "--workers", "2", train, "3") as run:

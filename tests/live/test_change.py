@@ -15,7 +15,7 @@ def weights_without_pliant(**plan: object) -> list[float]:
     return plain(Plan("", **plan))[0]  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)])
 def test_every_size_comes_to_the_weights_of_plain_pytorch(home: Path, nursery: Nursery, size: int) -> None:
     with Crowd(home, nursery, target=size, size_min=size, **SHORT) as crowd:
         members = crowd.start(size)
