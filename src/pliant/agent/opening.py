@@ -132,11 +132,15 @@ def _create(client: Client, plan: Plan, create: Create, *, own: bool) -> None:
 
 def check_place(client: Client, plan: Plan, folder: Folder) -> None:
     """BadInput if another job of this name saves where this one's workers would. They look, too, but late."""
-    place = place_at(_checkpoint_dir(plan, folder))
-    with suppress(OSError):  # then it is for whoever wants to write there to say so
-        mark = place.mark()
-        if mark is not None and not mark.is_for(_owner(client, plan.job)):
-            raise BadInput(f"{taken(place.where, mark)}.")
+    if plan.mode is Mode.RELAUNCH:
+        return  # what such a script saves, and how, is its own affair
+    where = _checkpoint_dir(plan, folder)
+    try:
+        mark = place_at(where).mark()
+    except (OSError, BadInput):
+        return  # it is for whoever wants to write there to say so
+    if mark is not None and not mark.is_for(_owner(client, plan.job)):
+        raise BadInput(f"{taken(where, mark)}.")
 
 
 def _owner(client: Client, job: str) -> str:

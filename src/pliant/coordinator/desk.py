@@ -76,7 +76,7 @@ class Desk:
             self.service.suspect(job, closed, time.monotonic())
 
     def hung_up(self, job: str, closed: WatchClosed | AgentWatchClosed) -> None:
-        """The same of a connection on which no watch was open."""
+        """The same of the connection itself, also while no watch is open on it."""
         if not self._closed:
             self.service.hang_up(job, closed, time.monotonic())
 

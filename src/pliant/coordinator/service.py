@@ -140,7 +140,7 @@ class Service:
         self._vigil.suspect(name, self._state_of(name), closed, now)
 
     def hang_up(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
-        """Note that a connection was closed whose owner had watched on it, but did not just then."""
+        """Note that a connection was closed on which its owner had joined or watched."""
         self._vigil.hang_up(name, closed, now)
 
     # ------------------------------------------------------------------------------------------- the pump

@@ -97,9 +97,10 @@ class Vigil:
             self._leases.grant((name, "agent-suspect", closed.agent), AGENT_SUSPICION_S, now)
 
     def hang_up(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
-        """A connection was closed from the other side, and no watch was open on it.
+        """A connection was closed from the other side, whether or not a watch was open on it.
 
-        That may be how a client works, so it is no suspicion. But if nobody comes back it was not we who were cut off.
+        Without one that may be how a client works, so it is no suspicion. But if nobody comes back it was not we who
+        were cut off.
         """
         if isinstance(closed, WatchClosed):
             self._part((name, "member", closed.member), now)

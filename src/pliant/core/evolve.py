@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from pliant.core import messages as m
 from pliant.core.doubts import SlotDisputed, StatesDiffered
 from pliant.core.messages import Event
-from pliant.core.model import Accusation, Agent, AgentId, Job, Kind, Launch, Split, World, Writing, gone_limit
+from pliant.core.model import Accusation, Agent, AgentId, Job, Kind, Launch, Split, World, Writing, gone_limit, kept
 from pliant.core.saving import step_in
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _with_checkpoints(
             writing = known or Writing(part.lineage, part.name, part.state, event.count, place=part.place)
             writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
             return change(job, writing=_with_writing(job, writing))
-        case m.CheckpointFailed(name=name) if job.checkpoint is not None and job.checkpoint.name == name:
+        case m.CheckpointFailed(name=name) if name in kept(job):
             return change(job, apart=True)  # it was published before anybody saw that it lies in several places
         case m.CheckpointFailed():
             writing = Writing(job.durable, event.name, 0, 0, failed=True)

@@ -16,7 +16,7 @@ from pliant.core import checkpoints as c
 from pliant.core.ledger import GENESIS, Lineage
 from pliant.core.limits import CHECKPOINT_NAME_MAX, PIECES_MAX
 from pliant.core.messages import Code, Event, Rejection, StateChanged, WorldBroken
-from pliant.core.model import Job, JobState, MemberId, Terms, World, Writing
+from pliant.core.model import Job, JobState, MemberId, Terms, World, Writing, kept
 
 WRITERS_MAX = 16  # parts of one checkpoint: more would not be quicker on any disk, and their names go to every member
 
@@ -146,8 +146,8 @@ def not_written(job: Job, command: c.NotWritten, world: World, now: float) -> tu
 
 
 def _halved(job: Job, command: c.NotWritten, world: World, now: float) -> tuple[Event, ...]:
-    """The newest checkpoint lies in several places. What is there of it stays: whoever brings it together has it."""
-    if job.apart or job.checkpoint is None or job.checkpoint.name != command.name:
+    """A published checkpoint lies in several places. What is there of it stays: whoever brings it together has it."""
+    if job.apart or command.name not in kept(job):
         return ()
     why = f"not all of it is in {command.why[:CHECKPOINT_NAME_MAX]}; {APART}"
     return (c.CheckpointFailed(now, world.number, command.name, command.member, why, apart=True),)

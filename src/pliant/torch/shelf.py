@@ -6,6 +6,7 @@ import logging
 import mmap
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 
 SEEN_S = 60.0  # until what another machine wrote is seen here: a shared folder remembers a listing for as long
 LOOK_S = 1.0
+LAST_LOOK_S = 10.0
+DISCARDED_KEPT = 64
 HUGE = 2 << 20  # bytes of a huge page
 
 Feed = Callable[[s.Signal], None]
@@ -51,22 +54,28 @@ class Shelf:
         self._owner = ""
         self._copying: Copying | None = None
         self._tidying: threading.Thread | None = None
+        self._newest: s.Tidy | None = None  # what was ordered last
+        self._unseen_since: float | None = None  # since when no newest checkpoint was all there
+        self._discarded: deque[str] = deque(maxlen=DISCARDED_KEPT)
         self._closing = threading.Event()
         self._boundary = 0.0  # when the last one was, by the monotonic clock
         self._apart_s = 0.0  # from it to the apply after it: for so long the state is at rest
         self.feed: Feed = lambda _: None  # set by whoever runs the member's machine
 
     def claim(self, born: Callable[[], float]) -> None:
-        """Call before the job is joined; `born` says when it was created. BadInput if another one saves here."""
+        """Call before the job is joined; `born` says when it was created. BadInput if another one saves here.
+
+        From now on the place is this job's, though its first checkpoint may be hours away.
+        """
         if self._place is None:
             return
         self._owner = owner(born())
         try:
-            mark = self._place.mark()
+            mark = self._place.marked(self._owner)
         except OSError as error:
-            log.warning("%s cannot be read: %s", self._place.where, error.strerror or error)
-            mark = None
-        if mark is not None and not mark.is_for(self._owner):
+            log.warning("nothing can be written to %s yet: %s", self._place.where, error.strerror or error)
+            return
+        if not mark.is_for(self._owner):
             raise BadInput(f"{taken(self._place.where, mark)}.")
 
     # ------------------------------------------------------------------------------------------------ writing
@@ -76,6 +85,9 @@ class Shelf:
         place = self._place
         if place is None:
             raise AssertionError("a member without a place for checkpoints was told to write one")
+        if order.name in self._discarded:
+            self._not_written(order.name, "it was given up before it was begun")
+            return
         if self._copying is not None:
             if self._copying.is_busy and not order.waits:
                 self._not_written(order.name, "the one before is still being written")
@@ -117,11 +129,12 @@ class Shelf:
             self._copying.secure()
 
     def close(self) -> None:
-        """The last thing to call: what is not finished leaves nothing behind."""
-        self._closing.set()
+        """The last thing to call: what is not finished leaves nothing behind. The last manifest has a moment."""
         if self._copying is not None:
             self._copying.give_up()
         if self._tidying is not None:
+            self._tidying.join(LAST_LOOK_S)
+            self._closing.set()
             self._tidying.join()
 
     def _not_written(self, name: str, why: str) -> None:
@@ -137,8 +150,12 @@ class Shelf:
     def tidy(self, order: s.Tidy | s.Discard) -> None:
         """Remove what nobody can need, in a thread of its own; and put the newest manifest beside its files."""
         copying, before = self._copying, self._tidying
-        if isinstance(order, s.Discard) and copying is not None and copying.name == order.name:
-            copying.drop()
+        if isinstance(order, s.Tidy):
+            self._newest = order
+        else:
+            self._discarded.append(order.name)  # the training thread may be about to begin it
+            if copying is not None and copying.name == order.name:
+                copying.drop()
         self._tidying = threading.Thread(target=self._tidy, args=(order, before), name="pliant-tidy")
         self._tidying.start()
 
@@ -160,10 +177,7 @@ class Shelf:
 
     def _tidy_after(self, order: s.Tidy, place: Place) -> None:
         newest = order.newest
-        if not self._sees_all(newest, place):
-            # Others wrote their parts to another disk, which looks like this one: then older ones are all there is.
-            if not self._closing.is_set():
-                self.feed(s.NotWritten(newest.name, place.where, apart=True))
+        if not self._sees_all(order, place):
             return
         cursor = self._grid.cursor(newest.lineage.step)
         facts = Facts(time.time(), self._job, began_in(newest.name), order.members, cursor)
@@ -174,15 +188,27 @@ class Shelf:
             if is_garbage(name, *about):
                 place.remove(name)
 
-    def _sees_all(self, checkpoint: Checkpoint, place: Place) -> bool:
-        """Whether every piece is here. A file system that is shared may show others' with some delay."""
-        until = time.monotonic() + SEEN_S
-        while True:
-            there = place.files(checkpoint.name)
-            if all(there.get(piece.file) == piece.nbytes for piece in checkpoint.pieces):
+    def _sees_all(self, order: s.Tidy, place: Place) -> bool:
+        """Whether every piece is here. A file system that is shared may show others' with some delay.
+
+        If none of the newest was all here for long, others write to another disk, which looks like this one. Then the
+        older ones are all there is, and nothing may be removed.
+        """
+        newest = order.newest
+        while order is self._newest:
+            there, now = place.files(newest.name), time.monotonic()
+            if all(there.get(piece.file) == piece.nbytes for piece in newest.pieces):
+                self._unseen_since = None
                 return True
-            if time.monotonic() > until or self._closing.wait(LOOK_S):
+            if self._unseen_since is None:
+                self._unseen_since = now
+            if now >= self._unseen_since + SEEN_S:
+                self.feed(s.NotWritten(newest.name, place.where, apart=True))
                 return False
+            if self._closing.wait(LOOK_S):
+                log.error("not all of %s was seen in %s: it has no manifest beside its files", newest.name, place.where)
+                return False
+        return False
 
     # ------------------------------------------------------------------------------------------- coming back
 

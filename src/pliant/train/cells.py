@@ -78,7 +78,7 @@ def pack_cells(row: Row) -> Cells:
 
 
 def _flags(word: Word) -> int:
-    spoken = word.holds | word.failed << 1 | word.drains << 2 | word.asks << 4 | word.saves << 5
+    spoken = word.holds | word.failed << 1 | word.drains << 2 | word.asks << 4 | (not word.saves) << 5
     return spoken | (word.purpose is Purpose.STEP) << 8
 
 
@@ -107,7 +107,7 @@ def _row(cells: Cells) -> Row:
         failed=bool(flags & 2),
         drains=flags >> 2 & 3,
         asks=bool(flags >> 4 & 1),
-        saves=bool(flags >> 5 & 1),
+        saves=not flags >> 5 & 1,
         state=state,
         wired=wired,
         need=need,

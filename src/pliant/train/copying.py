@@ -71,6 +71,7 @@ class Copying:
         self._copied: deque[memoryview] = deque()  # not written yet
         self._trouble: OSError | None = None  # what `secure` met with
         self._wanted: bool | None = None  # None: not known yet
+        self._dropped = False
         # The interpreter waits for it at its end: a checkpoint that is wanted is not given up halfway.
         self._thread = threading.Thread(target=self._run, name="pliant-save")
         self._thread.start()
@@ -114,7 +115,7 @@ class Copying:
     def drop(self) -> None:
         """The same, wanted or not, and without waiting for it. If it was as good as written, `written` is called."""
         with self._moved:
-            self._wanted = False
+            self._wanted, self._dropped = False, True
             self._moved.notify_all()
 
     def give_up(self) -> None:
@@ -128,8 +129,8 @@ class Copying:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it is wanted and not finished."""
-        return bool(self._wanted) and self._thread.is_alive()
+        """Whether it was wanted, and its thread may still be at it."""
+        return (bool(self._wanted) or self._dropped) and self._thread.is_alive()
 
     def _decide(self, *, wanted: bool) -> None:
         with self._moved:

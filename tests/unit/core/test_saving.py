@@ -148,8 +148,17 @@ def test_a_checkpoint_that_lies_in_several_places_is_kept_and_one_writes_everyth
     assert made(job, m.NotWritten(B, 1, name, "/checkpoints", apart=True)) == (), "it is known"
 
 
+def test_that_an_earlier_checkpoint_lies_in_several_places_is_found_late_and_matters_as_much() -> None:
+    """Whoever looks has to wait for a shared folder, and may be told of the next one meanwhile."""
+    job = saved(keeping(2), saves=2)
+    [earlier] = job.earlier
+    after_that = after(job, m.NotWritten(A, 1, earlier.name, "/checkpoints", apart=True))
+    assert after_that.apart
+    assert kept(after_that) == kept(job)
+
+
 @pytest.mark.parametrize("saves", [0, 2])
-def test_where_an_earlier_checkpoint_lies_does_not_matter(saves: int) -> None:
+def test_where_a_checkpoint_lies_that_nobody_keeps_does_not_matter(saves: int) -> None:
     job = saved(running(2), saves=saves)
     assert made(job, m.NotWritten(A, 1, checkpoint_name(GENESIS, 1), "/checkpoints", apart=True)) == ()
 

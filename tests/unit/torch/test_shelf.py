@@ -1,12 +1,14 @@
 """What a member writes to a place, and removes from it: only its own, and nothing that is still needed (rule 17)."""
 
 import shutil
+import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from e2e.running import wait_for
+from e2e.running import PATIENCE_S, wait_for
 from pliant.core.grid import Grid
 from pliant.core.ledger import Lineage
 from pliant.core.member.signals import Discard, NotWritten, Save, Signal, Snapshot, Tidy, Written
@@ -14,6 +16,7 @@ from pliant.errors import BadInput
 from pliant.torch import shelf as shelves
 from pliant.torch.shelf import Shelf
 from pliant.train.stored import place_at
+from pliant.train.stored.places import MANIFEST_FILE, MARK_FILE
 from unit.torch.saved import publish, state_of, trained
 
 NAMES = [f"step-{step}-g1-0000000000000001-w1" for step in (1, 2, 3)]
@@ -104,7 +107,45 @@ def test_a_part_that_is_seen_late_is_waited_for(
     assert desk.heard == []
 
 
-def test_who_goes_does_not_wait_for_what_it_cannot_see(sit: Sit, three: Tidy, tmp_path: Path) -> None:
+def test_that_parts_are_elsewhere_is_found_though_each_is_the_newest_for_a_moment_only(
+    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who saves often has another newest one before the last was looked for long enough."""
+    monkeypatch.setattr(shelves, "LOOK_S", 0.01)
+    monkeypatch.setattr(shelves, "SEEN_S", 0.2)
+    (tmp_path / NAMES[2] / three.newest.pieces[-1].file).unlink()
+    desk = sit(OURS)
+
+    def saves_again() -> bool:
+        desk.shelf.tidy(replace(three))
+        return bool(desk.heard)
+
+    wait_for(saves_again, "its word")
+    assert desk.heard[0] == NotWritten(NAMES[2], str(tmp_path), apart=True)
+    assert desk.place.names() == NAMES
+
+
+def test_who_goes_has_a_moment_for_what_it_cannot_see_yet(
+    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the last checkpoint would have no manifest beside its files."""
+    monkeypatch.setattr(shelves, "LOOK_S", 0.01)
+    part = tmp_path / NAMES[2] / three.newest.pieces[-1].file
+    part.rename(tmp_path / "elsewhere")
+    (tmp_path / NAMES[2] / MANIFEST_FILE).unlink()
+    desk = sit(OURS)
+    desk.shelf.tidy(three)
+    leaving = threading.Thread(target=desk.shelf.close)
+    leaving.start()
+    (tmp_path / "elsewhere").rename(part)
+    leaving.join()
+    assert desk.place.names() == NAMES[1:]
+
+
+def test_who_goes_does_not_wait_for_ever_for_what_it_cannot_see(
+    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shelves, "LAST_LOOK_S", 0.0)
     (tmp_path / NAMES[2] / three.newest.pieces[-1].file).unlink()
     desk = sit(OURS)
     assert desk.tidied(three) == NAMES
@@ -115,21 +156,38 @@ def test_who_goes_does_not_wait_for_what_it_cannot_see(sit: Sit, three: Tidy, tm
 
 
 def test_where_one_job_saves_another_of_that_name_does_not(sit: Sit) -> None:
-    """The same name and the same place, and another PLIANT_HOME."""
-    assert isinstance(sit(THEIRS).write(), Written)
+    """The same name and the same place, and another PLIANT_HOME. The first one's first save may be hours away."""
+    sit(THEIRS)
     with pytest.raises(BadInput, match="has the checkpoints of another job of this name, created 2023-11-14T22:13:20"):
         sit(OURS)
     assert isinstance(sit(THEIRS).write(NEWER), Written)
 
 
-def test_of_two_that_begin_in_one_place_at_once_the_second_is_told_and_removes_nothing(sit: Sit, three: Tidy) -> None:
-    second = sit(OURS)
+def test_if_the_place_is_another_jobs_meanwhile_nothing_counts_and_nothing_is_removed(
+    sit: Sit, three: Tidy, tmp_path: Path
+) -> None:
+    """Somebody moved what was there away, and began another job."""
+    first = sit(OURS)
+    (tmp_path / MARK_FILE).unlink()
     assert isinstance(sit(THEIRS).write(), Written)
-    refused = second.write(NEWER)
+    refused = first.write(NEWER)
     assert isinstance(refused, NotWritten)
     assert "has the checkpoints of another job of this name" in refused.why
-    second.shelf.tidy(three)
-    assert second.tidied(Discard(NEW)) == [*NAMES, NEW, NEWER]
+    first.shelf.tidy(three)
+    assert first.tidied(Discard(NEW)) == [*NAMES, NEW, NEWER]
+
+
+def test_a_job_that_does_not_say_when_it_was_created_saves_where_nobody_said_so_either(sit: Sit) -> None:
+    assert isinstance(sit(0.0).write(), Written)
+    assert isinstance(sit(OURS).write(NEWER), Written)
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b""])
+def test_a_mark_that_makes_no_sense_is_somebodys_or_nobodys_and_no_crash(
+    sit: Sit, tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / MARK_FILE).write_bytes(content)
+    assert isinstance(sit(OURS).write(), Written)
 
 
 def test_a_place_that_cannot_be_read_yet_is_no_reason_to_stay_away(sit: Sit, tmp_path: Path) -> None:
@@ -145,11 +203,29 @@ def test_what_will_never_be_whole_is_removed(sit: Sit, three: Tidy) -> None:
     assert sit(OURS).tidied(Discard(NAMES[2])) == NAMES[:2]
 
 
-def test_what_is_being_written_is_written_no_further(sit: Sit) -> None:
+def test_what_is_being_written_is_written_no_further(sit: Sit, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on, copy = threading.Event(), shelves._copy
+
+    def slow(content: memoryview) -> memoryview:
+        assert goes_on.wait(PATIENCE_S)
+        return copy(content)
+
+    monkeypatch.setattr(shelves, "_copy", slow)
     desk = sit(OURS)
     desk.begin()
-    assert desk.tidied(Discard(NEW)) == []
-    assert desk.heard == []
+    desk.shelf.want(Save(NEW))
+    desk.shelf.tidy(Discard(NEW))
+    goes_on.set()
+    wait_for(lambda: not any(each.name == "pliant-save" for each in threading.enumerate()), "its thread to end")
+    assert (desk.heard, desk.place.unfinished()) == ([], [])
+
+
+def test_what_was_given_up_before_it_was_begun_is_not_begun(sit: Sit) -> None:
+    """The training thread had yet to hear of it when everybody heard that it will never be whole."""
+    desk = sit(OURS)
+    desk.shelf.tidy(Discard(NEW))
+    desk.begin()
+    assert desk.heard == [NotWritten(NEW, "it was given up before it was begun")]
 
 
 def test_another_one_is_written_on(sit: Sit, three: Tidy) -> None:

@@ -1,6 +1,7 @@
 """A part of a checkpoint on its way to the disk: what becomes of it when it is given up, and when the disk fails."""
 
 import resource
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.running import wait_for
+from e2e.running import PATIENCE_S, wait_for
 from pliant.core.model import Checkpoint, Piece
 from pliant.train.copying import BLOCK, Copying
 from pliant.train.state import flatten
@@ -21,7 +22,13 @@ LEAVES = (2 * BLOCK + 5, 0, 7, 3 * BLOCK)
 class Part:
     """The state of a small training, and what was said of its saving."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, goes_on: threading.Event | None = None) -> None:
+        """With `goes_on` nothing is copied before it is set."""
+
+        def copy(content: memoryview) -> memoryview:
+            assert goes_on is None or goes_on.wait(PATIENCE_S)
+            return memoryview(bytes(content))
+
         self.place = place_at(path)
         self.live = [bytearray([at + 1]) * count for at, count in enumerate(LEAVES)]
         self.before = [bytes(each) for each in self.live]
@@ -30,7 +37,7 @@ class Part:
         tree = flatten([Blob("uint8", (len(each),), bytes(each)) for each in self.live], as_leaf).tree
         writer = PieceWriter(self.place, "one", tree, 0, 1, "a")
         contents = [partial(memoryview, self.live[leaf]) for leaf in writer.leaves]
-        self.copying = Copying(writer, contents, _copy, self.written.append, self.failed.append)
+        self.copying = Copying(writer, contents, copy, self.written.append, self.failed.append)
 
     def apply(self) -> None:
         """The step changes everything."""
@@ -41,10 +48,6 @@ class Part:
     def saved(self) -> list[bytes]:
         [pieces] = self.written
         return [bytes(each) for each in read(self.place, Checkpoint(LINEAGE, "one", 0, pieces)).contents]
-
-
-def _copy(content: memoryview) -> memoryview:
-    return memoryview(bytes(content))
 
 
 @pytest.mark.parametrize("wanted_first", [True, False])
@@ -94,6 +97,19 @@ def test_what_is_wanted_is_not_abandoned(tmp_path: Path) -> None:
     part.copying.abandon()
     part.copying.wait()
     assert part.saved() == part.before
+
+
+def test_what_is_dropped_is_not_written_though_it_was_wanted_and_counts_as_busy_until_it_has_stopped(
+    tmp_path: Path,
+) -> None:
+    goes_on = threading.Event()
+    part = Part(tmp_path, goes_on)
+    part.copying.want()
+    part.copying.drop()
+    assert part.copying.is_busy, "the next one must not begin beside it"
+    goes_on.set()
+    part.copying.wait()
+    assert (part.written, part.failed, part.place.unfinished(), part.copying.is_busy) == ([], [], [], False)
 
 
 def test_at_the_end_of_everything_even_what_is_wanted_is_given_up_and_never_half_there(tmp_path: Path) -> None:

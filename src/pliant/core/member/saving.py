@@ -11,7 +11,7 @@ from pliant.core.messages import Publish
 from pliant.core.model import NEVER_WHOLE, View, World
 from pliant.core.saving import began_in, checkpoint_name, is_due, part_of, step_in
 
-NOWHERE = "no member has a place for checkpoints: set PLIANT_CHECKPOINT_DIR to one that all of them reach"
+NOWHERE = "nobody who has the state has a place for it: set PLIANT_CHECKPOINT_DIR to one that all members reach"
 
 
 def begin_if_due(m: Machine, out: Out) -> None:
@@ -145,7 +145,7 @@ def heed_view(m: Machine, out: Out, view: View) -> None:
         save(m, out)
     if m.manifest is not None and _is_void(m, m.manifest):
         m.manifest = None
-    if m.failed is not None and (view.apart if m.failed.apart else _is_over(m.failed.name, view)):
+    if m.failed is not None and _is_over(m.failed, view):
         m.failed = None
     _give_up(m, out, view)
     newest = view.checkpoint
@@ -192,7 +192,10 @@ def _is_void(m: Machine, manifest: Written) -> bool:
     )
 
 
-def _is_over(name: str, view: View) -> bool:
+def _is_over(failed: NotWritten, view: View) -> bool:
     """Whether everybody knows that there will be no checkpoint of that name, or nobody waits for it."""
+    name = failed.name
+    if failed.apart:
+        return view.apart or name not in view.kept
     saved = view.checkpoint.lineage.step if view.checkpoint is not None else -1
     return (name, NEVER_WHOLE) in view.written or began_in(name) <= view.sealed or step_in(name) <= saved

@@ -7,9 +7,9 @@ has it folders: a name is there as long as one of its objects is.
 from __future__ import annotations
 
 import io
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from hashlib import sha256
 from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 
 from pliant.errors import BadInput
@@ -131,18 +131,15 @@ class Objects:
         mark = self.mark()
         if mark is not None:
             return mark
-        self._make_mark(self._new_mark(owner))
+        self._make_mark(Mark(secrets.token_hex(16), owner).content)
         mark = self.mark()
         if mark is None:
             raise FileNotFoundError(f"{self.where} took its mark, and does not have it")
         return mark
 
-    def _new_mark(self, owner: str) -> bytes:
-        """The same from whoever has this URL, so that it does not matter who is first: some stores cannot tell."""
-        return Mark(sha256(self.where.rstrip("/").encode()).hexdigest()[:32], owner).content
-
     def _make_mark(self, content: bytes) -> None:
-        """Unless it is there, where the store can be asked for that."""
+        """Unless it is there, where the store can be asked for that. In another one the last of those who come at once
+        stays: it is read again for every checkpoint, so who does that sees one and the same."""
         path = f"{self._root}/{MARK_FILE}"
         try:
             _plainly(self._fs.pipe_file, path, content, mode="create")

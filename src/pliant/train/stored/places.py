@@ -36,7 +36,7 @@ class Mark(NamedTuple):
 
     @staticmethod
     def read(content: bytes) -> Mark:
-        identity, _, owner = content.decode().strip().partition(" ")
+        identity, _, owner = content.decode(errors="replace").strip().partition(" ")
         return Mark(identity, owner)
 
     def is_for(self, owner: str) -> bool:
@@ -99,6 +99,8 @@ class Place(Protocol):
 
 def owner(born: float) -> str:
     """A job that was created then, as the owner of a place. Its name is in the place's own; stores come and go."""
+    if not born:
+        return ""
     return datetime.fromtimestamp(born, UTC).isoformat(timespec="microseconds")
 
 
@@ -115,8 +117,8 @@ def place_at(where: str | Path) -> Place:
     text = str(where)
     if not text:
         raise BadInput("A place for checkpoints has a name: a folder, or a URL such as s3://bucket/folder.")
-    if text.startswith("file://"):
-        text = text.removeprefix("file://")
+    if text.startswith(("file://", "local://")):
+        text = text.partition("://")[2]
     elif _URL.match(text):
         from pliant.train.stored.objects import Objects
 

@@ -1,6 +1,7 @@
 """Checkpoints that cannot be: no place to write to, parts in several places, and what is left of them (rule 17)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -116,16 +117,17 @@ def test_after_one_that_was_given_up_the_next_is_begun() -> None:
     assert begun(crew, A, B) == [(0, 2), (1, 2)]
 
 
-def test_who_cannot_save_removes_nothing() -> None:
-    crew = without_place(training(A, B, terms=EVERY_3), A)
+def test_where_nobody_can_save_nobody_removes_anything() -> None:
+    crew = without_place(training(A, B, terms=EVERY_3), A, B)
     crew.step()
-    assert crew.tell(A, written=NEVER) == ()
+    assert [crew.tell(name, written=NEVER) for name in (A, B)] == [(), ()]
 
 
 # ---------------------------------------------------------------------------------------- in several places
 
 
-def test_that_parts_lie_in_several_places_is_said_until_the_coordinator_knows() -> None:
+@pytest.mark.parametrize("known", [{"apart": True}, {"kept": ("newer",)}], ids=["known", "not kept any more"])
+def test_that_parts_lie_in_several_places_is_said_until_the_coordinator_knows(known: dict[str, Any]) -> None:
     crew = training(A, B)
     newest = Checkpoint(THIRD, NAME, 5)
     crew.tell(A, checkpoint=newest, kept=(NAME,))
@@ -133,5 +135,5 @@ def test_that_parts_lie_in_several_places_is_said_until_the_coordinator_knows() 
     assert commands(*crew.feed(A, NotWritten(NAME, "/checkpoints", apart=True))) == (halved,)
     crew.tell(A)
     assert halved in commands(*crew.feed(A, Tick()))
-    crew.tell(A, apart=True)
+    crew.tell(A, **known)
     assert halved not in commands(*crew.feed(A, Tick()))
