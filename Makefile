@@ -20,6 +20,9 @@ PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore -
 # Some tests take a hundred times as long as others: who has none left takes from those who have.
 SHARED := $(PYTEST) --dist worksteal
 
+# The tests start hundreds of processes: each would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak
 
