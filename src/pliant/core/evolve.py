@@ -161,7 +161,7 @@ def _with_checkpoints(
             writing = known or Writing(part.lineage, part.name, part.state, event.count, place=part.place)
             writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
             return change(job, writing=_with_writing(job, writing))
-        case m.CheckpointFailed(name=name) if name in kept(job):
+        case m.CheckpointFailed(name=name, apart=True) if name in kept(job):
             return change(job, apart=True)  # it was published before anybody saw that it lies in several places
         case m.CheckpointFailed():
             writing = Writing(job.durable, event.name, 0, 0, failed=True)

@@ -195,7 +195,7 @@ class Shelf:
         older ones are all there is, and nothing may be removed.
         """
         newest = order.newest
-        while order is self._newest:
+        while True:
             there, now = place.files(newest.name), time.monotonic()
             if all(there.get(piece.file) == piece.nbytes for piece in newest.pieces):
                 self._unseen_since = None
@@ -208,7 +208,8 @@ class Shelf:
             if self._closing.wait(LOOK_S):
                 log.error("not all of %s was seen in %s: it has no manifest beside its files", newest.name, place.where)
                 return False
-        return False
+            if order is not self._newest:
+                return False  # the next one is looked for instead, and for what is left of the time
 
     # ------------------------------------------------------------------------------------------- coming back
 

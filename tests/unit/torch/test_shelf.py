@@ -125,6 +125,22 @@ def test_that_parts_are_elsewhere_is_found_though_each_is_the_newest_for_a_momen
     assert desk.place.names() == NAMES
 
 
+def test_one_that_is_not_the_newest_any_more_has_its_manifest_all_the_same(
+    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two became the newest while the one before them was being looked for."""
+    monkeypatch.setattr(shelves, "LOOK_S", 0.01)
+    orders = [replace(three, newest=replace(three.newest, name=name), kept=tuple(NAMES)) for name in NAMES]
+    (tmp_path / NAMES[0] / three.newest.pieces[-1].file).unlink()
+    for name in NAMES:
+        (tmp_path / name / MANIFEST_FILE).unlink()
+    desk = sit(OURS)
+    for order in orders:
+        desk.shelf.tidy(order)
+    desk.shelf.close()
+    assert desk.place.names() == NAMES[1:]
+
+
 def test_who_goes_has_a_moment_for_what_it_cannot_see_yet(
     sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
