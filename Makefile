@@ -32,9 +32,9 @@ help:  ## Print this list
 install: $(STAMP)  ## Make .venv with everything a developer needs
 
 # Modules are compiled when they are imported: most of torch's never are.
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml tools/pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]' -e tools
 	@touch $@
 
 test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
@@ -49,7 +49,7 @@ long: $(STAMP)  ## Run the tests that take long or need an object store, which `
 check: $(STAMP)  ## Lint, format, types, layers and tidiness
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(wildcard src tests bench)
+	$(BIN)/mypy $(wildcard src tools tests bench)
 	$(BIN)/lint-imports --no-logo
 	$(SHARED) -n $(WORKERS) tests/tidy
 

@@ -25,7 +25,7 @@ from bits_worker import LANES, job_name
 from training import JOB, scene
 
 from pliant.core import messages as m
-from pliant.core.model import Target
+from pliant.core.model.job import Target
 
 WORKER = Path(__file__).with_name("bits_worker.py")
 BLOCKS = {"S": (7, 10), "M": (5, 2), "L": (3, 1)}  # rounds, and steps in each

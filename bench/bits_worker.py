@@ -17,19 +17,19 @@ from torch.utils.data import TensorDataset
 from training_worker import EPOCHS, Raw, drawn, network, sgd
 
 import pliant.torch as pliant
-from pliant.core.grid import Grid, deal
-from pliant.core.ledger import Lineage
+from pliant.core.data.grid import Grid, deal
+from pliant.core.data.ledger import Lineage
+from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Shares
-from pliant.core.words import Purpose, Word
-from pliant.torch.buckets import Reduced
-from pliant.torch.buffers import Buffers
-from pliant.torch.group import Group
-from pliant.torch.reducer import Reducer
-from pliant.torch.summed import SummedReducer
-from pliant.torch.treed import TreeReducer
-from pliant.train.cells import Row
-from pliant.train.loader import Part
-from pliant.train.logged import Logged
+from pliant.torch.gloo.group import Group
+from pliant.torch.reduce.base import Reducer
+from pliant.torch.reduce.buckets import Reduced
+from pliant.torch.reduce.deterministic import TreeReducer
+from pliant.torch.reduce.floating import SummedReducer
+from pliant.torch.state.buffers import Buffers
+from pliant.train.data.loader import Part
+from pliant.train.reduce.control_row import Row
+from pliant.train.reduce.metrics import Logged
 
 BATCH = {"S": 192, "M": 192, "L": 48}
 FEW = {"S": ("bench", "small 16", "bits 16", "bits 12"), "M": ("bench", "small 16", "bits 16", "bits 12")}

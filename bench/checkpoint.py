@@ -27,7 +27,7 @@ from checkpoint_floor import copy_s, disk_s
 from checkpoint_systems import Broken, Pliant, Raw, System, Turn
 from checkpoint_turns import STEPS
 
-from pliant.train.stored import Damaged, place_at, read, read_manifest
+from pliant.train.checkpoint import Damaged, place_at, read, read_manifest
 
 SYSTEMS = ("pliant", "save", "async", "staged")
 CALLED = {"pliant": "Pliant", "save": "torch.save", "async": "async", "staged": "staged"}

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from checkpoint_turns import STEPS, Noted
 
-from pliant.train.stored import Damaged, place_at, read_manifest
+from pliant.train.checkpoint import Damaged, place_at, read_manifest
 
 PLIANT = str(Path(sys.executable).with_name("pliant"))
 HERE = Path(__file__).parent

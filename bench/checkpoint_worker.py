@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import pliant.torch as pliant
 from pliant.torch.run import Run
-from pliant.train.copying import Copying
+from pliant.train.checkpoint.background_writer import Copying
 
 EPOCHS = 10_000  # more than anybody waits for
 SAMPLES = 4096

@@ -16,12 +16,13 @@ from collections.abc import Callable
 
 from order import order_cost
 
-from pliant.coordinator.requests import Accepted, Request
-from pliant.coordinator.service import Service
+from pliant.coordinator.service.inbox import Accepted, Request
+from pliant.coordinator.service.service import Service
 from pliant.core import messages as m
-from pliant.core.grid import Grid
-from pliant.core.ledger import Lineage, line
-from pliant.core.model import AgentId, Job, MemberId, Target, Terms
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import Lineage, line
+from pliant.core.model.job import Job, Target, Terms
+from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.memory import MemoryStore
 from pliant.wire.api import Renew
 

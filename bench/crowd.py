@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
-from pliant.core.grid import Grid
-from pliant.core.ledger import GENESIS
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Cancel, Create, Join, Stopped
-from pliant.core.model import AgentId, MemberId, Target, Terms
+from pliant.core.model.job import Target, Terms
+from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.codec import Body
 
 TERMS = Terms(Grid(samples=10_000, batch=2000, slots=2000, epochs=1), seed=1)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from pliant.core.cursor import Order
-from pliant.train import order as arrays
+from pliant.core.data.sample_order import Order
+from pliant.train.data import order as arrays
 
 SAMPLES = 100_000_000
 

@@ -28,7 +28,7 @@ GOODBYE_S = 3.0  # for what ends after its agent has
 IDLE_S = 0.4  # a template that has used no processor for so long waits to be forked
 IMPORTED_S = 1.0  # of processor time, at least, which importing torch takes
 MARK = "BENCH_RELAUNCH"  # in the environment of everything that is started here
-TEMPLATE = "pliant.agent.template"
+TEMPLATE = "pliant.agent.process.template"
 
 # As the peers' figures in ../shared/reference/peers.md were taken.
 TUNED = (

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import relaunch_script
 
-from pliant.agent.template import TORCH
+from pliant.agent.process.template import TORCH
 
 
 def main() -> int:

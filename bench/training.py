@@ -27,7 +27,7 @@ from training_worker import STAMP
 
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core.model import Target
+from pliant.core.model.job import Target
 from pliant.credentials import read_token
 from pliant.wire.api import MemberLine
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from driven import Driven, Ended
 
 from pliant.core import messages as m
-from pliant.core.model import Target
-from pliant.core.sentences import sentence
+from pliant.core.messages.describe import sentence
+from pliant.core.model.job import Target
 
 HERE = Path(__file__).parent
 EPOCHS, STEPS = 8, 64

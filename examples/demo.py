@@ -22,8 +22,8 @@ from driven import Driven, Ended
 from outcome import Change, Outcome, read_applied
 
 from pliant.core import messages as m
-from pliant.core.model import Target
-from pliant.core.sentences import sentence
+from pliant.core.messages.describe import sentence
+from pliant.core.model.job import Target
 
 HERE = Path(__file__).parent
 EPOCHS, STEPS = 30, 450

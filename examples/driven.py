@@ -11,7 +11,9 @@ from types import TracebackType
 
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core.model import JobState, MemberId, World
+from pliant.core.model.job import JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import World
 from pliant.credentials import read_token
 from pliant.wire.api import EVENTS
 

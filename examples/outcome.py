@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pliant.core.model import MemberId
+from pliant.core.model.names import MemberId
 
 ACCURACY_MIN = 0.95
 

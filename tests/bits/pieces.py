@@ -19,7 +19,7 @@ from chaos.job import JOB, Job, Task
 from chaos.pace import Pace
 from chaos.undisturbed import alone
 from pliant.core import messages as m
-from pliant.core.model import JobState, Target
+from pliant.core.model.job import JobState, Target
 
 SIZES = (1, 2, 3, 4)
 RESIZED = (1, 3, 2, 4)

@@ -21,7 +21,7 @@ from typing import Any
 
 import click
 
-from chaos import everything, outage, planted, seeds, wider
+from chaos import everything, extra_faults, outage, planted, seeds
 from chaos.bugs import PLANTS
 from chaos.campaign import Campaign, counts, plan, task_for
 from chaos.checks import spread
@@ -109,7 +109,9 @@ def _same_bits(found: dict[str, Any], folder: Path, task: Task, result: dict[str
 @click.option("--faults", default=300, show_default=True, help="How many faults.")
 @click.option("--seed", default=0, show_default=True, help="For the faults and their order.")
 @click.option("--minutes", default=20.0, show_default=True, help="In the last eighth of it no fault is begun.")
-@click.option("--kinds", default=",".join(wider.KINDS), help="Only faults of these kinds, kill,run for instance.")
+@click.option(
+    "--kinds", default=",".join(extra_faults.KINDS), help="Only faults of these kinds, kill,run for instance."
+)
 @click.option("--own", default=everything.OWN_SHARE, show_default=True, help="The share for a coordinator of its own.")
 @click.option("--rerun/--no-rerun", default=True, show_default=True, help="First the seeds that failed once.")
 @click.option("--keep-seed", is_flag=True, help="If it fails, write the seed to seeds.txt.")

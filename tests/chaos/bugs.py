@@ -41,7 +41,7 @@ def _double_one(bit: Path) -> None:
 
 
 def _change_plans(bit: Path, change: Callable[[Any], Any]) -> None:
-    from pliant.torch.reading import Reader
+    from pliant.torch.data.dataset import Reader
 
     read_each = Reader._read_each
 
@@ -56,7 +56,7 @@ def _change_plans(bit: Path, change: Callable[[Any], Any]) -> None:
 
 def _stale_prefetch(bit: Path) -> None:
     """What was read ahead for the slots of before a resize is served for those of after it."""
-    from pliant.torch.dataworkers import Pool
+    from pliant.torch.data.workers import Pool
 
     expect, take = Pool.expect, Pool.take
     stale: dict[int, Any] = {}

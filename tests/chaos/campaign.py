@@ -22,7 +22,7 @@ from chaos.job import Job, Task
 from chaos.pace import RESERVE_STEPS, Pace
 from chaos.probe import STRUCK
 from pliant.core.messages import Resize
-from pliant.core.model import Target
+from pliant.core.model.job import Target
 
 LEASE_TTL_S = 3.0
 ENDS_S = 120.0  # how long `pliant run` may take to end after the job has

@@ -12,10 +12,10 @@ from chaos.faults import Fault
 from chaos.job import Job
 from chaos.training_log import read_log
 from pliant.core import messages as m
-from pliant.core.cursor import Order
-from pliant.core.grid import Grid, deal
-from pliant.core.ledger import Line
-from pliant.core.model import JobState
+from pliant.core.data.grid import Grid, deal
+from pliant.core.data.ledger import Line
+from pliant.core.data.sample_order import Order
+from pliant.core.model.job import JobState
 
 SHOWN = 5
 SURVIVORS_MIN = 2

@@ -11,7 +11,10 @@ from typing import Any
 
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core.model import Checkpoint, JobState, Kind, MemberId, World
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import Kind, World
 from pliant.errors import PliantError
 
 STUCK_S = 150.0  # without a committed step nor any other event: that is no slowness any more

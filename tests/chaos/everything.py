@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from chaos import wider
+from chaos import extra_faults
 from chaos.campaign import LEASE_TTL_S, Campaign, Manner, counts, plan, task_for
 from chaos.checks import check_run
 from chaos.faults import Fault
@@ -49,7 +49,7 @@ class Wish:
     faults: int
     seed: int
     until: float = math.inf
-    kinds: tuple[str, ...] = wider.KINDS
+    kinds: tuple[str, ...] = extra_faults.KINDS
     own: float = OWN_SHARE
 
 
@@ -60,7 +60,7 @@ def run(folder: Path, wish: Wish) -> dict[str, Any]:
     done: list[Fault] = []
     own = round(wish.own * wish.faults)
     apart_until = wish.until - wish.own * max(0.0, wish.until - time.monotonic()) if own else wish.until
-    usual = Manner(options=SAVED, strikes=wider.Strikes, idle_s=IDLE_S)
+    usual = Manner(options=SAVED, strikes=extra_faults.Strikes, idle_s=IDLE_S)
     for name, count, shares, manner in (
         ("apart", wish.faults - own, SHARES, replace(usual, until=apart_until)),
         ("own", own, OWN_SHARES, replace(usual, until=wish.until, lease_ttl_s=None)),
@@ -81,7 +81,7 @@ def planned_for(
     planned = plan(count, chance, list(shares), shares)
     indices: Counter[str] = Counter()
     for fault in planned:
-        wider.detail(fault, chance, indices[fault.kind], lease_ttl_s)
+        extra_faults.detail(fault, chance, indices[fault.kind], lease_ttl_s)
         indices[fault.kind] += 1
     return planned
 

@@ -22,7 +22,8 @@ from chaos.job import JOB, Job, exited, opened
 from chaos.probe import Place, Whereabouts
 from chaos.steps import Mark, Steps
 from pliant.core import messages as m
-from pliant.core.model import JobState, MemberId, Target
+from pliant.core.model.job import JobState, Target
+from pliant.core.model.names import MemberId
 from pliant.errors import Refused
 
 KINDS = ("kill", "stop", "join", "drain", "coordinator")

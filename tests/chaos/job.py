@@ -20,7 +20,7 @@ from chaos.probe import Whereabouts, Wish
 from e2e.launched import family
 from e2e.running import Running, start, wait_for
 from pliant.client import Client
-from pliant.core.model import MemberId
+from pliant.core.model.names import MemberId
 from pliant.credentials import read_token
 from schedules.messages import die_with_parent
 from unit.cli.program import PLIANT, environment, real

@@ -10,7 +10,7 @@ from chaos.checks import committed
 from chaos.job import GONE_S, JOB, Job
 from e2e.running import wait_for
 from pliant.core import messages as m
-from pliant.core.model import MemberId
+from pliant.core.model.names import MemberId
 from pliant.credentials import read_token
 from unit.cli.program import real
 

@@ -10,7 +10,7 @@ from typing import Any
 from chaos import bugs
 from chaos.job import JOB, Job, Task
 from pliant.core import messages as m
-from pliant.core.model import Target
+from pliant.core.model.job import Target
 
 ATTEMPTS = 3  # of the same step that the words stop, before we believe that it will not go on
 SAID = ("samples were counted", "a slot of step", "other samples than")  # what is said of a step that is stopped

@@ -197,11 +197,14 @@ class Probe:
 
 def install(probe: Probe) -> None:
     """Observe the places that are inside Pliant. Call it in a worker before it joins."""
-    from pliant.torch import group, loop, summed, treed
-    from pliant.train import session, transfer
+    from pliant.torch import loop
+    from pliant.torch.gloo import group
+    from pliant.torch.reduce import deterministic, floating
+    from pliant.train import session
+    from pliant.train.state import transfer
 
-    probe.wrap(summed.SummedReducer, "reduce", Place.REDUCTION)
-    probe.wrap(treed.TreeReducer, "reduce", Place.REDUCTION)
+    probe.wrap(floating.SummedReducer, "reduce", Place.REDUCTION)
+    probe.wrap(deterministic.TreeReducer, "reduce", Place.REDUCTION)
     probe.wrap(loop.Loop, "apply", Place.APPLY)
     probe.wrap(group.Wiring, "run", Place.WIRING)
     probe.wrap(group.Wiring, "_check_links", Place.WIRING)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from chaos.job import Job
 from chaos.probe import Whereabouts
-from pliant.core.model import MemberId
+from pliant.core.model.names import MemberId
 
 LOOK_S = 0.003
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from chaos import seeds, wider
+from chaos import extra_faults, seeds
 from chaos.campaign import plan
 from chaos.checks import idle_ranks, spread
 from chaos.chronicle import Scene
@@ -20,9 +20,10 @@ from chaos.faults import KINDS
 from chaos.probe import STRUCK, Place, Probe, Whereabouts, Wish
 from pliant.chaos.plan import Cut
 from pliant.core import messages as m
-from pliant.core.grid import Grid
-from pliant.core.ledger import GENESIS
-from pliant.core.model import Kind, MemberId, World
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import GENESIS
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import Kind, World
 
 TESTS = Path(__file__).parents[1]
 
@@ -60,11 +61,11 @@ def test_jobs_keep_all_promises_through_some_faults_of_every_kind() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_plan_of_everything_has_every_kind_and_every_cut(seed: int) -> None:
     faults = planned_for(210, random.Random(seed), SHARES, 3.0)
-    assert set(Counter(fault.kind for fault in faults)) == set(wider.KINDS)
+    assert set(Counter(fault.kind for fault in faults)) == set(extra_faults.KINDS)
     cuts = Counter((fault.cut, fault.lasts_s > 3.0) for fault in faults if fault.kind == "partition")
     assert min(cuts[cut, long] for cut in Cut for long in (True, False)) >= 1
     own = planned_for(90, random.Random(seed), {kind: share for kind, share in OWN_SHARES.items() if share}, None)
-    assert not any(fault.lasts_s > wider.OWN_TTL_S / 2 for fault in own)
+    assert not any(fault.lasts_s > extra_faults.OWN_TTL_S / 2 for fault in own)
 
 
 def test_seeds_are_kept_once_and_read_without_what_is_said_about_them(tmp_path: Path) -> None:

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pliant.torch as pliant  # after the path
 from chaos import bugs, probe
-from chaos.lessons import LESSONS, Lesson
+from chaos.models import LESSONS, Lesson
+from chaos.no_dynamo import leave_out_compiler
 from chaos.probe import Place, Probe
 from chaos.training_log import RECORD
-from chaos.uncompiled import leave_out_compiler
 
 FOLDER = Path(os.environ["CHAOS_FOLDER"])
 SAMPLES = int(os.environ["CHAOS_SAMPLES"])

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from pliant.cli.run import Run, run
-from pliant.cli.values import CONF_KEYS
+from pliant.cli.run.command import Run, run
+from pliant.cli.run.option_types import CONF_KEYS
 from tidy.files import ROOT
 
 PAGE = ROOT / "docs/reference/torchrun.md"

@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from e2e.examples import value_of
-from pliant.core.grid import Grid
+from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
 from pliant.wire.codec import Body
 

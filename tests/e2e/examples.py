@@ -10,8 +10,9 @@ from typing import Any
 
 from e2e.running import Running
 from pliant.core import messages as m
-from pliant.core.grid import Grid
-from pliant.core.model import AgentId, MemberId, Target, Terms
+from pliant.core.data.grid import Grid
+from pliant.core.model.job import Target, Terms
+from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.api import Scope
 from pliant.wire.codec import Body
 from pliant.wire.routes import Route

@@ -7,10 +7,10 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from pliant.agent.output import Sink
-from pliant.agent.processes import Processes
-from pliant.agent.script import FILE, MODULE, Script
-from pliant.agent.template import WARMING
+from pliant.agent.logs.capture import Sink
+from pliant.agent.process.client import Processes
+from pliant.agent.process.script import FILE, MODULE, Script
+from pliant.agent.process.template import WARMING
 
 SOON_S = 60.0
 _TICK = threading.Event()  # never set: between two looks others get their turn

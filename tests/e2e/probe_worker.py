@@ -145,7 +145,7 @@ def process() -> dict[str, object]:
         "stdin": os.readlink("/proc/self/fd/0"),  # noqa: PTH115
         "leads its group": os.getpgid(0) == os.getpid(),
         "leads no session": os.getsid(0) == os.getsid(os.getppid()) != os.getpid(),
-        "of the warden": b"pliant.agent.warden" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes(),
+        "of the warden": b"pliant.agent.process.spawner" in Path(f"/proc/{os.getppid()}/cmdline").read_bytes(),
         "comm": Path("/proc/self/comm").read_text(encoding="utf-8"),
         "dumpable": os.stat("/proc/self/mem").st_uid,  # noqa: PTH116
     }

@@ -13,7 +13,8 @@ from typing import Any
 
 import uvloop
 
-from pliant.coordinator import connections, handlers, http, server
+from pliant.coordinator import server
+from pliant.coordinator.api import app, handlers, http_protocol
 from pliant.stores.base import Store
 from pliant.stores.memory import MemoryStore
 from pliant.stores.sqlite import SqliteStore
@@ -31,9 +32,9 @@ def open_store(text: str, until: ExitStack) -> Store:
 
 
 def set_limits(options: dict[str, Any]) -> None:
-    connections.HEAD_TIME_S = options["head_time_s"]
-    connections.LAST_S = options["last_s"]
-    http.BODY_TIME_S = options["body_time_s"]
+    http_protocol.HEAD_TIME_S = options["head_time_s"]
+    http_protocol.LAST_S = options["last_s"]
+    app.BODY_TIME_S = options["body_time_s"]
     handlers.STREAM_QUIET_S = options["stream_quiet_s"]
     if (most := options["connections_max"]) is not None:
         server._room_for_connections = lambda: most

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from e2e.examples import JOB, OTHER, Example, example, furnish, state
 from e2e.running import WRITTEN, Running, start, token_of, wait_for
-from pliant.coordinator.http import application
+from pliant.coordinator.api.app import application
 from pliant.credentials import Token, make_token
 from pliant.telemetry import CoordinatorMetrics
 from pliant.wire.api import Problem, Scope, TokenWish

@@ -13,10 +13,10 @@ import pytest
 from e2e.launched import TRAINER, Launched
 from e2e.running import wait_for
 from e2e.test_run_live import SCRIPT, goes_on
-from pliant.agent.forked import MARK
-from pliant.chaos.cuts import why_not
+from pliant.agent.process.template_child import MARK
 from pliant.chaos.processes import Process, recognise
-from pliant.core.model import MemberState
+from pliant.chaos.socket_filter import why_not
+from pliant.core.model.view import MemberState
 from pliant.errors import PliantError
 from unit.chaos.victims import filtered
 from unit.cli.program import PLIANT, Done, environment, real
@@ -139,7 +139,7 @@ def test_ctrl_c_and_kill_9_leave_nobody_stopped(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 def test_a_launched_job_is_struck_at_and_what_it_does_is_told(tmp_path: Path) -> None:
     steps = ("--step-s", "0.05", "--steps", "2000", "--checkpoint", str(tmp_path / "steps"))
-    trainer = ("--allow-chaos", "--mode", "relaunch", "--preload", "", "-m", "pliant.cluster.trainer", *steps)
+    trainer = ("--allow-chaos", "--mode", "relaunch", "--preload", "", "-m", "pliant_local.trainer", *steps)
     with Launched(tmp_path, "--nproc-per-node", "2", *trainer) as run:
         run.sees("generation 1 launched")
         wait_for(lambda: all((run.members(live=False) or {"": 0}).values()), "their processes", 60)

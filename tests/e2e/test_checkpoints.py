@@ -11,7 +11,7 @@ import pytest
 
 from e2e.launched import Launched, kill
 from e2e.running import wait_for
-from pliant.core.model import MemberState
+from pliant.core.model.view import MemberState
 from unit.cli.program import environment, real
 
 pytest.importorskip("torch")

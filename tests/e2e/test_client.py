@@ -15,7 +15,8 @@ from pliant.client import Client
 from pliant.client.link import is_self
 from pliant.core import messages as m
 from pliant.core.messages import Code
-from pliant.core.model import AgentId, MemberId, Target
+from pliant.core.model.job import Target
+from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import Token, make_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
 from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, Scope, TokenWish

@@ -23,7 +23,8 @@ from e2e.bodies import HOPELESS, broken, plausible
 from e2e.examples import IN_PATH, TERMS, example, furnish, state
 from e2e.running import WRITTEN, Running, token_of
 from pliant.core import messages as m
-from pliant.core.model import AgentId, MemberId, Target
+from pliant.core.model.job import Target
+from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.api import Problem, Scope
 from pliant.wire.openapi import document
 from pliant.wire.routes import EVENTS, ROUTES, TOKEN, WATCH, Route

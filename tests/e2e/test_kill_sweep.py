@@ -15,9 +15,10 @@ import pytest
 from e2e.running import Running, start
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core.ledger import GENESIS
+from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Command
-from pliant.core.model import AgentId, JobState, MemberId, Target
+from pliant.core.model.job import JobState, Target
+from pliant.core.model.names import AgentId, MemberId
 from unit.core.build import TERMS, checkpoint, lines
 
 A, B, C, X = MemberId("a"), MemberId("b"), MemberId("c"), AgentId("x")

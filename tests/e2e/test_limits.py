@@ -15,8 +15,8 @@ import pytest
 from e2e.examples import JOB, furnish
 from e2e.raw import Line, ask, bearer, host, line, request
 from e2e.running import Running, start, wait_for
-from pliant.coordinator.gate import HEAD_MAX
-from pliant.coordinator.http import BODY_MAX
+from pliant.coordinator.api.app import BODY_MAX
+from pliant.coordinator.api.middleware import HEAD_MAX
 from pliant.wire.routes import CREATE, HEALTH, JOBS
 
 KIB = 1024

@@ -10,8 +10,8 @@ import pytest
 from e2e.launched import TRAINER
 from e2e.running import wait_for
 from namespaces.cluster import Cluster
-from pliant.cluster import network
-from pliant.cluster.trainer import read_step
+from pliant_local import network
+from pliant_local.trainer import read_step
 from unit.cli.program import environment, real
 
 WORKERS = ("--workers", "1:6", "--target", "2", "--nproc-per-node", "1")  # so that each agent is needed
@@ -94,7 +94,7 @@ def test_agents_come_and_go_by_command(tmp_path: Path) -> None:
 def test_a_script_that_knows_nothing_of_us_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     """Agents come, leave and are killed; every time the others are relaunched, and the last step is reached."""
     folder = tmp_path / "checkpoint"
-    trainer = ("-m", "pliant.cluster.trainer", "--steps", "500", "--step-s", "0.2", "--checkpoint", str(folder))
+    trainer = ("-m", "pliant_local.trainer", "--steps", "500", "--step-s", "0.2", "--checkpoint", str(folder))
     workers = (
         "--mode",
         "relaunch",
@@ -156,7 +156,7 @@ def test_a_killed_cluster_takes_everything_with_it(tmp_path: Path) -> None:
 def test_a_killed_warden_takes_everything_with_it_and_that_is_said(tmp_path: Path) -> None:
     with Cluster(tmp_path, *LOOPBACK, "--agents", "1", *LONG) as cluster:
         cluster.until(lambda: cluster.step() > 0, "a step")
-        (warden,) = [pid for pid in _children(cluster.process.pid) if "pliant.agent.warden" in _command(pid)]
+        (warden,) = [pid for pid in _children(cluster.process.pid) if "pliant.agent.process.spawner" in _command(pid)]
         os.kill(warden, signal.SIGKILL)
         assert cluster.ended() == 1
     assert "The process that keeps the agents was killed" in cluster.output
@@ -217,7 +217,7 @@ def test_every_line_is_an_object_for_programs(tmp_path: Path) -> None:
 
 @needs_namespaces
 def test_as_root_each_agent_has_an_address_of_its_own_and_can_be_cut_off(tmp_path: Path) -> None:
-    trainer = ("-m", "pliant.cluster.trainer", "--steps", "100000", "--checkpoint", str(tmp_path / "checkpoint"))
+    trainer = ("-m", "pliant_local.trainer", "--steps", "100000", "--checkpoint", str(tmp_path / "checkpoint"))
     with Cluster(tmp_path, "--agents", "2", "--lease-ttl-s", "1", "--mode", "relaunch", *WORKERS, *trainer) as cluster:
         cluster.sees(" world 2")
         places = {each["agent"]: each["address"] for each in cluster.do("list")["agents"]}
@@ -270,7 +270,7 @@ def test_a_killed_cluster_leaves_no_namespace(tmp_path: Path) -> None:
 def test_what_nobody_could_remove_the_next_cluster_does(tmp_path: Path) -> None:
     with Cluster(tmp_path / "one", "--agents", "1", *LONG) as cluster:
         cluster.up()
-        (sweeper,) = [pid for pid in _children(cluster.process.pid) if "pliant.cluster.sweeper" in _command(pid)]
+        (sweeper,) = [pid for pid in _children(cluster.process.pid) if "pliant_local.sweeper" in _command(pid)]
         os.kill(sweeper, signal.SIGKILL)
         cluster.signal(signal.SIGKILL)
         cluster.ended()

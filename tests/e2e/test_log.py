@@ -6,7 +6,7 @@ from e2e.examples import JOB, TERMS, furnish
 from e2e.raw import ask, host, request
 from e2e.running import Written, start, token_of
 from pliant.core import messages as m
-from pliant.core.model import AgentId, MemberId
+from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import make_token
 from pliant.telemetry import LINE_MAX
 from pliant.wire.api import Scope, TokenWish

@@ -10,7 +10,7 @@ import pytest
 
 from e2e.launched import TRAINER, Launched
 from e2e.running import wait_for
-from pliant.agent.logfile import older
+from pliant.agent.logs.rotate import older
 from unit.cli.program import PLIANT, Done, environment, real
 
 PACED = (str(TRAINER), "0.02")

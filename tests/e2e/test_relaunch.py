@@ -8,10 +8,10 @@ import pytest
 
 from e2e.launched import Launched, all_gone, family, kill
 from e2e.running import wait_for
-from pliant.agent.ports import free_port
+from pliant.agent.process.ports import free_port
 from unit.cli.program import environment, real
 
-TRAINER = ("-m", "pliant.cluster.trainer", "--step-s", "0.05")
+TRAINER = ("-m", "pliant_local.trainer", "--step-s", "0.05")
 QUICK = ("--preload", "")  # there is no framework to be imported ahead
 
 

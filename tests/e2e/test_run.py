@@ -10,7 +10,7 @@ import pytest
 
 from e2e.launched import TRAINER, Launched, all_gone, family, kill
 from e2e.running import start, wait_for
-from pliant.train.stored import owner, place_at
+from pliant.train.checkpoint import owner, place_at
 from unit.cli.program import PLIANT, environment, real
 
 BARE = ("--preload", "")  # there is no framework to be imported ahead
@@ -187,7 +187,9 @@ def test_a_killed_warden_takes_everybody_with_it_and_is_said(tmp_path: Path) -> 
     with Launched(tmp_path, "--workers", "1", *HELD) as run:
         run.has_members(1)
         everybody = family(tmp_path)
-        (warden,) = (pid for pid in everybody if "pliant.agent.warden" in Path(f"/proc/{pid}/cmdline").read_text())
+        (warden,) = (
+            pid for pid in everybody if "pliant.agent.process.spawner" in Path(f"/proc/{pid}/cmdline").read_text()
+        )
         kill(warden)
         assert run.ended() == 1
         all_gone(everybody, tmp_path)

@@ -12,7 +12,8 @@ from e2e.examples import JOB, TERMS, furnish
 from e2e.running import Running, start, token_of, wait_for
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core.model import AgentId, MemberId, Target
+from pliant.core.model.job import Target
+from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.api import Scope, TokenWish
 
 STREAM = {"accept": "text/event-stream"}

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from e2e.family import Family, alive, as_module, until
-from pliant.agent.script import FILE, MODULE, Script
-from pliant.agent.template import TORCH, WARMING
+from pliant.agent.process.script import FILE, MODULE, Script
+from pliant.agent.process.template import TORCH, WARMING
 
 pytestmark = pytest.mark.timeout(300)  # many processes, one after the other
 
@@ -254,7 +254,7 @@ def template_of(family: Family) -> int:
         if path.name.isdigit():
             with suppress(OSError):  # it has ended
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == warden and b"pliant.agent.template" in (path / "cmdline").read_bytes():
+                if parent == warden and b"pliant.agent.process.template" in (path / "cmdline").read_bytes():
                     return int(path.name)
     raise AssertionError("there is no template")
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.family import Family
-from pliant.agent.script import Script
-from pliant.agent.template import TORCH
+from pliant.agent.process.script import Script
+from pliant.agent.process.template import TORCH
 
 pytestmark = pytest.mark.timeout(300)  # torch is imported from nothing now and then, to compare
 

@@ -14,7 +14,8 @@ from e2e.raw import Line, bearer, host, request
 from e2e.running import Running, start, token_of, wait_for
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core.model import MemberId, Target
+from pliant.core.model.job import Target
+from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
 from pliant.wire.api import Scope, TokenWish
 

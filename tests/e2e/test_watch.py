@@ -11,10 +11,10 @@ from e2e.examples import JOB, OTHER, furnish
 from e2e.raw import Line, bearer, host, line, request
 from e2e.running import Running, start, wait_for
 from pliant.client import Client
-from pliant.coordinator.vigil import SUSPICION_S
+from pliant.coordinator.service.liveness import SUSPICION_S
 from pliant.core import messages as m
 from pliant.core.messages import Event
-from pliant.core.model import AgentId, MemberId
+from pliant.core.model.names import AgentId, MemberId
 
 M1, M2 = MemberId("m1"), MemberId("m2")
 SLACK_S = 1.0

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from flips.story import Plan, Story, together
-from pliant.core.doubts import SlotDisputed, StatesDiffered
-from pliant.core.messages import MemberGone, WorldFormed
-from pliant.core.model import Kind
+from pliant.core.messages import MemberGone, SlotDisputed, StatesDiffered, WorldFormed
+from pliant.core.model.world import Kind
 
 STEP = 25
 RATE = 0.05

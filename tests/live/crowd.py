@@ -23,7 +23,8 @@ from typing import Any
 from e2e.running import Running, start, wait_for
 from pliant.client import Client
 from pliant.core.messages import Create, Drain, Exited, Resize, StepsCommitted
-from pliant.core.model import JobState, MemberId, Target
+from pliant.core.model.job import JobState, Target
+from pliant.core.model.names import MemberId
 from pliant.wire.api import JobStatus
 
 PATIENCE_S = 45.0

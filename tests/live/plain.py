@@ -4,8 +4,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from live.scenes import Average, Plan, data, net, optimizer_of
-from pliant.core.grid import Grid
-from pliant.train.loader import Indices
+from pliant.core.data.grid import Grid
+from pliant.train.data.loader import Indices
 
 
 def plain(plan: Plan) -> tuple[list[float], list[float]]:

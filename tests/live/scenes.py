@@ -19,9 +19,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
 import pliant.torch as pliant
-from pliant.torch.group import Group, Wiring
-from pliant.train import transfer
-from pliant.train.transfer import Source
+from pliant.torch.gloo.group import Group, Wiring
+from pliant.train.state import transfer
+from pliant.train.state.transfer import Source
 
 FEATURES, CLASSES = 6, 3
 _NEVER = threading.Event()

@@ -9,7 +9,7 @@ import pytest
 from live.crowd import Crowd, Nursery
 from live.plain import plain
 from live.scenes import Plan
-from pliant.core.model import JobState
+from pliant.core.model.job import JobState
 
 SMALL: dict[str, Any] = {"samples": 45, "batch": 8, "epochs": 10}
 

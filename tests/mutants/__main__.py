@@ -17,11 +17,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from mutants import harmless, ladder, mechanical, report
+from mutants.bugs import Planted
 from mutants.catch import Result
 from mutants.crew import Crew, Interrupted
 from mutants.edits import Misplaced, mutated
 from mutants.mechanical import Mutant
-from mutants.planted import PLANTED, Planted
+from mutants.planted import PLANTED
 
 MECHANICAL = 100
 CAUGHT_MIN = 0.9  # of the mechanical ones

@@ -158,7 +158,7 @@ def run_tests(stage: Stage, watch: Watch, result: Result) -> None:
 def run_seeds(stage: Stage, watch: Watch, result: Result) -> None:
     watch.start("import", stage.seed_limit_s)
     try:
-        from pliant.sim.run import run_launches, run_seed
+        from pliant_sim.run import run_launches, run_seed
     except Exception as error:  # why: whatever the mutant does on import, it is seen
         result.by, result.how = "import", f"{type(error).__name__}: {error}"
         return

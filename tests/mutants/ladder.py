@@ -87,7 +87,7 @@ def _limit_s(usual_s: float) -> float:
 
 
 def is_about(test: str, file: str) -> bool:
-    """Whether a test file is named for that source file: `unit/core/test_job_reports.py` is about `core/job.py`.
+    """Whether a test file is named for that source file: `unit/core/test_job_reports.py` is about `core/job/decide.py`.
 
     The tests of a member's machine are named for what it does there, which takes most of its files each time.
     """

@@ -10,7 +10,11 @@ LAUNCHES = (
         "launched too soon",
         "P6, launches",
         "The next launch does not wait for agents whose workers still run.",
-        (Edit("core/launching.py", "    if busy := _busy(job):", "    if launch is None and (busy := _busy(job)):"),),
+        (
+            Edit(
+                "core/job/launches.py", "    if busy := _busy(job):", "    if launch is None and (busy := _busy(job)):"
+            ),
+        ),
     ),
     Planted(
         "stopped workers are heard",
@@ -22,7 +26,7 @@ LAUNCHES = (
                 "    if live or not asked:\n",
                 "    if live or not asked or signal.code == 0:\n",
             ),
-            Edit("core/launching.py", "    if launch.over:\n        return (ended,)\n", ""),
+            Edit("core/job/launches.py", "    if launch.over:\n        return (ended,)\n", ""),
         ),
     ),
     Planted(
@@ -31,7 +35,7 @@ LAUNCHES = (
         "A late word that none of an agent's workers runs is taken for one on the launch that runs now.",
         (
             Edit(
-                "core/launching.py",
+                "core/job/launches.py",
                 "(launch is not None and command.generation < launch.number)",
                 "(launch is not None and not launch.number)",
             ),
@@ -41,7 +45,7 @@ LAUNCHES = (
         "parameter servers refilled",
         "launches",
         "A parameter server is replaced beside workers that know nothing of it.",
-        (Edit("core/launching.py", '{"worker", "evaluator"}', '{"worker", "evaluator", "ps"}'),),
+        (Edit("core/job/launches.py", '{"worker", "evaluator"}', '{"worker", "evaluator", "ps"}'),),
     ),
     Planted(
         "ends said once",
@@ -85,7 +89,7 @@ LAUNCHES = (
         "An agent that was started again is expected to have its workers still.",
         (
             Edit(
-                "core/evolve.py",
+                "core/job/evolve.py",
                 "return change(job, agents=(*others, agent), launch=launch)",
                 "return change(job, agents=(*others, agent), launch=launch and job.launch)",
             ),
@@ -97,7 +101,7 @@ LAUNCHES = (
         "Workers that fail because another was killed use up the restarts.",
         (
             Edit(
-                "core/launching.py",
+                "core/job/launches.py",
                 "    if not all(end.code == 0 or failed_by_itself(end.code) for end in ends):\n        return None\n",
                 "",
             ),
@@ -109,7 +113,7 @@ LAUNCHES = (
         "Workers that fail because a machine is gone use up the restarts.",
         (
             Edit(
-                "core/launching.py",
+                "core/job/launches.py",
                 "    if launch.lost or not staying.issuperset(",
                 "    if not staying.issuperset(",
             ),
@@ -121,7 +125,7 @@ LAUNCHES = (
         "A change in a job whose workers have joined launches all of them again.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "    if not job.live:\n        return next_launch",
                 "    if job.launch is not None or not job.live:\n        return next_launch",
             ),
@@ -163,7 +167,7 @@ LAUNCHES = (
         "A job is finished when its first worker has ended well.",
         (
             Edit(
-                "core/launching.py",
+                "core/job/launches.py",
                 "    if any(other.member not in done for other in launch.seats):\n",
                 "    if not done:\n",
             ),
@@ -175,7 +179,7 @@ LAUNCHES = (
         "Another attempt counts its generations from the beginning.",
         (
             Edit(
-                "core/evolve.py",
+                "core/job/evolve.py",
                 "        generation=job.generation,\n        first=",
                 "        generation=0,\n        first=",
             ),
@@ -185,6 +189,6 @@ LAUNCHES = (
         "drained agents get seats",
         "launches",
         "An agent that leaves is launched on again.",
-        (Edit("core/launching.py", "if not agent.draining and (agent.ports", "if (agent.ports"),),
+        (Edit("core/job/launches.py", "if not agent.draining and (agent.ports", "if (agent.ports"),),
     ),
 )

@@ -6,7 +6,7 @@ written instead. PROTOCOL.md §3 asks for the first fifteen; the issue for the n
 
 from __future__ import annotations
 
-from mutants.bugs import Planted as Planted
+from mutants.bugs import Planted
 from mutants.edits import Edit
 from mutants.launches import LAUNCHES
 from mutants.saving import SAVING
@@ -19,7 +19,7 @@ PLANTED = (
         "A step counts as committed where it was applied, before anybody knows whether the others applied it.",
         (
             Edit(
-                "core/member/stepping.py",
+                "core/member/step.py",
                 "    if inside(m).members == (m.id,):\n        commit(m, out, m.lineage)",
                 "    if m.holds:\n        commit(m, out, m.lineage)",
             ),
@@ -37,7 +37,7 @@ PLANTED = (
                 "    world = world or next((w for w in reversed(m.wired) if w.kind is not Kind.PLANNED), None)\n",
             ),
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "    collect(m, out, Purpose.HELLO)\n\n\ndef restored(",
                 "    if world.kind is Kind.PLANNED:\n"
                 "        m.holders = frozenset(range(len(world.members)))\n"
@@ -53,7 +53,7 @@ PLANTED = (
         "Members count who wired anything newer, and each goes to the newest world that it wired itself.",
         (
             Edit(
-                "core/member/stepping.py",
+                "core/member/step.py",
                 "    m.next = switch(words)\n",
                 "    newer = [word for word in words if word.wired > word.generation]\n"
                 "    enough = bool(newer) and len(newer) >= newer[0].need and bool(switch(newer[:1]) or m.wired)\n"
@@ -67,7 +67,7 @@ PLANTED = (
         "A newer planned world takes the place of one that members may be switching to.",
         (
             Edit(
-                "core/evolve.py",
+                "core/job/evolve.py",
                 "worlds=(*job.worlds, world))",
                 "worlds=(*(x for x in job.worlds if x.kind is not Kind.PLANNED or x.number <= job.current), world))",
             ),
@@ -79,7 +79,7 @@ PLANTED = (
         "A checkpoint's name says the step and nothing else.",
         (
             Edit(
-                "core/saving.py",
+                "core/job/checkpoints.py",
                 'return f"step-{lineage.step}-g{lineage.generation}-{lineage.digest:016x}-w{generation}{by}"',
                 'return f"step-{lineage.step}-g1-{0:016x}-w1{by}"',
             ),
@@ -91,7 +91,7 @@ PLANTED = (
         "A laggard lets its old state go before the new one is whole.",
         (
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "    else:\n        fetch(m, out, m.donors)",
                 "    else:\n"
                 "        m.holds = False\n"
@@ -99,7 +99,7 @@ PLANTED = (
                 "        fetch(m, out, m.donors)",
             ),
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "    if line is not None and line.parent == m.lineage and line.lineage == m.behind:",
                 "    if False:",
             ),
@@ -123,7 +123,7 @@ PLANTED = (
         "A member without samples in a step is yielded nothing, so the user's loop does not run there.",
         (
             Edit(
-                "core/member/moves.py",
+                "core/member/common.py",
                 "        out.append(Compute(step, (idle_slot(grid, step, m.rank),), idle=True))",
                 "        collect(m, out, Purpose.STEP)",
             ),
@@ -135,7 +135,7 @@ PLANTED = (
         "Stripes are put together whatever state they are stripes of.",
         (
             Edit(
-                "core/member/joining.py",
+                "core/member/join.py",
                 "    if any(not _same_label(known, signal) for known in m.stripes):\n",
                 "    if any(known.count != signal.count for known in m.stripes):\n",
             ),
@@ -147,7 +147,7 @@ PLANTED = (
         "Of two lineages the one with the higher step wins, whichever generation applied it.",
         (
             Edit(
-                "core/ledger.py",
+                "core/data/ledger.py",
                 "        return (self.generation, self.step) > (other.generation, other.step)",
                 "        return self.step > other.step",
             ),
@@ -159,7 +159,7 @@ PLANTED = (
         "When every holder must go, they go without waiting for a checkpoint of what they hold.",
         (
             Edit(
-                "core/member/leaving.py",
+                "core/member/leave.py",
                 "    return view.checkpoint is not None and view.checkpoint.lineage == m.lineage",
                 "    return True",
             ),
@@ -171,12 +171,12 @@ PLANTED = (
         "Who is not in the next world goes as soon as its own reduction has returned.",
         (
             Edit(
-                "core/member/stepping.py",
+                "core/member/step.py",
                 "    if world is None:\n        leaving.linger(m, out)\n        return\n",
                 "    if world is None:\n        leaving.grace_over(m, out)\n        return\n",
             ),
             Edit(
-                "core/member/leaving.py",
+                "core/member/leave.py",
                 'goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE and m.holds)',
                 'goodbye(m, out, 0, "left as planned", complete=m.phase is Phase.DONE)',
             ),
@@ -188,7 +188,7 @@ PLANTED = (
         "After a failure all slots of the step are dealt out, those in kept sums too.",
         (
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "        todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
                 "        todo = missing(m.terms.grid.filled(best.step + 1), [])\n",
             ),
@@ -212,12 +212,12 @@ PLANTED = (
         "The slots of a lost member are not computed again, and nobody adds the counts up: the cursor moves on.",
         (
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "        todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
                 "        todo = ()\n",
             ),
             Edit(
-                "core/words.py",
+                "core/member/control_words.py",
                 "    return _wrong_total(words, first.step, grid)\n",
                 '    return ""\n',
             ),
@@ -230,12 +230,12 @@ PLANTED = (
         "A report of a sealed generation is taken like any other.",
         (
             Edit(
-                "core/job.py",
+                "core/job/decide.py",
                 "    if generation <= job.sealed:\n",
                 "    if generation < 0:\n",
             ),
             Edit(
-                "core/job.py",
+                "core/job/decide.py",
                 "    world = job.world(generation)\n    if world is None:\n        return Rejection(Code.PAST,",
                 "    world = job.world(generation) or job.newest\n"
                 "    if world is None:\n        return Rejection(Code.PAST,",
@@ -248,7 +248,7 @@ PLANTED = (
         "The answers are given first and the store is written afterwards.",
         (
             Edit(
-                "coordinator/service.py",
+                "coordinator/service/service.py",
                 "        again: dict[str, list[tuple[object, Request]]] = {}\n        try:\n",
                 "        again: dict[str, list[tuple[object, Request]]] = {}\n"
                 "        for draft, write in zip(writing, writes, strict=True):\n"
@@ -258,18 +258,18 @@ PLANTED = (
                 "        try:\n",
             ),
             Edit(
-                "coordinator/service.py",
+                "coordinator/service/service.py",
                 "                self._answer(draft.name, draft.asked,"
                 ' Unavailable(f"the store failed: {error}"), replies)\n',
                 "                self._jobs.pop(draft.name, None)\n",
             ),
             Edit(
-                "coordinator/service.py",
+                "coordinator/service/service.py",
                 "            if is_won:\n                self._adopt(draft, write, now)\n",
                 "            if is_won:\n",
             ),
             Edit(
-                "coordinator/service.py",
+                "coordinator/service/service.py",
                 "                draft.known.stale = True\n                again[draft.name] = draft.asked\n"
                 "        for draft in drafts:\n            if draft.name not in again:\n"
                 "                self._finish(draft, now, replies)\n",
@@ -283,7 +283,7 @@ PLANTED = (
         "A coordinator that takes over again goes on with the leases it had when it stepped down.",
         (
             Edit(
-                "coordinator/service.py",
+                "coordinator/service/service.py",
                 "        self._vigil = Vigil(self._lease_ttl_s)\n",
                 "        pass\n",
             ),
@@ -295,7 +295,7 @@ PLANTED = (
         "A recovery forgets the members that are in no world.",
         (
             Edit(
-                "core/evolve.py",
+                "core/job/evolve.py",
                 "        job,\n        generation=world.number,\n        sealed=world.number - 1,\n",
                 "        job,\n        members={name: job.members[name] for name in world.members},\n"
                 "        generation=world.number,\n        sealed=world.number - 1,\n",
@@ -308,7 +308,7 @@ PLANTED = (
         "A recovery takes the number after the current generation, though planned ones were numbered since.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "        number=job.generation + 1,\n",
                 "        number=(job.generation if kind is Kind.PLANNED else max(job.current, job.sealed)) + 1,\n",
             ),
@@ -320,7 +320,7 @@ PLANTED = (
         "A later planned world takes back a member that an open one leaves out.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "    out = left_out(job.worlds)\n",
                 "    out: frozenset[MemberId] = frozenset()\n",
             ),
@@ -333,7 +333,7 @@ PLANTED = (
         "Who was lost may join again under its old name.",
         (
             Edit(
-                "core/job.py",
+                "core/job/decide.py",
                 '    if command.member in job.gone:\n        return Rejection(Code.GONE, f"{command.member} is gone'
                 ' for good; join as a new member")\n    if (bad := bad_terms',
                 "    if (bad := bad_terms",
@@ -346,7 +346,7 @@ PLANTED = (
         "A recovery world starts from the newest checkpoint, though later steps are durable.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "    if kind is Kind.ROLLBACK:\n        base =",
                 "    if kind is not Kind.PLANNED:\n        base =",
             ),
@@ -358,7 +358,7 @@ PLANTED = (
         "A recovery takes the members of the newest world only; who lingers in an older one is forgotten.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "    named = {name: None for world in job.worlds for name in world.members}\n",
                 "    named = {name: None for world in job.worlds[-1:] for name in world.members}\n",
             ),
@@ -370,7 +370,7 @@ PLANTED = (
         "A report renews nobody but the member that sent it.",
         (
             Edit(
-                "coordinator/vigil.py",
+                "coordinator/service/liveness.py",
                 "        return when if world is not None and MemberId(key[2]) in world.members else None",
                 "        return None",
             ),
@@ -382,7 +382,7 @@ PLANTED = (
         "A coordinator that hears nobody at all takes everybody for lost.",
         (
             Edit(
-                "coordinator/vigil.py",
+                "coordinator/service/liveness.py",
                 "        return self._leases.awake(now) if self._silence.lasts(now) else self._anew\n",
                 "        return None\n",
             ),
@@ -394,7 +394,7 @@ PLANTED = (
         "When the first is heard again after a silence of everybody, the others' leases are over.",
         (
             Edit(
-                "coordinator/vigil.py",
+                "coordinator/service/liveness.py",
                 "        return self._leases.awake(now) if self._silence.lasts(now) else self._anew\n",
                 "        silent = self._silence.lasts(now)\n"
                 "        return self._leases.awake(now) - self._ttl_s + 0.5 if silent else None\n",
@@ -407,7 +407,7 @@ PLANTED = (
         "A watch that closed makes its member lost.",
         (
             Edit(
-                "core/job.py",
+                "core/job/decide.py",
                 '    return (m.WorldBroken(now, world.number, True, f"{command.member} does not answer"),)',
                 '    return (m.MemberGone(now, command.member, "lost", "it does not answer"),)',
             ),
@@ -419,7 +419,7 @@ PLANTED = (
         "However often two members fail to reach one another, they are put into the next world together.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "        if len(accusation.generations) < BAD_PAIR_FAILURES:\n            continue\n",
                 "        if len(accusation.generations) < BAD_PAIR_FAILURES * job.generation:\n            continue\n",
             ),
@@ -431,17 +431,17 @@ PLANTED = (
         "A world is entered though nobody in it holds the state.",
         (
             Edit(
-                "core/words.py",
+                "core/member/control_words.py",
                 "        if len(voices) >= voices[0].need and any(word.holds for word in voices):",
                 "        if len(voices) >= voices[0].need:",
             ),
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "    if not any(member.id in job.holders for member in chosen):\n",
                 "    if not chosen:\n",
             ),
             Edit(
-                "core/invariants.py",
+                "core/job/invariants.py",
                 "    planned_worlds_keep_a_holder,\n    terms_never_change,\n",
                 "    terms_never_change,\n",
             ),
@@ -453,7 +453,7 @@ PLANTED = (
         "A joiner is dealt slots before its word says that it holds the state.",
         (
             Edit(
-                "core/member/moves.py",
+                "core/member/common.py",
                 "tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])",
                 "tuple(world.weights)",
             ),
@@ -465,7 +465,7 @@ PLANTED = (
         "A slot that raised on two members does not fail the job.",
         (
             Edit(
-                "core/job.py",
+                "core/job/decide.py",
                 "        if earlier.step != poison.step or earlier.member == poison.member:\n",
                 "        if earlier.step != poison.step or earlier.member != poison.member:\n",
             ),
@@ -477,7 +477,7 @@ PLANTED = (
         "The limit of a job's waiting for members is not kept.",
         (
             Edit(
-                "core/job.py",
+                "core/job/decide.py",
                 "    if job.state is not JobState.WAITING:\n        return ()\n    why",
                 "    if job.state is JobState.WAITING:\n        return ()\n    why",
             ),
@@ -489,7 +489,7 @@ PLANTED = (
         "A write that timed out counts as applied without a look at the store.",
         (
             Edit(
-                "coordinator/service.py",
+                "coordinator/service/service.py",
                 "            won = [self._was_applied(write) for write in writes]\n",
                 "            won = [True for _ in writes]\n",
             ),
@@ -501,7 +501,7 @@ PLANTED = (
         "Slots are dealt out evenly whatever weights the world record has.",
         (
             Edit(
-                "core/member/moves.py",
+                "core/member/common.py",
                 "tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])",
                 "tuple([1 if rank in m.holders else 0 for rank in range(len(world.weights))])",
             ),
@@ -513,7 +513,7 @@ PLANTED = (
         "A member that is told to go keeps it to itself, and the coordinator does not plan without it.",
         (
             Edit(
-                "core/member/leaving.py",
+                "core/member/leave.py",
                 "    out.append(Send(Drain(m.id, signal.grace_s, signal.why)))\n",
                 "",
             ),
@@ -525,7 +525,7 @@ PLANTED = (
         "Progress is reported by the first holder alone.",
         (
             Edit(
-                "core/member/moves.py",
+                "core/member/common.py",
                 "REPORTERS = 2  #",
                 "REPORTERS = 1  #",
             ),
@@ -537,7 +537,7 @@ PLANTED = (
         "A member that must stop says so at once, while its collective may still return and be applied.",
         (
             Edit(
-                "core/member/leaving.py",
+                "core/member/leave.py",
                 "    if m.in_flight:\n        out.append(Break(m.number))\n    elif ",
                 "    if ",
             ),
@@ -549,7 +549,7 @@ PLANTED = (
         "A checkpoint is written of a step that is applied here and perhaps nowhere else.",
         (
             Edit(
-                "core/member/stepping.py",
+                "core/member/step.py",
                 "    saving.begin_if_due(m, out)\n",
                 "    saving.begin_if_due(m, out)\n    save(m, out)\n",
             ),
@@ -561,7 +561,7 @@ PLANTED = (
         "The comparison commits the winner's step, though laggards have not applied it.",
         (
             Edit(
-                "core/words.py",
+                "core/member/control_words.py",
                 "    return entered.pop() if len(entered) == 1 else None",
                 "    return max(entered, key=Lineage.key) if entered else None",
             ),
@@ -573,7 +573,7 @@ PLANTED = (
         "A recovery world goes on from a state below the durable step.",
         (
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "    if best is None or world.base.newer_than(best):\n",
                 "    if best is None:\n",
             ),
@@ -585,7 +585,7 @@ PLANTED = (
         "Whoever holds the state goes on at once, and computes the slots of those who are still receiving it.",
         (
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "    m.again = len(m.holders) < len(words)\n",
                 "    m.again = False\n",
             ),
@@ -597,7 +597,7 @@ PLANTED = (
         "A member that received another state than the others have is taken for one that holds.",
         (
             Edit(
-                "core/words.py",
+                "core/member/control_words.py",
                 "        if not word.holds or (hello and word.lineage != best):\n",
                 "        if not word.holds or hello:\n",
             ),
@@ -609,7 +609,7 @@ PLANTED = (
         "The step in flight is dealt out to those who hold the state at first, and never again.",
         (
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "    if not m.again and best.step < m.terms.grid.total_steps:\n",
                 "    if not m.dealt and best.step < m.terms.grid.total_steps:\n",
             ),
@@ -633,7 +633,7 @@ PLANTED = (
         "After a conflict the coordinator decides again on what it remembers, not on what is in the store.",
         (
             Edit(
-                "coordinator/service.py",
+                "coordinator/service/service.py",
                 "                draft.known.stale = True\n                again",
                 "                again",
             ),
@@ -645,7 +645,7 @@ PLANTED = (
         "A joiner gets the state without the lines that are not durable yet.",
         (
             Edit(
-                "core/member/joining.py",
+                "core/member/join.py",
                 "            m.lines = tuple(line for line in (*aside.lines, *replay[:-1]) if",
                 "            m.lines = tuple(line for line in replay[:-1] if",
             ),
@@ -657,7 +657,7 @@ PLANTED = (
         "A member enters a rollback world with the state that the rollback disowned.",
         (
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "        m.holds = False\n        m.lineage = GENESIS\n",
                 "",
             ),
@@ -669,7 +669,7 @@ PLANTED = (
         "A recovery world leaves the generations below it unsealed.",
         (
             Edit(
-                "core/evolve.py",
+                "core/job/evolve.py",
                 "        sealed=world.number - 1,\n",
                 "",
             ),
@@ -681,7 +681,7 @@ PLANTED = (
         "Survivors do not keep their order: whoever holds the state gets a low rank.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "    return ordered + newcomers[::-1]\n",
                 "    return sorted(ordered + newcomers[::-1], key=lambda m: m.id not in job.holders)\n",
             ),
@@ -693,7 +693,7 @@ PLANTED = (
         "A job waits, and nobody says why.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "        case Wait(why):\n            state = JobState.WAITING\n",
                 '        case Wait():\n            state, why = JobState.WAITING, ""\n',
             ),
@@ -706,7 +706,7 @@ PLANTED = (
         "Of members whose states differ, those go that agree.",
         (
             Edit(
-                "core/words.py",
+                "core/member/control_words.py",
                 "    return frozenset(rank for rank, state in states.items() if state != most)\n",
                 "    return frozenset(rank for rank, state in states.items() if state == most)\n",
             ),
@@ -718,7 +718,7 @@ PLANTED = (
         "Of two members whose states differ, the second goes, as if the first could not be wrong.",
         (
             Edit(
-                "core/words.py",
+                "core/member/control_words.py",
                 "    if 2 * count <= len(states):\n",
                 "    if 2 * count < len(states):\n",
             ),
@@ -730,7 +730,7 @@ PLANTED = (
         "Whoever was outvoted brings what it computed from its corrupted state into the next comparison.",
         (
             Edit(
-                "core/member/moves.py",
+                "core/member/common.py",
                 "    if m.id in m.suspects:\n        m.part = Part(base=m.lineage)\n",
                 "",
             ),
@@ -742,7 +742,7 @@ PLANTED = (
         "A corrupted member goes, and the weights it had a part in since the last comparison stay.",
         (
             Edit(
-                "core/judging.py",
+                "core/job/divergence.py",
                 "    back = verify > 1 or not suspects\n",
                 "    back = not suspects\n",
             ),
@@ -754,7 +754,7 @@ PLANTED = (
         "The members never met in the world that went back, and go on in the next one with what they had.",
         (
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "    if rolls_back or m.number < world.floor:\n",
                 "    if rolls_back:\n",
             ),
@@ -766,7 +766,7 @@ PLANTED = (
         "A laggard writes its part of a state that no words it saw had compared.",
         (
             Edit(
-                "core/member/recovering.py",
+                "core/member/recover.py",
                 "        if m.terms.verify:\n            m.saving = None",
                 "        if m.terms.verify < 0:\n            m.saving = None",
             ),
@@ -778,7 +778,7 @@ PLANTED = (
         "Members whose user code differs are rolled back again and again, and the job never says so.",
         (
             Edit(
-                "core/judging.py",
+                "core/job/divergence.py",
                 "    if not verify or often:\n",
                 "    if not verify:\n",
             ),
@@ -802,7 +802,7 @@ PLANTED = (
         "A member in a dispute brings the same gradients into the next attempt.",
         (
             Edit(
-                "core/member/moves.py",
+                "core/member/common.py",
                 "    if any(m.id in (each.a, each.b) for each in disputes):\n        m.part = Part(base=m.lineage)\n",
                 "",
             ),
@@ -814,7 +814,7 @@ PLANTED = (
         "Whoever is in a dispute goes, right or wrong.",
         (
             Edit(
-                "core/judging.py",
+                "core/job/divergence.py",
                 "        if len(met) > 1:\n",
                 "        if met:\n",
             ),
@@ -826,7 +826,7 @@ PLANTED = (
         "A member with another version of the framework computes with the others.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "not (m.draining or m.id in out or other_bits(bits, m.bits))]",
                 "not (m.draining or m.id in out)]",
             ),
@@ -838,7 +838,7 @@ PLANTED = (
         "When every member is gone, whoever is there next decides which bits the job computes.",
         (
             Edit(
-                "core/membership.py",
+                "core/job/next_world.py",
                 "    return job.bits or most_common(",
                 "    return (job.bits if job.worlds and job.holders else ()) or most_common(",
             ),
@@ -850,7 +850,7 @@ PLANTED = (
         "A joiner takes all members for those who bring gradients.",
         (
             Edit(
-                "core/member/joining.py",
+                "core/member/join.py",
                 "for rank, member in enumerate(world.members) if member in signal.donors)\n",
                 "for rank, member in enumerate(world.members) if member)\n",
             ),
@@ -862,7 +862,7 @@ PLANTED = (
         "A ledger line says which state its step was computed from, and its digest does not cover that.",
         (
             Edit(
-                "core/ledger.py",
+                "core/data/ledger.py",
                 "    if not state:\n        content",
                 "    if state or not state:\n        content",
             ),

@@ -7,11 +7,11 @@ from rich.table import Table
 from rich.text import Text
 
 from mutants import harmless
+from mutants.bugs import Planted
 from mutants.catch import Result
 from mutants.edits import SOURCE
 from mutants.harmless import Harmless
 from mutants.mechanical import Mutant
-from mutants.planted import Planted
 
 WIDTH = 200
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from mutants.bugs import Planted
 from mutants.edits import Edit
 
-_JOB = "core/saving.py"
-_MEMBER = "core/member/saving.py"
+_JOB = "core/job/checkpoints.py"
+_MEMBER = "core/member/checkpoint.py"
 
 SAVING = (
     Planted(
@@ -69,7 +69,7 @@ SAVING = (
         "A checkpoint that is damaged is not passed over for the one before.",
         (
             Edit(
-                "core/evolve.py",
+                "core/job/evolve.py",
                 "checkpoint=newest_left, earlier=job.earlier[:-1], damaged=damaged,",
                 "earlier=job.earlier[:-1] if newest_left else (), damaged=damaged,",
             ),
@@ -81,7 +81,7 @@ SAVING = (
         "A checkpoint that one member cannot reach is given up for an older one.",
         (
             Edit(
-                "core/evolve.py",
+                "core/job/evolve.py",
                 "        case m.CheckpointUnreadable(damaged=True):\n",
                 "        case m.CheckpointUnreadable():\n",
             ),
@@ -105,7 +105,7 @@ SAVING = (
         "A checkpoint that somebody asked for is there, and is still asked for.",
         (
             Edit(
-                "core/evolve.py",
+                "core/job/evolve.py",
                 "                asked=None if job.asked is not None and step >= job.asked else job.asked,\n",
                 "                asked=job.asked,\n",
             ),
@@ -129,7 +129,7 @@ SAVING = (
         "A member that leaves takes the part it is writing with it.",
         (
             Edit(
-                "core/member/leaving.py",
+                "core/member/leave.py",
                 "    if _is_needed(m, view) or is_pending(m):\n",
                 "    if _is_needed(m, view):\n",
             ),

@@ -19,10 +19,10 @@ import click
 
 from namespaces.cluster import Cluster
 from namespaces.scenario import AGENTS, Scenario, finish
-from pliant.cluster import network
-from pliant.cluster.trainer import read_step
 from pliant.core import messages as m
 from pliant.errors import PliantError
+from pliant_local import network
+from pliant_local.trainer import read_step
 
 SCRIPT = Path(__file__).with_name("training.py")
 OPTIONS = ("--agents", str(AGENTS), "--network", "namespaces", "--lease-ttl-s", "3", "--for", "900")
@@ -109,7 +109,7 @@ def relaunch(home: Path, chance: random.Random) -> dict[str, Any]:
     """A script that knows nothing of Pliant: it goes on from its own checkpoint, and comes to its end."""
     folder = home / "checkpoint"
     folder.mkdir(parents=True)
-    trainer = ("-m", "pliant.cluster.trainer", "--steps", str(TRAINER_STEPS), "--checkpoint", str(folder))
+    trainer = ("-m", "pliant_local.trainer", "--steps", str(TRAINER_STEPS), "--checkpoint", str(folder))
     pace = ("--step-s", "0.05", "--hurry", str(folder / "hurry"))
     with Cluster(home, *OPTIONS, *RUN, "--mode", "relaunch", *trainer, *pace) as cluster:
         scenario = Scenario(cluster, chance, lambda: read_step(folder))

@@ -14,10 +14,10 @@ from typing import Any
 from e2e.launched import family
 from e2e.running import wait_for
 from pliant.client import Client
-from pliant.cluster import network
 from pliant.credentials import read_token
 from pliant.errors import PliantError
 from pliant.wire.api import JobStatus
+from pliant_local import network
 from unit.cli.program import PLIANT, Done, environment, real
 
 PATIENCE_S = 90.0

@@ -12,8 +12,9 @@ from namespaces import __main__ as harness
 from namespaces.cluster import Cluster
 from namespaces.scenario import Scenario
 from pliant.core import messages as m
-from pliant.core.grid import Grid
-from pliant.core.model import AgentId, Member, MemberId, Terms
+from pliant.core.data.grid import Grid
+from pliant.core.model.job import Member, Terms
+from pliant.core.model.names import AgentId, MemberId
 from tidy.files import ROOT
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from namespaces.cluster import Cluster
 from networks.weather import EVERYBODY, Weather
 from networks.wires import FAIR, Wires
-from pliant.cluster.network import ip
-from pliant.cluster.schedule import number_of
+from pliant_local.network import ip
+from pliant_local.schedule import number_of
 
 AGENTS = 3
 LEASE_S = 3.0

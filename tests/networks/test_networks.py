@@ -16,8 +16,9 @@ from networks.packets import ends_of, resets
 from networks.scenarios import SCENARIOS
 from networks.weather import BACKLOG_S, EVERYBODY, Way, Weather
 from pliant.core import messages as m
-from pliant.core.grid import Grid
-from pliant.core.model import AgentId, Member, MemberId, Terms
+from pliant.core.data.grid import Grid
+from pliant.core.model.job import Member, Terms
+from pliant.core.model.names import AgentId, MemberId
 from tidy.files import ROOT
 
 HERE, THERE = "10.77.0.2", "10.77.0.1"

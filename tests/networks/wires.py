@@ -13,8 +13,8 @@ from typing import Any
 
 from namespaces.cluster import Cluster
 from networks.weather import Weather
-from pliant.cluster import network
-from pliant.cluster.schedule import number_of
+from pliant_local import network
+from pliant_local.schedule import number_of
 
 FORWARDER = Path(__file__).with_name("forwarder.py")
 FAIR = Weather()

@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.cli.audit import History
-from pliant.core.audit import audit
-from pliant.core.goodput import Goodput
+from pliant.cli.commands.audit import History
+from pliant.core.accounting.goodput import Goodput
+from pliant.core.data.audit import audit
 from pliant.core.messages import Event
-from pliant.sim import launches, launchfaults
-from pliant.sim.faults import heal, schedule, strike
-from pliant.sim.run import FAULTS_UNTIL_S, LAUNCH_FAULTS_UNTIL_S, setting_for
-from pliant.sim.universe import Universe
 from pliant.stores.base import Store
 from pliant.wire.api import EVENTS
+from pliant_sim.launch import faults, world
+from pliant_sim.live.faults import heal, schedule, strike
+from pliant_sim.live.world import Universe
+from pliant_sim.run import FAULTS_UNTIL_S, LAUNCH_FAULTS_UNTIL_S, setting_for
 
 PATIENCE_S = 120.0
 SEEDS = st.integers(min_value=0, max_value=100_000)
@@ -36,12 +36,12 @@ def _live(seed: int) -> Universe:
     return universe
 
 
-def _launched(seed: int) -> launches.Launches:
-    universe = launches.Launches(launches.setting_for(seed))
-    for fault in launchfaults.schedule(seed, LAUNCH_FAULTS_UNTIL_S):
-        universe.after(fault.at_s, launchfaults.strike, universe, fault)
+def _launched(seed: int) -> world.Launches:
+    universe = world.Launches(world.setting_for(seed))
+    for fault in faults.schedule(seed, LAUNCH_FAULTS_UNTIL_S):
+        universe.after(fault.at_s, faults.strike, universe, fault)
     universe.run(LAUNCH_FAULTS_UNTIL_S, universe.wrong)
-    launchfaults.heal(universe)
+    faults.heal(universe)
     universe.run(LAUNCH_FAULTS_UNTIL_S + PATIENCE_S, universe.ended)
     return universe
 

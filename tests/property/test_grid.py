@@ -7,8 +7,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pliant.core.cursor import Cursor
-from pliant.core.grid import Grid, deal, disjoint, idle_slot, missing, redo
+from pliant.core.data.grid import Grid, deal, disjoint, idle_slot, missing, redo
+from pliant.core.data.sample_order import Cursor
 
 
 @st.composite

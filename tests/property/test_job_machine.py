@@ -2,7 +2,7 @@
 
 Members join, drain, leave, get lost, report real ledger lines, stop, accuse one another; users resize and cancel;
 messages come late, twice, together, and from the dead. Nothing here is a model of the job: what must hold of it is said
-by `pliant.core.invariants`, by the audit of its ledger, and by replaying its log.
+by `pliant.core.job.invariants`, by the audit of its ledger, and by replaying its log.
 """
 
 from dataclasses import replace
@@ -12,32 +12,22 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pliant.core import messages as m
-from pliant.core.audit import audit
-from pliant.core.cursor import Order
-from pliant.core.differences import Bits, most_common, other_bits
-from pliant.core.evolve import evolve
-from pliant.core.grid import Grid
-from pliant.core.invariants import complaints, forbidden, violations
-from pliant.core.job import FENCED_CODE, decide, needs_settling, settled
-from pliant.core.ledger import GENESIS, Line, Lineage
-from pliant.core.membership import desired_workers, settle, wanted_size
+from pliant.core.data.audit import audit
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import GENESIS, Line, Lineage
+from pliant.core.data.sample_order import Order
+from pliant.core.job.decide import decide, needs_settling, settled
+from pliant.core.job.evolve import evolve
+from pliant.core.job.invariants import complaints, forbidden, violations
+from pliant.core.job.launches import FENCED_CODE
+from pliant.core.job.next_world import desired_workers, settle, wanted_size
 from pliant.core.messages import Code, Command, Event, Rejection
-from pliant.core.model import (
-    AgentId,
-    Checkpoint,
-    Dispute,
-    Job,
-    JobState,
-    Kind,
-    MemberId,
-    MemberState,
-    Poison,
-    Target,
-    Terms,
-    World,
-    member_state,
-    view,
-)
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.fingerprint import Bits, most_common, other_bits
+from pliant.core.model.job import Dispute, Job, JobState, Poison, Target, Terms
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.view import MemberState, member_state, view
+from pliant.core.model.world import Kind, World
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
 from unit.core.build import lines

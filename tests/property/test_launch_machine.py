@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pliant.core import messages as m
-from pliant.core.evolve import evolve
-from pliant.core.grid import Grid
-from pliant.core.invariants import complaints, violations
-from pliant.core.job import decide, needs_settling, settled
-from pliant.core.launching import layout
-from pliant.core.membership import desired_workers, settle
+from pliant.core.data.grid import Grid
+from pliant.core.job.decide import decide, needs_settling, settled
+from pliant.core.job.evolve import evolve
+from pliant.core.job.invariants import complaints, violations
+from pliant.core.job.launches import layout
+from pliant.core.job.next_world import desired_workers, settle
 from pliant.core.messages import Command, Event, Rejection
-from pliant.core.model import Agent, AgentId, Job, JobState, MemberId, Mode, Target, Terms
+from pliant.core.model.job import Agent, Job, JobState, Mode, Target, Terms
+from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
 

@@ -6,10 +6,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pliant.core.audit import Audit, audit
-from pliant.core.cursor import Order
-from pliant.core.grid import Grid, deal
-from pliant.core.ledger import (
+from pliant.core.data.audit import Audit, audit
+from pliant.core.data.grid import Grid, deal
+from pliant.core.data.ledger import (
     GENESIS,
     Line,
     Lineage,
@@ -21,6 +20,7 @@ from pliant.core.ledger import (
     sealed,
     slot_digest,
 )
+from pliant.core.data.sample_order import Order
 
 words = st.integers(0, 2**64 - 1)
 lineages = st.builds(Lineage, words, words, words)

@@ -13,13 +13,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.core.cursor import Order
-from pliant.core.grid import Grid
-from pliant.core.ledger import GENESIS, Line, Lineage, expected_slot_digest, line
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import GENESIS, Line, Lineage, expected_slot_digest, line
+from pliant.core.data.sample_order import Order
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.model import Checkpoint, JobState, Kind, MemberId, Terms, View, World
-from pliant.core.words import CALM, LEAVING, OUT_OF_TIME, Purpose, Word, slot_mark
+from pliant.core.member.control_words import CALM, LEAVING, OUT_OF_TIME, Purpose, Word, slot_mark
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import Dispute, JobState, Terms
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import View
+from pliant.core.model.world import Kind, World
 
 GRID = Grid(samples=20, batch=6, slots=3, epochs=1)  # 4 steps; the last one is short
 ORDER = Order(seed=3, samples=GRID.samples)
@@ -120,7 +124,7 @@ class Walk:
             self.stripe(chance),
             s.TransferBroken(),
             s.TransferBroken(spoilt=True),
-            s.Returned(number, self.words(chance), (s.Dispute(1, ME, PEERS[0]),)),
+            s.Returned(number, self.words(chance), (Dispute(1, ME, PEERS[0]),)),
             replace(self.computed(chance), state=chance.randrange(9)),
             s.Installed(chance.randrange(9)),
             s.LetIn(number, lineage, PEERS[:2]),

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pliant.core import ledger
-from pliant.core.cursor import Order, keys, sides
-from pliant.core.grid import Grid
+from pliant.core.data import ledger
+from pliant.core.data.grid import Grid
+from pliant.core.data.sample_order import Order, keys, sides
 from pliant.errors import BadInput
-from pliant.train import order as arrays
+from pliant.train.data import order as arrays
 
 seeds = st.one_of(st.integers(), st.integers(-(2**300), 2**300))
 epochs = st.integers(0, 10**6)
@@ -146,7 +146,7 @@ def test_neighbours_are_not_neighbours_afterwards() -> None:
 
 
 def test_short_data_needs_its_passes() -> None:
-    """Compute the figures that `pliant.core.cursor` gives for 8 samples, exactly, over all 40,320 orders."""
+    """Compute the figures that `pliant.core.data.sample_order` gives for 8 samples, exactly, over all 40,320 orders."""
     a, b = sides(8)
     table = np.array(list(permutations(range(8))))
     place = 8 ** np.arange(8)

@@ -3,10 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.coordinator.service import LEASE_TTL_S
-from pliant.coordinator.vigil import SILENT_PART
+from pliant.coordinator.service.liveness import SILENT_PART
+from pliant.coordinator.service.service import LEASE_TTL_S
 from pliant.core import messages as m
-from pliant.core.model import MemberId, Target
+from pliant.core.model.job import Target
+from pliant.core.model.names import MemberId
 from pliant.wire.api import Renew, RenewAgent
 from unit.coordinator.shaky import Desk, desk
 from unit.core.build import A, B, C, X, join

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pliant.train.tree import Node, Tree, fold, nodes_of
+from pliant.train.reduce.tree import Node, Tree, fold, nodes_of
 
 filled_counts = st.integers(1, 70)
 

@@ -6,8 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.core.ledger import GENESIS, Lineage
-from pliant.core.model import Checkpoint, JobState, Kind, MemberId, View, World
+from pliant.core.data.ledger import GENESIS, Lineage
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import View
+from pliant.core.model.world import Kind, World
 from pliant.errors import BadInput
 from pliant.wire.codec import Body
 from pliant.wire.views import Change, Names, PeerKey, Told, applied, difference

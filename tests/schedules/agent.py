@@ -19,7 +19,8 @@ from typing import assert_never
 from pliant.client import Client
 from pliant.core import supervisor as v
 from pliant.core.messages import Command
-from pliant.core.model import AgentId, MemberId, Terms
+from pliant.core.model.job import Terms
+from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import read_token
 from pliant.errors import PliantError, Refused, Unreachable
 from pliant.wire.codec import Body

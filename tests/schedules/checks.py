@@ -1,7 +1,7 @@
 """What must hold, seen from outside of real processes: the simulator's own checkers, on mirrors.
 
 A mirror is what a member said of itself. What it says comes in the order in which it happened, and before anything
-that it lets others know over the data plane; so most of `pliant.sim.checkers` holds here as it stands. The event log
+that it lets others know over the data plane; so most of `pliant_sim.live.checks` holds here as it stands. The event log
 comes over HTTP at its own pace: what compares it with a member is looked at when everything is over (`settle`).
 
 What the simulator sees at an instant, and nobody outside of processes can, is looked at in another way:
@@ -21,18 +21,22 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pliant.core import messages as m
-from pliant.core.evolve import evolve
-from pliant.core.invariants import forbidden, violations
-from pliant.core.ledger import Line, Lineage
+from pliant.core.data.ledger import Line, Lineage
+from pliant.core.job.checkpoints import began_in
+from pliant.core.job.evolve import evolve
+from pliant.core.job.invariants import forbidden, violations
 from pliant.core.member import Machine
 from pliant.core.messages import Command, Event
-from pliant.core.model import AgentId, Checkpoint, Job, Kind, MemberId, Terms, view
-from pliant.core.saving import began_in
-from pliant.sim.checkers import Checkers
-from pliant.sim.savechecks import SaveChecks
-from pliant.sim.training import Model
-from pliant.sim.universe import Universe
-from pliant.sim.worker import Worker
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import Job, Terms
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.view import view
+from pliant.core.model.world import Kind
+from pliant_sim.live.checkpoint_checks import SaveChecks
+from pliant_sim.live.checks import Checkers
+from pliant_sim.live.toy_model import Model
+from pliant_sim.live.world import Universe
+from pliant_sim.processes.worker import Worker
 from schedules import messages as w
 from schedules.member import digest
 

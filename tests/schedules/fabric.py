@@ -1,6 +1,6 @@
 """The harness's side of every connection: the simulator's own fabric, fed by real processes in real time.
 
-`pliant.sim.fabric.Fabric` asks its universe for time, chance, who is there and who is cut off from whom. A `Switch` is
+`pliant_sim.collectives.Fabric` asks its universe for time, chance, who is there and who is cut off from whom. A `Switch` is
 such a universe, of one thread: sockets, timers, and what other threads post.
 """
 
@@ -19,11 +19,11 @@ from time import monotonic
 from typing import Protocol, cast
 
 from pliant.core.member import signals as s
-from pliant.core.model import MemberId
-from pliant.core.words import Purpose, Words
-from pliant.sim.fabric import Fabric
-from pliant.sim.training import Content
-from pliant.sim.universe import Universe
+from pliant.core.member.control_words import Purpose, Words
+from pliant.core.model.names import MemberId
+from pliant_sim.collectives import Fabric
+from pliant_sim.live.toy_model import Content
+from pliant_sim.live.world import Universe
 from schedules import messages as w
 
 DATA_PLANE = (

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from random import Random
 
 from pliant.core.messages import Drain, DrainAgent, Resize
-from pliant.core.model import AgentId, MemberId, Target
+from pliant.core.model.job import Target
+from pliant.core.model.names import AgentId, MemberId
 from schedules import messages as w
 from schedules.checks import Mirror
 from schedules.scene import Scene

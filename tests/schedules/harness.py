@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
-from pliant.core.model import AgentId
+from pliant.core.model.names import AgentId
 from pliant.credentials import read_token
 from pliant.errors import PliantError
 from pliant.stores.sqlite import SqliteStore

@@ -21,7 +21,9 @@ from queue import SimpleQueue
 from pliant.client import Client
 from pliant.core.member import signals as s
 from pliant.core.messages import Code, Command, Join
-from pliant.core.model import AgentId, MemberId, Terms, View
+from pliant.core.model.job import Terms
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.view import View
 from pliant.credentials import read_token
 from pliant.errors import BadInput, PliantError, Refused, Unreachable
 from pliant.wire.views import applied

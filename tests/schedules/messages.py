@@ -16,13 +16,16 @@ from dataclasses import dataclass
 from signal import SIGKILL
 from typing import get_args
 
-from pliant.core.ledger import Line, Lineage
-from pliant.core.member.model import Phase
+from pliant.core.data.ledger import Line, Lineage
 from pliant.core.member.signals import Break, Collect, Failed, LetIn, Released, Returned, Wire, Wired, WireFailed
+from pliant.core.member.state import Phase
 from pliant.core.messages import Command
-from pliant.core.model import AgentId, Checkpoint, MemberId, View, World
-from pliant.sim.training import Content, Model
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.view import View
+from pliant.core.model.world import World
 from pliant.wire.codec import Body, Codec
+from pliant_sim.live.toy_model import Content, Model
 
 JOB = "sim"
 LEASE_TTL_S = 2.0

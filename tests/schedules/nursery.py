@@ -12,7 +12,7 @@ import signal
 import socket
 import traceback
 
-from pliant.core.model import AgentId, MemberId
+from pliant.core.model.names import AgentId, MemberId
 from schedules.member import Place, live
 from schedules.messages import die_with_parent
 

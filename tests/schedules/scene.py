@@ -16,15 +16,16 @@ from random import Random
 
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core.cursor import Order
-from pliant.core.grid import Grid
+from pliant.core.data.grid import Grid
+from pliant.core.data.sample_order import Order
 from pliant.core.messages import Command, Event
-from pliant.core.model import AgentId, MemberId, Target, Terms
+from pliant.core.model.job import Target, Terms
+from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import own_token
 from pliant.errors import PliantError, Refused
-from pliant.sim.disks import Directory
-from pliant.sim.story import describe
 from pliant.stores.base import Store
+from pliant_sim.describe import describe
+from pliant_sim.store import Directory
 from schedules import messages as w
 from schedules.agent import SETTINGS, Settings
 from schedules.checks import Checks, Mirror

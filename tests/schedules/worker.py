@@ -1,6 +1,6 @@
 """One worker: the member's real machine on one thread, with a model of training for its work.
 
-The twin of `pliant.sim.worker.Worker`, in a process of its own and in real time. Everything happens on the thread that
+The twin of `pliant_sim.processes.worker.Worker`, in a process of its own and in real time. Everything happens on the thread that
 calls `run`; other threads put what they learn into the queue.
 """
 
@@ -17,17 +17,19 @@ from random import Random
 from time import monotonic, time
 from typing import assert_never, get_args
 
-from pliant.core.cursor import Order
-from pliant.core.ledger import Lineage, expected_slot_digest
+from pliant.core.data.ledger import Lineage, expected_slot_digest
+from pliant.core.data.sample_order import Order
+from pliant.core.job.checkpoints import is_garbage
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.member.moves import tail
+from pliant.core.member.common import tail
+from pliant.core.member.control_words import Purpose
 from pliant.core.messages import Command
-from pliant.core.model import Checkpoint, MemberId, Piece, Terms
-from pliant.core.saving import is_garbage
-from pliant.core.words import Purpose
-from pliant.sim.training import Content, Model, applied, forward, post_step
+from pliant.core.model.checkpoint import Checkpoint, Piece
+from pliant.core.model.job import Terms
+from pliant.core.model.names import MemberId
 from pliant.wire.codec import decode_state, encode_state
+from pliant_sim.live.toy_model import Content, Model, applied, forward, post_step
 from schedules import messages as w
 
 REMEMBERED = 12  # reduced gradients kept, as the simulator's workers do

@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.coordinator.requests import Accepted, Reply
-from pliant.core.ledger import Lineage
+from pliant.coordinator.service.inbox import Accepted, Reply
+from pliant.core.data.ledger import Lineage
 from pliant.core.member import Phase
+from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Exit, Snapshot, Tidy
 from pliant.core.messages import (
     Cancel,
@@ -18,13 +19,14 @@ from pliant.core.messages import (
     StateChanged,
     WorldFormed,
 )
-from pliant.core.model import Checkpoint, Job, JobState, MemberId, Piece
-from pliant.core.words import Purpose, Word
-from pliant.sim.checkers import Checkers
-from pliant.sim.run import setting_for
-from pliant.sim.training import FALSE, Model, corrupted
-from pliant.sim.universe import Universe
-from pliant.sim.worker import Worker
+from pliant.core.model.checkpoint import Checkpoint, Piece
+from pliant.core.model.job import Job, JobState
+from pliant.core.model.names import MemberId
+from pliant_sim.live.checks import Checkers
+from pliant_sim.live.toy_model import FALSE, Model, corrupted
+from pliant_sim.live.world import Universe
+from pliant_sim.processes.worker import Worker
+from pliant_sim.run import setting_for
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from pliant.sim.explore import Bounds, Explorer, explore
+from pliant_sim.exhaustive.explore import Bounds, Explorer, explore
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,17 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core import supervisor as v
-from pliant.core.model import Agent, AgentId, Job, JobState, Launch, MemberId, Mode, Seat, Target
-from pliant.sim import launches
-from pliant.sim.faults import Fault
-from pliant.sim.hosts import Host, Toy
-from pliant.sim.launches import Launches, Setting, setting_for
-from pliant.sim.launchfaults import KINDS, schedule
-from pliant.sim.run import LAUNCH_FAULTS_UNTIL_S, Result, run_batch, run_launches, shrink
+from pliant.core.model.job import Agent, Job, JobState, Mode, Target
+from pliant.core.model.launch import Launch, Seat
+from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
+from pliant_sim.launch import world
+from pliant_sim.launch.faults import KINDS, schedule
+from pliant_sim.launch.world import Launches, Setting, setting_for
+from pliant_sim.live.faults import Fault
+from pliant_sim.processes.hosts import Host, Toy
+from pliant_sim.run import LAUNCH_FAULTS_UNTIL_S, Result, run_batch, run_launches, shrink
 
 # Seeds that failed once, each for a bug of its own; see the git log. They are kept for ever.
 ONCE_FAILED = (27, 52, 92, 167, 183, 347, 523, 722, 991, 5333)
@@ -78,7 +80,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 
 
 def test_the_trace_does_not_depend_on_the_process() -> None:
-    program = "from pliant.sim.run import run_launches; r = run_launches(6); print(r.trace, r.events, r.steps)"
+    program = "from pliant_sim.run import run_launches; r = run_launches(6); print(r.trace, r.events, r.steps)"
     env = {**os.environ, "PYTHONHASHSEED": "1"}
     out = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     here = run_launches(6)
@@ -97,7 +99,7 @@ def test_shrinking_keeps_only_what_makes_a_schedule_fail(monkeypatch: pytest.Mon
         chosen = set(drawn if faults is None else faults)
         return Result(seed, ("it fails",) if guilty <= chosen else (), 0, 0, 0, {}, 0)
 
-    monkeypatch.setattr("pliant.sim.run.run_launches", fails)
+    monkeypatch.setattr("pliant_sim.run.run_launches", fails)
     assert set(shrink(9, launched=True)) == guilty
 
 
@@ -215,4 +217,4 @@ def test_a_job_that_gets_nowhere_is_seen(universe: Launches) -> None:
     universe.checks.finally_()
     assert len(universe.checks.complaints) == 2
     assert all("liveness" in said for said in universe.checks.complaints)
-    assert launches.ROLES == (("chief", 1), ("ps", 1))
+    assert world.ROLES == (("chief", 1), ("ps", 1))

@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from pliant.sim.faults import KINDS, Fault, schedule
-from pliant.sim.run import Result, run_batch, run_seed, shrink, trace_hash
+from pliant_sim.live.faults import KINDS, Fault, schedule
+from pliant_sim.run import Result, run_batch, run_seed, shrink, trace_hash
 
 # Seeds that failed once, each for a bug of its own; see the git log. They are kept for ever.
 ONCE_FAILED = (2, 5, 7, 10, 12, 13, 16, 18, 185, 278, 377, 547, 1163, 1320, 159, 179, 329, 994, 2315, 2348)
@@ -91,7 +91,7 @@ def test_the_same_seed_gives_the_same_trace() -> None:
 @pytest.mark.parametrize("hash_seed", ["1", "2"])
 def test_the_trace_does_not_depend_on_the_process(hash_seed: str) -> None:
     """Sets of strings are walked in another order in every process: no decision may notice."""
-    program = "from pliant.sim.run import run_seed; r = run_seed(6); print(r.trace, r.events, r.steps)"
+    program = "from pliant_sim.run import run_seed; r = run_seed(6); print(r.trace, r.events, r.steps)"
     env = {**os.environ, "PYTHONHASHSEED": hash_seed}
     out = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True)
     here = run_seed(6)
@@ -135,5 +135,5 @@ def test_shrinking_keeps_only_what_makes_a_schedule_fail(monkeypatch: pytest.Mon
         chosen = set(schedule(seed) if faults is None else faults)
         return Result(seed, ("it fails",) if guilty <= chosen else (), 0, 0, 0, {}, 0)
 
-    monkeypatch.setattr("pliant.sim.run.run_seed", fails)
+    monkeypatch.setattr("pliant_sim.run.run_seed", fails)
     assert set(shrink(9)) == guilty

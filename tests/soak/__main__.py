@@ -26,8 +26,8 @@ import click
 
 from e2e.launched import Launched, family
 from e2e.running import wait_for
-from pliant.cli.audit import all_events
-from pliant.core.goodput import Goodput
+from pliant.cli.commands.audit import all_events
+from pliant.core.accounting.goodput import Goodput
 from pliant.core.messages import Event
 from soak.faults import Striker, burning
 from soak.looks import Looks

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from e2e.launched import Launched
 from pliant.core.messages import Drain
-from pliant.core.model import MemberId
+from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
 from soak.looks import Looks
 

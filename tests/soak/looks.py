@@ -118,7 +118,7 @@ def warden_of(agent: int) -> int:
     """The one child of an agent: everything else is below it."""
     (children,) = (path.read_text().split() for path in Path(f"/proc/{agent}/task/{agent}").glob("children"))
     for child in children:
-        if b"pliant.agent.warden" in Path(f"/proc/{child}/cmdline").read_bytes():
+        if b"pliant.agent.process.spawner" in Path(f"/proc/{child}/cmdline").read_bytes():
             return int(child)
     raise AssertionError(f"process {agent} has no warden among {children}")
 

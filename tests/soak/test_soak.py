@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.ledger import GENESIS
-from pliant.core.model import MemberId
+from pliant.core.data.ledger import GENESIS
+from pliant.core.model.names import MemberId
 from pliant.wire.api import EVENTS
 from soak.looks import Look
 from soak.plan import KINDS, kinds, windows

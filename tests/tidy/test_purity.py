@@ -52,7 +52,7 @@ def test_an_impurity_is_found(text: str) -> None:
     "text",
     [
         "import hashlib\nfrom collections.abc import Iterator\n",
-        "from pliant.core.model import Job\nfrom pliant.core import grid\n",
+        "from pliant.core.model.job import Job\nfrom pliant.core import grid\n",
         "from pliant.errors import BadInput\n",
         "from pliant import errors\nimport pliant.core\n",
         "self.print(1)\nstore.open()\n",

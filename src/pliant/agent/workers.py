@@ -13,16 +13,17 @@ from itertools import count
 from string import Template
 
 from pliant import settings
-from pliant.agent import failures
-from pliant.agent.compat import Surroundings, environments, error_file, host_and_port, live_environment
-from pliant.agent.folder import Folder, point_to
-from pliant.agent.opening import Plan
-from pliant.agent.output import Sink
-from pliant.agent.processes import Processes
-from pliant.agent.story import Screen
-from pliant.agent.template import TORCH, WARMING
-from pliant.agent.usage import Progress, Sample, Usage, progressed, stuck, usages
-from pliant.core.model import AgentId, Launch, MemberId, Seat
+from pliant.agent.coordinator.event_follower import Screen
+from pliant.agent.job_dir import Folder, point_to
+from pliant.agent.logs import failure
+from pliant.agent.logs.capture import Sink
+from pliant.agent.process.client import Processes
+from pliant.agent.process.template import TORCH, WARMING
+from pliant.agent.process.usage import Progress, Sample, Usage, progressed, stuck, usages
+from pliant.agent.process.worker_env import Surroundings, environments, error_file, host_and_port, live_environment
+from pliant.agent.setup import Plan
+from pliant.core.model.launch import Launch, Seat
+from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import BadInput
 from pliant.wire.api import Use
 
@@ -212,9 +213,9 @@ class Workers:
             return ""
         worker.sink.wait(LAST_WORDS_S)
         assert self._surroundings is not None
-        found = failures.failure(error_file(self._surroundings.error_dir, member), worker.sink.tail())
+        found = failure.failure(error_file(self._surroundings.error_dir, member), worker.sink.tail())
         if not self.first_failure:
-            self.first_failure = failures.told(
+            self.first_failure = failure.told(
                 found,
                 member=member,
                 rank=worker.rank,

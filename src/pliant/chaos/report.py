@@ -9,7 +9,7 @@ from statistics import median
 
 from pliant.chaos.outcomes import Outcome, Past, Struck
 from pliant.chaos.plan import Cut, Fault, Kind, Wish
-from pliant.core.model import JobState
+from pliant.core.model.job import JobState
 
 
 @dataclass(frozen=True, slots=True)

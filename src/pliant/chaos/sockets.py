@@ -28,9 +28,9 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
+from pliant.chaos.fds import into
 from pliant.chaos.plan import COORDINATOR, Cut
 from pliant.chaos.processes import Process, itself
-from pliant.chaos.reach import into
 
 Address = tuple[str, int]
 NOWHERE: Address = ("0.0.0.0", 0)

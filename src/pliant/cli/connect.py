@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pliant import settings
-from pliant.agent.folder import LOOKER, Folder
-from pliant.core.names import bad_name
+from pliant.agent.job_dir import LOOKER, Folder
+from pliant.core.model.names import bad_name
 from pliant.credentials import is_missing, read_token
 from pliant.errors import BadInput
 
@@ -69,7 +69,7 @@ class Flags:
         from pliant.client import Client
 
         if (folder := self.asleep(job)) is not None:
-            from pliant.agent.keeper import kept
+            from pliant.agent.coordinator.child import kept
 
             with folder.lock(LOOKER, LOOKERS_S), kept(folder, PROGRAM) as url:
                 token = read_token(self.token_file or folder.token)

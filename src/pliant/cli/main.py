@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ class LazyCommand:
     target: str  # "package.module:attribute"
     short_help: str
 
+    def is_installed(self) -> bool:
+        package = self.target.partition(".")[0]
+        return importlib.util.find_spec(package) is not None
+
     def load(self) -> click.Command:
         module_name, _, attribute = self.target.partition(":")
         command = getattr(importlib.import_module(module_name), attribute)
@@ -30,40 +35,53 @@ class LazyCommand:
         return command
 
 
+# Commands of the packages under tools/, which are not part of the wheel.
+DEVELOPER_COMMANDS = {
+    "local": LazyCommand("pliant_local.command:local", "Train SCRIPT with agents that come and go on this machine."),
+    "sim": LazyCommand("pliant_sim.command:sim", "Run the decision code through simulated faults."),
+}
+
 COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
     {
-        "audit": LazyCommand("pliant.cli.audit:audit", "Show from the ledger that every sample was used exactly once."),
-        "cancel": LazyCommand("pliant.cli.steer:cancel", "End a job."),
-        "chaos": LazyCommand("pliant.cli.chaos:chaos", "Strike at a job on purpose, and report what it made of it."),
+        "audit": LazyCommand(
+            "pliant.cli.commands.audit:audit", "Show from the ledger that every sample was used exactly once."
+        ),
+        "cancel": LazyCommand("pliant.cli.commands.control:cancel", "End a job."),
+        "chaos": LazyCommand(
+            "pliant.cli.commands.chaos:chaos", "Strike at a job on purpose, and report what it made of it."
+        ),
         "checkpoint": LazyCommand(
-            "pliant.cli.steer:checkpoint", "Have a job's state saved at the next boundary, and wait for it."
+            "pliant.cli.commands.control:checkpoint", "Have a job's state saved at the next boundary, and wait for it."
         ),
         "checkpoints": LazyCommand(
-            "pliant.cli.checkpoints:checkpoints", "List the checkpoints of a job, or in a folder or a URL."
+            "pliant.cli.checkpoints.commands:checkpoints", "List the checkpoints of a job, or in a folder or a URL."
         ),
         "completion": LazyCommand(
-            "pliant.cli.completion:completion", "Print what makes a shell complete our commands."
+            "pliant.cli.commands.completion:completion", "Print what makes a shell complete our commands."
         ),
-        "coordinator": LazyCommand("pliant.cli.coordinator:coordinator", "Run a coordinator until it is stopped."),
-        "doctor": LazyCommand("pliant.cli.doctor:doctor", "Look for what is wrong with this set-up."),
-        "drain": LazyCommand("pliant.cli.steer:drain", "Let a member, or everybody on an agent, leave a job."),
-        "events": LazyCommand("pliant.cli.events:events", "Show what happened to a job, and what happens."),
+        "coordinator": LazyCommand(
+            "pliant.cli.commands.coordinator:coordinator", "Run a coordinator until it is stopped."
+        ),
+        "doctor": LazyCommand("pliant.cli.doctor.command:doctor", "Look for what is wrong with this set-up."),
+        "drain": LazyCommand(
+            "pliant.cli.commands.control:drain", "Let a member, or everybody on an agent, leave a job."
+        ),
+        "events": LazyCommand("pliant.cli.commands.events:events", "Show what happened to a job, and what happens."),
         "export": LazyCommand(
-            "pliant.cli.checkpoints:export", "Write a checkpoint as files for a plain training script."
+            "pliant.cli.checkpoints.commands:export", "Write a checkpoint as files for a plain training script."
         ),
-        "jobs": LazyCommand("pliant.cli.jobs:jobs", "List the jobs, or create one."),
-        "local": LazyCommand("pliant.cli.local:local", "Train SCRIPT on a cluster that lives on this machine."),
-        "logs": LazyCommand("pliant.cli.logs:logs", "Show what the workers of a job wrote on this machine."),
-        "replay": LazyCommand("pliant.cli.replay:replay", "Compute a step of JOB again, with one worker."),
-        "report": LazyCommand("pliant.cli.report:report", "Show where the time of a job's workers went."),
-        "resize": LazyCommand("pliant.cli.steer:resize", "Change how many workers a job wants, or where."),
-        "run": LazyCommand("pliant.cli.run:run", "Train SCRIPT elastically, in torchrun's place."),
-        "sim": LazyCommand("pliant.cli.sim:sim", "Run the decision code through simulated faults."),
-        "status": LazyCommand("pliant.cli.status:status", "Show a job with its members and agents."),
-        "token": LazyCommand("pliant.cli.token:token", "Make, list and end tokens."),
+        "jobs": LazyCommand("pliant.cli.commands.jobs:jobs", "List the jobs, or create one."),
+        "logs": LazyCommand("pliant.cli.commands.logs:logs", "Show what the workers of a job wrote on this machine."),
+        "replay": LazyCommand("pliant.cli.commands.replay:replay", "Compute a step of JOB again, with one worker."),
+        "report": LazyCommand("pliant.cli.commands.report:report", "Show where the time of a job's workers went."),
+        "resize": LazyCommand("pliant.cli.commands.control:resize", "Change how many workers a job wants, or where."),
+        "run": LazyCommand("pliant.cli.run.command:run", "Train SCRIPT elastically, in torchrun's place."),
+        "status": LazyCommand("pliant.cli.commands.status:status", "Show a job with its members and agents."),
+        "token": LazyCommand("pliant.cli.commands.token:token", "Make, list and end tokens."),
         "verify": LazyCommand(
-            "pliant.cli.checkpoints:verify", "Read every byte of checkpoints and compare with their hashes."
+            "pliant.cli.checkpoints.commands:verify", "Read every byte of checkpoints and compare with their hashes."
         ),
+        **{name: command for name, command in DEVELOPER_COMMANDS.items() if command.is_installed()},
     }
 )
 

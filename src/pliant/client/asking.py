@@ -11,7 +11,7 @@ import msgspec
 
 from pliant.client.link import PATIENCE_S, Link, TryAgain, require_names
 from pliant.core.messages import Command, Create, Event
-from pliant.core.model import AgentId, MemberId
+from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import Token
 from pliant.errors import BadInput, PliantError
 from pliant.wire import api, routes

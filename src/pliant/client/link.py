@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 
 from pliant import __version__
-from pliant.core.names import bad_name
+from pliant.core.model.names import bad_name
 from pliant.credentials import Token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
 from pliant.wire import api, routes

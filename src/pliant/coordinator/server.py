@@ -21,15 +21,15 @@ from pathlib import Path
 import uvicorn
 from prometheus_client import Counter
 
-from pliant.coordinator.auth import Keyring
-from pliant.coordinator.connections import KEEP_ALIVE_S, BoundedProtocol, sweep
-from pliant.coordinator.desk import Desk
-from pliant.coordinator.gate import Gate
-from pliant.coordinator.handlers import Handlers
-from pliant.coordinator.http import application
-from pliant.coordinator.peers import Peers
-from pliant.coordinator.requests import Accepted, Pumped, Reply, Unavailable
-from pliant.coordinator.service import LEASE_TTL_S, Service
+from pliant.coordinator.api.app import application
+from pliant.coordinator.api.auth import Keyring
+from pliant.coordinator.api.handlers import Handlers
+from pliant.coordinator.api.http_protocol import KEEP_ALIVE_S, BoundedProtocol, sweep
+from pliant.coordinator.api.middleware import Gate
+from pliant.coordinator.async_service import Desk
+from pliant.coordinator.generation_keys import Peers
+from pliant.coordinator.service.inbox import Accepted, Pumped, Reply, Unavailable
+from pliant.coordinator.service.service import LEASE_TTL_S, Service
 from pliant.credentials import own_token
 from pliant.errors import BadInput
 from pliant.stores.base import Store

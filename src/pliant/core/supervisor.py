@@ -13,9 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from pliant.core.launching import FENCED_CODE, failed_by_itself
+from pliant.core.job.launches import FENCED_CODE, failed_by_itself
 from pliant.core.messages import AgentJoin, AgentLeave, Command, DrainAgent, Exited
-from pliant.core.model import AgentId, End, Launch, MemberId
+from pliant.core.model.launch import End, Launch
+from pliant.core.model.names import AgentId, MemberId
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 30.0

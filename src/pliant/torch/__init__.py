@@ -12,8 +12,8 @@ What may live here: whatever needs torch, and nothing that does not. The protoco
 session in `pliant.train`; the other adapters are not known here.
 """
 
+from pliant.torch.errors import Left
 from pliant.torch.job import Job, device, join
-from pliant.torch.left import Left
 from pliant.torch.run import Run
 
 __all__ = ["Job", "Left", "Run", "device", "join"]

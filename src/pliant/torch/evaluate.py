@@ -19,12 +19,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from pliant.core.grid import deal
-from pliant.core.ledger import Lineage
+from pliant.core.data.grid import deal
+from pliant.core.data.ledger import Lineage
 from pliant.errors import BadInput
-from pliant.torch.data import moved
-from pliant.torch.reading import own_randomness, seed_all
-from pliant.train.chance import step_key
+from pliant.torch.data.dataset import own_randomness, seed_all
+from pliant.torch.data.loader import moved
+from pliant.train.data.seeds import step_key
 from pliant.train.session import Session
 
 SUMS = "sums"

@@ -20,43 +20,45 @@ from torch import nn
 
 from pliant import settings
 from pliant.client.addresses import local_address
-from pliant.core.grid import Grid
-from pliant.core.ledger import Line, Lineage
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import Line, Lineage
 from pliant.core.member import signals as s
 from pliant.core.messages import Join
-from pliant.core.model import AgentId, MemberId, Terms, World
+from pliant.core.model.job import Terms
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.world import World
 from pliant.credentials import read_token
 from pliant.errors import BadInput, PliantError
-from pliant.torch.buffers import Buffers
-from pliant.torch.data import Loader
+from pliant.torch.checkpointing import Shelf
+from pliant.torch.data.dataset import check_dataset
+from pliant.torch.data.loader import Loader
+from pliant.torch.deterministic_options import Exactness
+from pliant.torch.errors import Left
 from pliant.torch.evaluate import SUMS, Board
-from pliant.torch.exactness import Exactness
-from pliant.torch.group import Wiring
-from pliant.torch.left import Left
+from pliant.torch.gloo.group import Wiring
+from pliant.torch.join_terms import also, device_of, others_of
 from pliant.torch.loop import Loop
-from pliant.torch.optimizers import Optimizers
-from pliant.torch.reading import check_dataset
 from pliant.torch.replay import Replay
 from pliant.torch.run import Run
-from pliant.torch.shelf import Shelf
-from pliant.torch.state import Stateful, TrainingState
-from pliant.torch.terms import also, device_of, others_of
-from pliant.torch.verify import StateHash
-from pliant.train.alone import Alone
-from pliant.train.contact import Contact, TooLate
-from pliant.train.gate import Gate
-from pliant.train.loader import Indices, OrderOfEpoch, SampleError, WrongSamples, check_micro_batch
-from pliant.train.logged import Logged
-from pliant.train.mailbox import Mailbox
-from pliant.train.notice import TermNotice
-from pliant.train.parts import Parts
-from pliant.train.pauses import process_age_s
-from pliant.train.peers import PeerLost, Peers
+from pliant.torch.state.buffers import Buffers
+from pliant.torch.state.optimizers import Optimizers
+from pliant.torch.state.state_hash import StateHash
+from pliant.torch.state.training_state import Stateful, TrainingState
+from pliant.train.checkpoint import place_at
+from pliant.train.coordinator_link import Contact, TooLate
+from pliant.train.data.loader import Indices, OrderOfEpoch, SampleError, WrongSamples, check_micro_batch
+from pliant.train.data.microbatches import Parts
+from pliant.train.peer.kv import Mailbox
+from pliant.train.peer.server import PeerLost, Peers
+from pliant.train.process.pauses import process_age_s
+from pliant.train.process.sigterm import TermNotice
+from pliant.train.process.watchdog import StallWatch
+from pliant.train.reduce.metrics import Logged
 from pliant.train.session import Session
-from pliant.train.stall import StallWatch
-from pliant.train.state import State
-from pliant.train.stored import place_at
-from pliant.train.transfer import Source
+from pliant.train.standalone import Alone
+from pliant.train.state.flat import State
+from pliant.train.state.state_lock import Gate
+from pliant.train.state.transfer import Source
 
 log = logging.getLogger(__name__)
 

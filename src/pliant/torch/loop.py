@@ -15,35 +15,37 @@ from dataclasses import replace
 import msgspec
 import torch
 
-from pliant.core.grid import Grid, idle_slot
-from pliant.core.ledger import Line, Lineage
+from pliant.core.accounting.pauses import CHECKPOINTING
+from pliant.core.data.grid import Grid, idle_slot
+from pliant.core.data.ledger import Line, Lineage
 from pliant.core.member import Phase
 from pliant.core.member import signals as s
-from pliant.core.member.moves import place
-from pliant.core.model import Checkpoint, World
-from pliant.core.words import Purpose, Word
+from pliant.core.member.common import place
+from pliant.core.member.control_words import Purpose, Word
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import Dispute
+from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.torch.buckets import Reduced
-from pliant.torch.chance import seed_all
-from pliant.torch.data import Loader
-from pliant.torch.group import Group, GroupBroken
-from pliant.torch.left import Left
+from pliant.torch.checkpointing import Shelf
+from pliant.torch.data.loader import Loader
+from pliant.torch.data.seeds import seed_all
+from pliant.torch.errors import Left
+from pliant.torch.gloo.group import Group, GroupBroken
 from pliant.torch.missed import Missed
-from pliant.torch.reducer import Reducer
+from pliant.torch.reduce.base import Reducer
+from pliant.torch.reduce.buckets import Reduced
 from pliant.torch.replay import Replay
-from pliant.torch.shelf import Shelf
-from pliant.torch.state import TrainingState, gradient_from, gradient_state, moving_in
-from pliant.torch.verify import StateHash
-from pliant.train.cells import Row
-from pliant.train.chance import step_key
-from pliant.train.gate import Gate
-from pliant.train.loader import Loaded, Part, WrongSamples
-from pliant.train.logged import Logged
-from pliant.train.parts import Parts, as_set
-from pliant.train.pauses import CHECKPOINTING
+from pliant.torch.state.state_hash import StateHash
+from pliant.torch.state.training_state import TrainingState, gradient_from, gradient_state, moving_in
+from pliant.train.data.loader import Loaded, Part, WrongSamples
+from pliant.train.data.microbatches import Parts, as_set
+from pliant.train.data.seeds import step_key
+from pliant.train.reduce.control_row import Row
+from pliant.train.reduce.metrics import Logged
+from pliant.train.reduce.spot_checks import Check
 from pliant.train.session import Session
-from pliant.train.spot import Check
-from pliant.train.state import State
+from pliant.train.state.flat import State
+from pliant.train.state.state_lock import Gate
 
 
 class Loop:
@@ -312,7 +314,7 @@ class Loop:
 
     def _feed_returned(self, world: World, rows: Sequence[Row], reduced: Reduced) -> None:
         names = world.members
-        disputes = tuple(s.Dispute(each.slot, names[each.owner], names[each.second]) for each in reduced.disputed)
+        disputes = tuple(Dispute(each.slot, names[each.owner], names[each.second]) for each in reduced.disputed)
         self.session.feed(s.Returned(world.number, tuple(row.word for row in rows), disputes))
 
     def _group(self, number: int) -> Group:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pliant.core.ledger import Line
+from pliant.core.data.ledger import Line
 from pliant.core.member import signals as s
-from pliant.torch.buckets import Reduced
+from pliant.torch.reduce.buckets import Reduced
 
 
 @dataclass(frozen=True, slots=True)

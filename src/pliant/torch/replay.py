@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from pliant.core.differences import Bits
-from pliant.core.model import Terms
-from pliant.torch.left import Left
-from pliant.torch.verify import StateHash
+from pliant.core.model.fingerprint import Bits
+from pliant.core.model.job import Terms
+from pliant.torch.errors import Left
+from pliant.torch.state.state_hash import StateHash
 
 log = logging.getLogger(__name__)
 

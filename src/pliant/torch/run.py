@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from pliant.core.job import FENCED_CODE
+from pliant.core.job.launches import FENCED_CODE
 from pliant.errors import BadInput
+from pliant.torch.errors import Left
 from pliant.torch.evaluate import Board, Evaluation, Key, Totals, batch_sums, evaluating
-from pliant.torch.left import Left
 from pliant.torch.loop import Loop
-from pliant.torch.optimizers import Optimizers
-from pliant.train.loader import Loaded
+from pliant.torch.state.optimizers import Optimizers
+from pliant.train.data.loader import Loaded
 
 
 class Run:

@@ -17,20 +17,23 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from pliant.core.job import FENCED_CODE
-from pliant.core.ledger import Line
+from pliant.core.data.ledger import Line
+from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.member.moves import tail
+from pliant.core.member.common import tail
+from pliant.core.member.control_words import Purpose
 from pliant.core.messages import Command, Join, Leave
-from pliant.core.model import JobState, MemberId, Terms, View, World
-from pliant.core.words import Purpose
+from pliant.core.model.job import JobState, Terms
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import View
+from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.train.collective import Group, Wire, Wiring
-from pliant.train.contact import Listener
-from pliant.train.pauses import Pauses
-from pliant.train.peers import PeerLost, Peers
-from pliant.train.transfer import Fetching, Received, ask_gradient
+from pliant.train.adapter import Group, Wire, Wiring
+from pliant.train.coordinator_link import Listener
+from pliant.train.peer.server import PeerLost, Peers
+from pliant.train.process.pauses import Pauses
+from pliant.train.state.transfer import Fetching, Received, ask_gradient
 from pliant.wire.views import PeerKey
 
 log = logging.getLogger(__name__)

@@ -12,9 +12,13 @@ from typing import get_args
 
 import msgspec
 
-from pliant.core.ledger import Lineage
+from pliant.core.data.ledger import Lineage
 from pliant.core.messages import Event
-from pliant.core.model import AgentId, Checkpoint, JobState, Launch, MemberId, MemberState, Mode, Target
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import JobState, Mode, Target
+from pliant.core.model.launch import Launch
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.view import MemberState
 from pliant.wire.codec import Codec
 
 PROTOCOL = "1"

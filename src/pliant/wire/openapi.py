@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from pliant import __version__
-from pliant.core.names import NAME_MAX
+from pliant.core.model.names import NAME_MAX
 from pliant.wire.api import PROTOCOL_HEADER, STORE_HEADER, Problem, Scope
 from pliant.wire.routes import ROUTES, Query, Route
 

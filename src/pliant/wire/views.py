@@ -16,8 +16,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
-from pliant.core.ledger import Lineage
-from pliant.core.model import Checkpoint, Job, JobState, Kind, MemberId, View, World, spare_why
+from pliant.core.data.ledger import Lineage
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import Job, JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import View, spare_why
+from pliant.core.model.world import Kind, World
 from pliant.errors import BadInput
 
 

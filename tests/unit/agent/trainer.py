@@ -11,11 +11,13 @@ import threading
 from pathlib import Path
 
 from pliant.client import Client
-from pliant.core.cursor import Order
-from pliant.core.grid import Grid
-from pliant.core.ledger import Line, Lineage, expected_digest, line
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import Line, Lineage, expected_digest, line
+from pliant.core.data.sample_order import Order
 from pliant.core.messages import Drain, Join, Leave, Report
-from pliant.core.model import AgentId, MemberId, Terms, View
+from pliant.core.model.job import Terms
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.view import View
 from pliant.credentials import read_token
 from pliant.errors import PliantError, Refused, Unreachable
 from pliant.wire.views import applied

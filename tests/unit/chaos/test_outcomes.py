@@ -7,9 +7,12 @@ from pliant.chaos.outcomes import Outcome, Past, Struck, outcomes
 from pliant.chaos.plan import COORDINATOR, Cut, Fault, Kind, Wish
 from pliant.chaos.report import Report, Told, deed, report, told_of
 from pliant.core import messages as m
-from pliant.core.ledger import GENESIS, Line, Lineage
-from pliant.core.model import AgentId, JobState, Launch, Member, MemberId, Seat, Target, World
-from pliant.core.model import Kind as WorldKind
+from pliant.core.data.ledger import GENESIS, Line, Lineage
+from pliant.core.model.job import JobState, Member, Target
+from pliant.core.model.launch import Launch, Seat
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.world import Kind as WorldKind
+from pliant.core.model.world import World
 from unit.core.build import TERMS
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")

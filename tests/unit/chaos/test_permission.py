@@ -2,7 +2,7 @@
 
 import json
 
-from pliant.core.model import Job, Target
+from pliant.core.model.job import Job, Target
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
 from unit.core.build import new_job

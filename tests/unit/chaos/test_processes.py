@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.folder import RUNNER, Folder
+from pliant.agent.job_dir import RUNNER, Folder
 from pliant.chaos.processes import Process, is_alive, recognise, recognise_coordinator, send
 from unit.chaos.victims import JOB, until, victim
 

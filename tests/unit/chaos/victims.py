@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pliant.chaos.fds import into
 from pliant.chaos.processes import Process, recognise
-from pliant.chaos.reach import into
 from pliant.chaos.sockets import ends
 from unit.cli.program import until
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.folder import RUNNER, Folder
-from pliant.agent.keeper import kept
+from pliant.agent.coordinator.child import kept
+from pliant.agent.job_dir import RUNNER, Folder
 from pliant.cli.connect import PROGRAM, Flags, Place
 from pliant.client import Client
 from pliant.core.messages import Create
-from pliant.core.model import Target
+from pliant.core.model.job import Target
 from pliant.credentials import make_token, read_token, write_token
 from pliant.errors import BadInput
 from pliant.settings import DEFAULT_URL

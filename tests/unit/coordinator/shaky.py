@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 
-from pliant.coordinator.requests import Accepted, Answer, Pumped, Reply, Request
-from pliant.coordinator.service import Service
-from pliant.core.evolve import evolve
-from pliant.core.model import Job
+from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Reply, Request
+from pliant.coordinator.service.service import Service
+from pliant.core.job.evolve import evolve
+from pliant.core.model.job import Job
 from pliant.errors import StoreError, StoreTimeout
 from pliant.stores.base import Busy, Entry, Hold, Outcome, Stored, Told, Write
 from pliant.stores.memory import MemoryStore

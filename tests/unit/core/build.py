@@ -8,26 +8,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pliant.core import messages as m
-from pliant.core.cursor import Order
-from pliant.core.evolve import evolve
-from pliant.core.grid import Grid
-from pliant.core.invariants import complaints
-from pliant.core.job import decide, needs_settling, settled
-from pliant.core.ledger import GENESIS, Line, Lineage, expected_digest, line
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import GENESIS, Line, Lineage, expected_digest, line
+from pliant.core.data.sample_order import Order
+from pliant.core.job.decide import decide, needs_settling, settled
+from pliant.core.job.evolve import evolve
+from pliant.core.job.invariants import complaints
 from pliant.core.messages import Command, Event, Rejection
-from pliant.core.model import (
-    AgentId,
-    Checkpoint,
-    Job,
-    JobState,
-    Kind,
-    Member,
-    MemberId,
-    Poison,
-    Target,
-    Terms,
-    World,
-)
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import Job, JobState, Member, Poison, Target, Terms
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.world import Kind, World
 
 A, B, C, D, E, F = (MemberId(name) for name in "abcdef")
 NAMES = (A, B, C, D, E, F)

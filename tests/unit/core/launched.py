@@ -1,9 +1,11 @@
 """Jobs whose workers are launched together, for tests: named jobs and short hands for commands."""
 
 from pliant.core import messages as m
-from pliant.core.job import decide, settled
+from pliant.core.job.decide import decide, settled
 from pliant.core.messages import Rejection
-from pliant.core.model import Agent, AgentId, Job, Launch, MemberId, Mode, Target
+from pliant.core.model.job import Agent, Job, Mode, Target
+from pliant.core.model.launch import Launch
+from pliant.core.model.names import AgentId, MemberId
 from unit.core.build import NOW, X, Y, evolved, pump
 
 CHIEF_AND_PS = (("chief", 1), ("ps", 1))

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.job import FENCED_CODE
+from pliant.core.job.launches import FENCED_CODE
 from pliant.core.messages import AgentJoin, AgentLeave, DrainAgent, Exited
-from pliant.core.model import AgentId, MemberId
+from pliant.core.model.names import AgentId, MemberId
 from pliant.core.supervisor import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,

@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 
-from pliant.core.ledger import Lineage
-from pliant.core.model import Kind, MemberId, World
-from pliant.torch import fence as fence_module
-from pliant.torch import group as group_module
-from pliant.torch.group import Group, GroupBroken, Wiring
-from pliant.train.mailbox import Mailbox
-from pliant.train.peers import Declined, Peers
+from pliant.core.data.ledger import Lineage
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import Kind, World
+from pliant.torch.gloo import group as group_module
+from pliant.torch.gloo import sockets as fence_module
+from pliant.torch.gloo.group import Group, GroupBroken, Wiring
+from pliant.train.peer.kv import Mailbox
+from pliant.train.peer.server import Declined, Peers
 
 Command = dict[str, Any]
 SO_ATTACH_FILTER = 26

@@ -6,12 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pliant.core.ledger import Lineage
-from pliant.core.model import Checkpoint, Piece
-from pliant.torch.buffers import Buffers
-from pliant.torch.state import TrainingState
-from pliant.train.state import State
-from pliant.train.stored import Facts, PieceWriter, place_at, write_manifest
+from pliant.core.data.ledger import Lineage
+from pliant.core.model.checkpoint import Checkpoint, Piece
+from pliant.torch.state.buffers import Buffers
+from pliant.torch.state.training_state import TrainingState
+from pliant.train.checkpoint import Facts, PieceWriter, place_at, write_manifest
+from pliant.train.state.flat import State
 
 LINEAGE = Lineage(1, 3, 5)
 

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pliant.core.grid import Grid
-from pliant.core.ledger import Lineage
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import Lineage
+from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Shares
-from pliant.core.words import Purpose, Word
-from pliant.torch.buckets import Reduced
-from pliant.torch.buffers import Buffers
-from pliant.torch.group import GroupBroken
-from pliant.torch.treed import TreeReducer
-from pliant.train.cells import Row
-from pliant.train.loader import Part
-from pliant.train.logged import Logged
+from pliant.torch.gloo.group import GroupBroken
+from pliant.torch.reduce.buckets import Reduced
+from pliant.torch.reduce.deterministic import TreeReducer
+from pliant.torch.state.buffers import Buffers
+from pliant.train.data.loader import Part
+from pliant.train.reduce.control_row import Row
+from pliant.train.reduce.metrics import Logged
 from unit.torch.wires import ranks, same_bits, together
 
 CPU = torch.device("cpu")

@@ -4,10 +4,11 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from pliant.core.ledger import Lineage
-from pliant.core.model import Kind, MemberId, World
-from pliant.torch.group import Group, Wiring
-from pliant.train.mailbox import Mailbox
+from pliant.core.data.ledger import Lineage
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import Kind, World
+from pliant.torch.gloo.group import Group, Wiring
+from pliant.train.peer.kv import Mailbox
 from unit.torch.wires import together
 
 PATIENCE_S = 30.0

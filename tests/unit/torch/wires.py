@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pliant.torch.group import GroupBroken
+from pliant.torch.gloo.group import GroupBroken
 
 PATIENCE_S = 20.0
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from pliant.core.model import MemberId
-from pliant.train.peers import Peers
-from pliant.train.talk import Give
+from pliant.core.model.names import MemberId
+from pliant.train.peer.rpc import Give
+from pliant.train.peer.server import Peers
 
 PATIENCE_S = 30.0
 KEY = secrets.token_hex(32)

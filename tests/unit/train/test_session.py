@@ -11,14 +11,17 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from pliant.core.ledger import GENESIS, Lineage
+from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.member import Phase
 from pliant.core.member import signals as s
 from pliant.core.messages import Command, Drain, Join, Leave, Report, Stopped, WiringFailed
-from pliant.core.model import JobState, Kind, MemberId, View, World
-from pliant.train.alone import Alone
-from pliant.train.contact import Listener
+from pliant.core.model.job import JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import View
+from pliant.core.model.world import Kind, World
+from pliant.train.coordinator_link import Listener
 from pliant.train.session import Session
+from pliant.train.standalone import Alone
 from unit.core.build import GRID, TERMS, A, B, X, world
 
 PATIENCE_S = 20.0

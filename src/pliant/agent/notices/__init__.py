@@ -7,6 +7,6 @@ write a class with `name`, `pause_s` and `look`, and put it into `KINDS`.
 """
 
 from pliant.agent.notices.base import Notice, Trouble, Watcher
-from pliant.agent.notices.watch import KINDS, Notices, watchers
+from pliant.agent.notices.threads import KINDS, Notices, watchers
 
 __all__ = ["KINDS", "Notice", "Notices", "Trouble", "Watcher", "watchers"]

@@ -7,6 +7,6 @@ out and feeds back what came of them. Files by what a member is doing: `stepping
 """
 
 from pliant.core.member.machine import react
-from pliant.core.member.model import Machine, Phase
+from pliant.core.member.state import Machine, Phase
 
 __all__ = ["Machine", "Phase", "react"]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import assert_never
 
-from pliant.core.ledger import Lineage
-from pliant.core.member import joining, leaving, recovering, saving, stepping
+from pliant.core.data.ledger import Lineage
+from pliant.core.member import checkpoint, join, leave, recover, step
 from pliant.core.member import signals as s
-from pliant.core.member.model import Machine, Phase
-from pliant.core.member.moves import (
+from pliant.core.member.common import (
     LINES_MAX,
     STALE_TICKS,
     Out,
@@ -24,10 +23,12 @@ from pliant.core.member.moves import (
     tell_joiners,
     tell_leavers,
 )
+from pliant.core.member.control_words import Purpose, disagreement
+from pliant.core.member.state import Machine, Phase
 from pliant.core.messages import Raised
-from pliant.core.model import Kind, Poison
-from pliant.core.sentences import slots_said
-from pliant.core.words import Purpose, disagreement
+from pliant.core.messages.describe import slots_said
+from pliant.core.model.job import Poison
+from pliant.core.model.world import Kind
 
 _AT_REST = frozenset({Phase.STOPPED, Phase.HOLDING, Phase.LINGERING, Phase.OUTSIDE})
 _WAITING = frozenset({Phase.DONE, Phase.LINGERING})
@@ -53,11 +54,11 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
     out: Out = []
     match signal:
         case s.Computed():
-            stepping.computed(m, out, signal)
+            step.computed(m, out, signal)
         case s.Returned():
             _returned(m, out, signal)
         case s.Boundary():
-            stepping.boundary(m, out, signal)
+            step.boundary(m, out, signal)
         case s.Told():
             _told(m, out, signal)
         case s.Durable():
@@ -71,31 +72,31 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
         case s.WireFailed():
             _wire_failed(m, out, signal)
         case s.Restored():
-            recovering.restored(m, out, signal)
+            recover.restored(m, out, signal)
         case s.Unread():
-            recovering.unread(m, out, signal)
+            recover.unread(m, out, signal)
         case s.Gradient():
-            recovering.gradient(m, out, signal)
+            recover.gradient(m, out, signal)
         case s.Stripe():
-            joining.stripe(m, out, signal)
+            join.stripe(m, out, signal)
         case s.TransferBroken():
             _transfer_broken(m, out, signal)
         case s.Installed():
-            joining.installed(m, out, signal)
+            join.installed(m, out, signal)
         case s.LetIn():
-            joining.let_in(m, out, signal)
+            join.let_in(m, out, signal)
         case s.Released():
-            leaving.released(m, out, signal)
+            leave.released(m, out, signal)
         case s.Notice():
-            leaving.notice(m, out, signal)
+            leave.notice(m, out, signal)
         case s.GraceShort():
-            leaving.grace_short(m, out)
+            leave.grace_short(m, out)
         case s.GraceOver():
-            leaving.grace_over(m, out)
+            leave.grace_over(m, out)
         case s.Written():
-            saving.written(m, out, signal)
+            checkpoint.written(m, out, signal)
         case s.NotWritten():
-            saving.not_written(m, out, signal)
+            checkpoint.not_written(m, out, signal)
         case s.SlotRaised():
             _slot_raised(m, out, signal)
         case _:
@@ -104,7 +105,7 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
         _greet_if_at_rest(m, out)
     waited = isinstance(signal, s.Written | s.NotWritten | s.Tick) and m.phase in _WAITING  # for its part to be written
     if (waited or m.world is not machine.world) and m.view is not None:
-        leaving.heed_view(m, out, m.view)  # what was told before we entered holds for this world, too
+        leave.heed_view(m, out, m.view)  # what was told before we entered holds for this world, too
     return m, tuple(out)
 
 
@@ -120,13 +121,13 @@ def _returned(m: Machine, out: Out, signal: s.Returned) -> None:
         case Purpose.STEP if signal.disputes and not disagreement(signal.words, m.number, Purpose.STEP, m.terms.grid):
             dispute(m, out, signal.disputes)
         case Purpose.HELLO:
-            recovering.compared(m, out, signal.words)
+            recover.compared(m, out, signal.words)
         case Purpose.CLOSE:
-            stepping.closed(m, out, signal.words)
+            step.closed(m, out, signal.words)
         case Purpose.STEP if m.holds:
-            stepping.reduced(m, out, signal.words)
+            step.reduced(m, out, signal.words)
         case Purpose.STEP:
-            joining.followed(m, out, signal.words)
+            join.followed(m, out, signal.words)
     view = m.view
     if m.phase in _REPORTING and is_reporter(m) and (first or _holders_news(m)) and view is not None:
         report(m, out)
@@ -143,7 +144,7 @@ def _failed(m: Machine, out: Out, signal: s.Failed) -> None:
         return
     m.in_flight = False
     if m.stopping:
-        leaving.come_to_rest(m, out)
+        leave.come_to_rest(m, out)
     else:
         stop(m, out, "a collective failed", signal.peer)
 
@@ -153,8 +154,8 @@ def _told(m: Machine, out: Out, signal: s.Told) -> None:
         return
     m.view = signal.view
     _drop_lines(m, signal.view.durable)
-    saving.heed_view(m, out, signal.view)
-    leaving.heed_view(m, out, signal.view)
+    checkpoint.heed_view(m, out, signal.view)
+    leave.heed_view(m, out, signal.view)
     if m.phase is not Phase.GONE:
         seek(m, out)
 
@@ -189,7 +190,7 @@ def _wired(m: Machine, out: Out, signal: s.Wired) -> None:
         return
     m.wired = (*m.wired, world)
     if m.let_in is not None and m.let_in.generation == world.number:
-        joining.let_in(m, out, m.let_in)
+        join.let_in(m, out, m.let_in)
 
 
 def _greet_if_at_rest(m: Machine, out: Out) -> None:
@@ -198,7 +199,7 @@ def _greet_if_at_rest(m: Machine, out: Out) -> None:
         return
     world = next((w for w in reversed(m.wired) if w.kind is not Kind.PLANNED), None)
     if world is not None and world.number > max(m.number, m.view.sealed):
-        recovering.greet(m, out, world)
+        recover.greet(m, out, world)
 
 
 def _wire_failed(m: Machine, out: Out, signal: s.WireFailed) -> None:
@@ -222,7 +223,7 @@ def _transfer_broken(m: Machine, out: Out, signal: s.TransferBroken) -> None:
         m.stopping = m.stopping or "the donors' states differ"
         out.append(s.Break(m.number))
     elif m.fetching:
-        joining.restart(m, out)
+        join.restart(m, out)
 
 
 def _slot_raised(m: Machine, out: Out, signal: s.SlotRaised) -> None:
@@ -244,11 +245,11 @@ def _tick(m: Machine, out: Out) -> None:
     if m.fetching:
         m.quiet_ticks += 1
         if m.quiet_ticks >= TRANSFER_TICKS:
-            joining.restart(m, out)
+            join.restart(m, out)
     if m.lines:
         m.stale_ticks += 1
     if m.phase in _REPORTING and m.greeted and (is_reporter(m) or m.stale_ticks > STALE_TICKS):
         report(m, out)
-    saving.say_again(m, out)
+    checkpoint.say_again(m, out)
     if m.manifest is not None and m.view is not None and m.view.state.ended:
         m.end_ticks += 1

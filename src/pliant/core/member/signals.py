@@ -1,28 +1,22 @@
 """Everything that goes into a member's machine, and everything that comes out of it.
 
 Signals are facts of the shell: something returned, arrived, or ran out. Actions are orders to the shell. An order
-that takes time is answered by a signal; until then the machine waits for it.
-"""
+that takes time is answered by a signal; until then the machine waits for it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pliant.core.ledger import Line, Lineage
-from pliant.core.member.stored import Discard as Discard
-from pliant.core.member.stored import NotWritten as NotWritten
-from pliant.core.member.stored import Save as Save
-from pliant.core.member.stored import Snapshot as Snapshot
-from pliant.core.member.stored import Tidy as Tidy
-from pliant.core.member.stored import Written as Written
+from pliant.core.data.ledger import Line, Lineage
+from pliant.core.member.control_words import Word, Words
 from pliant.core.messages import Command
-from pliant.core.model import Checkpoint, MemberId, View, World
-from pliant.core.model import Dispute as Dispute
-from pliant.core.words import Word, Words
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import Dispute
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import View
+from pliant.core.model.world import World
 
 Shares = tuple[tuple[int, ...], ...]  # by rank, the slots it brings into a reduction, ascending
-
-# ----------------------------------------------------------------------------------------------- signals
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +195,61 @@ class SlotRaised:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """This member's part of a checkpoint is complete, and under its name."""
+
+    checkpoint: Checkpoint  # with the pieces of this part alone
+    part: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class NotWritten:
+    """This member's part of a checkpoint will never be complete. `apart`: others' parts are not where this one is."""
+
+    name: str
+    why: str
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Begin to write this member's part of the state as it is at this boundary. Answer: `NotWritten` if that fails."""
+
+    lineage: Lineage
+    name: str
+    part: int
+    count: int
+    waits: bool = False  # for the part that is still being written: nothing is trained meanwhile
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """What was begun under that name is wanted: its step is committed. Answer: `Written` or `NotWritten`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tidy:
+    """The newest checkpoint is another one: put its manifest beside its files, and remove what nobody can need."""
+
+    newest: Checkpoint
+    members: tuple[MemberId, ...]  # of the world that it was published in
+    kept: tuple[str, ...]
+    origin: int  # as `saving.is_garbage` wants them
+    floor: int
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """That checkpoint will never be whole: write no more of it, and remove what is there."""
+
+    name: str
+
+
 Signal = (
     Told
     | Durable
@@ -226,8 +275,6 @@ Signal = (
     | NotWritten
     | SlotRaised
 )
-
-# ----------------------------------------------------------------------------------------------- actions
 
 
 @dataclass(frozen=True, slots=True)

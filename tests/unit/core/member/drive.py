@@ -12,15 +12,19 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 from zlib import crc32
 
-from pliant.core.cursor import Order
-from pliant.core.grid import Grid
-from pliant.core.ledger import GENESIS, Line, Lineage, expected_slot_digest, follows
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import GENESIS, Line, Lineage, expected_slot_digest, follows
+from pliant.core.data.sample_order import Order
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.member.moves import tail
+from pliant.core.member.common import tail
+from pliant.core.member.control_words import Purpose, Word, Words
 from pliant.core.messages import Report
-from pliant.core.model import Checkpoint, JobState, Kind, MemberId, Piece, Terms, View, World
-from pliant.core.words import Purpose, Word, Words
+from pliant.core.model.checkpoint import Checkpoint, Piece
+from pliant.core.model.job import JobState, Terms
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import View
+from pliant.core.model.world import Kind, World
 from unit.core import build
 
 GRID = Grid(samples=40, batch=12, slots=6, epochs=3)  # 12 steps; 4, 8 and 12 are short: slots 0 and 1 alone

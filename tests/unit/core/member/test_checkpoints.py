@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
-from pliant.core.ledger import GENESIS, Lineage
+from pliant.core.data.ledger import GENESIS, Lineage
+from pliant.core.job.checkpoints import WRITERS_MAX, checkpoint_name
 from pliant.core.member import Machine, Phase, react
-from pliant.core.member.leaving import ALONE_TICKS, END_TICKS
+from pliant.core.member.leave import ALONE_TICKS, END_TICKS
 from pliant.core.member.signals import (
     Apply,
     Compute,
@@ -24,8 +25,9 @@ from pliant.core.member.signals import (
 )
 from pliant.core.messages import NotWritten as SayNotWritten
 from pliant.core.messages import Publish, Report
-from pliant.core.model import NEVER_WHOLE, Checkpoint, JobState, MemberId
-from pliant.core.saving import WRITERS_MAX, checkpoint_name
+from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint
+from pliant.core.model.job import JobState
+from pliant.core.model.names import MemberId
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import LAST, TERMS, Crew, commands, lines, piece, rollback, training
 

@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.ledger import GENESIS, Lineage
+from pliant.core.data.ledger import GENESIS, Lineage
+from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.member import Phase
+from pliant.core.member.control_words import CALM, LEAVING, OUT_OF_TIME, Purpose, Word
 from pliant.core.member.signals import (
     Break,
     Collect,
@@ -24,9 +26,8 @@ from pliant.core.member.signals import (
     Wire,
 )
 from pliant.core.messages import Drain, Leave, Report
-from pliant.core.model import Checkpoint, MemberId
-from pliant.core.saving import checkpoint_name
-from pliant.core.words import CALM, LEAVING, OUT_OF_TIME, Purpose, Word
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.names import MemberId
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import LAST, Crew, computed, lines, recovery, rollback, training
 

@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from pliant.core.ledger import GENESIS
+from pliant.core.data.ledger import GENESIS
+from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member.signals import (
     Boundary,
@@ -35,8 +36,8 @@ from pliant.core.member.signals import (
     Written,
 )
 from pliant.core.messages import Leave, Raised
-from pliant.core.model import Checkpoint, JobState, Poison
-from pliant.core.saving import checkpoint_name
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import JobState, Poison
 from unit.core.build import A, B, C, D, checkpoint, world
 from unit.core.member.drive import LAST, TERMS, Crew, computed, training
 

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.audit import audit
-from pliant.core.ledger import Line
+from pliant.core.data.audit import audit
+from pliant.core.data.ledger import Line
 from pliant.core.member import Phase
 from pliant.core.member.signals import Send
 from pliant.core.messages import Stopped
-from pliant.core.model import MemberId, Terms
+from pliant.core.model.job import Terms
+from pliant.core.model.names import MemberId
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import GRID, ORDER, Crew, gathered, rollback, training
 

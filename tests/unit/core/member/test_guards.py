@@ -2,9 +2,9 @@
 
 import pytest
 
-from pliant.core.ledger import GENESIS
+from pliant.core.data.ledger import GENESIS
 from pliant.core.member import Machine, react
-from pliant.core.member.moves import Out, inside, save, seek, tell_joiners
+from pliant.core.member.common import Out, inside, save, seek, tell_joiners
 from pliant.core.member.signals import Told, Wired
 from unit.core.build import A, B
 from unit.core.member.drive import TERMS, lines, training

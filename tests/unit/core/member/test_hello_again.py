@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.ledger import GENESIS
+from pliant.core.data.ledger import GENESIS
+from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.member import Phase
-from pliant.core.member.model import Part
+from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import (
     Apply,
     Break,
@@ -26,10 +27,9 @@ from pliant.core.member.signals import (
     TransferBroken,
     Wire,
 )
+from pliant.core.member.state import Part
 from pliant.core.messages import Stopped
-from pliant.core.model import World
-from pliant.core.saving import checkpoint_name
-from pliant.core.words import Purpose, Word
+from pliant.core.model.world import World
 from unit.core.build import A, B, C, E, world
 from unit.core.member.drive import GRID, LAST, NOBODY, Crew, gathered, lines, rollback, these, training, wrote
 

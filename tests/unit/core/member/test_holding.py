@@ -2,8 +2,10 @@
 
 from dataclasses import replace
 
-from pliant.core.ledger import GENESIS
+from pliant.core.data.ledger import GENESIS
+from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.member import Phase
+from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import (
     Break,
     Collect,
@@ -20,8 +22,6 @@ from pliant.core.member.signals import (
     Wire,
 )
 from pliant.core.messages import Leave, Report
-from pliant.core.saving import checkpoint_name
-from pliant.core.words import Purpose, Word
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import LAST, NOBODY, Crew, lines, recovery, these, training
 

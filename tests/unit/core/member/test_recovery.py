@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pliant.core.ledger import GENESIS, Lineage
+from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.member import Phase
-from pliant.core.member.model import Part
+from pliant.core.member.control_words import Purpose, Word, slot_mark
 from pliant.core.member.signals import (
     Apply,
     Break,
@@ -25,8 +25,8 @@ from pliant.core.member.signals import (
     TransferBroken,
     Wire,
 )
+from pliant.core.member.state import Part
 from pliant.core.messages import Report, Stopped
-from pliant.core.words import Purpose, Word, slot_mark
 from unit.core.build import A, B, C, D, E, world
 from unit.core.member.drive import LAST, NOBODY, Crew, computed, lines, recovery, these, training
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from pliant.core.cursor import Cursor
-from pliant.core.ledger import GENESIS, Line, line
+from pliant.core.data.ledger import GENESIS, Line, line
+from pliant.core.data.sample_order import Cursor
 from pliant.core.member import Phase
-from pliant.core.member.moves import LINES_MAX, REPORTERS, STALE_TICKS, tail
+from pliant.core.member.common import LINES_MAX, REPORTERS, STALE_TICKS, tail
 from pliant.core.member.signals import Durable, Notice, Send, Tick, TransferBroken
 from pliant.core.messages import Report
-from pliant.core.model import MemberId
+from pliant.core.model.names import MemberId
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import LAST, Crew, commands, gathered, lines, these, training
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.ledger import GENESIS
+from pliant.core.data.ledger import GENESIS
 from pliant.core.member import Phase
-from pliant.core.member.model import Part
+from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Break, Collect, Compute, Fetch, Restore, Restored, Send, Unread, Wire, Written
+from pliant.core.member.state import Part
 from pliant.core.messages import Report, Stopped, Unreadable
-from pliant.core.model import Checkpoint
-from pliant.core.words import Purpose, Word
+from pliant.core.model.checkpoint import Checkpoint
 from unit.core.build import A, B, C
 from unit.core.member.drive import (
     KNOWN,

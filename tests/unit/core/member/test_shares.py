@@ -3,7 +3,7 @@
 That all are told the same, and each slot once, is held to in every test of a crew (`drive.Crew`); here is what it is.
 """
 
-from pliant.core.ledger import Lineage
+from pliant.core.data.ledger import Lineage
 from pliant.core.member.signals import Collect, LetIn, Shares, Tell, Wired
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import Crew, training

@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
-from pliant.core.ledger import GENESIS
+from pliant.core.data.ledger import GENESIS
 from pliant.core.member import Phase
+from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import (
     Apply,
     Break,
@@ -23,8 +24,9 @@ from pliant.core.member.signals import (
     Wire,
 )
 from pliant.core.messages import Leave, Report, Stopped
-from pliant.core.model import JobState, MemberId, World
-from pliant.core.words import Purpose, Word
+from pliant.core.model.job import JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import World
 from unit.core.build import A, B, C, D, E, world
 from unit.core.member.drive import LAST, Crew, commands, lines, recovery, these, training
 

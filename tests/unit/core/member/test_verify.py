@@ -4,23 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.ledger import GENESIS, Lineage
+from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.member import Phase
-from pliant.core.member.model import Part
-from pliant.core.member.signals import (
-    Break,
-    CatchUp,
-    Collect,
-    Dispute,
-    Fetch,
-    Gradient,
-    Returned,
-    Save,
-    Send,
-    TransferBroken,
-)
+from pliant.core.member.control_words import Purpose
+from pliant.core.member.signals import Break, CatchUp, Collect, Fetch, Gradient, Returned, Save, Send, TransferBroken
+from pliant.core.member.state import Part
 from pliant.core.messages import Stopped
-from pliant.core.words import Purpose
+from pliant.core.model.job import Dispute
 from unit.core.build import A, B, C, D, E, world
 from unit.core.member.drive import (
     LAST,

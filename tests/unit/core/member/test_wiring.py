@@ -2,11 +2,11 @@
 
 import pytest
 
-from pliant.core.ledger import GENESIS
+from pliant.core.data.ledger import GENESIS
 from pliant.core.member import Machine, Phase, react
+from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Break, Collect, Compute, Failed, Send, Tick, Told, Wire, Wired, WireFailed
 from pliant.core.messages import WiringFailed
-from pliant.core.words import Purpose, Word
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import TERMS, Crew, computed, gathered, recovery, rollback, training
 

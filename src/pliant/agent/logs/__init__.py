@@ -1,0 +1,1 @@
+"""Worker output: captured, rotated, tailed, and searched for the cause of a failure."""

@@ -1,0 +1,174 @@
+"""An agent's children, through the warden: started, signalled, killed, and heard of when they end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any
+
+from pliant.agent.logs.capture import Reader, Sink
+from pliant.agent.process.script import Script, per_worker
+from pliant.agent.process.template import MESSAGE_MAX, WARMING
+from pliant.errors import BadInput, PliantError
+
+ORDER_MAX = MESSAGE_MAX - 1
+LAST_OUTPUT_S = 2.0  # for what ended processes had written; something they left elsewhere may keep a pipe open
+
+Ended = Callable[[str, int], None]
+
+
+class Processes:
+    """Make one, use it as a context manager: when it is closed, and however this process ends, everybody is gone.
+
+    `ended(name, code)` is called in a thread of its own as soon as a process has ended, perhaps before the last it
+    wrote was read; the code is negative for a signal. `broken()` is called if the warden itself is gone, and everybody
+    with it, and `template()` when `warmed` is another than it was.
+    """
+
+    def __init__(self, ended: Ended, broken: Callable[[], None], template: Callable[[], None] = lambda: None) -> None:
+        self._ended = ended
+        self._broken = broken
+        self._template = template
+        self._line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # one order is one message
+        self._line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_MAX * 2)
+        with its:
+            command = [sys.executable, "-P", "-m", "pliant.agent.process.spawner", str(its.fileno())]
+            # In a session of its own: what is typed at the terminal is for the agent.
+            self._warden = subprocess.Popen(
+                command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        self.pids: dict[str, int] = {}
+        self.plainly: dict[str, str] = {}  # of those that run: why it was not forked, though it was to be
+        self._warmed: str | None = None
+        self._readers: list[Reader] = []
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self.gone = False  # the warden, and everybody with it
+        threading.Thread(target=self._hear, name="processes", daemon=True).start()
+
+    def __enter__(self) -> Processes:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def warden(self) -> int:
+        """The warden's process."""
+        return self._warden.pid
+
+    @property
+    def warmed(self) -> str | None:
+        """How the template is: None if none was wanted, "" if it is ready, `WARMING` soon after `warm`, else why it is
+        of no use, which is for people to know: workers are started plainly then."""
+        return self._warmed
+
+    def start(
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], sink: Sink, errors: Sink | None = None
+    ) -> None:
+        """Start a program under a name that is free. `env` is on top of our own environment.
+
+        What it writes, to standard output or error, goes line by line to `sink`, in a thread of its own; through one
+        pipe, unless the sink wants two or standard error has a sink of its own.
+        """
+        self._order_with_output(name, {"start": name, "argv": [*argv], "env": {**env}}, sink, errors)
+
+    def warm(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start the template in the background, in place of one there may be: it imports these, and waits.
+
+        `env` is any worker's: what tells one worker from another does not matter, and what is forked with anything
+        else changed is started plainly instead, since it may be something that is read at an import.
+        """
+        self._warmed = WARMING
+        common = {name: value for name, value in env.items() if not per_worker(name)}
+        self._order({"warm": [*modules], "env": common})
+
+    def fork(self, name: str, script: Script, env: Mapping[str, str], sink: Sink, errors: Sink | None = None) -> None:
+        """Start a script as `start` would, but from the template if that is ready: the worker is the same, only sooner.
+
+        Ask `script.why_not_forked` before. `plainly` tells afterwards whether it was a plain start.
+        """
+        given = {"kind": script.kind, "name": script.name, "args": script.args}
+        order = {"fork": name, "script": given, "argv": script.argv(), "env": {**env}}
+        self._order_with_output(name, order, sink, errors)
+
+    def _order_with_output(self, name: str, order: Mapping[str, object], sink: Sink, errors: Sink | None) -> None:
+        data = json.dumps(order).encode()
+        if len(data) > ORDER_MAX:
+            raise BadInput(
+                f"The command line has {len(data)} bytes, more than {ORDER_MAX}: put some of it into a file."
+            )
+        two = errors is not None or sink.two_pipes
+        pipes = [os.pipe() for _ in range(2 if two else 1)]
+        handles = [reading for reading, _ in pipes]
+        readers = (
+            [Reader(handles[0], sink, *handles[1:])]
+            if errors is None
+            else [Reader(handles[0], sink), Reader(handles[1], errors)]
+        )
+        with self._lock:
+            self._readers = [reader for reader in self._readers if reader.reads] + readers
+        try:
+            socket.send_fds(self._line, [data], [writing for _, writing in pipes])
+        except OSError as error:
+            raise PliantError(f"{name} cannot be started: the process that starts them is gone.") from error
+        finally:
+            for _, writing in pipes:
+                os.close(writing)
+
+    def terminate(self, name: str) -> None:
+        """Ask a process to end (SIGTERM). One that has ended already is asked nothing."""
+        self._order({"signal": name, "number": int(signal.SIGTERM)})
+
+    def kill(self, name: str) -> None:
+        """End a process and everything in its group now (SIGKILL)."""
+        self._order({"kill": name})
+
+    def close(self) -> None:
+        """Kill everybody who is left, and wait until they are gone."""
+        self._closed.set()
+        with suppress(OSError):  # the warden may be gone already
+            self._line.shutdown(socket.SHUT_RDWR)
+        self._warden.wait()
+        self._line.close()
+        until = time.monotonic() + LAST_OUTPUT_S
+        for reader in self._readers:
+            reader.wait(max(0.0, until - time.monotonic()))
+
+    def _order(self, order: dict[str, object]) -> None:
+        try:
+            self._line.sendall(json.dumps(order).encode())
+        except OSError:
+            return  # the warden is gone, and everybody with it, which `broken` says
+
+    def _hear(self) -> None:
+        while not self._closed.is_set():
+            try:
+                data = self._line.recv(MESSAGE_MAX)
+            except OSError:
+                data = b""
+            if not data:
+                break
+            news: dict[str, Any] = json.loads(data)
+            if "warmed" in news:
+                self._warmed = news["warmed"]
+                self._template()
+            elif "started" in news:
+                self.plainly[news["started"]] = news["plainly"]
+                self.pids[news["started"]] = news["pid"]
+            else:
+                self._ended(news["ended"], news["code"])
+                self.pids.pop(news["ended"], None)
+                self.plainly.pop(news["ended"], None)
+        self.gone = True
+        if not self._closed.is_set():
+            self._broken()

@@ -1,0 +1,305 @@
+"""The process that all others of an agent are children of. `python -m pliant.agent.process.spawner FD`; see `processes`.
+
+An agent has threads, and a process with threads must not fork; this one has none. It starts what it is told to start,
+each in a process group of its own, and says when one ends. What a child leaves behind is killed with it, also if it
+left the group: orphans come to us, and show whose they were. However its agent ends, `kill -9` included, it sees the
+line to it close, kills everything below it, and ends. Killed itself, it takes its children with it, since they asked
+the system for that before their first instruction.
+
+Orders come in and news goes out as JSON, one message each:
+
+    {"start": NAME, "argv": [...], "env": {...}}      in, with the end of a pipe for its output, or one each for
+                                                      standard output and error
+    {"fork": NAME, "script": {...}, ...}              in, likewise; `argv` is for when there is no template (`template`)
+    {"warm": [MODULE, ...], "env": {...}}             in: start the template, in place of one there may be
+    {"signal": NAME, "number": 15}                    in
+    {"kill": NAME}                                    in
+    {"started": NAME, "pid": N, "plainly": WHY}       out; why it was not forked, if it was to be
+    {"ended": NAME, "code": N}                        out
+    {"warmed": WHY}                                   out: the template is ready if it is empty, else of no use
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pliant import settings
+from pliant.agent.process.script import Script
+from pliant.agent.process.template import MESSAGE_MAX, CannotFork, Template
+from pliant.agent.process.template_child import MARK, PR_SET_PDEATHSIG
+
+CANNOT_START = 127  # what a shell calls a program that could not be started
+
+_PR_SET_CHILD_SUBREAPER = 36
+_SWEEP_S = 0.001  # to die in
+_SWEEPS = 100  # something that starts others faster than we kill them is left to the end
+
+
+def die_with_parent(parent: int) -> None:
+    """Call in a new child, before it becomes a program: however the parent ends, the child is killed."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:  # it ended before we could ask
+        os._exit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Child:
+    """One with a name; `wait` buries it, and gives its exit status."""
+
+    pid: int
+    wait: Callable[[], int]
+
+
+class Warden:
+    """The children, and the line to the agent."""
+
+    def __init__(self, line: socket.socket) -> None:
+        self._line = line
+        self._pid = os.getpid()
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        self._children: dict[str, _Child] = {}
+        self._by_pidfd: dict[int, str] = {}
+        self._template: Template | None = None
+        self._said_warmed: str | None = None
+        self._poll = select.poll()
+        self._poll.register(line, select.POLLIN)
+        self._somebody_ended, ended = os.pipe()
+        for each in (self._somebody_ended, ended):
+            os.set_blocking(each, False)
+        self._poll.register(self._somebody_ended, select.POLLIN)
+        signal.set_wakeup_fd(ended, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def run(self) -> None:
+        """Until the agent is gone."""
+        while True:
+            # One at a time: what is done may close others, and their numbers are used again.
+            handle, _ = self._poll.poll()[0]
+            if handle in self._by_pidfd:
+                self._ended(handle)
+            elif handle == self._somebody_ended:
+                os.read(handle, MESSAGE_MAX)
+                self._bury_orphans()
+            elif handle == self._line.fileno():
+                try:
+                    data, handles, _, _ = socket.recv_fds(self._line, MESSAGE_MAX, 2)
+                except ConnectionResetError:
+                    return  # it was killed, and had not read all we said
+                if not data:
+                    return
+                self._obey(json.loads(data), handles)
+            elif self._template is not None:
+                self._template.heard(handle)
+                self._warmed()
+
+    def end(self) -> None:
+        """Kill everything below us, and wait until it is gone."""
+        while True:
+            for pid in _below(self._pid):
+                with suppress(ProcessLookupError, PermissionError):  # gone, or another user's by now
+                    os.kill(pid, signal.SIGKILL)
+            try:
+                os.wait()
+            except ChildProcessError:
+                return
+
+    def _obey(self, order: dict[str, Any], handles: list[int]) -> None:
+        if "start" in order:
+            self._start(order["start"], order["argv"], order["env"], handles)
+        elif "fork" in order:
+            self._fork(order["fork"], order, handles)
+        elif "warm" in order:
+            self._warm(order["warm"], order["env"])
+        elif (child := self._children.get(order.get("kill", ""))) is not None:
+            _kill_group(child.pid)
+        elif (child := self._children.get(order.get("signal", ""))) is not None:
+            os.kill(child.pid, order["number"])  # it is our child and not buried yet, so the number is its own
+
+    def _start(self, name: str, argv: list[str], env: dict[str, str], output: list[int], plainly: str = "") -> None:
+        try:
+            child = subprocess.Popen(
+                argv,
+                env=settings.for_child(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output[0],
+                stderr=output[-1],
+                start_new_session=True,  # a group of its own, and its own share of the CPUs where sessions have one
+                preexec_fn=lambda: die_with_parent(self._pid),  # noqa: PLW1509  # there are no threads
+            )
+        except OSError as error:
+            with suppress(OSError):  # nobody reads it any more
+                os.write(output[-1], f"{argv[0]} cannot be started: {error.strerror}\n".encode())
+            self._say({"ended": name, "code": CANNOT_START})
+            return
+        finally:
+            for each in output:
+                os.close(each)
+        self._started(name, _Child(child.pid, child.wait), plainly)
+
+    def _started(self, name: str, child: _Child, plainly: str) -> None:
+        pidfd = os.pidfd_open(child.pid)
+        self._children[name] = child
+        self._by_pidfd[pidfd] = name
+        self._poll.register(pidfd, select.POLLIN)
+        self._say({"started": name, "pid": child.pid, "plainly": plainly})
+
+    def _ended(self, pidfd: int) -> None:
+        name = self._by_pidfd.pop(pidfd)
+        self._poll.unregister(pidfd)
+        os.close(pidfd)
+        child = self._children.pop(name)
+        _kill_group(child.pid)  # what it started itself; before it is buried, so that the number is nobody else's yet
+        code = child.wait()
+        self._sweep(name)
+        self._say({"ended": name, "code": code})
+
+    def _say(self, news: dict[str, object]) -> None:
+        with suppress(BrokenPipeError):  # the agent is gone: the next look at the line shows it
+            self._line.sendall(json.dumps(news).encode())
+
+    # ------------------------------------------------------------------------------------------- the template
+
+    def _warm(self, modules: list[str], env: dict[str, str]) -> None:
+        self._drop_template()
+        self._said_warmed = None
+        try:
+            made = Template(modules, settings.for_child(env), lambda: die_with_parent(self._pid))
+        except OSError as error:
+            self._say({"warmed": f"the template cannot be started: {error.strerror}"})
+            return
+        self._template = made
+        self._poll.register(made.line, select.POLLIN)
+        self._poll.register(made.output, select.POLLIN)
+
+    def _fork(self, name: str, order: dict[str, Any], output: list[int]) -> None:
+        script = Script(order["script"]["kind"], order["script"]["name"], tuple(order["script"]["args"]))
+        try:
+            if self._template is None:
+                raise CannotFork("there is no template")
+            # Nothing else is done meanwhile: nobody we do not know yet is buried, and no signal comes before its child.
+            pid, go = self._template.fork(name, script, settings.for_child(order["env"]), output)
+        except CannotFork as error:
+            self._warmed()
+            self._start(name, order["argv"], order["env"], output, plainly=str(error))
+            return
+        for each in output:
+            os.close(each)
+        self._started(name, _Child(pid, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])), "")
+        with suppress(BrokenPipeError):  # it was killed before it began
+            os.write(go, b"\n")
+        os.close(go)
+
+    def _warmed(self) -> None:
+        """Tell how the template is, and give up one that is of no use."""
+        if self._template is None or self._template.warming:
+            return
+        if self._template.why != self._said_warmed:
+            self._said_warmed = self._template.why
+            self._say({"warmed": self._said_warmed})
+        if not self._template.ready:
+            self._drop_template()
+
+    def _drop_template(self) -> None:
+        if self._template is not None:
+            self._poll.unregister(self._template.line)
+            self._poll.unregister(self._template.output)
+            self._template.end()
+            self._template = None
+
+    # ---------------------------------------------------------------------------------------------- the orphans
+
+    def _bury_orphans(self) -> None:
+        """Those that ended. Whoever has a name is told of by its pidfd, and the template by its line."""
+        ours = self._known()
+        for pid, (parent, state) in _all_processes().items():
+            if parent == self._pid and state == "Z" and pid not in ours:
+                with suppress(ChildProcessError):  # a number may have come to mean another by now
+                    os.waitpid(pid, os.WNOHANG)
+
+    def _known(self) -> set[int]:
+        template = {self._template.process.pid} if self._template is not None else set()
+        return {child.pid for child in self._children.values()} | template
+
+    def _sweep(self, name: str) -> None:
+        """Kill what a child left behind that is not in its group any more: orphans, and what is below them."""
+        for _ in range(_SWEEPS):
+            left = [pid for pid in _below(self._pid, self._known()) if _belongs(pid, name)]
+            if not left:
+                return
+            for pid in left:
+                with suppress(ProcessLookupError, PermissionError):  # gone, or another user's by now
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(_SWEEP_S)
+
+
+def _kill_group(pid: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):  # gone, or another user's by now
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _all_processes() -> dict[int, tuple[int, str]]:
+    """Everybody's parent and state."""
+    found = {}
+    for each in Path("/proc").iterdir():
+        if each.name.isdigit():
+            with suppress(OSError):  # it has ended
+                state, parent = (each / "stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+                found[int(each.name)] = (int(parent), state)
+    return found
+
+
+def _below(top: int, without: set[int] | None = None) -> list[int]:
+    """The living children of a process, theirs, and so on; not those named, nor what is below them."""
+    children: dict[int, list[int]] = {}
+    states = {}
+    for pid, (parent, state) in _all_processes().items():
+        children.setdefault(parent, []).append(pid)
+        states[pid] = state
+    found, todo = [], [top]
+    while todo:
+        for pid in children.get(todo.pop(), []):
+            if pid not in (without or ()):
+                todo.append(pid)
+                if states[pid] not in "ZX":
+                    found.append(pid)
+    return found
+
+
+def _belongs(pid: int, name: str) -> bool:
+    """Whether a process comes from the worker of this name: by its environment, or, forked only, by its mark."""
+    process = Path("/proc") / str(pid)
+    try:
+        if f"PLIANT_MEMBER={name}".encode() in (process / "environ").read_bytes().split(b"\0"):
+            return True
+        return f"/memfd:{MARK}{name[:200]} (deleted)" in (process / "maps").read_text(errors="replace")
+    except OSError:  # it has ended
+        return False
+
+
+def main(handle: int) -> None:
+    """The program."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, lambda *_: None)  # meant for the agent, which tells us; not inherited, as ignoring would be
+    with socket.socket(fileno=handle) as line:
+        warden = Warden(line)
+        try:
+            warden.run()
+        finally:
+            warden.end()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

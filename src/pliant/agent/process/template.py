@@ -1,0 +1,314 @@
+"""A process that has imported what workers import, and becomes a worker by forking: no import, no wait.
+
+It is a child of the warden (`warden`), started with `command`, and has no threads: a process with threads must not be
+forked. What it forks is the warden's own child, as any other worker is: it forks twice, the one between ends, and the
+system hands orphans to the warden. Nothing of a worker runs before the warden knows of it and lets it go.
+
+One message each, as JSON:
+
+    {"ready": ""}                                               out; else why it cannot be used, and it ends
+    {"fork": NAME, "kind", "script", "args", "change", "remove"}  in, with a pipe to wait at and one or two for output
+    {"pid": N}                                                  out
+    {"cannot": WHY}                                             out
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib
+import importlib.machinery
+import json
+import linecache
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from pliant import settings
+from pliant.agent.process.script import FILE, Script, differing
+from pliant.agent.process.template_child import Life, become, open_handles
+
+# What a training step imports: the first DistributedDataParallel and the first optimizer import torch's compiler.
+TORCH = (
+    "torch",
+    "torch.distributed",
+    "torch._dynamo",
+    "torch.nn.parallel.distributed",
+    "torch.utils.data.distributed",
+    "torch.utils.serialization",
+)
+
+MESSAGE_MAX = 1 << 18
+FORK_S = 10.0  # one takes some milliseconds
+SETTLE_S = 2.0  # for threads that are ending
+END_S = 1.0  # for one that has closed its line
+SAID_MAX = 4096
+WARMING = "the template is still importing"
+
+_DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
+
+# Without -P, which workers do not have; nothing can be imported from the folder it is started in all the same.
+_START = """
+import sys
+bare = frozenset(sys.modules)
+if not sys.flags.safe_path:
+    del sys.path[0]
+from pliant.agent.process.template import main
+main(bare)
+"""
+
+
+# ----------------------------------------------------------------------------------------- the warden's side
+
+
+class CannotFork(Exception):
+    """Why this worker must be started plainly."""
+
+
+class Template:
+    """The warden's side of it. Poll `line` and `output`, and call `heard` when there is something."""
+
+    def __init__(self, modules: Sequence[str], env: dict[str, str], preexec: Callable[[], None]) -> None:
+        self.env = env
+        self.warming = True
+        self.why = WARMING  # why it is of no use; empty if it is
+        self._said = b""
+        self.line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_MAX * 2)
+        self.output, writing = os.pipe()  # a pipe, as workers have: Python looks at what it is
+        os.set_blocking(self.output, False)
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-u", "-c", _START, str(its.fileno()), *modules],
+                env=env,
+                pass_fds=[its.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                start_new_session=True,
+                preexec_fn=preexec,  # noqa: PLW1509  # there are no threads
+            )
+        except OSError:
+            self.line.close()
+            os.close(self.output)
+            raise
+        finally:
+            its.close()
+            os.close(writing)
+
+    @property
+    def ready(self) -> bool:
+        return not self.why
+
+    def heard(self, handle: int) -> None:
+        """Something can be read from here. `why` tells how it is then."""
+        if handle == self.output:
+            if not self._drain():
+                self._ended()
+            return
+        try:
+            data = self.line.recv(MESSAGE_MAX)
+        except OSError:
+            data = b""
+        if not data:
+            self._ended()
+        elif "ready" in (news := json.loads(data)):
+            self.warming = False
+            self.why = news["ready"]
+
+    def fork(self, name: str, script: Script, env: dict[str, str], output: Sequence[int]) -> tuple[int, int]:
+        """The new process, which is our child, and what to write to so that it begins. CannotFork says why there is
+        none."""
+        if not self.ready:
+            raise CannotFork(self.why)
+        if names := differing(self.env, env):
+            raise CannotFork(f"its {', '.join(names)} is not what the template was started with")
+        going, go = os.pipe()
+        order = {
+            "fork": name,
+            "kind": script.kind,
+            "script": script.name,
+            "args": script.args,
+            "change": {key: value for key, value in env.items() if self.env.get(key) != value},
+            "remove": [key for key in self.env if key not in env],
+        }
+        try:
+            socket.send_fds(self.line, [json.dumps(order).encode()], [going, *output])
+            if not select.select([self.line], [], [], FORK_S)[0]:
+                self.why = f"the template did not answer in {FORK_S:g} s"
+                data = json.dumps({"cannot": self.why}).encode()
+            else:
+                data = self.line.recv(MESSAGE_MAX)
+        except OSError:
+            data = b""
+        finally:
+            os.close(going)
+        if not data:
+            self._ended()
+        news = json.loads(data) if data else {"cannot": self.why}
+        if "cannot" in news:
+            os.close(go)
+            raise CannotFork(news["cannot"])
+        return int(news["pid"]), go
+
+    def end(self) -> None:
+        """Whatever it is doing."""
+        self.process.kill()
+        self.process.wait()
+        self.line.close()
+        os.close(self.output)
+
+    def _drain(self) -> bool:
+        """What its imports wrote is nobody's, unless it cannot go on. False when there is no more."""
+        try:
+            while data := os.read(self.output, MESSAGE_MAX):
+                self._said = (self._said + data)[-SAID_MAX:]
+        except BlockingIOError:
+            return True
+        return False
+
+    def _ended(self) -> None:
+        try:
+            code = self.process.wait(END_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            code = self.process.wait()
+        self._drain()
+        last = self._said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        self.warming = False
+        self.why = f"the template ended with {how}" + (f": {last}" if last else "")
+
+
+# ---------------------------------------------------------------------------------------- the process itself
+
+
+def main(bare: frozenset[str]) -> None:
+    """The program: with the handle of its line, and modules, as arguments. In a worker it does not return."""
+    handle, *modules = sys.argv[1:]
+    line = socket.socket(fileno=int(handle))
+    warden = os.getppid()
+    gc.disable()
+    environ = settings.for_child({})  # before what is imported can change it
+    why = _import(modules) or _unfit(line.fileno())
+    _say(line, {"ready": why})
+    if why:
+        return
+    linecache.clearcache()
+    gc.freeze()  # a worker's collector leaves what we share alone, and so it stays shared
+    while True:
+        data, handles, _, _ = socket.recv_fds(line, MESSAGE_MAX, 3)
+        if not data:
+            return
+        order = json.loads(data)
+        script = Script(order["kind"], order["script"], tuple(order["args"]))
+        try:
+            if why := _cannot_run(script, bare):
+                _say(line, {"cannot": why})
+            else:
+                kept = {name: value for name, value in environ.items() if name not in order["remove"]}
+                _fork(line, Life(order["fork"], script, kept | order["change"]), handles, warden)
+        finally:
+            for each in handles:
+                with suppress(OSError):  # a worker has closed them, and begins
+                    os.close(each)
+
+
+def _fork(line: socket.socket, life: Life, handles: list[int], warden: int) -> None:
+    reading, writing = os.pipe()
+    try:
+        between = os.fork()
+    except OSError as error:
+        os.close(reading)
+        os.close(writing)
+        _say(line, {"cannot": f"the template cannot be forked: {error.strerror}"})
+        return
+    if not between:
+        _fork_again(writing)
+        line.detach()
+        become(life, handles[1:], handles[0], warden)
+    os.close(writing)
+    os.waitpid(between, 0)  # from now on its child is the warden's
+    number = os.read(reading, 20)  # nothing: nobody is left to write it
+    os.close(reading)
+    _say(line, {"pid": int(number)} if number else {"cannot": "the template cannot be forked twice"})
+
+
+def _fork_again(writing: int) -> None:
+    """Returns in the worker only. Its number is known once it is in a group of its own, where a kill finds it."""
+    try:
+        if os.fork():
+            os._exit(0)
+        os.setsid()
+        os.write(writing, b"%d" % os.getpid())
+        os.close(writing)
+    except OSError:
+        os._exit(1)
+
+
+def _say(line: socket.socket, news: Mapping[str, object]) -> None:
+    with suppress(BrokenPipeError):
+        line.sendall(json.dumps(news).encode())
+
+
+def _import(modules: Sequence[str]) -> str:
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except (Exception, SystemExit) as error:  # why: a module may raise anything, and then is not for us
+            return f"{module} cannot be imported: {type(error).__name__}: {error}"
+    return ""
+
+
+def _unfit(line: int) -> str:
+    """Whether what was imported keeps a fork from being like a new process."""
+    ctypes.CDLL(None).fflush(None)  # else every worker would write it again
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    trial = os.fork()  # libraries that mind forks, OpenBLAS for one, end their threads now and make new ones later
+    if not trial:
+        os._exit(0)
+    os.waitpid(trial, 0)
+    until = time.monotonic() + SETTLE_S
+    while (threads := len(list(Path("/proc/self/task").iterdir()))) > 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    if threads > 1:
+        return f"what it imported started {threads - 1} threads, and a process with threads cannot be forked"
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        return "what it imported uses the GPU, which a fork cannot go on with"
+    for each in open_handles():
+        target = ""
+        with suppress(OSError):  # the one that listed them
+            target = os.readlink(f"/proc/self/fd/{each}")  # noqa: PTH115  # Path would tidy it up
+        if target.startswith(_DEVICES):
+            return f"what it imported uses the GPU ({target}), which a fork cannot go on with"
+        if target and each > 2 and each != line:
+            return f"what it imported keeps {target} open, which workers would share"
+    return ""
+
+
+def _cannot_run(script: Script, bare: frozenset[str]) -> str:
+    path = Path(script.name)
+    if script.kind == FILE and not path.is_file():
+        return f"{script.name} is not a file"
+    if sys.flags.safe_path:
+        return ""
+    folder = path.resolve().parent if script.kind == FILE else Path.cwd()
+    loaded = {name.partition(".")[0] for name in sys.modules.keys() - bare} - {*bare, *sys.builtin_module_names}
+    suffixes = tuple(importlib.machinery.all_suffixes())
+    try:
+        found = [each for each in folder.iterdir() if each.name.partition(".")[0] in loaded]
+    except OSError:
+        return ""
+    for each in found:
+        if each.name.endswith(suffixes) if each.is_file() else (each / "__init__.py").exists():
+            return f"{each} goes before a module of that name, which the template has imported"
+    return ""

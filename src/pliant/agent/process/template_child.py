@@ -1,0 +1,254 @@
+"""How a fork of a template becomes the worker that `python -u SCRIPT` would have been.
+
+A script must not be able to tell. So it runs as `__main__`, in a module of that name which is new, with no frame of
+ours below it: `become` prepares everything and leaves a function of Python's own, written in C, as `sys.excepthook`;
+then `Begin` is raised, every frame of ours ends, and the interpreter, which finds an exception at its top, calls that
+function. It is the one that `python SCRIPT` itself calls: errors, `sys.exit`, Ctrl-C and all that happens at the end
+are the interpreter's own doing.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import functools
+import gc
+import importlib
+import importlib.machinery
+import os
+import runpy
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from pliant import settings
+from pliant.agent.process.script import FILE, Script
+
+PR_SET_PDEATHSIG = 1
+MARK = "pliant:"  # a process forked from a worker, and never turned into another program, shows this and its name
+
+LISTEN_S = 0.5
+LISTEN_LOOK_S = 0.003
+
+_MAP_PRIVATE = 2
+
+
+class Begin(BaseException):  # nothing that catches errors may catch it
+    """Raised when a worker is ready to run its script."""
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What a worker is to be."""
+
+    name: str
+    script: Script
+    environ: Mapping[str, str]  # all of it
+
+
+def become(life: Life, output: Sequence[int], go: int, parent: int) -> None:
+    """Call in the new process, as its only thread; raises `Begin`, which nobody may catch.
+
+    It runs once something can be read from `go`: then it belongs to `parent`. It never runs if that is closed instead.
+    """
+    os.dup2(output[0], 1)
+    os.dup2(output[-1], 2)
+    settings.become(life.environ)
+    _mark(life.name)
+    _as_if_new()
+    _take_command_line(life.script)
+    hook = _file(life.script.name) if life.script.kind == FILE else _module(life.script.name)
+    begin = os.read(go, 1)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if not begin or os.getppid() != parent:  # whoever wanted us has given us up, or is gone
+        os._exit(1)
+    for each in open_handles():
+        if each > 2 and each != hook.handle:
+            with suppress(OSError):  # the one that listed them
+                os.close(each)
+    _let_rank_0_listen(life.environ)
+    sys.modules["__main__"] = _main_module()
+    gc.enable()
+    sys.excepthook = hook.call
+    raise Begin
+
+
+def _let_rank_0_listen(environ: Mapping[str, str]) -> None:
+    """Forked workers are ready at the same moment. One that asks rank 0's store before it listens has torch wait for
+    half a second before it tries again; so the others look first, for no longer than that."""
+    if environ.get("RANK", "0") == "0" or not environ.get("MASTER_PORT", "").isdecimal():
+        return
+    until = time.monotonic() + LISTEN_S
+    while time.monotonic() < until:
+        try:
+            where = (environ.get("MASTER_ADDR", ""), int(environ["MASTER_PORT"]))
+            socket.create_connection(where, timeout=LISTEN_S).close()
+        except ConnectionRefusedError:
+            time.sleep(LISTEN_LOOK_S)
+        except OSError:
+            return
+        else:
+            return
+
+
+def open_handles() -> list[int]:
+    """Of this process."""
+    return [int(each.name) for each in Path("/proc/self/fd").iterdir()]
+
+
+def _mark(name: str) -> None:
+    """A mapping of a file with our name: inherited by forks, gone in other programs, and everybody can see it.
+
+    The environment that the system shows of us is the template's.
+    """
+    handle = os.memfd_create(MARK + name[:200])
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.mmap(None, 1, 0, _MAP_PRIVATE, handle, 0)
+    os.close(handle)
+
+
+def _as_if_new() -> None:
+    """What a process draws or looks up once, at its start, is drawn and looked up now. `random` does it by itself."""
+    importlib.invalidate_caches()
+    modules: dict[str, Any] = dict(sys.modules)
+    if (threading := modules.get("threading")) is not None:
+        threading.main_thread()._set_native_id()
+    if (numpy := modules.get("numpy.random.mtrand")) is not None:
+        numpy.seed()
+    if (torch := modules.get("torch")) is not None:
+        torch.default_generator.seed()
+    if (processes := modules.get("multiprocessing.process")) is not None:
+        processes.current_process().authkey = os.urandom(32)
+    if (logging := modules.get("logging")) is not None and isinstance(logging._startTime, float):
+        logging._startTime = time.time()
+
+
+def _take_command_line(script: Script) -> None:
+    if script.kind == FILE:
+        sys.argv = [script.name, *script.args]
+        first = os.path.dirname(os.path.realpath(script.name))  # noqa: PTH120  # as Python does, to the letter
+    else:
+        sys.argv = ["-m", *script.args]
+        first = os.getcwd()  # noqa: PTH109
+    sys.orig_argv = [*script.argv()]
+    if not sys.flags.safe_path:
+        sys.path.insert(0, first)
+
+
+def _main_module() -> ModuleType:
+    module = ModuleType("__main__")
+    module.__loader__ = importlib.machinery.BuiltinImporter  # until there is a better one
+    module.__annotations__ = {}
+    vars(module)["__builtins__"] = builtins
+    return module
+
+
+# --------------------------------------------------------------------------------------------------- run it
+
+
+@dataclass(frozen=True, slots=True)
+class _Hook:
+    """What the interpreter is to call, and the file it needs open."""
+
+    call: Callable[..., Any]
+    handle: int = -1
+
+
+class _Given:
+    """Stands for an argument of a C function, whatever it is called with."""
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def from_param(self, _: object) -> object:
+        _forget()
+        return self._value
+
+
+def _forget() -> None:
+    """That we ended by an exception."""
+    sys.excepthook = sys.__excepthook__
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+
+
+def _file(name: str) -> _Hook:
+    libc = ctypes.CDLL(None)
+    libc.fdopen.restype = ctypes.c_void_p
+    path = os.fsencode(_absolute(name))
+    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    stream = libc.fdopen(handle, b"rb")
+    run: Any = ctypes.PyDLL(None)["PyRun_SimpleFileExFlags"]
+    run.restype = ctypes.c_int
+    given = (ctypes.c_void_p(stream), ctypes.c_char_p(path), ctypes.c_int(1), ctypes.c_void_p(None))
+    run.argtypes = [_Given(value) for value in given]
+    run.errcheck = _file_ended
+    return _Hook(functools.partial(run, None), handle)  # called with three more, as a hook is
+
+
+def _file_ended(failed: int, _function: object, _arguments: object) -> None:
+    if failed and vars(sys).get("last_type") is KeyboardInterrupt:
+        return  # the interpreter knows, and ends by the signal
+    raise SystemExit(int(bool(failed)))
+
+
+def _absolute(name: str) -> str:
+    """As Python makes it: not tidied up any further."""
+    return name if name.startswith("/") else f"{os.getcwd()}/{name}"  # noqa: PTH109
+
+
+def _module(name: str) -> _Hook:
+    def run(*_: object) -> None:
+        _forget()
+        try:
+            runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # what `python -m` calls
+        except SystemExit:
+            raise
+        except BaseException as error:  # why: whatever a script raises is shown as Python shows it
+            _show(error)
+            if type(error) is KeyboardInterrupt:
+                _end_by_interrupt()
+                return
+            raise SystemExit(1) from None
+        raise SystemExit(0)
+
+    return _Hook(run)
+
+
+def _show(error: BaseException) -> None:
+    """What the interpreter does with an exception that nobody caught."""
+    below = error.__traceback__.tb_next if error.__traceback__ else None  # without the frame of ours
+    error.__traceback__ = below
+    vars(sys).update(last_type=type(error), last_value=error, last_traceback=below)
+    if sys.version_info >= (3, 12):
+        sys.last_exc = error
+    hook = sys.excepthook
+    sys.audit("sys.excepthook", hook, type(error), error, below)
+    try:
+        hook(type(error), error, below)
+    except SystemExit:
+        raise
+    except BaseException as second:  # why: the script's own hook may raise anything
+        inside = second.__traceback__.tb_next if second.__traceback__ else None
+        second.__context__ = None
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(second), second.with_traceback(inside), inside)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, below)
+    with suppress(OSError, ValueError):
+        sys.stdout.flush()
+
+
+def _end_by_interrupt() -> None:
+    """Make the interpreter end by the signal, as it does for a Ctrl-C that nobody caught."""
+    sys.excepthook = lambda *_: None
+    ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")

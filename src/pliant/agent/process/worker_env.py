@@ -1,0 +1,202 @@
+"""The environments in which scripts find their world: torchrun's, TensorFlow's and JAX's. Pure.
+
+A script that knows nothing of Pliant learns from its environment who it is and where the others are. All that it reads
+follows from the launch that the coordinator formed, so every agent works out the same for its own workers, and nobody
+has to ask. Call `environments` once for each launch, and start each worker with what it says laid over the agent's own
+environment and over Pliant's names.
+
+- always: what torchrun sets. Scripts, and the libraries they use, look at that to see where they run.
+- `tf`: `TF_CONFIG`, and `NUM_WORKERS`, which is how many compute gradients.
+- `jax`: `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`, `JAX_LOCAL_DEVICE_IDS`, and what `mpirun` of
+  Open MPI sets. JAX itself reads the first and the last of its names; scripts read the other two and hand them on. One
+  that calls `jax.distributed.initialize()` without arguments gets them only in the places that JAX knows, and of those
+  Open MPI is told by variables alone. There JAX takes one device for each process, so a worker that is alone on its
+  machine is told of all.
+
+What a user has set wins where torchrun lets it win: `OMP_NUM_THREADS` and `TORCH_NCCL_ASYNC_ERROR_HANDLING`, and
+`JAX_LOCAL_DEVICE_IDS` in the same way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from pliant.core.model.launch import Launch, Seat
+from pliant.core.model.names import AgentId, MemberId
+from pliant.errors import BadInput
+
+Kind = Literal["torch", "tf", "jax"]
+
+TORCH_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # those that torchrun handles unless it is told otherwise
+OUTSIDE = "evaluator"  # the one role that TensorFlow wants to be told of, but not to be in the cluster
+SERVERS = "ps"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all workers of one agent have in common, whatever the launch. `user` is the environment they inherit."""
+
+    kind: Kind
+    job: str
+    error_dir: Path
+    max_restarts: int = 3
+    role: str = "default"
+    run_id: str = ""  # the job's name, unless `--rdzv-id` said another
+    capacity: int = 1
+    devices: int = 0  # accelerators of this machine, as far as the agent can count them
+    virtual_local_rank: bool = False
+    signals: str = TORCH_SIGNALS
+    user: Mapping[str, str] = field(default_factory=dict)
+
+
+def environments(launch: Launch, agent: AgentId, surroundings: Surroundings) -> dict[MemberId, dict[str, str]]:
+    """What each worker of this agent must find in its environment, in the order of their ranks.
+
+    Raises `BadInput` if each worker is to see one device only, and the user's list of devices is too short.
+    """
+    return {
+        seat.member: {
+            **_torch(launch, rank, surroundings),
+            **_threads(launch, agent, surroundings),
+            **(_tensorflow(launch, rank) if surroundings.kind == "tf" else {}),
+            **(_jax(launch, rank, surroundings) if surroundings.kind == "jax" else {}),
+        }
+        for rank, seat in enumerate(launch.seats)
+        if seat.agent == agent
+    }
+
+
+def live_environment(member: MemberId, local_rank: int, surroundings: Surroundings) -> dict[str, str]:
+    """What a worker of a live job finds: all that does not depend on a world, since its worlds come and go."""
+    return {
+        "TORCHELASTIC_MAX_RESTARTS": str(surroundings.max_restarts),
+        "TORCHELASTIC_RUN_ID": surroundings.run_id or surroundings.job,
+        "TORCHELASTIC_ERROR_FILE": str(error_file(surroundings.error_dir, member)),
+        "ROLE_NAME": surroundings.role,
+        **_local_rank(local_rank, surroundings),
+    }
+
+
+def error_file(error_dir: Path, member: MemberId) -> Path:
+    """Where a worker leaves what it died of, if it follows torchelastic's convention. Its folder must be there."""
+    return error_dir / f"{member}.error.json"
+
+
+def host_and_port(address: str) -> tuple[str, str]:
+    """The two parts of a seat's address; an IPv6 address without its brackets, as sockets want it."""
+    host, _, port = address.rpartition(":")
+    return host.removeprefix("[").removesuffix("]"), port
+
+
+# ---------------------------------------------------------------------------------------------------------- torchrun
+
+
+def _torch(launch: Launch, rank: int, surroundings: Surroundings) -> dict[str, str]:
+    seats, own = launch.seats, launch.seats[rank]
+    agents = list(dict.fromkeys(seat.agent for seat in seats))  # in the order of their first ranks
+    here = [seat.member for seat in seats if seat.agent == own.agent]
+    alike = [seat.member for seat in seats if seat.role == own.role]
+    host, port = host_and_port(seats[0].address)
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(seats)),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "GROUP_RANK": str(agents.index(own.agent)),
+        "GROUP_WORLD_SIZE": str(len(agents)),
+        "ROLE_NAME": surroundings.role if len(alike) == len(seats) else own.role,
+        "ROLE_RANK": str(alike.index(own.member)),
+        "ROLE_WORLD_SIZE": str(len(alike)),
+        "MASTER_ADDR": host,
+        "MASTER_PORT": port,
+        "TORCHELASTIC_RESTART_COUNT": str(launch.restarts),
+        "TORCHELASTIC_MAX_RESTARTS": str(surroundings.max_restarts),
+        "TORCHELASTIC_RUN_ID": surroundings.run_id or surroundings.job,
+        "TORCHELASTIC_USE_AGENT_STORE": "False",  # rank 0 serves its own store: the agent never imports torch
+        "TORCHELASTIC_SIGNALS_TO_HANDLE": surroundings.signals,
+        "TORCHELASTIC_ERROR_FILE": str(error_file(surroundings.error_dir, own.member)),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": surroundings.user.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        **_local_rank(here.index(own.member), surroundings),
+    }
+
+
+def _local_rank(number: int, surroundings: Surroundings) -> dict[str, str]:
+    if not surroundings.virtual_local_rank:
+        return {"LOCAL_RANK": str(number)}
+    listed = surroundings.user.get("CUDA_VISIBLE_DEVICES")
+    if listed is None:
+        return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": str(number)}
+    devices = _listed(listed)
+    if number >= len(devices):
+        raise BadInput(
+            f"CUDA_VISIBLE_DEVICES={listed} has no device for worker {number + 1} of this machine, and with "
+            "--virtual-local-rank each has one of its own: list more devices, or lower --nproc-per-node."
+        )
+    return {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": devices[number]}
+
+
+def _listed(devices: str) -> list[str]:
+    return [device.strip() for device in devices.split(",") if device.strip()]
+
+
+def _threads(launch: Launch, agent: AgentId, surroundings: Surroundings) -> dict[str, str]:
+    """One thread for each of several workers. By what there is room for, so that a launch's size changes no sums."""
+    there = sum(seat.agent == agent for seat in launch.seats)
+    if "OMP_NUM_THREADS" in surroundings.user or max(surroundings.capacity, there) == 1:
+        return {}
+    return {"OMP_NUM_THREADS": "1"}
+
+
+# -------------------------------------------------------------------------------------------------- TensorFlow and JAX
+
+
+def _tensorflow(launch: Launch, rank: int) -> dict[str, str]:
+    cluster: dict[str, list[str]] = {}
+    for seat in launch.seats:
+        if seat.role != OUTSIDE:
+            cluster.setdefault(seat.role, []).append(seat.address)
+    own = launch.seats[rank]
+    task = {"type": own.role, "index": sum(seat.role == own.role for seat in launch.seats[:rank])}
+    return {
+        "TF_CONFIG": json.dumps({"cluster": cluster, "task": task}),
+        "NUM_WORKERS": str(sum(_computes(seat, launch) for seat in launch.seats)),
+    }
+
+
+def _computes(seat: Seat, launch: Launch) -> bool:
+    """Whether it computes gradients. With parameter servers the chief hands out work; without, it is a worker, too."""
+    if seat.role == "chief":
+        return all(other.role != SERVERS for other in launch.seats)
+    return seat.role == "worker"
+
+
+def _jax(launch: Launch, rank: int, surroundings: Surroundings) -> dict[str, str]:
+    own, address = launch.seats[rank], launch.seats[0].address
+    here = [seat.member for seat in launch.seats if seat.agent == own.agent]
+    number = "0" if surroundings.virtual_local_rank else str(here.index(own.member))
+    one = surroundings.virtual_local_rank or max(surroundings.capacity, len(here)) > 1
+    return {
+        "JAX_COORDINATOR_ADDRESS": address,
+        "JAX_NUM_PROCESSES": str(len(launch.seats)),
+        "JAX_PROCESS_ID": str(rank),
+        "JAX_LOCAL_DEVICE_IDS": _user_devices(surroundings) or (number if one else _all_devices(surroundings)),
+        "OMPI_MCA_orte_hnp_uri": f"0.0;tcp://{address}",  # JAX looks whether it is there, and takes the address above
+        "OMPI_COMM_WORLD_SIZE": str(len(launch.seats)),
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_LOCAL_RANK": number,
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(len(here)),
+    }
+
+
+def _user_devices(surroundings: Surroundings) -> str:
+    return surroundings.user.get("JAX_LOCAL_DEVICE_IDS", "")
+
+
+def _all_devices(surroundings: Surroundings) -> str:
+    """Every device that the process can see: those that the user lists are counted from 0 again."""
+    listed = surroundings.user.get("CUDA_VISIBLE_DEVICES")
+    count = surroundings.devices if listed is None else len(_listed(listed))
+    return ",".join(str(number) for number in range(max(count, 1)))

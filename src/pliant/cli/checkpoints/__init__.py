@@ -1,0 +1,1 @@
+"""The commands that list, verify and export checkpoints."""

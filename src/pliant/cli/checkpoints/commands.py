@@ -1,0 +1,275 @@
+"""`pliant checkpoints`, `verify` and `export`: states on disk, for people."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pliant.cli.checkpoints.source import Found, Source, choose, find_source, look, usable, where_argument
+from pliant.cli.connect import Flags, connection
+from pliant.cli.output import clean, json_option, print_json, print_table
+from pliant.errors import BadInput
+
+if TYPE_CHECKING:
+    from pliant.core.model.checkpoint import Checkpoint
+    from pliant.train.checkpoint import Manifest
+    from pliant.train.state.transfer import Received
+
+TORCH_ENDINGS = (".pt", ".pth")
+
+
+@click.command()
+@where_argument
+@json_option
+@connection
+def checkpoints(where: str | None, flags: Flags, as_json: bool) -> None:
+    """List the checkpoints of a job, or in a folder or a URL.
+
+    Manifests are read, and the sizes of files; `pliant verify` reads every byte. Of a job it says which ones count.
+    """
+    source = find_source(where, flags)
+    found = look(source)
+    if as_json:
+        print_json({"place": source.place.where, "job": source.job, "checkpoints": [_facts(each) for each in found]})
+    elif not found:
+        click.echo(f"There are no checkpoints in {source.place.where}.", err=True)
+    else:
+        heads = ("name", "step", "size", "age", "members", "state")
+        now = time.time()
+        print_table(heads, [_row(each, now) for each in found])
+
+
+@click.command()
+@where_argument
+@click.argument("name", required=False)
+@json_option
+@connection
+def verify(where: str | None, name: str | None, flags: Flags, as_json: bool) -> int:
+    """Read every byte of checkpoints and compare with their hashes.
+
+    Without NAME, of all that are finished. Status 1 if anything is not what was written, with the file that is not.
+    """
+    source = find_source(where, flags)
+    wanted = choose(source, name or source.name)
+    results = [(each, _problems(source, each)) for each in wanted if each.finished or name]
+    if as_json:
+        print_json(
+            {
+                "ok": not any(problems for _, problems in results),
+                "place": source.place.where,
+                "checkpoints": [
+                    {**_facts(each), "ok": not problems, "problems": problems} for each, problems in results
+                ],
+            }
+        )
+    else:
+        for each, problems in results:
+            _show_verified(each, problems)
+        if not results:
+            click.echo(f"There is no finished checkpoint in {source.place.where}.", err=True)
+    return 1 if any(problems for _, problems in results) else 0
+
+
+@click.command()
+@where_argument
+@click.argument("name", required=False)
+@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR|FILE", help="Where to write.")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(["safetensors", "torch"]),
+    help="What to write.  [default: torch for a file that ends so, .pt, else safetensors]",
+)
+@json_option
+@connection
+def export(where: str | None, name: str | None, out: Path, kind: str | None, flags: Flags, as_json: bool) -> None:
+    """Write a checkpoint as files for a plain training script.
+
+    Without NAME the newest that is whole. safetensors: a folder with model.safetensors and the rest, or one file with
+    the model alone. torch: one file for `torch.load`, which needs the extra `torch`.
+    """
+    from pliant.train.checkpoint import Damaged
+
+    kind = kind or ("torch" if out.suffix in TORCH_ENDINGS else "safetensors")
+    write = _writer(out, kind)
+    source = find_source(where, flags)
+    wanted = choose(source, name or source.name)
+    for each in usable(wanted):
+        manifest = _manifest(each)
+        try:
+            received = _read(source, manifest.checkpoint)
+        except Damaged as damage:
+            if len(wanted) == 1:
+                raise
+            click.echo(f"pliant: {clean(damage.why)} The one before is tried.", err=True)
+            continue
+        try:
+            files = write(received, manifest)
+        except (OSError, RuntimeError) as error:  # torch says the latter of a full disk
+            why = error.strerror if isinstance(error, OSError) else None
+            raise BadInput(f"{out} cannot be written: {why or error}.") from error
+        _say_exported(each, files, as_json)
+        return
+    raise BadInput(f"None of the checkpoints in {source.place.where} can be used: `pliant verify` says why.")
+
+
+# ------------------------------------------------------------------------------------------------ verify
+
+
+def _problems(source: Source, found: Found) -> list[dict[str, str]]:
+    from pliant.train.checkpoint import problems
+
+    if found.checkpoint is None:
+        return [{"file": "manifest.json", "wrong": found.wrong}]
+    total = sum(piece.nbytes for piece in found.checkpoint.pieces)
+    with progress(f"Reading {found.name}", total) as seen:
+        return [
+            {"file": problem.file, "wrong": problem.wrong} for problem in problems(source.place, found.checkpoint, seen)
+        ]
+
+
+def _show_verified(found: Found, problems: list[dict[str, str]]) -> None:
+    step = "" if found.step is None else f", step {found.step}"
+    click.echo(f"{clean(found.name)}{step}, {size(found.nbytes)}: {'damaged' if problems else 'whole'}")
+    for problem in problems:
+        click.echo(f"  {clean(problem['file'])}: {clean(problem['wrong'])}")
+
+
+# ------------------------------------------------------------------------------------------------ export
+
+
+def _writer(out: Path, kind: str) -> Callable[[Received, Manifest], list[Path]]:
+    """How to write what was asked for. BadInput if it cannot be done, before anything long begins."""
+    from pliant.train.checkpoint import export
+
+    if kind == "torch":
+        file = out / "checkpoint.pt" if out.is_dir() else out
+        export.refuse_what_is_there([file])
+        return _torch_writer(file)
+    if out.suffix == ".safetensors":
+        export.refuse_what_is_there([out])
+
+        def write_one(received: Received, manifest: Manifest) -> list[Path]:
+            export.export_model(out, received, manifest)
+            return [out]
+
+        return write_one
+    if out.suffix in TORCH_ENDINGS:
+        raise BadInput(f"{out} is the name of a torch file: say --format torch, or name a folder.")
+    names = (export.MODEL_FILE, export.REST_FILE, export.REST_TENSORS)
+    export.refuse_what_is_there([out / name for name in names])
+    return lambda received, manifest: export.export_folder(out, received, manifest)
+
+
+def _torch_writer(file: Path) -> Callable[[Received, Manifest], list[Path]]:
+    try:
+        from pliant.torch.state.export import export_torch
+    except ModuleNotFoundError as missing:
+        raise BadInput(
+            "A torch file is written by torch, which is not installed: pip install 'pliant[torch]', or leave --format "
+            "torch out for safetensors, which needs nothing."
+        ) from missing
+
+    def write(received: Received, manifest: Manifest) -> list[Path]:
+        export_torch(file, received, manifest)
+        return [file]
+
+    return write
+
+
+def _read(source: Source, checkpoint: Checkpoint) -> Received:
+    from pliant.train.checkpoint import read
+
+    with progress(f"Reading {checkpoint.name}", sum(piece.nbytes for piece in checkpoint.pieces)) as seen:
+        return read(source.place, checkpoint, seen)
+
+
+def _manifest(found: Found) -> Manifest:
+    from pliant.train.checkpoint import Facts, Manifest
+
+    if found.checkpoint is None:
+        raise AssertionError("a checkpoint without a manifest was chosen")
+    return Manifest(found.checkpoint, found.facts or Facts(0.0))
+
+
+def _say_exported(found: Found, files: list[Path], as_json: bool) -> None:
+    sizes = {str(file): file.stat().st_size for file in files}
+    if as_json:
+        print_json({"name": found.name, "step": found.step, "files": sizes})
+        return
+    click.echo(f"{clean(found.name)}, step {found.step}:")
+    for file, nbytes in sizes.items():
+        click.echo(f"  {file}, {size(nbytes)}")
+
+
+# ------------------------------------------------------------------------------------------------ shown
+
+
+def _facts(found: Found) -> dict[str, Any]:
+    checkpoint, facts = found.checkpoint, found.facts
+    cursor = None if facts is None or facts.cursor is None else facts.cursor
+    return {
+        "name": found.name,
+        "step": found.step,
+        "generation": None if checkpoint is None else checkpoint.lineage.generation,
+        "at": None if facts is None else facts.at,
+        "cursor": cursor,
+        "members": [] if facts is None else list(facts.members),
+        "nbytes": found.nbytes,
+        "files": [] if checkpoint is None else [piece.file for piece in checkpoint.pieces],
+        "ok": not found.wrong,
+        "wrong": found.wrong,
+        "counts": found.counts,
+    }
+
+
+def _row(found: Found, now: float) -> tuple[str, ...]:
+    facts = found.facts
+    return (
+        found.name,
+        "" if found.step is None else str(found.step),
+        size(found.nbytes),
+        "" if facts is None else age(now - facts.at),
+        "" if facts is None else str(len(facts.members)),
+        ", ".join(filter(None, (found.counts, found.wrong or "whole by its sizes"))),
+    )
+
+
+def size(nbytes: float) -> str:
+    """As people say it."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"
+
+
+def age(seconds: float) -> str:
+    """As people say it; a clock that is behind makes nothing negative."""
+    for unit, each in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * each:
+            return f"{seconds / each:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
+@contextmanager
+def progress(what: str, nbytes: int) -> Iterator[Callable[[int], None]]:
+    """Shown on a terminal alone. What is yielded may be called from any thread."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    one_at_a_time = threading.Lock()
+    with click.progressbar(length=nbytes, label=clean(what), file=sys.stderr) as bar:
+
+        def seen(more: int) -> None:
+            with one_at_a_time:
+                bar.update(more)
+
+        yield seen

@@ -1,0 +1,1 @@
+"""One module for each command that needs no folder of its own."""

@@ -1,0 +1,167 @@
+"""`pliant coordinator`: a coordinator as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pliant import __version__, settings
+from pliant.cli.output import print_json, short
+from pliant.credentials import check_own
+from pliant.errors import BadInput
+
+if TYPE_CHECKING:
+    from pliant.coordinator.server import Address, Coordinator
+    from pliant.stores.base import Store
+
+IDENTITY_SHOWN = 8
+LEASE_TTL_S = 10.0  # as the service has it, which is not imported for a page of help
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default=f"127.0.0.1:{settings.DEFAULT_PORT}",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where to listen. Port 0 takes a free one.",
+)
+@click.option(
+    "--store",
+    "store_text",
+    metavar="sqlite:PATH|memory:",
+    help="Where decisions are kept.  [default: sqlite:PLIANT_HOME/store.db]",
+)
+@click.option("--expose", is_flag=True, help="Listen where other machines can reach it; tokens cross that network.")
+@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name it may be called by. May be repeated.")
+@click.option(
+    "--lease-ttl-s",
+    type=click.FloatRange(0.5, 3600.0),
+    default=LEASE_TTL_S,
+    show_default=True,
+    help="How long nothing may be heard of a worker before it counts as lost.",
+)
+@click.option("--log-json", is_flag=True, help="Log JSON lines instead of text, on standard error.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it is ready.")
+def coordinator(
+    listen: str,
+    store_text: str | None,
+    expose: bool,
+    hosts: tuple[str, ...],
+    lease_ttl_s: float,
+    log_json: bool,
+    as_json: bool,
+) -> None:
+    """Run a coordinator until it is stopped.
+
+    Ctrl-C or SIGTERM stops it: it answers what it was asked, lets everybody go and exits with 0. A second one stops
+    it at once. Jobs go on without it, and the next start on the same store knows them.
+    """
+    import uvloop
+
+    from pliant.coordinator.server import Address, Coordinator, parse_address
+    from pliant.coordinator.server import listen as bind
+    from pliant.telemetry import log_to
+
+    said = settings.read()
+    wanted = parse_address(listen)
+    path = _store_path(store_text) if store_text is not None else said.home / "store.db"
+    log_to(sys.stderr, as_json=log_json)
+    with bind(wanted, expose=expose) as bound:
+        address = Address(wanted.host, bound.getsockname()[1])
+        _make_home(said.home)
+        check_own(said.home, "PLIANT_HOME")
+        _check_store(path)
+        with _open(path) as store:
+            _check_store(path)  # in a place like /tmp somebody may have been quicker
+            made = Coordinator(store, said.own_token_file, (*hosts, address.host), lease_ttl_s)
+            ready = _Ready(made, store, path, address, said.own_token_file)
+            uvloop.run(made.serve(bound, ready.say_json if as_json else ready.say))
+
+
+class _Ready:
+    """Says that it is ready, once it is."""
+
+    def __init__(self, made: Coordinator, store: Store, path: Path | None, address: Address, token_file: Path) -> None:
+        self._made = made
+        self._store = store
+        self._path = path
+        self._address = address
+        self._token_file = token_file
+
+    @property
+    def _jobs(self) -> int:
+        return sum(not name.startswith("@") for name in self._store.jobs())
+
+    def say_json(self) -> None:
+        print_json(
+            {
+                "url": self._address.url,
+                "pid": os.getpid(),
+                "store": "memory:" if self._path is None else f"sqlite:{self._path.absolute()}",
+                "identity": self._store.identity,
+                "jobs": self._jobs,
+                "leads": self._made.desk.service.leads,
+                "token_file": str(self._token_file),
+                "token_made": self._made.made_token,
+                "version": __version__,
+            }
+        )
+
+    def say(self) -> None:
+        store = "memory:" if self._path is None else f"sqlite:{short(self._path)}"
+        jobs = f"{self._jobs} {'job' if self._jobs == 1 else 'jobs'}"
+        click.echo(f"Coordinator at {self._address.url} (process {os.getpid()})")
+        click.echo(f"Store: {store} ({self._store.identity[:IDENTITY_SHOWN]}, {jobs})")
+        click.echo(f"Token: {short(self._token_file)} ({'made now' if self._made.made_token else 'there already'})")
+        if self._path is None:
+            click.echo("Ctrl-C stops it. Nothing of this outlives the process: --store sqlite:PATH keeps it.")
+        elif self._made.desk.service.leads:
+            click.echo("Ctrl-C stops it. Jobs go on, and the next start finds them.")
+        else:
+            click.echo(
+                "Another coordinator decides for this store. This one stands by, and takes over when it is gone."
+            )
+
+
+def _store_path(text: str) -> Path | None:
+    """The file that a store's name means; None for one in memory."""
+    kind, _, where = text.partition(":")
+    if kind == "sqlite" and where:
+        return Path(where).expanduser()
+    if text == "memory:":
+        return None
+    raise BadInput(f"--store takes sqlite:PATH or memory:, not {text!r}.")
+
+
+def _open(path: Path | None) -> AbstractContextManager[Store]:
+    if path is None:
+        from secrets import token_hex
+
+        from pliant.stores.memory import MemoryStore
+
+        return nullcontext(MemoryStore(token_hex(16)))
+    from pliant.stores.sqlite import SqliteStore
+
+    return SqliteStore(path)
+
+
+def _check_store(path: Path | None) -> None:
+    """The file, and those beside it that are read as well."""
+    if path is not None:
+        check_own(path, "The store")
+        for end in ("-wal", "-shm", ".mark"):
+            real = path.resolve()
+            check_own(real.with_name(f"{real.name}{end}"), "The store's file")
+
+
+def _make_home(home: Path) -> None:
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"PLIANT_HOME cannot be made at {home}: {error.strerror}. Set it to another place.") from error

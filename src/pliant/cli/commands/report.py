@@ -1,0 +1,174 @@
+"""`pliant report`: where a job's worker-seconds went."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import TYPE_CHECKING
+
+import click
+
+from pliant.cli.commands.audit import all_events, progress
+from pliant.cli.connect import Flags, connection, job_argument, the_job
+from pliant.cli.output import json_option, local_time, print_json, print_table
+
+if TYPE_CHECKING:
+    from pliant.client import Client
+    from pliant.core.accounting.goodput import Change, Goodput, Worker
+
+
+@click.command()
+@job_argument
+@json_option
+@connection
+def report(job: str | None, flags: Flags, as_json: bool) -> None:
+    """Show where the time of a job's workers went.
+
+    Every second of every worker is counted once: training, recomputing what a rollback lost, standing still for a
+    checkpoint, switching between worlds, receiving the state, waiting, starting, or being a spare. Goodput is the share
+    of training. A job that still runs is reported as far as it has come.
+    """
+    name = the_job(job)
+    is_run = flags.asleep(name) is None
+    with flags.connect(name) as client:
+        found = read_goodput(client, name)
+        runs = is_run and found.job is not None and not found.job.state.ended
+        until = max(found.now, client.about().now) if runs else found.now  # by the clock that events are stamped with
+    if as_json:
+        print_json(facts(found, until))
+    else:
+        _show(name, found, until, runs=runs)
+
+
+def read_goodput(client: Client, job: str) -> Goodput:
+    """All of a job's events, for where its workers' time went."""
+    from pliant.core.accounting.goodput import Goodput
+
+    found = Goodput()
+    with progress("Reading events", client.job(job).job.revision) as step:
+        for event in all_events(client, job):
+            found.add(event)
+            step()
+    return found
+
+
+def facts(found: Goodput, until: float) -> dict[str, object]:
+    """Everything, for programs."""
+    workers = found.workers(until)
+    seconds = _seconds(workers)
+    total = sum(seconds.values())
+    done = found.progress
+    return {
+        "began": found.began,
+        "until": until,
+        "attempts": done.attempts,
+        "worker_seconds": total,
+        "seconds": seconds,
+        "goodput": seconds["training"] / total if total else None,
+        "steps": done.steps,
+        "samples": done.samples,
+        "recomputed_steps": done.again_steps,
+        "recomputed_samples": done.again_samples,
+        "rolled_back_steps": done.again_steps + done.highest - done.steps,
+        "samples_per_second": _rate(found, until),
+        "rollbacks": done.rollbacks,
+        "checkpoints": done.checkpoints,
+        "changes": {kind: _pauses(of) for kind, of in _kinds(done.changes).items()},
+        "workers": [
+            {
+                "worker": worker.name,
+                "agent": worker.agent,
+                "began": worker.began,
+                "ended": worker.since,
+                "seconds": {category.value: spent for category, spent in worker.seconds.items()},
+            }
+            for worker in workers
+        ],
+    }
+
+
+def _seconds(workers: list[Worker]) -> dict[str, float]:
+    from pliant.core.accounting.activity import Category
+
+    return {category.value: sum(worker.seconds[category] for worker in workers) for category in Category}
+
+
+def _rate(found: Goodput, until: float) -> float | None:
+    """Samples a second while anybody trained, those that were recomputed included."""
+    busy_s = found.busy_s(until)
+    return found.progress.every_sample / busy_s if busy_s and found.progress.every_sample else None
+
+
+def _kinds(changes: list[Change]) -> dict[str, list[Change]]:
+    return {
+        "planned": [change for change in changes if change.planned],
+        "unplanned": [change for change in changes if not change.planned],
+    }
+
+
+def _pauses(changes: list[Change]) -> dict[str, float | int | None]:
+    known = [change.pause_s for change in changes if change.pause_s is not None]
+    return {
+        "count": len(changes),
+        "median_pause_s": median(known) if known else None,
+        "longest_pause_s": max(known) if known else None,
+    }
+
+
+# --------------------------------------------------------------------------------------------------- for people
+
+
+def _show(name: str, found: Goodput, until: float, *, runs: bool) -> None:
+    workers, done = found.workers(until), found.progress
+    state = found.job.state.value if found.job is not None else "unknown"
+    attempts = f", attempt {done.attempts}" if done.attempts > 1 else ""
+    end = "so far" if runs else f"to {local_time(until)}"
+    click.echo(f"{name}: {state}{attempts}; {local_time(found.began)} {end}, {_many(len(workers), 'worker')}")
+    seconds = _seconds(workers)
+    total = sum(seconds.values())
+    click.echo()
+    rows = [(category, f"{spent:.1f}", _share(spent, total)) for category, spent in seconds.items()]
+    print_table(
+        ("doing", "worker-seconds", "share"), _aligned([*rows, ("total", f"{total:.1f}", _share(total, total))])
+    )
+    click.echo()
+    for title, text in _told(found, until, seconds["training"], total):
+        click.echo(f"{title:<12}  {text}")
+
+
+def _told(found: Goodput, until: float, training: float, total: float) -> list[tuple[str, str]]:
+    done = found.progress
+    told = [("goodput", f"{_share(training, total).strip()} of all worker-seconds were training")]
+    if done.every_sample:
+        rate = _rate(found, until)
+        speed = f", {rate:.1f} a second while training" if rate is not None else ""
+        told.append(("samples", f"{done.samples} in {_many(done.steps, 'committed step')}{speed}"))
+        told.append(("recomputed", f"{_many(done.again_samples, 'sample')} in {_many(done.again_steps, 'step')}"))
+    if (behind := done.highest - done.steps) > 0:
+        told.append(("", f"{_many(behind, 'step')} rolled back and not computed again yet"))
+    for kind, changes in _kinds(done.changes).items():
+        told.append((f"{kind}", _change_line(changes)))
+    told.append(("rollbacks", str(done.rollbacks)))
+    if done.every_sample:
+        told.append(("checkpoints", str(done.checkpoints)))
+    return told
+
+
+def _change_line(changes: list[Change]) -> str:
+    pauses = _pauses(changes)
+    middle, longest = pauses["median_pause_s"], pauses["longest_pause_s"]
+    pause = f"; pause {middle:.2f} s in the median, {longest:.2f} s the longest" if middle is not None else ""
+    return f"{_many(len(changes), 'change')}{pause}"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _share(part: float, total: float) -> str:
+    return f"{100.0 * part / total:.1f} %" if total else "-"
+
+
+def _aligned(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Numbers end below one another."""
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    return [(row[0], row[1].rjust(widths[1]), row[2].rjust(widths[2])) for row in rows]

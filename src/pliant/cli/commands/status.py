@@ -1,0 +1,96 @@
+"""`pliant status`: one job, with everybody in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pliant.cli.connect import Flags, connection, job_argument, the_job
+from pliant.cli.output import clean, json_option, print_json, print_table
+
+if TYPE_CHECKING:
+    from pliant.wire.api import AgentLine, JobStatus, MemberLine
+
+
+@click.command()
+@job_argument
+@json_option
+@connection
+def status(job: str | None, flags: Flags, as_json: bool) -> None:
+    """Show a job with its members and agents."""
+    name = the_job(job)
+    with flags.connect(name) as client:
+        found = client.job(name)
+    if as_json:
+        print_json(_flat(found))
+        return
+    for line in _lines(found):
+        click.echo(line)
+    if found.members:
+        click.echo()
+        print_table(
+            ("member", "state", "rank", "agent", "process", "cores", "memory", "why"),
+            [
+                (x.id, x.state.value, _or_dash(x.rank), x.agent, _or_dash(x.pid or None), *_use(x), x.why)
+                for x in found.members
+            ],
+        )
+    if found.agents:
+        click.echo()
+        print_table(
+            ("agent", "room", "wanted", "members", "address"),
+            [(x.id, str(x.capacity), str(x.wanted), str(x.members), _where(x)) for x in found.agents],
+        )
+
+
+def _lines(found: JobStatus) -> list[str]:
+    job = found.job
+    total = "" if job.total_steps is None else f" of {job.total_steps}"
+    limit = "" if found.wait_limit_s is None else f"; it fails after waiting {found.wait_limit_s:g} s for workers"
+    placement = ", ".join(f"{count} on {agent}" for agent, count in found.target.placement)
+    checkpoint = (
+        "none" if found.checkpoint is None else f"step {found.checkpoint.lineage.step}, {found.checkpoint.name}"
+    )
+    facts = [
+        (job.name, f"{job.state.value}: {job.why}" if job.why else job.state.value),
+        ("attempt", str(found.attempt) if found.attempt > 1 else ""),
+        ("mode", "" if found.live else f"{found.mode.value}: a change starts all workers again"),
+        ("workers", f"{job.size} in the world, {job.target} wanted, {job.size_min} to {job.size_max} allowed{limit}"),
+        ("placement", placement),
+        ("world", f"generation {job.generation}" if job.generation else "none yet"),
+        ("broken", found.broken),
+        (
+            "durable",
+            f"step {job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "") if found.live else "",
+        ),
+        ("checkpoint", checkpoint if found.live else ""),
+        ("failures", f"{found.failures}; the job fails at more than {found.max_restarts}"),
+        ("chaos", "allowed: `pliant chaos` may strike at it" if found.chaos else ""),
+        ("revision", str(job.revision)),
+    ]
+    width = max(len(name) for name, _ in facts)
+    return [f"{name.ljust(width)}  {clean(text)}" for name, text in facts if text]
+
+
+def _flat(found: JobStatus) -> dict[str, object]:
+    """One object: the job's own line, and beside it who is there and what is kept."""
+    from dataclasses import fields
+
+    line = {each.name: getattr(found.job, each.name) for each in fields(found.job)}
+    rest = {each.name: getattr(found, each.name) for each in fields(found) if each.name not in ("job", "target")}
+    return {**line, **rest, "placement": found.target.placement}
+
+
+def _use(member: MemberLine) -> tuple[str, str]:
+    if member.cpu is None or member.rss_bytes is None:
+        return "-", "-"
+    return f"{member.cpu:.2f}", f"{member.rss_bytes / 2**20:.0f} MiB"
+
+
+def _where(agent: AgentLine) -> str:
+    return f"{agent.address or '-'}{', leaving' if agent.draining else ''}"
+
+
+def _or_dash(number: int | None) -> str:
+    return "-" if number is None else str(number)

@@ -1,0 +1,1 @@
+"""`pliant doctor`: checks of this machine's set-up."""

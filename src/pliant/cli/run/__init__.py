@@ -1,0 +1,1 @@
+"""`pliant run`: its options, and the plan made from them."""

@@ -1,0 +1,245 @@
+"""The API over HTTP: every row of the route table meets its handler here.
+
+An endpoint does, for every route alike, what the table says: scope, names in the path, numbers in the query, the
+body. A handler is given a `Call` that passed all of that, and returns bytes. Nothing here decides anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request as StarletteRequest
+from starlette.responses import Response
+from starlette.routing import Route as StarletteRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from pliant.coordinator.api.auth import Grant
+from pliant.coordinator.api.middleware import CONNECTION, GRANT, HEADERS, answer, refuse
+from pliant.coordinator.notifications import Closing, Hangup
+from pliant.core.messages import Code
+from pliant.core.model.names import bad_name
+from pliant.errors import BadInput, StoreError, StoreTimeout
+from pliant.telemetry import CoordinatorMetrics
+from pliant.wire.api import IN_DOUBT, Problem
+from pliant.wire.api import Scope as Access
+from pliant.wire.codec import Body, encode_reply
+from pliant.wire.routes import ROUTES, Query, Route
+
+BODY_MAX = 1024 * 1024
+BODY_TIME_S = 10.0
+_TOO_LARGE = f"a body has up to {BODY_MAX} bytes"
+_NUMBERS = {int: re.compile(r"[0-9]{1,16}"), float: re.compile(r"[0-9]{1,16}(\.[0-9]{1,16})?")}
+
+STATUS: Mapping[str, int] = {
+    Code.NO_JOB: 404,
+    Code.UNKNOWN: 404,
+    Code.GONE: 410,
+    Code.EXISTS: 409,
+    Code.ENDED: 409,
+    Code.SEALED: 409,
+    Code.PAST: 409,
+    Code.MISMATCH: 409,
+    Code.NOT_NEXT: 409,
+    Code.SET_BACK: 409,
+    Code.BAD: 422,
+}
+"""The status of each refusal of the core. The code is in the body too: it says more."""
+
+log = logging.getLogger(__name__)
+
+
+class Answered(Exception):
+    """Ends a call with a status and a reason."""
+
+    def __init__(self, status: int, code: str, why: str, revision: int = 0) -> None:
+        super().__init__(why)
+        self.status = status
+        self.problem = Problem(code, why, revision)
+
+
+class Connection(Protocol):
+    """What a request came on, and others will."""
+
+    def when_over(self, whose: object, told: Callable[[bool], None]) -> None:
+        """Have its end told, with whether the other side closed it; at once if it is over already."""
+
+
+@dataclass(slots=True)
+class Call:
+    """A request that passed every check the table asks for."""
+
+    route: Route
+    grant: Grant | None
+    path: Mapping[str, str]
+    query: Mapping[str, float]
+    body: object
+    headers: Mapping[bytes, bytes]
+    receive: Receive
+    send: Send
+    connection: Connection | None = None  # unless it is none of our own server's
+
+    @property
+    def job(self) -> str:
+        return self.path["job"]
+
+    async def gone(self) -> None:
+        """Returns when the other side has hung up. Make it a task, beside what takes long."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+Handler = Callable[[Call], Awaitable[bytes | None]]
+"""Gives the answer's body; None if it has answered by itself."""
+
+
+def application(handlers: Mapping[str, Handler], metrics: CoordinatorMetrics) -> ASGIApp:
+    """The application for a complete set of handlers, by the names of their routes."""
+    missing = {route.name for route in ROUTES} ^ handlers.keys()
+    if missing:
+        raise TypeError(f"routes and handlers do not match: {', '.join(sorted(missing))}")
+    endpoints = [_Endpoint(route, handlers[route.name], metrics) for route in ROUTES]
+    routes = [StarletteRoute(each.route.path, each, methods=[each.route.method]) for each in endpoints]
+    for route in routes:
+        route.methods = {method for method in route.methods or () if method != "HEAD"}  # which Starlette adds by itself
+    app = Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
+    app.router.redirect_slashes = False
+    return _Shortcut(app, [endpoint for endpoint in endpoints if endpoint.route.name in OFTEN])
+
+
+OFTEN = frozenset({"renew", "watch", "report"})
+
+
+class _Shortcut:
+    """Leads what is asked thousands of times a second past the router, whose way is long."""
+
+    def __init__(self, app: ASGIApp, endpoints: Iterable[_Endpoint]) -> None:
+        self._app = app
+        self._often = [(endpoint.route.method, endpoint.route.path.split("/"), endpoint) for endpoint in endpoints]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        given = scope["path"].split("/")
+        for method, parts, endpoint in self._often:
+            if len(parts) == len(given) and parts[-1] == given[-1] and method == scope["method"]:
+                pairs = list(zip(parts, given, strict=True))
+                if all(part == text or part.startswith("{") for part, text in pairs):
+                    scope["path_params"] = {part[1:-1]: text for part, text in pairs if part.startswith("{")}
+                    await endpoint(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+
+async def _not_found(_: StarletteRequest, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    why = "there is nothing under this path" if error.status_code == 404 else "this path takes another method"
+    code = "no-path" if error.status_code == 404 else "no-method"
+    body = encode_reply(Problem(code, f"{why}; /v1/openapi.json lists them all"))
+    return Response(body, error.status_code, error.headers, "application/json")
+
+
+class _Endpoint:
+    """One row of the table as an ASGI application."""
+
+    def __init__(self, route: Route, handler: Handler, metrics: CoordinatorMetrics) -> None:
+        self.route = route
+        self._handler = handler
+        self._metrics = metrics
+        self._body: Body[object] | None = Body(route.body) if route.body is not None else None
+        self._media = route.reply if isinstance(route.reply, str) else "application/json"
+        self._defaults = {query.name: query.kind(query.default) for query in route.query}
+        self._quick = metrics.requests.labels(route.name, 200)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start, status = time.perf_counter(), 200
+        try:
+            body = await self._handler(await self._call(scope, receive, send))
+            if body is not None:
+                await answer(send, 200, body, self._media)
+        except Hangup:
+            status = 499  # as others count a client that did not wait
+        except Answered as refused:
+            status = refused.status
+            await refuse(send, status, refused.problem)
+        except BadInput as error:
+            status = 422
+            await refuse(send, status, Problem("bad", error.why))
+        except StoreTimeout as error:
+            status = 503
+            await refuse(send, status, Problem(IN_DOUBT, str(error)))
+        except (StoreError, Closing) as error:
+            status = 503
+            await refuse(send, status, Problem("unavailable", str(error)))
+        except Exception as error:  # why: whatever it is, the client gets an answer of ours and the log the stack
+            status = 500
+            log.exception("%s failed: this is a bug in Pliant", self.route.name)
+            await refuse(send, status, Problem("bug", f"this is a bug in Pliant: {type(error).__name__}; see its log"))
+        finally:
+            counted = self._quick if status == 200 else self._metrics.requests.labels(self.route.name, status)
+            counted.observe(time.perf_counter() - start)
+
+    async def _call(self, scope: Scope, receive: Receive, send: Send) -> Call:
+        path: Mapping[str, str] = scope["path_params"]
+        grant: Grant | None = scope.get(GRANT)
+        if grant is None and self.route.scope is not Access.PUBLIC:
+            raise Answered(401, "no-credential", "this was not let in by the gate")  # no gate, no service
+        if grant is not None and (why := grant.refusal(self.route, path.get("job"))):
+            raise Answered(403, "not-allowed", why)
+        for name in path.values():
+            if wrong := bad_name(name):
+                raise Answered(422, Code.BAD, wrong)
+        headers: Mapping[bytes, bytes] = scope[HEADERS]
+        query = _query(scope["query_string"], self.route.query) if scope["query_string"] else self._defaults
+        body = None if self._body is None else self._body.decode(await _read(receive, headers))
+        connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        return Call(self.route, grant, path, query, body, headers, receive, send, connection)
+
+
+async def _read(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
+    """The whole body, within its limits of size and time."""
+    media = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
+    if media != b"application/json":
+        raise Answered(415, "media-type", "send application/json")
+    if int(headers.get(b"content-length", b"0")) > BODY_MAX:  # a number: the parser has seen to that
+        raise Answered(413, "too-large", _TOO_LARGE)
+    data = bytearray()
+    try:
+        async with asyncio.timeout(BODY_TIME_S):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Hangup
+                data += message.get("body", b"")
+                if len(data) > BODY_MAX:
+                    raise Answered(413, "too-large", _TOO_LARGE)
+                if not message.get("more_body", False):
+                    return bytes(data)
+    except TimeoutError:
+        raise Answered(408, "too-slow", f"a body comes within {BODY_TIME_S:g} s") from None
+
+
+def _query(text: bytes, known: tuple[Query, ...]) -> dict[str, float]:
+    """The numbers behind the question mark, each once and within its bounds."""
+    try:
+        given = parse_qs(text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text), max_num_fields=16)
+    except ValueError as error:
+        raise Answered(422, Code.BAD, f"the query cannot be read: {error}") from None
+    values = {query.name: query.kind(query.default) for query in known}
+    for name, texts in given.items():
+        query = next((query for query in known if query.name == name), None)
+        if query is None:
+            raise Answered(422, Code.BAD, f"there is no {name[:40]!r} to ask with here")
+        written = len(texts) == 1 and _NUMBERS[query.kind].fullmatch(texts[0])  # Python reads "1_0" and " 1" as well
+        value = query.kind(texts[0]) if written else query.high + 1
+        if not query.low <= value <= query.high:
+            what = f"{name} is one number from {query.low:g} to {query.high:g}; got {','.join(texts)[:40]!r}"
+            raise Answered(422, Code.BAD, what)
+        values[name] = value
+    return values

@@ -1,0 +1,118 @@
+"""How a job is shown to people and programs that ask for it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import inf
+from types import MappingProxyType
+
+from pliant.core.job.next_world import desired_workers
+from pliant.core.model.job import Job
+from pliant.core.model.launch import Launch
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import MemberState, member_state, spare_why
+from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, Use
+
+NOTHING: Mapping[MemberId, Use] = MappingProxyType({})
+
+
+def line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
+    """One line of a list. `silent_s` is for how long nobody at all was heard, if that is too long."""
+    world = job.world(job.current)
+    launch = _running(job)
+    size = len(world.members) if world else 0
+    return JobLine(
+        name=job.name,
+        state=job.state,
+        why="; ".join(filter(None, (job.why, _silence(job, silent_s)))),
+        members=len(launch.seats) if launch else len(job.members),
+        size=len(launch.seats) if launch else size,
+        target=job.target.size,
+        size_min=job.size_min,
+        size_max=job.size_max,
+        generation=job.generation if not job.live else job.current,
+        step=job.durable.step,
+        total_steps=job.terms.grid.total_steps if job.terms else None,
+        epoch=_epoch(job),
+        revision=revision,
+    )
+
+
+def _silence(job: Job, silent_s: float | None) -> str:
+    """Said as long as somebody is taken for alive who is not heard: what is shown of them may be long past."""
+    if silent_s is None or job.state.ended or not (job.members or job.agents):
+        return ""
+    lasts = "nobody was heard yet" if silent_s == inf else f"nobody was heard for {silent_s:.0f} s"
+    return f"{lasts}: perhaps this coordinator is cut off, so nobody is taken for lost until somebody is heard"
+
+
+def _epoch(job: Job) -> int:
+    """The epoch that the next step to be committed is in; the last one when all are."""
+    if job.terms is None:
+        return 0
+    grid = job.terms.grid
+    return min(job.durable.step // grid.steps_per_epoch, grid.epochs - 1)
+
+
+def _running(job: Job) -> Launch | None:
+    """The launch whose workers run, if there is one: they are members by their agents' word alone."""
+    launch = None if job.live or job.state.ended else job.launch
+    return launch if launch is not None and not launch.over else None
+
+
+def _seats(launch: Launch, uses: Mapping[MemberId, Use]) -> Iterator[MemberLine]:
+    done = launch.done
+    for rank, seat in enumerate(launch.seats):
+        if seat.member in done:
+            continue
+        use = uses.get(seat.member)
+        taken = (use.cpu, use.rss_bytes) if use else (None, None)
+        yield MemberLine(seat.member, MemberState.ACTIVE, rank, seat.agent, 0, use.pid if use else 0, "", *taken)
+
+
+def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, silent_s: float | None = None) -> JobStatus:
+    """Everything; costs as much as the job has members. `uses` is what agents said of their workers last."""
+    launch = _running(job)
+    world = job.world(job.current)
+    ranks = {member: rank for rank, member in enumerate(world.members)} if world else {}
+    everybody = launch.seats if launch else job.members.values()
+    wanted, there = desired_workers(job), Counter(each.agent for each in everybody)
+    members = sorted(job.members.values(), key=lambda member: (ranks.get(member.id, len(ranks)), member.number))
+    return JobStatus(
+        job=line(job, revision, silent_s),
+        target=job.target,
+        wait_limit_s=job.wait_limit_s,
+        max_restarts=job.max_restarts,
+        failures=job.failures,
+        broken=job.broken,
+        members=tuple(_seats(launch, uses))
+        if launch
+        else tuple(
+            MemberLine(
+                id=member.id,
+                state=member_state(job, member.id),
+                rank=ranks.get(member.id),
+                agent=member.agent,
+                number=member.number,
+                pid=member.pid,
+                why=member.why or spare_why(job, member.id),
+                cpu=uses[member.id].cpu if member.id in uses else None,
+                rss_bytes=uses[member.id].rss_bytes if member.id in uses else None,
+            )
+            for member in members
+        ),
+        agents=tuple(
+            AgentLine(each.id, each.capacity, wanted.get(each.id, 0), there[each.id], each.address, each.draining)
+            for each in job.agents
+        ),
+        durable=job.durable,
+        checkpoint=job.checkpoint,
+        earlier=job.earlier,
+        asked=job.asked is not None,
+        born=job.born,
+        mode=job.mode,
+        live=job.live,
+        attempt=job.attempt,
+        chaos=job.chaos,
+    )

@@ -1,0 +1,1 @@
+"""The synchronous service around the job's decisions: inbox, pump, liveness, leadership."""

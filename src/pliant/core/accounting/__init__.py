@@ -1,0 +1,1 @@
+"""Where worker-seconds went: goodput, activity, pauses."""

@@ -1,0 +1,69 @@
+"""What the workers of a job do at a moment, told by the job's state alone (`pliant report`, `/metrics`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+
+from pliant.core.model.job import Job, JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import Kind, World
+
+
+class Category(StrEnum):
+    """What a worker does; `pliant.core.accounting.goodput` says when it is which."""
+
+    TRAINING = "training"
+    RECOMPUTING = "recomputing"
+    CHECKPOINTING = "checkpointing"
+    SWITCHING = "switching"
+    TRANSFER = "transfer"
+    WAITING = "waiting"
+    STARTING = "starting"
+    SPARE = "spare"
+
+
+def doings(job: Job, names: Iterable[MemberId], been: Collection[MemberId] = ()) -> dict[MemberId, Category]:
+    """What each of these workers does in a job that is as it is; `been` were in a world of its history.
+
+    Training, here, is also whatever cannot be told from it yet.
+    """
+    inside: dict[MemberId, World] = {}
+    for world in job.worlds:
+        for name in world.members:
+            inside.setdefault(name, world)
+    current = job.world(job.current)
+    whole = current is not None and job.holders.issuperset(current.members)
+    launched = Category.SWITCHING if job.launch is not None and job.launch.over else Category.TRAINING
+
+    def of(name: MemberId) -> Category:
+        if name not in job.members:
+            return launched
+        if job.state is JobState.WAITING:
+            return Category.WAITING
+        world = inside.get(name)
+        if world is None and name in been:
+            return Category.SWITCHING  # left out of the next world: on its way out
+        if world is None:
+            return Category.SPARE if job.current else Category.WAITING
+        if world is not current:
+            return Category.TRANSFER if world.kind is Kind.PLANNED else Category.SWITCHING
+        if job.broken:
+            return Category.SWITCHING
+        if world.hold:
+            return Category.WAITING
+        if name not in job.holders:
+            return Category.TRANSFER
+        if world.kind is not Kind.PLANNED and not whole:
+            return Category.SWITCHING  # it compares again once everybody has the state
+        return Category.TRAINING
+
+    return {name: of(name) for name in names}
+
+
+def at_work(job: Job) -> list[MemberId]:
+    """The workers that are known to run: members, or seats of a launch."""
+    if job.live or job.launch is None:
+        return list(job.members)
+    ended = {end.member for end in job.launch.ends}
+    return [seat.member for seat in job.launch.seats if seat.member not in ended]

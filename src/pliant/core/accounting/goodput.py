@@ -1,0 +1,390 @@
+"""Where the worker-seconds of a job went: a fold over its events (`pliant report`).
+
+At every moment each worker does one thing, told by the job's state alone, so a worker's seconds add up to the time
+from its start to its end, and the totals to those of all workers:
+
+- *starting*: from its process's start, as it says in its join, or from its launch, until it is a member.
+- *spare*: a member, in no world, while others train.
+- *waiting*: the job waits, for members above all; so does a world that holds.
+- *transfer*: in a world, or about to be in a planned one, and without the state yet.
+- *switching*: between worlds. Its world is broken or left, the next one not entered by everybody with the state; for
+  launched workers, the time they take to stop. And what members say that a planned switch cost them. A world is broken
+  since its last durable report: until that was noticed its members may have hung in a collective.
+- *checkpointing*: what members say that their training thread stood still for a checkpoint.
+- *recomputing*: doing steps again whose numbers had been durable before a rollback.
+- *training*: the rest.
+
+The last three cannot be told apart while they pass: that time is undecided until the next steps are durable. Then what
+was said is taken off, and the rest divided by how many of those steps are new. What is undecided when a world breaks,
+or when a worker is lost, is switching, also below where the history had been: nobody can say that any step came of it,
+and what did is done again or reported by the next world. What is undecided when a worker ends otherwise is recomputing
+if the history was still below where it had been, training if not; so it is shown until it is decided.
+
+What cannot be seen: a worker that ends before it joins (unless it was launched), and whatever launched workers do,
+which know nothing of Pliant: theirs is all training. A worker ends when the coordinator hears of it, and at the latest
+with the job; but whose agent comes back in another life had ended, as far as anybody knows, by the event before that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from pliant.core import messages as m
+from pliant.core.accounting.activity import Category, doings
+from pliant.core.accounting.pauses import Spent
+from pliant.core.job.evolve import evolve
+from pliant.core.messages import Event
+from pliant.core.model.job import Job
+from pliant.core.model.launch import Launch
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.world import Kind
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker's time. Its seconds are as of `since`, which is its end once it has ended."""
+
+    name: MemberId
+    agent: AgentId
+    began: float
+    since: float
+    doing: Category
+    seconds: dict[Category, float] = field(default_factory=lambda: dict.fromkeys(Category, 0.0))
+    undecided: float = 0.0
+
+    def pass_until(self, now: float) -> None:
+        span, self.since = now - self.since, now
+        if self.doing is Category.TRAINING:
+            self.undecided += span
+        else:
+            self.seconds[self.doing] += span
+
+    def decide(self, again: float, spent: tuple[Spent, ...] = ()) -> None:
+        """The undecided time is over: `again` is the part of it in which steps were done again."""
+        left = self.undecided
+        for each in spent:
+            taken = min(each.seconds, left)
+            self.seconds[Category(each.what)] += taken
+            left -= taken
+        self.seconds[Category.RECOMPUTING] += again * left
+        self.seconds[Category.TRAINING] += (1.0 - again) * left
+        self.undecided = 0.0
+
+    def lose(self) -> None:
+        """Nothing is known to have come of the undecided time."""
+        self.seconds[Category.SWITCHING] += self.undecided
+        self.undecided = 0.0
+
+    def as_of(self, now: float, again: float) -> Worker:
+        """A copy, with everything decided as if it ended now."""
+        twin = Worker(self.name, self.agent, self.began, self.since, self.doing, dict(self.seconds), self.undecided)
+        twin.pass_until(max(now, self.since))
+        twin.decide(again)
+        return twin
+
+    def started(self, now: float) -> None:
+        """Whatever it seemed to do until now, it was starting."""
+        self.doing = Category.STARTING
+        self.pass_until(now)
+        self.seconds[Category.STARTING] += self.undecided
+        self.undecided = 0.0
+
+
+@dataclass(slots=True)
+class Change:
+    """A membership that trains after another one. `pause_s` is how long nobody trained; None: nobody said.
+
+    Where the one before broke, nobody is known to have trained since its last durable report.
+    """
+
+    at: float
+    planned: bool
+    pause_s: float | None = None
+
+
+@dataclass(slots=True)
+class Progress:
+    """What came of it. Steps and samples are those of the ledger that the newest attempt goes on with."""
+
+    steps: int = 0  # committed
+    samples: int = 0  # in them
+    again_steps: int = 0  # done again, in all
+    again_samples: int = 0
+    highest: int = 0  # step that was ever durable
+    every_sample: int = 0  # that became durable, of all attempts and however often
+    busy_s: float = 0.0  # in which anybody trained
+    rollbacks: int = 0
+    checkpoints: int = 0
+    attempts: int = 0
+    changes: list[Change] = field(default_factory=list)
+
+
+class Goodput:
+    """Give it all events of a job, in order; ask whenever you like."""
+
+    def __init__(self) -> None:
+        self.job: Job | None = None
+        self.began = 0.0  # the job's creation
+        self.now = 0.0  # the newest event's time; never goes back, whatever a clock does
+        self.progress = Progress()
+        self._workers: dict[MemberId, Worker] = {}  # everybody there ever was
+        self._here: dict[MemberId, Worker] = {}  # who runs
+        self._attempt_began = 0.0
+        self._been: set[MemberId] = set()  # in a world that was entered
+        self._begun = False  # the history, by a world that was entered
+        self._trains = False  # somebody does
+        self._stood_still: float | None = None  # since when nobody trains, though somebody did
+        self._known_at = 0.0  # when it was last known that somebody trains: a report, or the first of them began
+        self._doubtful_s = 0.0  # of the time in which anybody trained: since the last report
+        self._busy_before = 0.0  # the newest launch
+        self._new_until = 0.0  # the last report in which all steps were new: what was undecided then was training
+
+    # ------------------------------------------------------------------------------------------------ answers
+
+    def workers(self, until: float | None = None) -> list[Worker]:
+        """Everybody there ever was, as of that moment: the newest event, or a later one."""
+        now = self.now if until is None else until
+        self._settle()
+        return [
+            worker.as_of(now if name in self._here else worker.since, self._again)
+            for name, worker in self._workers.items()
+        ]
+
+    def busy_s(self, until: float | None = None) -> float:
+        """Seconds in which anybody trained."""
+        since = max(0.0, until - self.now) if until is not None and self._trains else 0.0
+        return self.progress.busy_s + since
+
+    @property
+    def _again(self) -> float:
+        return 1.0 if self.job is not None and self.job.durable.step < self.progress.highest else 0.0
+
+    # ----------------------------------------------------------------------------------------------- the fold
+
+    def add(self, event: Event) -> None:
+        """The next event happened."""
+        before, last = self.job, self.now
+        now = self.now = max(last, event.at) if before is not None else event.at
+        if not isinstance(event, m.StepsCommitted):
+            self._settle()
+        match event:
+            case m.JobCreated():
+                self._end(now, *self._here.values())
+                self._create(event)
+            case m.AgentJoined() if before is not None:
+                self._agent_came(before, event, last)
+            case _:
+                pass
+        if self._trains and any(worker.doing is Category.TRAINING for worker in self._here.values()):
+            self.progress.busy_s += now - last
+            self._doubtful_s += now - last
+        broke = before is not None and _breaks(before, event)
+        if broke:
+            self._broke()
+        job = self.job = evolve(before, event)
+        if isinstance(event, m.StepsCommitted):
+            self._committed(job, event)  # moves nobody from one thing to another
+            return
+        self._happened(job, event)
+        if before is not None and job.live and not before.live:
+            self._went_live(job)
+        if job.state.ended:
+            self._end(now, *self._here.values())
+        planned = not job.live and _is_sound(before.launch if before is not None else None)
+        self._look(job, planned, since=self._known_at if broke else now)
+
+    def _happened(self, job: Job, event: Event) -> None:
+        match event:
+            case m.MemberJoined():
+                self._joined(event)
+            case m.MemberGone():
+                self._end(self.now, *self._named(event.member), lost=event.how == "lost")
+            case m.WorldFormed(world=world) if world.kind is Kind.ROLLBACK:
+                self._been.clear()  # who is not in it may well be a spare
+                self._count(job)
+            case m.WorldEntered():
+                self._entered(job, event.generation)
+            case m.CheckpointPublished():
+                self.progress.checkpoints += 1
+            case m.Launched() | m.SeatRefilled():
+                self._launched(job)
+            case m.SeatEnded():
+                self._end(self.now, *self._named(event.end.member))
+            case m.AgentReadied() | m.AgentGone():
+                self._end(self.now, *(worker for worker in self._seated(job) if worker.agent == event.agent))
+            case _:
+                pass
+
+    def _look(self, job: Job, planned: bool, since: float) -> None:
+        """See what everybody does from now on. If nobody trains any more, that is so since then."""
+        now = self.now
+        doing = doings(job, self._here, self._been)
+        for name, worker in self._here.items():
+            if doing[name] is not worker.doing:
+                worker.pass_until(now)
+                worker.doing = doing[name]
+        trains = any(worker.doing is Category.TRAINING for worker in self._here.values())
+        if trains and self._stood_still is not None:
+            self.progress.changes.append(Change(now, planned, now - self._stood_still))
+            self._stood_still = None
+        elif self._trains and not trains:
+            self._stood_still = since
+        if trains and not self._trains:
+            self._known_at = now
+        self._trains = trains
+
+    def _broke(self) -> None:
+        """A world ended unplanned: when, nobody can say but that it was after its last durable report."""
+        for worker in self._here.values():
+            worker.pass_until(self.now)
+            worker.lose()
+        self.progress.busy_s -= self._doubtful_s
+        self._doubtful_s = 0.0
+
+    # ----------------------------------------------------------------------------------------------- progress
+
+    def _committed(self, job: Job, event: m.StepsCommitted) -> None:
+        progress = self.progress
+        again = [line.samples for line in event.lines if line.lineage.step <= progress.highest]
+        world = job.world(event.generation)
+        if not again and not event.spent:
+            self._new_until = self.now  # by far the most: nobody is looked at for them
+        else:
+            self._settle()
+            for name in world.members if world is not None else ():
+                for worker in self._named(name):
+                    worker.pass_until(self.now)
+                    worker.decide(len(again) / len(event.lines), event.spent)
+        self._known_at, self._doubtful_s = self.now, 0.0
+        progress.again_steps += len(again)
+        progress.again_samples += sum(again)
+        progress.every_sample += sum(line.samples for line in event.lines)
+        progress.highest = max(progress.highest, job.durable.step)
+        self._count(job)
+        for each in event.spent:
+            if each.what == Category.SWITCHING and progress.changes and progress.changes[-1].pause_s is None:
+                progress.changes[-1].pause_s = each.seconds
+
+    def _settle(self) -> None:
+        """Write down what the reports of new steps have decided. Call before anything else is."""
+        for worker in self._here.values():
+            if worker.since < self._new_until:
+                worker.pass_until(self._new_until)
+                worker.decide(0.0)
+
+    def _count(self, job: Job) -> None:
+        """The committed history, as far as it is durable."""
+        assert job.terms is not None  # worlds have members, and the first of those brought them
+        steps = self.progress.steps = job.durable.step
+        cursor = job.terms.grid.cursor(steps + 1)
+        self.progress.samples = cursor.epoch * job.terms.grid.samples + cursor.position
+
+    def _entered(self, job: Job, generation: int) -> None:
+        world = job.world(generation)
+        assert world is not None  # it is open, if it is entered
+        self._been.update(world.members)
+        if world.kind is Kind.PLANNED:
+            self.progress.changes.append(Change(self.now, planned=True))
+        elif world.kind is Kind.ROLLBACK and self._begun:
+            self.progress.rollbacks += 1
+        self._begun = True
+
+    # ------------------------------------------------------------------------------------------ coming, going
+
+    def _create(self, event: m.JobCreated) -> None:
+        """A job, or its next attempt; one that begins afresh has a ledger of its own."""
+        progress = self.progress
+        if not progress.attempts:
+            self.began = self.now
+        progress.attempts += 1
+        if not event.onward:
+            progress.steps = progress.samples = progress.highest = 0
+            progress.again_steps = progress.again_samples = 0
+            self._begun = False
+        self._attempt_began = self.now
+        self._been.clear()
+        self._trains = False
+        self._stood_still = None
+        self._doubtful_s = 0.0
+
+    def _joined(self, event: m.MemberJoined) -> None:
+        name, now = event.member.id, self.now
+        worker = self._workers.get(name)
+        if worker is None:
+            began = min(max(now - event.age_s, self._attempt_began), now)
+            worker = self._workers[name] = Worker(name, event.member.agent, began, began, Category.STARTING)
+        worker.started(now)
+        self._here[name] = worker
+
+    def _launched(self, job: Job) -> None:
+        """Whoever still ran has stopped: no two launches run side by side."""
+        seats = job.launch.seats if job.launch is not None else ()
+        taken = {seat.member for seat in seats}
+        self._end(self.now, *(worker for worker in self._seated(job) if worker.name not in taken))
+        self._busy_before = self.progress.busy_s
+        for seat in seats:
+            if seat.member not in self._workers:
+                worker = Worker(seat.member, seat.agent, self.now, self.now, Category.TRAINING)
+                self._workers[seat.member] = self._here[seat.member] = worker
+
+    def _went_live(self, job: Job) -> None:
+        """A launched worker has joined: they all were starting. Who does not join as well is not heard of again."""
+        for worker in self._seated(job):
+            worker.started(self.now)
+            del self._here[worker.name]
+        self.progress.busy_s = self._busy_before
+        self._doubtful_s = 0.0
+        self._trains = False
+
+    def _agent_came(self, job: Job, event: m.AgentJoined, last: float) -> None:
+        """Workers never outlive their agent: those of another life of it are gone, since when nobody can say."""
+        if _is_reborn(job, event):
+            theirs = (worker for worker in self._here.values() if worker.agent == event.agent)
+            self._end(last, *theirs, lost=job.live)
+
+    def _end(self, at: float, *workers: Worker, lost: bool = False) -> None:
+        for worker in workers:
+            worker.pass_until(max(at, worker.since))
+            if lost:
+                worker.lose()
+            worker.decide(self._again)
+            del self._here[worker.name]
+
+    def _named(self, name: MemberId) -> list[Worker]:
+        """The worker of that name, if it runs."""
+        return [self._here[name]] if name in self._here else []
+
+    def _seated(self, job: Job) -> list[Worker]:
+        """Who was launched, runs, and has not joined."""
+        return [worker for worker in self._here.values() if worker.name not in job.members]
+
+
+def _breaks(job: Job, event: Event) -> bool:
+    """Whether an event says that the job's world has ended unplanned. Launched workers are in none."""
+    match event:
+        case m.WorldBroken(entered=entered):
+            return entered
+        case m.WorldFormed(world=world):
+            return world.kind is not Kind.PLANNED
+        case m.MemberGone(member=name, how="lost"):
+            return name in _current(job)
+        case m.AgentJoined(agent=agent):
+            return _is_reborn(job, event) and any(job.members[name].agent == agent for name in _current(job))
+        case _:
+            return False
+
+
+def _current(job: Job) -> list[MemberId]:
+    """Who is in the world that was entered last, and still a member."""
+    world = job.world(job.current)
+    return [name for name in world.members if name in job.members] if world is not None else []
+
+
+def _is_reborn(job: Job, event: m.AgentJoined) -> bool:
+    """Whether an agent comes back in another life."""
+    return any(agent.id == event.agent and agent.life != event.life for agent in job.agents)
+
+
+def _is_sound(launch: Launch | None) -> bool:
+    """Whether a launch ended because something else was wanted, not because anything went wrong."""
+    return launch is None or not (launch.lost or any(end.code for end in launch.ends))

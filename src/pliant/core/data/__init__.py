@@ -1,0 +1,1 @@
+"""The arithmetic of the data: grid, sample order, ledger, audit."""

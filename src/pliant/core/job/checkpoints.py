@@ -1,0 +1,188 @@
+"""Checkpoints: when one is due, whose part is which, what becomes of it, and which files nobody needs (rule 17).
+
+Every holder of a world writes a part of the state, so a checkpoint takes as long as its largest part. What counts is
+the manifest in the coordinator's store: it is published when the last part is there, by members of an open generation,
+of a step that is durable. A file without a manifest is never read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+
+from pliant.core import messages as c
+from pliant.core.data.ledger import GENESIS, Lineage
+from pliant.core.job.validation import CHECKPOINT_NAME_MAX, PIECES_MAX
+from pliant.core.messages import Code, Event, Rejection, StateChanged, WorldBroken
+from pliant.core.model.checkpoint import Writing
+from pliant.core.model.job import Job, JobState, Terms
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import kept
+from pliant.core.model.world import World
+
+WRITERS_MAX = 16  # parts of one checkpoint: more would not be quicker on any disk, and their names go to every member
+
+APART = (
+    "it saves to another place than others, so from now on one member saves everything; "
+    "give --checkpoint-dir a place that every machine reaches"
+)
+
+_NAME = re.compile(r"step-(\d+)-g\d+-[0-9a-f]{16}-w(\d+)(-.+)?")
+
+
+# -------------------------------------------------------------------------------------- whose part, which name
+
+
+def checkpoint_name(lineage: Lineage, generation: int, alone: MemberId | None = None) -> str:
+    """Unique and immutable: two histories that both have that step never share a name (H5).
+
+    `generation` is that of the members who write it together; `alone` the only one who does.
+    """
+    by = f"-{alone}" if alone is not None else ""
+    return f"step-{lineage.step}-g{lineage.generation}-{lineage.digest:016x}-w{generation}{by}"
+
+
+def part_of(member: MemberId, writers: Sequence[MemberId]) -> tuple[int, int] | None:
+    """Which part that member writes, and of how many; None: none."""
+    chosen = writers[:WRITERS_MAX]
+    return (chosen.index(member), len(chosen)) if member in chosen else None
+
+
+def is_due(terms: Terms, save_steps: int, step: int, *, asked: bool) -> bool:
+    """Whether the state after `step` is to be saved. Only one that was verified is worth going back to."""
+    if step == terms.grid.total_steps:
+        return True
+    if terms.verify and step % terms.verify:
+        return False
+    return asked or any(every and step % every == 0 for every in (terms.checkpoint_every, save_steps))
+
+
+def began_in(name: str) -> int:
+    """The generation whose members write that checkpoint."""
+    found = _NAME.fullmatch(name)
+    return int(found[2]) if found is not None else 0
+
+
+def step_in(name: str) -> int:
+    """The step whose state that checkpoint is."""
+    found = _NAME.fullmatch(name)
+    return int(found[1]) if found is not None else 0
+
+
+def is_garbage(name: str, kept: Sequence[str], newest: int, origin: int, floor: int, generation: int) -> bool:
+    """Whether what lies under that name can never be read again: it is none of those kept, and will not become one.
+
+    `newest` is the step of the newest checkpoint: an earlier one is refused. So is one that members of a generation
+    below `floor` began, whose steps were rolled back. What was begun up to `origin` is of another history, which ended:
+    its owner may still want it. What members of a generation after `generation` began is not for its members to judge,
+    who may have slept since. What is no checkpoint's name is nobody's but its owner's.
+    """
+    if _NAME.fullmatch(name) is None or name in kept or not origin < began_in(name) <= generation:
+        return False
+    return step_in(name) <= newest or began_in(name) < floor
+
+
+# ------------------------------------------------------------------------------------------------- decisions
+
+
+def left_behind(job: Job, command: c.Publish | c.NotWritten) -> World | None:
+    """The world that went on without a member which still writes its part: it counts until a generation is sealed."""
+    world = job.world(job.current)
+    leaves = command.member in job.members and world is not None and command.member not in world.members
+    return world if leaves and job.sealed < command.generation < job.current else None
+
+
+def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Event, ...] | Rejection:
+    """A part is written. Call with the open world that the member is in, or that went on without it."""
+    if (bad := _bad_part(command)) is not None:
+        return bad
+    checkpoint, newest = command.checkpoint, job.checkpoint
+    lineage = checkpoint.lineage
+    if lineage.step > job.durable.step or (lineage.step == job.durable.step and lineage != job.durable):
+        return Rejection(Code.NOT_NEXT, f"a checkpoint of step {lineage.step} needs that step reported first")
+    if lineage.generation < job.floor and lineage != GENESIS:
+        return Rejection(Code.MISMATCH, f"step {lineage.step} of {lineage.generation} was rolled back by {job.floor}")
+    if newest is not None and lineage.step <= newest.lineage.step:
+        return ()
+    if command.count > 1 and began_in(checkpoint.name) <= job.sealed:
+        return ()  # some of its members are lost, and their parts with them
+    known = next((each for each in job.writing if each.name == checkpoint.name), None)
+    writing = known or Writing(lineage, checkpoint.name, checkpoint.state, command.count, place=checkpoint.place)
+    if writing.failed or any(part == command.part for part, _ in writing.pieces):
+        return ()
+    if (writing.lineage, writing.state, writing.count) != (lineage, checkpoint.state, command.count):
+        why = f"it is not of the state that others wrote as {checkpoint.name}"
+        return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, why),)
+    if writing.place != checkpoint.place:
+        return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, APART, apart=True),)
+    parts = sorted((*writing.pieces, (command.part, checkpoint.pieces)))
+    if len(parts) < command.count:
+        part = (command.member, checkpoint, command.part, command.count)
+        return (c.PartWritten(now, world.number, *part),)
+    pieces = tuple(chain.from_iterable(pieces for _, pieces in parts))
+    return (c.CheckpointPublished(now, world.number, replace(checkpoint, pieces=pieces)),)
+
+
+def _bad_part(command: c.Publish) -> Rejection | None:
+    names = (command.checkpoint.name, *(piece.file for piece in command.checkpoint.pieces))
+    if any(len(name) > CHECKPOINT_NAME_MAX for name in names):
+        return Rejection(Code.BAD, f"a checkpoint's name has up to {CHECKPOINT_NAME_MAX} characters")
+    if len(names) > 1 + PIECES_MAX:
+        return Rejection(Code.BAD, f"a part of a checkpoint has up to {PIECES_MAX} files")
+    if not 0 <= command.part < command.count <= WRITERS_MAX:
+        return Rejection(Code.BAD, f"part {command.part} of {command.count}: there are up to {WRITERS_MAX} parts")
+    return None
+
+
+def not_written(job: Job, command: c.NotWritten, world: World, now: float) -> tuple[Event, ...]:
+    """Somebody's part will not come, so neither will the whole. People are told; another one is tried in its time."""
+    if command.apart:
+        return _halved(job, command, world, now)
+    known = next((each for each in job.writing if each.name == command.name), None)
+    newest = job.checkpoint.lineage.step if job.checkpoint is not None else -1
+    over = began_in(command.name) <= job.sealed or step_in(command.name) <= newest
+    if over or (known is not None and known.failed):
+        return ()
+    name, why = command.name[:CHECKPOINT_NAME_MAX], command.why[:CHECKPOINT_NAME_MAX]
+    return (c.CheckpointFailed(now, world.number, name, command.member, why),)
+
+
+def _halved(job: Job, command: c.NotWritten, world: World, now: float) -> tuple[Event, ...]:
+    """A published checkpoint lies in several places. What is there of it stays: whoever brings it together has it."""
+    if job.apart or command.name not in kept(job):
+        return ()
+    why = f"not all of it is in {command.why[:CHECKPOINT_NAME_MAX]}; {APART}"
+    return (c.CheckpointFailed(now, world.number, command.name, command.member, why, apart=True),)
+
+
+def unreadable(job: Job, command: c.Unreadable, world: World, now: float) -> tuple[Event, ...]:
+    """A damaged checkpoint is passed over for the one before. One out of somebody's reach is left to others; if it is
+    out of everybody's, the job ends and says so, since going further back would throw away what is still there."""
+    newest = job.checkpoint
+    if newest is None or newest.name != command.name or newest.lineage != world.base:
+        return ()
+    why = command.why[:1000]
+    found = c.CheckpointUnreadable(now, world.number, command.name, command.member, why, command.damaged)
+    if not command.damaged and job.blind | {command.member} >= {*world.members}:
+        sentence = f"nobody can read the checkpoint {command.name} ({why}): put it back and start the job again"
+        return (found, StateChanged(now, JobState.FAILED, sentence))
+    return (found, WorldBroken(now, world.number, True, f"{command.member} cannot read {command.name}", True))
+
+
+def on_drain(job: Job, now: float) -> tuple[Event, ...]:
+    """A machine that goes is seldom the only one: whatever is saved in regular intervals is saved now, too."""
+    if job.terms is None or job.asked is not None or not (job.saves.steps or job.saves.seconds):
+        return ()
+    return (c.CheckpointAsked(now, job.durable.step, "somebody is leaving"),)
+
+
+def ask(job: Job, command: c.AskCheckpoint, now: float) -> tuple[Event, ...] | Rejection:
+    """A checkpoint is wanted: at the next boundary, unless the newest step is saved already."""
+    if job.terms is None:
+        return Rejection(Code.BAD, f"{job.name} has no live members, whose state could be saved")
+    saved = job.checkpoint is not None and job.checkpoint.lineage == job.durable
+    if saved or job.asked is not None:
+        return ()
+    return (c.CheckpointAsked(now, job.durable.step, command.why),)

@@ -1,0 +1,385 @@
+"""The job's brain: what a command does to a job.
+
+`decide` looks and never changes anything; `evolve` (beside this file) changes and never refuses. The order in the
+coordinator is: decide, evolve, `settle` (in `pliant.core.job.next_world`) until it has nothing more to say, write the
+events, and only then answer.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from pliant.core import messages as m
+from pliant.core.accounting.pauses import accepted, sound
+from pliant.core.data.ledger import Line, Lineage, follows
+from pliant.core.job import checkpoints
+from pliant.core.job.create import create
+from pliant.core.job.divergence import judged
+from pliant.core.job.evolve import evolve
+from pliant.core.job.launches import FENCED_CODE, agent_join, agent_ready, drain_agent, how_it_ended, seat_ended
+from pliant.core.job.next_world import settle
+from pliant.core.job.validation import bad_grace, bad_member, bad_poison, bad_target, bad_terms, room
+from pliant.core.messages import Code, Command, Event, Rejection
+from pliant.core.messages.describe import difference, slots_said
+from pliant.core.model.fingerprint import other_bits
+from pliant.core.model.job import Job, JobState, Member, Mode
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.world import Kind, World
+
+SAMPLES_SAID = 64  # of the slots that raised on two members
+
+Decision = tuple[Event, ...] | Rejection
+
+
+def decide(job: Job | None, command: Command, now: float) -> Decision:
+    """What happens when `command` reaches `job`. Total: every command is answered, repeated ones without effect."""
+    if isinstance(command, m.Create):
+        return create(job, command, now)
+    if job is None:
+        return Rejection(Code.NO_JOB, "there is no such job; create it first")
+    if job.state.ended:
+        return _after_the_end(job, command, now)
+    match command:
+        case m.Report():
+            return _report(job, command, now)
+        case m.Join():
+            return _join(job, command, now)
+        case m.Stopped():
+            return _stopped(job, command, now)
+        case m.WiringFailed():
+            return _wiring_failed(job, command, now)
+        case m.Publish() | m.NotWritten() | m.Unreadable():
+            return _of_checkpoints(job, command, now)
+        case m.AskCheckpoint():
+            return checkpoints.ask(job, command, now)
+        case m.Raised():
+            return _raised(job, command, now)
+        case m.Leave():
+            return _leave(job, command, now)
+        case m.Exited():
+            return _exited(job, command, now)
+        case m.Expire():
+            return _lost(job, command.member, "its lease ran out", now)
+        case m.Suspect():
+            return _suspect(job, command, now)
+        case m.Drain():
+            return _drain(job, command, now)
+        case m.DrainAgent():
+            return drain_agent(job, command, now)
+        case m.Resize():
+            return _resize(job, command, now)
+        case m.Cancel():
+            return (m.StateChanged(now, JobState.CANCELLED, command.why),)
+        case m.WaitOver():
+            return _wait_over(job, now)
+        case m.AgentJoin():
+            return agent_join(job, command, now)
+        case m.AgentReady():
+            return agent_ready(job, command, now)
+        case m.AgentLeave():
+            return _agent_gone(job, command.agent, "it said goodbye", now)
+        case m.AgentSuspect():
+            why = "its connection was closed, and it did not come back"
+            return () if job.live else _agent_gone(job, command.agent, why, now, lost=True)
+        case m.AgentExpire():
+            return _agent_gone(job, command.agent, "its lease ran out", now, lost=True)
+        case _:
+            assert_never(command)
+
+
+def settled(job: Job, now: float) -> tuple[Job, tuple[Event, ...]]:
+    """Let `settle` draw every conclusion. Call once after a batch of commands, before the write."""
+    events: tuple[Event, ...] = ()
+    while more := settle(job, now):
+        for event in more:
+            job = evolve(job, event)
+        events += more
+    return job, events
+
+
+def needs_settling(events: tuple[Event, ...]) -> bool:
+    """Whether the events can move the membership. Progress alone cannot, and must stay cheap."""
+    return any(not isinstance(event, m.StepsCommitted) for event in events)
+
+
+# ------------------------------------------------------------------------------------ users and their jobs
+
+
+def _resize(job: Job, command: m.Resize, now: float) -> Decision:
+    if (bad := bad_target(job.size_min, job.size_max, command.target)) is not None:
+        return bad
+    if command.target == job.target:
+        return ()
+    return (m.TargetChanged(now, command.target),)
+
+
+def _drain(job: Job, command: m.Drain, now: float) -> Decision:
+    member = job.members.get(command.member)
+    if member is None:
+        return _not_a_member(job, command.member)
+    if (bad := bad_grace(command.grace_s)) is not None:
+        return bad
+    if member.draining:
+        return ()  # the first notice counts: a second must not stretch the deadline
+    return (m.MemberDraining(now, member.id, command.grace_s, command.why), *checkpoints.on_drain(job, now))
+
+
+def _wait_over(job: Job, now: float) -> Decision:
+    if job.state is not JobState.WAITING:
+        return ()
+    why = f"waited {job.wait_limit_s} s, the limit: {job.why}"
+    return (m.StateChanged(now, JobState.FAILED, why),)
+
+
+_QUIET = (
+    m.Leave,
+    m.Exited,
+    m.Cancel,
+    m.AgentLeave,
+    m.Expire,
+    m.AgentExpire,
+    m.AgentSuspect,
+    m.WaitOver,
+    m.AskCheckpoint,
+)
+
+
+def _after_the_end(job: Job, command: Command, now: float) -> Decision:
+    """An ended job takes goodbyes and repeated requests quietly, and the last checkpoint; it refuses the rest."""
+    if job.state is JobState.FINISHED and isinstance(command, m.Publish | m.NotWritten):
+        return _of_checkpoints(job, command, now)
+    if isinstance(command, _QUIET):
+        return ()
+    return Rejection(Code.ENDED, f"job {job.name} is {job.state.value}: {job.why}")
+
+
+def _agent_gone(job: Job, agent: AgentId, why: str, now: float, *, lost: bool = False) -> Decision:
+    if all(known.id != agent for known in job.agents):
+        return ()
+    return (m.AgentGone(now, agent, why, lost),)
+
+
+# ------------------------------------------------------------------------------------------------- members
+
+
+def _join(job: Job, command: m.Join, now: float) -> Decision:
+    if job.mode is Mode.RELAUNCH:
+        why = f"the workers of {job.name} are launched again when something changes, so none can join"
+        return Rejection(Code.MISMATCH, f"{why}: run it with --mode auto, or live")
+    if command.member in job.gone:
+        return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
+    if (bad := bad_terms(command.terms)) is not None:
+        return bad
+    if job.terms is not None and (differs := difference(job.terms, command.terms)):
+        why = f"{command.member} would train {differs}: start it with the job's settings"
+        return Rejection(Code.MISMATCH, why)
+    if command.member in job.members:
+        return ()
+    if (bad := bad_member(command)) is not None:
+        return bad
+    if len(job.members) >= room(job):
+        why = f"{job.name} has {len(job.members)} members, far more than it can use: {job.size_max}"
+        return Rejection(Code.BAD, why)
+    member = Member(
+        id=command.member,
+        number=job.joined + 1,
+        agent=command.agent,
+        weight=command.weight,
+        address=command.address,
+        pid=command.pid,
+        bits=command.bits,
+        why=other_bits(job.bits, command.bits),
+    )
+    return (m.MemberJoined(now, member, job.terms or command.terms, sound(command.age_s)),)
+
+
+def _report(job: Job, command: m.Report, now: float) -> Decision:
+    world = _open_world(job, command.member, command.generation)
+    if isinstance(world, Rejection):
+        return world
+    if not 0 <= command.rank < len(world.members) or world.members[command.rank] != command.member:
+        return Rejection(Code.UNKNOWN, f"{command.member} is not rank {command.rank} of {world.number}")
+    head = job.durable
+    fresh = [line for line in command.lines if line.lineage.step > head.step]
+    known = [line for line in command.lines if line.lineage.step == head.step]
+    if any(line.lineage != head for line in known):
+        return Rejection(Code.MISMATCH, f"step {head.step} is durable with another history")
+    for line in fresh:
+        if not follows(line, head):
+            return Rejection(Code.NOT_NEXT, f"step {line.lineage.step} does not follow step {head.step}")
+        head = line.lineage
+        if not job.floor <= head.generation <= world.number:
+            why = f"step {head.step} was applied in {head.generation}, not in {job.floor} to {world.number}"
+            return Rejection(Code.MISMATCH, why)
+    return _entered(job, world, now) + _progress(job, command, tuple(fresh), head, now)
+
+
+def _progress(job: Job, command: m.Report, fresh: tuple[Line, ...], head: Lineage, now: float) -> tuple[Event, ...]:
+    events: tuple[Event, ...] = ()
+    if command.holders is not None and (holders := command.holders.intersection(job.members)) != job.holders:
+        events += (m.HoldersChanged(now, command.generation, holders),)
+    if fresh:
+        events += (m.StepsCommitted(now, command.generation, command.member, fresh, accepted(command.spent, fresh)),)
+    if job.terms is not None and head.step >= job.terms.grid.total_steps:
+        events += (m.StateChanged(now, JobState.FINISHED, f"all {head.step} steps are committed"),)
+    return events
+
+
+def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
+    if _is_over(job, command.member, command.generation):
+        return ()
+    world = _own_world(job, command.member, command.generation)
+    if isinstance(world, Rejection):
+        return world
+    if command.diverged or command.disputes:
+        return judged(job, command, world, now)
+    about = f" of {command.peer}" if command.peer else ""
+    why = f"{command.member} stopped in {world.number} because{about}: {command.why}"
+    return (m.WorldBroken(now, world.number, True, why, command.stateless),)
+
+
+def _wiring_failed(job: Job, command: m.WiringFailed, now: float) -> Decision:
+    if _is_over(job, command.member, command.generation):
+        return ()
+    world = _own_world(job, command.member, command.generation)
+    if isinstance(world, Rejection):
+        return world
+    events: tuple[Event, ...] = ()
+    # Only the newest world's failure is evidence: in an older one the peer may just have moved on.
+    peer = command.peer if command.peer in world.members and command.peer != command.member else None
+    if peer is not None and peer in job.members and world is job.newest:
+        pair = sorted((command.member, peer), key=lambda name: job.members[name].number)
+        events += (m.PairAccused(now, world.number, pair[0], pair[1]),)
+    entered = world.kind is not Kind.PLANNED or world.number == job.current
+    why = f"{command.member} could not reach {peer or 'its peers'} in {world.number}"
+    return (*events, m.WorldBroken(now, world.number, entered, why))
+
+
+def _of_checkpoints(job: Job, command: m.Publish | m.NotWritten | m.Unreadable, now: float) -> Decision:
+    behind = checkpoints.left_behind(job, command) if not isinstance(command, m.Unreadable) else None
+    world = behind or _own_world(job, command.member, command.generation)
+    if isinstance(world, Rejection):
+        return world
+    match command:
+        case m.Publish():
+            return checkpoints.publish(job, command, world, now)
+        case m.NotWritten():
+            return checkpoints.not_written(job, command, world, now)
+        case m.Unreadable():
+            return checkpoints.unreadable(job, command, world, now)
+
+
+def _raised(job: Job, command: m.Raised, now: float) -> Decision:
+    """User code raised on one of some slots: that worker's failure, and on a second member the job's (rule 20).
+
+    The word of it may come after the process was seen to end, so a member that is gone is heard as well.
+    """
+    poison = command.poison
+    if poison in job.poison:
+        return ()
+    if (bad := bad_poison(poison)) is not None:
+        return bad
+    live = poison.member in job.members
+    if not live and poison.member not in job.gone:
+        return _not_a_member(job, poison.member)
+    raised = m.SlotRaised(now, poison)
+    for earlier in job.poison:
+        if earlier.step != poison.step or earlier.member == poison.member:
+            continue
+        both = [index for index, slot in enumerate(poison.slots) if slot in earlier.slots]
+        if both:
+            slots = slots_said([poison.slots[index] for index in both])
+            samples = [str(sample) for index in both for sample in poison.samples[index]][:SAMPLES_SAID]
+            why = (
+                f"{slots} of step {poison.step} raised on {earlier.member} and on {poison.member}; "
+                f"the samples are {', '.join(samples) or 'in its log'}: {poison.error}"
+            )
+            return (raised, m.StateChanged(now, JobState.FAILED, why))
+    how = f"{slots_said(poison.slots)} of step {poison.step} raised: {poison.error}"
+    return (raised, *_failed(job, poison.member, 1, how, now)) if live else (raised,)
+
+
+def _leave(job: Job, command: m.Leave, now: float) -> Decision:
+    if command.member not in job.members:
+        return ()
+    world = job.world(command.released)
+    entered = _entered(job, world, now) if world is not None else ()
+    return (*entered, m.MemberGone(now, command.member, "left", command.why))
+
+
+def _exited(job: Job, command: m.Exited, now: float) -> Decision:
+    if command.member not in job.members:
+        return seat_ended(job, command, now)
+    how = how_it_ended(command.code)
+    if command.code == 0 and (job.newest is None or command.member not in job.newest.members):
+        # It was to go, or never needed. Its own word of it did not come: nobody answered it, most likely.
+        return (m.MemberGone(now, command.member, "left", f"its process ended with {how}"),)
+    if command.code <= 0 or command.code == FENCED_CODE:
+        return (m.MemberGone(now, command.member, "lost", f"its process ended with {how}"),)
+    return _failed(job, command.member, command.code, f"its process ended with {how}", now)
+
+
+def _failed(job: Job, member: MemberId, code: int, how: str, now: float) -> tuple[Event, ...]:
+    """A worker failed by itself: it is gone, and so is the job if that happened too often."""
+    events = (m.WorkerFailed(now, member, code), m.MemberGone(now, member, "lost", how))
+    if job.failures < job.max_restarts:
+        return events
+    why = f"{job.failures + 1} workers failed by themselves, and max_restarts is {job.max_restarts}; {member}: {how}"
+    return (*events, m.StateChanged(now, JobState.FAILED, why))
+
+
+def _lost(job: Job, member: MemberId, why: str, now: float) -> Decision:
+    if member not in job.members:
+        return ()
+    return (m.MemberGone(now, member, "lost", why),)
+
+
+def _suspect(job: Job, command: m.Suspect, now: float) -> Decision:
+    """A suspicion ends the generation, never the member (rule 19)."""
+    if command.member not in job.members:
+        return ()
+    world = job.world(job.current)
+    if world is None or command.member not in world.members:
+        return ()
+    return (m.WorldBroken(now, world.number, True, f"{command.member} does not answer"),)
+
+
+def _entered(job: Job, world: World, now: float) -> tuple[Event, ...]:
+    return (m.WorldEntered(now, world.number),) if world.number > job.current else ()
+
+
+def _open_world(job: Job, member: MemberId, generation: int) -> World | Rejection:
+    """The fence (P6, rules 5 and 17): only a live member of an open generation is heard."""
+    if generation <= job.sealed:
+        return Rejection(Code.SEALED, f"generation {generation} is sealed; {job.sealed + 1} is the lowest open one")
+    if member not in job.members:
+        return _not_a_member(job, member)
+    world = job.world(generation)
+    if world is None:
+        return Rejection(Code.PAST, f"generation {generation} is not open; {job.current} is current")
+    return world
+
+
+def _own_world(job: Job, member: MemberId, generation: int) -> World | Rejection:
+    """The fence for what concerns a world as a whole: only one of its own members may say it."""
+    world = _open_world(job, member, generation)
+    if isinstance(world, World) and member not in world.members:
+        return Rejection(Code.UNKNOWN, f"{member} is not in generation {generation}")
+    return world
+
+
+def _is_over(job: Job, member: MemberId, generation: int) -> bool:
+    """Whether what a live member says has gone wrong in a generation is no news: it is over.
+
+    Perhaps by this very word, whose answer was lost. Said again it must find its work done, not be refused.
+    """
+    return member in job.members and generation <= job.generation and not job.is_open(generation)
+
+
+def _not_a_member(job: Job, member: MemberId) -> Rejection:
+    if member in job.gone:
+        return Rejection(Code.GONE, f"{member} is gone for good; join as a new member")
+    if job.launch is not None and job.launch.seat_of(member) is not None:
+        why = f"{member} has not joined: its agent launched it, with all others of generation {job.launch.number}"
+        return Rejection(Code.UNKNOWN, f"{why}; resize the job, or drain an agent")
+    return Rejection(Code.UNKNOWN, f"{member} is not a member of {job.name}; it never joined")

@@ -1,0 +1,336 @@
+"""What an event does to a job.
+
+`evolve` never refuses and never reads a clock, so replaying the log gives the same state, byte for byte.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, assert_never
+
+from pliant.core import messages as m
+from pliant.core.job.checkpoints import step_in
+from pliant.core.messages import Event, SlotDisputed, StatesDiffered
+from pliant.core.model.checkpoint import Writing
+from pliant.core.model.job import Accusation, Agent, Job, Split, gone_limit
+from pliant.core.model.launch import Launch
+from pliant.core.model.names import AgentId
+from pliant.core.model.view import kept
+from pliant.core.model.world import Kind, World
+
+if TYPE_CHECKING:
+    from dataclasses import replace as change
+else:
+
+    def change(job, /, **fields):
+        """`dataclasses.replace`, ten times as fast: it is on the way of every event, and a job has many fields."""
+        twin = object.__new__(type(job))
+        twin.__dict__.update(job.__dict__)
+        twin.__dict__.update(fields)
+        return twin
+
+
+DISPUTE_STEPS = 100  # so long a dispute counts: a machine that errs now and then is not found in a lifetime
+DISPUTES_KEPT = 64
+ENDS_KEPT = 4096  # of one launch's workers; more than that is only reached where seats are refilled for ever
+DAMAGED_KEPT = 16  # names of checkpoints that were passed over
+WRITING_KEPT = 4  # checkpoints that are not whole yet; whichever is older will never be
+POISON_KEPT = 64  # slots that raised, the newest: two are enough to tell a bad sample from a bad machine
+
+
+def evolve(job: Job | None, event: Event) -> Job:
+    """The job after `event`. Never refuses: what is in the log happened."""
+    if isinstance(event, m.JobCreated):
+        return _created(job, event)
+    if job is None:
+        raise ValueError("the first event of a job is its creation")
+    match event:
+        case m.StepsCommitted():
+            return change(job, durable=event.lines[-1].lineage)
+        case m.TargetChanged():
+            return change(job, target=event.target)
+        case m.AgentJoined() | m.AgentGone():
+            return _with_agents(job, event)
+        case m.AgentReadied():
+            return change(job, agents=_with_agent(job, event.agent, ports=event.ports))
+        case m.AgentDraining():
+            return change(job, agents=_with_agent(job, event.agent, draining=True, grace_s=event.grace_s))
+        case m.Launched(launch=launch):
+            seated = {seat.agent for seat in launch.seats}
+            agents = tuple(replace(agent, ports=()) if agent.id in seated else agent for agent in job.agents)
+            return change(job, launch=launch, agents=agents, generation=launch.number, sealed=launch.number)
+        case m.SeatEnded() | m.SeatRefilled() | m.LaunchOver():
+            return change(job, launch=_launch_after(job, event))
+        case m.MemberJoined():
+            members = {**job.members, event.member.id: event.member}
+            return change(job, members=members, joined=event.member.number, terms=event.terms)
+        case m.MemberDraining():
+            drained = replace(job.members[event.member], draining=True, grace_s=event.grace_s, why=event.why)
+            drained = replace(drained, at_once=event.at_once)
+            return change(job, members={**job.members, event.member: drained})
+        case m.MemberGone():
+            return _without(job, event)
+        case m.WorldFormed():
+            return _with_world(job, event.world)
+        case m.WorldEntered():
+            return _with_current(job, event.generation)
+        case m.WorldBroken():
+            if event.entered:
+                return change(job, broken=event.why, stateless=job.stateless or event.stateless)
+            return change(job, faulty=job.faulty | {event.generation})
+        case StatesDiffered():
+            return _with_split(job, event)
+        case SlotDisputed():
+            recent = tuple(x for x in job.disputes if x.step > event.disputed.step - DISPUTE_STEPS)
+            return change(job, disputes=(*recent, event.disputed)[-DISPUTES_KEPT:])
+        case m.PairAccused():
+            return change(job, accusations=_accused(job, event))
+        case m.HoldersChanged():
+            return change(job, holders=event.holders)
+        case m.CheckpointPublished() | m.PartWritten() | m.CheckpointFailed() | m.CheckpointUnreadable():
+            return _with_checkpoints(job, event)
+        case m.CheckpointAsked():
+            return change(job, asked=event.step)
+        case m.SlotRaised():
+            return change(job, poison=(*job.poison, event.poison)[-POISON_KEPT:])
+        case m.WorkerFailed():
+            return change(job, failures=job.failures + 1)
+        case m.StateChanged():
+            return change(job, state=event.state, why=event.why)
+        case _:
+            assert_never(event)
+
+
+def _created(job: Job | None, event: m.JobCreated) -> Job:
+    """A job, or its next attempt: generations and the names of members are never used twice."""
+    created = Job(
+        name=event.name,
+        size_min=event.size_min,
+        size_max=event.size_max,
+        target=event.target,
+        wait_limit_s=event.wait_limit_s,
+        max_restarts=event.max_restarts,
+        mode=event.mode,
+        spares=event.spares,
+        roles=event.roles,
+        saves=event.saves,
+        chaos=event.chaos,
+        attempt=event.attempt,
+        born=event.at if job is None else job.born,
+    )
+    if job is None:
+        return created
+    created = change(
+        created,
+        generation=job.generation,
+        first=job.generation,
+        origin=job.generation,
+        sealed=job.generation,
+        joined=job.joined,
+        gone=(*job.gone, *job.members)[-gone_limit(created) :],
+    )
+    if not event.onward:
+        return created
+    return change(
+        created,
+        origin=job.origin,
+        terms=job.terms,
+        durable=job.durable,
+        checkpoint=job.checkpoint,
+        earlier=job.earlier,
+        damaged=job.damaged,
+        bits=job.bits,
+        floor=job.floor,
+    )
+
+
+def _with_checkpoints(
+    job: Job, event: m.CheckpointPublished | m.PartWritten | m.CheckpointFailed | m.CheckpointUnreadable
+) -> Job:
+    match event:
+        case m.CheckpointPublished(checkpoint=newest):
+            before = (job.checkpoint,) if job.checkpoint is not None else ()
+            earlier = (*job.earlier, *before)
+            step = newest.lineage.step
+            return change(
+                job,
+                checkpoint=newest,
+                earlier=earlier[max(len(earlier) + 1 - job.saves.keep, 0) :],
+                writing=tuple(each for each in job.writing if each.lineage.step > step),
+                asked=None if job.asked is not None and step >= job.asked else job.asked,
+                blind=frozenset(),
+            )
+        case m.PartWritten(checkpoint=part):
+            known = next((each for each in job.writing if each.name == part.name), None)
+            writing = known or Writing(part.lineage, part.name, part.state, event.count, place=part.place)
+            writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
+            return change(job, writing=_with_writing(job, writing))
+        case m.CheckpointFailed(name=name, apart=True) if name in kept(job):
+            return change(job, apart=True)  # it was published before anybody saw that it lies in several places
+        case m.CheckpointFailed():
+            writing = Writing(job.durable, event.name, 0, 0, failed=True)
+            # Whoever asked for it is told so; to try again at every step would help nobody.
+            wanted = job.asked is not None and step_in(event.name) < job.asked
+            return change(
+                job,
+                writing=_with_writing(job, writing),
+                asked=job.asked if wanted else None,
+                apart=job.apart or event.apart,
+            )
+        case m.CheckpointUnreadable(damaged=True):
+            newest_left = job.earlier[-1] if job.earlier else None
+            damaged = (*job.damaged, event.name)[-DAMAGED_KEPT:]
+            return change(job, checkpoint=newest_left, earlier=job.earlier[:-1], damaged=damaged, blind=frozenset())
+        case m.CheckpointUnreadable():
+            return change(job, blind=job.blind | {event.member})
+
+
+def _with_writing(job: Job, writing: Writing) -> tuple[Writing, ...]:
+    """Those that will never be whole give way first: a slow disk makes others fail while one is being written."""
+    others = (each for each in job.writing if each.name != writing.name)
+    return tuple(sorted((*others, writing), key=lambda each: not each.failed)[-WRITING_KEPT:])
+
+
+def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
+    """An agent came, came again or went. Either way none of the workers it had will be heard of."""
+    others = tuple(agent for agent in job.agents if agent.id != event.agent)
+    if isinstance(event, m.AgentGone):
+        why = f"agent {event.agent} is gone: {event.why}"
+        return change(job, agents=others, launch=_launch_without(job, event.agent, why))
+    agent = Agent(event.agent, event.capacity, event.address, event.home, event.life)
+    launch = _launch_without(job, event.agent, f"{event.agent} was started again")
+    return change(job, agents=(*others, agent), launch=launch)
+
+
+def _with_agent(job: Job, name: AgentId, **fields: Any) -> tuple[Agent, ...]:
+    return tuple(replace(agent, **fields) if agent.id == name else agent for agent in job.agents)
+
+
+def _launch_without(job: Job, agent: AgentId, why: str) -> Launch | None:
+    """The launch after that agent's workers ended; those that had ended well are none of them.
+
+    The agent is lost to it unless it had said that none of them runs: others may well have failed because of that.
+    """
+    launch = job.launch
+    if launch is None or job.live or all(seat.agent != agent for seat in launch.seats):
+        return launch
+    if any(known.id == agent and not known.ports for known in job.agents):
+        launch = replace(launch, lost=launch.lost | {agent})
+    if launch.over:
+        return launch
+    ran = any(seat.agent == agent and seat.member not in launch.done for seat in launch.seats)
+    return replace(launch, over=why) if ran else launch
+
+
+def _launch_after(job: Job, event: m.SeatEnded | m.SeatRefilled | m.LaunchOver) -> Launch:
+    launch = job.launch
+    if launch is None or launch.number != event.generation:
+        raise ValueError(f"there is no launch {event.generation} that anything could happen to")
+    match event:
+        case m.SeatEnded():
+            return replace(launch, ends=(*launch.ends, event.end)[-ENDS_KEPT:])
+        case m.SeatRefilled():
+            seats = [*launch.seats]
+            seats[event.rank] = replace(seats[event.rank], member=event.member)
+            return replace(launch, seats=tuple(seats))
+        case m.LaunchOver():
+            return replace(launch, over=event.why)
+
+
+def _without(job: Job, event: m.MemberGone) -> Job:
+    """Without that member: what it was in can no longer go on as it is."""
+    member = event.member
+    broken, faulty, dead = job.broken, set(job.faulty), job.dead
+    for world in job.worlds:
+        if member not in world.members:
+            continue
+        dead = dead | {member}
+        if world.number == job.current or world.kind is not Kind.PLANNED:
+            broken = broken or f"{member} {event.how}: {event.why}"
+        else:
+            faulty.add(world.number)
+    return change(
+        job,
+        members={name: record for name, record in job.members.items() if name != member},
+        gone=(*job.gone, member)[-gone_limit(job) :],
+        holders=job.holders - {member},
+        accusations=tuple(x for x in job.accusations if member not in (x.a, x.b)),
+        disputes=tuple(x for x in job.disputes if member not in (x.dispute.a, x.dispute.b)),
+        broken=broken,
+        faulty=frozenset(faulty),
+        dead=dead,
+    )
+
+
+def _with_world(job: Job, world: World) -> Job:
+    inside = (job.members.get(name) for name in world.members)
+    bits = job.bits or next((member.bits for member in inside if member is not None and member.bits), ())
+    if world.kind is Kind.PLANNED:
+        return change(job, generation=world.number, bits=bits, worlds=(*job.worlds, world))
+    rolled_back = world.kind is Kind.ROLLBACK
+    return change(
+        job,
+        generation=world.number,
+        sealed=world.number - 1,
+        worlds=(world,),
+        broken="",
+        stateless=False,
+        spoilt=None,
+        faulty=frozenset(),
+        dead=frozenset(),
+        floor=world.number if rolled_back else job.floor,
+        durable=world.base,
+        writing=(),
+        asked=None if job.asked is None else min(job.asked, world.base.step),
+        bits=bits,
+        holders=frozenset() if rolled_back else job.holders.intersection(world.members),
+    )
+
+
+def _with_current(job: Job, generation: int) -> Job:
+    worlds = tuple(world for world in job.worlds if world.number >= generation)
+    inside = {name for world in worlds for name in world.members}
+    entered = set(worlds[0].members)
+    dead = job.dead & entered
+    cannot = f"{', '.join(sorted(dead))} is gone" if dead else ""
+    if generation in job.faulty:
+        cannot = cannot or "not everybody could enter it"
+    return change(
+        job,
+        current=generation,
+        worlds=worlds,
+        broken=cannot,
+        stateless=False,
+        faulty=frozenset(number for number in job.faulty if number > generation),
+        dead=job.dead & inside,
+        accusations=tuple(x for x in job.accusations if not {x.a, x.b} <= entered),
+    )
+
+
+def _with_split(job: Job, event: StatesDiffered) -> Job:
+    known = job.splits if not beyond_splits(job) else ()
+    return change(
+        job,
+        broken=event.why,
+        stateless=job.stateless or event.back,
+        spoilt=event.step if event.back else job.spoilt,
+        splits=(*known, Split(event.generation, event.step)),
+    )
+
+
+def beyond_splits(job: Job) -> bool:
+    """Whether the history got beyond the step at which states differed first: then whatever it was is over."""
+    return not job.splits or job.durable.step > job.splits[0].step
+
+
+def _accused(job: Job, event: m.PairAccused) -> tuple[Accusation, ...]:
+    others = []
+    generations: tuple[int, ...] = ()
+    for known in job.accusations:
+        if (known.a, known.b) == (event.a, event.b):
+            generations = known.generations
+        else:
+            others.append(known)
+    if event.generation not in generations:
+        generations += (event.generation,)
+    return (*others, Accusation(event.a, event.b, generations))

@@ -1,0 +1,338 @@
+"""What must hold of a job, always: named functions, used by tests, simulator and coordinator alike.
+
+Each gives the empty string, or a sentence that names what is wrong. `violations` looks at one state, `forbidden` at
+one change of state. The coordinator refuses to write what they complain about: a bug stops the job's changes, loudly,
+and not its history.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from pliant.core.job.evolve import evolve
+from pliant.core.messages import (
+    CheckpointFailed,
+    CheckpointPublished,
+    Event,
+    HoldersChanged,
+    JobCreated,
+    Launched,
+    LaunchOver,
+    PartWritten,
+    SeatEnded,
+    SeatRefilled,
+    StepsCommitted,
+    WorldEntered,
+    WorldFormed,
+)
+from pliant.core.model.job import Job, JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import spare_why
+from pliant.core.model.world import Kind
+
+
+def violations(job: Job) -> tuple[str, ...]:
+    """Call after any change of membership."""
+    return tuple(wrong for check in OF_A_STATE if (wrong := check(job)))
+
+
+def forbidden(before: Job, event: Event, after: Job) -> tuple[str, ...]:
+    """Call with the job before and after one event."""
+    return tuple(wrong for check in OF_A_CHANGE if (wrong := check(before, event, after)))
+
+
+def complaints(before: Job | None, events: Sequence[Event]) -> tuple[str, ...]:
+    """Call with a job and the events about to be written: what is wrong with any of the changes, or with the result."""
+    found: tuple[str, ...] = ()
+    job = before
+    for event in events:
+        after = evolve(job, event)
+        if job is not None:
+            found += forbidden(job, event, after)
+        job = after
+    return found + (violations(job) if job is not None else ())
+
+
+# ---------------------------------------------------------------------------------------- of a single state
+
+
+def open_worlds_ascend(job: Job) -> str:
+    """Rule 4: numbers grow, and none is above the highest ever used."""
+    numbers = [world.number for world in job.worlds]
+    if numbers != sorted(set(numbers)):
+        return f"rule 4: open generations {numbers} do not ascend"
+    if numbers and numbers[-1] != job.generation:
+        return f"rule 4: the newest generation {job.generation} is not open, {numbers} are"
+    return ""
+
+
+def open_worlds_are_not_sealed(job: Job) -> str:
+    """P6, rule 5: what is sealed, or below the current generation, is not open."""
+    for world in job.worlds:
+        if world.number <= job.sealed or world.number < job.current:
+            return f"rule 5: {world.number} is open, but {job.sealed} is sealed and {job.current} current"
+    return ""
+
+
+def only_the_first_open_world_seals(job: Job) -> str:
+    """Rule 4: a recovery or rollback world seals every lower number, so nothing open stands before it."""
+    for world in job.worlds[1:]:
+        if world.kind is not Kind.PLANNED:
+            return f"rule 4: {world.number} is a {world.kind.value} world, yet a lower one is open"
+    return ""
+
+
+def ranks_are_unique(job: Job) -> str:
+    """A member has one rank in a world, and a world has somebody in it."""
+    for world in job.worlds:
+        if len(set(world.members)) != len(world.members) or not world.members:
+            return f"world {world.number} names a member twice or nobody: {world.members}"
+        if len(world.weights) != len(world.members) or min(world.weights) < 1:
+            return f"world {world.number} has weights {world.weights} for {len(world.members)} members"
+    return ""
+
+
+def world_members_live_or_are_known_dead(job: Job) -> str:
+    """Nobody is forgotten: a member of an open world is live, or its death is on record."""
+    for world in job.worlds:
+        for member in world.members:
+            if member not in job.members and member not in job.dead:
+                return f"{member} of world {world.number} is neither live nor known to be gone"
+    return ""
+
+
+def gone_is_final(job: Job) -> str:
+    """Rule 11: who is gone is not live."""
+    back = job.members.keys() & set(job.gone)
+    return f"rule 11: {sorted(back)} are gone and live" if back else ""
+
+
+def nobody_is_taken_back(job: Job) -> str:
+    """Rule 5: a later open world never takes back whom an earlier open one left out."""
+    seen: set[MemberId] = set()
+    out: set[MemberId] = set()
+    for world in job.worlds:
+        back = out.intersection(world.members)
+        if back:
+            return f"rule 5: world {world.number} takes back {sorted(back)}"
+        seen.update(world.members)
+        out.update(seen.difference(world.members))
+    return ""
+
+
+def worlds_that_train_are_large_enough(job: Job) -> str:
+    """A world below min holds; only members that wait for the state or hand it over may exceed max."""
+    for world in job.worlds:
+        if not world.hold and len(world.members) < job.size_min:
+            return f"world {world.number} of {len(world.members)} trains below min {job.size_min}"
+    newest = job.newest
+    if newest is not None and newest.kind is Kind.PLANNED:
+        staying = [m for m in newest.members if m in job.holders and not job.members[m].draining]
+        if len(staying) > job.size_max:
+            return f"world {newest.number} has {len(staying)} members that stay, above max {job.size_max}"
+    return ""
+
+
+def holders_are_members(job: Job) -> str:
+    """Only live members can hold the state."""
+    strangers = job.holders - job.members.keys()
+    return f"{sorted(strangers)} are said to hold the state and are no members" if strangers else ""
+
+
+def worlds_compute_the_same_bits(job: Job) -> str:
+    """P4: whoever computes other bits than the job's is in none of its worlds."""
+    for world in job.worlds:
+        for name in world.members:
+            if name in job.members and (why := spare_why(job, name)):
+                return f"P4: {name} is in world {world.number} and {why}"
+    return ""
+
+
+def launches_are_sound(job: Job) -> str:
+    """A launch has as many seats as a job of its size may have, each with a member of its own."""
+    launch = job.launch
+    if launch is None:
+        return ""
+    if launch.number > job.generation:
+        return f"rule 4: launch {launch.number} is above the newest generation {job.generation}"
+    if not job.size_min <= len(launch.seats) <= job.size_max:
+        return f"launch {launch.number} has {len(launch.seats)} seats, not {job.size_min} to {job.size_max}"
+    if len({seat.member for seat in launch.seats}) < len(launch.seats):
+        return f"launch {launch.number} has two seats for one member"
+    return ""
+
+
+OF_A_STATE = (
+    open_worlds_ascend,
+    open_worlds_are_not_sealed,
+    only_the_first_open_world_seals,
+    ranks_are_unique,
+    world_members_live_or_are_known_dead,
+    gone_is_final,
+    nobody_is_taken_back,
+    worlds_that_train_are_large_enough,
+    holders_are_members,
+    worlds_compute_the_same_bits,
+    launches_are_sound,
+)
+
+# ------------------------------------------------------------------------------------------------ of a change
+
+
+def generations_are_never_reused(before: Job, event: Event, after: Job) -> str:
+    """Rule 4: a world formed, or a launch, has the next number, and nothing else moves it."""
+    number = before.generation + 1 if isinstance(event, WorldFormed | Launched) else before.generation
+    formed = number
+    if isinstance(event, WorldFormed | Launched):
+        formed = event.world.number if isinstance(event, WorldFormed) else event.launch.number
+    if (formed, after.generation) != (number, number):
+        return f"rule 4: generation {formed} was formed and {after.generation} is the newest; expected {number}"
+    return ""
+
+
+def numbers_never_go_back(before: Job, event: Event, after: Job) -> str:
+    """Rules 4, 5: neither the seal nor the current generation ever goes back."""
+    if after.sealed < before.sealed:
+        return f"rule 4: the seal went back from {before.sealed} to {after.sealed}"
+    if after.current < before.current and not isinstance(event, JobCreated):  # another attempt has entered none yet
+        return f"rule 5: the current generation went back from {before.current} to {after.current}"
+    return ""
+
+
+def durable_steps_stay(before: Job, event: Event, after: Job) -> str:
+    """P2, P5: what was acknowledged stays, unless a rollback, or an attempt from the beginning, says what is gone."""
+    if _is_afresh(event) or (isinstance(event, WorldFormed) and event.world.kind is Kind.ROLLBACK):
+        return ""
+    if after.durable.step < before.durable.step:
+        return f"P2: durable step {before.durable.step} became {after.durable.step} without a rollback"
+    return ""
+
+
+def only_open_generations_are_heard(before: Job, event: Event, after: Job) -> str:
+    """P6, rule 17: nothing labelled with a generation that is not open becomes history."""
+    if not isinstance(event, StepsCommitted | CheckpointPublished | PartWritten | HoldersChanged | WorldEntered):
+        return ""
+    if not before.is_open(event.generation):
+        return f"P6: {type(event).__name__} of generation {event.generation}, which is not open"
+    return ""
+
+
+def _is_afresh(event: Event) -> bool:
+    """Whether nothing of before counts from here on."""
+    return isinstance(event, JobCreated) and not event.onward
+
+
+def attempts_follow_one_another(before: Job, event: Event, after: Job) -> str:
+    """Another attempt is the next one, and it begins when nobody is at work on the one before."""
+    if not isinstance(event, JobCreated):
+        return ""
+    if event.attempt != before.attempt + 1:
+        return f"attempt {event.attempt} of {before.name} followed attempt {before.attempt}"
+    if not before.state.ended and (before.members or before.agents):
+        return f"attempt {event.attempt} of {before.name} began while attempt {before.attempt} ran"
+    return ""
+
+
+def a_launch_waits_for_everybody(before: Job, event: Event, after: Job) -> str:
+    """No two generations side by side: none of the workers of any agent there is runs when a launch is formed."""
+    if not isinstance(event, Launched):
+        return ""
+    number, earlier = event.launch.number, before.launch
+    if earlier is not None and not earlier.over:
+        return f"launch {number} was formed while {earlier.number} runs"
+    for agent in before.agents:
+        if agent.capacity and not agent.ports:
+            return f"launch {number} was formed while workers of {agent.id} may run"
+    return ""
+
+
+def live_jobs_have_no_launches(before: Job, event: Event, after: Job) -> str:
+    """P1: once workers are members themselves nothing stops them for a change."""
+    if before.live and isinstance(event, Launched | LaunchOver | SeatEnded | SeatRefilled):
+        return f"P1: {type(event).__name__} in a live job"
+    return ""
+
+
+def seats_are_on_agents_with_room(before: Job, event: Event, after: Job) -> str:
+    """A seat is on an agent that stays, at a port that is free there, and there are no more than it has room for."""
+    if not isinstance(event, Launched):
+        return ""
+    staying = {agent.id: agent for agent in before.agents if not agent.draining}
+    counts = Counter(seat.agent for seat in event.launch.seats)
+    for seat in event.launch.seats:
+        agent = staying.get(seat.agent)
+        if agent is None or counts[agent.id] > agent.capacity:
+            return f"launch {event.launch.number} has {counts[seat.agent]} seats on {seat.agent}: there is no room"
+        if int(seat.address.rpartition(":")[2]) not in agent.ports:
+            return f"{seat.member} is at {seat.address}, which {agent.id} has not offered"
+    return ""
+
+
+def the_end_is_final(before: Job, event: Event, after: Job) -> str:
+    """An ended job does not change any more."""
+    if not before.state.ended or isinstance(event, JobCreated):  # which begins another attempt
+        return ""
+    if before.state is JobState.FINISHED and isinstance(event, CheckpointPublished | PartWritten | CheckpointFailed):
+        return ""  # the last state is saved when there is nothing left to train
+    return f"job {before.name} had ended, yet {type(event).__name__} followed"
+
+
+def a_seal_takes_every_survivor(before: Job, event: Event, after: Job) -> str:
+    """Rule 11: a recovery world has every live member of the open generations, lingering leavers too."""
+    if isinstance(event, WorldFormed) and event.world.kind is Kind.RECOVERY:
+        inside = {name for world in before.worlds for name in world.members if name in before.members}
+        missing = inside.difference(event.world.members)
+        if missing:
+            return f"rule 11: recovery world {event.world.number} leaves out {sorted(missing)}"
+    return ""
+
+
+def a_world_takes_members_only(before: Job, event: Event, after: Job) -> str:
+    """Rule 4: nobody who is gone, or never came, is in a world that is formed."""
+    if isinstance(event, WorldFormed):
+        strangers = [name for name in event.world.members if name not in before.members]
+        if strangers:
+            return f"rule 4: world {event.world.number} names {strangers}, who are no members"
+    return ""
+
+
+def planned_worlds_keep_a_holder(before: Job, event: Event, after: Job) -> str:
+    """Rule 16: somebody known to hold the state is in the next planned world."""
+    if not isinstance(event, WorldFormed) or event.world.kind is not Kind.PLANNED:
+        return ""
+    if before.holders.isdisjoint(event.world.members):
+        return f"rule 16: nobody in planned world {event.world.number} is known to hold the state"
+    return ""
+
+
+def terms_never_change(before: Job, event: Event, after: Job) -> str:
+    """Rule 21: the grid and the order are fixed by the first member."""
+    if before.terms is not None and before.terms != after.terms and not _is_afresh(event):
+        return f"rule 21: the terms changed from {before.terms} to {after.terms}"
+    return ""
+
+
+def bits_never_change(before: Job, event: Event, after: Job) -> str:
+    """P4: which bits a job computes is fixed by the first world in which anybody says."""
+    if before.bits and before.bits != after.bits and not _is_afresh(event):
+        return f"P4: the job's bits changed from {before.bits} to {after.bits}"
+    return ""
+
+
+OF_A_CHANGE = (
+    generations_are_never_reused,
+    numbers_never_go_back,
+    durable_steps_stay,
+    only_open_generations_are_heard,
+    the_end_is_final,
+    attempts_follow_one_another,
+    a_launch_waits_for_everybody,
+    live_jobs_have_no_launches,
+    seats_are_on_agents_with_room,
+    a_seal_takes_every_survivor,
+    a_world_takes_members_only,
+    planned_worlds_keep_a_holder,
+    terms_never_change,
+    bits_never_change,
+)

@@ -1,0 +1,291 @@
+"""Workers that know nothing of Pliant: launched together, stopped together, and launched again when something changes.
+
+Until a worker joins by itself its agent is the member on its behalf. A launch forms as soon as nobody else can be
+expected: every agent that is known has said that none of its workers runs any more, so no two generations of a job run
+side by side on agents that the coordinator sees. One that went without a word is waited for until its lease is over;
+what it may still run then is stopped when it comes back.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pliant.core import messages as m
+from pliant.core.job.checkpoints import on_drain
+from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace, room
+from pliant.core.messages import Code, Event, Rejection
+from pliant.core.model.job import Agent, Job, JobState
+from pliant.core.model.launch import End, Launch, Seat
+from pliant.core.model.names import AgentId, MemberId, bad_name
+
+CRASHES = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: nobody else's doing
+FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
+REFILLED = frozenset({"worker", "evaluator"})  # beside parameter servers, these may come and go
+WORKER = "worker"
+NAMED = 3  # agents that are waited for; the rest are counted
+
+
+def failed_by_itself(code: int) -> bool:
+    """Whether trying again is likely to end the same way: not if it was killed, or fenced."""
+    return (code > 0 and code != FENCED_CODE) or -code in CRASHES
+
+
+def how_it_ended(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+# -------------------------------------------------------------------------------------------------- agents
+
+
+def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] | Rejection:
+    if bad := bad_name(command.agent):
+        return Rejection(Code.BAD, bad)
+    if not 0 <= command.capacity <= SIZE_MAX:
+        return Rejection(Code.BAD, f"an agent has room for 0 to {SIZE_MAX} workers; got {command.capacity}")
+    if any(len(text) > ADDRESS_MAX or not text.isprintable() for text in (command.address, command.home, command.life)):
+        return Rejection(Code.BAD, f"an agent's address, home and life have up to {ADDRESS_MAX} printable characters")
+    others = [agent for agent in job.agents if agent.id != command.agent]
+    known = next((agent for agent in job.agents if agent.id == command.agent), None)
+    if known is not None and known.home and command.home and known.home != command.home:
+        why = f"another agent is called {known.id}, at {known.address or 'an unknown address'}"
+        return Rejection(Code.EXISTS, f"{why}: set PLIANT_AGENT to another name here")
+    if known == Agent(command.agent, command.capacity, command.address, command.home, command.life, *_standing(known)):
+        return ()
+    if bad := _out_of_reach(command, others):
+        return Rejection(Code.BAD, bad)
+    if len(others) >= room(job):
+        return Rejection(Code.BAD, f"{job.name} has {len(others)} agents, far more than it can use: {job.size_max}")
+    return (m.AgentJoined(now, command.agent, command.capacity, command.address, command.home, command.life),)
+
+
+def _standing(known: Agent | None) -> tuple[bool, tuple[int, ...], float]:
+    return (known.draining, known.ports, known.grace_s) if known else (False, (), 0.0)
+
+
+def _out_of_reach(command: m.AgentJoin, others: list[Agent]) -> str:
+    """An address that means this very machine is of no use to others."""
+    for other in others:
+        if not (command.address and other.address) or _is_loopback(command.address) == _is_loopback(other.address):
+            continue
+        inner, outer = (command.agent, other) if _is_loopback(command.address) else (other.id, command)
+        at = outer.address
+        return (
+            f"{inner} is at a loopback address, which no other machine can reach, and {at} is another machine's: "
+            f"run {inner} with --local-addr and an address of its machine"
+        )
+    return ""
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith("127.") or address in ("::1", "localhost")
+
+
+def agent_ready(job: Job, command: m.AgentReady, now: float) -> tuple[Event, ...] | Rejection:
+    agent = next((known for known in job.agents if known.id == command.agent), None)
+    if agent is None:
+        return Rejection(Code.UNKNOWN, f"no agent {command.agent}; join first")
+    if len(command.ports) != agent.capacity or not all(0 < port <= PORT_MAX for port in command.ports):
+        return Rejection(Code.BAD, f"{agent.id} has room for {agent.capacity}: say so many ports, 1 to {PORT_MAX}")
+    launch = job.launch
+    runs = launch is not None and any(seat.agent == agent.id for seat in launch.seats)
+    if job.live or command.ports == agent.ports or (launch is not None and command.generation < launch.number):
+        return ()  # what was said before a launch may have been true then
+    readied = m.AgentReadied(now, agent.id, command.ports)
+    if launch is None or launch.over or not runs:
+        return (readied,)
+    return (m.LaunchOver(now, launch.number, f"none of the workers of {agent.id} runs any more"), readied)
+
+
+def drain_agent(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...] | Rejection:
+    """Everybody on that agent is to leave. A second word must not stretch the deadline, but may say: at once."""
+    if (bad := bad_grace(command.grace_s)) is not None:
+        return bad
+    there = [x for x in job.members.values() if x.agent == command.agent]
+    if not there and all(agent.id != command.agent for agent in job.agents):
+        return Rejection(Code.UNKNOWN, f"no agent {command.agent} and no member on it")
+    fresh = (x for x in there if not x.draining or command.at_once > x.at_once)
+    of_members = (
+        m.MemberDraining(now, x.id, x.grace_s if x.draining else command.grace_s, command.why, command.at_once)
+        for x in fresh
+    )
+    return (*_agent_draining(job, command, now), *of_members, *on_drain(job, now))
+
+
+def _agent_draining(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...]:
+    """No seat for that agent any more. Its workers are stopped with all others, and launched without it."""
+    agent = next((known for known in job.agents if known.id == command.agent), None)
+    if agent is None or agent.draining or job.live:
+        return ()
+    return (m.AgentDraining(now, agent.id, command.grace_s, command.why),)
+
+
+# ------------------------------------------------------------------------------------------- ends of workers
+
+
+def seat_ended(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
+    """A launched worker ended. Well: the others may, too. Badly: the launch is over, unless it can be refilled."""
+    launch = job.launch
+    seat = launch.seat_of(command.member) if launch is not None else None
+    if launch is None or seat is None or job.live or any(end.member == command.member for end in launch.ends):
+        return ()
+    end = End(command.member, command.code, command.error)
+    ended = m.SeatEnded(now, launch.number, end)
+    if launch.over:
+        return (ended,)
+    if command.code == 0:
+        return (ended, *_finished(job, launch, seat, now))
+    if _is_refilled(job, seat):
+        rank, taken = launch.seats.index(seat), _taken(launch, seat)
+        # One cause may end them all, such as a parameter server that is gone: only who fails more often counts.
+        counts = failed_by_itself(end.code) and all(_taken(launch, other) <= taken for other in launch.seats)
+        failed = _failed(job, end, now) if counts else ()
+        if failed and isinstance(failed[-1], m.StateChanged):
+            return (ended, *failed)
+        name = MemberId(f"{seat.agent}-g{launch.number}.{rank}.{taken + 1}")
+        return (ended, *failed, m.SeatRefilled(now, launch.number, rank, name))
+    return (ended, m.LaunchOver(now, launch.number, _told(end)))
+
+
+def _finished(job: Job, launch: Launch, seat: Seat, now: float) -> tuple[Event, ...]:
+    if any(role == CHIEF for role, _ in job.roles):
+        return (
+            (m.StateChanged(now, JobState.FINISHED, "the chief ended with exit code 0"),) if seat.role == CHIEF else ()
+        )
+    done = launch.done | {seat.member}
+    if any(other.member not in done for other in launch.seats):
+        return ()
+    count = len(launch.seats)
+    why = f"all {count} workers ended with exit code 0" if count > 1 else "its worker ended with exit code 0"
+    return (m.StateChanged(now, JobState.FINISHED, why),)
+
+
+def _is_refilled(job: Job, seat: Seat) -> bool:
+    return seat.role in REFILLED and any(role == PARAMETER_SERVER for role, _ in job.roles)
+
+
+def _taken(launch: Launch, seat: Seat) -> int:
+    """How often a seat was refilled: it stands in the names of those who take one."""
+    return int(seat.member.removeprefix(f"{seat.agent}-g{launch.number}.").partition(".")[2] or "0")
+
+
+def _failed(job: Job, end: End, now: float) -> tuple[Event, ...]:
+    failed = m.WorkerFailed(now, end.member, end.code)
+    if job.failures < job.max_restarts:
+        return (failed,)
+    count = "1 worker" if not job.failures else f"{job.failures + 1} workers"
+    why = f"{count} failed by {'itself' if not job.failures else 'themselves'}, and max_restarts is {job.max_restarts}"
+    return (failed, m.StateChanged(now, JobState.FAILED, f"{why}; {_told(end)}"))
+
+
+def _told(end: End) -> str:
+    return f"{end.member} ended with {how_it_ended(end.code)}{f': {end.error}' if end.error else ''}"
+
+
+# ------------------------------------------------------------------------------------------------- launches
+
+
+def next_launch(job: Job, now: float) -> tuple[Event, ...]:
+    """What follows for a job that is not live yet; `()` when nothing does."""
+    launch = job.launch
+    if launch is not None and not launch.over:
+        why = _change(job, launch)
+        if why:
+            return (m.LaunchOver(now, launch.number, why),)
+        size = "1 worker" if len(launch.seats) == 1 else f"{len(launch.seats)} workers"
+        return _state(job, JobState.RUNNING, f"{size}, launched as generation {launch.number}", now)
+    if busy := _busy(job):
+        what = f"to stop its workers; {launch.over}" if launch else "to be ready"
+        others = f" and {len(busy) - NAMED} more" if len(busy) > NAMED else ""
+        return _state(job, JobState.WAITING, f"waiting for {', '.join(busy[:NAMED])}{others} {what}", now)
+    culprit = _culprit(job, launch) if launch is not None else None
+    failed = _failed(job, culprit, now) if culprit is not None else ()
+    if failed and isinstance(failed[-1], m.StateChanged):
+        return failed
+    seats = _seats(job, layout(job))
+    if wrong := _too_few(job, seats):
+        because = f"; {launch.over}" if launch else ""
+        return _state(job, JobState.WAITING, f"{wrong}{because}", now)
+    why = launch.over if launch is not None else "the job starts"
+    return (*failed, m.Launched(now, Launch(job.generation + 1, seats, why, job.generation - job.first)))
+
+
+def layout(job: Job) -> dict[AgentId, int]:
+    """How many workers each agent is to launch: as in the last launch where that will do, else spread evenly.
+
+    An agent that has just come counts once it is ready: nobody is stopped for one that may never be.
+    """
+    seated = {seat.agent for seat in job.launch.seats} if job.launch else set[AgentId]()
+    staying = [agent for agent in job.agents if not agent.draining and (agent.ports or agent.id in seated)]
+    if job.target.placement:
+        wanted = dict(job.target.placement)
+        return {agent.id: min(wanted.get(agent.id, 0), agent.capacity) for agent in staying}
+    before = Counter(seat.agent for seat in job.launch.seats) if job.launch else Counter[AgentId]()
+    share = {agent.id: min(before[agent.id], agent.capacity) for agent in staying}
+    limit = min(job.target.size, job.size_max)
+    for agent in reversed(staying):
+        share[agent.id] -= min(share[agent.id], max(0, sum(share.values()) - limit))
+    while sum(share.values()) < limit and (free := [a for a in staying if share[a.id] < a.capacity]):
+        fewest = min(free, key=lambda agent: share[agent.id])
+        share[fewest.id] += 1
+    return share
+
+
+def _change(job: Job, launch: Launch) -> str:
+    """Why a launch that runs has to be another one; empty: it has not. One whose workers end well is left alone."""
+    agents, done = {agent.id: agent for agent in job.agents}, launch.done
+    for seat in launch.seats:
+        agent = agents.get(seat.agent)
+        if seat.member not in done and (agent is None or agent.draining):
+            return f"{seat.agent} {'is gone' if agent is None else 'leaves'}"
+    before, wanted = Counter(seat.agent for seat in launch.seats), Counter(layout(job))
+    if done or +wanted == before or _too_few(job, _seats(job, wanted)):
+        return ""
+    size, now = len(launch.seats), wanted.total()
+    if size == now:
+        return "another placement is wanted"
+    return f"{now} workers instead of {size}"
+
+
+def is_stopping(job: Job) -> bool:
+    """Whether a launch is over and workers of it may still run: nobody is missing then, it only takes a while."""
+    return not job.live and job.launch is not None and bool(job.launch.over) and bool(_busy(job))
+
+
+def _busy(job: Job) -> list[AgentId]:
+    """Agents that have not said yet that none of their workers runs, be they of the last launch or one before."""
+    return [agent.id for agent in job.agents if agent.capacity and not agent.ports]
+
+
+def _culprit(job: Job, launch: Launch) -> End | None:
+    """Whose failure a launch ended by; None where somebody was killed from outside, or went with an agent."""
+    seated = {seat.member for seat in launch.seats}
+    ends = [end for end in launch.ends if end.member in seated]
+    staying = {agent.id for agent in job.agents if not agent.draining}
+    if launch.lost or not staying.issuperset(seat.agent for seat in launch.seats):
+        return None
+    if not all(end.code == 0 or failed_by_itself(end.code) for end in ends):
+        return None
+    return next((end for end in ends if end.code and _told(end) == launch.over), None)
+
+
+def _seats(job: Job, share: Counter[AgentId] | dict[AgentId, int]) -> tuple[Seat, ...]:
+    """Ranks are dealt agent by agent, in the order in which these came, so rank 0 stays with the oldest."""
+    roles = [role for role, count in job.roles for _ in range(count)]
+    seats: list[Seat] = []
+    for agent in job.agents:
+        for index in range(share.get(agent.id, 0)):
+            role = roles[len(seats)] if len(seats) < len(roles) else WORKER
+            port = agent.ports[index] if agent.ports else 0  # none: it is a question only, not yet a launch
+            member = MemberId(f"{agent.id}-g{job.generation + 1}.{index}")
+            host = f"[{agent.address}]" if ":" in agent.address else agent.address or "127.0.0.1"
+            seats.append(Seat(member, agent.id, role, f"{host}:{port}"))
+    return tuple(seats)
+
+
+def _too_few(job: Job, seats: tuple[Seat, ...]) -> str:
+    least = max(job.size_min, sum(count for _, count in job.roles) + (1 if job.roles else 0))
+    return f"{len(seats)} of at least {least} workers" if len(seats) < least else ""
+
+
+def _state(job: Job, state: JobState, why: str, now: float) -> tuple[Event, ...]:
+    return () if (state, why) == (job.state, job.why) else (m.StateChanged(now, state, why),)

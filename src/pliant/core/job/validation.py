@@ -1,0 +1,144 @@
+"""What makes no sense to ask for, whatever state a job is in: numbers and names outside of all reason.
+
+Each `bad_...` gives the refusal, or None.
+"""
+
+from __future__ import annotations
+
+from pliant.core.messages import Code, Create, Join, Rejection
+from pliant.core.model.fingerprint import Bits
+from pliant.core.model.job import Job, Mode, Poison, Target, Terms
+from pliant.core.model.names import bad_name
+
+GRACE_MAX_S = 30 * 86400.0
+WAIT_MAX_S = 365 * 86400.0
+WEIGHT_MAX = 1_000_000
+CHECKPOINT_NAME_MAX = 255
+PIECES_MAX = 4  # files of one member's part of a checkpoint
+KEEP_MAX = 1000
+ADDRESS_MAX = 255
+PID_MAX = 2**32 - 1
+PORT_MAX = 65535
+CHIEF = "chief"
+PARAMETER_SERVER = "ps"
+ROLES = (CHIEF, PARAMETER_SERVER, "evaluator")  # TensorFlow's; whoever has none of them is a worker
+ALSO_MAX = 32  # terms of the user's own, and bits of a member
+ALSO_NAME_MAX = 63
+ALSO_VALUE_MAX = 255
+VERIFY_MAX = 1_000_000
+SIZE_MAX = 100_000  # far beyond what one coordinator is for; keeps a slip of the finger from being a job
+
+
+# The rest of Terms, as users say it.
+SETTINGS = ("samples", "batch_size", "slots", "epochs", "seed", "checkpoint_every", "verify")
+
+
+def bad_creation(command: Create) -> Rejection | None:
+    low, high = command.size_min, command.size_max
+    if wrong := bad_name(command.name):
+        return Rejection(Code.BAD, wrong)
+    if not 1 <= low <= high <= SIZE_MAX:
+        return Rejection(Code.BAD, f"sizes must satisfy 1 <= min <= max <= {SIZE_MAX}; got min {low}, max {high}")
+    if command.wait_limit_s is not None and not 0 < command.wait_limit_s <= WAIT_MAX_S:
+        return Rejection(Code.BAD, f"a wait limit lasts up to {WAIT_MAX_S:g} s; got {command.wait_limit_s}")
+    if command.max_restarts < 0:
+        return Rejection(Code.BAD, f"max_restarts cannot be negative; got {command.max_restarts}")
+    if not 0 <= command.spares <= SIZE_MAX:
+        return Rejection(Code.BAD, f"there are 0 to {SIZE_MAX} spares; got {command.spares}")
+    if wrong := _bad_saves(command):
+        return Rejection(Code.BAD, wrong)
+    if wrong := _bad_roles(command):
+        return Rejection(Code.BAD, wrong)
+    return bad_target(low, high, command.target)
+
+
+def _bad_saves(command: Create) -> str:
+    saves = command.saves
+    if saves.steps < 0 or not 0 <= saves.seconds <= WAIT_MAX_S:
+        return f"a checkpoint is made every so many steps or seconds, up to {WAIT_MAX_S:g} s"
+    return "" if 1 <= saves.keep <= KEEP_MAX else f"1 to {KEEP_MAX} checkpoints are kept; got {saves.keep}"
+
+
+def _bad_roles(command: Create) -> str:
+    names = [role for role, _ in command.roles]
+    if len({*names}) < len(names) or not set(names) <= {*ROLES}:
+        return f"roles are {', '.join(ROLES)}, each named once; the rest are workers"
+    if any(count < 1 for _, count in command.roles) or any(x == CHIEF and count > 1 for x, count in command.roles):
+        return "a role is had by at least one, and chief by one alone"
+    if command.roles and command.mode is Mode.LIVE:
+        return "a live job has no roles: its members are all equal"
+    if sum(count for _, count in command.roles) >= command.size_max:
+        return f"with {command.size_max} workers at most, so many roles leave no mere worker"
+    return ""
+
+
+def bad_target(low: int, high: int, target: Target) -> Rejection | None:
+    if not low <= target.size <= high:
+        return Rejection(Code.BAD, f"the target must lie between min {low} and max {high}; got {target.size}")
+    if target.placement and sum(count for _, count in target.placement) != target.size:
+        return Rejection(Code.BAD, f"the placement's counts must add up to the target {target.size}")
+    if any(count < 0 for _, count in target.placement):
+        return Rejection(Code.BAD, "a placement's counts cannot be negative")
+    if len(dict(target.placement)) != len(target.placement):
+        return Rejection(Code.BAD, "a placement names each agent once")
+    return None
+
+
+def bad_member(command: Join) -> Rejection | None:
+    """What is wrong with who joins; its terms are looked at apart."""
+    if wrong := bad_name(command.member) or bad_name(command.agent):
+        return Rejection(Code.BAD, wrong)
+    if not 1 <= command.weight <= WEIGHT_MAX:
+        return Rejection(Code.BAD, f"a member's weight is 1 to {WEIGHT_MAX}; got {command.weight}")
+    if len(command.address) > ADDRESS_MAX or not command.address.isprintable() or " " in command.address:
+        why = f"a member's address is a host and a port in up to {ADDRESS_MAX} characters without spaces"
+        return Rejection(Code.BAD, f"{why}; got {command.address[:40]!r}")
+    if not 0 <= command.pid <= PID_MAX:
+        return Rejection(Code.BAD, f"a process id is 0 to {PID_MAX}; got {command.pid}")
+    if wrong := _bad_pairs(command.bits, "the bits it computes"):
+        return Rejection(Code.BAD, wrong)
+    return None
+
+
+def bad_terms(terms: Terms) -> Rejection | None:
+    if not 0 <= terms.verify <= VERIFY_MAX:
+        return Rejection(Code.BAD, f"verify is 0 to {VERIFY_MAX} steps; got {terms.verify}")
+    if terms.verify and terms.checkpoint_every % terms.verify:
+        why = f"only a state that was verified is worth going back to: let checkpoint_every {terms.checkpoint_every}"
+        return Rejection(Code.BAD, f"{why} be a multiple of verify {terms.verify}")
+    if wrong := _bad_pairs(terms.also, "a job's own terms", SETTINGS):
+        return Rejection(Code.BAD, wrong)
+    return None
+
+
+def _bad_pairs(pairs: Bits, what: str, taken: tuple[str, ...] = ()) -> str:
+    """What is wrong with names and values that somebody else chose; empty: nothing."""
+    names = [name for name, _ in pairs]
+    if len(names) > ALSO_MAX:
+        return f"{what} are up to {ALSO_MAX}; got {len(names)}"
+    if len({*names, *taken}) < len(names) + len(taken):
+        none = f", and none of {', '.join(taken)}" if taken else ""
+        return f"each of {what} has another name{none}"
+    if not all(1 <= len(name) <= ALSO_NAME_MAX and name.isprintable() for name in names):
+        return f"the name of each of {what} has 1 to {ALSO_NAME_MAX} printable characters"
+    if not all(len(value) <= ALSO_VALUE_MAX and value.isprintable() for _, value in pairs):
+        return f"the value of each of {what} has up to {ALSO_VALUE_MAX} printable characters"
+    return ""
+
+
+def bad_poison(poison: Poison) -> Rejection | None:
+    if poison.slots and len(poison.samples) == len(poison.slots):
+        return None
+    got = f"{len(poison.slots)} slots and the samples of {len(poison.samples)}"
+    return Rejection(Code.BAD, f"say at least one slot that may have raised, and the samples of each; got {got}")
+
+
+def bad_grace(grace_s: float) -> Rejection | None:
+    if 0 <= grace_s <= GRACE_MAX_S:  # no number at all is not between them either
+        return None
+    return Rejection(Code.BAD, f"a grace period lasts from 0 to {GRACE_MAX_S:g} s; got {grace_s}")
+
+
+def room(job: Job) -> int:
+    """How many members, and how many agents, a job keeps account of: old and new side by side, and spares."""
+    return 64 + 4 * job.size_max

@@ -1,0 +1,203 @@
+"""A member's part in checkpoints: begun at a boundary, written beside training, said once its step is committed."""
+
+from __future__ import annotations
+
+from pliant.core.data.ledger import GENESIS
+from pliant.core.job.checkpoints import began_in, checkpoint_name, is_due, part_of, step_in
+from pliant.core.member.common import Out, inside, report, save
+from pliant.core.member.signals import Discard, NotWritten, Send, Snapshot, Tidy, Written
+from pliant.core.member.state import Machine, Saving
+from pliant.core.messages import NotWritten as SayNotWritten
+from pliant.core.messages import Publish
+from pliant.core.model.checkpoint import NEVER_WHOLE
+from pliant.core.model.view import View
+from pliant.core.model.world import World
+
+NOWHERE = "nobody who has the state has a place for it: set PLIANT_CHECKPOINT_DIR to one that all members reach"
+
+
+def begin_if_due(m: Machine, out: Out) -> None:
+    """Call at a boundary: everybody decides alike, by the step and by what the words said.
+
+    Where the world ends or holds here, the state is saved anyway, once that is agreed.
+    """
+    view, step = m.view, m.lineage.step
+    asked, m.asked = m.asked, False
+    if view is None or (step < m.terms.grid.total_steps and _rests(m)):
+        return
+    if is_due(m.terms, view.save_steps, step, asked=asked):
+        wanted = asked or bool(m.terms.checkpoint_every or view.save_steps)
+        begin(m, out, waits=step == m.terms.grid.total_steps, wanted=wanted)
+
+
+def _rests(m: Machine) -> bool:
+    after = _after(m)
+    return m.closing or (after is not None and after.hold)
+
+
+def _after(m: Machine) -> World | None:
+    """The world after this boundary; None: this member has no place in it."""
+    return next((each for each in m.wired if each.number == m.next), None) if m.next else inside(m)
+
+
+def begin(m: Machine, out: Out, *, waits: bool, wanted: bool = False) -> None:
+    """Begin to write, each holder its part. Who leaves at this very boundary has none: it will be gone. Who drains is
+    let off, too, unless everybody does: it should not have to wait for a disk. Who has no place to write to cannot.
+
+    If nothing is trained meanwhile, it `waits` for the one that is still being written. If somebody `wanted` it, it is
+    said that nobody can.
+    """
+    world, after, newest = inside(m), _after(m), m.view.checkpoint if m.view is not None else None
+    if after is None or (newest is not None and newest.lineage == m.lineage):
+        return
+    holding = [rank for rank in sorted(m.holders) if world.members[rank] in after.members]
+    able = [rank for rank in holding if rank not in m.unable]
+    calm = [rank for rank in able if rank not in m.going]
+    writers = [world.members[rank] for rank in calm or able]
+    if wanted and not writers and m.rank in holding[:1]:
+        _fail(m, out, NotWritten(checkpoint_name(m.lineage, m.number), NOWHERE))
+    part = part_of(m.id, writers[:1] if m.view is not None and m.view.apart else writers)
+    if part is not None:
+        _begin(m, out, Saving(m.lineage, checkpoint_name(m.lineage, m.number), *part), waits=waits)
+
+
+def save_alone(m: Machine, out: Out) -> None:
+    """Write all of the state, whatever the others do: there may be no time to hear from them."""
+    if m.saves:
+        _begin(m, out, Saving(m.lineage, checkpoint_name(m.lineage, m.number, m.id), 0, 1), waits=True)
+        save(m, out)
+
+
+def is_first(m: Machine, view: View) -> bool:
+    """Whether this is the first of those that hold the state, as far as the coordinator knows, and can save it."""
+    members = m.world.members if m.world is not None else ()
+    able = (member for rank, member in enumerate(members) if rank not in m.unable)
+    return next((member for member in able if member in view.holders), None) == m.id
+
+
+def save_last(m: Machine, out: Out, view: View) -> bool:
+    """Call when the job is finished, and this member's part is not what is waited for. True: it writes all of it.
+
+    Others may have gone with theirs: they had broken off the last collective when they heard of the end.
+    """
+    newest = view.checkpoint
+    saved = newest is not None and newest.lineage == m.lineage
+    if m.alone or not m.saves or saved or not is_first(m, view):
+        return False
+    m.alone = True
+    save_alone(m, out)
+    return True
+
+
+def _begin(m: Machine, out: Out, saving: Saving, *, waits: bool) -> None:
+    if m.saving is not None and m.saving.ordered and not waits:
+        _fail(m, out, NotWritten(saving.name, "the one before is still being written"))
+        return
+    m.saving = saving
+    out.append(Snapshot(saving.lineage, saving.name, saving.part, saving.count, waits))
+
+
+def is_pending(m: Machine) -> bool:
+    """Whether others count on this member to finish its part."""
+    return m.manifest is not None or (m.saving is not None and m.saving.ordered)
+
+
+def written(m: Machine, out: Out, signal: Written) -> None:
+    if m.saving is not None and m.saving.name == signal.checkpoint.name:
+        m.saving = None
+    if signal.checkpoint.name in m.given_up:
+        out.append(Discard(signal.checkpoint.name))  # it was too late to stop
+    elif not _is_void(m, signal):
+        m.manifest = signal
+        publish(m, out)
+
+
+def not_written(m: Machine, out: Out, signal: NotWritten) -> None:
+    if m.saving is not None and m.saving.name == signal.name:
+        m.saving = None
+    _fail(m, out, signal)
+
+
+def _fail(m: Machine, out: Out, signal: NotWritten) -> None:
+    m.failed = signal
+    say_again(m, out)
+
+
+def say_again(m: Machine, out: Out) -> None:
+    """What the coordinator may not have heard of this member's parts."""
+    publish(m, out)
+    if m.failed is not None and m.world is not None:
+        out.append(Send(SayNotWritten(m.id, m.number, m.failed.name, m.failed.why, m.failed.apart)))
+
+
+def publish(m: Machine, out: Out) -> None:
+    """Report the step first: a manifest of a step that is not durable is refused."""
+    if m.manifest is not None and m.world is not None:
+        report(m, out)
+        manifest = m.manifest
+        out.append(Send(Publish(m.id, m.number, manifest.checkpoint, manifest.part, manifest.count)))
+
+
+def heed_view(m: Machine, out: Out, view: View) -> None:
+    """The coordinator knows of our part, or will never want it; and somebody tidies up after each new checkpoint.
+
+    What is durable is committed, though the words that showed it to others never came back to us: the last ones, say.
+    """
+    if m.saving is not None and m.saving.lineage == view.durable:
+        save(m, out)
+    if m.manifest is not None and _is_void(m, m.manifest):
+        m.manifest = None
+    if m.failed is not None and _is_over(m.failed, view):
+        m.failed = None
+    _give_up(m, out, view)
+    newest = view.checkpoint
+    if newest is None or newest.name == m.tidied or m.world is None or not m.saves:
+        return
+    m.tidied = newest.name
+    if _tidies(m):
+        out.append(Tidy(newest, m.world.members, view.kept, view.origin, m.world.floor, m.number))
+
+
+def _tidies(m: Machine) -> bool:
+    return m.saves and m.holds and m.rank == min(m.holders.difference(m.unable), default=m.rank)
+
+
+def _give_up(m: Machine, out: Out, view: View) -> None:
+    """What will never be whole takes room, which the next one may need: after a disk was full, say."""
+    never = frozenset(name for name, part in view.written if part == NEVER_WHOLE)
+    for name in sorted(never.difference(m.given_up)):
+        mine = m.saving is not None and m.saving.name == name
+        if mine:
+            m.saving = None
+        if mine or _tidies(m):
+            out.append(Discard(name))
+    m.given_up = never
+
+
+def _is_void(m: Machine, manifest: Written) -> bool:
+    """Whether that part need not be said any more. After a recovery the other parts may never come.
+
+    Who writes the first part stays until all are there, so that somebody is left to tidy up.
+    """
+    view, checkpoint = m.view, manifest.checkpoint
+    if view is None:
+        return False
+    if checkpoint.lineage != GENESIS and m.world is not None and checkpoint.lineage.generation < m.world.floor:
+        return True
+    if manifest.part and (checkpoint.name, manifest.part) in view.written:
+        return True
+    published = view.checkpoint
+    if published is not None and published.lineage.step >= checkpoint.lineage.step:
+        return True
+    return (checkpoint.name, NEVER_WHOLE) in view.written or (
+        manifest.count > 1 and began_in(checkpoint.name) <= view.sealed
+    )
+
+
+def _is_over(failed: NotWritten, view: View) -> bool:
+    """Whether everybody knows that there will be no checkpoint of that name, or nobody waits for it."""
+    name = failed.name
+    if failed.apart:
+        return view.apart or name not in view.kept
+    saved = view.checkpoint.lineage.step if view.checkpoint is not None else -1
+    return (name, NEVER_WHOLE) in view.written or began_in(name) <= view.sealed or step_in(name) <= saved

@@ -1,0 +1,304 @@
+"""What every part of a member's machine does now and then: the elementary moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from pliant.core.data.grid import deal, idle_slot
+from pliant.core.data.ledger import Line, Lineage
+from pliant.core.member.control_words import Purpose, Word, Words, diverged, minority, winner
+from pliant.core.member.signals import (
+    Action,
+    Break,
+    Collect,
+    Compute,
+    Exit,
+    Fetch,
+    LetIn,
+    Released,
+    Save,
+    Send,
+    Shares,
+    Tell,
+    Wire,
+)
+from pliant.core.member.state import Machine, Part, Phase
+from pliant.core.messages import Leave, Report, Stopped, WiringFailed
+from pliant.core.messages.describe import disputed
+from pliant.core.model.checkpoint import NEVER_WHOLE
+from pliant.core.model.job import Dispute
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import Kind, World
+
+REPORTERS = 2  # how many members report progress (rule 24)
+LINES_MAX = 512  # in one report: after a coordinator was long away, what was committed meanwhile comes in several
+STALE_TICKS = 3  # ticks without an answer before any other member reports too
+
+Out = list[Action]
+
+
+# ------------------------------------------------------------------------------------------- collectives
+
+
+def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) -> None:
+    """Enter the next collective of this world; `state` is its state's hash, where it was taken anew for this one.
+
+    It is not kept: a comparison must say the same whether a member got as far as its reduction or not.
+    """
+    world = inside(m)
+    wired = m.wired[-1] if m.wired else None
+    step = purpose is Purpose.STEP
+    word = Word(
+        purpose=purpose,
+        generation=world.number,
+        step=m.lineage.step + 1 if step and m.holds else 0,
+        lineage=m.lineage,
+        holds=m.holds,
+        state=(m.state if state is None else state) if m.holds else 0,
+        wired=wired.number if wired else 0,
+        need=len(set(world.members).intersection(wired.members)) if wired else 0,
+        drains=m.drains,
+        asks=step and _asks(m),
+        saves=m.saves,
+        slots=len(m.part.slots) if step else 0,
+        samples=m.part.samples if step else 0,
+        marks=m.part.marks if step else 0,
+        digest=m.part.digest if step else 0,
+        kept=m.part.slots if purpose is Purpose.HELLO and m.part.base == m.lineage else frozenset(),
+    )
+    m.phase = Phase.COLLECTING
+    m.in_flight = True
+    # What is compared outside of steps may be saved right after: it must be the state as it is now (rule 1).
+    whole = m.holds and m.terms.verify > 0 and not step
+    out.append(Collect(world, word, m.shares if step else (), whole))
+
+
+def _asks(m: Machine) -> bool:
+    """Whether a checkpoint is wanted that nobody, as far as this member knows, is writing already."""
+    view = m.view
+    if view is None or not view.asked:
+        return False
+    under_way = any(part != NEVER_WHOLE for _, part in view.written)
+    return m.holds and m.saving is None and m.manifest is None and not under_way
+
+
+def begin(m: Machine, out: Out) -> None:
+    """Start the next step: compute the slots this member owns, or an idle one so that the loop's body runs (rule 22).
+
+    A member without state has nothing to compute: it follows the others' collectives until it holds.
+    """
+    world, grid = inside(m), m.terms.grid
+    step = place(m).step + 1
+    weights = tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])
+    m.shares = m.dealt or _dealt(grid.slots, weights, len(grid.filled(step)))
+    m.dealt = ()
+    if not m.holds:
+        collect(m, out, Purpose.STEP)
+        return
+    if m.part.base != m.lineage:
+        m.part = Part(base=m.lineage)
+    mine = tuple([slot for slot in m.shares[m.rank] if slot not in m.part.slots])
+    m.todo = frozenset(mine)
+    m.phase = Phase.COMPUTING
+    if mine:
+        out.append(Compute(step, mine, idle=False))
+    else:
+        out.append(Compute(step, (idle_slot(grid, step, m.rank),), idle=True))
+
+
+@lru_cache(maxsize=256)
+def _dealt(slots: int, weights: tuple[int, ...], filled: int) -> Shares:
+    """What each rank owns of a step of which the first so many slots hold samples. It is the same in most steps."""
+    if not any(weights):
+        return tuple(() for _ in weights)  # told by somebody who knows no better; the words will say who holds
+    return tuple(tuple(slot for slot in run if slot < filled) for run in deal(slots, weights))
+
+
+def commit(m: Machine, out: Out, lineage: Lineage) -> None:
+    """A collective showed that every holder had applied `lineage`: it is history now (rule 1)."""
+    if m.line is None or m.line.lineage != lineage:
+        return
+    m.lines = (*m.lines, m.line)
+    m.line = None
+    if m.saving is not None and m.saving.lineage == lineage:
+        save(m, out)
+
+
+# ------------------------------------------------------------------------------------------------ worlds
+
+
+def enter(m: Machine, world: World) -> None:
+    """Be in `world` from now on. Lower wired groups are of no use any more."""
+    m.world = world
+    m.rank = world.members.index(m.id)
+    m.greeted = False
+    m.stopping = ""
+    m.peer = None
+    m.stateless = False
+    m.diverged = False
+    m.suspects = ()
+    m.disputes = ()
+    m.holders = frozenset()
+    m.going = frozenset()
+    m.unable = frozenset()
+    m.next = 0
+    m.closing = False
+    m.dealt = ()
+    m.behind = None
+    m.again = False
+    m.came_from = None
+    m.wired = tuple(other for other in m.wired if other.number > world.number)
+    m.let_in = None
+
+
+def seek(m: Machine, out: Out) -> None:
+    """Wire the newest world this member is in and may enter; one wiring at a time (rules 7, 10)."""
+    view = m.view
+    if view is None or m.phase in (Phase.GONE, Phase.DONE):
+        return
+    above = max(m.number, m.unwirable, m.wired[-1].number if m.wired else 0)
+    stopped = m.phase in (Phase.STOPPED, Phase.HOLDING, Phase.LINGERING) or bool(m.stopping)
+    goal = None
+    for world in reversed(view.worlds):
+        if world.number <= above:
+            break
+        if m.id in world.members and not (stopped and world.kind is Kind.PLANNED):
+            goal = world
+            break
+    if goal is None or goal.number == m.wiring:
+        return
+    if m.wiring:
+        out.append(Break(m.wiring))
+    m.wiring = goal.number
+    out.append(Wire(goal))
+
+
+def stop(m: Machine, out: Out, why: str, peer: MemberId | None = None) -> None:
+    """Apply nothing more in this generation, say so, and wait for a recovery world (rule 10)."""
+    m.phase = Phase.STOPPED
+    m.stopping = why
+    m.peer = peer
+    m.next = 0
+    m.closing = False
+    m.fetching = False
+    m.stripes = ()
+    m.aside = None
+    m.heard = ()
+    out.append(Break(m.number))
+    say_stopped(m, out)
+    seek(m, out)
+
+
+def disagree(m: Machine, out: Out, words: Words, why: str) -> None:
+    """Stop because of what the words said. Whoever's state is not the majority's brings nothing it computed from it."""
+    m.diverged = diverged(words)
+    m.at = winner(words) or m.at
+    if m.terms.verify:
+        m.suspects = tuple(inside(m).members[rank] for rank in sorted(minority(words)))
+    if m.id in m.suspects:
+        m.part = Part(base=m.lineage)
+    stop(m, out, why)
+
+
+def dispute(m: Machine, out: Out, disputes: tuple[Dispute, ...]) -> None:
+    """Stop because gradients that should be equal are not. Who is in a dispute computes all it has again."""
+    m.disputes = disputes
+    if any(m.id in (each.a, each.b) for each in disputes):
+        m.part = Part(base=m.lineage)
+    stop(m, out, disputed(place(m).step + 1, disputes[0]))
+
+
+def say_stopped(m: Machine, out: Out) -> None:
+    if m.view is not None and m.view.sealed >= m.number:
+        return  # the coordinator is further already
+    kept = m.part.slots if m.part.base == m.lineage else frozenset()
+    doubts = (m.stateless, m.diverged, m.suspects, m.disputes)
+    out.append(Send(Stopped(m.id, m.number, place(m), kept, m.stopping, m.peer, *doubts)))
+
+
+def say_unwirable(m: Machine, out: Out) -> None:
+    out.append(Send(WiringFailed(m.id, m.unwirable, m.failed_peer)))
+
+
+def tell_joiners(m: Machine, out: Out) -> None:
+    """Whoever is new in a planned world waits to be told that it was entered."""
+    world, before = inside(m), m.came_from
+    if before is None:
+        return
+    donors = tuple(world.members[rank] for rank in sorted(m.holders))
+    for member in world.members:
+        if member not in before.members:
+            out.append(Tell(member, LetIn(world.number, place(m), donors)))
+
+
+def tell_leavers(m: Machine, out: Out) -> None:
+    """A collective completed here: whoever lingers in the world before may go (rule 9)."""
+    world, before = inside(m), m.came_from
+    if before is None:
+        return
+    for member in before.members:
+        if member not in world.members:
+            out.append(Tell(member, Released(world.number)))
+    out.append(Break(before.number))
+    m.came_from = None
+
+
+# ----------------------------------------------------------------------------- reports, checkpoints, goodbye
+
+
+def report(m: Machine, out: Out) -> None:
+    """Report what is committed and not durable, and who holds the state if the coordinator does not know yet."""
+    view = m.view
+    world = inside(m)
+    holding = frozenset(world.members[rank] for rank in m.holders)
+    news = view is None or view.current != world.number or view.holders != holding
+    out.append(Send(Report(m.id, m.rank, world.number, m.lines[:LINES_MAX], holding if news else None)))
+
+
+def is_reporter(m: Machine) -> bool:
+    return m.rank in sorted(m.holders)[:REPORTERS]
+
+
+def save(m: Machine, out: Out) -> None:
+    """The step of what this member began to write is committed: it is wanted (rule 17)."""
+    if m.saving is not None and not m.saving.ordered:
+        m.saving = replace(m.saving, ordered=True)
+        out.append(Save(m.saving.name))
+
+
+def fetch(m: Machine, out: Out, donors: tuple[MemberId, ...]) -> None:
+    """Start to receive the state aside; whatever an earlier attempt brought is void."""
+    m.fetching = True
+    m.quiet_ticks = 0
+    m.stripes = ()
+    m.aside = None
+    out.append(Fetch(m.number, donors))
+
+
+def goodbye(m: Machine, out: Out, code: int, why: str, *, complete: bool = False) -> None:
+    """Leave for good."""
+    m.phase = Phase.GONE
+    if m.wiring:
+        out.append(Break(m.wiring))
+    if m.world is not None:
+        out.append(Break(m.number))
+    out.append(Send(Leave(m.id, m.released, why)))
+    out.append(Exit(code, why, complete))
+
+
+def inside(m: Machine) -> World:
+    """The world this member is in, where it must be in one."""
+    if m.world is None:
+        raise AssertionError(f"{m.id} is in no world")
+    return m.world
+
+
+def place(m: Machine) -> Lineage:
+    """Where the history is: what this member holds, or as far as it followed the others."""
+    return m.lineage if m.holds else m.at
+
+
+def tail(m: Machine) -> tuple[Line, ...]:
+    """The ledger lines a joiner must have to be able to report in our place."""
+    return (*m.lines, m.line) if m.line is not None else m.lines

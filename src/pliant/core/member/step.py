@@ -1,0 +1,169 @@
+"""A member at work: compute, reduce, apply, and what happens at the boundary after it."""
+
+from __future__ import annotations
+
+from pliant.core.data.ledger import Line, add_digests, line
+from pliant.core.member import checkpoint, leave
+from pliant.core.member.common import (
+    Out,
+    begin,
+    collect,
+    commit,
+    disagree,
+    enter,
+    inside,
+    place,
+    report,
+    save,
+    seek,
+    tell_joiners,
+)
+from pliant.core.member.control_words import (
+    Purpose,
+    Words,
+    agreed,
+    all_out_of_time,
+    disagreement,
+    holders,
+    switch,
+    unable,
+)
+from pliant.core.member.signals import Apply, Boundary, Computed
+from pliant.core.member.state import Machine, Part, Phase
+from pliant.core.model.world import World
+
+
+def computed(m: Machine, out: Out, signal: Computed) -> None:
+    """Some slots are done. The last of them leads to the reduction."""
+    if m.phase is not Phase.COMPUTING:
+        return
+    m.part = m.part.plus(signal.slots, signal.samples, signal.digest)
+    m.todo = m.todo - signal.slots
+    if m.stopping:
+        leave.come_to_rest(m, out)
+    elif not m.todo:
+        collect(m, out, Purpose.STEP, signal.state)
+
+
+def reduced(m: Machine, out: Out, words: Words) -> None:
+    """The reduction returned here: apply, unless the words disagree (rules 1, 6)."""
+    why = disagreement(words, m.number, Purpose.STEP, m.terms.grid)
+    if why:
+        disagree(m, out, words, why)
+        return
+    commit(m, out, m.lineage)
+    step = step_line(m, words)
+    heed(m, words)
+    m.lineage = step.lineage
+    m.line = step
+    m.part = Part(base=step.lineage)
+    m.phase = Phase.APPLIED
+    out.append(Apply(step))
+
+
+def step_line(m: Machine, words: Words) -> Line:
+    """The ledger line of the step these words reduced, the same on every member."""
+    first = next(word for word in words if word.holds)
+    digest = 0
+    for word in words:
+        digest = add_digests(digest, word.digest)
+    samples = sum(word.samples for word in words)
+    cursor = m.terms.grid.cursor(first.step)
+    return line(first.lineage, m.number, first.step, cursor, samples, digest, first.state)
+
+
+def heed(m: Machine, words: Words) -> None:
+    """Take from the words what decides the coming boundary (rule 8)."""
+    m.holders = holders(words)
+    m.next = switch(words)
+    m.closing = not m.next and all_out_of_time(words)
+    m.asked = all(word.asks for word in words if word.holds)  # else somebody is writing one, or has yet to hear
+    m.going = frozenset(rank for rank, word in enumerate(words) if word.drains)
+    m.unable = unable(words)
+
+
+def boundary(m: Machine, out: Out, signal: Boundary) -> None:
+    """The user's post-step code is done; now, and only now, anything may change (rule 3)."""
+    if m.phase is not Phase.APPLIED:
+        return
+    m.state = signal.state
+    checkpoint.begin_if_due(m, out)
+    if inside(m).members == (m.id,):
+        commit(m, out, m.lineage)  # a world of one commits as it applies
+    onward(m, out)
+
+
+def onward(m: Machine, out: Out) -> None:
+    """At a boundary: stop, compare again, switch, close or go on, in this order."""
+    if m.stopping and not _escapes(m):
+        leave.come_to_rest(m, out)
+    elif m.again:
+        collect(m, out, Purpose.HELLO)
+    elif m.next:
+        cross(m, out)
+    elif m.closing or m.lineage.step == m.terms.grid.total_steps:
+        collect(m, out, Purpose.CLOSE)
+    else:
+        begin(m, out)
+
+
+def _escapes(m: Machine) -> bool:
+    """Whether the world to be entered is free of what is wrong with this one (a leaver that died, say)."""
+    view = m.view
+    world = _wired(m, m.next)
+    if view is None or world is None or view.state.ended or not view.known:
+        return False
+    return world.number > view.sealed and world.number not in view.faulty and view.dead.isdisjoint(world.members)
+
+
+def _wired(m: Machine, number: int) -> World | None:
+    return next((world for world in m.wired if world.number == number), None)
+
+
+def cross(m: Machine, out: Out) -> None:
+    """The switch: be in the next world from this boundary on, or linger if it is not ours (rules 8, 9)."""
+    world = _wired(m, m.next)
+    if world is None:
+        leave.linger(m, out)
+        return
+    before = inside(m)
+    holding = {before.members[rank] for rank in m.holders}
+    placeless = {before.members[rank] for rank in m.unable}
+    enter(m, world)
+    m.came_from = before
+    m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in holding)
+    m.unable = frozenset(rank for rank, member in enumerate(world.members) if member in placeless)
+    tell_joiners(m, out)
+    if world.hold or place(m).step == m.terms.grid.total_steps:
+        collect(m, out, Purpose.CLOSE)
+    else:
+        begin(m, out)
+    seek(m, out)
+
+
+def closed(m: Machine, out: Out, words: Words) -> None:
+    """A closing collective returned: what was applied is committed; the run, the world or this member ends (rule 1)."""
+    why = disagreement(words, m.number, Purpose.CLOSE, m.terms.grid)
+    if why:
+        disagree(m, out, words, why)
+        return
+    m.holders = holders(words)
+    m.unable = unable(words)
+    lineage = agreed(words)
+    if lineage is not None:
+        commit(m, out, lineage)
+    report(m, out)
+    if m.stopping:
+        leave.come_to_rest(m, out)
+        return
+    if lineage is not None and lineage.step == m.terms.grid.total_steps:
+        m.phase = Phase.DONE
+        return
+    if m.holds:
+        checkpoint.begin(m, out, waits=True)
+        save(m, out)
+    if m.closing:
+        leave.linger(m, out)
+    else:
+        m.phase = Phase.HOLDING
+        seek(m, out)

@@ -1,0 +1,317 @@
+"""Events: the decisions of the coordinator, in the order in which they were taken.
+
+An event is never refused. Each carries the wall-clock time of its decision for people to read; no decision depends on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pliant.core.accounting.pauses import Spent
+from pliant.core.data.ledger import Line
+from pliant.core.model.checkpoint import NEVER, Checkpoint, Saves
+from pliant.core.model.job import Disputed, JobState, Member, Mode, Poison, Target, Terms
+from pliant.core.model.launch import End, Launch
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class JobCreated:
+    at: float
+    name: str
+    size_min: int
+    size_max: int
+    target: Target
+    wait_limit_s: float | None
+    max_restarts: int
+    mode: Mode = Mode.LIVE
+    spares: int = 0
+    roles: tuple[tuple[str, int], ...] = ()
+    saves: Saves = NEVER
+    attempt: int = 1
+    onward: bool = False  # from where the attempt before stood
+    chaos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChanged:
+    at: float
+    target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class MemberJoined:
+    at: float
+    member: Member
+    terms: Terms
+    age_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberDraining:
+    at: float
+    member: MemberId
+    grace_s: float
+    why: str
+    at_once: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MemberGone:
+    """A member's life in the job is over. `how` is `left`, `lost` or `barred`; all three are final."""
+
+    at: float
+    member: MemberId
+    how: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorldFormed:
+    at: float
+    world: World
+
+
+@dataclass(frozen=True, slots=True)
+class WorldEntered:
+    """The first accepted report of a generation made it current (rule 5)."""
+
+    at: float
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorldBroken:
+    """A generation cannot go on. `entered` says whether somebody was in it, so that a recovery is due."""
+
+    at: float
+    generation: int
+    entered: bool
+    why: str
+    stateless: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PairAccused:
+    at: float
+    generation: int
+    a: MemberId
+    b: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class StepsCommitted:
+    """Ledger lines accepted: these steps are durable now (rules 1, 24)."""
+
+    at: float
+    generation: int
+    reporter: MemberId
+    lines: tuple[Line, ...]
+    spent: tuple[Spent, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class HoldersChanged:
+    at: float
+    generation: int
+    holders: frozenset[MemberId]
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRaised:
+    at: float
+    poison: Poison
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFailed:
+    """A worker exited non-zero by itself; counts against `max_restarts`."""
+
+    at: float
+    member: MemberId
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateChanged:
+    """The job's state, or the reason for it, is another one."""
+
+    at: float
+    state: JobState
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJoined:
+    at: float
+    agent: AgentId
+    capacity: int
+    address: str = ""
+    home: str = ""
+    life: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReadied:
+    at: float
+    agent: AgentId
+    ports: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentDraining:
+    """That agent gets no seat any more: its machine goes, or somebody asked for it."""
+
+    at: float
+    agent: AgentId
+    grace_s: float
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentGone:
+    at: float
+    agent: AgentId
+    why: str
+    lost: bool = False  # it did not say goodbye
+
+
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """A launch is formed; its agents start their seats."""
+
+    at: float
+    launch: Launch
+
+
+@dataclass(frozen=True, slots=True)
+class SeatEnded:
+    at: float
+    generation: int
+    end: End
+
+
+@dataclass(frozen=True, slots=True)
+class SeatRefilled:
+    """Another worker takes the seat of one that ended: same rank, same address, and nobody else is disturbed."""
+
+    at: float
+    generation: int
+    rank: int
+    member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOver:
+    """Every worker of a launch is to be stopped; the next one forms when all are."""
+
+    at: float
+    generation: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointPublished:
+    at: float
+    generation: int
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class PartWritten:
+    """One member's part of a checkpoint is there, and others are not yet."""
+
+    at: float
+    generation: int
+    member: MemberId
+    checkpoint: Checkpoint
+    part: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    at: float
+    step: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed:
+    """`apart`: because members have no common place. From then on one of them writes all of it."""
+
+    at: float
+    generation: int
+    name: str
+    member: MemberId
+    why: str
+    apart: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointUnreadable:
+    """If it is damaged, nobody goes back to it; if that member cannot reach it, another one may."""
+
+    at: float
+    generation: int
+    name: str
+    member: MemberId
+    why: str
+    damaged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StatesDiffered:
+    """Members of a generation hold different states of one history, after that step.
+
+    `back` says that nobody's state can be trusted: the last one that was agreed on is what to go on from.
+    """
+
+    at: float
+    generation: int
+    step: int
+    suspects: tuple[MemberId, ...]
+    back: bool
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SlotDisputed:
+    """Two members got other gradients for one slot; nothing of that step was applied."""
+
+    at: float
+    disputed: Disputed
+
+
+Event = (
+    JobCreated
+    | TargetChanged
+    | AgentJoined
+    | AgentReadied
+    | AgentDraining
+    | AgentGone
+    | Launched
+    | SeatEnded
+    | SeatRefilled
+    | LaunchOver
+    | MemberJoined
+    | MemberDraining
+    | MemberGone
+    | WorldFormed
+    | WorldEntered
+    | WorldBroken
+    | StatesDiffered
+    | SlotDisputed
+    | PairAccused
+    | StepsCommitted
+    | HoldersChanged
+    | CheckpointPublished
+    | PartWritten
+    | CheckpointAsked
+    | CheckpointFailed
+    | CheckpointUnreadable
+    | SlotRaised
+    | WorkerFailed
+    | StateChanged
+)

@@ -1,0 +1,237 @@
+"""What a job is: values only, no behaviour beyond reading them.
+
+`Job` is the whole state the coordinator decides on. It is small, frozen and changed by `pliant.core.job.evolve`
+alone; everything in it can be rebuilt from the event log. Leases and deadlines are not in it: they live in the
+coordinator's memory and start afresh after a restart (rule 19), so no clock reading is ever stored.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import GENESIS, Lineage
+from pliant.core.model.checkpoint import NEVER, Checkpoint, Saves, Writing
+from pliant.core.model.fingerprint import Bits
+from pliant.core.model.launch import Launch
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.world import World
+
+
+class JobState(StrEnum):
+    """Where a job stands; the last three are final."""
+
+    STARTING = "starting"
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def ended(self) -> bool:
+        return self in _ENDED
+
+
+_ENDED = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
+
+
+class Mode(StrEnum):
+    """What a change of membership does to workers.
+
+    `live`: nothing, they go on. `relaunch`: all are started again. `auto`: the latter until one calls `pliant.join()`.
+    """
+
+    AUTO = "auto"
+    LIVE = "live"
+    RELAUNCH = "relaunch"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """How many workers are wanted: a number, or an exact count for each agent.
+
+    `placement` is a tuple of (agent, count) pairs, empty when only the number matters; `size` is its sum then.
+    """
+
+    size: int
+    placement: tuple[tuple[AgentId, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What every member of a job must agree on before it may join: the data's shape, the order's seed, and so on.
+
+    `also` has whatever else must be equal, as (name, value) pairs in the user's words, such as ("order", "shuffled").
+    """
+
+    grid: Grid
+    seed: int
+    checkpoint_every: int = 0  # steps between checkpoints; 0: only when the protocol itself asks for one
+    also: tuple[tuple[str, str], ...] = ()
+    verify: int = 0  # every how many steps the words carry a hash of the whole state; 0: never
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Members of that generation held different states after that step."""
+
+    generation: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """Two members computed the same slot of a step from the same state, and their gradients differ."""
+
+    slot: int
+    a: MemberId
+    b: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class Disputed:
+    """A dispute that is remembered: one slot for each pair of members and generation."""
+
+    generation: int
+    step: int
+    dispute: Dispute
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One machine's supervisor, with room for `capacity` workers.
+
+    `home` tells it from another machine's of the same name, `life` one run of it from the next. `ports` are free on it,
+    one for each worker; while it has said none, workers of its may still run.
+    """
+
+    id: AgentId
+    capacity: int
+    address: str = ""  # where other machines reach it, without a port
+    home: str = ""
+    life: str = ""
+    draining: bool = False
+    ports: tuple[int, ...] = ()
+    grace_s: float = 0.0  # how long it may take to leave, once it is draining
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One worker's one life in a job. `number` counts joins, so the smaller of two is the older."""
+
+    id: MemberId
+    number: int
+    agent: AgentId
+    weight: int = 1
+    draining: bool = False
+    grace_s: float = 0.0
+    at_once: bool = False  # if nobody can take its state over, it is saved at the next boundary, not at the last one
+    why: str = ""
+    address: str = ""  # where its peers reach it; empty: nowhere
+    pid: int = 0
+    bits: Bits = ()  # what decides which bits it computes; empty: nobody compares them
+
+
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """Failed wirings that named the same pair, by generation (rule 11). `a` is the older member."""
+
+    a: MemberId
+    b: MemberId
+    generations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Poison:
+    """Slots one of which raised in user code, and on whom (rule 20). `samples` are those of each slot, by its place."""
+
+    step: int
+    slots: tuple[int, ...]
+    samples: tuple[tuple[int, ...], ...]
+    member: MemberId
+    error: str
+
+
+@dataclass(frozen=True)
+class Job:
+    """Everything the coordinator knows of one job; see the module's docstring."""
+
+    name: str
+    size_min: int
+    size_max: int
+    target: Target
+    wait_limit_s: float | None = None
+    max_restarts: int = 3
+    mode: Mode = Mode.LIVE
+    spares: int = 0  # live workers beyond the target, kept warm
+    roles: tuple[tuple[str, int], ...] = ()  # how many seats of a launch are no mere workers; see `launching`
+    chaos: bool = False  # whether its owner allowed `pliant chaos`
+    saves: Saves = NEVER
+    attempt: int = 1
+    born: float = 0.0  # when its first attempt was created: what tells it from another store's job of this name
+    first: int = 0  # the last generation of the attempts before
+    origin: int = 0  # the last generation of attempts that this one does not go on from
+    launch: Launch | None = None  # the newest; None: there was none yet
+    terms: Terms | None = None  # fixed by the first member that joins
+    state: JobState = JobState.STARTING
+    why: str = ""
+    agents: tuple[Agent, ...] = ()
+    members: dict[MemberId, Member] = field(default_factory=dict)
+    joined: int = 0  # members that ever joined
+    gone: tuple[MemberId, ...] = ()  # lately gone for good, oldest first; bounded by `gone_limit`
+    generation: int = 0  # highest number ever used; never reused
+    current: int = 0  # the generation that reported last; 0: none yet
+    floor: int = 0  # the last rollback world: steps applied below it are off the history from its base on (rule 18)
+    sealed: int = 0  # nothing labelled with this number or a lower one is accepted (P6)
+    worlds: tuple[World, ...] = ()  # the open generations, ascending
+    broken: str = ""  # why the current world cannot go on; empty: it can
+    stateless: bool = False  # nobody in the broken world holds a state the history can go on from
+    spoilt: int | None = None  # the step after which no state of the broken world can be trusted; None: they can
+    disputes: tuple[Disputed, ...] = ()  # lately, among members that are still there
+    splits: tuple[Split, ...] = ()  # since the history last got beyond the first of them
+    faulty: frozenset[int] = frozenset()  # open planned generations that can never be entered by everybody
+    dead: frozenset[MemberId] = frozenset()  # members of open worlds that are gone for good
+    holders: frozenset[MemberId] = frozenset()  # known to hold the state, by the latest report
+    durable: Lineage = GENESIS
+    checkpoint: Checkpoint | None = None  # the newest
+    earlier: tuple[Checkpoint, ...] = ()  # those before it that are kept, the oldest first
+    damaged: tuple[str, ...] = ()  # the names of those that were passed over, lately
+    writing: tuple[Writing, ...] = ()  # not whole yet, the newest last
+    asked: int | None = None  # a checkpoint of this step or a later one is wanted
+    apart: bool = False  # members have no common place for checkpoints
+    blind: frozenset[MemberId] = frozenset()  # who could not reach the newest checkpoint
+    bits: Bits = ()  # those of the first world in which anybody had any
+    accusations: tuple[Accusation, ...] = ()
+    poison: tuple[Poison, ...] = ()
+    failures: int = 0  # workers that exited non-zero by themselves
+
+    def world(self, number: int) -> World | None:
+        """The open world with that number, if it is open."""
+        for world in self.worlds:
+            if world.number == number:
+                return world
+        return None
+
+    @property
+    def newest(self) -> World | None:
+        return self.worlds[-1] if self.worlds else None
+
+    @property
+    def live(self) -> bool:
+        """Whether workers are members themselves. Once they are, nothing ever stops them for a change."""
+        return self.mode is Mode.LIVE or self.terms is not None
+
+    @property
+    def slots(self) -> int:
+        """Members beyond the number of slots would own nothing: they are spares."""
+        return self.terms.grid.slots if self.terms else self.size_max
+
+    def is_open(self, number: int) -> bool:
+        return number > self.sealed and self.world(number) is not None
+
+
+def gone_limit(job: Job) -> int:
+    """How many departed ids are remembered: enough to refuse late duplicates, bounded by the job's own size."""
+    return 64 + 4 * job.size_max

@@ -1,0 +1,113 @@
+"""The part of a job's state that the coordinator sends to one member."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pliant.core.data.ledger import Lineage
+from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint
+from pliant.core.model.fingerprint import other_bits
+from pliant.core.model.job import Job, JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import World
+
+
+class MemberState(StrEnum):
+    """What a live member is doing; derived from the worlds it is in, never stored."""
+
+    JOINING = "joining"
+    SPARE = "spare"
+    ACTIVE = "active"
+    DRAINING = "draining"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What the coordinator tells one member: enough to act on, nothing it must ask back for."""
+
+    revision: int
+    state: JobState
+    why: str
+    known: bool  # False: gone for good, or never seen (P6)
+    draining: bool
+    grace_s: float
+    worlds: tuple[World, ...]
+    current: int
+    sealed: int
+    faulty: frozenset[int]
+    dead: frozenset[MemberId]
+    holders: frozenset[MemberId]
+    durable: Lineage
+    checkpoint: Checkpoint | None
+    kept: tuple[str, ...] = ()  # the names of all checkpoints that are kept
+    origin: int = 0  # what members of this generation or a lower one wrote is of another history
+    written: tuple[tuple[str, int], ...] = ()  # parts of checkpoints that are not whole yet; or NEVER_WHOLE
+    asked: bool = False  # a checkpoint is wanted
+    apart: bool = False  # one member writes all of it
+    at_once: bool = False  # as of a member that drains
+    save_steps: int = 0  # a checkpoint is due every so many steps; 0: not by steps
+    spare_why: str = ""  # why it is in no world and will be in none; empty: it may be
+
+
+def view(job: Job, revision: int, member: MemberId) -> View:
+    """Call after every change of `job`, for each member that watches it."""
+    record = job.members.get(member)
+    return View(
+        revision=revision,
+        state=job.state,
+        why=job.why,
+        known=record is not None,
+        draining=record is not None and record.draining,
+        grace_s=record.grace_s if record else 0.0,
+        worlds=job.worlds,
+        current=job.current,
+        sealed=job.sealed,
+        faulty=job.faulty,
+        dead=job.dead,
+        holders=job.holders,
+        durable=job.durable,
+        checkpoint=job.checkpoint,
+        kept=kept(job),
+        origin=job.origin,
+        written=written(job),
+        asked=job.asked is not None,
+        apart=job.apart,
+        at_once=record is not None and record.at_once,
+        save_steps=job.saves.steps,
+        spare_why=spare_why(job, member),
+    )
+
+
+def kept(job: Job) -> tuple[str, ...]:
+    """The names of the checkpoints that are not to be removed. Damaged ones are left to people: parts may be good."""
+    newest = (job.checkpoint,) if job.checkpoint is not None else ()
+    return (*job.damaged, *(checkpoint.name for checkpoint in (*job.earlier, *newest)))
+
+
+def written(job: Job) -> tuple[tuple[str, int], ...]:
+    """What is there of the checkpoints that are not whole yet, and which ones will never be."""
+    parts = ((each, ((NEVER_WHOLE, ()),) if each.failed else each.pieces) for each in job.writing)
+    return tuple((each.name, part) for each, there in parts for part, _ in there)
+
+
+def spare_why(job: Job, member: MemberId) -> str:
+    """Why that member will never be in a world of this job; empty: it may well be."""
+    record = job.members.get(member)
+    return other_bits(job.bits, record.bits) if record is not None else ""
+
+
+def member_state(job: Job, member: MemberId) -> MemberState:
+    """How a person would call what that live member is doing."""
+    record = job.members[member]
+    if record.draining:
+        return MemberState.DRAINING
+    if any(member in world.members for world in job.worlds):
+        return MemberState.ACTIVE if member in job.holders else MemberState.JOINING
+    wanted = min(job.target.size, job.size_max, job.slots)
+    newest = job.newest
+    if spare_why(job, member):
+        return MemberState.SPARE
+    if newest is not None and len(newest.members) >= wanted:
+        return MemberState.SPARE
+    return MemberState.JOINING

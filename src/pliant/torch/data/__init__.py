@@ -1,0 +1,1 @@
+"""Loading samples as tensors, in this process or in data workers."""

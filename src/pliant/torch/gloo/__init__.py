@@ -1,0 +1,1 @@
+"""The gloo process group of one generation: built, watched and broken from outside."""

@@ -1,0 +1,1 @@
+"""Gradient reduction: floating-point, or deterministic over a tree of slots."""

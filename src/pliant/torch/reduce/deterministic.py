@@ -1,0 +1,384 @@
+"""Gradients added up along a fixed tree over the slots: the same bits whoever computed what (rule 23).
+
+Each part is one slot. Its weighted gradient is a leaf; a member adds up what lies whole within its own slots, in a few
+buffers, and keeps those nodes until the step is applied (rule 14). The nodes of all members are put together in two
+moves, for each bucket beside backward:
+
+    scatter   every rank answers for one stretch of the bucket and is sent everybody's nodes of that stretch, which it
+              adds up to the root of the tree
+    gather    every rank sends its stretch of the root to the others
+
+With one node on each rank these are the bytes of any all-reduce. Two ranks with a node each need no more than a sum of
+two numbers, whichever comes first, so there an ordinary all-reduce does. What is small travels last and together, to
+everybody: control words, marks, weights and logged values by slot, nodes of the buffers' moves in double precision, and
+the nodes of the last bucket if they are few bytes, because then each message less counts for more than the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from math import fsum
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pliant.core.data.grid import Grid
+from pliant.core.member.signals import Shares
+from pliant.torch.gloo.group import Group, GroupBroken, Pending
+from pliant.torch.reduce.base import Reducer
+from pliant.torch.reduce.buckets import Reduced, multiplied
+from pliant.torch.reduce.tree_buffers import Nodes, Plan, Ready, nodes_in, plan_of
+from pliant.torch.state.buffers import Buffers
+from pliant.train.data.loader import Part
+from pliant.train.reduce.control_row import LOGGED_MAX, ROW, Row, pack_cells, require_one_set_of_names, unpack_cells
+from pliant.train.reduce.metrics import Logged
+from pliant.train.reduce.spot_checks import Check
+from pliant.train.reduce.tree import Node, Tree, fold
+
+_BY_SLOT = 2 + LOGGED_MAX  # a slot's weight, the weight it was logged with, and what was logged
+_AT_ONCE_BYTES = 1 << 19  # of the last bucket's nodes, so much goes along with what is small in a world of up to 5
+
+
+class TreeReducer(Reducer):
+    """Reduction whose result does not depend on the membership."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        buffers: Buffers,
+        logged: Logged,
+        device: torch.device,
+        grid: Grid,
+        is_checked: Callable[[int, int], bool] = lambda _step, _slot: False,
+    ) -> None:
+        super().__init__(model, buffers, logged, device)
+        self._grid = grid
+        self._is_checked = is_checked  # whether a slot of a step is computed by a second member, too
+        self._nodes = [Nodes(bucket, grid.slots) for bucket in self._buckets]
+        self._moves: Tree[Tensor] = Tree(1, torch.add)  # of the buffers
+        self._weights: dict[int, float] = {}  # of the slots kept
+        self._marked: set[int] = set()  # parameters that got a gradient in one of them
+        self._slot: int | None = None  # of the part that has not joined those kept
+        self._joined = 0  # how many buckets of it have
+        self._hash_it = False
+        self._rank = 0
+        self._checks: Sequence[Check] = ()
+        self._shares: Shares = ()
+        self._moving: Tensor | slice = slice(None)  # which numbers of the buffers' moves are worth sending
+        self._turn = 0
+        self._tasks: list[Future[None]] = []
+        self._pending: list[Pending] = []
+        self._scattered: list[Callable[[], None]] = []  # what is to be done once a bucket's scatter has ended
+        self._rooms = [torch.zeros(0, dtype=torch.int64)] * 2
+        self._wire = ThreadPoolExecutor(1, thread_name_prefix="pliant-exchange")
+        self.sent_bytes = 0
+        """What this member has sent to others so far; for whoever measures."""
+
+    def close(self) -> None:
+        super().close()
+        self._wire.shutdown(wait=False)
+
+    # ---------------------------------------------------------------------------------------------- a part
+
+    def begin_part(self, part: Part, factor: float, group: Group | None, shares: Shares, *, idle: bool) -> None:
+        super().begin_part(part, factor, group, shares, idle=idle)
+        self._shares = shares
+        self._slot = None if idle else part.slots[0]
+        self._joined = 0
+        if not idle:
+            self._begin_step(len(self._grid.filled(part.step)))
+            self._hash_it = len(shares) > 1 and self._is_checked(part.step, part.slots[0])
+
+    def _begin_step(self, filled: int) -> None:
+        for nodes in self._nodes:
+            nodes.begin(filled)
+        if self._moves.filled != filled:
+            self._moves = Tree(filled, torch.add)
+
+    def end_part(self) -> None:
+        self._keep_part()
+        for param in self.params:
+            param.grad = None
+
+    def _keep_part(self) -> None:
+        """What the part brought joins those kept; its gradients stay where they are, as room for the sum."""
+        self._learn_overlap()
+        if self._slot is None:
+            return
+        while self._joined < len(self._buckets):
+            self._join(self._slot)
+        if self._hash_it:
+            self._hashes[self._slot] = self._gradients_hash()
+        self._weights[self._slot] = self._factor
+        self._marked |= {index for index, param in enumerate(self.params) if param.grad is not None}
+        if self._buffers.numel:
+            moves = torch.zeros(self._buffers.numel, dtype=torch.float64)
+            self._buffers.fill(moves)
+            self._buffers.drop_staged()
+            self._moves.put_slot(self._slot, moves)
+        self._slot = None
+
+    def _join(self, slot: int) -> None:
+        """The next bucket's gradients become a leaf. Weighted first, then added: the same two roundings everywhere."""
+        nodes, bucket = self._nodes[self._joined], self._buckets[self._joined]
+        leaf = nodes.take()
+        with torch.no_grad():
+            for index, view in zip(bucket.params, leaf.views, strict=True):
+                grad = self.params[index].grad
+                if grad is None:
+                    view.zero_()
+                else:
+                    multiplied(grad, self._factor, view)
+            nodes.tree.put_slot(slot, leaf)
+        self._joined += 1
+
+    def drop_kept(self) -> None:
+        for nodes in self._nodes:
+            nodes.clear()
+        self._moves.take_all()
+        self._weights.clear()
+        self._marked.clear()
+        self._hashes.clear()
+        self._slot = None
+
+    # ------------------------------------------------------------------------------------------ the reduction
+
+    def reduce(
+        self, group: Group, row: Row, shares: Shares, checks: Sequence[Check] = (), *, follow: bool = False
+    ) -> tuple[tuple[Row, ...], Reduced]:
+        if not follow:
+            self._require_untouched()
+        self._shares, self._checks, self._rank = shares, checks, group.rank
+        if not any(shares):
+            group.break_off()
+            raise GroupBroken("nobody has told this member who brings which slots")
+        self._begin_step(sum(map(len, shares)))
+        if group.size == 1:
+            self._keep_part()
+            return (row,), self._alone(row)
+        with self._under_way(group):
+            while self._sent < len(self._buckets):
+                self._send(group)
+            self._keep_part()
+            self._do(self._gather_last)
+            self._moving = self._moved_anywhere(group)
+            tail = self._tail(row)
+            everybodys = self._room(1, group.size * len(tail))
+            self._do(lambda: self._start(group.all_gather(everybodys, tail), tail.nbytes * (group.size - 1)))
+            self._settle()
+        return self._read(everybodys.numpy().reshape(group.size, -1))
+
+    def _settle(self) -> None:
+        """Wait until everything that was begun is here."""
+        for task in self._tasks:
+            task.result()
+        while self._pending:
+            self._pending[0].wait()
+            self._pending.pop(0)
+
+    def abandon(self) -> None:
+        for task in self._tasks:
+            with suppress(GroupBroken):
+                task.result()
+        self._tasks.clear()
+        for each in self._pending:
+            with suppress(GroupBroken):
+                each.wait()
+        self._pending.clear()
+        self._scattered.clear()
+        self._sent = 0
+        self._group = None
+
+    def _do(self, work: Callable[[], None]) -> None:
+        """Everything is sent from one thread, in one order: that of the buckets, the same on every rank."""
+        self._tasks.append(self._wire.submit(work))
+
+    def _start(self, pending: Pending, nbytes: int) -> None:
+        self._pending.append(pending)
+        self.sent_bytes += nbytes
+
+    def _send(self, group: Group) -> None:
+        if self._slot is not None and self._joined == self._sent:
+            self._join(self._slot)
+        number, shares = self._sent, self._shares
+        self._sent += 1
+        if number < len(self._buckets) - 1 or not self._rides():
+            ready = Ready(self._device)
+            self._do(lambda: self._exchange(group, number, shares, ready))
+
+    def _rides(self) -> bool:
+        """Whether the last bucket travels with what is small."""
+        plan, bucket = plan_of(self._shares), self._buckets[-1]
+        nbytes = bucket.numel * bucket.dtype.itemsize * plan.sendings
+        return nbytes * max(4, len(plan.shares) - 1) <= 4 * _AT_ONCE_BYTES and bucket.device.type == "cpu"
+
+    def _exchange(self, group: Group, number: int, shares: Shares, ready: Ready) -> None:
+        """Begin with this bucket, then go on with the one before it: its nodes are there by now, or nearly."""
+        ready.wait()
+        plan = plan_of(shares)
+        nodes = self._nodes[number]
+        nodes.fit(group.size)
+        result = nodes.take()
+        nodes.set_result(self._turn, result)
+        if plan.is_one_sum:
+            (mine,) = nodes.tree.values
+            result.data.copy_(mine.data)
+            self._start(group.all_reduce(result.data), result.data.nbytes)
+            self._gather_last()
+            self._scattered.append(lambda: None)
+            return
+        length = -(-self._buckets[number].numel // group.size)
+        arriving = self._scatter(group, nodes, plan, length)
+        self._gather_last()
+        self._scattered.append(lambda: self._gather(group, nodes, plan, length, arriving))
+
+    def _scatter(self, group: Group, nodes: Nodes, plan: Plan, length: int) -> list[tuple[Pending, Tensor]]:
+        """Each time every rank sends one of its nodes, stretch by stretch; those with fewer send nothing."""
+        found = []
+        mine = nodes.tree.values
+        for number in range(plan.sendings):
+            sending = [length if number < len(each) else 0 for each in plan.nodes]
+            own = sending[group.rank]
+            data = mine[number].data[: length * group.size] if own else nodes.scratch(plan.sendings, 0)
+            arriving = nodes.scratch(number, sum(sending))
+            pending = group.all_to_all(arriving, data, sending, [own] * group.size)
+            self._start(pending, own * (group.size - 1) * data.element_size())
+            found.append((pending, arriving))
+        return found
+
+    def _gather_last(self) -> None:
+        if self._scattered:
+            self._scattered.pop()()
+
+    def _gather(
+        self, group: Group, nodes: Nodes, plan: Plan, length: int, arriving: list[tuple[Pending, Tensor]]
+    ) -> None:
+        """Add up what arrived for our stretch, and send the sum to everybody."""
+        given: list[tuple[Node, Tensor]] = []
+        for number, (pending, data) in enumerate(arriving):
+            pending.wait()
+            senders = [each for each in plan.nodes if number < len(each)]
+            given += [(each[number], data[at * length : (at + 1) * length]) for at, each in enumerate(senders)]
+        root = fold(given, plan.filled, lambda left, right: left.add_(right))
+        result = nodes.results[self._turn]
+        assert result is not None
+        stretches = result.data[: length * group.size].view(group.size, length)
+        stretches[group.rank].copy_(root)
+        for rank, stretch in enumerate(stretches):  # in place; gloo's own gather makes a copy of all of it
+            self._start(group.broadcast(stretch, rank), stretch.nbytes * (group.size - 1) // group.size)
+
+    # ------------------------------------------------------------------------------------------- what is small
+
+    def _tail(self, row: Row) -> Tensor:
+        """Everything else that a rank has to say, in cells of 64 bits; as long on every rank."""
+        plan = plan_of(self._shares)
+        slots = np.zeros((plan.slots_max, _BY_SLOT))
+        names = self._logged.names
+        for at, slot in enumerate(sorted(self._weights)):
+            logged = self._logged.of(slot)
+            values = [logged.values.get(name, 0.0) for name in names] if logged.values else []
+            slots[at, : 2 + len(values)] = (self._weights[slot], logged.weight, *values)
+        moves = np.zeros((plan.sendings, self._moves_numel))
+        for at, moved in enumerate(self._moves.values):
+            moves[at] = moved[self._moving].numpy()
+        marks = np.zeros(len(self.params), dtype=np.uint64)
+        marks[list(self._marked)] = 1
+        hashes = np.zeros(len(self._checks), dtype=np.uint64)
+        for at, check in enumerate(self._checks):
+            if self._rank in (check.owner, check.second):
+                hashes[at] = self._hashes.get(check.slot, 0)
+        cells = [pack_cells(row), marks, hashes, slots.reshape(-1).view(np.uint64), moves.reshape(-1).view(np.uint64)]
+        first, riding = sum(map(len, cells)), self._riding_cells()
+        tail = self._room(0, first + plan.sendings * riding)
+        np.concatenate(cells, out=tail.numpy()[:first].view(np.uint64))
+        for at, flat in enumerate(self._nodes[-1].tree.values if riding else ()):
+            place = tail[first + at * riding :][:riding].view(torch.float32)
+            place[: self._buckets[-1].numel].copy_(flat.data[: self._buckets[-1].numel])
+        return tail
+
+    def _moved_anywhere(self, group: Group) -> Tensor | slice:
+        """Before the first step is applied any buffer may move, and large ones hardly ever do: members say which."""
+        spans = self._buffers.spans if self._buffers.moving is None else []
+        if not spans:
+            return slice(None)
+        mine = torch.tensor([any(bool(moved[stop - 1]) for moved in self._moves.values) for _, stop in spans]).long()
+        everybodys = torch.zeros(group.size * len(spans), dtype=torch.int64)
+        self._do(lambda: self._start(group.all_gather(everybodys, mine), mine.nbytes * (group.size - 1)))
+        self._settle()
+        marks = everybodys.view(group.size, -1).amax(0).tolist()
+        return torch.cat(
+            [torch.arange(0), *(torch.arange(*span) for span, mark in zip(spans, marks, strict=True) if mark)]
+        )
+
+    @property
+    def _moves_numel(self) -> int:
+        return self._buffers.numel if isinstance(self._moving, slice) else len(self._moving)
+
+    def _room(self, which: int, count: int) -> Tensor:
+        """Cells for what is small: ours, and everybody's. Used again: new memory costs more than what fills it."""
+        if len(self._rooms[which]) < count:
+            self._rooms[which] = torch.zeros(count, dtype=torch.int64)
+        return self._rooms[which][:count]
+
+    def _riding_cells(self) -> int:
+        """How many cells a node of the last bucket takes, two numbers in each; 0: it has travelled already."""
+        return -(-self._buckets[-1].numel // 2) if self._rides() else 0
+
+    def _read(self, everybodys: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> tuple[tuple[Row, ...], Reduced]:
+        plan = plan_of(self._shares)
+        cells = everybodys.view(np.uint64)
+        numel, riding = self._moves_numel, self._riding_cells()
+        edges = np.cumsum([ROW, len(self.params), len(self._checks), plan.slots_max * _BY_SLOT, plan.sendings * numel])
+        words, marks, hashes, slots, moves, sums = np.split(cells, edges, axis=1)
+        rows = unpack_cells(np.ascontiguousarray(words))
+        by_slot = np.zeros((plan.filled, _BY_SLOT))
+        for rank, share in enumerate(plan.shares):
+            by_slot[list(share)] = slots[rank].view(np.float64).reshape(plan.slots_max, _BY_SLOT)[: len(share)]
+        moved = torch.zeros(self._buffers.numel, dtype=torch.float64)
+        moved[self._moving] = fold(nodes_in(moves.view(np.float64), plan, numel), plan.filled, torch.add)
+        if self._rides():
+            nodes, length = self._nodes[-1], self._buckets[-1].numel
+            result = nodes.take()
+            nodes.set_result(self._turn, result)
+            given = nodes_in(sums.view(np.float32), plan, 2 * riding)
+            result.data[:length] = fold(given, plan.filled, lambda left, right: left.add_(right))[:length]
+        reduced = self._reduced(by_slot, moved, marks.sum(axis=0, dtype=np.uint64).tolist(), rows)
+        pairs = [(check, hashes[check.owner, at], hashes[check.second, at]) for at, check in enumerate(self._checks)]
+        reduced.disputed = tuple(check for check, one, other in pairs if one and other and one != other)
+        return rows, reduced
+
+    def _alone(self, row: Row) -> Reduced:
+        """A world of one has the whole tree to itself; the rest is as everywhere."""
+        for nodes in self._nodes:
+            (root,) = nodes.tree.take_all()
+            nodes.set_result(self._turn, root)
+        by_slot = np.zeros((self._moves.filled, _BY_SLOT))
+        for slot, weight in self._weights.items():
+            logged = self._logged.of(slot)
+            values = [logged.values.get(name, 0.0) for name in self._logged.names] if logged.values else []
+            by_slot[slot, : 2 + len(values)] = (weight, logged.weight, *values)
+        moved = self._moves.root if self._buffers.numel else torch.zeros(0, dtype=torch.float64)
+        marks = [float(index in self._marked) for index in range(len(self.params))]
+        return self._reduced(by_slot, moved, marks, (row,))
+
+    def _reduced(
+        self,
+        by_slot: np.ndarray[tuple[int, int], np.dtype[np.float64]],
+        moved: Tensor,
+        marks: list[float],
+        rows: tuple[Row, ...],
+    ) -> Reduced:
+        # Rounded once: neither the order of slots nor the version of Python, whose sum is another since 3.12, matters.
+        weight, log_weight, *logged = map(fsum, by_slot.T.tolist())
+        means = tuple(value / log_weight for value in logged) if log_weight else ()
+        require_one_set_of_names(rows)
+        results = [nodes.results[self._turn] for nodes in self._nodes]
+        flats = [flat for flat in results if flat is not None]
+        sums = [flat.data[: bucket.numel] for flat, bucket in zip(flats, self._buckets, strict=True)]
+        return Reduced(sums, moved, marks, weight, means=means, views=[flat.views for flat in flats])
+
+    def next_turn(self) -> None:
+        self._turn ^= 1

@@ -1,0 +1,206 @@
+"""Gradients added up in floating point: an all-reduce for each bucket, beside backward.
+
+Three places, so that a step that fails half-way can be finished (rules 9, 14, H13):
+
+    p.grad   this part's gradient, as autograd made it
+    kept     the weighted sum of the parts before it in this step, where there are several
+    wire     what the collective works on; two sets in turn, because the sum of the last applied step is what a member
+             that missed it needs (rule 13)
+
+A bucket is filled and sent as soon as the last part's backward has brought all its gradients. The last one carries what
+must not arrive before everything else: buffers, marks of the parameters that got a gradient, and the control words.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from pliant.core.member.signals import Shares
+from pliant.torch.gloo.group import Group, GroupBroken, Pending
+from pliant.torch.reduce.base import Reducer
+from pliant.torch.reduce.buckets import Bucket, Reduced, multiplied
+from pliant.torch.state.buffers import Buffers
+from pliant.train.data.loader import Part
+from pliant.train.reduce.control_row import PIECES, Row, pack, unpack, weighted_means
+from pliant.train.reduce.metrics import Logged
+from pliant.train.reduce.spot_checks import Check
+
+
+class _Places:
+    """A bucket's memory: two wires, and what is kept."""
+
+    def __init__(self, bucket: Bucket) -> None:
+        self._bucket = bucket
+        self.wires: list[Tensor] = []
+        self.wire_views: list[list[Tensor]] = []
+        self.kept: list[Tensor] = []
+
+    def make_wires(self, extra: int) -> None:
+        """Room for the gradients and what rides along; what the last step left stays."""
+        old, numel = self.wires, self._bucket.numel
+        self.wires = [self._bucket.zeros(extra) for _ in range(2)]
+        for before, now in zip(old, self.wires, strict=False):
+            now[:numel].copy_(before[:numel])
+        self.wire_views = [self._bucket.views(wire) for wire in self.wires]
+
+    def make_kept(self) -> list[Tensor]:
+        if not self.kept:
+            self.kept = self._bucket.views(self._bucket.zeros(0))
+        return self.kept
+
+
+class SummedReducer(Reducer):
+    """Reduction in floating point."""
+
+    def __init__(self, model: nn.Module, buffers: Buffers, logged: Logged, device: torch.device) -> None:
+        super().__init__(model, buffers, logged, device)
+        self._early = len(self._buckets) - 1
+        self._places = [_Places(bucket) for bucket in self._buckets]
+        self._extra = -1
+        self._turn = 0
+        self._kept: set[int] = set()  # parameters with something in `kept`
+        self._pending: list[Pending] = []
+
+    def begin_part(self, part: Part, factor: float, group: Group | None, shares: Shares, *, idle: bool) -> None:
+        super().begin_part(part, factor, group, shares, idle=idle)
+        if self._group is not None:
+            self._make_room(self._group.size)
+
+    def end_part(self) -> None:
+        self._learn_overlap()
+        with torch.no_grad():
+            for bucket, places in zip(self._buckets, self._places, strict=True):
+                for index, kept in zip(bucket.params, places.make_kept(), strict=True):
+                    grad = self.params[index].grad
+                    if grad is None:
+                        continue
+                    if index in self._kept:
+                        kept.add_(grad.to(kept.dtype), alpha=self._factor)
+                    else:
+                        multiplied(grad, self._factor, kept)
+                        self._kept.add(index)
+                    self.params[index].grad = None
+
+    def drop_kept(self) -> None:
+        self._kept.clear()
+
+    # ------------------------------------------------------------------------------------------ the reduction
+
+    def reduce(  # a sum does not depend on who brought what
+        self,
+        group: Group,
+        row: Row,
+        shares: Shares,  # noqa: ARG002
+        checks: Sequence[Check] = (),  # noqa: ARG002
+        *,
+        follow: bool = False,
+    ) -> tuple[tuple[Row, ...], Reduced]:
+        self._learn_overlap()
+        if not follow:
+            self._require_untouched()
+        if group.size == 1:
+            return (row,), self._alone(row)
+        self._make_room(group.size)
+        with self._under_way(group):
+            while self._sent < self._early:
+                self._send(group, empty=follow)
+            numel, wire = self._buckets[-1].numel, self._places[-1].wires[self._turn]
+            self._fill(len(self._buckets) - 1, empty=follow)
+            self._fill_tail(wire[numel:], group, row, empty=follow)
+            self._pending.append(group.all_reduce(wire))
+            while self._pending:
+                self._pending[0].wait()
+                self._pending.pop(0)
+        return self._read(group)
+
+    def abandon(self) -> None:
+        pending, self._pending = self._pending, []
+        for each in pending:
+            with suppress(GroupBroken):
+                each.wait()
+        self._sent = 0
+        self._group = None
+
+    def _send(self, group: Group, *, empty: bool = False) -> None:
+        self._fill(self._sent, empty=empty)
+        self._pending.append(group.all_reduce(self._places[self._sent].wires[self._turn]))
+        self._sent += 1
+
+    def _fill(self, number: int, *, empty: bool) -> None:
+        bucket, places = self._buckets[number], self._places[number]
+        if empty:
+            places.wires[self._turn][: bucket.numel].zero_()
+            return
+        with torch.no_grad():
+            for at, (index, view) in enumerate(zip(bucket.params, places.wire_views[self._turn], strict=True)):
+                grad = self.params[index].grad
+                kept = places.kept[at] if index in self._kept else None
+                if grad is not None and kept is not None:
+                    torch.add(kept, grad.to(kept.dtype), alpha=self._factor, out=view)
+                elif grad is not None:
+                    multiplied(grad, self._factor, view)
+                elif kept is not None:
+                    view.copy_(kept)
+                else:
+                    view.zero_()
+
+    def _fill_tail(self, tail: Tensor, group: Group, row: Row, *, empty: bool) -> None:
+        count = self._buffers.numel
+        if empty:
+            tail.zero_()
+        else:
+            self._buffers.fill(tail[:count])
+        words = np.zeros(len(self.params) + group.size * PIECES, dtype=np.float32)
+        if not empty:
+            words[: len(self.params)] = [p.grad is not None or i in self._kept for i, p in enumerate(self.params)]
+        at = len(self.params) + group.rank * PIECES
+        words[at : at + PIECES] = pack(row)
+        tail[count:].copy_(torch.from_numpy(words))
+
+    def _make_room(self, size: int) -> None:
+        extra = self._buffers.numel + len(self.params) + size * PIECES
+        for places in self._places[:-1]:
+            if not places.wires:
+                places.make_wires(0)
+        if extra != self._extra:
+            self._places[-1].make_wires(extra)
+            self._extra = extra
+
+    def _read(self, group: Group) -> tuple[tuple[Row, ...], Reduced]:
+        numel, wire = self._buckets[-1].numel, self._places[-1].wires[self._turn]
+        tail = wire[numel:]
+        count = self._buffers.numel
+        words = tail[count:].cpu().numpy()
+        rows = unpack(words[len(self.params) :], group.size)
+        sums = [
+            places.wires[self._turn][: bucket.numel] for bucket, places in zip(self._buckets, self._places, strict=True)
+        ]
+        marks = words[: len(self.params)].tolist()
+        weight = sum(row.weight for row in rows)
+        views = [places.wire_views[self._turn] for places in self._places]
+        means = weighted_means(rows)
+        return rows, Reduced(sums, tail[:count], marks, weight, means=means, views=views)
+
+    def _alone(self, row: Row) -> Reduced:
+        """A world of one: the gradients stay where they are, and with a single part they are the mean already."""
+        room = torch.zeros(self._buffers.numel, device=self._device)
+        self._buffers.fill(room)
+        means = weighted_means((row,))
+        if not self._kept:
+            alone = self._factor / row.weight if row.weight else 0.0
+            return Reduced([], room, [], row.weight, alone=alone, means=means)
+        self.end_part()
+        scale = 1.0 / row.weight if row.weight else 0.0
+        for bucket, places in zip(self._buckets, self._places, strict=True):
+            for index, kept in zip(bucket.params, places.kept, strict=True):
+                param = self.params[index]
+                param.grad = (kept * scale).to(param.dtype) if index in self._kept else None
+        return Reduced([], room, [], row.weight, means=means)
+
+    def next_turn(self) -> None:
+        self._turn ^= 1

@@ -1,0 +1,1 @@
+"""The training state of PyTorch: captured, restored, hashed, exported."""

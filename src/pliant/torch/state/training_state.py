@@ -1,0 +1,192 @@
+"""The whole state of a training run in PyTorch, as something that can be sent: taken live, installed at once."""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from pliant.errors import BadInput
+from pliant.torch.reduce.buckets import Reduced
+from pliant.torch.state.buffers import Buffers
+from pliant.torch.state.tensor_hash import tensors_hash
+from pliant.train.state.flat import Leaf, Outline, State, flatten, restore
+from pliant.train.state.transfer import Received
+
+
+class Stateful(Protocol):
+    """Anything with `state_dict` and `load_state_dict`: a scheduler, an average of the weights, a counter."""
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+    def load_state_dict(self, state_dict: Any) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A state's small values, and its live tensors."""
+
+    tree: bytes
+    tensors: list[Tensor]
+
+    def hash(self) -> int:
+        """Of every bit of it."""
+        return tensors_hash(self.tensors, self.tree)
+
+
+class TrainingState:
+    """Model, optimizers, scaler and what the user named in `state=`."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Sequence[torch.optim.Optimizer],
+        buffers: Buffers,
+        others: Mapping[str, Stateful],
+    ) -> None:
+        self._model = model
+        self._optimizers = optimizers
+        self.buffers = buffers
+        self._others = others
+
+    def capture(self) -> State:
+        """The state of the last boundary, in live memory. Between a boundary and the next apply, from any thread."""
+        return flatten(self._value(), as_leaf)
+
+    def laid_out(self) -> tuple[bytes, list[Tensor]]:
+        """The tree of the state, and its live tensors in the order of the tree: nothing is copied yet."""
+        tensors: list[Tensor] = []
+
+        def note(value: object) -> Leaf | None:
+            if not isinstance(value, Tensor):
+                return None
+            tensors.append(value)
+            return Outline(_kind(value), tuple(value.shape), memoryview(b""), value.numel() * value.element_size())
+
+        return flatten(self._value(), note).tree, tensors
+
+    def noted(self) -> Noted:
+        """What is in it, to be hashed now or later: the small values as they are, the tensors as they will be."""
+        tensors: list[Tensor] = []
+
+        def note(value: object) -> Leaf | None:
+            if not isinstance(value, Tensor):
+                return None
+            tensors.append(value)
+            return Leaf(str(value.dtype), tuple(value.shape), memoryview(b""))
+
+        tree = flatten(self._value(), note).tree
+        return Noted(tree, tensors)
+
+    def _value(self) -> dict[str, Any]:
+        tensors: dict[str, Tensor] = {name: param.detach() for name, param in self._model.named_parameters()}
+        for name, buffer in self._model.named_buffers():
+            base = self.buffers.at_boundary(name)
+            tensors[name] = buffer if base is None else base
+        return {
+            "model": tensors,
+            "optimizers": [optimizer.state_dict() for optimizer in self._optimizers],
+            "others": {name: other.state_dict() for name, other in self._others.items()},
+            "moving": self.buffers.moving,
+        }
+
+    def install(self, received: Received) -> None:
+        """Make what lies aside the state. It was checked: from here on it is all or a bug."""
+        own: dict[str, Tensor] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
+        device = next(iter(own.values())).device
+        value = restore(received.tree, received.contents, partial(from_leaf, device=device))
+        if own.keys() != value["model"].keys():
+            raise BadInput("The state that was received is another model's: start every member with the same script.")
+        with torch.no_grad():
+            for name, tensor in value["model"].items():
+                own[name].copy_(tensor)
+        for optimizer, saved in zip(self._optimizers, value["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
+            _put_back_types(optimizer, saved)
+        for name, other in self._others.items():
+            other.load_state_dict(value["others"][name])
+        self.buffers.learn(value["moving"])
+
+    def fingerprint(self) -> int:
+        """A hash of what user code most often changes by mistake on one member alone: the rates. It rides in every
+        word, so members that drift apart are stopped in the next step."""
+        rates: list[float] = []
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                rates += [float(group[key]) for key in ("lr", "momentum", "weight_decay") if group.get(key) is not None]
+        packed = struct.pack(f"<{len(rates)}d", *rates)
+        return int.from_bytes(hashlib.blake2b(packed, digest_size=8, person=b"pliant rates").digest(), "little")
+
+
+def _put_back_types(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
+    """torch casts what belongs to a parameter to the parameter's type; what was kept in another one keeps its bits."""
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    for index, kept in saved["state"].items():
+        for key, value in kept.items():
+            loaded = optimizer.state[params[index]].get(key)
+            if isinstance(value, Tensor) and isinstance(loaded, Tensor) and loaded.dtype != value.dtype:
+                optimizer.state[params[index]][key] = value.to(loaded.device)
+
+
+def moving_in(received: Received) -> Sequence[str] | None:
+    """Which buffers the others know to move: whoever follows their reductions must lay out its own like theirs."""
+    moving: Sequence[str] | None = restore(received.tree, received.contents, lambda *_: None)["moving"]
+    return moving
+
+
+def gradient_state(reduced: Reduced) -> State:
+    """A step's reduced gradient, to be sent to a member that missed it (rule 13)."""
+    return flatten(
+        {
+            "buckets": reduced.buckets,
+            "buffers": reduced.buffers,
+            "marks": reduced.marks,
+            "weight": reduced.weight,
+            "means": reduced.means,
+        },
+        as_leaf,
+    )
+
+
+def gradient_from(received: Received, device: torch.device) -> Reduced:
+    value = restore(received.tree, received.contents, from_leaf)
+    buckets = [bucket.to(device) for bucket in value["buckets"]]
+    return Reduced(buckets, value["buffers"].to(device), value["marks"], value["weight"], means=value["means"])
+
+
+# --------------------------------------------------------------------------------------------------- tensors
+
+AWAY = "@device"  # after the type of a tensor that was not on the CPU
+
+_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
+
+
+def as_leaf(value: object) -> Leaf | None:
+    """A tensor's bytes; on the CPU they are the live ones."""
+    if not isinstance(value, Tensor):
+        return None
+    if value.layout is not torch.strided:
+        raise BadInput("A tensor in the state is sparse, which cannot be sent: make it dense.")
+    flat = value.detach().cpu().contiguous().reshape(-1)
+    content = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
+    return Leaf(_kind(value), tuple(value.shape), content)
+
+
+def _kind(tensor: Tensor) -> str:
+    name = str(tensor.dtype).removeprefix("torch.")
+    return name if tensor.device.type == "cpu" else name + AWAY
+
+
+def from_leaf(dtype: str, shape: tuple[int, ...], content: memoryview, device: torch.device | None = None) -> Tensor:
+    """A tensor again: on `device` if it came from an accelerator, else on the CPU."""
+    away = device is not None and dtype.endswith(AWAY)
+    kind = _DTYPES.get(dtype.removesuffix(AWAY))
+    if kind is None:
+        raise BadInput(f"A tensor in the state has the type {dtype}, which this version of torch does not know.")
+    tensor = torch.frombuffer(content, dtype=kind).reshape(shape) if content.nbytes else torch.empty(shape, dtype=kind)
+    return tensor.to(device) if away else tensor

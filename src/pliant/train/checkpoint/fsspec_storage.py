@@ -1,0 +1,191 @@
+"""Whatever fsspec reaches as a place for checkpoints: object stores above all.
+
+An object store has no rename. It needs none: an object appears whole when its upload is completed, and not before. Nor
+has it folders: a name is there as long as one of its objects is.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
+
+from pliant.errors import BadInput
+from pliant.train.checkpoint.storage import MANIFEST_FILE, MARK_FILE, Mark, good_name
+
+BLOCK = 16 << 20  # of an upload or a download: a request each; an upload has at most 10 000 of them in S3
+_PLAIN = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+def _plainly(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    """Call something of fsspec's; whatever it raises becomes OSError.
+
+    An error number says something about a disk. A store that is in trouble has none: what lies there is not damaged.
+    """
+    try:
+        return function(*args, **kwargs)
+    except _PLAIN:
+        raise
+    except OSError as error:
+        raise OSError(error.strerror or str(error) or type(error).__name__) from error
+    except Exception as error:  # why: every file system has errors of its own, and callers know OSError
+        raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+class NewObject:
+    """An upload. Its object appears when it is finished."""
+
+    def __init__(self, fs: Any, path: str) -> None:
+        self._fs, self._path = fs, path
+        self._file: Any = None
+        self._file = _plainly(fs.open, path, "wb", block_size=BLOCK, autocommit=False)
+
+    def write(self, content: memoryview) -> None:
+        _plainly(self._file.write, content)
+
+    def finish(self) -> None:
+        _plainly(self._file.close)
+        _plainly(self._file.commit)
+        self._file = None
+
+    def abandon(self) -> None:
+        """What was uploaded is thrown away; if that fails, the store's own rule for unfinished uploads does it."""
+        with suppress(OSError):
+            _plainly(self._file.discard)
+        self._let_go()
+        with suppress(OSError):  # where a file is seen while it grows, there is a half one
+            _plainly(self._fs.rm_file, self._path)
+
+    def __del__(self) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Or it would go on with the upload when it is collected, whatever failed before."""
+        file, self._file = self._file, None
+        with suppress(AttributeError):  # of another kind, that does no such thing
+            file.closed = True
+
+
+class Objects:
+    """The place itself."""
+
+    def __init__(self, url: str) -> None:
+        self.where = url
+        try:
+            import fsspec
+        except ModuleNotFoundError as missing:
+            raise BadInput(
+                f"{url} is reached through fsspec, which is not installed: pip install 'pliant[fsspec]', and what "
+                "fsspec needs for this kind of URL, s3fs for instance."
+            ) from missing
+        try:
+            self._fs, root = fsspec.core.url_to_fs(url)
+        except (ImportError, ValueError) as error:
+            raise BadInput(f"{url} cannot be used: {str(error).rstrip('.')}.") from error
+        self._root = str(root).rstrip("/")
+
+    def begin(self, name: str, file: str) -> NewObject:
+        return NewObject(self._fs, self._path(name, file))
+
+    def put(self, name: str, file: str, content: bytes) -> None:
+        _plainly(self._fs.pipe_file, self._path(name, file), content)
+
+    @contextmanager
+    def opened(self, name: str, file: str) -> Iterator[BinaryIO]:
+        raw = _plainly(self._fs.open, self._path(name, file), "rb", block_size=BLOCK, cache_type="none")
+        with io.BufferedReader(_Plain(raw), BLOCK) as gathered:
+            yield cast("BinaryIO", gathered)
+
+    def names(self) -> list[str]:
+        return [name for name in self._folders() if MANIFEST_FILE in self.files(name)]
+
+    def unfinished(self) -> list[str]:
+        return [name for name in self._folders() if MANIFEST_FILE not in self.files(name)]
+
+    def files(self, name: str) -> Mapping[str, int]:
+        return {
+            _last(each["name"]): int(each["size"] or 0)
+            for each in self._listed(f"{self._root}/{good_name(name)}")
+            if each["type"] == "file"
+        }
+
+    def remove(self, name: str) -> None:
+        files = self.files(name)
+        for file in sorted(files, key=lambda each: each != MANIFEST_FILE):
+            with suppress(FileNotFoundError):
+                _plainly(self._fs.rm_file, f"{self._root}/{name}/{file}")
+        with suppress(OSError, NotImplementedError):  # where folders are real, an empty one may stay
+            _plainly(self._fs.rmdir, f"{self._root}/{name}")
+
+    def mark(self) -> Mark | None:
+        try:
+            return Mark.read(bytes(_plainly(self._fs.cat_file, f"{self._root}/{MARK_FILE}")))
+        except FileNotFoundError:
+            return None
+
+    def marked(self, owner: str) -> Mark:
+        mark = self.mark()
+        if mark is not None:
+            return mark
+        self._make_mark(Mark(secrets.token_hex(16), owner).content)
+        mark = self.mark()
+        if mark is None:
+            raise FileNotFoundError(f"{self.where} took its mark, and does not have it")
+        return mark
+
+    def _make_mark(self, content: bytes) -> None:
+        """Unless it is there, where the store can be asked for that. In another one the last of those who come at once
+        stays: it is read again for every checkpoint, so who does that sees one and the same."""
+        path = f"{self._root}/{MARK_FILE}"
+        try:
+            _plainly(self._fs.pipe_file, path, content, mode="create")
+        except FileExistsError:
+            return
+        except OSError:  # some stores refuse the condition, or say in their own words that it is there
+            if self.mark() is None:
+                _plainly(self._fs.pipe_file, path, content)
+
+    def _path(self, name: str, file: str) -> str:
+        return f"{self._root}/{good_name(name)}/{good_name(file)}"
+
+    def _folders(self) -> list[str]:
+        return sorted(_last(each["name"]) for each in self._listed(self._root) if each["type"] == "directory")
+
+    def _listed(self, path: str) -> list[dict[str, Any]]:
+        """What is below a path now, not what a cache remembers; nothing if there is no such path."""
+        _plainly(self._fs.invalidate_cache)
+        try:
+            return list(_plainly(self._fs.ls, path, detail=True))
+        except FileNotFoundError:
+            return []
+
+
+class _Plain(io.RawIOBase):
+    """A file of fsspec's whose errors are OSError; what is read goes straight into the caller's memory."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(_plainly(self._file.seek, offset, whence))
+
+    def readinto(self, buffer: Any) -> int:
+        return int(_plainly(self._file.readinto, buffer))
+
+    def close(self) -> None:
+        super().close()
+        self._file.close()
+
+
+def _last(path: str) -> str:
+    return path.rstrip("/").rpartition("/")[2]

@@ -1,0 +1,146 @@
+"""The manifest of a checkpoint as a file: what it is a checkpoint of, and how to know that its files are whole.
+
+The last line is a hash of all that stands above it, so that a manifest vouches for itself. The one in the coordinator's
+store says which checkpoint counts; this one lets people, and a command without a coordinator, check and open it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from pliant.core.data.ledger import Lineage
+from pliant.core.data.sample_order import Cursor
+from pliant.core.model.checkpoint import Checkpoint, Piece
+from pliant.errors import BadInput
+from pliant.train.checkpoint.errors import Damaged, unread
+from pliant.train.checkpoint.storage import MANIFEST_FILE
+
+if TYPE_CHECKING:
+    from pliant.train.checkpoint.storage import Place
+
+FORMAT = "pliant checkpoint 1"
+NBYTES_MAX = 64 << 20  # of a manifest; what is larger is none
+_LAST = re.compile(rb',\n  "check": "([0-9a-f]{64})"\n}\n\Z')
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What people want to know of a checkpoint beside its lineage, and nothing decides by."""
+
+    at: float  # seconds since 1970
+    job: str = ""
+    generation: int = 0  # the world that wrote it
+    members: tuple[str, ...] = ()
+    cursor: Cursor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest that vouches for itself."""
+
+    checkpoint: Checkpoint
+    facts: Facts
+
+    @property
+    def nbytes(self) -> int:
+        return sum(piece.nbytes for piece in self.checkpoint.pieces)
+
+
+def write_manifest(place: Place, checkpoint: Checkpoint, facts: Facts) -> None:
+    """Call once all pieces are written: with it the name is a checkpoint. OSError if it cannot be written.
+
+    Several may call it for one checkpoint: the first one's facts stay.
+    """
+    try:
+        place.put(checkpoint.name, MANIFEST_FILE, text_of(Manifest(checkpoint, facts)))
+    except FileExistsError:
+        if not _is_of(place, checkpoint):
+            raise
+
+
+def _is_of(place: Place, checkpoint: Checkpoint) -> bool:
+    try:
+        return read_manifest(place, checkpoint.name).checkpoint == checkpoint
+    except BadInput:
+        return False
+
+
+def read_manifest(place: Place, name: str) -> Manifest:
+    """What `write_manifest` wrote. Damaged if a bit of it is another one; OutOfReach if it cannot be read here."""
+    where = f"{name}/{MANIFEST_FILE}"
+    try:
+        with place.opened(name, MANIFEST_FILE) as file:
+            text = file.read(NBYTES_MAX + 1)
+    except OSError as error:
+        raise unread(where, error) from error
+    try:
+        manifest = manifest_of(text)
+    except ValueError as error:
+        raise Damaged(where, str(error)) from error
+    if manifest.checkpoint.name != name:
+        raise Damaged(where, f"it is the manifest of {manifest.checkpoint.name!r}")
+    return manifest
+
+
+def text_of(manifest: Manifest) -> bytes:
+    """The manifest as the content of a file."""
+    checkpoint, facts = manifest.checkpoint, manifest.facts
+    said: dict[str, Any] = {
+        "format": FORMAT,
+        "name": checkpoint.name,
+        "job": facts.job,
+        "step": checkpoint.lineage.step,
+        "cursor": None if facts.cursor is None else {"epoch": facts.cursor.epoch, "position": facts.cursor.position},
+        "lineage": {"generation": checkpoint.lineage.generation, "digest": f"{checkpoint.lineage.digest:016x}"},
+        "state": f"{checkpoint.state:016x}",
+        "world": {"generation": facts.generation, "members": list(facts.members)},
+        "time": datetime.fromtimestamp(facts.at, UTC).isoformat(),
+        "at": facts.at,
+        "pieces": [{"file": each.file, "nbytes": each.nbytes, "sha256": each.sha256} for each in checkpoint.pieces],
+    }
+    rows = [f"  {json.dumps(key)}: {_row(value)}" for key, value in said.items()]
+    body = ("{\n" + ",\n".join(rows)).encode()
+    return body + f',\n  "check": "{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode()
+
+
+def manifest_of(text: bytes) -> Manifest:
+    """What `text_of` was given. ValueError, with what is wrong, if it is not that to the bit."""
+    last = _LAST.search(text)
+    if last is None:
+        raise ValueError("it is not whole" if text else "it is empty")
+    body = text[: last.start()]
+    if hashlib.sha256(body).hexdigest() != last[1].decode():
+        raise ValueError("it is not what was written")
+    said = json.loads(text)
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        raise ValueError(f"its format is not {FORMAT!r}: it was written by another version")
+    try:
+        return _manifest(said)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"something is missing in it ({error})") from error
+
+
+def _manifest(said: dict[str, Any]) -> Manifest:
+    lineage = Lineage(said["lineage"]["generation"], said["step"], int(said["lineage"]["digest"], 16))
+    pieces = tuple(Piece(each["file"], each["nbytes"], each["sha256"]) for each in said["pieces"])
+    cursor = said["cursor"]
+    facts = Facts(
+        at=said["at"],
+        job=said["job"],
+        generation=said["world"]["generation"],
+        members=tuple(said["world"]["members"]),
+        cursor=None if cursor is None else Cursor(cursor["epoch"], cursor["position"]),
+    )
+    return Manifest(Checkpoint(lineage, said["name"], int(said["state"], 16), pieces), facts)
+
+
+def _row(value: Any) -> str:
+    """A list over several lines, anything else on one."""
+    if not isinstance(value, list) or not value:
+        return json.dumps(value, ensure_ascii=False)
+    return "[\n" + ",\n".join(f"    {json.dumps(each, ensure_ascii=False)}" for each in value) + "\n  ]"

@@ -1,0 +1,108 @@
+"""One member's piece of a checkpoint, written as it comes: hashed on the way, never twice in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pliant.core.model.checkpoint import Piece
+from pliant.errors import BadInput
+from pliant.train.checkpoint.safetensors_header import head_of, piece_file
+from pliant.train.checkpoint.storage import good_name
+from pliant.train.checkpoint.tree_json import STATE_FILE, tensors_in, text_of
+from pliant.train.state.flat import sizes, stripe
+
+if TYPE_CHECKING:
+    from pliant.train.checkpoint.storage import NewFile, Place
+
+BLOCK = 4 << 20  # so much is hashed and written at once: both leave other threads alone meanwhile
+GATHERED = 1 << 20  # smaller things are put together until there is so much
+
+
+class PieceWriter:
+    """Piece `index` of `count`: a run of the state's leaves. Write their bytes in order, then finish.
+
+    Nothing is opened before the first bytes come, so making one takes next to no time; a caller that knows how many
+    bytes each leaf of the tree has says so in `nbytes`, and it takes none. What fails raises OSError, as the place
+    does; then abandon it.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        name: str,
+        tree: bytes,
+        index: int,
+        count: int,
+        member: str,
+        nbytes: Sequence[int] | None = None,
+    ) -> None:
+        if not 0 <= index < count:
+            raise BadInput(f"There is no piece {index} of {count}: they are counted from 0.")
+        self.file = good_name(piece_file(index, count, member))
+        nbytes = sizes(tree) if nbytes is None else nbytes
+        self.leaves = stripe(nbytes, index, count)
+        self._place = place
+        self.name = good_name(name)
+        self._tree = tree
+        self._writes_tree = index == 0
+        self._due = sum(nbytes[leaf] for leaf in self.leaves)  # bytes of leaves that are still to come
+        self._about = {"checkpoint": name, "piece": f"{index} of {count}", "format": "pt"}
+        self._pending = bytearray()
+        self._digest = hashlib.sha256()
+        self._nbytes = 0
+        self._new: NewFile | None = None
+
+    def write(self, content: memoryview) -> None:
+        """The next bytes of the leaves, cut wherever the caller likes. They are not needed once this returns."""
+        flat = content.cast("B") if content.nbytes else memoryview(b"")
+        if flat.nbytes > self._due:
+            raise BadInput(f"{self.file} was given {flat.nbytes - self._due} bytes more than its leaves have.")
+        self._due -= flat.nbytes
+        if len(self._pending) + flat.nbytes < GATHERED:
+            self._pending += flat
+            return
+        self._send_pending()
+        self._send(flat)
+
+    def finish(self) -> tuple[Piece, ...]:
+        """Returns once it is on the disk, with what belongs into the manifest; the first piece brings the tree."""
+        if self._due:
+            raise BadInput(f"{self.file} still lacks {self._due} bytes of its leaves.")
+        self._send_pending()
+        tree = (self._write_tree(),) if self._writes_tree else ()  # first: it is small, should the rest fail
+        self._begun().finish()
+        self._new = None
+        return (Piece(self.file, self._nbytes, self._digest.hexdigest()), *tree)
+
+    def abandon(self) -> None:
+        """Call instead of `finish`, or after it failed: what is not whole goes away."""
+        new, self._new = self._new, None
+        self._pending.clear()
+        if new is not None:
+            new.abandon()
+
+    def _write_tree(self) -> Piece:
+        text = text_of(self._tree).encode()
+        self._place.put(self.name, STATE_FILE, text)
+        return Piece(STATE_FILE, len(text), hashlib.sha256(text).hexdigest())
+
+    def _send_pending(self) -> None:
+        pending, self._pending = self._pending, bytearray()
+        self._send(memoryview(pending))
+
+    def _send(self, content: memoryview) -> None:
+        new = self._begun()
+        for at in range(0, content.nbytes, BLOCK):
+            block = content[at : at + BLOCK]
+            self._digest.update(block)
+            new.write(block)
+            self._nbytes += block.nbytes
+
+    def _begun(self) -> NewFile:
+        if self._new is None:
+            self._new = self._place.begin(self.name, self.file)
+            tensors = tensors_in(self._tree)
+            self._send(memoryview(head_of([tensors[leaf] for leaf in self.leaves], self._about)))
+        return self._new

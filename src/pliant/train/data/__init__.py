@@ -1,0 +1,1 @@
+"""Which samples a member reads: sample order, slots, micro-batches, seeds."""

@@ -1,0 +1,350 @@
+"""What a member reads: parts of a step, the samples they hold, and the digest of what was really read.
+
+A *part* is what the user's loop is given at once: the samples of some slots of one step, in ascending order.
+`cut` makes parts of the slots a member owns; `Indices` says which samples they hold; an adapter reads them and
+digests what it read. Which samples a part holds depends on its step and slots alone, so the part is its own
+name: data prefetched for one owner is right for any other, and stale only if nobody asks for it any more.
+
+It needs numpy (the `train` extra).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from itertools import accumulate, pairwise
+from struct import unpack
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from pliant.core.data.grid import Grid
+from pliant.core.data.sample_order import Order
+from pliant.errors import BadInput, PliantError
+from pliant.train.data.order import Samples, slots_digest, steps_digests, take
+
+SHUFFLED = "shuffled"
+SEQUENTIAL = "sequential"
+
+# Samples computed at once, and how many such blocks are kept: those of the steps that data workers are ahead.
+BLOCK = 4096
+BLOCKS_KEPT = 8
+SHAPES_KEPT = 256
+# The epoch that ends and the one that is prefetched.
+EPOCHS_KEPT = 2
+
+
+OrderOfEpoch: TypeAlias = Callable[[int], Iterable[int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Samples that are yielded together: those of these slots of this step. It names what is prefetched."""
+
+    step: int
+    slots: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        is_run = bool(self.slots) and self.slots == tuple(range(self.slots[0], self.slots[0] + len(self.slots)))
+        if not is_run and (not self.slots or any(after <= before for before, after in pairwise(self.slots))):
+            raise BadInput(f"a part's slots must ascend, and there must be one at least: got {self.slots}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What reading a part takes: its epoch, its samples in order, and how many of them each slot holds."""
+
+    part: Part
+    epoch: int
+    samples: Samples
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A part that was read: the batch, and the count and digest of the samples really read for it."""
+
+    part: Part
+    data: Any
+    samples: int
+    digest: int
+
+
+class SampleError(PliantError):
+    """Reading failed. Report the slots: where one raises on two members, its samples fail the job (rule 20).
+
+    One sample that cannot be read names its slot; a failure of several read or collated together names all
+    of them. `trace` is the traceback of the data set's own error, from whichever process it was raised in.
+    """
+
+    def __init__(self, part: Part, slots: tuple[int, ...], samples: tuple[int, ...], trace: str) -> None:
+        named = f"sample {samples[0]}" if len(samples) == 1 else f"{len(samples)} samples, the first is {samples[0]},"
+        where = f"slot {slots[0]}" if len(slots) == 1 else f"{len(slots)} slots from {slots[0]} on"
+        super().__init__(f"{named} of step {part.step}, {where}, could not be read:\n{trace.rstrip()}")
+        self.part = part
+        self.slots = slots
+        self.samples = samples
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SampleError, (self.part, self.slots, self.samples, self.trace)
+
+    @property
+    def slot(self) -> int:
+        """The slot, or the first of several."""
+        return self.slots[0]
+
+    @property
+    def sample(self) -> int:
+        """The sample, or the first of several."""
+        return self.samples[0]
+
+
+class WrongSamples(PliantError):
+    """What all members together read for a step is not what the order promises (H15). Nothing was applied."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__(
+            f"step {step} was computed from other samples than those its order promises: a member's loader or order "
+            "function gives other samples than it should; nothing of it was applied"
+        )
+        self.step = step
+
+
+def check_micro_batch(grid: Grid, micro_batch: int | None) -> None:
+    """Raise BadInput if a slot of some step is wider than `micro_batch`. Call it when training starts."""
+    if micro_batch is None:
+        return
+    if micro_batch < 1:
+        raise BadInput(f"micro_batch must be at least 1, not {micro_batch}")
+    # All steps but an epoch's last are alike, and only there can a slot be wider than the others.
+    steps = {1, grid.steps_per_epoch}
+    widest = max(len(grid.slot(step, slot)) for step in steps for slot in grid.filled(step))
+    if widest > micro_batch:
+        raise BadInput(
+            f"a slot holds up to {widest} samples and cannot be split, so micro_batch={micro_batch} cannot be kept: "
+            f"raise micro_batch to {widest}, or raise slots (now {grid.slots}) towards the batch size ({grid.batch})"
+        )
+
+
+def cut(grid: Grid, step: int, slots: Iterable[int], micro_batch: int | None) -> tuple[Part, ...]:
+    """Cut the slots a member computes in this step into parts of at most `micro_batch` samples.
+
+    Parts ascend, are as few as that allows or nearly so, and as equal in size as slots permit. Slots without
+    samples are left out; the answer is empty if none holds any.
+    """
+    given = sorted(slots)
+    if given and not 0 <= given[0] <= given[-1] < grid.slots:
+        raise BadInput(f"the grid has slots 0 to {grid.slots - 1}, not {given[0]} to {given[-1]}: pass some of them")
+    filled = len(grid.filled(step))
+    owned = [slot for slot in given if slot < filled]
+    if not owned:
+        return ()
+    if micro_batch is None:
+        return (Part(step, tuple(owned)),)
+    sizes = [len(grid.slot(step, slot)) for slot in owned]
+    if max(sizes) > micro_batch:
+        check_micro_batch(grid, micro_batch)
+    total = sum(sizes)
+    count = -(-total // micro_batch)
+    # With as many parts as samples no two slots share one, so this ends.
+    while max(map(sum, _spread(sizes, sizes, count))) > micro_batch:
+        count += 1
+    return tuple(Part(step, tuple(group)) for group in _spread(owned, sizes, count))
+
+
+def _spread(things: Sequence[int], sizes: Sequence[int], count: int) -> list[list[int]]:
+    """Put each thing into the one of `count` equal stretches that its middle falls into; drop empty ones."""
+    total = sum(sizes)
+    groups: list[list[int]] = [[] for _ in range(count)]
+    before = 0
+    for thing, size in zip(things, sizes, strict=True):
+        groups[(2 * before + size) * count // (2 * total)].append(thing)
+        before += size
+    return [group for group in groups if group]
+
+
+class Indices:
+    """The canonical order of a job's samples, for members that read them.
+
+    Make one per job and data set. `order` is "shuffled" (by the seed, P3), "sequential", or a function of the
+    epoch, counted from 0, that gives the epoch's samples: each exactly once, and the same on every member.
+    """
+
+    def __init__(self, grid: Grid, *, seed: int, order: str | OrderOfEpoch = SHUFFLED) -> None:
+        if isinstance(order, str) and order not in (SHUFFLED, SEQUENTIAL):
+            raise BadInput(
+                f'order must be "{SHUFFLED}", "{SEQUENTIAL}" or a function of the epoch that gives indices, '
+                f"not {order!r}"
+            )
+        self.grid = grid
+        self._order = order
+        self._shuffle = Order(seed, grid.samples)
+        self._together = max(1, BLOCK // grid.batch)  # steps in a block
+        self._expected: dict[int, int] = {}
+        self._shapes: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}  # by slots, and the step's size
+        self._blocks: dict[tuple[int, int], Samples] = {}  # by epoch, and place in it
+        self._epochs: dict[int, Samples] = {}
+        self._edges: dict[int, tuple[int, ...]] = {}
+
+    @property
+    def fingerprint(self) -> str:
+        """What members must agree on at join, besides the seed. It calls a function for epoch 0."""
+        return self._order if isinstance(self._order, str) else f"function {self.epoch_fingerprint(0)}"
+
+    def epoch_fingerprint(self, epoch: int) -> str:
+        """Digest an epoch's order as a whole. For orders given by a function: members may compare it."""
+        samples = self._take(epoch, range(self.grid.samples))
+        return blake2b(samples.astype("<u8").tobytes(), digest_size=16, person=b"pliant epoch 1").hexdigest()
+
+    def of(self, step: int, slot: int) -> Samples:
+        """Give the samples of one slot. Call `of_part` for several."""
+        return self.of_part(Part(step, (slot,)))
+
+    def of_part(self, part: Part) -> Samples:
+        """Give the samples of a part, slot after slot."""
+        return self.plan(part).samples
+
+    def plan(self, part: Part) -> Plan:
+        """Say what to read for a part. Call it when the part is read, not long before: it is not free."""
+        step, slots = part.step, part.slots
+        samples = self._of_step(step)
+        edges = self._edges_of(step)
+        if slots[0] < 0 or slots[-1] > len(edges) - 2:
+            raise BadInput(f"step {step} has samples in slots 0 to {len(edges) - 2}, not in all of {slots}")
+        shape = self._shapes.get((slots, len(samples)))
+        if shape is None:
+            shape = tuple([edges[slot + 1] - edges[slot] for slot in slots])
+            if len(self._shapes) >= SHAPES_KEPT:
+                self._shapes.clear()
+            self._shapes[slots, len(samples)] = shape
+        if slots[-1] - slots[0] + 1 == len(slots):
+            taken = samples[edges[slots[0]] : edges[slots[-1] + 1]]
+        else:
+            taken = np.concatenate([samples[edges[slot] : edges[slot + 1]] for slot in slots])
+        return Plan(part, self.grid.cursor(step).epoch, taken, shape)
+
+    def expected(self, step: int) -> int:
+        """Say what the digests of all slots of a step must add up to. Compare the words' total with it."""
+        if step not in self._expected:
+            self._expected = self._expect_block(step)
+        return self._expected[step]
+
+    def _expect_block(self, step: int) -> dict[int, int]:
+        """The digests of all steps of a block that are as long as this one: one step costs hardly less."""
+        _, index = divmod(step - 1, self.grid.steps_per_epoch)
+        first = step - index % self._together
+        size = self.grid.size(step)
+        last = min(first + self._together, step - index + self.grid.steps_per_epoch)
+        steps = [each for each in range(first, last) if self.grid.size(each) == size]
+        edges = np.asarray(self._edges_of(step), dtype=np.int64)
+        sizes = np.diff(edges).astype(np.int64)
+        slots = np.repeat(np.arange(len(sizes)), sizes).astype(np.uint64)
+        within = (np.arange(size) - np.repeat(edges[:-1], sizes)).astype(np.uint64)
+        samples = np.stack([self._of_step(each) for each in steps])
+        digests = steps_digests(np.asarray(steps, dtype=np.int64), slots, within, samples)
+        return dict(zip(steps, digests.tolist(), strict=True))
+
+    def _edges_of(self, step: int) -> tuple[int, ...]:
+        """Give where each slot with samples starts inside the step, and the step's end."""
+        size = self.grid.size(step)
+        if size not in self._edges:
+            begin = self.grid.cursor(step).position
+            starts = [self.grid.slot(step, slot).start - begin for slot in self.grid.filled(step)]
+            self._edges[size] = (*starts, size)
+        return self._edges[size]
+
+    def _of_step(self, step: int) -> Samples:
+        """The samples of a step. Several steps of an epoch are computed at once: a call has a fixed cost."""
+        per_epoch, batch = self.grid.steps_per_epoch, self.grid.batch
+        together = self._together
+        epoch, index = divmod(step - 1, per_epoch)
+        block, at = divmod(index, together)
+        found = self._blocks.get((epoch, block))
+        if found is None:
+            begin = block * together * batch
+            found = self._take(epoch, range(begin, min(begin + together * batch, self.grid.samples)))
+            if len(self._blocks) >= BLOCKS_KEPT:
+                del self._blocks[next(iter(self._blocks))]
+            self._blocks[epoch, block] = found
+        return found[at * batch : at * batch + self.grid.size(step)]
+
+    def _take(self, epoch: int, positions: range) -> Samples:
+        if self._order == SHUFFLED:
+            return take(self._shuffle, epoch, positions)
+        if self._order == SEQUENTIAL:
+            return np.arange(positions.start, positions.stop, dtype=np.int64)
+        if epoch not in self._epochs:
+            assert callable(self._order)
+            _keep(self._epochs, epoch, _checked(self._order(epoch), epoch, self.grid.samples), EPOCHS_KEPT)
+        return self._epochs[epoch][positions.start : positions.stop]
+
+
+def _keep(kept: dict[int, Samples], key: int, samples: Samples, most: int) -> None:
+    """Remember the samples, and forget the oldest where that would be too many."""
+    if len(kept) >= most:
+        del kept[next(iter(kept))]
+    kept[key] = samples
+
+
+def _checked(given: Iterable[int], epoch: int, samples: int) -> Samples:
+    """Make an array of what a user's function gave, or say what is wrong with it."""
+    name = f"order({epoch})"
+    sized = given if hasattr(given, "__len__") else list(given)
+    try:
+        array = np.asarray(sized)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"{name} must give whole numbers, one for each sample: {error}") from error
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise BadInput(
+            f"{name} must give whole numbers in one row, not an array of {array.dtype} with shape {array.shape}"
+        )
+    if len(array) != samples:
+        raise BadInput(
+            f"{name} gave {len(array)} indices for {samples} samples: an epoch must hold each sample once; "
+            "to train on fewer, pass a subset of the data"
+        )
+    outside = array[(array < 0) | (array >= samples)]
+    if outside.size:
+        raise BadInput(f"{name} gave index {outside[0]}, but samples are numbered 0 to {samples - 1}")
+    indices = array.astype(np.int64)
+    counts = np.bincount(indices, minlength=samples)
+    if counts.max() > 1:
+        raise BadInput(
+            f"{name} gave sample {counts.argmax()} {counts.max()} times and left out sample {counts.argmin()}: "
+            "an epoch must hold each sample once; to weight samples, repeat them in the data"
+        )
+    return indices
+
+
+@lru_cache(maxsize=256)
+def ends_of(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    """Where each slot ends, from how many samples each holds."""
+    return tuple(accumulate(sizes))
+
+
+def digest(part: Part, read: Samples | Sequence[int], ends: Iterable[int]) -> int:
+    """Digest what was really read for a part. Call it where the samples are read, with their numbers.
+
+    `ends` says for each slot of the part where its samples end in `read`. The answer is the sum of the slots'
+    digests, so the digests of a step's parts add up to `Indices.expected`.
+    """
+    return slots_digest(part.step, part.slots, np.asarray(read, dtype=np.int64), tuple(ends))
+
+
+def sample_key(seed: int, epoch: int, sample: int) -> tuple[int, int, int]:
+    """Give three seeds for reading one sample: whoever reads it, whenever, draws the same (DESIGN section 6)."""
+    return _key(f"sample {seed:x} {epoch:x} {sample:x}")
+
+
+def part_key(seed: int, part: Part) -> tuple[int, int, int]:
+    """Give three seeds for what is done with a part as a whole: a batched read, a collate function."""
+    return _key(f"part {seed:x} {part.step:x} {part.slots[0]:x}")
+
+
+def _key(text: str) -> tuple[int, int, int]:
+    stream = blake2b(text.encode(), digest_size=24, person=b"pliant chance 1").digest()
+    first, second, third = unpack("<3Q", stream)
+    return first, second, third

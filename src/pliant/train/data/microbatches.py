@@ -1,0 +1,59 @@
+"""How a member's slots are yielded: in parts of so many samples, or one slot at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+from pliant.core.data.grid import Grid, deal
+from pliant.core.member import Machine
+from pliant.train.data.loader import Part, cut
+
+
+class Parts:
+    """Makes parts. Make one per run: `micro_batch` caps the samples of one, `one_slot` makes each slot its own."""
+
+    def __init__(self, grid: Grid, micro_batch: int | None, *, one_slot: bool) -> None:
+        self._grid = grid
+        self._micro_batch = micro_batch
+        self._one_slot = one_slot
+
+    def of(self, step: int, slots: Iterable[int]) -> tuple[Part, ...]:
+        """The parts of these slots, without those that hold no samples."""
+        if not self._one_slot:
+            return cut(self._grid, step, slots, self._micro_batch)
+        filled = len(self._grid.filled(step))
+        return tuple([Part(step, (slot,)) for slot in sorted(slots) if slot < filled])
+
+    def idle(self, step: int, slot: int) -> Part:
+        """A real slot, with its neighbours until there are two samples: a batch of one breaks BatchNorm (rule 22)."""
+        filled = len(self._grid.filled(step))
+        first = last = slot
+        enough = min(2, self._micro_batch or 2)
+        while (
+            sum(len(self._grid.slot(step, each)) for each in range(first, last + 1)) < enough
+            and last - first + 1 < filled
+        ):
+            first, last = (first, last + 1) if last + 1 < filled else (first - 1, last)
+        return Part(step, tuple(range(first, last + 1)))
+
+    def ahead(self, machine: Machine, step: int, count: int) -> list[Part]:
+        """What this member will read after `step` if nothing changes, for data workers to begin with."""
+        found: list[Part] = []
+        if not count or machine.world is None:
+            return found
+        weights = [w if rank in machine.holders else 0 for rank, w in enumerate(machine.world.weights)]
+        if not sum(weights):
+            return found
+        mine = deal(self._grid.slots, weights)[machine.rank]
+        for later in range(step + 1, self._grid.total_steps + 1):
+            found += self.of(later, mine)
+            if len(found) >= count:
+                break
+        return found
+
+
+@lru_cache(maxsize=64)
+def as_set(slots: tuple[int, ...]) -> frozenset[int]:
+    """The same set for the same slots: a member has the same ones in most steps."""
+    return frozenset(slots)

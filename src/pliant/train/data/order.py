@@ -1,0 +1,139 @@
+"""The canonical order for arrays: the function of `pliant.core.data.sample_order`, without a Python loop per sample.
+
+Use it where many samples are needed at once: a loader that fills a step, an audit of a long job. It needs
+numpy (the `train` extra). The construction is described in the core; tests hold the two to the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pliant.core.data.grid import Grid
+from pliant.core.data.ledger import GOLDEN, mix
+from pliant.core.data.sample_order import MIX_1, MIX_2, Order, keys, sides
+from pliant.errors import BadInput
+
+Samples: TypeAlias = npt.NDArray[np.int64]
+_Words: TypeAlias = npt.NDArray[np.uint64]
+
+# Large enough to make little of the cost of a numpy call, small enough for the buffers to stay in a cache.
+BLOCK = 2**14
+
+_MIX_1 = np.uint64(MIX_1)
+_MIX_2 = np.uint64(MIX_2)
+_HALF = np.uint64(32)
+_GOLDEN = np.uint64(GOLDEN)
+_THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+def take(order: Order, epoch: int, positions: range) -> Samples:
+    """Give the samples at these positions of this epoch's order, as `order.take` does, in an array.
+
+    Call it once for all slots of a step rather than slot by slot: a call has a fixed cost, and dividing it
+    among thousands of samples is what makes it quick.
+    """
+    order.check(epoch, positions)
+    samples = np.empty(len(positions), dtype=np.int64)
+    for start in range(0, len(positions), BLOCK):
+        part = positions[start : start + BLOCK]
+        block = np.arange(part.start, part.stop, part.step, dtype=np.int64).astype(np.uint64)
+        samples[start : start + BLOCK] = _shuffle(order, epoch, block)
+    return samples
+
+
+def expected_digest(grid: Grid, order: Order, step: int) -> int:
+    """Say what `pliant.core.data.ledger.expected_digest` says, quickly for large batches. Pass it to an audit."""
+    if grid.samples != order.samples:
+        raise BadInput(
+            f"the grid has {grid.samples} samples and the order {order.samples}: make both from the same data"
+        )
+    cursor = grid.cursor(step)
+    begin = cursor.position
+    samples = take(order, cursor.epoch, range(begin, begin + grid.size(step)))
+    slots = grid.filled(step)
+    ends = [grid.slot(step, slot).stop - begin for slot in slots]
+    return slots_digest(step, slots, samples, ends)
+
+
+def slots_digest(step: int, slots: Sequence[int], samples: Samples, ends: Sequence[int]) -> int:
+    """Add up the digests of several slots, as `pliant.core.data.ledger.slot_digest` makes them, from one array.
+
+    `ends` says for each slot where its samples end in `samples`.
+    """
+    places, within = _layout(tuple(slots), tuple(ends), len(samples))
+    mixed = _mix((_mix(places + np.uint64(mix(step))) + within) ^ _mix(samples.astype(np.uint64)))
+    return int(mixed.sum(dtype=np.uint64))
+
+
+@lru_cache(maxsize=256)
+def _layout(slots: tuple[int, ...], ends: tuple[int, ...], count: int) -> tuple[_Words, _Words]:
+    """Each sample's slot, and its place in it. It is the same in most steps."""
+    stops = np.asarray(ends, dtype=np.int64)
+    starts = np.concatenate(([0], stops[:-1]))
+    sizes = stops - starts
+    within = np.arange(count, dtype=np.int64) - np.repeat(starts, sizes)
+    return np.repeat(np.asarray(slots, dtype=np.uint64), sizes), within.astype(np.uint64)
+
+
+def steps_digests(steps: Samples, slots: _Words, within: _Words, samples: Samples) -> _Words:
+    """Give the digest of each of several steps alike: a row of samples for each, in these slots, at these places."""
+    places = _mix(_mix(steps.astype(np.uint64))[:, None] + slots)
+    mixed = _mix((places + within) ^ _mix(samples.astype(np.uint64)))
+    total: _Words = mixed.sum(axis=1, dtype=np.uint64)
+    return total
+
+
+def _mix(values: _Words) -> _Words:
+    """`pliant.core.data.ledger.mix` of every element; all of it wraps at 64 bits."""
+    z = values + _GOLDEN
+    z = (z ^ z >> _THIRTY) * _MIX_1
+    z = (z ^ z >> _TWENTY_SEVEN) * _MIX_2
+    result: _Words = z ^ z >> _THIRTY_ONE
+    return result
+
+
+def _shuffle(order: Order, epoch: int, positions: _Words) -> _Words:
+    """Run the positions through the passes, and those that are no samples again until they are."""
+    _passes(order, epoch, positions)
+    beyond = np.flatnonzero(positions >= order.samples)
+    while beyond.size:
+        again = positions[beyond]
+        _passes(order, epoch, again)
+        positions[beyond] = again
+        beyond = beyond[again >= order.samples]
+    return positions
+
+
+def _passes(order: Order, epoch: int, positions: _Words) -> None:
+    """Run all passes over the positions, in place. All values fit into 64 bits because both sides fit into
+    32.
+    """
+    a, b = map(np.uint64, sides(order.samples))
+    x, y = np.divmod(positions, b)
+    z, w = np.empty_like(x), np.empty_like(x)
+    for key_x, key_y in keys(order.seed, epoch, order.samples):
+        _turn(x, y, a, np.uint64(key_x), z, w)
+        _turn(y, x, b, np.uint64(key_y), z, w)
+    np.multiply(x, b, out=positions)
+    np.add(positions, y, out=positions)
+
+
+def _turn(moved: _Words, by: _Words, side: np.uint64, key: np.uint64, z: _Words, w: _Words) -> None:
+    """Do one pass: add F(by) to one coordinate, modulo its side. z and w are scratch space."""
+    np.bitwise_xor(by, key, out=z)
+    np.multiply(z, _MIX_1, out=z)
+    np.right_shift(z, _HALF, out=w)
+    np.bitwise_xor(z, w, out=z)
+    np.multiply(z, _MIX_2, out=z)
+    np.right_shift(z, _HALF, out=z)
+    np.multiply(z, side, out=z)
+    np.right_shift(z, _HALF, out=z)
+    np.add(moved, z, out=moved)
+    # Below the side the difference wraps to a huge number, so the smaller of the two is the remainder.
+    np.subtract(moved, side, out=z)
+    np.minimum(moved, z, out=moved)

@@ -1,0 +1,1 @@
+"""What a training process does for itself: SIGTERM, the watchdog, measured pauses."""

@@ -1,0 +1,136 @@
+"""How a control word rides on a gradient bucket: as exact small integers in floating-point numbers.
+
+A rank's row is a fixed number of 64-bit cells: the word of rule 6, the weight of its part, and what it logged. In the
+bucket each rank has a place of its own, where the others have zeros, so that the sum is everybody's rows side by side.
+A cell is cut into 16-bit pieces: a float32 holds each exactly, and adding zeros to it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from pliant.core.data.ledger import Lineage
+from pliant.core.member.control_words import Purpose, Word
+from pliant.errors import BadInput
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Cells: TypeAlias = npt.NDArray[np.uint64]
+
+LOGGED_MAX = 8  # names that a step may log
+_WORD = 13
+ROW = _WORD + 3 + LOGGED_MAX
+"""How many cells a row takes."""
+PIECES = ROW * 4
+"""How many floating-point numbers a row takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One rank's word with what rides along: the weight of its gradients and the weighted sums it logged.
+
+    `names` is a hash of the logged names, so that members that log different ones are found; 0: nothing was logged.
+    `log_weight` is that of the parts in which something was.
+    """
+
+    word: Word
+    weight: float = 0.0
+    names: int = 0
+    log_weight: float = 0.0
+    logged: tuple[float, ...] = ()
+
+
+def pack(row: Row) -> Floats:
+    """A row as it is put into a bucket of floating-point numbers."""
+    return pack_cells(row).view(np.uint16).astype(np.float32)
+
+
+def pack_cells(row: Row) -> Cells:
+    """A row as it is sent where bits travel unchanged."""
+    if len(row.logged) > LOGGED_MAX:
+        raise BadInput(f"A step logs at most {LOGGED_MAX} values; {len(row.logged)} were given.")
+    word = row.word
+    cells = np.zeros(ROW, dtype=np.uint64)
+    cells[:_WORD] = (
+        word.generation,
+        word.step,
+        word.lineage.generation,
+        word.lineage.step,
+        word.lineage.digest,
+        _flags(word),
+        word.state,
+        word.wired,
+        word.need,
+        word.slots,
+        word.samples,
+        word.marks,
+        word.digest,
+    )
+    cells[_WORD] = row.names
+    values = np.zeros(2 + LOGGED_MAX, dtype=np.float64)
+    values[: 2 + len(row.logged)] = (row.weight, row.log_weight, *row.logged)
+    cells[_WORD + 1 :] = values.view(np.uint64)
+    return cells
+
+
+def _flags(word: Word) -> int:
+    spoken = word.holds | word.failed << 1 | word.drains << 2 | word.asks << 4 | (not word.saves) << 5
+    return spoken | (word.purpose is Purpose.STEP) << 8
+
+
+def unpack(floats: Floats, size: int) -> tuple[Row, ...]:
+    """Everybody's rows, by rank. What is no row at all (a collective of another kind, say) gives rows that disagree."""
+    with np.errstate(invalid="ignore"):  # what is not a number becomes some number, which no rank can have meant
+        whole = floats.astype(np.int64).astype(np.uint16)
+    return unpack_cells(whole.view(np.uint64).reshape(size, ROW))
+
+
+def unpack_cells(cells: Cells) -> tuple[Row, ...]:
+    """Everybody's rows from what `pack_cells` gave on each rank."""
+    return tuple(_row(each) for each in cells)
+
+
+def _row(cells: Cells) -> Row:
+    (generation, step, in_generation, at_step, digest, flags, state, wired, need, slots, samples, marks, read) = cells[
+        :_WORD
+    ].tolist()
+    word = Word(
+        purpose=Purpose.STEP if flags >> 8 else Purpose.CLOSE,
+        generation=generation,
+        step=step,
+        lineage=Lineage(in_generation, at_step, digest),
+        holds=bool(flags & 1),
+        failed=bool(flags & 2),
+        drains=flags >> 2 & 3,
+        asks=bool(flags >> 4 & 1),
+        saves=not flags >> 5 & 1,
+        state=state,
+        wired=wired,
+        need=need,
+        slots=slots,
+        samples=samples,
+        marks=marks,
+        digest=read,
+    )
+    weight, log_weight, *logged = cells[_WORD + 1 :].view(np.float64).tolist()
+    return Row(word, weight, int(cells[_WORD]), log_weight, tuple(logged))
+
+
+def weighted_means(rows: Sequence[Row]) -> tuple[float, ...]:
+    """What was logged in a step, over all its parts, in the order of the names: the same on every member."""
+    require_one_set_of_names(rows)
+    logging = [row for row in rows if row.names]
+    weight = sum(row.log_weight for row in logging)
+    if not weight:
+        return ()
+    return tuple(sum(row.logged[at] for row in logging) / weight for at in range(len(logging[0].logged)))
+
+
+def require_one_set_of_names(rows: Sequence[Row]) -> None:
+    """BadInput if members log other names in one step."""
+    if len({row.names for row in rows if row.names}) > 1:
+        raise BadInput("Members log different names in one step: call run.log with the same names everywhere.")

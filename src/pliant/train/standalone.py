@@ -1,0 +1,82 @@
+"""Training alone: the coordinator's own decisions, made in this process for a job of one member.
+
+So that a script runs as it stands without anything beside it, and goes through the same code as in a crowd.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from pliant.core.job.decide import decide, settled
+from pliant.core.job.evolve import evolve
+from pliant.core.member import signals as s
+from pliant.core.messages import Command, Create, Join, Rejection
+from pliant.core.model.job import Job, Target
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import view
+from pliant.errors import Refused
+from pliant.train.coordinator_link import Listener
+
+TICK_S = 1.0
+
+
+class Alone:
+    """The contact of a member that has nobody to be in contact with."""
+
+    def __init__(self, job: str, member: MemberId) -> None:
+        self._member = member
+        self._job: Job | None = None
+        self._revision = 0
+        self._listener: Listener | None = None
+        self._commands: deque[Command] = deque()
+        self._deciding = False
+        self._closing = threading.Event()
+        self._decide(Create(job, 1, 1, Target(1)))
+
+    def join(self, command: Join) -> None:
+        self._decide(command)
+
+    def start(self, listener: Listener) -> None:
+        self._listener = listener
+        self._tell()
+        threading.Thread(target=self._tick, args=(listener,), name="pliant-tick", daemon=True).start()
+
+    def _tick(self, listener: Listener) -> None:
+        """So that progress is reported now and then, and what was reported can be forgotten."""
+        while not self._closing.wait(TICK_S):
+            listener.feed(s.Tick())
+
+    def send(self, command: Command) -> None:
+        """Decided at once, one after the other: what is told may lead to the next command."""
+        self._commands.append(command)
+        if self._deciding:
+            return
+        self._deciding = True
+        try:
+            while self._commands:
+                self._decide(self._commands.popleft())
+                self._tell()
+        finally:
+            self._deciding = False
+
+    def close(self) -> None:
+        """There is nobody to say goodbye to."""
+        self._closing.set()
+
+    def _decide(self, command: Command) -> None:
+        decision = decide(self._job, command, 0.0)
+        if isinstance(decision, Rejection):
+            if isinstance(command, Create | Join):
+                raise Refused(decision.why, decision.code.value)
+            return
+        for event in decision:
+            self._job = evolve(self._job, event)
+        if self._job is not None:
+            self._job, _ = settled(self._job, 0.0)
+        self._revision += 1
+
+    def _tell(self) -> None:
+        if self._listener is not None and self._job is not None:
+            self._listener.feed(s.Durable(self._revision, self._job.durable))
+            self._listener.told(view(self._job, self._revision, self._member), ())

@@ -1,0 +1,1 @@
+"""The training state as bytes: flattening, locking, transfer to a joiner."""

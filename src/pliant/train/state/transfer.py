@@ -1,0 +1,251 @@
+"""State and gradients on their way from donors to whoever needs them (rules 13, 15).
+
+Donors send live memory while the gate is open, so nothing is copied and nothing waits but the apply. Each stripe comes
+with its label and with the whole tree: only stripes of one lineage, from donors whose trees are equal to the byte, are
+put together, and every byte is checked on the way. Whoever receives has it all aside until it is whole.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+
+import msgspec
+
+from pliant.core.data.ledger import Line, Lineage
+from pliant.core.member import signals as s
+from pliant.core.model.names import MemberId
+from pliant.errors import PliantError
+from pliant.train.peer.rpc import Stream
+from pliant.train.peer.server import Answer, Declined, PeerLost, Peers
+from pliant.train.state.flat import Leaf, State, sizes, stripe
+from pliant.train.state.state_lock import Gate
+
+log = logging.getLogger(__name__)
+
+STATE, GRADIENT = "state", "gradient"
+STRIPES_MAX = 3
+PIECE = 1 << 20
+NO_ANSWER = (PliantError, PeerLost, Declined, msgspec.MsgspecError)
+AGAIN_S = 0.2  # between two attempts: a donor that declines must not be asked without pause
+
+
+@dataclass(frozen=True, slots=True)
+class StripeWanted:
+    """Stripe `index` of `count`."""
+
+    index: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StripeHead:
+    """What a stripe is a stripe of. Its body begins with a preface of so many bytes, then come the leaves."""
+
+    lineage: Lineage
+    state: int
+    preface: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preface:
+    """What may be long: the donor's ledger lines that are not durable yet, and the whole tree."""
+
+    lines: tuple[Line, ...]
+    tree: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GradientHead:
+    """The line of the step whose reduced gradient follows; None: there is none."""
+
+    line: Line | None
+    preface: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """A state or gradient that lies aside, whole and checked."""
+
+    tree: bytes
+    contents: tuple[memoryview, ...]
+
+
+def copied(state: State) -> Received:
+    """A state of which nothing is live memory any more."""
+    return Received(state.tree, tuple(memoryview(bytearray(leaf.content)) for leaf in state.leaves))
+
+
+class Source:
+    """What a donor gives from. The adapter provides the two captures, which give live memory."""
+
+    def __init__(
+        self,
+        gate: Gate,
+        capture: Callable[[], State],
+        gradient: Callable[[Lineage], State | None],
+        lines: Callable[[], tuple[Line, ...]],
+    ) -> None:
+        self._gate = gate
+        self._capture = capture
+        self._gradient = gradient
+        self._lines = lines
+
+    def give(self, kind: str, head: bytes) -> tuple[bytes, Stream]:
+        """Answer a peer. Blocks until the state can be read; it stays so until the body is sent, or closed."""
+        if kind == STATE:
+            sending = self._send_stripe(msgspec.msgpack.decode(head, type=StripeWanted))
+        elif kind == GRADIENT:
+            sending = self._send_gradient(msgspec.msgpack.decode(head, type=Lineage))
+        else:
+            raise Declined(f"{kind} is nothing that members give one another")
+        first = next(sending)  # started, so that closing it lets go of the gate
+        length = int.from_bytes(next(sending), "little")
+        return bytes(first), Stream(length, sending, sending.close)
+
+    def _send_stripe(self, wanted: StripeWanted) -> Generator[memoryview]:
+        """The head, the body's length, then the body, one after the other."""
+        if not 0 <= wanted.index < wanted.count <= STRIPES_MAX:
+            raise Declined(f"there is no stripe {wanted.index} of {wanted.count}")
+        with self._gate.reading() as label:
+            if label is None:
+                raise Declined("this member is leaving")
+            lineage, state = label
+            whole = self._capture()
+            preface = msgspec.msgpack.encode(Preface(self._lines(), whole.tree))
+            yield memoryview(msgspec.msgpack.encode(StripeHead(lineage, state, len(preface))))
+            mine = stripe([leaf.nbytes for leaf in whole.leaves], wanted.index, wanted.count)
+            leaves = [whole.leaves[at] for at in mine if whole.leaves[at].nbytes]
+            yield _length(len(preface), leaves)
+            yield memoryview(preface)
+            for leaf in leaves:
+                yield leaf.content
+
+    def _send_gradient(self, lineage: Lineage) -> Generator[memoryview]:
+        line = next((each for each in self._lines() if each.lineage == lineage), None)
+        gradient = self._gradient(lineage) if line is not None else None
+        if gradient is None:
+            yield memoryview(msgspec.msgpack.encode(GradientHead(None)))
+            yield _length(0, [])
+            return
+        yield memoryview(msgspec.msgpack.encode(GradientHead(line, len(gradient.tree))))
+        leaves = [leaf for leaf in gradient.leaves if leaf.nbytes]
+        yield _length(len(gradient.tree), leaves)
+        yield memoryview(gradient.tree)
+        for leaf in leaves:
+            yield leaf.content
+
+
+def _length(preface: int, leaves: list[Leaf]) -> memoryview:
+    return memoryview((preface + sum(leaf.nbytes for leaf in leaves)).to_bytes(8, "little"))
+
+
+class Fetching:
+    """One attempt to receive a state, in threads of its own. It ends by feeding the machine, or when it is stopped."""
+
+    def __init__(
+        self, peers: Peers, generation: int, donors: tuple[MemberId, ...], feed: Callable[[Fetching, s.Signal], None]
+    ) -> None:
+        self.generation = generation
+        self.donors = donors[:STRIPES_MAX]
+        self.received: Received | None = None
+        self._peers = peers
+        self._feed = feed
+        self._stop = threading.Event()
+        self._labels: dict[int, tuple[Lineage, int, bytes]] = {}  # lineage, hash and tree, by stripe
+        self._contents: dict[int, memoryview] = {}
+        self._lock = threading.Lock()
+        self._moved = 0  # bytes, to see that it goes on
+        self._looked = 0
+
+    def start(self) -> None:
+        if not self.donors:
+            self._fail("nobody to receive the state from")
+        for index, donor in enumerate(self.donors):
+            threading.Thread(target=self._stripe, args=(index, donor), name="pliant-fetch", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def goes_on(self) -> bool:
+        """Whether bytes came since the last time this was asked, and nothing went wrong."""
+        moved, self._looked = self._looked, self._moved
+        return not self._stop.is_set() and self.received is None and self._moved > moved
+
+    def _stripe(self, index: int, donor: MemberId) -> None:
+        try:
+            wanted = msgspec.msgpack.encode(StripeWanted(index, len(self.donors)))
+            with self._peers.ask(self.generation, donor, STATE, wanted, self._stop) as answer:
+                head = msgspec.msgpack.decode(answer.head, type=StripeHead)
+                preface = msgspec.msgpack.decode(_read(answer, head.preface), type=Preface)
+                nbytes = sizes(preface.tree)
+                mine = stripe(nbytes, index, len(self.donors))
+                if answer.length != head.preface + sum(nbytes[at] for at in mine):
+                    raise PeerLost(f"{donor} sends {answer.length} bytes, which its tree does not explain")
+                for at in mine:
+                    self._contents[at] = _read(answer, nbytes[at], self._count)
+        except NO_ANSWER as error:
+            self._fail(str(error))
+            return
+        self._arrived(index, (head.lineage, head.state, preface.tree), preface.lines)
+
+    def _count(self, nbytes: int) -> None:
+        self._moved += nbytes
+
+    def _arrived(self, index: int, label: tuple[Lineage, int, bytes], lines: tuple[Line, ...]) -> None:
+        with self._lock:
+            self._labels[index] = label
+            if len(self._labels) < len(self.donors):
+                return
+        lineage, state, tree = label
+        if any(each != label for each in self._labels.values()):
+            # Small values may differ for a moment: user code changes them at the top of its loop. Hashes may not.
+            spoilt = {each[0] for each in self._labels.values()} == {lineage} and any(
+                each[1] != state for each in self._labels.values()
+            )
+            self._fail("the donors' states are not of one lineage, or not equal", spoilt=spoilt)
+            return
+        self.received = Received(tree, tuple(self._contents[at] for at in sorted(self._contents)))
+        for at in range(len(self.donors)):
+            self._feed(self, s.Stripe(at, len(self.donors), lineage, state, lines))
+
+    def _fail(self, why: str, *, spoilt: bool = False) -> None:
+        if self._stop.is_set():
+            return
+        self._stop.set()
+        log.info("receiving the state did not work, it is tried again: %s", why)
+        again = threading.Timer(AGAIN_S, self._feed, (self, s.TransferBroken(spoilt)))
+        again.daemon = True
+        again.start()
+
+
+def ask_gradient(
+    peers: Peers, generation: int, donors: tuple[MemberId, ...], lineage: Lineage, stop: threading.Event
+) -> tuple[Line, Received] | None:
+    """The reduced gradient of that step from whoever still has it; None if nobody has. PeerLost if nobody answers."""
+    lost: PeerLost | None = None
+    for donor in donors:
+        try:
+            with peers.ask(generation, donor, GRADIENT, msgspec.msgpack.encode(lineage), stop) as answer:
+                head = msgspec.msgpack.decode(answer.head, type=GradientHead)
+                if head.line is None or head.line.lineage != lineage:
+                    continue
+                tree = bytes(_read(answer, head.preface))
+                return head.line, Received(tree, tuple(_read(answer, nbytes) for nbytes in sizes(tree)))
+        except NO_ANSWER as error:
+            lost = PeerLost(str(error))
+    if lost is not None:
+        raise lost
+    return None
+
+
+def _read(answer: Answer, nbytes: int, moved: Callable[[int], None] | None = None) -> memoryview:
+    room = memoryview(bytearray(nbytes))
+    for start in range(0, nbytes, PIECE):
+        piece = room[start : start + PIECE]
+        answer.readinto(piece)
+        if moved is not None:
+            moved(len(piece))
+    return room

@@ -1,0 +1,231 @@
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from e2e.running import Running, start, token_of
+from pliant.agent.job_dir import Folder
+from pliant.agent.process.script import Script
+from pliant.agent.setup import (
+    Elsewhere,
+    Plan,
+    address_of,
+    agent_id,
+    clock_off,
+    environment,
+    home_of,
+    introduce,
+    open_job,
+    worker_token,
+)
+from pliant.core import messages as m
+from pliant.core.messages import Cancel
+from pliant.core.model.job import JobState, Mode
+from pliant.core.model.names import AgentId, bad_name
+from pliant.credentials import make_token, read_token, write_token
+from pliant.errors import BadInput, NotAllowed, Refused
+from pliant.wire.api import Scope, TokenWish
+
+PLAN = Plan("demo", 1, 4, None, Script("file", "train.py"), capacity=4, mode=Mode.LIVE)
+
+
+@pytest.fixture(scope="module")
+def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with start(home=tmp_path_factory.mktemp("home")) as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    made = Folder(tmp_path / "jobs" / "demo")
+    made.make()
+    return made
+
+
+def named(name: str) -> Plan:
+    return replace(PLAN, job=name)
+
+
+def test_a_new_job_wants_as_many_as_may_be_or_as_was_said(coordinator: Running) -> None:
+    client = coordinator.client()
+    assert open_job(client, named("new")).target == 4
+    assert open_job(client, replace(named("two"), target=2)).target == 2
+
+
+def test_a_job_that_is_there_keeps_its_target_unless_another_one_is_said(coordinator: Running, folder: Folder) -> None:
+    client = coordinator.client()
+    plan = replace(named("kept"), target=2)
+    first = open_job(client, plan)
+    assert open_job(client, replace(plan, target=None)) == first
+    assert open_job(client, replace(plan, target=3)).target == 3
+
+
+def test_a_job_of_other_sizes_is_refused(coordinator: Running, folder: Folder) -> None:
+    client = coordinator.client()
+    open_job(client, named("sized"))
+    with pytest.raises(Refused, match="sized exists with other settings"):
+        open_job(client, replace(named("sized"), size_max=5))
+    with pytest.raises(BadInput, match="sizes must satisfy"):
+        open_job(client, replace(named("odd"), size_max=0))
+
+
+def test_a_job_says_whether_chaos_is_allowed(coordinator: Running) -> None:
+    client = coordinator.client()
+    for name, chaos in (("calm", False), ("chaotic", True)):
+        open_job(client, replace(named(name), chaos=chaos))
+        assert client.job(name).chaos is chaos
+
+
+def test_a_job_that_has_ended_is_attempted_again(coordinator: Running) -> None:
+    client = coordinator.client()
+    open_job(client, named("ended"))
+    client.send("ended", Cancel("enough"))
+    assert open_job(client, replace(named("ended"), size_max=2)).state is JobState.WAITING
+    assert client.job("ended").attempt == 2
+
+
+def test_a_job_that_has_ended_is_not_attempted_again_by_who_may_only_join(coordinator: Running) -> None:
+    admin = coordinator.client()
+    open_job(admin, named("over"))
+    admin.send("over", Cancel("enough"))
+    client = coordinator.client(token_of(admin.make_token(TokenWish(Scope.JOIN, "over")).token))
+    with pytest.raises(Refused, match="over is cancelled: enough"):
+        open_job(client, named("over"), own=False)
+    with pytest.raises(NotAllowed):
+        open_job(client, replace(named("over"), fresh=True), own=False)
+
+
+def test_another_target_is_for_who_keeps_the_coordinator_to_say(coordinator: Running) -> None:
+    client = coordinator.client()
+    open_job(client, replace(named("sized-once"), target=2))
+    assert open_job(client, replace(named("sized-once"), target=3), own=False).target == 2
+
+
+def test_who_starts_afresh_begins_another_attempt_unless_the_job_runs(coordinator: Running) -> None:
+    client = coordinator.client()
+    plan = replace(named("fresh"), mode=Mode.RELAUNCH, size_min=1, capacity=1)
+    open_job(client, plan)
+    client.send("fresh", m.AgentJoin(AgentId("vm"), 1, "127.0.0.1", "home", "1"))
+    client.send("fresh", m.AgentReady(AgentId("vm"), 0, (20001,)))
+    with pytest.raises(Refused, match="fresh is running; cancel it"):
+        open_job(client, replace(plan, fresh=True), own=False)
+    client.send("fresh", m.AgentLeave(AgentId("vm")))
+    open_job(client, replace(plan, fresh=True))
+    assert client.job("fresh").attempt == 2
+    open_job(client, replace(plan, fresh=True))  # the answer was lost, say
+    assert client.job("fresh").attempt == 2
+
+
+def test_with_a_join_token_a_job_can_be_joined_and_not_created(coordinator: Running, folder: Folder) -> None:
+    admin = coordinator.client()
+    open_job(admin, named("theirs"))
+    narrow = token_of(admin.make_token(TokenWish(Scope.JOIN, "theirs")).token)
+    client = coordinator.client(narrow)
+    assert open_job(client, named("theirs")).state is JobState.WAITING
+    with pytest.raises(NotAllowed):
+        open_job(client, named("other"))
+    place = Elsewhere((coordinator.url,), folder.path / "given")
+    assert worker_token(client, "theirs", folder, place, Scope.JOIN) == folder.path / "given"
+
+
+def test_workers_get_a_token_that_joins_and_is_used_again_while_it_is_good(
+    coordinator: Running, folder: Folder
+) -> None:
+    client = coordinator.client()
+    open_job(client, named("tokens"))
+    place = Elsewhere((coordinator.url,), coordinator.home / "token")
+    path = worker_token(client, "tokens", folder, place, Scope.ADMIN)
+    assert path.stat().st_mode & 0o777 == 0o600
+    first = token_of(path.read_text().strip())
+    about = coordinator.client(first).about()
+    assert (about.scope, about.job) == (Scope.JOIN, "tokens")
+    assert worker_token(client, "tokens", folder, place, Scope.ADMIN) == path
+    assert read_token(path) == first
+    client.end_token(first.id)
+    worker_token(client, "tokens", folder, place, Scope.ADMIN)
+    second = token_of(path.read_text().strip())
+    assert second != first
+    write_token(path, make_token())  # another coordinator's
+    worker_token(client, "tokens", folder, place, Scope.ADMIN)
+    assert coordinator.client(token_of(path.read_text().strip())).about().job == "tokens"
+
+
+def test_threads_are_one_unless_somebody_chose(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Elsewhere(("http://a:1", "http://b:2"), Path("unused"))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    env = environment(PLAN, folder, place, Path("/t"), AgentId("vm"))
+    assert (env["OMP_NUM_THREADS"], env["PLIANT_COORDINATOR"]) == ("1", "http://a:1,http://b:2")
+    assert (env["PLIANT_GRACE_S"], env["PLIANT_TOKEN_FILE"], env["PLIANT_AGENT"]) == ("30", "/t", "vm")
+    monkeypatch.setenv("OMP_NUM_THREADS", "8")
+    assert "OMP_NUM_THREADS" not in environment(PLAN, folder, place, Path("/t"), AgentId("vm"))
+
+
+def test_one_of_our_name_elsewhere_is_waited_for_as_long_as_it_may_live(coordinator: Running) -> None:
+    client = coordinator.client()
+    open_job(client, named("twins"))
+    client.send("twins", m.AgentJoin(AgentId("vm"), 1, "10.0.0.1", "one", "1"))
+    said: list[str] = []
+    waits = iter((False, True))
+    introduce(
+        client, "twins", m.AgentJoin(AgentId("vm"), 1, "10.0.0.2", "two", "1"), 60.0, said.append, lambda _: next(waits)
+    )
+    why = "another agent is called vm, at 10.0.0.1: set PLIANT_AGENT to another name here"
+    assert said == [f"{why}; if that one is gone, it is forgotten within 90 s"]
+    with pytest.raises(Refused, match="another agent is called vm"):
+        introduce(
+            client, "twins", m.AgentJoin(AgentId("vm"), 1, "10.0.0.2", "two", "1"), -1.0, said.append, lambda _: False
+        )
+
+
+def test_a_restarted_agent_is_the_same_and_another_machine_s_is_not(folder: Folder, tmp_path: Path) -> None:
+    other = Folder(tmp_path / "elsewhere" / "jobs" / "demo")
+    other.make()
+    assert home_of(folder) == home_of(folder) != home_of(other)
+
+
+def test_a_clock_that_is_off_is_told_and_one_that_is_not_known_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 10_000.0)
+    assert clock_off(9_990.0).startswith("this machine's clock is 10 s ahead of the coordinator's")
+    assert clock_off(13_600.0).startswith("this machine's clock is 3600 s behind the coordinator's")
+    assert clock_off(9_997.0) == clock_off(0.0) == ""
+
+
+def test_the_address_is_the_one_said_if_it_is_this_machine_s(folder: Folder) -> None:
+    place = Elsewhere(("http://127.0.0.1:7711",), Path("unused"))
+    assert address_of(PLAN, place) == "127.0.0.1"
+    assert address_of(replace(PLAN, local_addr="127.0.0.5"), place) == "127.0.0.5"
+    env = environment(replace(PLAN, local_addr="localhost"), folder, place, Path("/t"), AgentId("vm"))
+    assert env["PLIANT_ADDRESS"] in ("127.0.0.1", "::1")
+    with pytest.raises(BadInput, match=r"192\.0\.2\.1 is no address of this machine"):
+        address_of(replace(PLAN, local_addr="192.0.2.1"), place)
+    with pytest.raises(BadInput, match=r"no-such-host\.invalid is no address, nor the name of one"):
+        address_of(replace(PLAN, local_addr="no-such-host.invalid"), place)
+
+
+def test_an_agent_is_called_what_pliant_agent_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIANT_AGENT", "gpu-7")
+    assert agent_id() == "gpu-7"
+    for wrong in ("no name", "x" * 33):
+        monkeypatch.setenv("PLIANT_AGENT", wrong)
+        with pytest.raises(BadInput, match="PLIANT_AGENT cannot be an agent's name"):
+            agent_id()
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        ("gpu-1.example.org", "gpu-1"),
+        ("my_host", "my-host"),
+        ("-", "agent"),
+        ("x" * 64, "x" * 24),
+        ("a" * 23 + "-b", "a" * 23),
+    ],
+)
+def test_an_agent_is_called_as_its_machine(monkeypatch: pytest.MonkeyPatch, host: str, name: str) -> None:
+    monkeypatch.delenv("PLIANT_AGENT", raising=False)
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    assert agent_id() == name
+    assert bad_name(f"{agent_id()}-123456789.1000") == ""

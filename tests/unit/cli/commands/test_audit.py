@@ -1,0 +1,190 @@
+import builtins
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pliant.cli.commands import audit as module
+from pliant.cli.commands.audit import History
+from pliant.core import messages as m
+from pliant.core.data.ledger import GENESIS, Line, line, slot_digest
+from pliant.core.data.sample_order import Order
+from pliant.core.model.job import JobState, Target, Terms
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.world import Kind
+from unit.cli.program import Done, Running
+from unit.core.build import GRID, NOW, TERMS, A, B, C, lines, member, world
+
+Pliant = Callable[..., Done]
+ONE = MemberId("a.1")
+
+
+def trained(running: Running, job: str, committed: tuple[Line, ...], terms: Terms = TERMS) -> None:
+    """A job of one member that reported these lines."""
+    with running.client() as client:
+        client.send(job, m.Create(job, 1, 2, Target(1)))
+        client.send(job, m.Join(ONE, AgentId("a"), terms))
+        client.send(job, m.Report(ONE, 0, 1, committed, frozenset({ONE})))
+
+
+def digests(step: int, samples: Callable[[int, range], tuple[int, ...]], slots: range) -> int:
+    epoch = GRID.cursor(step).epoch
+    return sum(slot_digest(step, slot, samples(epoch, GRID.slot(step, slot))) for slot in slots) % 2**64
+
+
+def other_lines(samples: Callable[[int, range], tuple[int, ...]], count: int) -> tuple[Line, ...]:
+    """What honest members write who read other samples than the canonical order has."""
+    head, made = GENESIS, []
+    for step in range(1, count + 1):
+        digest = digests(step, samples, range(GRID.slots))
+        made.append(line(head, 1, step, GRID.cursor(step), GRID.size(step), digest))
+        head = made[-1].lineage
+    return tuple(made)
+
+
+def without_slot(step: int, slot: int) -> Line:
+    order = Order(TERMS.seed, GRID.samples)
+    slots = [each for each in range(GRID.slots) if each != slot]
+    digest = sum(digests(step, order.take, range(each, each + 1)) for each in slots) % 2**64
+    return line(GENESIS, 1, step, GRID.cursor(step), GRID.size(step), digest)
+
+
+def test_a_job_that_is_finished_is_audited_to_its_end(running: Running, pliant: Pliant) -> None:
+    trained(running, "whole", lines(GENESIS, 1, 12))
+    done = pliant("audit", "whole")
+    assert (done.code, done.err) == (0, "")
+    assert done.out == "whole: every sample exactly once\n120 samples in 12 committed steps, 0 lost, 0 repeated\n"
+    assert pliant("audit", "whole", "--json").json == {
+        "ok": True,
+        "samples": 120,
+        "lost": 0,
+        "repeated": 0,
+        "steps": 12,
+        "rolled_back": 0,
+        "problems": [],
+        "order": "shuffled",
+    }
+
+
+def test_a_job_that_runs_is_audited_as_far_as_it_has_come(running: Running, pliant: Pliant) -> None:
+    trained(running, "half", lines(GENESIS, 1, 7))
+    found = pliant("audit", "half", "--json").json
+    assert (found["ok"], found["samples"], found["steps"]) == (True, 70, 7)
+
+
+def test_a_slot_that_was_left_out_is_named_and_ends_with_1(running: Running, pliant: Pliant) -> None:
+    trained(running, "short", (without_slot(1, 2),))
+    done = pliant("audit", "short")
+    assert done.code == 1
+    assert done.out.startswith("short: not as it must be\n10 samples in 1 committed steps, 2 lost, 0 repeated\n")
+    assert "- step 1: slots 2 to 2" in done.out
+    found = pliant("audit", "short", "--json")
+    assert (found.code, found.json["ok"], found.json["lost"]) == (1, False, len(GRID.slot(1, 2)))
+
+
+def test_the_data_s_own_order_is_known(running: Running, pliant: Pliant) -> None:
+    terms = replace(TERMS, also=(("order", "sequential"),))
+    trained(running, "plain", other_lines(lambda _, positions: tuple(positions), 12), terms)
+    found = pliant("audit", "plain", "--json").json
+    assert (found["ok"], found["order"], found["steps"]) == (True, "sequential", 12)
+    trained(running, "mixed", lines(GENESIS, 1, 1), terms)
+    assert pliant("audit", "mixed", "--json").json["lost"] == 10
+
+
+def test_of_an_order_that_a_function_gives_the_rest_is_checked_and_that_is_said(
+    running: Running, pliant: Pliant
+) -> None:
+    terms = replace(TERMS, also=(("order", "function 12ab"), ("model", "x")))
+    trained(running, "own", other_lines(lambda epoch, positions: tuple(59 - each for each in positions), 12), terms)
+    done = pliant("audit", "own")
+    assert done.code == 0
+    assert "cannot be recomputed here: what was checked is the chain, the steps and the counts" in done.out
+    assert pliant("audit", "own", "--json").json["order"] == "function"
+    wrong = line(GENESIS, 1, 1, GRID.cursor(1), GRID.size(1) - 3, 5)
+    trained(running, "few", (wrong,), terms)
+    assert pliant("audit", "few", "--json").json["lost"] == 3
+
+
+def test_an_order_of_a_newer_version_is_not_guessed_at(running: Running, pliant: Pliant) -> None:
+    trained(running, "newer", lines(GENESIS, 1, 1), replace(TERMS, also=(("order", "spiral"),)))
+    done = pliant("audit", "newer")
+    assert (done.code, "'spiral', which this version of Pliant does not know" in done.err) == (3, True)
+
+
+def test_without_a_member_there_is_nothing_to_audit(running: Running, pliant: Pliant) -> None:
+    pliant("jobs", "create", "empty", "--workers", "1")
+    done = pliant("audit", "empty")
+    assert (done.code, done.err) == (3, "pliant: There is nothing to audit yet: nobody has joined empty.\n")
+
+
+def test_without_numpy_it_is_slower_and_says_the_same(
+    running: Running, pliant: Pliant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained(running, "slow", lines(GENESIS, 1, 12))
+    quick = pliant("audit", "slow", "--json").json
+    real_import = builtins.__import__
+
+    def without_numpy(name: str, *args: object, **named: object) -> object:
+        if name == "pliant.train.data.order":
+            raise ModuleNotFoundError("No module named 'numpy'")
+        return real_import(name, *args, **named)  # type: ignore[arg-type]  # whatever it was called with
+
+    monkeypatch.setattr(builtins, "__import__", without_numpy)
+    assert module._quick() is None
+    assert pliant("audit", "slow", "--json").json == quick
+
+
+def test_after_a_rollback_the_history_ends_at_its_base() -> None:
+    history = History()
+    before = lines(GENESIS, 1, 5)
+    events: tuple[m.Event, ...] = (
+        m.MemberJoined(NOW, member(A, 1), TERMS),
+        m.WorldFormed(NOW, world(1, A, kind=Kind.ROLLBACK)),
+        m.StepsCommitted(NOW, 1, A, before),
+        m.WorldFormed(NOW, world(2, A, B)),
+    )
+    for event in events:
+        history.add(event)
+    assert history.head == before[-1].lineage  # a planned world changes nothing about it
+    history.add(m.WorldFormed(NOW, world(3, B, kind=Kind.ROLLBACK, base=before[2].lineage)))
+    assert history.head == before[2].lineage
+    found = module._audited(history, TERMS, "shuffled")
+    assert (found.ok, found.steps, found.rolled_back, found.samples) == (True, 3, 2, 30)
+    again = lines(before[2].lineage, 3, 9)
+    history.add(m.StepsCommitted(NOW, 3, B, again))
+    found = module._audited(history, TERMS, "shuffled")
+    assert (found.ok, found.steps, found.rolled_back, found.samples) == (True, 12, 2, 120)
+    assert module._audited(history, TERMS, "function") == found
+
+
+def test_another_attempt_goes_on_with_the_ledger_or_begins_its_own() -> None:
+    history = History()
+    before = lines(GENESIS, 1, 5)
+    again = m.JobCreated(NOW, "demo", 1, 4, Target(2), None, 3, attempt=2, onward=True)
+    events: tuple[m.Event, ...] = (
+        m.MemberJoined(NOW, member(A, 1), TERMS),
+        m.WorldFormed(NOW, world(1, A, kind=Kind.ROLLBACK)),
+        m.StepsCommitted(NOW, 1, A, before),
+        m.StateChanged(NOW, JobState.FAILED, "too often"),
+        again,
+        m.MemberJoined(NOW, member(B, 2), TERMS),
+        m.WorldFormed(NOW, world(2, B, kind=Kind.ROLLBACK, base=before[2].lineage)),
+        m.StepsCommitted(NOW, 2, B, lines(before[2].lineage, 2, 9)),
+        m.StateChanged(NOW, JobState.FINISHED, "all steps are committed"),
+    )
+    for event in events:
+        history.add(event)
+    assert history.finished
+    found = module._audited(history, TERMS, "shuffled")
+    assert (found.ok, found.steps, found.rolled_back) == (True, 12, 2)
+    history.add(replace(again, attempt=3, onward=False))
+    assert (history.terms, history.head, history.lines, history.finished) == (None, None, [], False)
+    history.add(m.MemberJoined(NOW, member(C, 3), TERMS))
+    history.add(m.StepsCommitted(NOW, 3, C, lines(GENESIS, 3, 2)))
+    found = module._audited(history, TERMS, "shuffled")
+    assert (found.ok, found.steps, found.rolled_back, found.samples) == (True, 2, 0, 20)
+
+
+def test_of_many_problems_the_first_are_shown_and_the_rest_counted() -> None:
+    shown = list(module._problems(f"problem {number}" for number in range(25)))
+    assert (shown[0], shown[19], shown[20]) == ("- problem 0", "- problem 19", "- and 5 more; --json has them all")

@@ -1,0 +1,204 @@
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+
+from unit.cli.program import PLIANT, Done, Running, coordinator, environment, invoke, real, until
+
+Pliant = Callable[..., Done]
+
+
+def told(home: Path, *args: str, lines: int) -> list[str]:
+    """The first lines a coordinator says to a person; it is stopped then, and must end well."""
+    command = [PLIANT, "coordinator", "--listen", "127.0.0.1:0", *args]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(home)
+    ) as it:
+        assert it.stdout is not None
+        said = [it.stdout.readline().rstrip("\n") for _ in range(lines)]
+        it.terminate()
+        rest, _ = it.communicate(timeout=20)
+    assert (it.returncode, rest) == (0, "")
+    return said
+
+
+def test_a_first_start_says_where_everything_is(tmp_path: Path) -> None:
+    home = tmp_path / "new" / "home"
+    where, store, token, stop = told(home, lines=4)
+    assert where.startswith("Coordinator at http://127.0.0.1:")
+    assert ":0 " not in where
+    assert "(process " in where
+    assert store.startswith(f"Store: sqlite:{home}/store.db (")
+    assert store.endswith(", 0 jobs)")
+    assert token == f"Token: {home}/token (made now)"
+    assert "Ctrl-C" in stop
+    assert stat.S_IMODE(home.stat().st_mode) == 0o700
+    secret = (home / "token").read_text().strip()
+    assert secret not in "".join((where, store, token, stop))
+    where, store, token, _ = told(home, lines=4)
+    assert token == f"Token: {home}/token (there already)"
+
+
+def test_a_store_in_memory_says_that_nothing_outlives_it(tmp_path: Path) -> None:
+    *_, last = told(tmp_path, "--store", "memory:", lines=4)
+    assert last == "Ctrl-C stops it. Nothing of this outlives the process: --store sqlite:PATH keeps it."
+
+
+def test_the_ready_line_is_for_programs(running: Running) -> None:
+    ready = running.ready
+    assert ready["pid"] == running.process.pid
+    assert (ready["store"], ready["jobs"], ready["leads"], ready["token_made"]) == ("memory:", 0, True, True)
+    assert ready["token_file"] == str(running.token_file)
+    assert running.token_file.read_text().strip() not in json.dumps(ready)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_well_and_what_it_kept_is_there_at_the_next_start(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    store = f"sqlite:{tmp_path / 'jobs.db'}"
+    with coordinator(tmp_path, "--store", store) as first:
+        place = ("--coordinator", first.url, "--token-file", str(first.token_file))
+        assert invoke("jobs", "create", "kept", "--workers", "2", *place).code == 0
+        first.process.send_signal(number)
+        assert first.process.wait(20) == 0
+        assert "stopping: nothing is lost" in first.log.read_text()
+    with coordinator(tmp_path, "--store", store) as second:
+        assert (second.ready["jobs"], second.ready["leads"], second.ready["token_made"]) == (1, True, False)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_anybody(tmp_path: Path) -> None:
+    with (
+        coordinator(tmp_path) as found,
+        socket.create_connection(("127.0.0.1", int(found.url.rpartition(":")[2]))) as slow,
+    ):
+        # A request whose body does not come keeps an answer under way.
+        token = found.token_file.read_text().strip()
+        head = (
+            f"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {token}\r\n"
+            "Content-Type: application/json\r\nContent-Length: 99\r\n\r\n"
+        )
+        slow.sendall(head.encode())
+        with found.client() as client:
+            until(client.healthy, "an answer")
+        found.process.send_signal(signal.SIGINT)
+        until(lambda: "stopping" in found.log.read_text(), "the first")
+        found.process.send_signal(signal.SIGINT)
+        assert found.process.wait(4) == 0  # without it, 5 s
+
+
+def test_two_on_one_store_say_who_decides_and_the_second_takes_over(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path / 'jobs.db'}"
+    with coordinator(tmp_path, "--store", store) as first, coordinator(tmp_path, "--store", store) as second:
+        assert (first.ready["leads"], second.ready["leads"]) == (True, False)
+        assert (
+            "Another coordinator decides for this store. This one stands by, and takes over when it is gone."
+            in told(tmp_path, "--store", store, lines=4)
+        )
+        first.process.kill()
+        first.process.wait()
+        until(lambda: "this coordinator decides now" in second.log.read_text(), "the takeover")
+        both = f"{first.url},{second.url}"
+        done = invoke("jobs", "--coordinator", both, "--token-file", str(first.token_file), "--json")
+        assert done.json == {"jobs": []}
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "why"),
+    [
+        (("--listen", "nowhere"), 2, "--listen takes HOST:PORT"),
+        (("--listen", "0.0.0.0:0"), 2, "say --expose"),
+        (("--listen", "127.0.0.1:0", "--store", "etcd:x"), 2, "--store takes sqlite:PATH or memory:"),
+        (("--listen", "127.0.0.1:0", "--store", "sqlite:/no/such/place.db"), 4, "There is no directory /no/such"),
+    ],
+)
+def test_what_cannot_be_is_said_at_once(tmp_path: Path, args: tuple[str, ...], code: int, why: str) -> None:
+    done = real(environment(tmp_path / "home"), "coordinator", *args)
+    assert (done.code, done.out) == (code, "")
+    assert (tmp_path / "home").exists() == (code == 4)  # nothing is made for what cannot even be read
+    assert why in done.err
+
+
+def test_a_port_that_is_taken_is_said_before_anything_is_made(running: Running, tmp_path: Path) -> None:
+    done = real(environment(tmp_path / "home"), "coordinator", "--listen", running.url.removeprefix("http://"))
+    assert done.code == 2
+    assert "Address already in use. Is a coordinator running there already?" in done.err
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_home_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = real(environment(tmp_path / "file" / "home"), "coordinator", "--listen", "127.0.0.1:0")
+    assert done.code == 2
+    assert "PLIANT_HOME cannot be made" in done.err
+
+
+def test_a_home_that_others_may_write_to_is_refused_before_anything_is_in_it(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    done = real(environment(tmp_path), "coordinator", "--listen", "127.0.0.1:0")
+    assert (done.code, done.out) == (2, "")
+    assert f"PLIANT_HOME {tmp_path} may be written by others (mode 1777)" in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_of_our_own_in_a_place_that_all_may_write_to_will_do(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    with coordinator(tmp_path / "home") as found:
+        assert found.ready["leads"]
+
+
+@pytest.mark.parametrize("end", ["", "-wal", "-shm", ".mark"])
+def test_a_store_that_others_may_write_to_is_refused_and_not_read(tmp_path: Path, end: str) -> None:
+    path = tmp_path / f"jobs.db{end}"
+    path.touch()
+    path.chmod(0o666)
+    env = environment(tmp_path / "home")
+    done = real(env, "coordinator", "--listen", "127.0.0.1:0", "--store", f"sqlite:{tmp_path / 'jobs.db'}")
+    assert (done.code, done.out) == (2, "")
+    assert f"{path} may be written by others (mode 0666)" in done.err
+    assert path.read_bytes() == b""
+
+
+def test_a_store_that_somebody_puts_there_while_it_is_opened_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "jobs.db"
+
+    def quicker(_: Path) -> AbstractContextManager[None]:
+        path.touch()
+        path.chmod(0o666)
+        return nullcontext()
+
+    monkeypatch.setattr("pliant.cli.commands.coordinator._open", quicker)
+    monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))
+    done = invoke("coordinator", "--listen", "127.0.0.1:0", "--store", f"sqlite:{path}")
+    assert (done.code, "may be written by others" in done.err) == (2, True)
+
+
+def test_an_exposed_one_answers_by_the_names_it_was_given(tmp_path: Path) -> None:
+    args = ("--listen", "0.0.0.0:0", "--expose", "--host", "pliant.test", "--log-json")
+    with coordinator(tmp_path, *args) as found:
+        port = int(found.url.rpartition(":")[2])
+        for name, status in ((b"pliant.test", b"200"), (b"other.test", b"421")):
+            with socket.create_connection(("127.0.0.1", port)) as link:
+                link.sendall(b"GET /healthz HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n\r\n" % name)
+                assert link.recv(4096).split()[1] == status
+        found.process.terminate()
+        found.process.wait(20)
+        assert [json.loads(text)["level"] for text in found.log.read_text().splitlines()] == ["info"]
+
+
+def test_no_token_is_ever_in_the_log(running: Running, pliant: Pliant) -> None:
+    secret = running.token_file.read_text().strip().split("_", 2)[2]  # which may hold an underline itself
+    pliant("jobs", "create", "logged", "--workers", "2")
+    assert "job logged created" in running.log.read_text()
+    assert secret not in running.log.read_text()
+    command = Path(f"/proc/{running.process.pid}/cmdline").read_bytes() + os.fsencode(str(running.ready))
+    assert secret.encode() not in command

@@ -1,0 +1,214 @@
+import json
+from collections.abc import Callable
+
+import pytest
+
+from pliant.core import messages as m
+from pliant.core.data.ledger import GENESIS
+from pliant.core.model.job import Target
+from pliant.core.model.names import AgentId, MemberId
+from unit.cli.program import Done, Running, real
+from unit.core.build import TERMS, lines
+
+Pliant = Callable[..., Done]
+
+
+def peopled(running: Running, job: str) -> None:
+    """Create a job of two members on one agent that has done two steps."""
+    with running.client() as client:
+        client.send(job, m.Create(job, 2, 4, Target(2)))
+        client.send(job, m.AgentJoin(AgentId("gpu-1"), 4))
+        for name, pid in (("gpu-1.1", 4242), ("gpu-1.2", 0)):
+            client.send(job, m.Join(MemberId(name), AgentId("gpu-1"), TERMS, pid=pid))
+        everybody = frozenset({MemberId("gpu-1.1"), MemberId("gpu-1.2")})
+        client.send(job, m.Report(MemberId("gpu-1.1"), 0, 1, lines(GENESIS, 1, 2), everybody))
+
+
+def test_without_jobs_the_list_says_how_to_make_one(pliant: Pliant) -> None:
+    done = pliant("jobs")
+    assert (done.code, done.out) == (0, "")
+    assert "`pliant jobs create NAME --workers MIN:MAX`" in done.err
+    assert pliant("jobs", "--json").json == {"jobs": []}
+
+
+def test_a_job_is_created_and_listed(pliant: Pliant) -> None:
+    done = pliant("jobs", "create", "list-1", "--workers", "2:8", "--target", "4")
+    assert (done.code, done.out) == (0, "list-1 is waiting: no member has joined yet\n")
+    heads, row = (line for line in pliant("jobs").out.splitlines() if line.startswith(("NAME", "list-1 ")))
+    assert heads.split() == ["NAME", "STATE", "WORKERS", "STEP", "WHY"]
+    assert row.split(maxsplit=5) == ["list-1", "waiting", "0/4", "(2:8)", "0", "no member has joined yet"]
+    (line,) = (line for line in pliant("jobs", "--json").json["jobs"] if line["name"] == "list-1")
+    assert (line["size_min"], line["size_max"], line["target"], line["step"], line["total_steps"]) == (2, 8, 4, 0, None)
+
+
+def test_one_number_of_workers_means_exactly_that_many(pliant: Pliant) -> None:
+    made = pliant(
+        "jobs", "create", "exact", "--workers", "8", "--wait-limit-s", "60", "--max-restarts", "1", "--json"
+    ).json
+    assert (made["job"]["size_min"], made["job"]["size_max"], made["job"]["target"]) == (8, 8, 8)
+    assert made["revision"] == made["job"]["revision"] == 2
+    found = pliant("status", "exact", "--json").json
+    assert (found["wait_limit_s"], found["max_restarts"]) == (60.0, 1)
+    assert "it fails after waiting 60 s for workers" in pliant("status", "exact").out
+
+
+def test_a_job_that_is_asked_for_twice_is_there_once_and_another_one_of_its_name_is_refused(pliant: Pliant) -> None:
+    first = pliant("jobs", "create", "twice", "--workers", "2:4", "--json").json
+    assert pliant("jobs", "create", "twice", "--workers", "2:4", "--json").json == first
+    other = pliant("jobs", "create", "twice", "--workers", "2:5")
+    assert other.code == 3
+    assert "job twice exists with other settings" in other.err
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("a b", "--workers", "2"), "a name has letters, digits"),
+        (("bad", "--workers", "8:2"), "sizes must satisfy"),
+        (("bad", "--workers", "two"), "'two' is not MIN:MAX"),
+        (("bad", "--workers", "2:"), "'2:' is not MIN:MAX"),
+        (("bad", "--workers", "2:4", "--target", "9"), "the target must lie between min 2 and max 4"),
+        (("bad",), "Missing option '--workers'"),
+    ],
+)
+def test_a_job_that_cannot_be_is_bad_input(pliant: Pliant, args: tuple[str, ...], why: str) -> None:
+    done = pliant("jobs", "create", *args)
+    assert (done.code, done.out) == (2, "")
+    assert why in done.err
+
+
+def test_options_before_the_command_are_not_silently_forgotten(pliant: Pliant) -> None:
+    done = pliant("jobs", "--json", "create", "x", "--workers", "2")
+    assert done.code == 2
+    assert "pliant jobs create ... [OPTIONS]" in done.err
+
+
+def test_status_shows_members_agents_and_progress(running: Running, pliant: Pliant) -> None:
+    peopled(running, "busy")
+    done = pliant("status", "busy")
+    assert done.code == 0
+    assert done.out.splitlines()[0].split()[:2] == ["busy", "running:"]
+    facts = dict(line.split(maxsplit=1) for line in done.out.split("\n\n")[0].splitlines())
+    assert facts["workers"] == "2 in the world, 2 wanted, 2 to 4 allowed"
+    assert facts["world"] == "generation 1"
+    assert facts["durable"] == "step 2 of 12, epoch 0"
+    assert facts["checkpoint"] == "none"
+    assert "gpu-1.1  active  0     gpu-1  4242" in done.out
+    assert "gpu-1.2  active  1     gpu-1  -" in done.out
+    assert "gpu-1  4     2       2" in done.out
+
+
+def test_status_for_programs_is_one_flat_object(running: Running, pliant: Pliant) -> None:
+    peopled(running, "flat")
+    with running.client() as client:
+        client.send("flat", m.Join(MemberId("gpu-1.3"), AgentId("gpu-1"), TERMS))
+    found = pliant("status", "flat", "--json").json
+    told = {name: found[name] for name in ("state", "generation", "size", "target", "step", "epoch", "total_steps")}
+    assert told == {
+        "state": "running",
+        "generation": 1,
+        "size": 2,
+        "target": 2,
+        "step": 2,
+        "epoch": 0,
+        "total_steps": 12,
+    }
+    assert found["why"]
+    assert [(line["id"], line["rank"], line["pid"], line["agent"], line["state"]) for line in found["members"]] == [
+        ("gpu-1.1", 0, 4242, "gpu-1", "active"),
+        ("gpu-1.2", 1, 0, "gpu-1", "active"),
+        ("gpu-1.3", None, 0, "gpu-1", "spare"),
+    ]
+    assert (found["size_min"], found["size_max"], found["placement"], found["durable"]["step"]) == (2, 4, [], 2)
+
+
+def test_the_job_may_come_from_the_environment(pliant: Pliant, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "Which job? Name it, or set PLIANT_JOB." in pliant("status").err
+    pliant("jobs", "create", "mine", "--workers", "2:4")
+    monkeypatch.setenv("PLIANT_JOB", "mine")
+    assert pliant("status").out.startswith("mine")
+    assert pliant("resize", "3").out == "mine wants 3 workers now.\n"
+    assert "mine has no agent a; `pliant status mine` lists those it has." in pliant("resize", "--place", "a=2").err
+    assert "m1 is not a member of mine" in pliant("drain", "m1").err
+    assert pliant("cancel", "--json").json["job"] == "mine"
+
+
+def test_a_job_that_is_not_there_is_refused_and_a_name_that_cannot_be_is_bad_input(pliant: Pliant) -> None:
+    for args in (("status",), ("events",), ("cancel",)):
+        done = pliant(*args, "nothing")
+        assert (done.code, done.out) == (3, ""), args
+        assert "no" in done.err
+        done = pliant(*args, "../jobs")
+        assert done.code == 2
+        assert "That is no job's name" in done.err
+
+
+def test_a_resize_changes_the_target(pliant: Pliant, running: Running) -> None:
+    pliant("jobs", "create", "sized", "--workers", "2:8")
+    with running.client() as client:
+        client.send("sized", m.AgentJoin(AgentId("a"), 2))
+        client.send("sized", m.AgentJoin(AgentId("b"), 2))
+    assert pliant("resize", "sized", "4").out == "sized wants 4 workers now.\n"
+    done = pliant("resize", "sized", "--place", "a=2", "--place", "b=1", "--json").json
+    assert done["target"] == {"size": 3, "placement": [["a", 2], ["b", 1]]}
+    assert "placement   2 on a, 1 on b\n" in pliant("status", "sized").out
+    assert pliant("resize", "sized", "9").code == 2
+    full = pliant("resize", "sized", "--place", "a=3")
+    assert (full.code, full.err) == (2, "pliant: a has room for 2 workers, not for 3.\n")
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        (("resize", "j"), "Say how many workers, or where"),
+        (("resize", "j", "2", "--place", "a=2"), "one of the two"),
+        (("resize", "j", "two"), "'two' is not a number"),
+        (("resize", "j", "--place", "a"), "'a' is not AGENT=N"),
+        (("drain", "j"), "Name a member, or an agent with --agent"),
+        (("drain", "j", "m", "--agent", "a"), "one of the two"),
+        (("drain", "j", "m", "--grace-s", "-1"), "not in the range"),
+    ],
+)
+def test_a_wish_that_makes_no_sense_is_bad_input(pliant: Pliant, args: tuple[str, ...], why: str) -> None:
+    done = pliant(*args)
+    assert (done.code, done.out) == (2, "")
+    assert why in done.err
+
+
+def test_a_drain_reaches_a_member_or_everybody_on_an_agent(running: Running, pliant: Pliant) -> None:
+    peopled(running, "drained")
+    done = pliant("drain", "drained", "gpu-1.2", "--grace-s", "5", "--why", "spot notice")
+    assert (done.code, done.out) == (0, "gpu-1.2 leaves drained at the next boundary, within 5 s.\n")
+    assert "gpu-1.2 drains within 5 s: spot notice" in pliant("events", "drained").out
+    done = pliant("drain", "drained", "--agent", "gpu-1", "--json")
+    assert (done.json["agent"], done.json["grace_s"]) == ("gpu-1", 30.0)
+    assert {line["state"] for line in pliant("status", "drained", "--json").json["members"]} == {"draining"}
+    assert pliant("drain", "drained", "nobody").code == 3
+
+
+def test_a_cancel_says_how_the_job_ended_also_if_it_had_ended_before(pliant: Pliant) -> None:
+    pliant("jobs", "create", "ended", "--workers", "2")
+    assert pliant("cancel", "ended", "--why", "a typo").out == "ended is cancelled: a typo\n"
+    assert pliant("cancel", "ended", "--json").json == {
+        "job": "ended",
+        "state": "cancelled",
+        "why": "a typo",
+        "revision": 3,
+    }
+    assert pliant("resize", "ended", "2").code == 3
+
+
+def test_others_words_cannot_steer_the_terminal(pliant: Pliant) -> None:
+    pliant("jobs", "create", "rude", "--workers", "2")
+    pliant("cancel", "rude", "--why", "\x1b[2Jred\nalert [bold]")
+    for args in (("jobs",), ("status", "rude"), ("events", "rude")):
+        shown = pliant(*args).out
+        assert "\x1b" not in shown
+        assert "\\x1b[2Jred\\nalert [bold]" in shown
+
+
+def test_the_program_says_the_same_as_its_functions(running: Running, pliant: Pliant) -> None:
+    pliant("jobs", "create", "real", "--workers", "2:4")
+    done = real(running.env(), "status", "real", "--json")
+    assert (done.code, done.err) == (0, "")
+    assert json.loads(done.out) == pliant("status", "real", "--json").json

@@ -1,0 +1,282 @@
+import os
+import resource
+import shutil
+import socket
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pliant.cli.doctor import checks
+from pliant.cli.doctor.checks import Level
+from pliant.wire.api import About, Scope
+from unit.cli.program import Done, Running, coordinator, invoke
+from unit.stores.disk import as_nobody
+
+Pliant = Callable[..., Done]
+
+
+def findings(done: Done) -> dict[str, tuple[str, str, str]]:
+    """By check: how bad, what is, what to do."""
+    return {each["check"]: (each["level"], each["say"], each["do"]) for each in done.json["checks"]}
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home without anything, and nobody listening."""
+    for name in ("PLIANT_COORDINATOR", "PLIANT_TOKEN_FILE", "http_proxy", "https_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PLIANT_COORDINATOR", "http://127.0.0.1:9")
+    monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def test_a_good_set_up_has_no_problem(running: Running, pliant: Pliant) -> None:
+    done = pliant("doctor", "--json")
+    found = findings(done)
+    assert (done.code, done.json["ok"]) == (0, True), done.out
+    assert found[f"coordinator {running.url}"][:2] == ("ok", "it answers")
+    assert found["credential"][1] == "the token is accepted, with scope admin"
+    assert found["decides"][1] == f"yes, for store {running.ready['identity'][:8]}"
+    assert {"python", "packages", "home", "disk", "files", "proxies", "token", "port", "version"} <= found.keys()
+    assert running.token_file.read_text().strip() not in done.out
+
+
+def test_people_read_lines_with_what_to_do_below(empty: Path) -> None:
+    done = invoke("doctor")
+    assert done.code == 1
+    assert f"warning  home: {empty} does not exist.\n         -> `pliant coordinator` makes it" in done.out
+    assert "problem  coordinator http://127.0.0.1:9: Nobody answers: [Errno 111] Connection refused.\n" in done.out
+    assert "-> Start one with `pliant coordinator`, or name another one." in done.out
+
+
+def test_a_set_up_that_was_never_started_says_how_to_start(empty: Path) -> None:
+    found = findings(invoke("doctor", "--json"))
+    assert found["home"][0] == "warning"
+    assert found["token"][0] == "problem"
+    assert "Start a coordinator here, or bring a token" in found["token"][2]
+
+
+@pytest.mark.parametrize(("mode", "level"), [(0o755, "warning"), (0o777, "problem"), (0o700, "ok")])
+def test_a_home_that_others_can_enter_is_found(empty: Path, mode: int, level: str) -> None:
+    empty.mkdir()
+    empty.chmod(mode)
+    found = findings(invoke("doctor", "--json"))["home"]
+    assert (found[0], found[2]) == (level, "" if level == "ok" else f"Run: chmod 700 {empty}")
+
+
+def test_a_home_that_is_a_file_or_somebody_else_s_is_found(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty.write_text("")
+    assert "is no directory" in findings(invoke("doctor", "--json"))["home"][1]
+    empty.unlink()
+    empty.mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    assert "is somebody else's" in findings(invoke("doctor", "--json"))["home"][1]
+
+
+def test_a_home_that_may_not_be_looked_into_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIANT_COORDINATOR", "http://127.0.0.1:9")
+    monkeypatch.delenv("PLIANT_TOKEN_FILE", raising=False)
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0)
+        monkeypatch.setenv("PLIANT_HOME", f"{folder}/home")
+        with as_nobody():
+            done = invoke("doctor", "--json")
+        Path(folder).chmod(0o700)
+    found = findings(done)
+    assert done.code == 1
+    assert {name: found[name][0] for name in ("home", "disk", "token")} == dict.fromkeys(
+        ("home", "disk", "token"), "problem"
+    )
+    assert found["home"][1] == f"{folder}/home: Permission denied."
+    assert found["disk"][1] == f"{folder}/home cannot be looked at: Permission denied."
+    assert "cannot be read: Permission denied" in found["token"][1]
+    assert "Start a coordinator here" not in found["token"][2]
+
+
+def test_a_token_with_the_wrong_mode_or_form_is_found(running: Running, pliant: Pliant, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(running.token_file.read_bytes())
+    path.chmod(0o640)
+    level, say, _ = findings(pliant("doctor", "--json", "--token-file", str(path)))["token"]
+    assert (level, f"chmod 600 {path}" in say) == ("problem", True)
+    path.write_text("a password")
+    path.chmod(0o600)
+    done = pliant("doctor", "--json", "--token-file", str(path))
+    assert "no token of ours" in findings(done)["token"][1]
+    assert findings(done)[f"coordinator {running.url}"][0] == "ok"
+    assert "a password" not in done.out
+
+
+def test_a_token_that_is_not_accepted_is_found(running: Running, pliant: Pliant, tmp_path: Path) -> None:
+    pliant("token", "create", "--scope", "read", "--label", "d", "--out", str(tmp_path / "t"))
+    credential = findings(pliant("doctor", "--json", "--token-file", str(tmp_path / "t")))["credential"]
+    assert credential[0] == "ok"
+    assert "with scope read" in credential[1]
+    (line,) = (each for each in pliant("token", "list", "--json").json["tokens"] if each["label"] == "d")
+    pliant("token", "revoke", line["id"])
+    done = pliant("doctor", "--json", "--token-file", str(tmp_path / "t"))
+    assert done.code == 1
+    assert "has ended" in findings(done)["credential"][1]
+
+
+class Stranger(BaseHTTPRequestHandler):
+    """Something else that speaks HTTP; `said` are headers it sends."""
+
+    said: dict[str, str]
+    seen: list[str]
+
+    def do_GET(self) -> None:
+        self.seen.append(str(self.headers))
+        self.send_response(200)
+        for name, value in self.said.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def stranger() -> Iterator[tuple[str, type[Stranger]]]:
+    handler = type("Handler", (Stranger,), {"said": {}, "seen": []})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}", handler
+        server.shutdown()
+        thread.join()
+
+
+def test_something_else_on_that_port_is_found_and_not_shown_the_token(
+    running: Running, pliant: Pliant, stranger: tuple[str, type[Stranger]]
+) -> None:
+    url, handler = stranger
+    done = pliant("doctor", "--json", "--coordinator", url)
+    assert done.code == 1
+    level, say, do = findings(done)[f"coordinator {url}"]
+    assert (level, say) == ("problem", "Something answers with status 200, but it is no Pliant coordinator.")
+    assert "another port" in do
+    handler.said = {"pliant-protocol": "99"}
+    assert (
+        "It speaks protocol 99" in findings(pliant("doctor", "--json", "--coordinator", url))[f"coordinator {url}"][1]
+    )
+    assert len(handler.seen) == 2
+    assert not any("authorization" in head.lower() for head in handler.seen)
+
+
+@pytest.mark.parametrize("url", ["x", "http://h:99999", "http://[::", "http://h:x", "http://h/path"])
+def test_a_url_that_cannot_be_is_found(pliant: Pliant, url: str) -> None:
+    done = pliant("doctor", "--json", "--coordinator", url)
+    assert done.code == 1
+    assert findings(done)[f"coordinator {url}"][2] == "Correct --coordinator or PLIANT_COORDINATOR."
+
+
+@pytest.mark.parametrize("url", ["http://a..b", "https://127.0.0.1:9", "http://no.such.name.invalid"])
+def test_a_place_that_cannot_be_reached_is_found(pliant: Pliant, url: str) -> None:
+    level, say, _ = findings(pliant("doctor", "--json", "--coordinator", url))[f"coordinator {url}"]
+    assert (level, say.startswith("Nobody answers: ")) == ("problem", True)
+
+
+def test_something_that_does_not_even_speak_http_is_found(pliant: Pliant) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+
+        def greet() -> None:
+            link, _ = server.accept()
+            with link:
+                link.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                link.recv(65536)
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        done = pliant("doctor", "--json", "--coordinator", url)
+        thread.join()
+    assert findings(done)[f"coordinator {url}"][0] == "problem"
+
+
+def test_a_coordinator_that_stands_by_is_a_warning(tmp_path: Path) -> None:
+    store = ("--store", f"sqlite:{tmp_path / 'jobs.db'}")
+    with coordinator(tmp_path, *store) as first, coordinator(tmp_path, *store) as second:
+        done = invoke("doctor", "--json", "--coordinator", second.url, "--token-file", str(first.token_file))
+    assert findings(done)["decides"][0] == "warning"
+
+
+def test_another_version_on_the_other_side_is_a_warning() -> None:
+    found = {each.check: each for each in checks._who(About("9.9", "1", "abc", True, "", 10.0, Scope.READ, None))}
+    assert (found["version"].level, "9.9" in found["version"].say) == (Level.WARNING, True)
+
+
+def test_a_port_that_the_system_hands_out_is_a_warning() -> None:
+    assert checks._port(7711).level is Level.OK
+    low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    assert checks._port((low + high) // 2).level is Level.WARNING
+
+
+@pytest.mark.parametrize(("url", "port"), [("http://h", 80), ("https://h", 443), ("http://[::1]:7711", 7711)])
+def test_a_url_without_a_port_has_one_all_the_same(url: str, port: int) -> None:
+    assert checks._port_of(url) == port
+
+
+def test_proxies_are_named_and_ignored(running: Running, pliant: Pliant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    done = pliant("doctor", "--json")
+    assert done.code == 0
+    assert findings(done)["proxies"][1].startswith("http_proxy set; Pliant ignores them")
+
+
+@pytest.mark.parametrize(
+    ("kind", "free", "level"),
+    [
+        ("ext4", 10 * 1024**3, Level.OK),
+        ("ext4", 100 * 1024**2, Level.WARNING),
+        ("ext4", 1024**2, Level.PROBLEM),
+        ("nfs4", 10 * 1024**3, Level.PROBLEM),
+        ("tmpfs", 10 * 1024**3, Level.WARNING),
+        ("", 10 * 1024**3, Level.OK),
+    ],
+)
+def test_a_disk_that_is_full_or_far_away_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, free: int, level: Level
+) -> None:
+    monkeypatch.setattr(checks, "_file_system", lambda path: kind)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    assert checks._disk(tmp_path / "not" / "yet").level is level
+
+
+def test_the_file_system_is_that_of_the_nearest_mount() -> None:
+    assert checks._file_system(Path("/proc/self")) == "proc"
+    assert checks._file_system(Path("/")) not in ("", "proc")
+
+
+@pytest.mark.parametrize(
+    ("hard", "level"), [(1024, Level.WARNING), (65536, Level.OK), (resource.RLIM_INFINITY, Level.OK)]
+)
+def test_too_few_open_files_are_a_warning(monkeypatch: pytest.MonkeyPatch, hard: int, level: Level) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, hard))
+    assert checks._files().level is level
+
+
+@pytest.mark.parametrize(
+    ("there", "said"),
+    [({"click": "8.0.1", "rich": "14"}, "click 8.0.1 is older than 8.1"), ({"click": "9"}, "rich is missing")],
+)
+def test_a_package_that_is_missing_or_too_old_is_found(
+    monkeypatch: pytest.MonkeyPatch, there: dict[str, str], said: str
+) -> None:
+    def version(name: str) -> str:
+        if name not in there:
+            raise metadata.PackageNotFoundError(name)
+        return there[name]
+
+    monkeypatch.setattr(metadata, "requires", lambda name: ["click>=8.1", "rich>=13.7", 'numpy>=1; extra == "train"'])
+    monkeypatch.setattr(metadata, "version", version)
+    found = checks._packages()
+    assert found.level is Level.PROBLEM
+    assert said in found.say

@@ -1,0 +1,661 @@
+"""What a command line of `pliant run` comes to: the plan, where agents meet, and what people are told."""
+
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+from pliant import settings
+from pliant.agent.logs.capture import Logs, Mask, Stream
+from pliant.agent.process.script import Script
+from pliant.agent.setup import Elsewhere, Plan
+from pliant.cli.connect import Flags
+from pliant.cli.run import option_types
+from pliant.cli.run.endpoint import Seen, hosts, look
+from pliant.cli.run.option_types import Conf, Endpoint
+from pliant.cli.run.plan import (
+    Around,
+    Given,
+    Understood,
+    look_around,
+    the_roles,
+    the_sizes,
+    understand,
+    visible,
+)
+from pliant.core.model.checkpoint import Saves
+from pliant.core.model.job import Mode
+from pliant.errors import BadInput
+from unit.cli.program import Done, invoke
+
+HERE, THERE = Seen(here=True, answers=False), Seen(here=False, answers=False)
+TAKEN = Seen(here=True, answers=True)
+OURS = Endpoint("10.0.0.5", 29400)
+
+
+@dataclass
+class Ran:
+    """What `pliant run` would have run."""
+
+    plans: list[Plan] = field(default_factory=list)
+    places: list[Elsewhere | None] = field(default_factory=list)
+    homes: list[Path] = field(default_factory=list)
+    status: int = 0
+
+    @property
+    def plan(self) -> Plan:
+        (plan,) = self.plans
+        return plan
+
+
+@pytest.fixture
+def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
+    """No agent is run; in a folder with `train.py` and `exec.py`, and nothing in the environment."""
+    made = Ran()
+
+    class Agent:
+        def __init__(self, plan: Plan, home: Path, screen: object, program: object, place: Elsewhere | None) -> None:
+            assert screen
+            assert program
+            made.plans.append(plan)
+            made.places.append(place)
+            made.homes.append(home)
+
+        def run(self) -> int:
+            return made.status
+
+    for name in settings.with_prefix("PLIANT_", "PET_", "TORCH_ELASTIC", "PYTHON_EXEC", "CUDA_VISIBLE", "ZE_"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a machine without GPUs, whatever this one has
+    monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))
+    monkeypatch.setitem(sys.modules, "pliant.agent.agent", SimpleNamespace(Agent=Agent))
+    monkeypatch.chdir(tmp_path)
+    for script in ("train.py", "exec.py"):
+        (tmp_path / script).touch()
+    return made
+
+
+def run(*args: str) -> Done:
+    done = invoke("run", *args)
+    assert done.err == ""
+    return done
+
+
+def around(seen: Seen = HERE, variables: dict[str, str] | None = None, cpus: int = 8, gpus: int = 0) -> Around:
+    said = variables or {}
+    return Around(settings.read({"PLIANT_HOME": "/h", **said}), said, cpus, gpus, lambda _: seen)
+
+
+def meant(
+    given: dict[str, Any], seen: Seen = HERE, flags: Flags | None = None, variables: dict[str, str] | None = None
+) -> Understood:
+    said = Given(**{"script": "train", "module": True, **given})
+    return understand(said, around(seen, variables), flags or Flags())
+
+
+# ------------------------------------------------------------------------------------- the command line
+
+
+def test_torchrun_s_plainest_command_line_is_one_worker_on_this_machine(ran: Ran, tmp_path: Path) -> None:
+    done = run("train.py")
+    assert ran.plan == Plan("train", 1, 1, None, Script("file", "train.py"), 1, saves=Saves(seconds=600.0))
+    assert (ran.places, ran.homes, done.code) == ([None], [tmp_path / "home"], 0)
+    assert done.out == "[pliant] the job is called train, after its script; --job names it otherwise\n"
+
+
+def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) -> None:
+    ran.status = 7
+    done = run(
+        *("--job", "j", "--workers", "2:6", "--target", "3", "--spares", "1", "--mode", "relaunch", "--grace-s", "5"),
+        *("--wait-limit-s", "9", "--preload", "torch,numpy.random", "--env", "jax", "--fresh", "--allow-chaos"),
+        *("--checkpoint-dir", "s3://bucket/", "--checkpoint-every", "500", "--checkpoint-keep", "7"),
+        *("--notice", "aws", "--notice", "file:/gone", "--nproc-per-node", "4", "--max-restarts", "0"),
+        *("--role", "trainer", "--no-python", "--log-dir", "logs", "-r", "0:3", "-t3", "--local-ranks-filter", "0,2"),
+        *("--duplicate-stdout-filters", "a,,b,c", "--duplicate-stderr-filters=E", "--local-addr", "10.0.0.5"),
+        *("--signals-to-handle", "SIGTERM,SIGUSR1", "--shutdown-timeout", "3", "--virtual-local-rank"),
+        *("/bin/echo", "--job", "--", "x"),
+    )
+    assert done.code == 7
+    assert ran.plan == Plan(
+        job="j",
+        size_min=2,
+        size_max=6,
+        target=3,
+        script=Script("program", "/bin/echo", ("--job", "--", "x")),
+        capacity=4,
+        spares=1,
+        saves=Saves(steps=500, keep=7),
+        checkpoint_dir="s3://bucket/j",
+        chaos=True,
+        mode=Mode.RELAUNCH,
+        kind="jax",
+        role="trainer",
+        grace_s=5.0,
+        shutdown_s=3.0,
+        max_restarts=0,
+        wait_limit_s=9.0,
+        preload=("torch", "numpy.random"),
+        local_addr="10.0.0.5",
+        fresh=True,
+        logs=Logs(
+            log_dir=Path("logs/j"),
+            redirects=Mask(by_rank=((0, Stream.ALL),)),
+            tee=Mask(Stream.ALL),
+            shown=frozenset({0, 2}),
+            stdout_filters=("a,b", "c"),
+            stderr_filters=("E",),
+        ),
+        virtual_local_rank=True,
+        signals=(signal.SIGTERM, signal.SIGUSR1),
+        notices=("aws", "file:/gone"),
+    )
+
+
+@pytest.mark.parametrize("flag", ["--nproc-per-node=3", "--nproc_per_node=3", "--nproc_per-node=3"])
+def test_a_flag_has_both_spellings(ran: Ran, flag: str) -> None:
+    run(flag, "train.py", "--its_own")
+    assert (ran.plan.capacity, ran.plan.script.args) == (3, ("--its_own",))
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ((), "Which script? It comes after the options: pliant run [OPTIONS] train.py [ARGS]."),
+        (("--workers", "2"), "Which script?"),
+        (("no.py",), "There is no script 'no.py'. Options of pliant run go before it."),
+        (("--no-python", "no-program"), "There is no program 'no-program'"),
+        (("--no-python", "-m", "x"), "leave one of them away"),
+        (("--nprocs-per-node", "2", "train.py"), "No such option '--nprocs-per-node'"),
+        (("--nprocs-per-node", "2", "train.py"), "--nproc-per-node"),
+        (("--lr", "1", "train.py"), "No such option '--lr'"),
+        (("--standalone=1", "train.py"), "does not take a value"),
+        (("--nnodes", "two", "train.py"), "'two' is not MIN:MAX"),
+        (("--nnodes", "3:2", "train.py"), "--nnodes 3:2 cannot be"),
+        (("--workers", "0", "train.py"), "sizes must satisfy 1 <= MIN <= MAX"),
+        (("--workers", "2:4", "--target", "5", "train.py"), "--target 5 is not between the smallest size, 2,"),
+        (("--nproc-per-node", "0", "train.py"), "takes a number from 1 on, auto, cpu, gpu or xpu; got '0'"),
+        (("--nproc-per-node", "xpu", "train.py"), "Say how many workers: a number."),
+        (("--rdzv-endpoint", "a:b", "train.py"), "is not HOST or HOST:PORT"),
+        (("--rdzv-endpoint", "a:65536", "train.py"), "is not HOST or HOST:PORT"),
+        (("--rdzv-endpoint", "0.0.0.0:1", "train.py"), "Name the one that others reach it at."),
+        (("--rdzv-backend", "etcd-v2", "train.py"), "--rdzv-backend etcd-v2 is not there"),
+        (("--rdzv-id", "a/b", "train.py"), "It comes from --rdzv-id; --job takes another."),
+        (("--rdzv-conf", "x=1", "train.py"), "there is no 'x'; there are join_timeout,"),
+        (("--rdzv-conf", "is_host", "train.py"), "it is is_host=VALUE"),
+        (("--rdzv-conf", "is_host=2", "train.py"), "is_host is true or false"),
+        (("--rdzv-conf", "join_timeout=soon", "train.py"), "takes a number of seconds"),
+        (("--redirects", "4", "train.py"), "--redirects: '4' does not say which streams"),
+        (("--local-ranks-filter", "a", "train.py"), "is no list of local ranks"),
+        (("--signals-to-handle", "SIGKILL", "train.py"), "is no signal that can be handled"),
+        (("--preload", "a b", "train.py"), "is no module's name"),
+        (("--notice", "ibm", "train.py"), "is not aws, gcp, azure, file:PATH or command:COMMAND"),
+        (("--mode", "dead", "train.py"), "is not one of"),
+        (("--token-file", "t", "train.py"), "name it with --coordinator, or with --rdzv-endpoint"),
+        (("--standalone", "--coordinator", "http://x", "train.py"), "leave one away"),
+        (("--env", "tf", "--role", "boss:1", "train.py"), "'boss:1' cannot be. Say for instance chief:1,ps:2"),
+    ],
+)
+def test_what_cannot_be_run_is_told_with_what_to_do(ran: Ran, args: tuple[str, ...], why: str) -> None:
+    done = invoke("run", *args)
+    assert (done.code, done.out, ran.plans) == (2, "", [])
+    assert why in done.err
+
+
+def test_help_is_in_two_parts_and_names_every_option(ran: Ran) -> None:
+    ours, _, theirs = run("--help").out.partition("torchrun's options")
+    assert "--workers MIN:MAX" in ours
+    assert "--coordinator URL" in ours
+    assert "-m, --module" in theirs
+    assert "[SCRIPT]" not in ours.partition("Options:")[2]
+
+
+# --------------------------------------------------------------------------------- torchrun's variables
+
+
+def test_torchrun_s_variables_are_defaults_and_flags_go_before_them(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {
+        "NNODES": "1:3",
+        "NPROC_PER_NODE": "2",
+        "RDZV_ID": "kube",
+        "MAX_RESTARTS": "",
+        "STANDALONE": "1",
+        "TEE": "3",
+    }
+    for name, value in {**given, "MODULE": "0", "NUMA_BINDING": "nonsense", "LOGS_SPECS": "x"}.items():
+        monkeypatch.setenv(f"PET_{name}", value)
+    done = run("--nproc_per_node", "4", "train.py")
+    plan = ran.plan
+    assert (plan.job, plan.size_min, plan.size_max, plan.capacity, plan.max_restarts) == ("kube", 4, 12, 4, 3)
+    assert (plan.logs.tee, plan.listen, plan.script.kind) == (Mask(Stream.ALL), None, "file")
+    assert done.out == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("PET_NNODES", "x", "PET_NNODES in the environment cannot be used: 'x' is not MIN:MAX"),
+        ("PET_STANDALONE", "yes", "PET_STANDALONE in the environment must be 1 or 0, not 'yes'."),
+        ("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "x", "must be a number of seconds, not 'x'"),
+        ("PYTHON_EXEC", "no-python", "PYTHON_EXEC is 'no-python', and there is no such program."),
+    ],
+)
+def test_a_variable_that_cannot_be_used_is_named(
+    ran: Ran, monkeypatch: pytest.MonkeyPatch, name: str, value: str, why: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    done = invoke("run", "train.py")
+    assert (done.code, ran.plans) == (2, [])
+    assert why in done.err
+
+
+def test_a_bad_flag_is_not_blamed_on_a_variable(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_NNODES", "1")
+    assert "Invalid value for '--nnodes': 'x'" in invoke("run", "--nnodes", "x", "train.py").err
+    assert ran.plans == []
+
+
+def test_variables_are_found_by_how_they_begin() -> None:
+    assert settings.with_prefix("A_", "C", environ={"A_B": "", "C": "2", "AB": "3"}) == {"A_B": "", "C": "2"}
+
+
+# --------------------------------------------------------------------------------------- script and name
+
+
+def test_a_script_may_be_a_module_a_folder_a_program_or_run_by_another_python(
+    ran: Ran, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__main__.py").touch()
+    run("-m", "pkg.train", "x")
+    run("app")
+    done = run("--run-path", "--no-python", "train.py")
+    monkeypatch.setenv("PYTHON_EXEC", sys.executable)
+    run("-m", "pkg.train", "x")
+    assert [plan.script for plan in ran.plans] == [
+        Script("module", "pkg.train", ("x",)),
+        Script("file", "app"),
+        Script("file", "train.py"),
+        Script("program", sys.executable, ("-u", "-m", "pkg.train", "x")),
+    ]
+    assert [plan.job for plan in ran.plans] == ["pkg.train", "app", "train", "pkg.train"]
+    assert "--run-path has no effect" in done.out
+
+
+def test_tensorflow_s_script_has_a_name_of_its_own(ran: Ran, tmp_path: Path) -> None:
+    run("--env", "tf")
+    assert (ran.plan.script, ran.plan.job, ran.plan.kind) == (Script("file", "exec.py"), "exec", "tf")
+    (tmp_path / "exec.py").unlink()
+    assert "None is named, and there is no exec.py in this folder." in invoke("run", "--env", "tf").err
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "name"),
+    [
+        ({"job": "a", "rdzv_id": "b"}, {"PLIANT_JOB": "c"}, "a"),
+        ({"rdzv_id": "job_1234"}, {"PLIANT_JOB": "c"}, "job_1234"),
+        ({"rdzv_id": "none"}, {"PLIANT_JOB": "c"}, "c"),
+        ({"script": "dir/__main__.py", "module": True}, {}, "dir-__main__.py"),
+        ({"script": "__main__"}, {}, "main"),
+        ({"script": "___"}, {}, "job"),
+        ({"script": "x" * 80}, {}, "x" * 63),
+    ],
+)
+def test_the_job_has_the_name_that_was_given_or_its_script_s(
+    given: dict[str, Any], variables: dict[str, str], name: str
+) -> None:
+    assert meant(given, variables=variables).plan.job == name
+
+
+def test_a_second_name_is_not_dropped_without_a_word() -> None:
+    assert meant({"job": "a", "rdzv_id": "b"}).notes == ("--rdzv-id b has no effect: --job names the job",)
+    assert meant({"job": "a", "rdzv_id": "a"}).notes == ()
+
+
+# ------------------------------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize(
+    ("given", "sizes"),
+    [
+        ({}, (1, 1, 1)),
+        ({"nproc_per_node": "4"}, (4, 4, 4)),
+        ({"nnodes": (2, 2)}, (2, 2, 1)),
+        ({"nnodes": (1, 4), "nproc_per_node": "8"}, (8, 32, 8)),
+        ({"workers": (2, 6)}, (2, 6, 6)),
+        ({"workers": (2, 6), "spares": 2}, (2, 6, 8)),
+        ({"workers": (2, 6), "nproc_per_node": "3"}, (2, 6, 3)),
+        ({"workers": (2, 6), "nnodes": (1, 4), "nproc_per_node": "3", "spares": 1}, (2, 6, 3)),
+        ({"kind": "tf", "role": "chief:1,ps:2,evaluator:1"}, (5, 5, 5)),
+        ({"kind": "tf", "role": "chief:1,ps:1,worker:3"}, (5, 5, 5)),
+        ({"kind": "tf", "role": "chief:1,ps:1,worker:3", "workers": (3, 8)}, (3, 8, 8)),
+        ({"kind": "tf", "role": "chief:1", "nproc_per_node": "4"}, (4, 4, 4)),
+    ],
+)
+def test_sizes_count_workers(given: dict[str, Any], sizes: tuple[int, int, int]) -> None:
+    plan = meant({"job": "j", "standalone": True, **given}).plan
+    assert (plan.size_min, plan.size_max, plan.capacity) == sizes
+
+
+def test_roles_are_tensorflow_s_and_workers_are_the_rest() -> None:
+    roles = meant({"kind": "tf", "role": "chief:1, ps:2,worker:3,evaluator:0", "job": "j"}).plan
+    assert (roles.roles, roles.role) == ((("chief", 1), ("ps", 2)), "default")
+    other = meant({"role": "a:b", "job": "j"}).plan
+    assert (other.roles, other.role) == ((), "a:b")
+    for wrong in ("ps:2,ps:1", "chief:2", "ps:x", "ps:1,evaluator"):
+        with pytest.raises(BadInput, match="Say for instance chief:1"):
+            the_roles(Given(kind="tf", role=wrong))
+    with pytest.raises(BadInput, match="--role names 3, and the job has 3 at most: there must be a mere worker, too"):
+        the_sizes(Given(kind="tf", workers=(2, 3)), around(), {"chief": 1, "ps": 2}, [])
+
+
+@pytest.mark.parametrize(
+    ("text", "gpus", "variables", "count", "note"),
+    [
+        ("cpu", 4, {}, 8, "there are 8 CPUs here"),
+        ("gpu", 4, {}, 4, "there are 4 GPUs here"),
+        ("gpu", 4, {"CUDA_VISIBLE_DEVICES": "0,2"}, 2, "there are 2 GPUs here"),
+        ("auto", 4, {"CUDA_VISIBLE_DEVICES": "3"}, 1, "there are 1 GPUs here"),
+        ("auto", 4, {"CUDA_VISIBLE_DEVICES": ""}, 8, "there are 8 CPUs, and no GPU here"),
+        ("auto", 0, {"CUDA_VISIBLE_DEVICES": "0,1"}, 8, "there are 8 CPUs, and no GPU here"),
+        ("xpu", 0, {"ZE_AFFINITY_MASK": "0,1,2"}, 3, "there are 3 XPUs in ZE_AFFINITY_MASK here"),
+    ],
+)
+def test_what_is_there_is_counted_and_told(
+    text: str, gpus: int, variables: dict[str, str], count: int, note: str
+) -> None:
+    notes: list[str] = []
+    sizes = the_sizes(Given(nproc_per_node=text), around(variables=variables, gpus=gpus), {}, notes)
+    assert sizes.capacity == count
+    assert notes == [f"--nproc-per-node {text}: {note}, so it is {count}"]
+
+
+def test_no_gpu_is_no_zero_workers() -> None:
+    with pytest.raises(BadInput, match="there are no GPUs to be seen here"):
+        the_sizes(Given(nproc_per_node="gpu"), around(), {}, [])
+
+
+@pytest.mark.parametrize(
+    ("listed", "there", "count"),
+    [
+        (None, 3, 3),
+        ("0,1", 3, 2),
+        ("0,-1,1", 3, 1),
+        ("0,7,1", 3, 1),
+        ("GPU-a,MIG-b", 1, 2),
+        ("", 3, 0),
+        ("0,,1", None, 1),
+    ],
+)
+def test_a_list_of_devices_ends_at_the_first_that_cannot_be(listed: str | None, there: int | None, count: int) -> None:
+    assert visible(listed, there) == count
+
+
+@pytest.mark.parametrize(
+    ("given", "note"),
+    [
+        (
+            {"workers": (4, 8), "nproc_per_node": "2"},
+            "needs 4 workers, and there is room for 2 here: it waits for others",
+        ),
+        ({"nproc_per_node": "2", "spares": 1}, "not every spare has room: 2 workers and 1 spares, 2 places here"),
+        ({"workers": (1, 4), "rdzv_endpoint": OURS}, "room for 4 workers, all of them: --nproc-per-node says fewer"),
+    ],
+)
+def test_a_wish_that_cannot_be_fulfilled_here_is_told(given: dict[str, Any], note: str) -> None:
+    (said,) = meant({"job": "j", **given}).notes
+    assert note in said
+
+
+# ------------------------------------------------------------------------------------- what has no effect
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"monitor_interval": 5.0},
+        {"start_method": "fork"},
+        {"event_log_handler": "console"},
+        {"logs_specs": "mine"},
+        {"numa_binding": "node"},
+        {"run_path": True},
+        {"rdzv_conf": Conf(ignored=(("last_call_timeout", "worlds form at once"),))},
+        {"standalone": True, "rdzv_endpoint": OURS},
+        {"standalone": True, "static_port": 1},
+        {"rdzv_kind": "c10d", "node_rank": 1},
+        {"rdzv_kind": "c10d", "static_host": "a"},
+        {"rdzv_endpoint": OURS, "static_port": 1},
+    ],
+)
+def test_what_is_taken_and_does_nothing_is_told_once(given: dict[str, Any]) -> None:
+    (note,) = meant({"job": "j", **given}).notes
+    assert note.startswith("--")
+    assert any(
+        word in note for word in ("has no effect", "have no effect", "is not called", "is not loaded", "is bound")
+    )
+
+
+def test_what_torchrun_s_defaults_say_is_not_worth_a_word() -> None:
+    assert meant({"job": "j", "event_log_handler": "null"}).notes == ()
+
+
+def test_the_time_to_stop_comes_from_the_flag_or_from_torchrun_s_variable() -> None:
+    slow = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "90"}
+    assert meant({"job": "j"}, variables=slow).plan.shutdown_s == 90
+    assert meant({"job": "j", "shutdown_timeout": 0.0}, variables=slow).plan.shutdown_s == 0
+    assert meant({"job": "j"}).plan.shutdown_s == 30
+
+
+def test_torchrun_s_time_to_join_is_ours_to_wait() -> None:
+    waiting = {"job": "j", "rdzv_conf": Conf(wait_limit_s=60)}
+    assert meant(waiting).plan.wait_limit_s == 60
+    assert meant({**waiting, "wait_limit_s": 5.0}).plan.wait_limit_s == 5
+
+
+# ----------------------------------------------------------------------------------------- where agents meet
+
+
+@pytest.mark.parametrize(
+    ("seen", "forced", "expected"),
+    [
+        (HERE, None, True),
+        (TAKEN, None, False),
+        (THERE, None, False),
+        (HERE, True, True),
+        (HERE, False, False),
+        (THERE, False, False),
+        (TAKEN, False, False),
+    ],
+)
+def test_who_has_the_address_hosts_unless_somebody_does_or_it_was_said(
+    seen: Seen, forced: bool | None, expected: bool
+) -> None:
+    assert hosts(OURS, seen, forced) is expected
+
+
+def test_one_that_must_host_and_cannot_is_told_why() -> None:
+    with pytest.raises(BadInput, match=r"10\.0\.0\.5 is no address of it"):
+        hosts(OURS, THERE, forced=True)
+    with pytest.raises(BadInput, match=r"somebody listens at 10\.0\.0\.5:29400 already"):
+        hosts(OURS, TAKEN, forced=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "listen"),
+    [
+        ({"rdzv_endpoint": OURS}, ("10.0.0.5", 29400)),
+        ({"rdzv_endpoint": OURS, "rdzv_kind": "c10d"}, ("10.0.0.5", 29400)),
+        ({"rdzv_endpoint": OURS, "standalone": True}, None),
+        ({"rdzv_endpoint": Endpoint("localhost", 0), "rdzv_kind": "c10d"}, None),
+        ({"static_port": 1234}, ("127.0.0.1", 1234)),
+        ({"static_port": 0}, None),
+        ({"static_host": "vm", "node_rank": 0}, ("vm", 29500)),
+        ({"node_rank": 0}, None),
+        ({"nnodes": (2, 2)}, ("127.0.0.1", 29500)),
+        ({"nnodes": (2, 2), "rdzv_kind": "c10d"}, ("localhost", 29400)),
+        ({"rdzv_kind": "c10d"}, None),
+        ({"rdzv_endpoint": OURS, "rdzv_conf": Conf(is_host=True), "node_rank": 1}, ("10.0.0.5", 29400)),
+    ],
+)
+def test_this_machine_hosts_where_torchrun_s_flags_say(given: dict[str, Any], listen: tuple[str, int] | None) -> None:
+    found = meant({"job": "j", **given})
+    assert (found.plan.listen, found.elsewhere) == (listen, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "seen", "url"),
+    [
+        ({"rdzv_endpoint": OURS}, THERE, "http://10.0.0.5:29400"),
+        ({"rdzv_endpoint": OURS}, TAKEN, "http://10.0.0.5:29400"),
+        ({"rdzv_endpoint": OURS, "node_rank": 1}, HERE, "http://10.0.0.5:29400"),
+        ({"rdzv_endpoint": OURS, "rdzv_conf": Conf(is_host=False)}, HERE, "http://10.0.0.5:29400"),
+        ({"rdzv_endpoint": OURS, "rdzv_kind": "c10d", "node_rank": 0}, THERE, "http://10.0.0.5:29400"),
+        ({"rdzv_endpoint": Endpoint("fe80::1", 1)}, THERE, "http://[fe80::1]:1"),
+        ({"static_host": "vm", "node_rank": 3}, HERE, "http://vm:29500"),
+        ({"node_rank": 1}, HERE, "http://127.0.0.1:29500"),
+    ],
+)
+def test_other_machines_join_there_with_a_token(given: dict[str, Any], seen: Seen, url: str) -> None:
+    token = Path("t")
+    found = meant({"job": "j", **given}, seen, Flags((), token))
+    assert (found.plan.listen, found.elsewhere) == (None, Elsewhere((url,), token))
+    assert meant({"job": "j", **given}, seen, variables={"PLIANT_TOKEN_FILE": "t"}).elsewhere == found.elsewhere
+    with pytest.raises(BadInput, match="`pliant token create --scope join --job j --out FILE`"):
+        meant({"job": "j", **given}, seen)
+
+
+def test_the_same_command_with_its_token_may_be_used_where_the_coordinator_is() -> None:
+    found = meant({"job": "j", "rdzv_endpoint": OURS}, HERE, Flags((), Path("t")))
+    assert (found.plan.listen, found.elsewhere, found.notes) == (("10.0.0.5", 29400), None, ())
+
+
+def test_a_free_port_is_this_machine_s() -> None:
+    with pytest.raises(BadInput, match="port 0 is a free one of this machine"):
+        meant({"job": "j", "rdzv_endpoint": Endpoint("far", 0)}, THERE)
+
+
+def test_a_coordinator_that_was_named_goes_before_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLIANT_COORDINATOR", raising=False)
+    flags = Flags(("http://c",), Path("t"))
+    found = meant({"job": "j", "rdzv_endpoint": OURS}, HERE, flags)
+    assert (found.plan.listen, found.elsewhere) == (None, Elsewhere(("http://c",), Path("t")))
+    assert found.notes == ("--coordinator says where to ask: the endpoint has no effect",)
+    assert meant({"job": "j", "nnodes": (2, 2)}, HERE, flags).notes == ()
+
+
+def test_an_endpoint_that_was_named_goes_before_the_environment_s_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLIANT_COORDINATOR", "http://c")
+    said = {"PLIANT_COORDINATOR": "http://c"}
+    assert meant({"job": "j", "rdzv_endpoint": OURS}, variables=said).plan.listen == ("10.0.0.5", 29400)
+    assert meant({"job": "j", "standalone": True}, variables=said).elsewhere is None
+    for given in ({}, {"nnodes": (2, 2)}):
+        found = meant({"job": "j", **given}, flags=Flags((), Path("t")), variables=said)
+        assert found.elsewhere == Elsewhere(("http://c",), Path("t"))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"rdzv_endpoint": Endpoint("vm", 29400)}, True),
+        ({"nnodes": (1, 2)}, True),
+        ({"static_port": 1234}, False),
+        ({"nnodes": (1, 1), "static_host": "vm"}, False),
+        ({"rdzv_endpoint": Endpoint("localhost", 1)}, False),
+    ],
+)
+def test_a_name_that_means_loopback_here_is_told(given: dict[str, Any], told: bool) -> None:
+    notes = meant({"job": "j", **given}, Seen(here=True, answers=False, loopback=True)).notes
+    assert any("nobody on another machine can join at" in note for note in notes) is told
+
+
+def test_an_address_is_ours_if_we_can_listen_on_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert look(Endpoint("127.0.0.1", port)) == Seen(here=True, answers=True, loopback=True)
+    assert look(Endpoint("localhost", port)) == Seen(here=True, answers=False, loopback=True)
+    assert look(Endpoint("192.0.2.1", port)) == THERE  # set aside for documentation: nobody's
+    with pytest.raises(BadInput, match="no address, and no name of one"):
+        look(Endpoint("no.such.name.invalid", port))
+
+
+def test_the_machine_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PET_X", "1")
+    found = look_around()
+    assert found.cpus >= 1
+    assert found.gpus >= 0
+    assert found.variables["PET_X"] == "1"
+    assert found.look is look
+
+
+# ------------------------------------------------------------------------------------------------ values
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("vm", Endpoint("vm", 29400)),
+        (" vm-1.local:1 ", Endpoint("vm-1.local", 1)),
+        ("10.0.0.5:0", Endpoint("10.0.0.5", 0)),
+        ("[::1]", Endpoint("::1", 29400)),
+        ("[::1]:65535", Endpoint("::1", 65535)),
+        ("", None),
+    ],
+)
+def test_an_endpoint_is_written_as_torchrun_writes_it(text: str, expected: Endpoint | None) -> None:
+    assert option_types.endpoint(text) == expected
+
+
+def test_what_agents_are_told_besides_is_read() -> None:
+    assert option_types.conf("") == Conf()
+    assert option_types.conf("join_timeout=60, is_host=True") == Conf(60.0, is_host=True)
+    assert option_types.conf("timeout=900,is_host=0") == Conf(900.0, is_host=False)
+    assert [key for key, _ in option_types.conf("last_call_timeout=1,read_timeout=x").ignored] == [
+        "last_call_timeout",
+        "read_timeout",
+    ]
+
+
+def test_lists_are_written_with_commas() -> None:
+    assert option_types.filters("apple,,pie,orange") == ("apple,pie", "orange")
+    assert option_types.filters(",,,") == (",",)
+    assert option_types.filters("") == ()
+    assert option_types.ranks("0, 2") == frozenset({0, 2})
+    assert option_types.ranks("") is None
+    assert option_types.modules("") == ()
+    assert option_types.signals("SIGTERM, SIGUSR2,SIGTERM") == (signal.SIGTERM, signal.SIGUSR2)
+    assert option_types.notice("command:test -e /gone") == "command:test -e /gone"
+    with pytest.raises(click.BadParameter):
+        option_types.notice("file:")
+
+
+@pytest.mark.parametrize(
+    ("text", "steps", "seconds"),
+    [("500", 500, 0.0), ("90s", 0, 90.0), ("10m", 0, 600.0), ("2h", 0, 7200.0), ("never", 0, 0.0)],
+)
+def test_a_checkpoint_is_due_every_so_many_steps_or_after_some_time(text: str, steps: int, seconds: float) -> None:
+    assert option_types.every(text) == (steps, seconds)
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-5", "5d", "often", "1.5m"])
+def test_what_is_neither_steps_nor_a_time_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="neither a number of steps nor a time"):
+        option_types.every(text)
+
+
+def test_jobs_with_a_common_place_for_checkpoints_have_a_folder_each(ran: Ran, tmp_path: Path) -> None:
+    run("--checkpoint-dir", "saved", "train.py")
+    run("--checkpoint-dir", "saved", "--job", "other", "train.py")
+    run("--checkpoint-dir", "file://saved", "train.py")
+    saved = tmp_path / "saved"
+    assert [plan.checkpoint_dir for plan in ran.plans] == [str(saved / each) for each in ("train", "other", "train")]
+
+
+@pytest.mark.parametrize("where", ["", "s3://", "hdfs:///"])
+def test_what_names_no_place_for_checkpoints_is_refused(where: str) -> None:
+    with pytest.raises(BadInput, match="names no place: give a folder, or a URL"):
+        meant({"checkpoint_dir": where})

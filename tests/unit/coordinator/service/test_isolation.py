@@ -1,0 +1,222 @@
+"""Nobody is expired while nobody is heard: a coordinator that is cut off throws nobody out (rule 19, ADR 0019)."""
+
+from math import inf
+
+from pliant.coordinator.api.job_status import line
+from pliant.coordinator.service.inbox import AgentWatchClosed, WatchClosed, tells_of_life
+from pliant.coordinator.service.liveness import AGENT_SUSPICION_S, SILENT_PART, SUSPICION_S
+from pliant.coordinator.service.service import LEASE_TTL_S
+from pliant.core import messages as m
+from pliant.core.model.job import Job, Target
+from pliant.core.model.world import Kind
+from pliant.wire.api import Renew, RenewAgent
+from unit.coordinator.shaky import Desk, desk
+from unit.core.build import A, B, C, D, X, Y, drain, join, stopped
+
+QUIET_S = LEASE_TTL_S * SILENT_PART
+
+
+def at_work(one: Desk, now: float = 0.0) -> Desk:
+    """A, B and C train in generation 1; X and Y are agents."""
+    one.tell(now, m.Create("demo", 1, 6, Target(3)), m.AgentJoin(X, 2), m.AgentJoin(Y, 2), join(A), join(B), join(C))
+    one.tell(now, m.Report(A, 0, 1, (), frozenset({A, B, C})))
+    return one
+
+
+def there(job: Job) -> list[str]:
+    return [*job.members, *(agent.id for agent in job.agents)]
+
+
+def test_a_coordinator_cut_off_from_everybody_expires_nobody_however_long() -> None:
+    one = at_work(desk())
+    revision = one.revision()
+    one.idle(0.5, 600.0)
+    assert there(one.job()) == [A, B, C, X, Y]
+    assert one.revision() == revision
+
+
+def test_when_it_is_back_nothing_was_rolled_back_and_everybody_goes_on() -> None:
+    one = at_work(desk())
+    one.idle(0.5, 60.0)
+    one.tell(60.5, Renew(B), RenewAgent(X))
+    one.idle(61.0, 65.0)
+    one.tell(65.0, Renew(A), Renew(C), RenewAgent(Y))  # it took them a while to find it again
+    assert there(one.job()) == [A, B, C, X, Y]
+    assert [world.kind for world in one.job().worlds] == [Kind.ROLLBACK]  # the beginning
+    assert one.job().sealed == 0
+
+
+def test_who_does_not_come_back_when_others_do_has_a_whole_lease_from_then() -> None:
+    one = at_work(desk())
+    one.idle(0.5, 60.0)
+    for tick in range(20):
+        one.tell(60.5 + tick / 2, Renew(A), RenewAgent(X))
+    assert there(one.job()) == [A, B, C, X, Y]
+    one.tell(70.5, Renew(A), RenewAgent(X))
+    assert there(one.job()) == [A, X]
+
+
+def test_whoever_is_heard_is_enough_of_whatever_job() -> None:
+    one = at_work(desk())
+    one.tell(0.0, m.Create("other", 1, 6, Target(3)), m.AgentJoin(X, 1), job="other")
+    for tick in range(1, 20):
+        one.tell(tick / 2, RenewAgent(X), job="other")
+    assert there(one.job()) == [A, B, C, X, Y]
+    one.tell(10.0, RenewAgent(X), job="other")
+    assert there(one.job()) == []
+
+
+def test_people_are_no_evidence_that_machines_can_be_heard() -> None:
+    """They may well ask from the coordinator's own machine."""
+    one = at_work(desk())
+    for tick in range(1, 60):
+        one.tell(tick / 2, m.Resize(Target(3)), drain(C))
+    assert there(one.job()) == [A, B, C, X, Y]
+
+
+def test_somebody_heard_half_a_lease_ago_is_evidence_and_longer_ago_is_none() -> None:
+    for silent_s, gone in ((QUIET_S, True), (QUIET_S + 0.5, False)):
+        one = at_work(desk())
+        one.idle(0.5, LEASE_TTL_S - silent_s - 0.5)
+        one.tell(LEASE_TTL_S - silent_s, Renew(A), RenewAgent(X))
+        one.idle(LEASE_TTL_S - silent_s + 0.5, LEASE_TTL_S)
+        assert there(one.job()) == ([A, X] if gone else [A, B, C, X, Y])
+
+
+def test_after_a_takeover_nobody_expires_before_the_first_word() -> None:
+    one = at_work(desk())
+    two = Desk(one.store, "c2")
+    two.idle(30.0, 100.0)
+    assert there(two.job()) == [A, B, C, X, Y]
+    for tick in range(21):
+        two.tell(100.5 + tick / 2, Renew(C))
+    assert there(two.job()) == [C]
+
+
+def test_a_machine_that_vanished_alone_is_waited_for_until_somebody_else_speaks() -> None:
+    one = desk()
+    one.tell(0.0, m.Create("demo", 1, 6, Target(3)), m.AgentJoin(X, 2), join(A))
+    one.idle(0.5, 100.0)
+    assert there(one.job()) == [A, X]
+    for tick in range(21):
+        one.tell(100.5 + tick / 2, m.AgentJoin(Y, 2))
+    assert there(one.job()) == [Y]
+
+
+# ------------------------------------------------------------------------------------------ other evidence
+
+
+def test_who_hung_up_is_not_waited_for() -> None:
+    """All processes of the only machine were killed: their connections were closed, so the network is well."""
+    one = desk()
+    one.tell(0.0, m.Create("demo", 1, 6, Target(3)), m.AgentJoin(X, 2), join(A), join(B))
+    one.tell(1.0, WatchClosed(A), AgentWatchClosed(X))
+    one.idle(1.5, 9.5)
+    assert there(one.job()) == [A, B, X]
+    one.idle(10.0, 10.0)
+    assert there(one.job()) == [B]
+
+
+def test_who_hung_up_between_two_watches_is_not_waited_for_and_not_suspected() -> None:
+    one = at_work(desk())
+    one.service.hang_up("demo", WatchClosed(A), 0.5)
+    one.service.hang_up("demo", AgentWatchClosed(X), 0.5)
+    one.service.hang_up("demo", WatchClosed(D), 0.5)  # which nobody knows
+    one.service.hang_up("nowhere", WatchClosed(A), 0.5)
+    one.idle(0.5, LEASE_TTL_S - 0.5)
+    assert (there(one.job()), one.job().sealed) == ([A, B, C, X, Y], 0)
+    one.idle(LEASE_TTL_S, LEASE_TTL_S)
+    assert there(one.job()) == [B, C, Y]
+
+
+def test_who_hung_up_while_nobody_was_heard_has_a_whole_lease_from_then() -> None:
+    """Its way back may be as long as ours: the end of an old connection can arrive before a new one."""
+    one = at_work(desk())
+    one.idle(0.5, 59.5)
+    one.service.hang_up("demo", WatchClosed(A), 59.5)
+    one.idle(60.0, 59.0 + LEASE_TTL_S)
+    assert there(one.job()) == [A, B, C, X, Y]
+    one.idle(59.5 + LEASE_TTL_S, 59.5 + LEASE_TTL_S)
+    assert there(one.job()) == [B, C, X, Y]
+
+
+def test_who_hung_up_between_two_watches_and_came_back_is_waited_for_again() -> None:
+    one = at_work(desk())
+    one.service.hang_up("demo", WatchClosed(A), 1.0)
+    one.service.hang_up("demo", AgentWatchClosed(X), 1.0)
+    one.tell(2.0, Renew(A), RenewAgent(X))
+    one.idle(2.5, 60.0)
+    assert there(one.job()) == [A, B, C, X, Y]
+
+
+def test_who_came_back_after_it_hung_up_is_waited_for_again() -> None:
+    one = at_work(desk())
+    one.tell(0.0, WatchClosed(A), WatchClosed(B), AgentWatchClosed(X))
+    one.idle(0.5, max(SUSPICION_S, AGENT_SUSPICION_S))
+    assert one.job().sealed == 1
+    one.tell(3.0, Renew(A), stopped(B, 1), RenewAgent(X))
+    one.idle(3.5, 60.0)
+    assert there(one.job()) == [A, B, C, X, Y]
+
+
+def test_a_proof_of_death_is_taken_at_once() -> None:
+    one = at_work(desk())
+    one.idle(0.5, 30.0)
+    one.tell(30.5, m.Exited(C, -9))
+    assert there(one.job()) == [A, B, X, Y]
+
+
+def test_a_member_that_left_while_it_was_suspected_leaves_nothing_behind() -> None:
+    one = at_work(desk())
+    one.tell(1.0, WatchClosed(C))
+    one.tell(1.1, m.Exited(C, 0))
+    one.idle(1.5, 3.0)
+    one.tell(3.0, join(D))
+    assert there(one.job()) == [A, B, D, X, Y]
+
+
+# ------------------------------------------------------------------------------------------------- what is said
+
+
+def test_a_job_says_for_how_long_nobody_was_heard() -> None:
+    one = at_work(desk())
+    one.idle(0.5, 25.0)
+    silent_s = one.service.silent_s(25.0)
+    assert silent_s == 25.0
+    assert line(one.job(), 1, silent_s).why.endswith(
+        "nobody was heard for 25 s: perhaps this coordinator is cut off, so nobody is taken for lost until "
+        "somebody is heard"
+    )
+    assert one.service.silent_s(QUIET_S) is None
+    assert line(one.job(), 1, None).why == one.job().why
+
+
+def test_a_coordinator_that_heard_nobody_yet_says_so() -> None:
+    one = at_work(desk())
+    two = Desk(one.store, "c2")
+    two.pump(30.0)
+    assert two.service.silent_s(30.0) == inf
+    assert "nobody was heard yet" in line(two.job(), 1, inf).why
+
+
+def test_a_job_without_anybody_or_over_has_nobody_to_hear() -> None:
+    one = desk()
+    one.tell(0.0, m.Create("demo", 1, 6, Target(3)))
+    assert line(one.job(), 1, 25.0).why == one.job().why
+    one.tell(0.0, join(A), m.Cancel("enough"))
+    assert line(one.job(), 1, 25.0).why == "enough"
+
+
+def test_what_machines_say_tells_of_life_and_what_people_and_time_say_does_not() -> None:
+    machines = (
+        Renew(A),
+        RenewAgent(X),
+        join(A),
+        m.Leave(A, 0, "done"),
+        m.Exited(A, 0),
+        m.AgentJoin(X, 1),
+        m.AgentLeave(X),
+    )
+    others = (drain(A), m.Resize(Target(1)), m.Cancel("enough"), m.Expire(A), m.WaitOver(), WatchClosed(A))
+    assert [tells_of_life(request) for request in machines] == [True] * len(machines)
+    assert [tells_of_life(request) for request in others] == [False] * len(others)

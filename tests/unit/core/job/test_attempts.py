@@ -1,0 +1,182 @@
+"""A job that is asked for again: another attempt, or nothing."""
+
+from dataclasses import replace
+
+import pytest
+
+from pliant.core import messages as m
+from pliant.core.job.decide import decide
+from pliant.core.job.evolve import evolve
+from pliant.core.job.validation import SIZE_MAX
+from pliant.core.messages import Code, Rejection
+from pliant.core.model.job import Job, JobState, Mode, Target, gone_limit
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import view
+from unit.core.build import (
+    NOW,
+    TERMS,
+    A,
+    B,
+    C,
+    X,
+    after,
+    checkpoint,
+    ended,
+    evolved,
+    join,
+    made,
+    pump,
+    refused,
+    running,
+)
+from unit.core.launched import created, hello, launch, members, with_agents
+
+CREATE = m.Create("demo", 1, 6, Target(6))
+FRESH = replace(CREATE, fresh=True)
+RELAUNCHED = replace(CREATE, mode=Mode.RELAUNCH)
+
+
+# ------------------------------------------------------------------------------------- what makes no sense
+
+ONCE = "roles are chief, ps, evaluator, each named once; the rest are workers"
+COUNTS = "a role is had by at least one, and chief by one alone"
+WRONG_ROLES = [
+    ((("worker", 1),), Mode.RELAUNCH, ONCE),
+    ((("ps", 1), ("ps", 1)), Mode.RELAUNCH, ONCE),
+    ((("ps", 0),), Mode.RELAUNCH, COUNTS),
+    ((("chief", 2),), Mode.AUTO, COUNTS),
+    ((("ps", 1),), Mode.LIVE, "a live job has no roles: its members are all equal"),
+    ((("chief", 1), ("ps", 5)), Mode.AUTO, "with 6 workers at most, so many roles leave no mere worker"),
+]
+
+
+@pytest.mark.parametrize(("roles", "mode", "why"), WRONG_ROLES, ids=lambda value: str(value))
+def test_roles_that_make_no_sense_are_refused(roles: tuple[tuple[str, int], ...], mode: Mode, why: str) -> None:
+    assert refused(None, replace(CREATE, roles=roles, mode=mode)) == Rejection(Code.BAD, why)
+
+
+def test_roles_that_do_are_not() -> None:
+    roles = (("chief", 1), ("ps", 3), ("evaluator", 1))
+    assert evolved(None, *create(replace(CREATE, roles=roles, mode=Mode.AUTO))).roles == roles
+
+
+@pytest.mark.parametrize("spares", [-1, SIZE_MAX + 1])
+def test_spares_that_make_no_sense_are_refused(spares: int) -> None:
+    why = f"there are 0 to {SIZE_MAX} spares; got {spares}"
+    assert refused(None, replace(CREATE, spares=spares)) == Rejection(Code.BAD, why)
+    assert create(replace(CREATE, spares=SIZE_MAX))
+
+
+def create(command: m.Create) -> tuple[m.Event, ...]:
+    decision = decide(None, command, NOW)
+    assert not isinstance(decision, Rejection), decision
+    return decision
+
+
+# ---------------------------------------------------------------------------------------- another attempt
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
+def test_a_job_that_failed_goes_on_from_where_it_stood(state: JobState) -> None:
+    job = replace(ended(state), checkpoint=checkpoint(running(2, steps=3).durable), durable=running(2, steps=3).durable)
+    other = replace(CREATE, size_min=2, size_max=3, target=Target(3), max_restarts=7, spares=1)
+    assert made(job, other) == (m.JobCreated(NOW, "demo", 2, 3, Target(3), None, 7, spares=1, attempt=2, onward=True),)
+    again = after(job, other)
+    assert (again.attempt, again.terms, again.durable, again.checkpoint) == (2, TERMS, job.durable, job.checkpoint)
+    assert (again.members, again.worlds, again.agents, again.failures) == ({}, (), (), 0)
+    assert again.live
+
+
+def test_a_finished_job_begins_afresh() -> None:
+    again = after(ended(JobState.FINISHED), CREATE)
+    assert made(ended(JobState.FINISHED), CREATE)[0] == m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, attempt=2)
+    assert (again.attempt, again.terms, again.durable.step, again.checkpoint) == (2, None, 0, None)
+
+
+def test_a_failed_job_may_be_begun_afresh() -> None:
+    job = replace(ended(JobState.FAILED), checkpoint=checkpoint(running(2, steps=3).durable))
+    assert after(job, FRESH).checkpoint is None
+
+
+def test_what_an_attempt_saved_is_of_another_history_once_a_later_one_begins_afresh() -> None:
+    job = ended(JobState.FAILED)
+    onward = after(job, CREATE)
+    assert (onward.origin, view(onward, 1, A).origin) == (0, 0)
+    afresh = after(job, FRESH)
+    assert (afresh.origin, view(afresh, 1, A).origin) == (job.generation, job.generation)
+    again = after(replace(afresh, state=JobState.FAILED, generation=7), CREATE)
+    assert (again.first, again.origin) == (7, job.generation)
+
+
+def test_generations_and_names_are_never_used_twice() -> None:
+    job = ended()
+    again = after(job, CREATE)
+    assert (again.generation, again.first, again.sealed, again.joined) == (job.generation, job.generation, 1, 2)
+    assert again.gone == (A, B)
+    assert refused(again, join(A)).code is Code.GONE
+    assert after(again, join(C)).worlds[0].number == job.generation + 1
+
+
+def test_the_departed_are_remembered_up_to_a_limit() -> None:
+    many = tuple(MemberId(f"m{number}") for number in range(200))
+    again = evolve(replace(ended(), gone=many), m.JobCreated(NOW, "demo", 1, 1, Target(1), None, 3, attempt=2))
+    assert len(again.gone) == gone_limit(again) == 68
+    assert again.gone[-3:] == (many[-1], A, B)
+
+
+def test_a_launched_job_begins_its_launches_after_those_before() -> None:
+    job = after(with_agents(created(), X), m.Exited(MemberId("x-g1.0"), 0), m.Exited(MemberId("x-g1.1"), 0))
+    assert job.state is JobState.FINISHED
+    job = after(job, RELAUNCHED)
+    assert (job.state, job.why, job.launch) == (JobState.WAITING, "0 of at least 1 workers", None)
+    job = with_agents(job, X)
+    assert members(job) == ["x-g2.0", "x-g2.1"]
+    assert launch(job).restarts == 0
+
+
+def test_a_job_that_runs_is_asked_for_again_in_vain() -> None:
+    job = running(2)
+    assert decide(job, CREATE, NOW) == ()
+    assert decide(job, replace(CREATE, target=Target(2)), NOW) == ()  # which changes while it runs
+    for other in (
+        replace(CREATE, size_min=2),
+        replace(CREATE, spares=1),
+        replace(CREATE, chaos=True),
+        replace(CREATE, roles=(("ps", 1),), mode=Mode.RELAUNCH),
+        replace(CREATE, max_restarts=4),
+        replace(CREATE, mode=Mode.AUTO),
+        replace(CREATE, wait_limit_s=1.0),
+    ):
+        why = "job demo exists with other settings; choose another name, or start it afresh"
+        assert refused(job, other) == Rejection(Code.EXISTS, why)
+
+
+def test_chaos_is_allowed_by_whoever_creates_the_job_and_for_that_attempt() -> None:
+    assert not evolved(None, *create(CREATE)).chaos
+    allowed = evolved(None, *create(replace(CREATE, chaos=True)))
+    assert allowed.chaos
+    assert not after(allowed, m.Cancel("enough"), CREATE).chaos
+
+
+def test_a_job_that_runs_is_not_begun_afresh() -> None:
+    why = "job demo is running; cancel it before it is started afresh"
+    assert refused(running(2), FRESH) == Rejection(Code.EXISTS, why)
+    job = with_agents(created(), X)
+    assert refused(job, replace(RELAUNCHED, fresh=True)) == Rejection(Code.EXISTS, why)
+
+
+def abandoned() -> Job:
+    """Everybody is gone, and nobody has ended it."""
+    return after(with_agents(created(), X), m.AgentExpire(X))
+
+
+def test_a_job_that_everybody_left_may_be_begun_afresh() -> None:
+    job, events = pump(abandoned(), replace(RELAUNCHED, fresh=True))
+    assert events[0] == m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, Mode.RELAUNCH, attempt=2)
+    assert (job.attempt, job.launch, job.first) == (2, None, 1)
+    assert made(job, replace(RELAUNCHED, fresh=True)) == ()  # the answer may have been lost
+    assert made(abandoned(), RELAUNCHED) == ()
+
+
+def test_a_job_that_has_not_begun_is_as_fresh_as_can_be() -> None:
+    assert made(after(created(), hello(X)), replace(RELAUNCHED, fresh=True)) == ()

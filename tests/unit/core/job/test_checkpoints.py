@@ -1,0 +1,531 @@
+"""Checkpoints as the coordinator sees them: parts that make a whole, and what becomes of it (rule 17)."""
+
+from dataclasses import replace
+
+import pytest
+
+from pliant.core import messages as m
+from pliant.core.data.ledger import GENESIS, Lineage
+from pliant.core.job.checkpoints import (
+    WRITERS_MAX,
+    began_in,
+    checkpoint_name,
+    is_due,
+    is_garbage,
+    part_of,
+    step_in,
+)
+from pliant.core.job.evolve import WRITING_KEPT
+from pliant.core.job.validation import CHECKPOINT_NAME_MAX, KEEP_MAX, PIECES_MAX, WAIT_MAX_S
+from pliant.core.messages import Code, Command, Rejection
+from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint, Piece, Saves
+from pliant.core.model.job import Job, JobState, Mode, Target
+from pliant.core.model.names import MemberId
+from pliant.core.model.view import kept, view, written
+from pliant.core.model.world import Kind
+from unit.core.build import (
+    NAMES,
+    NOW,
+    TERMS,
+    A,
+    B,
+    C,
+    D,
+    after,
+    drain,
+    evolved,
+    formed,
+    join,
+    lines,
+    made,
+    new_job,
+    pump,
+    refused,
+    report,
+    running,
+    stopped,
+)
+
+FULL = "No space left on device"
+
+
+def piece(part: int) -> Piece:
+    return Piece(f"part-{part}", 10, "0" * 64)
+
+
+def publish(
+    job: Job,
+    by: MemberId,
+    part: int,
+    count: int = 2,
+    *,
+    state: int = 5,
+    generation: int = 1,
+    lineage: Lineage | None = None,
+) -> m.Publish:
+    """That member's part of a checkpoint of the durable state, or of another, begun by members of `generation`."""
+    lineage = job.durable if lineage is None else lineage
+    name = checkpoint_name(lineage, generation)
+    return m.Publish(by, job.current, Checkpoint(lineage, name, state, (piece(part),)), part, count)
+
+
+def saved(job: Job, steps: int = 2, saves: int = 1) -> Job:
+    """The job after so many checkpoints by A and B, with so many steps before each."""
+    for _ in range(saves):
+        job = after(job, report(job, A, job.current, steps))
+        job = after(job, publish(job, A, 0), publish(job, B, 1))
+    return job
+
+
+def keeping(count: int, size: int = 2) -> Job:
+    created = m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, saves=Saves(keep=count))
+    return running(size, evolved(None, created))
+
+
+# ------------------------------------------------------------------------------------------------- parts make a whole
+
+
+def test_a_checkpoint_is_there_with_its_last_part() -> None:
+    job = running(3, steps=4)
+    whole = replace(publish(job, A, 0, 3).checkpoint, pieces=(piece(0), piece(1), piece(2)))
+    job, said = pump(job, publish(job, B, 1, 3))
+    assert said == (m.PartWritten(NOW, 1, B, publish(job, B, 1, 3).checkpoint, 1, 3),)
+    assert (job.checkpoint, written(job)) == (None, ((whole.name, 1),))
+    job = after(job, publish(job, A, 0, 3))
+    job, said = pump(job, publish(job, C, 2, 3))
+    assert said == (m.CheckpointPublished(NOW, 1, whole),)
+    assert (job.checkpoint, written(job), kept(job)) == (whole, (), (whole.name,))
+
+
+def test_the_same_part_twice_is_one_part() -> None:
+    job = running(2, steps=4)
+    job = after(job, publish(job, A, 0))
+    assert made(job, publish(job, A, 0)) == ()
+    assert made(job, publish(job, B, 0)) == ()
+    assert after(job, publish(job, B, 1)).checkpoint is not None
+
+
+def test_parts_are_of_one_state() -> None:
+    """People are told that members differ, and nobody waits for what will never be whole."""
+    job = running(2, steps=4)
+    job = after(job, publish(job, A, 0))
+    name = checkpoint_name(job.durable, 1)
+    job, [failed] = pump(job, publish(job, B, 1, state=6))
+    assert failed == m.CheckpointFailed(NOW, 1, name, B, f"it is not of the state that others wrote as {name}")
+    assert made(job, publish(job, B, 1)) == ()
+    assert (job.checkpoint, written(job)) == (None, ((name, NEVER_WHOLE),))
+
+
+def test_parts_are_of_one_division() -> None:
+    job = running(2, steps=4)
+    job = after(job, publish(job, A, 0, 2))
+    assert isinstance(made(job, publish(job, B, 1, 3))[0], m.CheckpointFailed)
+
+
+def test_members_without_a_common_place_are_told_and_one_writes_everything_from_then_on() -> None:
+    job = running(2, steps=4)
+    here, there = publish(job, A, 0), publish(job, B, 1)
+    job = after(job, replace(here, checkpoint=replace(here.checkpoint, place="here")))
+    job, [failed] = pump(job, replace(there, checkpoint=replace(there.checkpoint, place="there")))
+    assert isinstance(failed, m.CheckpointFailed)
+    assert failed.apart
+    assert "give --checkpoint-dir a place that every machine reaches" in failed.why
+    assert view(job, 1, A).apart
+
+
+def test_a_checkpoint_that_lies_in_several_places_is_kept_and_one_writes_everything_from_then_on() -> None:
+    """Each place was copied from one of them, so they looked like one."""
+    job = saved(running(2))
+    assert job.checkpoint is not None
+    name = job.checkpoint.name
+    job, [failed] = pump(job, m.NotWritten(A, 1, name, "/checkpoints", apart=True))
+    assert isinstance(failed, m.CheckpointFailed)
+    assert failed.why.startswith("not all of it is in /checkpoints; it saves to another place than others")
+    assert view(job, 1, A).apart
+    assert (job.checkpoint.name if job.checkpoint else "", kept(job), written(job)) == (name, (name,), ())
+    assert made(job, m.NotWritten(B, 1, name, "/checkpoints", apart=True)) == (), "it is known"
+
+
+def test_that_an_earlier_checkpoint_lies_in_several_places_is_found_late_and_matters_as_much() -> None:
+    """Whoever looks has to wait for a shared folder, and may be told of the next one meanwhile."""
+    job = saved(keeping(2), saves=2)
+    [earlier] = job.earlier
+    after_that = after(job, m.NotWritten(A, 1, earlier.name, "/checkpoints", apart=True))
+    assert after_that.apart
+    assert kept(after_that) == kept(job)
+
+
+@pytest.mark.parametrize("saves", [0, 2])
+def test_where_a_checkpoint_lies_that_nobody_keeps_does_not_matter(saves: int) -> None:
+    job = saved(running(2), saves=saves)
+    assert made(job, m.NotWritten(A, 1, checkpoint_name(GENESIS, 1), "/checkpoints", apart=True)) == ()
+
+
+def test_parts_of_two_checkpoints_may_come_in_any_order() -> None:
+    job = running(2, steps=2)
+    early = job.durable
+    job = after(job, publish(job, A, 0), report(job, A, 1, 2))
+    job = after(job, publish(job, A, 0), publish(job, B, 1, lineage=early))
+    assert job.checkpoint is not None
+    assert (job.checkpoint.lineage, [each.lineage for each in job.writing]) == (early, [job.durable])
+    job = after(job, publish(job, B, 1))
+    assert (job.checkpoint, job.writing, len(kept(job))) == (
+        replace(publish(job, A, 0).checkpoint, pieces=(piece(0), piece(1))),
+        (),
+        2,
+    )
+
+
+def test_a_newer_checkpoint_makes_the_parts_of_an_older_one_pointless() -> None:
+    job = running(2, steps=2)
+    early = job.durable
+    job = after(job, publish(job, A, 0))
+    job = saved(job)
+    assert job.writing == ()
+    assert made(job, publish(job, B, 1, lineage=early)) == ()
+
+
+def test_a_failed_part_makes_the_whole_fail_once() -> None:
+    job = running(2, steps=4)
+    name = checkpoint_name(job.durable, 1)
+    job = after(job, publish(job, A, 0))
+    job, [failed] = pump(job, m.NotWritten(B, 1, name, FULL))
+    assert failed == m.CheckpointFailed(NOW, 1, name, B, FULL)
+    assert made(job, m.NotWritten(A, 1, name, FULL)) == ()
+    assert made(job, publish(job, B, 1)) == ()
+    assert written(job) == ((name, NEVER_WHOLE),)
+    assert view(job, 1, A).written == ((name, NEVER_WHOLE),)
+    assert saved(job).checkpoint is not None
+
+
+@pytest.mark.parametrize("name", ["step-2-g1-0000000000000007-w1", "step-9-g1-0000000000000007-w0", "nonsense"])
+def test_nobody_hears_of_a_failure_that_nobody_waits_for(name: str) -> None:
+    job = saved(running(2))
+    assert made(job, m.NotWritten(B, 1, name, FULL)) == ()
+
+
+def test_while_one_is_being_written_others_that_fail_do_not_push_it_out() -> None:
+    """A disk so slow that several come due before its part is there."""
+    job = running(2, steps=1)
+    slow = job.durable
+    job = after(job, publish(job, A, 0))
+    for _ in range(WRITING_KEPT + 1):
+        job = after(job, report(job, A, 1, 1))
+        job = after(job, m.NotWritten(B, 1, checkpoint_name(job.durable, 1), "the one before is still being written"))
+    assert len(job.writing) == WRITING_KEPT
+    job = after(job, publish(job, B, 1, lineage=slow))
+    assert job.checkpoint is not None
+    assert job.checkpoint.lineage == slow
+
+
+def test_of_what_is_never_finished_the_oldest_is_forgotten() -> None:
+    job = running(2, steps=1)
+    for _ in range(WRITING_KEPT + 2):
+        job = after(job, publish(job, A, 0), report(job, A, 1, 1))
+    assert [each.lineage.step for each in job.writing] == [3, 4, 5, 6]
+
+
+BAD = {
+    "a name that fits nowhere": m.Publish(A, 1, Checkpoint(GENESIS, "x" * (CHECKPOINT_NAME_MAX + 1), 1)),
+    "a file that fits nowhere": m.Publish(
+        A, 1, Checkpoint(GENESIS, "x", 1, (Piece("f" * (CHECKPOINT_NAME_MAX + 1), 1, ""),))
+    ),
+    "too many files": m.Publish(A, 1, Checkpoint(GENESIS, "x", 1, (Piece("f", 1, ""),) * (PIECES_MAX + 1))),
+    "too many parts": m.Publish(A, 1, Checkpoint(GENESIS, "x", 1), 0, WRITERS_MAX + 1),
+    "a part too many": m.Publish(A, 1, Checkpoint(GENESIS, "x", 1), 2, 2),
+    "a part before the first": m.Publish(A, 1, Checkpoint(GENESIS, "x", 1), -1, 2),
+}
+
+
+@pytest.mark.parametrize("command", BAD.values(), ids=BAD.keys())
+def test_what_cannot_be_a_part_is_refused(command: m.Publish) -> None:
+    assert refused(running(2), command).code is Code.BAD
+
+
+# --------------------------------------------------------------------------------------------- who comes and who goes
+
+
+def test_a_leaver_may_finish_its_part_after_the_others_went_on() -> None:
+    """Generation 2 is entered without C, whose disk is still busy with its part of a checkpoint of generation 1."""
+    job = running(3, steps=4)
+    job = after(job, publish(job, A, 0, 3), drain(C))
+    late = replace(publish(job, C, 2, 3), generation=1)
+    job = after(job, report(job, A, 2))
+    assert job.current == 2
+    job = after(job, replace(publish(job, B, 1, 3), generation=2))
+    job, [published] = pump(job, late)
+    assert isinstance(published, m.CheckpointPublished)
+    assert (published.generation, job.checkpoint) == (2, published.checkpoint)
+
+
+def test_a_leaver_may_say_that_its_part_will_never_come() -> None:
+    job = running(3, steps=4)
+    job = after(job, drain(C))
+    job = after(job, report(job, A, 2))
+    name = checkpoint_name(job.durable, 1)
+    assert made(job, m.NotWritten(C, 1, name, FULL)) == (m.CheckpointFailed(NOW, 2, name, C, FULL),)
+    assert refused(job, m.Unreadable(C, 1, name, FULL, damaged=True)).code is Code.PAST
+
+
+def test_who_is_gone_is_not_heard_of_its_part() -> None:
+    job = running(3, steps=4)
+    late = publish(job, C, 2, 3)
+    job = after(job, drain(C))
+    job = after(job, report(job, A, 2), m.Leave(C, 2, "left as planned"))
+    assert refused(job, late).code is Code.GONE
+
+
+def test_a_planned_change_loses_no_part() -> None:
+    job = running(2, steps=4)
+    job = after(job, publish(job, A, 0), join(C))
+    job = after(job, report(job, A, 2))
+    assert after(job, publish(job, B, 1)).checkpoint is not None
+
+
+def test_after_a_recovery_nobody_waits_for_parts_of_the_world_before() -> None:
+    """B's part may be lost with it."""
+    job = running(3, steps=4)
+    job = after(job, publish(job, A, 0, 3), stopped(B, 1))
+    assert (job.writing, job.world(2)) == ((), formed(job, 2))
+    late = replace(publish(job, A, 1, 3), generation=2)
+    assert made(job, late) == ()
+    alone = replace(publish(job, A, 0, 1), generation=2)
+    assert isinstance(made(job, alone)[0], m.CheckpointPublished)
+
+
+def test_the_last_state_is_saved_after_the_job_has_finished() -> None:
+    job = running(2, steps=TERMS.grid.total_steps)
+    assert job.state is JobState.FINISHED
+    job = after(job, publish(job, A, 0))
+    job, [published] = pump(job, publish(job, B, 1))
+    assert isinstance(published, m.CheckpointPublished)
+    assert made(job, m.NotWritten(A, 1, published.checkpoint.name, FULL)) == ()
+    assert made(job, m.AskCheckpoint("")) == ()
+    assert refused(job, m.Unreadable(A, 1, "x", FULL, damaged=True)).code is Code.ENDED
+
+
+# ------------------------------------------------------------------------------------------------- how many are kept
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_so_many_checkpoints_are_kept(count: int) -> None:
+    job = saved(keeping(count), steps=1, saves=4)
+    assert [step_in(name) for name in kept(job)] == [4, 3, 2, 1][:count][::-1]
+    assert view(job, 1, A).kept == kept(job)
+
+
+@pytest.mark.parametrize(
+    "saves",
+    [Saves(steps=-1), Saves(seconds=-1.0), Saves(seconds=WAIT_MAX_S * 2), Saves(keep=0), Saves(keep=KEEP_MAX + 1)],
+)
+def test_saves_that_make_no_sense_are_refused(saves: Saves) -> None:
+    assert refused(None, m.Create("demo", 1, 6, Target(6), None, 3, Mode.LIVE, saves=saves)).code is Code.BAD
+
+
+def test_another_idea_of_when_to_save_is_another_job() -> None:
+    job = evolved(None, *_create(Saves(steps=5)))
+    assert made(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=Saves(steps=5))) == ()
+    assert refused(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=Saves(steps=6))).code is Code.EXISTS
+    assert view(running(2, job), 1, A).save_steps == 5
+
+
+def _create(saves: Saves) -> tuple[m.Event, ...]:
+    return (m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, saves=saves),)
+
+
+# -------------------------------------------------------------------------------------------------- what can be read
+
+
+def rolled_back(size: int = 2, keep: int = 2, saves: int = 2) -> Job:
+    """Everybody died, and as many came anew: they are to go back to the newest checkpoint."""
+    job = saved(keeping(keep, size), saves=saves) if size == 2 else _saved_by_many(size, keep, saves)
+    job = after(job, *(m.Expire(name) for name in NAMES[:size]))
+    job = pump(job, *(join(MemberId(f"{name}2")) for name in NAMES[:size]))[0]
+    assert formed(job, job.generation).kind is Kind.ROLLBACK
+    return job
+
+
+def _saved_by_many(size: int, keep: int, saves: int) -> Job:
+    job = keeping(keep, size)
+    for _ in range(saves):
+        job = after(job, report(job, A, 1, 2))
+        job = after(job, *(publish(job, name, part, size) for part, name in enumerate(NAMES[:size])))
+    return job
+
+
+def unreadable(job: Job, by: str, *, damaged: bool, name: str | None = None) -> m.Unreadable:
+    newest = job.checkpoint.name if job.checkpoint is not None else "none"
+    return m.Unreadable(MemberId(by), job.generation, name or newest, "it is not what it was", damaged)
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before() -> None:
+    job = rolled_back()
+    [before] = job.earlier
+    assert job.checkpoint is not None
+    damaged = job.checkpoint.name
+    job, said = pump(job, unreadable(job, "a2", damaged=True))
+    assert isinstance(said[0], m.CheckpointUnreadable)
+    assert (job.checkpoint, job.earlier, job.durable) == (before, (), before.lineage)
+    assert kept(job) == (damaged, before.name)  # parts of it may be good, and that is for people to say
+    world = formed(job, job.generation)
+    assert (world.kind, world.base) == (Kind.ROLLBACK, before.lineage)
+    assert made(job, unreadable(job, "a2", damaged=True, name=damaged)) == ()
+
+
+def test_without_one_before_the_job_begins_anew() -> None:
+    job = rolled_back(keep=1)
+    job = after(job, unreadable(job, "a2", damaged=True))
+    assert (job.checkpoint, job.durable) == (None, GENESIS)
+    assert made(job, unreadable(job, "a2", damaged=True)) == ()
+
+
+def test_a_checkpoint_out_of_one_members_reach_is_read_by_another() -> None:
+    job = rolled_back()
+    newest = job.checkpoint
+    assert formed(job, job.generation).members[0] == "a2"
+    job = after(job, unreadable(job, "a2", damaged=False))
+    assert (job.checkpoint, formed(job, job.generation).members[0]) == (newest, "b2")
+
+
+def test_a_checkpoint_out_of_everybodys_reach_ends_the_job() -> None:
+    """To go further back would throw away what is still there."""
+    job = rolled_back()
+    newest = job.checkpoint
+    assert newest is not None
+    job = after(job, unreadable(job, "a2", damaged=False))
+    job = after(job, unreadable(job, "b2", damaged=False))
+    assert (job.state, job.checkpoint) == (JobState.FAILED, newest)
+    assert job.why.startswith(f"nobody can read the checkpoint {newest.name}")
+    again = after(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=Saves(keep=2)))
+    assert (again.checkpoint, again.earlier, again.blind) == (newest, job.earlier, frozenset())
+
+
+def test_who_could_not_reach_one_may_reach_the_next() -> None:
+    job = rolled_back()
+    job = after(job, unreadable(job, "a2", damaged=False))
+    assert job.blind == {"a2"}
+    lineage = lines(job.durable, job.generation, 1)[0]
+    first = MemberId("b2")
+    job = after(job, m.Report(first, 0, job.generation, (lineage,), frozenset({first})))
+    job = after(job, publish(job, first, 0, 1, generation=job.generation))
+    assert job.blind == frozenset()
+
+
+def test_a_checkpoint_that_nobody_goes_back_to_may_be_unreadable() -> None:
+    job = saved(running(2))
+    assert made(job, unreadable(job, "a", damaged=True)) == ()
+
+
+# ------------------------------------------------------------------------------------------------ wanted by somebody
+
+
+def test_a_checkpoint_is_wanted_until_one_of_that_step_is_there() -> None:
+    job = running(2, steps=2)
+    early = job.durable
+    job = after(job, report(job, A, 1, 2), m.AskCheckpoint("a person"))
+    assert (job.asked, view(job, 1, A).asked) == (4, True)
+    assert made(job, m.AskCheckpoint("another person")) == ()
+    job = after(job, publish(job, A, 0, lineage=early), publish(job, B, 1, lineage=early))
+    assert job.asked == 4
+    job = saved(job)
+    assert (job.asked, view(job, 1, A).asked) == (None, False)
+
+
+def test_what_is_saved_already_is_not_wanted_again() -> None:
+    assert made(saved(running(2)), m.AskCheckpoint("it is time")) == ()
+
+
+def test_a_job_without_live_members_has_no_state_to_save() -> None:
+    why = "demo has no live members, whose state could be saved"
+    assert refused(new_job(), m.AskCheckpoint("")) == Rejection(Code.BAD, why)
+
+
+def test_a_rollback_asks_for_what_can_still_come() -> None:
+    job = saved(running(2))
+    job = after(job, report(job, A, 1, 4), m.AskCheckpoint(""))
+    assert job.asked == 6
+    job = after(job, m.Expire(A), m.Expire(B), join(C), join(D))
+    assert job.asked == job.durable.step == 2
+
+
+@pytest.mark.parametrize("saves", [Saves(steps=50), Saves(seconds=600.0)])
+def test_who_leaves_makes_others_save_what_is_saved_in_intervals(saves: Saves) -> None:
+    """A machine that goes is seldom the only one."""
+    job = running(2, evolved(None, *_create(saves)), steps=2)
+    job, said = pump(job, drain(B))
+    assert m.CheckpointAsked(NOW, 2, "somebody is leaving") in said
+    assert not any(isinstance(event, m.CheckpointAsked) for event in made(job, drain(A)))
+    assert after(running(2, steps=2), drain(B)).asked is None
+
+
+@pytest.mark.parametrize(("step", "asked"), [(4, None), (2, 4)])
+def test_whoever_asked_is_told_that_it_failed_and_it_is_not_tried_at_every_step(step: int, asked: int | None) -> None:
+    job = running(2, steps=2)
+    early = job.durable
+    job = after(job, report(job, A, 1, 2), m.AskCheckpoint(""))
+    lineage = job.durable if step == 4 else early
+    job = after(job, m.NotWritten(A, 1, checkpoint_name(lineage, 1), FULL))
+    assert job.asked == asked
+
+
+# ------------------------------------------------------------------------------------------------------- plain rules
+
+
+@pytest.mark.parametrize(
+    ("every", "save_steps", "verify", "asked", "due"),
+    [
+        (0, 0, 0, False, [12]),
+        (0, 0, 0, True, list(range(1, 13))),
+        (5, 0, 0, False, [5, 10, 12]),
+        (0, 4, 0, False, [4, 8, 12]),
+        (5, 4, 0, False, [4, 5, 8, 10, 12]),
+        (0, 5, 2, False, [10, 12]),
+        (0, 0, 5, True, [5, 10, 12]),
+    ],
+)
+def test_when_one_is_due(every: int, save_steps: int, verify: int, asked: bool, due: list[int]) -> None:
+    terms = replace(TERMS, checkpoint_every=every, verify=verify)
+    assert [step for step in range(1, 13) if is_due(terms, save_steps, step, asked=asked)] == due
+
+
+def test_every_writer_has_a_part_of_its_own() -> None:
+    assert [part_of(name, NAMES) for name in NAMES] == [(index, 6) for index in range(6)]
+    assert part_of(D, (A, B)) is None
+
+
+def test_a_name_says_the_step_and_who_began_it() -> None:
+    lineage = Lineage(2, 30, 7)
+    for name in (checkpoint_name(lineage, 4), checkpoint_name(lineage, 4, A)):
+        assert (step_in(name), began_in(name)) == (30, 4)
+    assert (step_in("notes.txt"), began_in("notes.txt")) == (0, 0)
+
+
+NEWEST = "step-8-g3-0000000000000001-w3"
+
+
+@pytest.mark.parametrize(
+    ("name", "garbage"),
+    [
+        (NEWEST, False),
+        ("step-4-g3-0000000000000001-w3", False),  # kept
+        ("step-6-g3-0000000000000001-w3", True),  # earlier than the newest, and not kept
+        ("step-8-g3-0000000000000002-w2-a", True),  # another one of the same step
+        ("step-9-g3-0000000000000001-w3", False),  # being written
+        ("step-9-g3-0000000000000001-w3-a", False),  # the same, by one alone
+        ("step-9-g2-0000000000000001-w2", True),  # of steps that were rolled back
+        ("step-6-g1-0000000000000001-w1", False),  # of an attempt that this one does not go on from
+        ("step-6-g4-0000000000000001-w5", False),  # of a time that whoever asks knows nothing of
+        ("notes.txt", False),
+        ("step-6", False),
+    ],
+)
+def test_what_nobody_can_read_again_is_garbage(name: str, garbage: bool) -> None:
+    assert is_garbage(name, (NEWEST, "step-4-g3-0000000000000001-w3"), 8, origin=1, floor=3, generation=4) == garbage
+
+
+COMMANDS: list[Command] = [m.NotWritten(C, 1, "x", FULL), m.Unreadable(C, 1, "x", FULL, damaged=True)]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
+def test_who_is_not_in_a_world_is_not_heard_of_its_checkpoints(command: Command) -> None:
+    assert refused(running(2), command).code is Code.UNKNOWN

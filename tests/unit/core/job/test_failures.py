@@ -1,0 +1,303 @@
+"""Poison slots, workers that fail, groups that cannot be wired (rules 11, 20)."""
+
+from dataclasses import replace
+
+import pytest
+
+from pliant.core import messages as m
+from pliant.core.data.ledger import GENESIS
+from pliant.core.job.decide import SAMPLES_SAID
+from pliant.core.job.launches import FENCED_CODE
+from pliant.core.messages import Code, Rejection
+from pliant.core.model.job import Accusation, JobState, Poison
+from pliant.core.model.world import Kind
+from unit.core.build import (
+    NOW,
+    A,
+    B,
+    C,
+    D,
+    after,
+    drain,
+    evolved,
+    formed,
+    join,
+    made,
+    new_job,
+    poison,
+    pump,
+    refused,
+    report,
+    running,
+    stopped,
+    world,
+)
+
+RAISED = "slot 2 of step 3 raised: ValueError: bad sample"
+
+# --------------------------------------------------------------------------------------------- poison slots
+
+
+def test_a_slot_that_raises_costs_the_member_it_raised_on() -> None:
+    job, events = pump(running(3), m.Raised(poison(B)))
+    assert events[:4] == (
+        m.SlotRaised(NOW, poison(B)),
+        m.WorkerFailed(NOW, B, 1),
+        m.MemberGone(NOW, B, "lost", RAISED),
+        m.WorldFormed(NOW, world(2, A, C, kind=Kind.RECOVERY, why=f"b lost: {RAISED}")),
+    )
+    assert job.poison == (poison(B),)
+    assert (job.state, job.failures) == (JobState.RUNNING, 1)
+    assert made(job, m.Exited(B, 1)) == ()  # its end was counted already
+
+
+def test_a_slot_that_raises_on_two_members_fails_the_job_and_names_its_samples() -> None:
+    """Rule 20: the others hold their state; nobody else is fed the slot (H21)."""
+    job = after(running(3), m.Raised(poison(B)))
+    why = "slot 2 of step 3 raised on b and on c; the samples are 17, 4: ValueError: bad sample"
+    job, events = pump(job, m.Raised(poison(C)))
+    assert events == (m.SlotRaised(NOW, poison(C)), m.StateChanged(NOW, JobState.FAILED, why))
+    assert (job.state, job.why, list(job.members)) == (JobState.FAILED, why, [A, C])
+
+
+@pytest.mark.parametrize("other", [poison(C, step=4), poison(C, slot=1), poison(C, step=2, slot=3)])
+def test_two_different_slots_that_raise_are_no_pattern(other: Poison) -> None:
+    job = after(running(4), m.Raised(poison(B)))
+    assert [type(event) for event in made(job, m.Raised(other))] == [
+        m.SlotRaised,
+        m.WorkerFailed,
+        m.MemberGone,
+    ]
+
+
+def test_whole_parts_that_raise_are_compared_and_what_they_share_is_named() -> None:
+    """A worker computes many slots at once and cannot tell which of them raised."""
+    first = Poison(3, (0, 1, 2, 5), ((1, 2), (3,), (4,), (5,)), B, "ValueError")
+    job = after(running(4), m.Raised(first))
+    apart = Poison(3, (3, 4), ((7,), (8,)), C, "ValueError")
+    assert made(job, m.Raised(apart))[-1] == m.MemberGone(
+        NOW, C, "lost", "one of the slots 3, 4 of step 3 raised: ValueError"
+    )
+    shared = Poison(3, (5, 3, 0), ((5,), (7,), (1, 2)), D, "KeyError: 9")
+    assert made(job, m.Raised(shared))[-1] == m.StateChanged(
+        NOW,
+        JobState.FAILED,
+        "one of the slots 5, 0 of step 3 raised on b and on d; the samples are 5, 1, 2: KeyError: 9",
+    )
+
+
+def test_of_very_many_samples_the_first_are_named() -> None:
+    many = tuple(range(SAMPLES_SAID + 9))
+    job = after(running(4), m.Raised(replace(poison(B), samples=(many,))))
+    failed = made(job, m.Raised(replace(poison(C), samples=(many,))))[-1]
+    assert isinstance(failed, m.StateChanged)
+    assert f"the samples are {', '.join(map(str, many[:SAMPLES_SAID]))}: Val" in failed.why
+
+
+@pytest.mark.parametrize(("slots", "samples"), [((), ()), ((1,), ()), ((1,), ((2,), (3,)))])
+def test_who_raises_says_on_which_slots_and_samples(
+    slots: tuple[int, ...], samples: tuple[tuple[int, ...], ...]
+) -> None:
+    refusal = refused(running(3), m.Raised(Poison(3, slots, samples, B, "ValueError")))
+    assert refusal.code is Code.BAD
+    assert refusal.why.endswith(f"got {len(slots)} slots and the samples of {len(samples)}")
+
+
+def test_every_earlier_slot_is_compared_not_only_the_last() -> None:
+    job = after(running(4), m.Raised(poison(B)), m.Raised(poison(C, slot=1)))
+    assert len(job.poison) == 2
+    assert made(job, m.Raised(poison(D)))[-1] == m.StateChanged(
+        NOW,
+        JobState.FAILED,
+        "slot 2 of step 3 raised on b and on d; the samples are 17, 4: ValueError: bad sample",
+    )
+
+
+def test_the_same_word_of_a_slot_twice_changes_nothing() -> None:
+    job = after(running(3), m.Raised(poison(B)))
+    assert made(job, m.Raised(poison(B))) == ()
+
+
+def test_the_same_member_raising_again_is_not_a_second_member() -> None:
+    job = replace(running(3), poison=(replace(poison(B), error="KeyError"),))
+    assert [type(event) for event in made(job, m.Raised(poison(B)))] == [
+        m.SlotRaised,
+        m.WorkerFailed,
+        m.MemberGone,
+    ]
+
+
+def test_the_word_of_a_slot_counts_also_when_the_end_of_the_process_came_first() -> None:
+    job = after(running(4), m.Exited(B, 1))
+    assert made(job, m.Raised(poison(B))) == (m.SlotRaised(NOW, poison(B)),)
+    job = after(job, m.Raised(poison(B)))
+    assert job.failures == 1
+    assert made(job, m.Raised(poison(C)))[-1].state is JobState.FAILED  # type: ignore[union-attr]
+
+
+def test_slots_that_raise_count_against_max_restarts() -> None:
+    job = replace(running(3), failures=3)
+    why = f"4 workers failed by themselves, and max_restarts is 3; b: {RAISED}"
+    assert made(job, m.Raised(poison(B)))[-1] == m.StateChanged(NOW, JobState.FAILED, why)
+
+
+def test_a_stranger_cannot_raise() -> None:
+    assert refused(running(3), m.Raised(poison(D))) == Rejection(
+        Code.UNKNOWN, "d is not a member of demo; it never joined"
+    )
+
+
+# ------------------------------------------------------------------------------------------ workers that end
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(0, "exit code 0"), (-9, "signal 9"), (-15, "signal 15"), (FENCED_CODE, "exit code 75")],
+)
+def test_a_worker_that_was_made_to_end_is_lost_and_nothing_is_held_against_the_job(code: int, how: str) -> None:
+    job = replace(running(3), failures=3)
+    assert made(job, m.Exited(B, code)) == (m.MemberGone(NOW, B, "lost", f"its process ended with {how}"),)
+
+
+def test_a_worker_that_was_to_go_has_left_though_its_word_of_it_never_came() -> None:
+    job = after(running(3), drain(C))
+    assert job.newest is not None
+    assert C not in job.newest.members
+    assert made(job, m.Exited(C, 0)) == (m.MemberGone(NOW, C, "left", "its process ended with exit code 0"),)
+    assert made(job, m.Exited(C, -9)) == (m.MemberGone(NOW, C, "lost", "its process ended with signal 9"),)
+    nobody_yet = after(new_job(2), join(A))
+    assert nobody_yet.newest is None
+    assert made(nobody_yet, m.Exited(A, 0)) == (m.MemberGone(NOW, A, "left", "its process ended with exit code 0"),)
+
+
+@pytest.mark.parametrize("code", [1, 2, 74, 76])
+def test_a_worker_that_fails_by_itself_is_counted(code: int) -> None:
+    job = running(3)
+    events = made(job, m.Exited(B, code))
+    assert events == (
+        m.WorkerFailed(NOW, B, code),
+        m.MemberGone(NOW, B, "lost", f"its process ended with exit code {code}"),
+    )
+    assert evolved(job, *events).failures == 1
+
+
+def test_max_restarts_failures_are_borne_and_the_next_one_fails_the_job() -> None:
+    job = running(4, new_job(max_restarts=2))
+    for name in (D, C):
+        job = after(job, m.Exited(name, 1))
+    assert (job.state, job.failures) == (JobState.RUNNING, 2)
+    job, events = pump(job, m.Exited(B, 3))
+    why = "3 workers failed by themselves, and max_restarts is 2; b: its process ended with exit code 3"
+    assert events == (
+        m.WorkerFailed(NOW, B, 3),
+        m.MemberGone(NOW, B, "lost", "its process ended with exit code 3"),
+        m.StateChanged(NOW, JobState.FAILED, why),
+    )
+    assert (job.state, job.failures) == (JobState.FAILED, 3)
+
+
+def test_a_job_may_refuse_any_failure() -> None:
+    job = running(2, new_job(max_restarts=0))
+    assert made(job, m.Exited(B, 1))[-1] == m.StateChanged(
+        NOW,
+        JobState.FAILED,
+        "1 workers failed by themselves, and max_restarts is 0; b: its process ended with exit code 1",
+    )
+
+
+def test_the_end_of_a_worker_that_is_no_member_is_not_held_against_the_job() -> None:
+    job = after(running(3), m.Raised(poison(B)))
+    assert made(job, m.Exited(B, 1)) == ()
+    assert made(job, m.Exited(D, 1)) == ()
+
+
+# ------------------------------------------------------------------------------------------- failed wirings
+
+
+def test_a_planned_world_that_cannot_be_wired_is_outnumbered_and_training_goes_on() -> None:
+    job = after(running(2), join(C))
+    job, events = pump(job, m.WiringFailed(A, 2, C))
+    again = world(3, A, B, C, why="the same members, wired again")
+    assert events == (
+        m.PairAccused(NOW, 2, A, C),
+        m.WorldBroken(NOW, 2, entered=False, why="a could not reach c in 2"),
+        m.WorldFormed(NOW, again),
+        m.StateChanged(NOW, JobState.RUNNING, "the same members, wired again"),
+    )
+    assert job.faulty == {2}
+    assert (job.broken, job.current, job.sealed) == ("", 1, 0)
+    assert job.accusations == (Accusation(A, C, (2,)),)
+
+
+def test_the_older_of_a_pair_comes_first_whoever_complains() -> None:
+    job = after(running(2), join(C))
+    assert made(job, m.WiringFailed(C, 2, A))[0] == m.PairAccused(NOW, 2, A, C)
+    assert made(job, m.WiringFailed(B, 2, A))[0] == m.PairAccused(NOW, 2, A, B)
+
+
+def test_a_failure_that_names_nobody_accuses_nobody() -> None:
+    job = after(running(2), join(C))
+    assert made(job, m.WiringFailed(A, 2, None)) == (
+        m.WorldBroken(NOW, 2, entered=False, why="a could not reach its peers in 2"),
+    )
+
+
+def test_somebody_who_is_gone_is_not_accused() -> None:
+    job = after(running(2, new_job(2)), m.Expire(B))
+    [broken] = made(job, m.WiringFailed(A, 1, B))
+    assert isinstance(broken, m.WorldBroken)
+
+
+def test_a_failure_in_a_world_that_was_outnumbered_accuses_nobody() -> None:
+    """In an older world the peer may just have moved on."""
+    job = after(running(2), join(C), join(D))
+    assert job.worlds[-1].number == 3
+    assert made(job, m.WiringFailed(A, 2, C)) == (m.WorldBroken(NOW, 2, entered=False, why="a could not reach c in 2"),)
+
+
+def test_a_recovery_world_that_cannot_be_wired_makes_the_next_one() -> None:
+    job = after(running(3), stopped(A, 1))
+    job, events = pump(job, m.WiringFailed(B, 2, C))
+    why = "b could not reach c in 2"
+    assert events[:3] == (
+        m.PairAccused(NOW, 2, B, C),
+        m.WorldBroken(NOW, 2, entered=True, why=why),
+        m.WorldFormed(NOW, world(3, A, B, C, kind=Kind.RECOVERY, why=why)),
+    )
+    assert (job.sealed, job.accusations) == (2, (Accusation(B, C, (2,)),))
+
+
+def test_the_first_world_that_cannot_be_wired_is_tried_again() -> None:
+    job = pump(new_job(), join(A), join(B))[0]
+    job, events = pump(job, m.WiringFailed(A, 1, B))
+    assert isinstance(events[1], m.WorldBroken)
+    assert events[1].entered
+    assert (job.worlds[0].number, job.worlds[0].kind) == (2, Kind.RECOVERY)
+
+
+def test_a_wiring_that_fails_in_the_current_planned_world_ends_it() -> None:
+    job = after(running(3), drain(C))
+    job = after(job, report(job, A, 2))
+    assert formed(job, 2).kind is Kind.PLANNED
+    [_, broken] = made(job, m.WiringFailed(A, 2, B))
+    assert isinstance(broken, m.WorldBroken)
+    assert broken.entered
+
+
+def test_complaining_twice_about_one_wiring_is_complaining_once() -> None:
+    job = after(running(2), join(C), m.WiringFailed(A, 2, C))
+    again = after(job, m.WiringFailed(A, 2, C))
+    assert again == job
+    both = pump(after(running(2), join(C)), m.WiringFailed(A, 2, C), m.WiringFailed(C, 2, A))[0]
+    assert both.accusations == (Accusation(A, C, (2,)),)
+
+
+def test_members_that_drifted_apart_fail_the_job() -> None:
+    """There is no right state to go on with, and the next generation would meet the same difference."""
+    why = "rank 1 holds another state than the ranks before it"
+    job, _ = pump(running(2), m.Stopped(A, 1, GENESIS, frozenset(), why, diverged=True))
+    assert job.state is JobState.FAILED
+    assert job.why == (
+        f"after step 0 the members hold different states ({why}): what user code does after run.step() "
+        "must be the same on every member, such as stepping a scheduler"
+    )

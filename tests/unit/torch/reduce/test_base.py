@@ -1,0 +1,337 @@
+"""Gradients on their way: weighted, kept, sent early, given back, and sent again when a group broke.
+
+The wire is one within this process; the real one is in tests/live.
+"""
+
+import copy
+import threading
+from functools import partial
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pliant.core.data.ledger import Lineage
+from pliant.core.member.control_words import Purpose, Word
+from pliant.torch.gloo.group import Group, GroupBroken
+from pliant.torch.reduce import buckets as buckets_module
+from pliant.torch.reduce.buckets import Reduced
+from pliant.torch.reduce.floating import SummedReducer
+from pliant.torch.state.buffers import Buffers
+from pliant.torch.state.training_state import gradient_from, gradient_state
+from pliant.train.data.loader import Part
+from pliant.train.reduce.control_row import Row
+from pliant.train.reduce.metrics import Logged
+from pliant.train.state.transfer import Received
+from unit.torch.wires import ranks as groups
+from unit.torch.wires import together
+
+CPU = torch.device("cpu")
+PART = Part(17, (0,))
+WORD = Word(Purpose.STEP, 3, 17, Lineage(2, 16, 2**64 - 1), holds=True, samples=8)
+
+
+class Member:
+    """A model with its reducer, and the parts of a step it computes."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.reducer = SummedReducer(model, Buffers(model), Logged(), CPU)
+        self.weight = 0.0
+
+    def part(self, x: Tensor, weight: float | None = None, *, last: Group | None = None) -> None:
+        """One part, all but the step's last; its loss is a mean over what it holds."""
+        self.reducer.begin_part(PART, float(len(x)), last, (), idle=False)
+        if weight is not None:
+            self.reducer.weigh(weight)
+        loss(self.model, x).backward()  # type: ignore[no-untyped-call]
+        self.weight += self.reducer.weight
+        if last is None:
+            self.reducer.end_part()
+
+    def reduce(self, group: Group, *, follow: bool = False) -> tuple[tuple[Row, ...], Reduced]:
+        found = self.reducer.reduce(group, Row(WORD, self.weight), (), follow=follow)
+        self.weight = 0.0
+        return found
+
+    @property
+    def gradients(self) -> list[Tensor | None]:
+        return [param.grad for param in self.model.parameters()]
+
+
+def loss(model: nn.Module, x: Tensor) -> Tensor:
+    out: Tensor = model(x)
+    return out.square().mean(dim=tuple(range(1, out.dim()))).mean()
+
+
+def net(dtype: torch.dtype = torch.float64) -> nn.Module:
+    torch.manual_seed(4)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).to(dtype)
+
+
+def data(count: int, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(8), dtype=dtype)
+
+
+def direct(model: nn.Module, x: Tensor) -> list[Tensor]:
+    twin = copy.deepcopy(model)
+    for param in twin.parameters():
+        param.grad = None
+    loss(twin, x).backward()  # type: ignore[no-untyped-call]
+    return [cast(Tensor, param.grad) for param in twin.parameters()]
+
+
+def close(one: list[Any], other: list[Any], within: float = 1e-14) -> bool:
+    return all(torch.allclose(a, b, rtol=0, atol=within) for a, b in zip(one, other, strict=True))
+
+
+@pytest.fixture(params=["one bucket", "a bucket for each parameter"])
+def buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param != "one bucket":
+        monkeypatch.setattr(buckets_module, "FIRST_BYTES", 1)
+        monkeypatch.setattr(buckets_module, "BUCKET_BYTES", 1)
+    return str(request.param)
+
+
+def test_uneven_parts_come_to_the_mean_of_the_whole_batch(buckets: str) -> None:
+    x = data(12)
+    a, b = Member(net()), Member(net())
+    one, other = groups(2)
+    a.part(x[:3])
+    a.part(x[3:4])
+    a.part(x[4:9], last=one)
+    b.part(x[9:], last=other)
+    (rows, first), (_, second) = together(lambda: a.reduce(one), lambda: b.reduce(other))
+    assert [row.weight for row in rows] == [9.0, 3.0]
+    assert rows[0].word == WORD
+    a.reducer.give(first)
+    b.reducer.give(second)
+    assert close(a.gradients, direct(net(), x))
+    assert all(torch.equal(cast(Tensor, p), cast(Tensor, q)) for p, q in zip(a.gradients, b.gradients, strict=True))
+
+
+def test_buckets_leave_before_backward_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(buckets_module, "FIRST_BYTES", 1)
+    monkeypatch.setattr(buckets_module, "BUCKET_BYTES", 1)
+    x = data(4)
+    a, b = Member(net()), Member(net())
+    for step in range(3):
+        one, other = groups(2)
+        a.part(x[:2], last=one)
+        b.part(x[2:], last=other)
+        if step:  # in the first one it is learnt that backward runs once
+            assert len(one.sent) == 4
+            assert len(other.sent) == 4
+        else:
+            assert not one.sent
+        (_, first), (_, second) = together(partial(a.reduce, one), partial(b.reduce, other))
+        assert len(one.sent) == 5
+        a.reducer.give(first)
+        b.reducer.give(second)
+        assert close(a.gradients, direct(net(), x))
+        for member in (a, b):
+            member.reducer.drop_part()
+            member.reducer.drop_kept()
+            member.reducer.next_turn()
+
+
+def test_a_parameter_with_a_gradient_somewhere_has_one_everywhere_and_else_nowhere() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.always, self.rarely, self.never = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)
+            self.use = False
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.always(x) + self.rarely(x) if self.use else self.always(x)
+            return out
+
+    a, b = Member(Two()), Member(Two())
+    a.model.use = True  # type: ignore[assignment]
+    x = data(4, torch.float32)
+    one, other = groups(2)
+    a.part(x[:2], last=one)
+    b.part(x[2:], last=other)
+    (_, first), (_, second) = together(lambda: a.reduce(one), lambda: b.reduce(other))
+    a.reducer.give(first)
+    b.reducer.give(second)
+    for member in (a, b):
+        found = {name: param.grad is not None for name, param in member.model.named_parameters()}
+        assert found == {
+            f"{part}.{what}": part != "never" for part in ("always", "rarely", "never") for what in ("weight", "bias")
+        }
+
+
+def test_who_follows_adds_nothing_and_gets_everything(buckets: str) -> None:
+    x = data(6)
+    a, joiner = Member(net()), Member(net())
+    one, other = groups(2)
+    a.part(x, last=one)
+    (_, first), (rows, second) = together(lambda: a.reduce(one), lambda: joiner.reduce(other, follow=True))
+    assert sum(row.weight for row in rows) == 6.0
+    a.reducer.give(first)
+    joiner.reducer.give(second)
+    assert close(a.gradients, direct(net(), x))
+    assert close(joiner.gradients, cast("list[Tensor]", a.gradients), 0.0)
+
+
+def test_a_step_that_broke_is_finished_from_what_was_kept(buckets: str) -> None:
+    """Three compute, one dies in the reduction; what the others have is not computed again (rule 14)."""
+    x = data(9)
+    a, b = Member(net()), Member(net())
+    one, other, _ = groups(3)
+    a.part(x[:3], last=one)
+    b.part(x[3:6], last=other)
+    weights = a.weight, b.weight
+
+    def broken(member: Member, group: Any) -> None:
+        with pytest.raises(GroupBroken):
+            member.reduce(group)
+        member.reducer.end_part()
+
+    threading.Timer(0.1, one.wire.cut).start()
+    together(lambda: broken(a, one), lambda: broken(b, other))
+    assert all(grad is None for grad in a.gradients)
+    a.weight, b.weight = weights
+    one, other = groups(2)
+    a.part(x[6:8], last=one)
+    b.part(x[8:], last=other)
+    (rows, first), (_, second) = together(lambda: a.reduce(one), lambda: b.reduce(other))
+    assert [row.weight for row in rows] == [5.0, 4.0]
+    a.reducer.give(first)
+    b.reducer.give(second)
+    assert close(a.gradients, direct(net(), x))
+
+
+def test_an_idle_part_is_no_part_of_it() -> None:
+    """Of a member that has nothing left to compute what it kept counts, and nothing else (rule 22)."""
+    x = data(6)
+    a, b = Member(net()), Member(net())
+    one, other = groups(2)
+    a.part(x[:4])
+    a.reducer.begin_part(PART, 2.0, None, (), idle=True)
+    loss(a.model, x[4:] * float("nan")).backward()  # type: ignore[no-untyped-call]
+    a.reducer.drop_part()
+    b.part(x[4:], last=other)
+    (_, first), _ = together(lambda: a.reduce(one), lambda: b.reduce(other))
+    a.reducer.give(first)
+    assert close(a.gradients, direct(net(), x))
+
+
+def test_a_part_that_weighs_nothing_is_dropped_not_multiplied(buckets: str) -> None:
+    x = data(6)
+    a, b = Member(net()), Member(net())
+    one, other = groups(2)
+    a.part(x[:4], last=one)
+    b.part(x[4:] * float("nan"), 0.0, last=other)
+    b.reducer.drop_part()
+    (_, first), (_, second) = together(lambda: a.reduce(one), lambda: b.reduce(other))
+    a.reducer.give(first)
+    b.reducer.give(second)
+    assert close(a.gradients, direct(net(), x[:4]))
+    assert close(b.gradients, direct(net(), x[:4]))
+
+
+def test_a_member_that_missed_the_step_gets_its_gradient(buckets: str) -> None:
+    x = data(6)
+    a, b, laggard = Member(net()), Member(net()), Member(net())
+    one, other = groups(2)
+    a.part(x[:3], last=one)
+    b.part(x[3:], last=other)
+    (_, reduced), _ = together(lambda: a.reduce(one), lambda: b.reduce(other))
+    a.reducer.give(reduced)
+    reduced.means = (0.5,)
+    whole = gradient_state(reduced)
+    contents = tuple(memoryview(bytearray(leaf.content)) for leaf in whole.leaves)
+    received = gradient_from(Received(whole.tree, contents), CPU)
+    laggard.reducer.give(received)
+    assert received.means == (0.5,)
+    assert close(laggard.gradients, cast("list[Tensor]", a.gradients), 0.0)
+
+
+def test_the_last_sums_outlive_the_next_reduction() -> None:
+    """Until the step after is applied somebody may need them (rule 13)."""
+    x = data(8)
+    a, b = Member(net()), Member(net())
+    one, other = groups(2)
+    a.part(x[:2], last=one)
+    b.part(x[2:4], last=other)
+    (_, kept), _ = together(lambda: a.reduce(one), lambda: b.reduce(other))
+    before = [flat.clone() for flat in kept.buckets]
+    for member in (a, b):
+        member.reducer.drop_part()
+        member.reducer.next_turn()
+    one, other = groups(2)
+    a.part(x[4:6], last=one)
+    b.part(x[6:], last=other)
+    together(lambda: a.reduce(one), lambda: b.reduce(other))
+    assert close(kept.buckets, before, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("size", [1, 2])
+def test_half_precision_sums_do_not_overflow(dtype: torch.dtype, size: int) -> None:
+    """A gradient of 1000 in a batch of 512 is nothing unusual with a loss scale."""
+    members = [Member(nn.Linear(1, 1, bias=False).to(dtype)) for _ in range(size)]
+    each = groups(size)
+    for member, group in zip(members, each, strict=True):
+        for last in (None, group):
+            member.reducer.begin_part(PART, 512.0, last, (), idle=False)
+            (member.model.weight.sum() * 1000.0).backward()  # type: ignore[operator]
+            member.weight += 512.0
+            if last is None:
+                member.reducer.end_part()
+    found = together(*(partial(member.reduce, group) for member, group in zip(members, each, strict=True)))
+    for member, (_, reduced) in zip(members, found, strict=True):
+        member.reducer.give(reduced)
+        assert [float(cast(Tensor, grad)) for grad in member.gradients] == [1000.0]
+
+
+def test_types_travel_in_buckets_of_their_own(buckets: str) -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(1)
+            self.single, self.double_, self.brain = (
+                nn.Linear(3, 2),
+                nn.Linear(3, 2).double(),
+                nn.Linear(3, 2).bfloat16(),
+            )
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.single(x.float()).double() + self.double_(x) + self.brain(x.bfloat16()).double()
+            return out
+
+    x = data(4)
+    a, b = Member(Mixed()), Member(Mixed())
+    one, other = groups(2)
+    a.part(x[:2], last=one)
+    b.part(x[2:], last=other)
+    (_, first), _ = together(lambda: a.reduce(one), lambda: b.reduce(other))
+    a.reducer.give(first)
+    for param, expected in zip(a.model.parameters(), direct(Mixed(), x), strict=True):
+        assert param.grad is not None
+        assert param.grad.dtype is param.dtype
+        assert torch.allclose(param.grad, expected, rtol=3e-2 if param.dtype is torch.bfloat16 else 1e-5, atol=1e-2)
+
+
+def test_alone_with_one_part_the_gradient_is_not_touched() -> None:
+    a = Member(net())
+    (one,) = groups(1)
+    a.part(data(5), last=one)
+    before = [cast(Tensor, grad) for grad in a.gradients]
+    copies = [grad.clone() for grad in before]
+    _, reduced = a.reduce(one)
+    a.reducer.give(reduced)
+    assert all(now is was for now, was in zip(a.gradients, before, strict=True))
+    assert close(before, copies, 0.0)
+
+
+def test_hooks_are_gone_afterwards() -> None:
+    member = Member(net())
+    member.reducer.begin_part(PART, 1.0, None, (), idle=False)
+    member.reducer.close()
+    loss(member.model, data(2)).backward()  # type: ignore[no-untyped-call]
+    assert not any(member.reducer._fired)

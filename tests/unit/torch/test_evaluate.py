@@ -1,0 +1,165 @@
+"""Evaluation: the totals of a direct computation, whoever computed what, and no trace left behind."""
+
+import queue
+import threading
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.utils.data import TensorDataset
+
+import pliant.torch as pliant
+from pliant.core.data.ledger import Lineage
+from pliant.errors import BadInput
+from pliant.torch.evaluate import KEPT_MAX, Board, Key, Sums, batch_sums, evaluating
+
+CPU = torch.device("cpu")
+KEY = Key(Lineage(1, 3, 9), 1, 10, 4)
+
+
+@pytest.fixture(autouse=True)
+def nothing_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PLIANT_COORDINATOR", "PLIANT_JOB", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_totals_are_those_of_a_direct_computation() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 3))
+    data = TensorDataset(torch.randn(23, 4), torch.randint(0, 3, (23,)))
+
+    def sums(batch: tuple[Tensor, Tensor]) -> dict[str, Any]:
+        x, y = batch
+        out = model(x)
+        assert not model.training
+        assert not out.requires_grad
+        confusion = torch.zeros(3, 3, dtype=torch.long)
+        confusion.index_put_((y, out.argmax(1)), torch.ones(len(y), dtype=torch.long), accumulate=True)
+        return {"loss": cross_entropy(out, y, reduction="sum"), "count": len(y), "confusion": confusion}
+
+    checked = 0
+    with pliant.join() as job:
+        run = job.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=8)
+        for x, y in run:
+            cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            run.step()
+            before = [tensor.clone() for tensor in model.state_dict().values()]
+            drawn = torch.get_rng_state()
+            totals = run.evaluate(sums, data, batch_size=5)
+            assert torch.equal(torch.get_rng_state(), drawn)
+            assert all(torch.equal(a, b) for a, b in zip(before, model.state_dict().values(), strict=True))
+            assert model.training
+            model.eval()
+            with torch.no_grad():
+                direct = sums(tuple(data.tensors))  # type: ignore[arg-type]
+            model.train()
+            assert totals["loss"] == pytest.approx(float(direct["loss"]), rel=1e-5)
+            assert totals["count"] == 23
+            assert torch.equal(totals["confusion"], direct["confusion"].double())
+            checked += 1
+    assert checked == 3
+
+
+def test_modes_of_parts_of_a_model_are_put_back() -> None:
+    model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(2))
+    model[1].eval()  # a frozen BatchNorm stays frozen
+
+    def fail() -> None:
+        with evaluating(model):
+            assert not model[0].training
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert (model.training, model[0].training, model[1].training) == (True, True, False)
+    assert torch.is_grad_enabled()
+
+
+@pytest.mark.parametrize("value", [2**24 + 1, 0.1, 1e300, torch.tensor(0.1, dtype=torch.float64), True])
+def test_numbers_are_not_rounded(value: Any) -> None:
+    """A count of samples past 2**24 is an ordinary thing."""
+    sums = batch_sums(KEY, 0, lambda _: {"n": value}, torch.zeros(10), lambda rows: rows, CPU)
+    assert sums.values["n"] == ((), (float(value),))
+
+
+def test_each_batch_holds_its_samples() -> None:
+    seen: list[list[int]] = []
+
+    def sums(batch: list[int]) -> dict[str, int]:
+        seen.append(batch)
+        return {"n": len(batch)}
+
+    for number in range(3):
+        batch_sums(KEY, number, sums, list(range(10)), lambda rows: rows, CPU)
+    assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+@pytest.mark.parametrize("given", [3.0, [1, 2], None])
+def test_a_function_that_gives_no_dictionary_is_refused(given: Any) -> None:
+    with pytest.raises(BadInput, match="dictionary of sums"):
+        batch_sums(KEY, 0, lambda _: given, list(range(10)), lambda rows: rows, CPU)
+
+
+def evaluate_too_early(model: nn.Module, data: TensorDataset) -> None:
+    with pliant.join() as job:
+        run = job.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=4)
+        for _ in run:
+            run.evaluate(lambda _: {"n": 1}, data, batch_size=2)
+
+
+def test_in_the_middle_of_a_step_it_is_refused() -> None:
+    data = TensorDataset(torch.randn(8, 4), torch.zeros(8, dtype=torch.long))
+    with pytest.raises(BadInput, match=r"after run.step\(\)"):
+        evaluate_too_early(nn.Linear(4, 2), data)
+
+
+def test_after_the_loop_it_works_as_well() -> None:
+    model = nn.Linear(4, 2)
+    data = TensorDataset(torch.randn(9, 4), torch.zeros(9, dtype=torch.long))
+    with pliant.join() as job:
+        run = job.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=4)
+        for x, y in run:
+            cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            run.step()
+        assert run.evaluate(lambda batch: {"n": len(batch[1])}, data, batch_size=2) == {"n": 9.0}
+
+
+def sums_of(number: int, key: Key = KEY) -> Sums:
+    return Sums(key, number, {"n": ((), (1.0,))})
+
+
+def test_sums_travel() -> None:
+    board = Board()
+    board.hear(msgspec.msgpack.encode(Sums(KEY, 2, {"m": ((2, 1), (0.1, 1e300))})))
+    assert board.all_of(KEY)[2].values == {"m": ((2, 1), (0.1, 1e300))}
+
+
+def test_a_batch_that_two_computed_counts_once() -> None:
+    board = Board()
+    board.put(sums_of(0))
+    board.put(Sums(KEY, 0, {"n": ((), (99.0,))}))
+    assert board.all_of(KEY)[0].values["n"] == ((), (1.0,))
+
+
+def test_news_wake_whoever_waits() -> None:
+    board = Board()
+    board.put(sums_of(0))
+    assert board.wait(KEY, 0, 0.0)
+    assert not board.wait(KEY, 1, 0.01)
+    done: queue.Queue[bool] = queue.Queue()
+    threading.Thread(target=lambda: done.put(board.wait(KEY, 1, 20.0)), daemon=True).start()
+    board.put(sums_of(1))
+    assert done.get(timeout=20.0)
+
+
+def test_peers_that_are_ahead_do_not_push_out_what_is_under_way() -> None:
+    """A step may be followed by any number of evaluations, and a peer may be through with all of them."""
+    board = Board()
+    board.want(KEY)
+    board.put(sums_of(0))
+    for turn in range(2, KEPT_MAX + 4):
+        board.put(sums_of(0, Key(KEY.lineage, turn, 10, 4)))
+    assert board.has(KEY, 0)

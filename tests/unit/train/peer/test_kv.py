@@ -1,0 +1,92 @@
+"""What peers said about a wiring is there when the wiring begins, and gone when it is over."""
+
+import threading
+
+import pytest
+
+from pliant.train.peer import kv as module
+from pliant.train.peer.kv import Mailbox, letter
+
+
+def never() -> bool:
+    return False
+
+
+def test_what_came_before_the_wiring_is_there_for_it() -> None:
+    box = Mailbox()
+    box.hear(3, letter("a", b"1"))
+    box.put(3, "b", b"2")
+    assert box.wait(3, ["b", "a"], never) == [b"2", b"1"]
+    assert box.has(3, ["a", "b"])
+    assert not box.has(3, ["a", "c"])
+    assert not box.has(2, ["a"])
+
+
+def test_generations_do_not_mix() -> None:
+    box = Mailbox()
+    box.put(1, "a", b"old")
+    box.put(2, "a", b"new")
+    assert box.wait(1, ["a"], never) == [b"old"]
+    assert box.wait(2, ["a"], never) == [b"new"]
+
+
+def waiting(box: Mailbox, keys: list[str], called_off: threading.Event) -> tuple[threading.Thread, list[object]]:
+    got: list[object] = []
+    thread = threading.Thread(target=lambda: got.append(box.wait(1, keys, called_off.is_set)))
+    thread.start()
+    return thread, got
+
+
+def test_whoever_waits_gets_what_comes_later() -> None:
+    box = Mailbox()
+    thread, got = waiting(box, ["a", "b"], threading.Event())
+    box.put(1, "a", b"1")
+    box.put(1, "b", b"2")
+    thread.join()
+    assert got == [[b"1", b"2"]]
+
+
+@pytest.mark.parametrize("how", ["called off", "forgotten"])
+def test_whoever_waits_in_vain_hears_that_it_is_over(how: str) -> None:
+    box = Mailbox()
+    off = threading.Event()
+    thread, got = waiting(box, ["a"], off)
+    if how == "called off":
+        off.set()
+        box.wake()
+    else:
+        box.forget(2)
+    thread.join()
+    assert got == [None]
+
+
+def test_what_is_forgotten_does_not_come_back() -> None:
+    box = Mailbox()
+    box.put(1, "a", b"1")
+    box.put(2, "a", b"2")
+    box.forget(2)
+    box.put(1, "a", b"late")
+    box.forget(1)
+    assert not box.has(1, ["a"])
+    assert box.wait(1, ["a"], never) is None
+    assert box.has(2, ["a"])
+
+
+def test_a_mailbox_takes_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "KEYS_MAX", 2)
+    box = Mailbox()
+    box.put(1, "a", b"")
+    box.put(1, "b", b"")
+    box.put(1, "a", b"again")
+    for key, value in (("c", b""), ("a", bytes(module.VALUE_MAX + 1))):
+        with pytest.raises(ValueError, match="takes 2 values of 65536 bytes"):
+            box.put(1, key, value)
+    for generation in range(2, 1 + module.GENERATIONS_MAX):
+        box.put(generation, "a", b"")
+    with pytest.raises(ValueError, match="64 generations have letters"):
+        box.put(1 + module.GENERATIONS_MAX, "a", b"")
+
+
+def test_what_is_no_letter_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a letter"):
+        Mailbox().hear(1, b"\x93abc")

@@ -1,0 +1,105 @@
+"""Control words in floating-point numbers: exact, whatever they are added to."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.core.data.ledger import Lineage
+from pliant.core.member.control_words import Purpose, Word
+from pliant.errors import BadInput
+from pliant.train.reduce.control_row import LOGGED_MAX, PIECES, Floats, Row, pack, unpack, weighted_means
+
+cell = st.integers(0, 2**64 - 1)
+small = st.integers(0, 2**32)
+words = st.builds(
+    Word,
+    purpose=st.sampled_from([Purpose.STEP, Purpose.CLOSE]),
+    generation=small,
+    step=small,
+    lineage=st.builds(Lineage, small, small, cell),
+    holds=st.booleans(),
+    state=cell,
+    wired=small,
+    need=small,
+    drains=st.integers(0, 2),
+    failed=st.booleans(),
+    slots=small,
+    samples=small,
+    marks=cell,
+    digest=cell,
+)
+numbers = st.floats(allow_nan=False, allow_infinity=False)
+rows = st.builds(
+    Row, words, numbers, cell, numbers, st.lists(numbers, min_size=LOGGED_MAX, max_size=LOGGED_MAX).map(tuple)
+)
+WORD = Word(Purpose.STEP, 3, 17, Lineage(2, 16, 0xFFFF_FFFF_FFFF_FFFF), holds=True, marks=2**64 - 1, samples=8)
+
+
+def side_by_side(each: list[Row]) -> Floats:
+    """What the collective makes of everybody's rows: a sum, in which the others' places are zeros."""
+    total = np.zeros(len(each) * PIECES, dtype=np.float32)
+    for rank, row in enumerate(each):
+        mine = np.zeros_like(total)
+        mine[rank * PIECES : (rank + 1) * PIECES] = pack(row)
+        total += mine
+    return total
+
+
+@given(st.lists(rows, min_size=1, max_size=4))
+def test_everybody_reads_every_row_as_it_was_written(each: list[Row]) -> None:
+    assert unpack(side_by_side(each), len(each)) == tuple(each)
+
+
+def test_every_field_of_a_word_travels_except_the_kept_slots() -> None:
+    """A field that is added to the word and forgotten here would read as its default on every member."""
+    (row,) = unpack(side_by_side([Row(WORD)]), 1)
+    for field in dataclasses.fields(Word):
+        if field.name != "kept":
+            assert getattr(row.word, field.name) == getattr(WORD, field.name), field.name
+
+
+def test_pieces_are_exact_in_single_precision() -> None:
+    packed = pack(Row(WORD, 1e300))
+    assert packed.dtype == np.float32
+    assert packed.min() >= 0
+    assert packed.max() <= 65535
+    assert np.array_equal(packed, np.rint(packed))
+
+
+def test_a_row_of_another_size_of_world_does_not_pass_for_one() -> None:
+    """Two collectives that should never have met: what comes out must disagree, not crash."""
+    garbage = np.full(2 * PIECES, np.nan, dtype=np.float32)
+    garbage[3] = np.inf
+    garbage[5] = -7.0
+    garbage[9] = 1e9
+    first, second = unpack(garbage, 2)
+    assert first.word.generation != WORD.generation
+    assert second.word.lineage != WORD.lineage
+
+
+def test_more_values_than_there_is_room_for_are_refused() -> None:
+    with pytest.raises(BadInput, match=f"at most {LOGGED_MAX}"):
+        pack(Row(WORD, 1.0, 5, 1.0, (0.0,) * (LOGGED_MAX + 1)))
+
+
+def test_means_are_weighted_by_the_samples_behind_them() -> None:
+    each = [Row(WORD, 6.0, 9, 6.0, (6 * 0.5, 6 * 2.0)), Row(WORD, 2.0, 9, 2.0, (2 * 1.5, 2 * 4.0)), Row(WORD)]
+    means = weighted_means(unpack(side_by_side(each), 3))
+    assert list(means[:2]) == pytest.approx([0.75, 2.5])
+
+
+def test_parts_in_which_nothing_was_logged_do_not_count() -> None:
+    """Logging in the first micro-batch alone is a mean over that one, not over all."""
+    assert list(weighted_means([Row(WORD, 8.0, 9, 2.0, (2 * 1.5,))])) == pytest.approx([1.5])
+
+
+def test_members_that_log_other_names_are_found() -> None:
+    with pytest.raises(BadInput, match="different names"):
+        weighted_means([Row(WORD, 1.0, 9, 1.0, (1.0,)), Row(WORD, 1.0, 10, 1.0, (1.0,))])
+
+
+def test_nothing_logged_means_nothing() -> None:
+    assert weighted_means([Row(WORD, 4.0)]) == ()

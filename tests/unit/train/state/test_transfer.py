@@ -1,0 +1,243 @@
+"""State on its way between members: of one lineage, whole, and never torn by the donor's next step."""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from pliant.core.data.ledger import GENESIS, Line, Lineage
+from pliant.core.member import signals as s
+from pliant.core.model.names import MemberId
+from pliant.train.peer.server import PeerLost
+from pliant.train.state.flat import Leaf, State, flatten, restore
+from pliant.train.state.state_lock import Gate
+from pliant.train.state.transfer import STATE, Fetching, Received, Source, StripeWanted, ask_gradient
+from unit.core.build import lines
+from unit.train.pair import Make, Talker, introduce, talkers
+
+PATIENCE_S = 20.0
+LINES = lines(GENESIS, 1, 2)
+LINEAGE = LINES[-1].lineage
+
+
+def as_leaf(value: object) -> Leaf | None:
+    return Leaf("u1", (len(value),), memoryview(value)) if isinstance(value, bytearray) else None
+
+
+def value_of(received: Received) -> object:
+    return restore(received.tree, received.contents, lambda _d, _s, content: content.tobytes())
+
+
+class Donor:
+    """A member that holds a state and a gradient, with a gate before them."""
+
+    def __init__(self, make: Make, name: str, *, content: bytes = b"abcdefgh", state: int = 5) -> None:
+        self.gate = Gate()
+        self.live = [bytearray(content), bytearray(b""), bytearray(b"x" * 100), bytearray(b"y" * 50)]
+        self.gradient: dict[Lineage, bytearray] = {LINEAGE: bytearray(b"gradient")}
+        self.lines: tuple[Line, ...] = LINES
+        self.source = Source(self.gate, self.capture, self.gradient_of, lambda: self.lines)
+        self.talker = make(name, lambda _g, _asker, kind, head: self.source.give(kind, head))
+        self.name = self.talker.name
+        self.gate.open(LINEAGE, state)
+
+    def capture(self) -> State:
+        return flatten({"model": self.live, "rate": 0.5}, as_leaf)
+
+    def gradient_of(self, lineage: Lineage) -> State | None:
+        found = self.gradient.get(lineage)
+        return None if found is None else flatten({"sums": found}, as_leaf)
+
+
+class Joiner:
+    """Receives, and keeps what its machine would be fed."""
+
+    def __init__(self, make: Make) -> None:
+        self.talker = make("joiner")
+        self.fed: queue.Queue[s.Signal] = queue.Queue()
+
+    def fetch(self, *donors: MemberId) -> Fetching:
+        fetching = Fetching(self.talker.peers, 1, donors, lambda _fetching, signal: self.fed.put(signal))
+        fetching.start()
+        return fetching
+
+    def next(self) -> s.Signal:
+        return self.fed.get(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    with talkers() as made:
+        yield made
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_stripes_make_the_whole_state_again(make: Make, count: int) -> None:
+    donors = [Donor(make, f"d{at}") for at in range(count)]
+    joiner = Joiner(make)
+    introduce(1, joiner.talker, *(donor.talker for donor in donors))
+    fetching = joiner.fetch(*(donor.name for donor in donors))
+    assert [joiner.next() for _ in range(count)] == [s.Stripe(at, count, LINEAGE, 5, LINES) for at in range(count)]
+    assert fetching.received is not None
+    assert value_of(fetching.received) == {"model": [bytes(each) for each in donors[0].live], "rate": 0.5}
+
+
+def test_more_donors_than_stripes_are_not_needed(make: Make) -> None:
+    donors = [Donor(make, f"d{at}") for at in range(5)]
+    joiner = Joiner(make)
+    introduce(1, joiner.talker, *(donor.talker for donor in donors))
+    fetching = joiner.fetch(*(donor.name for donor in donors))
+    assert [type(joiner.next()) for _ in range(3)] == [s.Stripe] * 3
+    assert fetching.donors == ("d0", "d1", "d2")
+
+
+def test_what_is_received_is_a_copy(make: Make) -> None:
+    donor, joiner = Donor(make, "d"), Joiner(make)
+    introduce(1, joiner.talker, donor.talker)
+    fetching = joiner.fetch(donor.name)
+    joiner.next()
+    donor.live[0][:] = b"ABCDEFGH"
+    assert fetching.received is not None
+    assert value_of(fetching.received) == {"model": [b"abcdefgh", b"", b"x" * 100, b"y" * 50], "rate": 0.5}
+
+
+@pytest.mark.parametrize("what", ["lineage", "hash", "tree"])
+def test_donors_that_differ_make_no_state(make: Make, what: str) -> None:
+    """Each checksum good, and still torn (H9)."""
+    one, other = (
+        Donor(make, "d0"),
+        Donor(make, "d1", content=b"longer than the other" if what == "tree" else b"abcdefgh"),
+    )
+    if what == "lineage":
+        other.gate.open(replace(LINEAGE, step=9), 5)
+    elif what == "hash":
+        other.gate.open(LINEAGE, 6)
+    joiner = Joiner(make)
+    introduce(1, joiner.talker, one.talker, other.talker)
+    fetching = joiner.fetch(one.name, other.name)
+    assert joiner.next() == s.TransferBroken(spoilt=what == "hash")  # the others may differ for a moment
+    assert fetching.received is None
+
+
+def test_a_donor_between_apply_and_boundary_is_waited_for(make: Make) -> None:
+    donor, joiner = Donor(make, "d"), Joiner(make)
+    donor.gate.shut()
+    introduce(1, joiner.talker, donor.talker)
+    joiner.fetch(donor.name)
+    with pytest.raises(queue.Empty):
+        joiner.fed.get(timeout=0.1)
+    later = replace(LINEAGE, step=3)
+    donor.gate.open(later, 8)
+    assert joiner.next() == s.Stripe(0, 1, later, 8, LINES)
+
+
+def test_a_donor_does_not_change_its_state_while_it_is_read(make: Make) -> None:
+    """The gate is held until the last byte left, not until the first."""
+    donor, asker = Donor(make, "d", content=bytes(64 << 20)), make("asker")
+    introduce(1, asker, donor.talker)
+
+    answer = asker.peers.ask(1, donor.name, STATE, msgspec.msgpack.encode(StripeWanted(0, 1)), threading.Event())
+    shut = threading.Event()
+
+    def step() -> None:
+        donor.gate.shut()
+        shut.set()
+
+    threading.Thread(target=step, daemon=True).start()
+    assert not shut.wait(0.2), "the donor is free to step while 64 MiB of its state are still to be sent"
+    answer.close()
+    assert shut.wait(PATIENCE_S)
+
+
+def test_a_donor_that_leaves_declines(make: Make) -> None:
+    donor, joiner = Donor(make, "d"), Joiner(make)
+    donor.gate.shut()
+    introduce(1, joiner.talker, donor.talker)
+    joiner.fetch(donor.name)
+    donor.gate.close()
+    assert joiner.next() == s.TransferBroken()
+
+
+def test_a_donor_whose_state_cannot_be_captured_is_no_donor(make: Make) -> None:
+    donor, joiner = Donor(make, "d"), Joiner(make)
+    donor.live.append(object())  # type: ignore[arg-type]
+    introduce(1, joiner.talker, donor.talker)
+    joiner.fetch(donor.name)
+    assert joiner.next() == s.TransferBroken()
+
+
+def test_a_donor_that_dies_is_noticed(make: Make) -> None:
+    one, other, joiner = Donor(make, "d0"), Donor(make, "d1"), Joiner(make)
+    introduce(1, joiner.talker, one.talker, other.talker)
+    other.talker.peers.close()
+    joiner.fetch(one.name, other.name)
+    assert joiner.next() == s.TransferBroken()
+
+
+def test_what_was_stopped_feeds_nothing(make: Make) -> None:
+    donor, joiner = Donor(make, "d"), Joiner(make)
+    donor.gate.shut()
+    introduce(1, joiner.talker, donor.talker)
+    fetching = joiner.fetch(donor.name)
+    fetching.stop()
+    donor.gate.open(LINEAGE, 5)
+    with pytest.raises(queue.Empty):
+        joiner.fed.get(timeout=0.2)
+
+
+# --------------------------------------------------------------------------------------------- gradients
+
+
+def asked(joiner: Talker, lineage: Lineage, *donors: Donor) -> tuple[Line, Received] | None:
+    names = tuple(donor.name for donor in donors)
+    return ask_gradient(joiner.peers, 1, names, lineage, threading.Event())
+
+
+def test_the_gradient_of_the_last_step_comes_with_its_line(make: Make) -> None:
+    donor, laggard = Donor(make, "d"), make("laggard")
+    introduce(1, laggard, donor.talker)
+    found = asked(laggard, LINEAGE, donor)
+    assert found is not None
+    assert found[0] == LINES[-1]
+    assert value_of(found[1]) == {"sums": b"gradient"}
+
+
+def test_whoever_still_has_it_gives_it(make: Make) -> None:
+    without, other = Donor(make, "d0"), Donor(make, "d1")
+    without.gradient.clear()
+    laggard = make("laggard")
+    introduce(1, laggard, without.talker, other.talker)
+    assert asked(laggard, LINEAGE, without, other) is not None
+
+
+def test_the_next_one_is_asked_where_one_does_not_answer(make: Make) -> None:
+    dead, other = Donor(make, "d0"), Donor(make, "d1")
+    laggard = make("laggard")
+    introduce(1, laggard, dead.talker, other.talker)
+    dead.talker.peers.close()
+    assert asked(laggard, LINEAGE, dead, other) is not None
+
+
+def test_nobody_having_it_is_no_failure(make: Make) -> None:
+    donor, laggard = Donor(make, "d"), make("laggard")
+    introduce(1, laggard, donor.talker)
+    assert asked(laggard, replace(LINEAGE, digest=1), donor) is None
+
+
+def test_nobody_answering_is_one(make: Make) -> None:
+    donor, laggard = Donor(make, "d"), make("laggard")
+    introduce(1, laggard, donor.talker)
+    donor.talker.peers.close()
+    with pytest.raises(PeerLost):
+        asked(laggard, LINEAGE, donor)
+
+
+def test_a_donor_that_fails_to_give_it_is_passed_over(make: Make) -> None:
+    broken, other = Donor(make, "d0"), Donor(make, "d1")
+    broken.gradient = None  # type: ignore[assignment]
+    laggard = make("laggard")
+    introduce(1, laggard, broken.talker, other.talker)
+    assert asked(laggard, LINEAGE, broken, other) is not None

@@ -1,0 +1,333 @@
+"""`pliant local`: a cluster on this machine, and what can be done to it while it runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pliant import settings
+from pliant.cli.connect import PROGRAM, Flags
+from pliant.cli.output import json_option, print_json, print_table
+from pliant.cli.run.command import JsonScreen, PlainScreen
+from pliant.cli.run.command import run as run_command
+from pliant.cli.run.plan import Given, look_around, understand
+from pliant.core.model.names import bad_name
+from pliant.errors import BadInput, PliantError
+
+if TYPE_CHECKING:
+    from pliant.agent.process.client import Processes
+    from pliant.agent.setup import Plan
+    from pliant_local.network import Network
+    from pliant_local.sandbox import Wish
+
+LOOKERS_S = 10.0  # how long a command may look at the job before we may start
+LEASE_TTL_S = 10.0
+MODES = ("auto", "namespaces", "loopback")
+
+name_option = click.option("--name", default="local", show_default=True, help="Which cluster of this machine.")
+
+
+class _Local(click.Group):
+    """A group whose first argument is one of its commands, or the beginning of what `pliant run` is told."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0] in self.commands:
+            return super().parse_args(ctx, args)
+        own, ctx.obj = split(args, self.params, run_command.params)
+        return super().parse_args(ctx, own)
+
+    def collect_usage_pieces(self, _ctx: click.Context) -> list[str]:
+        return ["[OPTIONS] [OPTIONS OF pliant run] SCRIPT [ARGS]...\n  pliant local COMMAND"]
+
+
+def split(
+    args: Sequence[str], own: Sequence[click.Parameter], others: Sequence[click.Parameter]
+) -> tuple[list[str], tuple[str, ...]]:
+    """Our own options, and the rest: those of another command, which may stand between them, and its script."""
+    ours: list[str] = []
+    rest: list[str] = []
+    mine = {**_options(own), "--help": 0, "-h": 0}
+    known = {**_options(others), **mine}
+    at = 0
+    while at < len(args):
+        token = args[at]
+        if token == "--":
+            return ours, (*rest, *args[at + 1 :])
+        if not token.startswith("-") or token == "-":
+            break
+        name, has_value, _ = token.partition("=") if token.startswith("--") else (token[:2], token[2:], "")
+        dashed = name.replace("_", "-")  # torchrun's flags are spelled either way
+        taken = 1 if has_value else 1 + known.get(dashed, 0)
+        (ours if dashed in mine else rest).extend((dashed + token[len(name) :], *args[at + 1 : at + taken]))
+        at += taken
+    return ours, (*rest, *args[at:])
+
+
+def _options(params: Sequence[click.Parameter]) -> dict[str, int]:
+    """By name, how many values it takes."""
+    return {
+        name: 0 if option.is_flag or option.count else option.nargs
+        for option in params
+        if isinstance(option, click.Option)
+        for name in (*option.opts, *option.secondary_opts)
+    }
+
+
+@click.group(cls=_Local, invoke_without_command=True)
+@click.option("--agents", type=int, metavar="N", help="How many agents there are at first.  [default: 2]")
+@click.option("--schedule", metavar="S:N,...", help="How many agents there are from second S on: 0:2,10:4,20:1.")
+@click.option("--for", "for_s", type=click.FloatRange(0, min_open=True), metavar="S", help="End after so long.")
+@click.option(
+    "--network",
+    type=click.Choice(MODES),
+    default="auto",
+    show_default=True,
+    help="Agents in namespaces with addresses of their own, or all on 127.0.0.1.",
+)
+@click.option(
+    "--lease-ttl-s",
+    type=click.FloatRange(0.5, 3600.0),
+    metavar="SECONDS",
+    default=LEASE_TTL_S,
+    show_default=True,
+    help="How long nothing may be heard of a worker before it counts as lost.",
+)
+@name_option
+@json_option
+@click.pass_context
+def local(
+    ctx: click.Context,
+    agents: int | None,
+    schedule: str | None,
+    for_s: float | None,
+    network: str,
+    lease_ttl_s: float,
+    name: str,
+    as_json: bool,
+) -> int | None:
+    """Train SCRIPT on a cluster that lives on this machine.
+
+    Starts a coordinator, and agents as processes of their own: each is told what stands behind these options, as
+    `pliant run` is, and has a home and a name of its own. As root each has an address of its own, too. Agents come and
+    go by --schedule, and by the commands below from another terminal.
+    """
+    if ctx.invoked_subcommand is not None:
+        return None
+    from pliant_local.sandbox import Wish
+    from pliant_local.schedule import plan
+
+    points = plan(agents, schedule)
+    asked = _plan(ctx)
+    folder, home = _folder(name), (settings.read().home / "jobs" / asked.job).absolute()
+    logs = () if asked.logs.log_dir is not None else ("--log-dir", str(folder / "logs"))  # one place for all of them
+    wish = Wish(asked.job, PROGRAM, (*logs, *ctx.obj), points, for_s, asked.grace_s, lease_ttl_s, folder, home)
+    return _run(wish, asked, network, JsonTold() if as_json else PlainTold())
+
+
+def _plan(ctx: click.Context) -> Plan:
+    """What `pliant run` makes of its options; what it cannot use is said now, once, and not by every agent."""
+    given = dict(run_command.make_context(ctx.command_path, list(ctx.obj)).params)
+    urls, token_file = given.pop("coordinator_urls"), given.pop("token_file")
+    if urls or token_file is not None:
+        raise click.UsageError("`pliant local` has a coordinator of its own: leave --coordinator and --token-file out.")
+    del given["as_json"]
+    said = {name: value for name, value in given.items() if value is not None}
+    somewhere = Flags((settings.DEFAULT_URL,), Path("join-token"))  # agents are told where, once it is known
+    return understand(Given(**said), look_around(), somewhere).plan
+
+
+def _folder(name: str) -> Path:
+    if wrong := bad_name(name):
+        raise BadInput(f"That is no cluster's name: {wrong}.")
+    return (settings.read().home / "local" / name).absolute()
+
+
+def _run(wish: Wish, asked: Plan, mode: str, told: PlainTold | JsonTold) -> int:
+    from pliant.agent.job_dir import RUNNER, Folder
+    from pliant.agent.process.client import Processes
+    from pliant.agent.setup import open_job
+    from pliant_local.control import claimed
+    from pliant_local.network import myself
+    from pliant_local.sandbox import Local
+    from pliant_local.sweeper import Sweeper
+
+    folder, owner = Folder(wish.job_home), myself()
+    folder.make()
+    with claimed(wish.home), folder.lock(RUNNER, LOOKERS_S), Sweeper(owner, wish.home):
+        keeps = Kept(wish.home / "logs", told.say)
+        _point_to(asked.logs.log_dir or keeps.logs / asked.job, folder.logs_at)
+        local = Local(wish, keeps, _network(mode, told.say), told)
+        with Processes(local.process_ended, local.broken) as keeps.processes:
+            try:
+                return local.run(folder.write_endpoint, lambda client: open_job(client, asked))
+            finally:
+                folder.forget_endpoint()
+
+
+def _point_to(logs: Path, file: Path) -> None:
+    """So that `pliant logs` finds what all workers wrote, whosever they are."""
+    try:
+        file.write_text(f"{logs.absolute()}\n", encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"{file} cannot be written: {error.strerror}.") from error
+
+
+def _network(mode: str, say: Callable[[str], None]) -> Network | None:
+    """Namespaces, if they are wanted and can be had."""
+    from pliant_local.network import Network, myself, remove_leftovers, why_not
+
+    if mode == "loopback":
+        return None
+    why = why_not()
+    network = Network(myself())
+    if not why:
+        for owner in remove_leftovers():
+            say(f"removed what process {owner.pid} had left: it was killed")
+        try:
+            network.open()
+            return network
+        except PliantError as error:
+            why = error.why
+    if mode == "namespaces":
+        raise BadInput(f"There cannot be namespaces: {why}. Without --network all agents are on 127.0.0.1.")
+    say(f"all agents are on 127.0.0.1: {why}")
+    return None
+
+
+@dataclass
+class Kept:
+    """The processes of a cluster; each has a log."""
+
+    logs: Path
+    say: Callable[[str], None]
+    processes: Processes = None  # type: ignore[assignment]  # set before anything is started
+
+    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str], line: Callable[[bytes], None]) -> None:
+        from pliant.agent.logs.capture import Sink
+
+        self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.processes.start(name, argv, env, Sink(self.logs / f"{name}.log", line, self.say))
+
+    def terminate(self, name: str) -> None:
+        self.processes.terminate(name)
+
+    def kill(self, name: str) -> None:
+        self.processes.kill(name)
+
+
+# ---------------------------------------------------------------------------------------------- what is shown
+
+
+def spoken(line: bytes) -> dict[str, Any]:
+    """What an agent wrote: an object as `pliant run --json` writes them, or a mere line of an error."""
+    try:
+        said = json.loads(line)
+    except ValueError:
+        said = None
+    return said if isinstance(said, dict) else {"say": line.decode("utf-8", "replace")}
+
+
+class PlainTold(PlainScreen):
+    """For people: who says it, in brackets, and what. What happens to the job is told once, and not by every agent."""
+
+    def agent(self, name: str, line: bytes) -> None:
+        said = spoken(line)
+        if "worker" in said:
+            self.worker(str(said["worker"]), str(said.get("line", "")).encode())
+        elif "event" not in said:
+            self.worker(name, str(said.get("say", "")).encode())
+
+
+class JsonTold(JsonScreen):
+    """For programs: what `pliant run` writes, with `agent` where an agent wrote it."""
+
+    def agent(self, name: str, line: bytes) -> None:
+        said = spoken(line)
+        if "event" not in said:
+            self._write(json.dumps({"agent": name, **said}))
+
+
+# ------------------------------------------------------------------------------------------------ by command
+
+
+def _tell(name: str, as_json: bool, question: dict[str, Any], sentence: str) -> None:
+    """Have a cluster do something; the sentence says that it does."""
+    from pliant_local.control import ask
+
+    answer = ask(_folder(name), question)
+    if as_json:
+        print_json({key: value for key, value in answer.items() if key != "ok"})
+    else:
+        click.echo(sentence.format(**answer))
+
+
+@local.command()
+@name_option
+@json_option
+def add(name: str, as_json: bool) -> None:
+    """Start one agent more."""
+    _tell(name, as_json, {"do": "add"}, "{agent} is started, at {address}.")
+
+
+@local.command()
+@click.argument("agent", required=False)
+@name_option
+@json_option
+def remove(agent: str | None, name: str, as_json: bool) -> None:
+    """Let an agent leave: the newest one if you do not say which."""
+    question = {"do": "remove", "agent": agent}
+    _tell(name, as_json, question, "{agent} leaves: its workers have their grace period.")
+
+
+@local.command()
+@click.argument("agent")
+@name_option
+@json_option
+def kill(agent: str, name: str, as_json: bool) -> None:
+    """Kill an agent, and all it started with it."""
+    _tell(name, as_json, {"do": "kill", "agent": agent}, "{agent} is killed.")
+
+
+@local.command()
+@click.argument("agent")
+@name_option
+@json_option
+def cut(agent: str, name: str, as_json: bool) -> None:
+    """Cut an agent off: nothing gets through to it, nor from it."""
+    question = {"do": "cut", "agent": agent}
+    _tell(name, as_json, question, "{agent} is cut off. `pliant local heal {agent}` connects it again.")
+
+
+@local.command()
+@click.argument("agent")
+@name_option
+@json_option
+def heal(agent: str, name: str, as_json: bool) -> None:
+    """Connect an agent again that was cut off."""
+    _tell(name, as_json, {"do": "heal", "agent": agent}, "{agent} is connected again.")
+
+
+@local.command("list")
+@name_option
+@json_option
+def list_agents(name: str, as_json: bool) -> None:
+    """List the agents there are, and were."""
+    from pliant_local.control import ask
+
+    answer = ask(_folder(name), {"do": "list"})
+    if as_json:
+        print_json({key: value for key, value in answer.items() if key != "ok"})
+    else:
+        rows = [[_cell(each, key) for key in ("agent", "state", "address", "age_s")] for each in answer["agents"]]
+        print_table(("agent", "state", "address", "age"), rows)
+
+
+def _cell(agent: dict[str, Any], key: str) -> str:
+    if key == "state" and agent["code"] is not None:
+        return f"ended ({agent['code']})"
+    return f"{agent[key]:.0f} s" if key == "age_s" else str(agent[key])

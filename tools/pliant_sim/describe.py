@@ -1,0 +1,40 @@
+"""Words for what happens in a universe, so that a person can follow one seed."""
+
+from __future__ import annotations
+
+from pliant.core import messages as m
+from pliant.core.member import signals as s
+from pliant.core.messages.describe import sentence
+
+Thing = m.Event | s.Signal | s.Action
+
+
+def describe(thing: Thing) -> str:
+    """One phrase for an event, a signal or an action; empty for what nobody wants to read."""
+    if isinstance(thing, m.Event):
+        return sentence(thing)
+    return _of_a_member(thing)
+
+
+def _of_a_member(thing: s.Signal | s.Action) -> str:
+    match thing:
+        case s.Collect(word=word):
+            return f"enters a {word.purpose.value} of generation {word.generation} after step {word.lineage.step}"
+        case s.Returned(generation=generation):
+            return f"a collective of generation {generation} returned"
+        case s.Failed(generation=generation, peer=peer):
+            return f"a collective of generation {generation} failed because of {peer}"
+        case s.Apply(line=line):
+            return f"applies step {line.lineage.step}"
+        case s.Compute(step=step, slots=slots, idle=idle):
+            return f"computes {'an idle slot' if idle else f'slots {list(slots)}'} of step {step}"
+        case s.Wire(world=world):
+            return f"wires generation {world.number}"
+        case s.Exit(code=code, why=why):
+            return f"exits with {code}: {why}"
+        case s.Send(command=m.Stopped(lineage=lineage, why=why)):
+            return f"says it stopped after step {lineage.step}: {why}"
+        case s.Send(command=command):
+            return f"says {type(command).__name__}"
+        case _:
+            return type(thing).__name__

@@ -1,0 +1,102 @@
+"""One state of the small world that `explore` looks at: processes, groups, letters on their way.
+
+Copies are cheap and keys are exact: two states with one key go on alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from pliant.core.data.ledger import Lineage
+from pliant.core.member import Machine
+from pliant.core.member import signals as s
+from pliant.core.member.control_words import Word
+from pliant.core.model.job import Job
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import World
+from pliant_sim.live.toy_model import Content, Model
+
+
+@dataclass(slots=True)
+class Process:
+    """A worker: its machine, its model, and what its shell has in hand."""
+
+    machine: Machine
+    model: Model
+    kept: tuple[int, ...] = ()
+    reduced: tuple[tuple[Lineage, Content], ...] = ()
+    incoming: Content = ()
+    aside: Model | None = None
+    task: s.Action | None = None  # what the shell was told to do and has not answered
+    up: bool = True
+
+    def copy(self) -> Process:
+        return Process(self.machine, self.model, self.kept, self.reduced, self.incoming, self.aside, self.task, self.up)
+
+    def key(self, revision: int) -> object:
+        """Two processes with one key go on alike. A revision's number means nothing, only whether it is the newest."""
+        if not self.up:
+            return None
+        known = dict(self.machine.__dict__)
+        seen = known["view"]
+        if seen is not None:
+            known["view"] = (seen.revision == revision, replace(seen, revision=0, why=""))
+        return tuple(known.values()), self.model, self.kept, self.aside, self.task
+
+
+@dataclass(slots=True)
+class Group:
+    """A process group: who called, whose barrier returned, the operations and who waits in which."""
+
+    world: World
+    called: frozenset[MemberId] = frozenset()
+    ready: frozenset[MemberId] = frozenset()
+    broken: MemberId | None = None
+    operations: tuple[tuple[tuple[MemberId, Word, tuple[int, ...]], ...], ...] = ()
+    waiting: frozenset[tuple[MemberId, int]] = frozenset()
+
+    def copy(self) -> Group:
+        return Group(self.world, self.called, self.ready, self.broken, self.operations, self.waiting)
+
+    def key(self) -> object:
+        return self.called, self.ready, self.broken, self.operations, self.waiting
+
+
+@dataclass(slots=True)
+class Spot:
+    """One state of the whole, with the names of the choices that led to it."""
+
+    job: Job
+    revision: int
+    processes: dict[MemberId, Process]
+    groups: dict[int, Group] = field(default_factory=dict)
+    letters: frozenset[tuple[MemberId, s.LetIn | s.Released]] = frozenset()
+    faults: int = 0
+    path: tuple[str, ...] = ()
+    wrong: str = ""
+
+    def copy(self) -> Spot:
+        return Spot(
+            self.job,
+            self.revision,
+            {name: process.copy() for name, process in self.processes.items()},
+            {number: group.copy() for number, group in self.groups.items()},
+            self.letters,
+            self.faults,
+            self.path,
+        )
+
+    def key(self) -> object:
+        job = self.job
+        processes = tuple(process.key(self.revision) for process in self.processes.values())
+        groups = tuple((number, group.key()) for number, group in sorted(self.groups.items()))
+        standing = (
+            job.current,
+            job.sealed,
+            job.durable,
+            job.worlds,
+            job.state,
+            job.broken,
+            tuple(job.members),
+        )
+        return hash((standing, processes, groups, self.letters, self.faults))

@@ -1,0 +1,1 @@
+"""Simulated launched jobs: their world, faults and checks."""

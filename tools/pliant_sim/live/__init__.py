@@ -1,0 +1,1 @@
+"""Simulated live jobs: their world, faults and checks."""

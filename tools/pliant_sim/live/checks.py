@@ -1,0 +1,361 @@
+"""What is looked at after every event: the promises, as far as a universe can see them.
+
+The checkers watch the store's writes, replay them on their own, and look into every process, which no part of the real
+system can do. A complaint names the promise or the rule.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pliant.coordinator.service.inbox import Accepted, Reply, Unavailable
+from pliant.core import messages as m
+from pliant.core.data.audit import audit
+from pliant.core.data.ledger import Line, Lineage
+from pliant.core.job.evolve import evolve
+from pliant.core.job.invariants import violations
+from pliant.core.member import Machine, Phase
+from pliant.core.member.control_words import Purpose, Words
+from pliant.core.member.signals import Exit, Shares
+from pliant.core.messages import Event, StatesDiffered
+from pliant.core.model.job import Job, JobState
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import Kind, World
+from pliant.stores.base import Write
+from pliant.wire.api import EVENTS
+from pliant.wire.codec import decode_state, encode_state
+from pliant_sim.live.checkpoint_checks import SaveChecks
+from pliant_sim.live.toy_model import FALSE, WRONG, Content, slots_in
+
+if TYPE_CHECKING:
+    from pliant_sim.live.world import Universe
+    from pliant_sim.processes.worker import Worker
+
+
+class Checkers:
+    """Collects complaints; a universe with any is a failed one."""
+
+    def __init__(self, universe: Universe) -> None:
+        self.universe = universe
+        self.complaints: list[str] = []
+        self.job: Job | None = None
+        self.revision = 0
+        self.lines: list[Line] = []
+        self.states: dict[Lineage, int] = {}
+        self.committed: dict[Lineage, set[MemberId]] = {}
+        self.ever_gone: set[MemberId] = set()
+        self.generations = 0
+        self.erring: set[MemberId] = set()
+        self.evicted: set[MemberId] = set()
+        self.escaped = False  # a corrupted state was in use where there was no other to compare it with
+        self.polluted = False  # gradients of a corrupted state were applied before the next comparison
+        self.spoilt_ends: list[MemberId] = []
+        self.writer = ""  # the coordinator whose pump is running
+        self.saves = SaveChecks(universe, self.complain)
+
+    def complain(self, what: str) -> None:
+        if len(self.complaints) < 20:
+            self.complaints.append(f"{self.universe.now:.3f} s: {what}")
+            self.universe.tell(f"VIOLATION {what}")
+
+    # --------------------------------------------------------------------------------- the store's history
+
+    def wrote(self, write: Write, revision: int) -> None:
+        """A write stands in the store. Replay it here, and look at the state and at the change."""
+        if write.expected != self.revision or revision != self.revision + len(write.events):
+            self.complain(f"P5: a write at revision {write.expected} followed revision {self.revision}")
+        self.revision = revision
+        for event in map(EVENTS.decode, write.events):
+            self._event(event)
+            self.job = evolve(self.job, event)
+        if self.job is not None:
+            for wrong in violations(self.job):
+                self.complain(wrong)
+
+    def _event(self, event: Event) -> None:
+        job = self.job
+        self.universe.tell_event(event)
+        self.saves.event(event)
+        match event:
+            case m.StepsCommitted() if job is not None:
+                if event.generation <= job.sealed or event.generation < job.current:
+                    self.complain(f"P6: a report of {event.generation} was accepted, {job.sealed} is sealed")
+                self.lines.extend(event.lines)
+                self._are_committed(event.lines)
+            case m.CheckpointPublished() if job is not None:
+                if event.generation <= job.sealed:
+                    self.complain(f"P6: a checkpoint of sealed generation {event.generation} was published")
+            case m.JobCreated() if not event.onward:
+                self.lines.clear()
+            case m.MemberJoined():
+                if event.member.id in self.ever_gone:
+                    self.complain(f"rule 11: {event.member.id} was gone and is a member again")
+            case m.MemberGone():
+                self.ever_gone.add(event.member)
+                self._may_be_gone(event)
+            case m.AgentGone():
+                self._may_expire(event.agent, event.why)
+            case m.WorldFormed():
+                self.generations += 1
+                self._world_formed(event)
+            case StatesDiffered():
+                if self.universe.setting.verify == 1 and event.suspects and event.back:
+                    self.complain(f"P2: steps after {event.step} are given up, though most members agree")
+            case m.StateChanged():
+                if not event.why:
+                    self.complain(f"P8: the job is {event.state.value} and nobody says why")
+            case _:
+                pass
+
+    def _are_committed(self, lines: tuple[Line, ...]) -> None:
+        """Rule 1: what the store takes as durable, some member must have seen committed."""
+        for line in lines:
+            if line.lineage not in self.committed:
+                self.complain(f"rule 1: step {line.lineage.step} is durable, but nobody saw it committed")
+
+    def _may_expire(self, who: str, why: str) -> None:
+        """Nobody is expired while nobody is heard, but who has hung up: that is evidence of its own."""
+        expired = "lease ran out" in why and self.writer and who not in self.universe.suspected
+        if expired and self.universe.hears_nobody(self.writer):
+            self.complain(f"rule 19: {who} was expired by {self.writer}, which hears nobody at all")
+
+    def _may_be_gone(self, event: m.MemberGone) -> None:
+        self._may_expire(event.member, event.why)
+        worker = self.universe.workers.get(event.member)
+        alive = worker is not None and worker.up
+        if "silent corruption" in event.why:
+            self.evicted.add(event.member)
+            if worker is not None and not worker.model.spoilt and not self.escaped:
+                self.complain(f"P4: {event.member} was lost for a corrupted state, and its state is right")
+            return
+        if "its gradients differ" in event.why:
+            if event.member not in self.erring and "younger" not in event.why:
+                self.complain(f"P4: {event.member} was lost for its gradients, and they are right: {event.why}")
+            return
+        if not alive or event.how != "lost":
+            return
+        if "lease" not in event.why or (self.writer and not self.universe.may_expire(self.writer, event.member)):
+            self.complain(f"rule 19: {event.member} was lost without proof or expiry: {event.why}")
+
+    def _world_formed(self, event: m.WorldFormed) -> None:
+        world, job = event.world, self.job
+        if any(name.startswith("stranger") for name in world.members):
+            self.complain(f"P4: world {world.number} has somebody in it who computes other bits: {world.members}")
+        if job is None or world.kind is not Kind.ROLLBACK or world.base.step >= job.durable.step:
+            return
+        if job.spoilt is not None or any(worker.tainted for worker in self.universe.workers.values()):
+            return  # nobody's state, or not that of the only one who gave it to the others, can be trusted
+        for member in job.members:
+            worker = self.universe.workers.get(member)
+            if worker is None or not worker.up or not worker.machine.holds:
+                continue
+            if worker.machine.world is not None and worker.machine.world.number <= job.sealed:
+                continue  # its world was sealed before, it may well be behind
+            if not job.durable.newer_than(worker.machine.lineage) and not worker.paused:
+                self.complain(f"P2: rolled back to {world.base.step}, though {member} holds {job.durable.step}")
+
+    # ------------------------------------------------------------------------------------ inside the workers
+
+    def reacted(self, worker: Worker, before: Machine) -> None:
+        machine = worker.machine
+        if machine.lines is not before.lines:
+            for line in machine.lines:
+                if line.lineage not in self.committed or worker.id not in self.committed[line.lineage]:
+                    self._commits(worker, line)
+        if machine.world is not before.world and machine.world is not None:
+            self._enters(worker, before)
+
+    def _commits(self, worker: Worker, line: Line) -> None:
+        """Rule 1: at the first member that says so, every member that holds the state must have applied the step."""
+        first = line.lineage not in self.committed
+        self.committed.setdefault(line.lineage, set()).add(worker.id)
+        if not first or worker.machine.world is None:
+            return
+        for member in worker.machine.world.members:
+            other = self.universe.workers.get(member)
+            if (
+                other is None
+                or not other.up
+                or not other.machine.holds
+                or other.machine.number != worker.machine.number
+            ):
+                continue
+            if line.lineage.newer_than(other.model.lineage) and other.machine.phase is not Phase.RESTORING:
+                self.complain(
+                    f"rule 1: {worker.id} takes step {line.lineage.step} for committed, {member} has not applied it"
+                )
+
+    def _enters(self, worker: Worker, before: Machine) -> None:
+        world = worker.machine.world
+        if world is not None and world.kind is Kind.ROLLBACK:
+            worker.tainted = False  # nobody's state, and nothing that came of it, is kept
+        if world is None or world.number <= before.number:
+            self.complain(f"rule 10: {worker.id} went from generation {before.number} back")
+        elif world.kind is Kind.PLANNED and before.phase in (Phase.STOPPED, Phase.HOLDING):
+            self.complain(f"rule 10: {worker.id} stopped and entered planned world {world.number}")
+
+    def applies(self, worker: Worker, line: Line, content: Content) -> None:
+        """P3, rule 6: every slot of the step is in exactly one sum."""
+        grid = worker.machine.terms.grid
+        slots = sorted(slot for part in content for slot in slots_in(part))
+        self._gradients_are_right(worker, line.lineage.step, content)
+        if slots != list(grid.filled(line.lineage.step)):
+            self.complain(f"P3: {worker.id} applies step {line.lineage.step} with slots {slots}")
+        if line.parent != worker.model.lineage:
+            self.complain(f"P2: {worker.id} applies a child of {line.parent} to {worker.model.lineage}")
+
+    def _gradients_are_right(self, worker: Worker, step: int, content: Content) -> None:
+        """P4: what was found wrong is in nobody's weights; where one computes alone, nobody finds anything."""
+        wrong = [gradient for part in content for gradient in part if gradient >= WRONG]
+        alone = sum(1 for part in content if part) == 1
+        if alone and wrong:
+            self.escaped = True
+        elif any(gradient & FALSE for gradient in wrong):
+            self.complain(f"P4: {worker.id} applies gradients in step {step} that are wrong")
+        elif wrong and self.universe.setting.verify == 1:
+            self.complain(f"P4: {worker.id} applies gradients of a corrupted state in step {step}")
+        elif wrong:
+            self.polluted = True
+
+    def reduces(self, world: World, words: Words, shares: dict[int, Shares], content: Content) -> None:
+        """Rule 23: all members of a reduction know alike who brings which slots, each of them once."""
+        self._compares(world, words)
+        number = world.number
+        if any(word.purpose is not Purpose.STEP for word in words):
+            return
+        told = shares[0]
+        if any(other != told for other in shares.values()):
+            self.complain(f"rule 23: the members of {number} do not agree on who brings which slots: {shares}")
+        step = next((word.step for word in words if word.holds), 0)
+        slots = sorted(slot for share in told for slot in share)
+        if step and slots != list(self.universe.setting.grid.filled(step)):
+            self.complain(f"rule 23: slots {slots} are to be brought into step {step} of {number}")
+        if any(tuple(slots_in(part)) != told[rank] for rank, part in enumerate(content)):
+            self.complain(f"rule 23: the members of {number} bring {content} into step {step} and not {told}")
+
+    def _compares(self, world: World, words: Words) -> None:
+        """A corrupted state that is alone in a collective has got away: from then on it may be everybody's."""
+        holding = [rank for rank, word in enumerate(words) if word.holds]
+        worker = self.universe.workers.get(world.members[holding[0]]) if len(holding) == 1 else None
+        if worker is not None and worker.tainted:
+            closing = words[holding[0]].purpose is Purpose.CLOSE
+            self.escaped = self.escaped or closing or worker.machine.state == worker.said
+
+    def forgets(self, worker: Worker) -> None:
+        """Its state goes. Where not every step is verified, what a corrupted one did to the others stays unseen."""
+        if worker.tainted and self.polluted and worker.id not in self.evicted:
+            self.escaped = True
+        worker.tainted = False
+
+    def at_boundary(self, worker: Worker) -> None:
+        """P4, rule 2: one lineage, one state."""
+        model = worker.model
+        if model.spoilt:
+            return
+        known = self.states.setdefault(model.lineage, model.hash)
+        if known != model.hash:
+            self.complain(f"P4: {worker.id} differs from the others at {model.lineage}")
+        if model.post != model.lineage.step:
+            self.complain(
+                f"rule 3: post-step code ran {model.post} times for {model.lineage.step} steps on {worker.id}"
+            )
+
+    def installs(self, worker: Worker, lineage: Lineage) -> None:
+        """Rule 15: every stripe of one lineage."""
+        labels = {model.lineage for model in worker.aside.values()}
+        if labels != {lineage}:
+            self.complain(f"rule 15: {worker.id} installs stripes of {sorted(label.step for label in labels)}")
+
+    def leaves(self, worker: Worker, leave: Exit) -> None:
+        """P1, rules 9 and 16: who goes by its own will may go, and leaves nobody hanging."""
+        job, machine = self.job, worker.machine
+        self.saves.leaves(worker, leave)
+        if job is None or job.state.ended:
+            self._leaves_at_the_end(worker, leave)
+            return
+        if leave.code == 75:
+            if worker.id not in self.ever_gone:
+                self.complain(f"P1: {worker.id} takes itself for fenced, and is not: {leave.why}")
+            return
+        if leave.code or machine.world is None or worker.id in self.ever_gone or "grace" in leave.why:
+            return
+        hanging = self.universe.fabric.is_waiting(machine.number, worker.id)
+        if hanging is not None:
+            self.complain(f"rule 9: {worker.id} left while {hanging} was in a collective of {machine.number}")
+        if machine.holds and not self._state_survives(worker):
+            self.complain(f"rule 16: {worker.id} left with the last state of step {machine.lineage.step}")
+
+    def _leaves_at_the_end(self, worker: Worker, leave: Exit) -> None:
+        last = worker.machine.terms.grid.total_steps
+        if leave.complete and worker.model.spoilt:
+            self.spoilt_ends.append(worker.id)
+        if leave.complete and worker.model.lineage.step != last:
+            self.complain(f"P2: {worker.id} ends as complete at step {worker.model.lineage.step} of {last}")
+        if not leave.complete and self.job is not None and self.job.state is JobState.FINISHED:
+            machine = worker.machine
+            sent = machine.next or "grace" in leave.why  # it was to go anyway, and may not know that the job is over
+            if machine.holds and machine.lineage.step == last and leave.code == 0 and not sent:
+                self.complain(f"P2: {worker.id} has the final state and is told it left early")
+
+    def _state_survives(self, worker: Worker) -> bool:
+        lineage = worker.machine.lineage
+        view = worker.machine.view
+        if worker.resumed_at_s == self.universe.now and view is not None and view.holders - {worker.id}:
+            # It acts on what was told while it was stopped: there were others then, and they were lost since.
+            return True
+        for other in self.universe.workers.values():
+            # One that was killed this very moment did hold it when it said so: that is a crash, not a mistake.
+            there = other.up or self.universe.now - other.ended_at_s < 0.1
+            if other is not worker and there and other.machine.holds and not lineage.newer_than(other.machine.lineage):
+                return True
+        checkpoint = self.job.checkpoint if self.job else None
+        return checkpoint is not None and not lineage.newer_than(checkpoint.lineage)
+
+    # ------------------------------------------------------------------------------------------ the answers
+
+    def answered(self, coordinator: str, reply: Reply) -> None:
+        """P5: what is acknowledged stands in the store."""
+        answer = reply.answer
+        sender = str(reply.ticket)
+        if not isinstance(answer, Unavailable):
+            self.universe.answered(sender)
+        if isinstance(answer, Accepted) and not isinstance(reply.request, m.Drain):  # which a person may say as well
+            self.universe.heard[coordinator, sender] = self.universe.now
+        if isinstance(answer, Accepted) and answer.revision > self.revision:
+            self.complain(f"P5: {coordinator} acknowledged revision {answer.revision}, the store has {self.revision}")
+
+    # ---------------------------------------------------------------------------------------------- the end
+
+    def finally_(self) -> None:
+        """Liveness: the faults are over, so the job must have ended well, and the ledger must prove it."""
+        job = self.job
+        if job is None or job.state is not JobState.FINISHED:
+            state = f"{job.state.value}: {job.why}" if job else "not even created"
+            self.complain(f"liveness: the job is {state}")
+            return
+        if self.spoilt_ends and not self.escaped:
+            self.complain(f"P4: {self.spoilt_ends} end with a state that was corrupted")
+        self._log_replays()
+        self.saves.finally_(job)
+        terms = job.terms
+        if terms is None:
+            return
+        result = audit(terms.grid, self.universe.order, self.lines, finished=True)
+        if not result.ok or result.lost or result.repeated:
+            self.complain(f"P3: the audit says {result}")
+
+    def _log_replays(self) -> None:
+        """The event log alone gives the same state, byte for byte."""
+        stored = self.universe.store.read(self.universe.job)
+        replayed: Job | None = None
+        entries = self.universe.store.events(self.universe.job, 0, 1_000_000)
+        for entry in entries:
+            replayed = evolve(replayed, EVENTS.decode(entry.data))
+        if stored is None or replayed is None:
+            self.complain("P5: there is no log to replay")
+            return
+        resumed = decode_state(stored.record, Job)
+        for data in stored.tail:
+            resumed = evolve(resumed, EVENTS.decode(data))
+        if encode_state(replayed) != encode_state(resumed):
+            self.complain("P5: the log and the record give two different states")

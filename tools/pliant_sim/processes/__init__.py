@@ -1,0 +1,1 @@
+"""The simulated coordinator, agents and workers."""

@@ -1,0 +1,106 @@
+"""Disks: a store that fails on purpose, and the directory checkpoints are written to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.errors import StoreTimeout, StoreUnavailable
+from pliant.stores.base import Busy, Entry, Hold, Outcome, Store, Stored, Write, Written
+from pliant_sim.live.toy_model import Model
+
+
+class Crash(BaseException):
+    """A coordinator's process ends in the middle of what it does."""
+
+
+@dataclass(slots=True)
+class FlakyStore:
+    """One coordinator's connection to the real store contract, with faults armed for its next writes.
+
+    The contract is kept to the letter: an error means nothing was written, a timeout leaves open whether it was.
+    """
+
+    store: Store
+    written: Callable[[Write, int], None]
+    later: Callable[[Sequence[Write]], None]
+    fired: Callable[[str], None]
+    armed: list[str] = field(default_factory=list)
+
+    @property
+    def identity(self) -> str:
+        return self.store.identity
+
+    def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
+        fault = self.armed.pop(0) if self.armed else ""
+        if fault:
+            self.fired(fault)
+        if fault == "crash before write":
+            raise Crash
+        if fault == "store error":
+            raise StoreUnavailable("the disk said no")
+        if fault == "store timeout, lost":
+            raise StoreTimeout("no answer")
+        if fault == "store timeout, late":
+            self.later(writes)
+            raise StoreTimeout("no answer yet")
+        outcomes = self.apply(writes)
+        if fault == "crash after write":
+            raise Crash
+        if fault == "store timeout, applied":
+            raise StoreTimeout("the answer was lost")
+        return outcomes
+
+    def apply(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
+        outcomes = self.store.write(writes)
+        for write, outcome in zip(writes, outcomes, strict=True):
+            if isinstance(outcome, Written):
+                self.written(write, outcome.revision)
+        return outcomes
+
+    def read(self, job: str) -> Stored | None:
+        return self.store.read(job)
+
+    def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
+        return self.store.events(job, after, limit)
+
+    def watch(self, job: str, after: int, callback: Callable[[str, int], None]) -> Callable[[], None]:
+        return self.store.watch(job, after, callback)
+
+    def jobs(self) -> tuple[str, ...]:
+        return self.store.jobs()
+
+    def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
+        return self.store.hold(name, owner, ttl_s, now)
+
+    def release(self, hold: Hold) -> None:
+        self.store.release(hold)
+
+
+@dataclass(slots=True)
+class Directory:
+    """The shared directory of checkpoints: whoever can reach it can write any name."""
+
+    files: dict[str, dict[str, Model]] = field(default_factory=dict)  # by checkpoint, then by file
+    damaged: set[str] = field(default_factory=set)
+
+    def write(self, name: str, file: str, model: Model) -> Model | None:
+        """The file that stood there before, if another one did."""
+        there = self.files.setdefault(name, {})
+        before = there.get(file)
+        there[file] = model
+        return before if before is not None and before != model else None
+
+    def unread(self, checkpoint: Checkpoint) -> bool | None:
+        """Whether it is damaged (True) or not all there (False); None: it can be read."""
+        if checkpoint.name in self.damaged:
+            return True
+        there = self.files.get(checkpoint.name, {})
+        return None if all(piece.file in there for piece in checkpoint.pieces) else False
+
+    def read(self, checkpoint: Checkpoint) -> Model:
+        return self.files[checkpoint.name][checkpoint.pieces[0].file]
+
+    def remove(self, name: str) -> None:
+        self.files.pop(name, None)
