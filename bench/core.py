@@ -20,7 +20,7 @@ from pliant.coordinator.service.inbox import Accepted, Request
 from pliant.coordinator.service.service import Service
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import Lineage, line
+from pliant.core.data.ledger import Lineage, make_line
 from pliant.core.model.job import Job, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.memory import MemoryStore
@@ -75,7 +75,7 @@ class Bench:
         job = self.job(name)
         world = job.worlds[-1]
         step, head = job.durable.step + 1, job.durable
-        new = line(Lineage(head.generation, head.step, head.digest), world.number, step, GRID.cursor(step), 1, 1)
+        new = make_line(Lineage(head.generation, head.step, head.digest), world.number, step, GRID.cursor(step), 1, 1)
         holders = None if job.current == world.number else frozenset(world.members)
         return self.ask(name, m.Report(world.members[0], 0, world.number, (new,), holders))
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from driven import Driven, Ended
 
 from pliant.core import messages as m
-from pliant.core.messages.describe import sentence
+from pliant.core.messages.describe import describe
 from pliant.core.model.job import Target
 
 HERE = Path(__file__).parent
@@ -75,7 +75,7 @@ def elastic(home: Path, micro_batch: int, seed: int) -> tuple[Seen, dict[str, ob
 
     def heard(event: m.Event) -> None:
         if isinstance(event, m.WorldFormed | m.TargetChanged | m.MemberGone):
-            print(f"  step {job.step}: {sentence(event)}", flush=True)
+            print(f"  step {job.step}: {describe(event)}", flush=True)
 
     def said(_who: str, text: str) -> None:
         seen.line(text)

@@ -22,7 +22,7 @@ from driven import Driven, Ended
 from outcome import Change, Outcome, read_applied
 
 from pliant.core import messages as m
-from pliant.core.messages.describe import sentence
+from pliant.core.messages.describe import describe
 from pliant.core.model.job import Target
 
 HERE = Path(__file__).parent
@@ -140,7 +140,7 @@ class Demo:
 
     def _heard(self, event: m.Event) -> None:
         if not isinstance(event, QUIET):
-            self._line(sentence(event))
+            self._line(describe(event))
 
     def _said(self, who: str, text: str) -> None:
         if text.startswith("accuracy"):

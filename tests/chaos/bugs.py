@@ -89,7 +89,7 @@ def _victim_left_out(bit: Path) -> None:
     forgotten: list[int] = []
 
     def forgetting(self: loop.Loop, order: Any) -> None:
-        if self.session.machine.part.slots and not order.idle and len(order.slots) > 1 and order.step >= STEP:
+        if self.session.machine.kept_gradients.slots and not order.idle and len(order.slots) > 1 and order.step >= STEP:
             bit.touch()
             forgotten.append(order.slots[-1])
             order = dataclasses.replace(order, slots=order.slots[:-1])

@@ -13,7 +13,7 @@ from chaos.job import Job
 from chaos.training_log import read_log
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid, deal
-from pliant.core.data.ledger import Line
+from pliant.core.data.ledger import LedgerLine
 from pliant.core.data.sample_order import Order
 from pliant.core.model.job import JobState
 
@@ -54,7 +54,7 @@ def check_run(job: Job, faults: Sequence[Fault]) -> dict[str, Any]:
     }
 
 
-def committed(job: Job) -> list[tuple[float, Line]]:
+def committed(job: Job) -> list[tuple[float, LedgerLine]]:
     """The ledger's lines in order, each with when it was written."""
     events = job.chronicle.events
     return [(event.at, line) for event in events if isinstance(event, m.StepsCommitted) for line in event.lines]

@@ -14,7 +14,7 @@ from pliant.core import messages as m
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from pliant.errors import PliantError
 
 STUCK_S = 150.0  # without a committed step nor any other event: that is no slowness any more
@@ -58,7 +58,7 @@ class Scene:
                 self.live.discard(event.member)
             case m.WorldFormed():
                 self.worlds[event.world.number] = event.world
-                if event.world.kind is Kind.ROLLBACK:
+                if event.world.kind is WorldKind.ROLLBACK:
                     self.rollbacks += 1
                     self.step = event.world.base.step
             case m.WorldEntered():

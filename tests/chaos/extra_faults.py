@@ -30,7 +30,7 @@ from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 
 KINDS = (*narrow.KINDS, "slow", "partition", "everybody", "damage", "run", "checkpoint")
 OWN_TTL_S = 10.0  # the lease of a coordinator that is a child of `pliant run`
@@ -271,7 +271,7 @@ class Strikes(narrow.Strikes):
 
         def rollbacks() -> list[World]:
             formed = [each.world for each in self._chronicle.since(revision) if isinstance(each, m.WorldFormed)]
-            return [world for world in formed if world.kind is Kind.ROLLBACK]
+            return [world for world in formed if world.kind is WorldKind.ROLLBACK]
 
         self._chronicle.until(
             lambda scene: scene.state.ended or any(world.number <= scene.entered for world in rollbacks()), EFFECT_S
@@ -293,7 +293,7 @@ class Strikes(narrow.Strikes):
 
     def _checkpoint(self, fault: Fault) -> bool:
         self._mark(fault, None)
-        found = self.job.asked("checkpoint")
+        found = self.job.checkpoint_wanted_at_step("checkpoint")
         fault.how = "pliant checkpoint"
 
         def published(scene: Scene) -> bool:

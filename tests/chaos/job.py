@@ -254,9 +254,9 @@ class Job:
 
     def audit(self) -> dict[str, Any]:
         """`pliant audit`, as a user asks for it."""
-        return self.asked("audit")
+        return self.checkpoint_wanted_at_step("audit")
 
-    def asked(self, command: str) -> dict[str, Any]:
+    def checkpoint_wanted_at_step(self, command: str) -> dict[str, Any]:
         """What a command of ours says about the job, with its exit status as `code`."""
         done = real(self.environment, command, JOB, "--json", *self._place(self.coordinator))
         assert done.out, f"pliant {command}: {done.err}"

@@ -93,7 +93,7 @@ def _check_checkpoints(job: Job, keep: int, broken: list[str]) -> list[str]:
 
 def check_report(job: Job, broken: list[str]) -> dict[str, Any]:
     """`pliant report` against the event log: the workers' lives, and what the ledger has twice."""
-    found = job.asked("report")
+    found = job.checkpoint_wanted_at_step("report")
     lives = sum(end - began for began, end in _lives(job).values())
     added = sum(found["seconds"].values())
     if abs(added - lives) > WITHIN * lives:
@@ -133,8 +133,8 @@ def _lives(job: Job) -> dict[MemberId, tuple[float, float]]:
                 began[event.member.id] = event.at - event.age_s, event.member.agent
             case m.MemberGone():
                 ended.setdefault(event.member, event.at)
-            case m.AgentJoined() if lives.get(event.agent) != event.life:
-                lives[event.agent] = event.life
+            case m.AgentJoined() if lives.get(event.agent) != event.run_id:
+                lives[event.agent] = event.run_id
                 for member, (_, agent) in began.items():
                     if agent == event.agent:
                         ended.setdefault(member, last)

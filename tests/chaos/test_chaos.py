@@ -23,7 +23,7 @@ from pliant.core import messages as m
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import GENESIS
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 
 TESTS = Path(__file__).parents[1]
 
@@ -130,7 +130,7 @@ def test_in_the_short_step_of_an_epoch_most_ranks_have_nothing_to_do(size: int, 
 
 def world(number: int, *members: str) -> m.WorldFormed:
     names = tuple(map(MemberId, members))
-    return m.WorldFormed(0.0, World(number, Kind.PLANNED, names, (1,) * len(names), GENESIS))
+    return m.WorldFormed(0.0, World(number, WorldKind.PLANNED, names, (1,) * len(names), GENESIS))
 
 
 def test_a_scene_tells_whether_a_change_is_under_way() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flips.story import Plan, Story, together
 from pliant.core.messages import MemberGone, SlotDisputed, StatesDiffered, WorldFormed
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 
 STEP = 25
 RATE = 0.05
@@ -32,7 +32,7 @@ def weights_each_step(folder: Path, sha: str) -> tuple[str, list[str]]:
 def weights_now_and_then(folder: Path, sha: str) -> tuple[str, list[str]]:
     """verify=20: what was computed from it is computed again."""
     story = together(Plan(flips="weights", steps=[STEP], verify=20), folder, "2:3")
-    back = [e.world for e in story.of(WorldFormed) if e.world.kind is Kind.ROLLBACK and e.world.number > 1]
+    back = [e.world for e in story.of(WorldFormed) if e.world.kind is WorldKind.ROLLBACK and e.world.number > 1]
     lost = {event.member for event in story.of(MemberGone) if event.how == "lost"}
     broken = _same_bits(story, sha)
     if [world.base.step for world in back] != [20]:
@@ -46,7 +46,7 @@ def weights_now_and_then(folder: Path, sha: str) -> tuple[str, list[str]]:
 def weights_of_one_of_two(folder: Path, sha: str) -> tuple[str, list[str]]:
     """Two members have no majority: nobody is evicted, and both go back to where they agreed."""
     story = together(Plan(flips="weights", steps=[STEP], verify=1), folder, "2:2")
-    back = [e.world for e in story.of(WorldFormed) if e.world.kind is Kind.ROLLBACK and e.world.number > 1]
+    back = [e.world for e in story.of(WorldFormed) if e.world.kind is WorldKind.ROLLBACK and e.world.number > 1]
     lost = [event.member for event in story.of(MemberGone) if event.how == "lost"]
     broken = _same_bits(story, sha)
     if [world.base.step for world in back] != [20] or lost:

@@ -19,10 +19,10 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO, TypeVar
 
 from mutants.catch import Result, Stage
-from mutants.edits import ROOT, SOURCE
+from mutants.edits import ROOT, path_of
 
 WALL_MAX_S = 400.0  # for one process, should it wait for something for ever; CPU time is bounded from inside
-COPIED = ("src", "tests")
+COPIED = ("src", "tools", "tests")
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ class Tree:
         """Write these files; returns what they were before, to be put back."""
         before = {}
         for file, text in texts.items():
-            path = self.folder / SOURCE / file
+            path = path_of(file, self.folder)
             before[file] = path.read_text(encoding="utf-8")
             path.write_text(text, encoding="utf-8")
             # Bytecode is found by size and second of the change: two mutants may well have both in common.
@@ -123,7 +123,7 @@ class Crew:
     def _start(self, command: list[str], folder: Path, output: BinaryIO) -> subprocess.Popen[bytes]:
         # Without what a coverage run would hand down: the copies are no part of what it measures.
         environment = {name: value for name, value in os.environ.items() if not name.startswith("COV")}
-        environment |= {"PYTHONPATH": str(folder / "src"), "PYTHONHASHSEED": "0"}
+        environment |= {"PYTHONPATH": f"{folder / 'src'}{os.pathsep}{folder / 'tools'}", "PYTHONHASHSEED": "0"}
         with self._lock:
             if self._given_up:
                 raise Interrupted("given up")

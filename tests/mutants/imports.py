@@ -47,7 +47,7 @@ def _names(node: ast.AST) -> Iterator[str]:
 def _files(name: str) -> Iterator[Path]:
     """The file of a module of ours, and those of the packages it is in."""
     parts = name.split(".")
-    for folder in (ROOT / "src", ROOT / "tests"):
+    for folder in (ROOT / "src", ROOT / "tools", ROOT / "tests"):
         for length in range(1, len(parts) + 1):
             base = folder.joinpath(*parts[:length])
             yield from (path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file())

@@ -102,7 +102,7 @@ LAUNCHES = (
         (
             Edit(
                 "core/job/launches.py",
-                "    if not all(end.code == 0 or failed_by_itself(end.code) for end in ends):\n        return None\n",
+                "    if not all(end.code == 0 or is_own_failure(end.code) for end in ends):\n        return None\n",
                 "",
             ),
         ),
@@ -126,8 +126,8 @@ LAUNCHES = (
         (
             Edit(
                 "core/job/next_world.py",
-                "    if not job.live:\n        return next_launch",
-                "    if job.launch is not None or not job.live:\n        return next_launch",
+                "    if not job.is_live:\n        return next_launch",
+                "    if job.launch is not None or not job.is_live:\n        return next_launch",
             ),
         ),
     ),
@@ -138,8 +138,8 @@ LAUNCHES = (
         (
             Edit(
                 "core/supervisor.py",
-                "    return bool(order.home and state.home) and order.home != state.home\n",
-                "    return bool(order.home and state.home) and order.home == state.life\n",
+                "    return bool(order.install_id and state.install_id) and order.install_id != state.install_id\n",
+                "    return bool(order.install_id and state.install_id) and order.install_id == state.run_id\n",
             ),
         ),
     ),
@@ -150,8 +150,8 @@ LAUNCHES = (
         (
             Edit(
                 "core/supervisor.py",
-                '    return order.home == state.home and order.life not in ("", state.life)\n',
-                '    return order.home == state.home and order.life in ("none", state.home)\n',
+                '    return order.install_id == state.install_id and order.run_id not in ("", state.run_id)\n',
+                '    return order.install_id == state.install_id and order.run_id in ("none", state.install_id)\n',
             ),
         ),
     ),
@@ -180,8 +180,8 @@ LAUNCHES = (
         (
             Edit(
                 "core/job/evolve.py",
-                "        generation=job.generation,\n        first=",
-                "        generation=0,\n        first=",
+                "        generation=job.generation,\n        generation_before=",
+                "        generation=0,\n        generation_before=",
             ),
         ),
     ),

@@ -20,7 +20,7 @@ PLANTED = (
         (
             Edit(
                 "core/member/step.py",
-                "    if inside(m).members == (m.id,):\n        commit(m, out, m.lineage)",
+                "    if world_of(m).members == (m.id,):\n        commit(m, out, m.lineage)",
                 "    if m.holds:\n        commit(m, out, m.lineage)",
             ),
         ),
@@ -32,14 +32,14 @@ PLANTED = (
         (
             Edit(
                 "core/member/machine.py",
-                "    world = next((w for w in reversed(m.wired) if w.kind is not Kind.PLANNED), None)\n",
+                "    world = next((w for w in reversed(m.wired) if w.kind is not WorldKind.PLANNED), None)\n",
                 "    world = m.wired[-1] if m.phase is Phase.STOPPED else None\n"
-                "    world = world or next((w for w in reversed(m.wired) if w.kind is not Kind.PLANNED), None)\n",
+                "    world = world or next((w for w in reversed(m.wired) if w.kind is not WorldKind.PLANNED), None)\n",
             ),
             Edit(
                 "core/member/recover.py",
                 "    collect(m, out, Purpose.HELLO)\n\n\ndef restored(",
-                "    if world.kind is Kind.PLANNED:\n"
+                "    if world.kind is WorldKind.PLANNED:\n"
                 "        m.holders = frozenset(range(len(world.members)))\n"
                 "        onward(m, out)\n"
                 "        return\n"
@@ -54,10 +54,10 @@ PLANTED = (
         (
             Edit(
                 "core/member/step.py",
-                "    m.next = switch(words)\n",
+                "    m.switch_to = generation_to_enter(words)\n",
                 "    newer = [word for word in words if word.wired > word.generation]\n"
-                "    enough = bool(newer) and len(newer) >= newer[0].need and bool(switch(newer[:1]) or m.wired)\n"
-                "    m.next = m.wired[-1].number if enough and m.wired else 0\n",
+                "    enough = bool(newer) and len(newer) >= newer[0].wired_needed and bool(generation_to_enter(newer[:1]) or m.wired)\n"
+                "    m.switch_to = m.wired[-1].number if enough and m.wired else 0\n",
             ),
         ),
     ),
@@ -69,7 +69,7 @@ PLANTED = (
             Edit(
                 "core/job/evolve.py",
                 "worlds=(*job.worlds, world))",
-                "worlds=(*(x for x in job.worlds if x.kind is not Kind.PLANNED or x.number <= job.current), world))",
+                "worlds=(*(x for x in job.worlds if x.kind is not WorldKind.PLANNED or x.number <= job.current), world))",
             ),
         ),
     ),
@@ -95,12 +95,12 @@ PLANTED = (
                 "    else:\n        fetch(m, out, m.donors)",
                 "    else:\n"
                 "        m.holds = False\n"
-                "        m.part = Part(base=m.behind)\n"
+                "        m.kept_gradients = KeptGradients(base=m.catch_up_to)\n"
                 "        fetch(m, out, m.donors)",
             ),
             Edit(
                 "core/member/recover.py",
-                "    if line is not None and line.parent == m.lineage and line.lineage == m.behind:",
+                "    if line is not None and line.parent == m.lineage and line.lineage == m.catch_up_to:",
                 "    if False:",
             ),
         ),
@@ -111,7 +111,7 @@ PLANTED = (
         "The user's post-step code runs once more on a state that was installed with its effects in it.",
         (
             Edit(
-                "sim/worker.py",
+                "tools/pliant_sim/processes/worker.py",
                 "        self.model = model\n        self.kept, self.kept_base = [], model.lineage\n",
                 "        self.model = post_step(model)\n        self.kept, self.kept_base = [], model.lineage\n",
             ),
@@ -172,8 +172,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/step.py",
-                "    if world is None:\n        leaving.linger(m, out)\n        return\n",
-                "    if world is None:\n        leaving.grace_over(m, out)\n        return\n",
+                "    if world is None:\n        leave.linger(m, out)\n        return\n",
+                "    if world is None:\n        leave.grace_over(m, out)\n        return\n",
             ),
             Edit(
                 "core/member/leave.py",
@@ -200,7 +200,7 @@ PLANTED = (
         "A forward pass changes the buffers at once, so a step computed twice leaves another state.",
         (
             Edit(
-                "sim/training.py",
+                "tools/pliant_sim/live/toy_model.py",
                 "    return model\n",
                 "    return replace(model, buffers=hash((model.buffers, -1)) & _MASK)\n",
             ),
@@ -310,7 +310,7 @@ PLANTED = (
             Edit(
                 "core/job/next_world.py",
                 "        number=job.generation + 1,\n",
-                "        number=(job.generation if kind is Kind.PLANNED else max(job.current, job.sealed)) + 1,\n",
+                "        number=(job.generation if kind is WorldKind.PLANNED else max(job.current, job.sealed)) + 1,\n",
             ),
         ),
     ),
@@ -321,7 +321,7 @@ PLANTED = (
         (
             Edit(
                 "core/job/next_world.py",
-                "    out = left_out(job.worlds)\n",
+                "    out = members_left_out(job.worlds)\n",
                 "    out: frozenset[MemberId] = frozenset()\n",
             ),
         ),
@@ -347,8 +347,8 @@ PLANTED = (
         (
             Edit(
                 "core/job/next_world.py",
-                "    if kind is Kind.ROLLBACK:\n        base =",
-                "    if kind is not Kind.PLANNED:\n        base =",
+                "    if kind is WorldKind.ROLLBACK:\n        base =",
+                "    if kind is not WorldKind.PLANNED:\n        base =",
             ),
         ),
     ),
@@ -383,7 +383,7 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/liveness.py",
-                "        return self._leases.awake(now) if self._silence.lasts(now) else self._anew\n",
+                "        return self._leases.awake(now) if self._silence.is_isolated(now) else self._anew\n",
                 "        return None\n",
             ),
         ),
@@ -395,8 +395,8 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/liveness.py",
-                "        return self._leases.awake(now) if self._silence.lasts(now) else self._anew\n",
-                "        silent = self._silence.lasts(now)\n"
+                "        return self._leases.awake(now) if self._silence.is_isolated(now) else self._anew\n",
+                "        silent = self._silence.is_isolated(now)\n"
                 "        return self._leases.awake(now) - self._ttl_s + 0.5 if silent else None\n",
             ),
         ),
@@ -432,8 +432,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/control_words.py",
-                "        if len(voices) >= voices[0].need and any(word.holds for word in voices):",
-                "        if len(voices) >= voices[0].need:",
+                "        if len(voices) >= voices[0].wired_needed and any(word.holds for word in voices):",
+                "        if len(voices) >= voices[0].wired_needed:",
             ),
             Edit(
                 "core/job/next_world.py",
@@ -550,8 +550,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/step.py",
-                "    saving.begin_if_due(m, out)\n",
-                "    saving.begin_if_due(m, out)\n    save(m, out)\n",
+                "    checkpoint.begin_if_due(m, out)\n",
+                "    checkpoint.begin_if_due(m, out)\n    save(m, out)\n",
             ),
         ),
     ),
@@ -586,8 +586,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "    m.again = len(m.holders) < len(words)\n",
-                "    m.again = False\n",
+                "    m.compare_again = len(m.holders) < len(words)\n",
+                "    m.compare_again = False\n",
             ),
         ),
     ),
@@ -610,8 +610,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "    if not m.again and best.step < m.terms.grid.total_steps:\n",
-                "    if not m.dealt and best.step < m.terms.grid.total_steps:\n",
+                "    if not m.compare_again and best.step < m.terms.grid.total_steps:\n",
+                "    if not m.recovery_shares and best.step < m.terms.grid.total_steps:\n",
             ),
         ),
     ),
@@ -646,8 +646,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/join.py",
-                "            m.lines = tuple(line for line in (*aside.lines, *replay[:-1]) if",
-                "            m.lines = tuple(line for line in replay[:-1] if",
+                "            m.committed_lines = tuple(line for line in (*aside.lines, *replay[:-1]) if",
+                "            m.committed_lines = tuple(line for line in replay[:-1] if",
             ),
         ),
     ),
@@ -694,8 +694,8 @@ PLANTED = (
         (
             Edit(
                 "core/job/next_world.py",
-                "        case Wait(why):\n            state = JobState.WAITING\n",
-                '        case Wait():\n            state, why = JobState.WAITING, ""\n',
+                "        case NotYet(why):\n            state = JobState.WAITING\n",
+                '        case NotYet():\n            state, why = JobState.WAITING, ""\n',
             ),
         ),
     ),
@@ -731,7 +731,7 @@ PLANTED = (
         (
             Edit(
                 "core/member/common.py",
-                "    if m.id in m.suspects:\n        m.part = Part(base=m.lineage)\n",
+                "    if m.id in m.suspects:\n        m.kept_gradients = KeptGradients(base=m.lineage)\n",
                 "",
             ),
         ),
@@ -755,7 +755,7 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "    if rolls_back or m.number < world.floor:\n",
+                "    if rolls_back or m.number < world.rollback_generation:\n",
                 "    if rolls_back:\n",
             ),
         ),
@@ -767,8 +767,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "        if m.terms.verify:\n            m.saving = None",
-                "        if m.terms.verify < 0:\n            m.saving = None",
+                "        if m.terms.verify:\n            m.part_in_progress = None",
+                "        if m.terms.verify < 0:\n            m.part_in_progress = None",
             ),
         ),
     ),
@@ -785,7 +785,7 @@ PLANTED = (
         ),
     ),
     Planted(
-        "disputed gradients applied",
+        "describe_dispute gradients applied",
         "P4",
         "A step whose gradients two members computed differently is applied all the same.",
         (
@@ -797,13 +797,13 @@ PLANTED = (
         ),
     ),
     Planted(
-        "disputed gradients kept",
+        "describe_dispute gradients kept",
         "P4, rule 14",
         "A member in a dispute brings the same gradients into the next attempt.",
         (
             Edit(
                 "core/member/common.py",
-                "    if any(m.id in (each.a, each.b) for each in disputes):\n        m.part = Part(base=m.lineage)\n",
+                "    if any(m.id in (each.a, each.b) for each in disputes):\n        m.kept_gradients = KeptGradients(base=m.lineage)\n",
                 "",
             ),
         ),
@@ -827,8 +827,8 @@ PLANTED = (
         (
             Edit(
                 "core/job/next_world.py",
-                "not (m.draining or m.id in out or other_bits(bits, m.bits))]",
-                "not (m.draining or m.id in out)]",
+                "not (m.draining or m.id in out or fingerprint_difference(bits, m.fingerprint))",
+                "not (m.draining or m.id in out)",
             ),
         ),
     ),
@@ -839,8 +839,8 @@ PLANTED = (
         (
             Edit(
                 "core/job/next_world.py",
-                "    return job.bits or most_common(",
-                "    return (job.bits if job.worlds and job.holders else ()) or most_common(",
+                "    return job.fingerprint or most_common(",
+                "    return (job.fingerprint if job.worlds and job.holders else ()) or most_common(",
             ),
         ),
     ),

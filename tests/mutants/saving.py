@@ -55,7 +55,13 @@ SAVING = (
         "the last state is left unsaved",
         "rule 17",
         "Who hears of the end before its last words come back leaves with its part unwritten.",
-        (Edit(_MEMBER, "    if m.saving is not None and m.saving.lineage == view.durable:\n", "    if False:\n"),),
+        (
+            Edit(
+                _MEMBER,
+                "    if m.part_in_progress is not None and m.part_in_progress.lineage == view.durable:\n",
+                "    if False:\n",
+            ),
+        ),
     ),
     Planted(
         "saved twice where a world closes",
@@ -70,8 +76,8 @@ SAVING = (
         (
             Edit(
                 "core/job/evolve.py",
-                "checkpoint=newest_left, earlier=job.earlier[:-1], damaged=damaged,",
-                "earlier=job.earlier[:-1] if newest_left else (), damaged=damaged,",
+                "                checkpoint=newest_left,\n                older_checkpoints=job.older_checkpoints[:-1],\n",
+                "                older_checkpoints=job.older_checkpoints[:-1] if newest_left else (),\n",
             ),
         ),
     ),
@@ -106,8 +112,8 @@ SAVING = (
         (
             Edit(
                 "core/job/evolve.py",
-                "                asked=None if job.asked is not None and step >= job.asked else job.asked,\n",
-                "                asked=job.asked,\n",
+                "if job.checkpoint_wanted_at_step is not None and step >= job.checkpoint_wanted_at_step",
+                "if False",
             ),
         ),
     ),
@@ -115,13 +121,19 @@ SAVING = (
         "asked for and never begun",
         "rule 17",
         "What the words ask for is forgotten at the boundary.",
-        (Edit(_MEMBER, "    asked, m.asked = m.asked, False\n", "    asked = m.asked = False\n"),),
+        (
+            Edit(
+                _MEMBER,
+                "    asked, m.checkpoint_wanted = m.checkpoint_wanted, False\n",
+                "    asked = m.checkpoint_wanted = False\n",
+            ),
+        ),
     ),
     Planted(
         "a failure said once",
         "rule 17",
         "That a part will never come is said once, and may be lost.",
-        (Edit("core/member/machine.py", "    saving.say_again(m, out)\n", "    saving.publish(m, out)\n"),),
+        (Edit("core/member/machine.py", "    checkpoint.say_again(m, out)\n", "    checkpoint.publish(m, out)\n"),),
     ),
     Planted(
         "a leaver does not wait for its part",

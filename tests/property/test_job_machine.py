@@ -14,20 +14,20 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import GENESIS, Line, Lineage
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage
 from pliant.core.data.sample_order import Order
-from pliant.core.job.decide import decide, needs_settling, settled
+from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import complaints, forbidden, violations
 from pliant.core.job.launches import FENCED_CODE
-from pliant.core.job.next_world import desired_workers, settle, wanted_size
+from pliant.core.job.next_world import desired_workers, next_consequence, wanted_size
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model.checkpoint import Checkpoint
-from pliant.core.model.fingerprint import Bits, most_common, other_bits
-from pliant.core.model.job import Dispute, Job, JobState, Poison, Target, Terms
+from pliant.core.model.fingerprint import Fingerprint, fingerprint_difference, most_common
+from pliant.core.model.job import Dispute, FailingSlots, Job, JobState, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.view import MemberState, member_state, view
-from pliant.core.model.world import Kind, World
+from pliant.core.model.view import MemberState, member_state, view_of
+from pliant.core.model.world import World, WorldKind
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
 from unit.core.build import lines
@@ -35,7 +35,7 @@ from unit.core.build import lines
 GRID = Grid(samples=44, batch=4, slots=4, epochs=1)  # 11 steps
 ORDER = Order(seed=3, samples=GRID.samples)
 TERMS = Terms(GRID, seed=3)
-BITS: list[Bits] = [(), (), (("torch", "1"),), (("torch", "2"), ("threads", "1"))]
+BITS: list[Fingerprint] = [(), (), (("torch", "1"),), (("torch", "2"), ("threads", "1"))]
 AGENTS = [AgentId(name) for name in "xyz"]
 
 flips = st.booleans()
@@ -49,7 +49,7 @@ class JobMachine(RuleBasedStateMachine):
         super().__init__()
         self.job: Job | None = None
         self.replayed: Job | None = None  # evolved from what the events were written as, and from nothing else
-        self.ledger: list[Line] = []
+        self.ledger: list[LedgerLine] = []
         self.asked: list[Command] = []
         self.inbox: list[Command] = []
         self.together = 0  # how many commands are still to be taken in one batch
@@ -101,8 +101,8 @@ class JobMachine(RuleBasedStateMachine):
                 assert self.job is None or forbidden(self.job, event, after) == ()
                 self.job = after
             events += decision
-        if needs_settling(events):
-            self.job, more = settled(self.it, self.now)
+        if changes_membership(events):
+            self.job, more = settle_all(self.it, self.now)
             events += more
         return events
 
@@ -117,7 +117,7 @@ class JobMachine(RuleBasedStateMachine):
         after = before
         for event in decision:
             after = evolve(after, event)
-        assert settled(after, self.now + 0.5)[0] == before, (batch, decision, settled(after, 1.0)[1], before)
+        assert settle_all(after, self.now + 0.5)[0] == before, (batch, decision, settle_all(after, 1.0)[1], before)
 
     # ---------------------------------------------------------------------------------------- whom to name
 
@@ -204,9 +204,9 @@ class JobMachine(RuleBasedStateMachine):
     # ---------------------------------------------------------------------------------------------- members
 
     @rule(agent=st.sampled_from(AGENTS), weight=st.integers(1, 3), bits=st.sampled_from(BITS))
-    def join(self, agent: AgentId, weight: int, bits: Bits = ()) -> None:
+    def join(self, agent: AgentId, weight: int, bits: Fingerprint = ()) -> None:
         self.named += 1
-        self.ask(m.Join(MemberId(f"m{self.named}"), agent, self.terms, weight, bits=bits))
+        self.ask(m.Join(MemberId(f"m{self.named}"), agent, self.terms, weight, fingerprint=bits))
 
     @rule(agent=st.sampled_from(AGENTS), count=st.integers(2, 4))
     def several_join(self, agent: AgentId, count: int) -> None:
@@ -238,7 +238,7 @@ class JobMachine(RuleBasedStateMachine):
     @rule(data=st.data(), step=st.integers(1, 2), slots=st.frozensets(st.integers(0, 5), max_size=3))
     def raise_on_a_slot(self, data: st.DataObject, step: int, slots: frozenset[int]) -> None:
         samples = tuple((slot, slot + 10) for slot in slots)
-        self.ask(m.Raised(Poison(step, tuple(slots), samples, self.anybody(data), "ValueError")))
+        self.ask(m.Raised(FailingSlots(step, tuple(slots), samples, self.anybody(data), "ValueError")))
 
     # ---------------------------------------------------------------------------------------------- in a world
 
@@ -340,7 +340,7 @@ class JobMachine(RuleBasedStateMachine):
         if self.job is None:
             return
         assert violations(self.job) == ()
-        assert settle(self.job, self.now) == ()
+        assert next_consequence(self.job, self.now) == ()
         assert self.job.why
 
     @invariant()
@@ -366,9 +366,9 @@ class JobMachine(RuleBasedStateMachine):
         if self.job is None:
             return
         for name in self.job.members:
-            assert view(self.job, 1, name).known
+            assert view_of(self.job, 1, name).known
             assert isinstance(member_state(self.job, name), MemberState)
-        assert not view(self.job, 1, MemberId("nobody")).known
+        assert not view_of(self.job, 1, MemberId("nobody")).known
         shares = desired_workers(self.job)
         assert list(shares) == [agent.id for agent in self.job.agents]
         assert all(0 <= shares[agent.id] <= agent.capacity for agent in self.job.agents)
@@ -379,8 +379,12 @@ class JobMachine(RuleBasedStateMachine):
         """Enough members that stay, and somebody with the state or a place to start from: then there is a world."""
         if self.job is None or self.job.state.ended or self.job.target.placement:
             return
-        bits = self.job.bits or most_common(one.bits for one in self.job.members.values() if not one.draining)
-        staying = [x for x in self.job.members.values() if not x.draining and not other_bits(bits, x.bits)]
+        bits = self.job.fingerprint or most_common(
+            one.fingerprint for one in self.job.members.values() if not one.draining
+        )
+        staying = [
+            x for x in self.job.members.values() if not x.draining and not fingerprint_difference(bits, x.fingerprint)
+        ]
         if len(staying) >= self.job.size_min and wanted_size(self.job) >= self.job.size_min:
             held = self.job.world(self.job.current)
             if held is None or not held.hold:
@@ -394,7 +398,7 @@ class JobMachine(RuleBasedStateMachine):
         found = audit(GRID, ORDER, self.ledger, head=self.job.durable)
         assert (found.lost, found.repeated, found.problems) == (0, 0, ()), found
         assert found.steps == self.job.durable.step
-        assert all(world.kind is not Kind.PLANNED or world.number > 1 for world in self.job.worlds)
+        assert all(world.kind is not WorldKind.PLANNED or world.number > 1 for world in self.job.worlds)
 
 
 TestJob = JobMachine.TestCase

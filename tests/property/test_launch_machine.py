@@ -11,11 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
-from pliant.core.job.decide import decide, needs_settling, settled
+from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import complaints, violations
 from pliant.core.job.launches import layout
-from pliant.core.job.next_world import desired_workers, settle
+from pliant.core.job.next_world import desired_workers, next_consequence
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.job import Agent, Job, JobState, Mode, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
@@ -73,9 +73,9 @@ class LaunchMachine(RuleBasedStateMachine):
                 continue
             self.took(decision)
             events += decision
-        if needs_settling(events):
+        if changes_membership(events):
             before = self.it
-            self.job, more = settled(before, self.now)
+            self.job, more = settle_all(before, self.now)
             self.job = before
             self.took(more)
             events += more
@@ -88,7 +88,13 @@ class LaunchMachine(RuleBasedStateMachine):
             if isinstance(event, m.Launched):
                 assert event.launch.number not in self.generations
                 self.generations.add(event.launch.number)
-            if isinstance(event, m.WorkerFailed) and job is not None and job.launch and not job.roles and not job.live:
+            if (
+                isinstance(event, m.WorkerFailed)
+                and job is not None
+                and job.launch
+                and not job.roles
+                and not job.is_live
+            ):
                 assert job.launch.number not in self.counted
                 assert not job.launch.lost
                 self.counted.append(job.launch.number)
@@ -108,7 +114,7 @@ class LaunchMachine(RuleBasedStateMachine):
             after = self.it
             for event in decision:
                 after = evolve(after, event)
-            assert settled(after, self.now)[0] == self.it, (command, decision)
+            assert settle_all(after, self.now)[0] == self.it, (command, decision)
 
     # -------------------------------------------------------------------------------------------- the users
 
@@ -214,7 +220,7 @@ class LaunchMachine(RuleBasedStateMachine):
     def the_state_is_sound_and_settled(self) -> None:
         if self.job is not None:
             assert violations(self.job) == ()
-            assert settle(self.job, self.now) == ()
+            assert next_consequence(self.job, self.now) == ()
             assert self.job.why
 
     @invariant()
@@ -227,7 +233,7 @@ class LaunchMachine(RuleBasedStateMachine):
     @invariant()
     def whoever_is_waited_for_is_named(self) -> None:
         job = self.job
-        if job is None or job.live or job.state.ended:
+        if job is None or job.is_live or job.state.ended:
             return
         running = job.launch is not None and not job.launch.over
         assert job.state is (JobState.RUNNING if running else JobState.WAITING)
@@ -241,7 +247,7 @@ class LaunchMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_is_asked_for_more_than_it_has_room_for(self) -> None:
-        if self.job is not None and not self.job.live:
+        if self.job is not None and not self.job.is_live:
             room = {agent.id: agent.capacity for agent in self.job.agents}
             assert all(count <= room[agent] for agent, count in desired_workers(self.job).items())
             assert sum(layout(self.job).values()) <= self.job.target.size

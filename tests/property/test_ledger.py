@@ -10,14 +10,14 @@ from pliant.core.data.audit import Audit, audit
 from pliant.core.data.grid import Grid, deal
 from pliant.core.data.ledger import (
     GENESIS,
-    Line,
+    LedgerLine,
     Lineage,
     add_digests,
     expected_digest,
     expected_slot_digest,
     follows,
-    line,
-    sealed,
+    is_sealed,
+    make_line,
     slot_digest,
 )
 from pliant.core.data.sample_order import Order
@@ -33,14 +33,14 @@ def jobs(draw: st.DrawFn) -> tuple[Grid, Order]:
     return grid, Order(draw(st.integers()), grid.samples)
 
 
-def honest(grid: Grid, order: Order, parent: Lineage, generation: int) -> Line:
+def honest(grid: Grid, order: Order, parent: Lineage, generation: int) -> LedgerLine:
     step = parent.step + 1
     digest = expected_digest(grid, order, step)
-    return line(parent, generation, step, grid.cursor(step), grid.size(step), digest)
+    return make_line(parent, generation, step, grid.cursor(step), grid.size(step), digest)
 
 
-def history(grid: Grid, order: Order) -> list[Line]:
-    lines: list[Line] = []
+def history(grid: Grid, order: Order) -> list[LedgerLine]:
+    lines: list[LedgerLine] = []
     for _ in range(grid.total_steps):
         lines.append(honest(grid, order, lines[-1].lineage if lines else GENESIS, generation=1))
     return lines
@@ -87,8 +87,8 @@ def test_any_line_that_was_written_is_sealed_and_follows_only_if_it_may(
     step = data.draw(st.sampled_from([min(parent.step + 1, 2**64 - 1), number]))
     generation = data.draw(st.sampled_from([parent.generation, number]))
     grid = Grid(10, 5, 5, 1)
-    made = line(parent, generation, step, grid.cursor(1), samples=5, digest=number)
-    assert sealed(made)
+    made = make_line(parent, generation, step, grid.cursor(1), samples=5, digest=number)
+    assert is_sealed(made)
     assert follows(made, parent) == (step == parent.step + 1 and generation >= parent.generation)
 
 
@@ -129,14 +129,14 @@ def test_slots_forgotten_or_doubled_in_a_well_written_ledger_are_counted(
     run = range(first, data.draw(st.integers(first + 1, len(filled))))
     samples = sum(len(grid.slot(wrong, slot)) for slot in run)
     twice = data.draw(st.booleans())
-    lines: list[Line] = []
+    lines: list[LedgerLine] = []
     for step in range(1, grid.total_steps + 1):
         digest = expected_digest(grid, order, step)
         if step == wrong:
             change = sum(expected_slot_digest(grid, order, step, slot) for slot in run)
             digest = (digest + (change if twice else -change)) % 2**64
         parent = lines[-1].lineage if lines else GENESIS
-        lines.append(line(parent, 1, step, grid.cursor(step), grid.size(step), digest))
+        lines.append(make_line(parent, 1, step, grid.cursor(step), grid.size(step), digest))
     found = audit(grid, order, lines, finished=True)
     assert (found.lost, found.repeated) == ((0, samples) if twice else (samples, 0))
     assert len(found.problems) == 1
@@ -150,8 +150,8 @@ class Job(RuleBasedStateMachine):
     @initialize(job=jobs())
     def start(self, job: tuple[Grid, Order]) -> None:
         self.grid, self.order = job
-        self.lines: list[Line] = []
-        self.committed: list[Line] = []
+        self.lines: list[LedgerLine] = []
+        self.committed: list[LedgerLine] = []
         self.generation = 1
 
     @property

@@ -14,16 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import GENESIS, Line, Lineage, expected_slot_digest, line
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, expected_slot_digest, make_line
 from pliant.core.data.sample_order import Order
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.member.control_words import CALM, LEAVING, OUT_OF_TIME, Purpose, Word, slot_mark
+from pliant.core.member.control_words import CALM, LEAVING, OUT_OF_TIME, Purpose, Word, slot_checksum
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Dispute, JobState, Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 
 GRID = Grid(samples=20, batch=6, slots=3, epochs=1)  # 4 steps; the last one is short
 ORDER = Order(seed=3, samples=GRID.samples)
@@ -39,13 +39,13 @@ def counted(step: int, slots: frozenset[int]) -> tuple[int, int, int]:
     """Samples, marks and digest of these slots."""
     samples = sum(len(GRID.slot(step, slot)) for slot in slots)
     digest = sum(expected_slot_digest(GRID, ORDER, step, slot) for slot in slots) & MASK
-    return samples, sum(map(slot_mark, slots)) & MASK, digest
+    return samples, sum(map(slot_checksum, slots)) & MASK, digest
 
 
-def next_line(parent: Lineage, generation: int) -> Line:
+def next_line(parent: Lineage, generation: int) -> LedgerLine:
     step = parent.step + 1
     samples, _, digest = counted(step, frozenset(GRID.filled(step)))
-    return line(parent, max(generation, parent.generation), step, GRID.cursor(step), samples, digest)
+    return make_line(parent, max(generation, parent.generation), step, GRID.cursor(step), samples, digest)
 
 
 @dataclass
@@ -77,7 +77,7 @@ class Walk:
             return s.Wired(m.wiring) if chance.random() < 0.8 else s.WireFailed(m.wiring, chance.choice(PEERS))
         match m.phase:
             case Phase.OUTSIDE if m.wired:
-                return s.LetIn(m.wired[-1].number, self.known, PEERS[:2])
+                return s.Admission(m.wired[-1].number, self.known, PEERS[:2])
             case Phase.RESTORING:
                 return s.Restored(chance.randrange(9))
             case Phase.COMPUTING:
@@ -93,13 +93,13 @@ class Walk:
             case Phase.CATCHING_UP:
                 if m.fetching:
                     return self.stripe(chance)
-                good = m.behind is not None and m.behind.step == m.lineage.step + 1 and chance.random() < 0.7
-                found = Line(m.behind, m.lineage, 0, 0, 0, 0) if good and m.behind else None
+                good = m.catch_up_to is not None and m.catch_up_to.step == m.lineage.step + 1 and chance.random() < 0.7
+                found = LedgerLine(m.catch_up_to, m.lineage, 0, 0, 0, 0) if good and m.catch_up_to else None
                 return s.Gradient(found)
             case Phase.INSTALLING:
                 return s.Installed(chance.randrange(9))
             case Phase.LINGERING if chance.random() < 0.5:
-                return s.Released(m.next or 1)
+                return s.Released(m.switch_to or 1)
             case _:
                 return None
 
@@ -120,22 +120,22 @@ class Walk:
             s.Failed(number, peer),
             s.Boundary(chance.randrange(9)),
             s.Restored(chance.randrange(9)),
-            s.Gradient(chance.choice([None, m.line])),
+            s.Gradient(chance.choice([None, m.applied_line])),
             self.stripe(chance),
             s.TransferBroken(),
             s.TransferBroken(spoilt=True),
             s.Returned(number, self.words(chance), (Dispute(1, ME, PEERS[0]),)),
             replace(self.computed(chance), state=chance.randrange(9)),
             s.Installed(chance.randrange(9)),
-            s.LetIn(number, lineage, PEERS[:2]),
+            s.Admission(number, lineage, PEERS[:2]),
             s.Released(number),
             s.GraceShort(),
-            s.Written(Checkpoint(lineage, "x", 1)),
+            s.WriteDone(Checkpoint(lineage, "x", 1)),
         ]
 
     def endings(self) -> list[s.Signal]:
         """Signals that end a member, or may."""
-        return [s.Notice(10.0, "spot"), s.GraceOver(), s.SlotRaised(1, (1, 2), ((3,), ()), "x")]
+        return [s.DrainNotice(10.0, "spot"), s.GraceOver(), s.UserCodeRaised(1, (1, 2), ((3,), ()), "x")]
 
     def computed(self, chance: Random) -> s.Computed:
         order = self.compute
@@ -148,7 +148,7 @@ class Walk:
         return s.Computed(slots, samples, digest)
 
     def stripe(self, chance: Random) -> s.Stripe:
-        lineage = self.machine.behind or (self.known if chance.random() < 0.8 else GENESIS)
+        lineage = self.machine.catch_up_to or (self.known if chance.random() < 0.8 else GENESIS)
         count = chance.choice([1, 1, 2])
         return s.Stripe(chance.randrange(count), count, lineage, 0, ())
 
@@ -163,7 +163,7 @@ class Walk:
         step = lineage.step + 1 if mine.purpose is Purpose.STEP else 0
         if step > GRID.total_steps:
             lineage, step = GENESIS, 1
-        rest = frozenset(GRID.filled(step)) - m.part.slots if step else frozenset()
+        rest = frozenset(GRID.filled(step)) - m.kept_gradients.slots if step else frozenset()
         words: list[Word] = []
         for member in m.world.members:
             if member == ME:
@@ -181,11 +181,11 @@ class Walk:
                     holds=holds,
                     state=mine.state if mine.holds else 0,
                     wired=self.wired_by(member, chance.choice([mine.wired, mine.wired, 0, mine.generation + 1])),
-                    need=chance.choice([mine.need, 1]),
-                    drains=chance.choice([CALM, CALM, LEAVING, OUT_OF_TIME, OUT_OF_TIME]),
+                    wired_needed=chance.choice([mine.wired_needed, 1]),
+                    drain_urgency=chance.choice([CALM, CALM, LEAVING, OUT_OF_TIME, OUT_OF_TIME]),
                     slots=len(slots),
                     samples=samples,
-                    marks=marks,
+                    slot_checksum=marks,
                     digest=digest,
                     kept=frozenset({chance.randrange(3)}) if chance.random() < 0.3 else frozenset(),
                 )
@@ -199,7 +199,7 @@ class Walk:
     def wired_by(self, member: MemberId, number: int) -> int:
         """Nobody can wire a world it is not in, and who wired a recovery world enters no collective before it."""
         world = self.formed.get(number)
-        return number if world is not None and world.kind is Kind.PLANNED and member in world.members else 0
+        return number if world is not None and world.kind is WorldKind.PLANNED and member in world.members else 0
 
     def odd(self, chance: Random, word: Word, holds: bool) -> Word:
         """The same word with one thing wrong with it, which a member that holds, or a second peer, can tell.
@@ -211,7 +211,7 @@ class Walk:
             {"state": word.state + 1},
             {"failed": True},
             {"samples": word.samples + 1},
-            {"marks": word.marks + 1},
+            {"slot_checksum": word.slot_checksum + 1},
             {"generation": word.generation + 1},
             {"purpose": Purpose.CLOSE},
             {"holds": False},
@@ -220,13 +220,13 @@ class Walk:
             wrong += [{"lineage": ahead}, {"holds": True, "step": 1}]
         return replace(word, **({"lineage": ahead} if word.purpose is Purpose.HELLO else chance.choice(wrong)))
 
-    def told(self, chance: Random) -> s.Told:
+    def told(self, chance: Random) -> s.ViewReceived:
         m = self.machine
         ahead = any(world.number > m.number and ME in world.members for world in self.worlds)
         if chance.random() < (0.2 if ahead else 0.7):
             self.form(chance)
         if self.worlds and chance.random() < 0.5:
-            self.current = max(self.current, m.number if m.greeted else 0)
+            self.current = max(self.current, m.number if m.entered else 0)
         self.revision += chance.choice([1, 1, 1, 0, -1])
         ended = chance.random() < 0.01
         some = frozenset(name for name in PEERS if chance.random() < 0.05)
@@ -240,28 +240,28 @@ class Walk:
             worlds=self.worlds,
             current=self.current,
             sealed=self.sealed,
-            faulty=frozenset({self.number}) if chance.random() < 0.05 else frozenset(),
-            dead=some,
+            unenterable_generations=frozenset({self.number}) if chance.random() < 0.05 else frozenset(),
+            gone_in_open_worlds=some,
             holders=frozenset(PEERS[:2]),
-            durable=chance.choice([GENESIS, *(one.lineage for one in m.lines)]),
+            durable=chance.choice([GENESIS, *(one.lineage for one in m.committed_lines)]),
             checkpoint=chance.choice([None, Checkpoint(m.lineage, "x", 1)]),
         )
-        return s.Told(view)
+        return s.ViewReceived(view)
 
     def form(self, chance: Random) -> None:
         """The next world: planned, or one that seals all others."""
         self.number += 1
-        kind = chance.choice([Kind.PLANNED, Kind.PLANNED, Kind.RECOVERY, Kind.ROLLBACK])
+        kind = chance.choice([WorldKind.PLANNED, WorldKind.PLANNED, WorldKind.RECOVERY, WorldKind.ROLLBACK])
         if self.number == 1:
-            kind = Kind.ROLLBACK
+            kind = WorldKind.ROLLBACK
         others = [name for name in PEERS if chance.random() < 0.5]
         members = [*others, ME] if chance.random() < 0.9 else [*others, PEERS[0]]
         members = list(dict.fromkeys(members))
         chance.shuffle(members)
-        base = self.known if kind is Kind.ROLLBACK and chance.random() < 0.5 else GENESIS
-        hold = kind is Kind.PLANNED and chance.random() < 0.2
+        base = self.known if kind is WorldKind.ROLLBACK and chance.random() < 0.5 else GENESIS
+        hold = kind is WorldKind.PLANNED and chance.random() < 0.2
         formed = self.formed[self.number] = World(self.number, kind, tuple(members), (1,) * len(members), base, hold)
-        if kind is Kind.PLANNED:
+        if kind is WorldKind.PLANNED:
             self.worlds = (*self.worlds, formed)
         else:
             self.worlds = (formed,)
@@ -284,8 +284,8 @@ class Walk:
                 case _:
                     pass
         self.known = after.lineage if after.holds else self.known
-        if isinstance(signal, s.Returned) and after.heard:
-            self.known = after.heard[-1].line.lineage
+        if isinstance(signal, s.Returned) and after.followed_steps:
+            self.known = after.followed_steps[-1].line.lineage
         return before, after, actions
 
 
@@ -302,7 +302,7 @@ def all_is_well(signal: s.Signal, before: Machine, after: Machine, actions: tupl
     # Rules 4, 10: generations only grow, and a planned one is not for who stopped, holds or lingers.
     if after.world is not before.world:
         assert after.number > before.number
-        planned = after.world is not None and after.world.kind is Kind.PLANNED
+        planned = after.world is not None and after.world.kind is WorldKind.PLANNED
         assert not (planned and before.phase in (Phase.STOPPED, Phase.HOLDING, Phase.LINGERING))
         assert planned or (s.Collect in kinds) or (s.Restore in kinds)
     # Rule 3: the world changes at a boundary, or from rest; never between an apply and what comes after it.
@@ -326,7 +326,7 @@ def all_is_well(signal: s.Signal, before: Machine, after: Machine, actions: tupl
         assert s.Compute not in kinds
         assert not after.fetching
     # Rule 1: committed lines are a chain, and what is applied on top of them is their child.
-    chain = (*after.lines, after.line) if after.line is not None else after.lines
+    chain = (*after.committed_lines, after.applied_line) if after.applied_line is not None else after.committed_lines
     assert all(child.parent == parent.lineage for parent, child in pairwise(chain))
 
 

@@ -11,7 +11,7 @@ from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from pliant.errors import BadInput
 from pliant.wire.codec import Body
 from pliant.wire.views import Change, Names, PeerKey, Told, applied, difference
@@ -28,7 +28,7 @@ def worlds(draw: st.DrawFn) -> tuple[World, ...]:
     for number in sorted(draw(st.sets(st.integers(1, 9), max_size=3))):
         names = tuple(draw(st.lists(members, min_size=1, max_size=10, unique=True)))
         weights = tuple(draw(st.lists(st.integers(1, 3), min_size=len(names), max_size=len(names))))
-        kind, base = draw(st.sampled_from(Kind)), draw(lineages)
+        kind, base = draw(st.sampled_from(WorldKind)), draw(lineages)
         hold, why = draw(st.booleans()), draw(st.text(max_size=9))
         # Mostly a member has the address it had; worlds of earlier versions have none, and the rest cannot be.
         addresses = tuple(draw(st.sampled_from(["", f"{name}:1", f"{name}:1", "other:2"])) for name in names)
@@ -48,8 +48,8 @@ views = st.builds(
     worlds=worlds(),
     current=st.integers(0, 9),
     sealed=st.integers(0, 9),
-    faulty=st.frozensets(st.integers(1, 9)),
-    dead=st.frozensets(members),
+    unenterable_generations=st.frozensets(st.integers(1, 9)),
+    gone_in_open_worlds=st.frozensets(members),
     holders=st.frozensets(members),
     durable=lineages,
     checkpoint=st.none() | st.builds(Checkpoint, lineages, st.text(max_size=9), st.integers(0, 2**63)),
@@ -152,7 +152,7 @@ def test_an_answer_without_a_change_leaves_the_view_alone() -> None:
 def crowd(size: int, number: int = 1, revision: int = 1) -> View:
     names = tuple(MemberId(f"a{i // 8}-1.{i}") for i in range(size))
     addresses = tuple(f"10.0.{i // 250}.{i % 250}:7000" for i in range(size))
-    world = World(number, Kind.PLANNED, names, (1,) * size, GENESIS, addresses=addresses, floor=1)
+    world = World(number, WorldKind.PLANNED, names, (1,) * size, GENESIS, addresses=addresses, rollback_generation=1)
     everybody = frozenset(names)
     return View(
         revision,
@@ -180,10 +180,12 @@ def test_in_a_job_of_two_thousand_a_change_has_hundreds_of_bytes() -> None:
     before = crowd(2000)
     (first,) = before.worlds
     names, where = first.members[:700] + first.members[701:], first.addresses[:700] + first.addresses[701:]
-    without_one = World(2, Kind.RECOVERY, names, (1,) * 1999, GENESIS, addresses=where)
-    lost = replace(before, revision=2, worlds=(without_one,), dead=frozenset({first.members[700]}), sealed=1)
+    without_one = World(2, WorldKind.RECOVERY, names, (1,) * 1999, GENESIS, addresses=where)
+    lost = replace(
+        before, revision=2, worlds=(without_one,), gone_in_open_worlds=frozenset({first.members[700]}), sealed=1
+    )
     more = (*where, "10.1.1.1:7000")
-    newcomer = World(3, Kind.PLANNED, (*names, MemberId("new")), (1,) * 2000, GENESIS, addresses=more)
+    newcomer = World(3, WorldKind.PLANNED, (*names, MemberId("new")), (1,) * 2000, GENESIS, addresses=more)
     grown = replace(lost, revision=3, worlds=(without_one, newcomer))
     assert size_of(difference(None, before)) > 20_000
     assert size_of(difference(before, lost)) < 600

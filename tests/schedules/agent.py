@@ -69,7 +69,7 @@ class Agent:
         signal.signal(signal.SIGTERM, lambda *_: self._going())
         for each in (self.listen, self.send, self.watch, self.renew, self.hear):
             threading.Thread(target=each, daemon=True).start()
-        self.inbox.put(v.LookAgain())
+        self.inbox.put(v.Recheck())
         while not self.done:
             self._feed(self.inbox.get())
         self.commands.put(None)
@@ -80,7 +80,7 @@ class Agent:
         self._too_late_after(w.GRACE_S + 1.0)
 
     def _too_late_after(self, delay_s: float) -> None:
-        timer = threading.Timer(delay_s, self.inbox.put, (v.TooLate(),))
+        timer = threading.Timer(delay_s, self.inbox.put, (v.GraceExpired(),))
         timer.daemon = True
         timer.start()
 
@@ -101,7 +101,7 @@ class Agent:
                     else:
                         self.connection.say(w.Trouble(f"liveness: {member} does not leave a job that is over"))
                     self.nursery.send(f"kill {member}".encode())
-                case v.Say(command):
+                case v.SendCommand(command):
                     self.commands.put(command)
                 case v.Finish():
                     self.done = True
@@ -121,7 +121,7 @@ class Agent:
         while words := self.nursery.recv(1000).decode().split():
             member, code = MemberId(words[1]), int(words[2])
             self.connection.say(w.ChildEnded(member, code))
-            self.inbox.put(v.Ended(member, code))
+            self.inbox.put(v.WorkerEnded(member, code))
         os._exit(1)
 
     def send(self) -> None:
@@ -145,14 +145,14 @@ class Agent:
                 pause.wait(0.1)
                 continue
             self.revision = orders.revision
-            self.inbox.put(v.Wanted(orders.workers, orders.members, orders.draining, orders.state.ended))
+            self.inbox.put(v.Orders(orders.workers, orders.members, orders.draining, orders.state.ended))
             if orders.state.ended:
                 pause.wait(0.2)
 
     def renew(self) -> None:
         pause = threading.Event()
         while not pause.wait(w.LEASE_TTL_S / 3):
-            self.inbox.put(v.LookAgain())
+            self.inbox.put(v.Recheck())
             with suppress(Refused, Unreachable):  # it joins again, all the time
                 self.client.renew_agent(w.JOB, self.state.id, self.revision, patience_s=0.0)
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, cast
 
 from pliant.core import messages as m
-from pliant.core.data.ledger import Line, Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.job.checkpoints import began_in
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import forbidden, violations
@@ -30,8 +30,8 @@ from pliant.core.messages import Command, Event
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Job, Terms
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.view import view
-from pliant.core.model.world import Kind
+from pliant.core.model.view import view_of
+from pliant.core.model.world import WorldKind
 from pliant_sim.live.checkpoint_checks import SaveChecks
 from pliant_sim.live.checks import Checkers
 from pliant_sim.live.toy_model import Model
@@ -109,7 +109,7 @@ class Checks(Checkers):
         self.log: list[Event] = []
         self.acked: list[tuple[Command, int]] = []
         self.views = 0
-        self._claims: list[tuple[float, Line]] = []
+        self._claims: list[tuple[float, LedgerLine]] = []
         self._committed_at: dict[Lineage, float] = {}  # when the first member saw it committed
         self._at = 0.0
 
@@ -135,7 +135,7 @@ class Checks(Checkers):
         for wrong in violations(job):
             self.complain(wrong)
 
-    def _are_committed(self, lines: tuple[Line, ...]) -> None:
+    def _are_committed(self, lines: tuple[LedgerLine, ...]) -> None:
         self._claims.extend((self._at, line) for line in lines)
 
     def _may_be_gone(self, event: m.MemberGone) -> None:
@@ -147,7 +147,7 @@ class Checks(Checkers):
     def _world_formed(self, event: m.WorldFormed) -> None:
         """P2: nobody who is counted on held the state when it was given up."""
         world, job = event.world, self.job
-        if job is None or world.kind is not Kind.ROLLBACK or job.durable.step == 0:
+        if job is None or world.kind is not WorldKind.ROLLBACK or job.durable.step == 0:
             return
         for member in job.members:
             mirror = self.scene.workers.get(member)
@@ -225,7 +225,7 @@ class Checks(Checkers):
                     found["expired" if "lease" in why else how] += 1
                 case m.WorldBroken(why=why) if "does not answer" in why:
                     found["suspected"] += 1
-                case m.WorldFormed(world=world) if world.base.step or world.kind is not Kind.ROLLBACK:
+                case m.WorldFormed(world=world) if world.base.step or world.kind is not WorldKind.ROLLBACK:
                     found[world.kind.value] += 1
                 case m.PairAccused():
                     found["accused"] += 1
@@ -306,7 +306,7 @@ class Checks(Checkers):
         for seen in mirror.viewed:
             self.views += 1
             job = self.jobs.get(seen.revision)
-            if job is None or digest(view(job, seen.revision, mirror.id)) != seen.digest:
+            if job is None or digest(view_of(job, seen.revision, mirror.id)) != seen.digest:
                 self.complain(f"P5: {mirror.id} was shown something else than revision {seen.revision}")
 
     def _acknowledged(self) -> None:
@@ -321,7 +321,12 @@ class Checks(Checkers):
 
 def _moved(machine: Machine, state: w.State) -> Machine:
     after = machine.copy()
-    after.phase, after.holds, after.lineage, after.lines = state.phase, state.holds, state.lineage, state.lines
+    after.phase, after.holds, after.lineage, after.committed_lines = (
+        state.phase,
+        state.holds,
+        state.lineage,
+        state.lines,
+    )
     if state.world != machine.world:
         after.world = state.world
     return after
@@ -349,7 +354,7 @@ class _Log:
                     self._note("broken", number, revision)
                 case m.WorldEntered(generation=number):
                     self._over.append((revision, number))
-                case m.WorldFormed(world=world) if world.kind is not Kind.PLANNED:
+                case m.WorldFormed(world=world) if world.kind is not WorldKind.PLANNED:
                     self._over.append((revision, world.number))
                 case m.TargetChanged(target=target) | m.JobCreated(target=target):
                     self._note("target", target, revision)

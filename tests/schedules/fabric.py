@@ -1,7 +1,7 @@
 """The harness's side of every connection: the simulator's own fabric, fed by real processes in real time.
 
-`pliant_sim.collectives.Fabric` asks its universe for time, chance, who is there and who is cut off from whom. A `Switch` is
-such a universe, of one thread: sockets, timers, and what other threads post.
+`pliant_sim.collectives.Fabric` asks its universe for time, chance, who is there and who is cut off from whom. A
+`Switch` is such a universe, of one thread: sockets, timers, and what other threads post.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class Member:
     def run(self) -> int:
         """A whole life; the exit status."""
         self.commands.put(Join(self.id, self.agent, self.place.terms))
-        signal.signal(signal.SIGTERM, lambda *_: self.inbox.put(s.Notice(w.GRACE_S, "SIGTERM")))
+        signal.signal(signal.SIGTERM, lambda *_: self.inbox.put(s.DrainNotice(w.GRACE_S, "SIGTERM")))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         _record_sockets("watch", self.watching)
         for each in (self.hear, self.send, self.watch, self.renew):
@@ -184,7 +184,7 @@ class Member:
                     view = applied(view, told)
                     self.revision = view.revision
                     self.inbox.put(w.Viewed(view.revision, digest(view)))
-                    self.inbox.put(s.Told(view))
+                    self.inbox.put(s.ViewReceived(view))
                 self.inbox.put(s.Durable(told.revision, told.durable))
                 self.inbox.put(w.Heard(sent, time.time()))
             except Refused as error:

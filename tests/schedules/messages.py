@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from signal import SIGKILL
 from typing import get_args
 
-from pliant.core.data.ledger import Line, Lineage
-from pliant.core.member.signals import Break, Collect, Failed, LetIn, Released, Returned, Wire, Wired, WireFailed
+from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.member.signals import Admission, Break, Collect, Failed, Released, Returned, Wire, Wired, WireFailed
 from pliant.core.member.state import Phase
 from pliant.core.messages import Command
 from pliant.core.model.checkpoint import Checkpoint
@@ -57,7 +57,7 @@ class Enter:
 @dataclass(frozen=True, slots=True)
 class TellLetIn:
     member: MemberId
-    signal: LetIn
+    signal: Admission
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class GiveStripe:
     index: int
     count: int
     model: Model
-    lines: tuple[Line, ...]
+    lines: tuple[LedgerLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class AskGradient:
 class GiveGradient:
     asker: MemberId
     lineage: Lineage
-    line: Line | None
+    line: LedgerLine | None
     content: Content
 
 
@@ -110,12 +110,12 @@ class State:
     world: World | None
     holds: bool
     lineage: Lineage
-    lines: tuple[Line, ...]
+    lines: tuple[LedgerLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Applies:
-    line: Line
+    line: LedgerLine
     content: Content
     model: Model  # as it is then
 
@@ -251,7 +251,7 @@ class StripeGiven:
     index: int
     count: int
     model: Model
-    lines: tuple[Line, ...]
+    lines: tuple[LedgerLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +263,7 @@ class GradientWanted:
 @dataclass(frozen=True, slots=True)
 class GradientGiven:
     lineage: Lineage
-    line: Line | None
+    line: LedgerLine | None
     content: Content
 
 
@@ -293,7 +293,7 @@ Down = (
     | WireFailed
     | Returned
     | Failed
-    | LetIn
+    | Admission
     | Released
     | Reduced
     | StripeWanted

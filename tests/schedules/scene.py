@@ -24,7 +24,7 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import own_token
 from pliant.errors import PliantError, Refused
 from pliant.stores.base import Store
-from pliant_sim.describe import describe
+from pliant_sim.describe import narrate
 from pliant_sim.store import Directory
 from schedules import messages as w
 from schedules.agent import SETTINGS, Settings
@@ -277,4 +277,4 @@ class Scene(Switch):
             self._story.write(f"{self.now:8.3f}  {what}\n")
 
     def tell_event(self, event: Event) -> None:
-        self.tell(f"  store: {describe(event)}")
+        self.tell(f"  store: {narrate(event)}")

@@ -1,7 +1,7 @@
 """One worker: the member's real machine on one thread, with a model of training for its work.
 
-The twin of `pliant_sim.processes.worker.Worker`, in a process of its own and in real time. Everything happens on the thread that
-calls `run`; other threads put what they learn into the queue.
+The twin of `pliant_sim.processes.worker.Worker`, in a process of its own and in real time. Everything
+happens on the thread that calls `run`; other threads put what they learn into the queue.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pliant.core.data.sample_order import Order
 from pliant.core.job.checkpoints import is_garbage
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.member.common import tail
+from pliant.core.member.common import unreported_lines
 from pliant.core.member.control_words import Purpose
 from pliant.core.messages import Command
 from pliant.core.model.checkpoint import Checkpoint, Piece
@@ -123,9 +123,9 @@ class Worker:
         before = self.machine
         self.machine, actions = react(before, signal)
         m = self.machine
-        if m.heard is not before.heard and m.heard:
-            self._remember(m.heard[-1].line.lineage)
-        looked_at = (m.phase, m.world, m.holds, m.lineage, m.lines)
+        if m.followed_steps is not before.followed_steps and m.followed_steps:
+            self._remember(m.followed_steps[-1].line.lineage)
+        looked_at = (m.phase, m.world, m.holds, m.lineage, m.committed_lines)
         if looked_at != self._traced:
             self._traced = looked_at
             self._say(w.State(time(), *looked_at))
@@ -146,11 +146,11 @@ class Worker:
                 self._send(action.command)
             case s.Wire() | s.Break():
                 self._say(action)
-            case s.Tell(member, s.LetIn() as signal):
+            case s.SendToPeer(member, s.Admission() as signal):
                 self._say(w.TellLetIn(member, signal))
-            case s.Tell(member, s.Released() as freed):
+            case s.SendToPeer(member, s.Released() as freed):
                 self._say(w.TellReleased(member, freed))
-            case s.Tell():
+            case s.SendToPeer():
                 raise AssertionError(action)
             case s.Fetch():
                 self._fetch(action)
@@ -164,7 +164,7 @@ class Worker:
                 self._writing = (action, self._model)
             case s.Save():
                 self._save(action)
-            case s.Tidy():
+            case s.CollectGarbage():
                 self._tidy(action)
             case s.Discard():
                 shutil.rmtree(self._files / action.name, ignore_errors=True)
@@ -186,7 +186,7 @@ class Worker:
         """The coordinator does not know us: we are fenced, unless it knows less than we do."""
         view = self.machine.view
         if view is not None and revision >= view.revision:
-            self._feed(s.Told(replace(view, revision=revision + 1, known=False)))
+            self._feed(s.ViewReceived(replace(view, revision=revision + 1, known=False)))
 
     # -------------------------------------------------------------------------------------------- the work
 
@@ -247,7 +247,7 @@ class Worker:
         if m.phase in (Phase.APPLIED, Phase.INSTALLING) or not m.holds:
             self._after(0.01, lambda: self._give_stripe(ask))  # a state is captured at a boundary only (rule 3)
             return
-        self._say(w.GiveStripe(ask.asker, ask.transfer, ask.index, ask.count, self._model, tail(m)))
+        self._say(w.GiveStripe(ask.asker, ask.transfer, ask.index, ask.count, self._model, unreported_lines(m)))
 
     def _stripe(self, given: w.StripeGiven) -> None:
         if given.transfer == self._transfer:
@@ -276,7 +276,7 @@ class Worker:
         self._feed(s.Installed(model.hash))
 
     def _give_gradient(self, ask: w.GradientWanted) -> None:
-        line = next((x for x in tail(self.machine) if x.lineage == ask.lineage), None)
+        line = next((x for x in unreported_lines(self.machine) if x.lineage == ask.lineage), None)
         content = self._reduced.get(ask.lineage)
         if content is None:
             line = None
@@ -311,10 +311,16 @@ class Worker:
         self._say(w.WroteFile(begun.name, file, model))
         piece = Piece(file, len(encode_state(model)), f"{model.hash:064x}")
         checkpoint = Checkpoint(begun.lineage, begun.name, model.hash, (piece,))
-        self._feed(s.Written(checkpoint, begun.part, begun.count))
+        self._feed(s.WriteDone(checkpoint, begun.part, begun.count))
 
-    def _tidy(self, action: s.Tidy) -> None:
-        about = (action.kept, action.newest.lineage.step, action.origin, action.floor, action.generation)
+    def _tidy(self, action: s.CollectGarbage) -> None:
+        about = (
+            action.kept_checkpoints,
+            action.newest.lineage.step,
+            action.history_from_generation,
+            action.rollback_generation,
+            action.generation,
+        )
         for folder in self._files.iterdir():
             if folder.is_dir() and is_garbage(folder.name, *about):
                 shutil.rmtree(folder, ignore_errors=True)

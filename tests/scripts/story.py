@@ -79,7 +79,7 @@ class Story:
         self._paced(SLOW)
         (agent,) = self.agents
         before = self._generation()
-        env = environment(agent.home)
+        env = environment(agent.install_id)
         token = self.folder / "join-token"
         made = real(env, "token", "create", "--scope", "join", "--job", JOB, "--out", str(token))
         if made.code:
@@ -101,7 +101,7 @@ class Story:
         if any(codes.values()):
             raise Broken(f"exit codes {codes}")
         for agent in self.agents:
-            wait_for_nobody(agent.home)
+            wait_for_nobody(agent.install_id)
 
     # -------------------------------------------------------------------------------------------------------- pieces
 

@@ -43,7 +43,7 @@ class Agent:
 
     def __init__(self, name: str, home: Path, folder: Path, command: tuple[str, ...], **env: str) -> None:
         self.name = name
-        self.home = home
+        self.install_id = home
         self.lines: list[str] = []
         self._file = (home.parent / f"{name}.txt").open("w")
         self.process = subprocess.Popen(
@@ -104,8 +104,8 @@ class Agent:
             self.process.kill()
         self.process.wait()
         with suppress(AssertionError):
-            wait_for(lambda: not left(self.home), "everybody's end", ENDS_S)
-        for pid in left(self.home):
+            wait_for(lambda: not left(self.install_id), "everybody's end", ENDS_S)
+        for pid in left(self.install_id):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._reader.join(ENDS_S)

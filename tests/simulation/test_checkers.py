@@ -9,7 +9,7 @@ from pliant.coordinator.service.inbox import Accepted, Reply
 from pliant.core.data.ledger import Lineage
 from pliant.core.member import Phase
 from pliant.core.member.control_words import Purpose, Word
-from pliant.core.member.signals import Exit, Snapshot, Tidy
+from pliant.core.member.signals import CollectGarbage, Exit, Snapshot
 from pliant.core.messages import (
     Cancel,
     CheckpointPublished,
@@ -47,7 +47,10 @@ def holder(universe: Universe) -> Worker:
     return next(
         worker
         for worker in universe.workers.values()
-        if worker.up and worker.machine.holds and worker.machine.phase in step and worker.machine.line is not None
+        if worker.up
+        and worker.machine.holds
+        and worker.machine.phase in step
+        and worker.machine.applied_line is not None
     )
 
 
@@ -85,7 +88,7 @@ def post_step_code_ran_twice(universe: Universe) -> None:
 
 def a_slot_counted_twice(universe: Universe) -> None:
     worker = holder(universe)
-    line = worker.machine.line
+    line = worker.machine.applied_line
     assert line is not None
     worker.model = replace(worker.model, lineage=line.parent)
     slots = worker.machine.terms.grid.filled(line.lineage.step)
@@ -94,7 +97,7 @@ def a_slot_counted_twice(universe: Universe) -> None:
 
 def a_step_applied_to_another_history(universe: Universe) -> None:
     worker = holder(universe)
-    line = worker.machine.line
+    line = worker.machine.applied_line
     assert line is not None
     worker.model = replace(worker.model, lineage=Lineage(99, line.parent.step, 1))
     universe.checkers.applies(worker, line, (worker.machine.terms.grid.filled(line.lineage.step),))
@@ -157,10 +160,10 @@ def back_to_another_base(universe: Universe) -> None:
 
 def a_kept_one_removed(universe: Universe) -> None:
     newest = published(universe)
-    tidy = Tidy(replace(newest, name="x"), (), (), 0, 1, 99)
+    tidy = CollectGarbage(replace(newest, name="x"), (), (), 0, 1, 99)
     job = universe.checkers.job
     assert job is not None
-    universe.checkers.saves.tidies(holder(universe), tidy, replace(job, earlier=()))
+    universe.checkers.saves.tidies(holder(universe), tidy, replace(job, older_checkpoints=()))
 
 
 def calm(universe: Universe) -> Job:
@@ -177,7 +180,7 @@ def the_last_state_not_saved(universe: Universe) -> None:
 
 
 def wanted_for_ever(universe: Universe) -> None:
-    universe.checkers.saves.finally_(replace(calm(universe), asked=3))
+    universe.checkers.saves.finally_(replace(calm(universe), checkpoint_wanted_at_step=3))
 
 
 def tidied_by_nobody(universe: Universe) -> None:
@@ -255,7 +258,7 @@ def complete_at_half_the_steps(universe: Universe) -> None:
     assert job is not None
     universe.checkers.job = replace(job, state=JobState.FINISHED)
     worker = holder(universe)
-    worker.machine.next = 99
+    worker.machine.switch_to = 99
     universe.checkers.leaves(worker, Exit(0, "done", complete=True))
 
 

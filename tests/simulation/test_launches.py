@@ -170,7 +170,7 @@ def test_seats_that_are_not_theirs_are_seen(universe: Launches) -> None:
     assert checks.complaints == []
     checks.starts(host, replace(LAUNCH, seats=LAUNCH.seats[::-1]), seat(1).member, 1)
     checks.starts(host, replace(LAUNCH, number=2), seat(1).member, 0)
-    host.state = replace(host.state, life="2")
+    host.state = replace(host.state, run_id="2")
     checks.starts(host, LAUNCH, seat(1).member, 0)
     assert [said.partition(": ")[2] for said in checks.complaints] == [
         "a0-g1.0 looks for rank 0 of 1 at 10.0.0.0:20001",
@@ -201,7 +201,7 @@ def test_a_job_that_is_finished_too_soon_is_seen(universe: Launches) -> None:
 def test_what_agents_must_not_do_is_seen(universe: Launches) -> None:
     host = universe.hosts["a0"]
     toy = runs(universe, "a0-g1.0", 1)
-    host.state = replace(host.state, workers=frozenset({toy.id}), order=v.Wanted(1, frozenset(), frozenset()))
+    host.state = replace(host.state, workers=frozenset({toy.id}), order=v.Orders(1, frozenset(), frozenset()))
     universe.checks.reacted(host, (v.Offer(1), v.Terminate(toy.id, 1.0)))
     host.state = replace(host.state, workers=frozenset())
     universe.checks.reacted(host, ())

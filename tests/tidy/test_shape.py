@@ -64,7 +64,7 @@ MACHINE = "/".join(["see ", "work", "main"]) + "/x"
 @pytest.mark.parametrize(
     ("check", "bad", "good"),
     [
-        (shape.file_too_long, "x = 1\n" * 401, "x = 1\n" * 400),
+        (shape.file_too_long, "x = 1\n" * 601, "x = 1\n" * 600),
         (shape.functions_too_long, LONG_FUNCTION, LONG_FUNCTION.removesuffix("    x = 1\n")),
         (shape.functions_too_long, "async " + LONG_FUNCTION, LONG_DOCSTRING),
         (

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pliant import settings
-from pliant.core.job.launches import how_it_ended
+from pliant.core.job.launches import describe_exit
 from pliant.errors import PliantError
 from pliant_local.coordinator import LOOPBACK, Keeps
 from pliant_local.network import CARD, Network
@@ -129,7 +129,7 @@ class Agents:
         """Call when the process of that name has ended."""
         agent = self._all[name]
         agent.code = code
-        self._say(f"{agent.name} ended with {how_it_ended(code)}")
+        self._say(f"{agent.name} ended with {describe_exit(code)}")
         if self._network is not None:
             threading.Thread(target=self._forget, args=(self._network, agent), name="forget", daemon=True).start()
         return agent

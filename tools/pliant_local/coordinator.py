@@ -11,7 +11,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from pliant.core.job.launches import how_it_ended
+from pliant.core.job.launches import describe_exit
 from pliant.errors import PliantError
 
 NAME = "coordinator"
@@ -90,7 +90,7 @@ class Coordinator:
         if not self._ready:
             self._news.put(-1)
             return
-        self._say(f"the coordinator ended with {how_it_ended(code)}; it is started again")
+        self._say(f"the coordinator ended with {describe_exit(code)}; it is started again")
         timer = threading.Timer(AGAIN_S, self._again)
         timer.daemon = True
         timer.start()

@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
 from pliant.client import Client
-from pliant.core.job.launches import how_it_ended
+from pliant.core.job.launches import describe_exit
 from pliant.core.messages import Event
 from pliant.core.model.job import JobState
 from pliant.credentials import parse_token, read_token, write_token
@@ -345,7 +345,7 @@ class Local:
             failed = next(((name, code) for name, code in ends.after if code != 0), None)
             if failed is None or ends.signalled:
                 return 0
-            raise PliantError(f"{job} is finished, but after it {failed[0]} ended with {how_it_ended(failed[1])}.")
+            raise PliantError(f"{job} is finished, but after it {failed[0]} ended with {describe_exit(failed[1])}.")
         if follower.state is not None and follower.state.ended:
             raise PliantError(f"{job} is {follower.state.value}: {follower.why}")
         if ends.signalled:
@@ -354,6 +354,6 @@ class Local:
             return TIME_IS_UP
         name, code = ends.own[-1]
         self._told.say(
-            f"{job} has not ended, but no agent is left; the last one, {name}, ended with {how_it_ended(code)}"
+            f"{job} has not ended, but no agent is left; the last one, {name}, ended with {describe_exit(code)}"
         )
         return code if code > 0 else 1

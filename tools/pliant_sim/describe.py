@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pliant.core import messages as m
 from pliant.core.member import signals as s
-from pliant.core.messages.describe import sentence
+from pliant.core.messages.describe import describe
 
 Thing = m.Event | s.Signal | s.Action
 
 
-def describe(thing: Thing) -> str:
+def narrate(thing: Thing) -> str:
     """One phrase for an event, a signal or an action; empty for what nobody wants to read."""
     if isinstance(thing, m.Event):
-        return sentence(thing)
+        return describe(thing)
     return _of_a_member(thing)
 
 

@@ -44,7 +44,7 @@ from pliant.agent.setup import (
 from pliant.agent.workers import Workers
 from pliant.client import Client
 from pliant.core import supervisor as v
-from pliant.core.job.launches import FENCED_CODE, failed_by_itself, how_it_ended
+from pliant.core.job.launches import FENCED_CODE, describe_exit, is_own_failure
 from pliant.core.messages import AgentReady, Cancel
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
@@ -132,10 +132,10 @@ class Agent:
         # A revision stands in the names of this life's workers: if an earlier life's ever joined, it was a lower one.
         self._state = v.Supervisor(
             id=agent_id(),
-            life=str(found.revision),
+            run_id=str(found.revision),
             capacity=self._plan.capacity,
             address=address_of(self._plan, place),
-            home=home_of(self._folder),
+            install_id=home_of(self._folder),
             stop_s=self._plan.shutdown_s,
         )
         token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)
@@ -150,7 +150,7 @@ class Agent:
         handlers = {number: signal.signal(number, self._signalled) for number in heeded}
         watch = Notices(self._plan.notices, self._noticed, self._screen.say)
         try:
-            introduce(client, job, v.hello(self._state), ttl_s, self._screen.say, self._wait_for_stop)
+            introduce(client, job, v.agent_join(self._state), ttl_s, self._screen.say, self._wait_for_stop)
             watch.start()
             self._dialogue.start(self._screen.say)
             self._look()
@@ -189,20 +189,20 @@ class Agent:
         member = MemberId(name)
         if self._is_launched(member):
             if code <= 0:
-                self._inbox.put(v.Ended(member, code))
+                self._inbox.put(v.WorkerEnded(member, code))
             else:  # what it wrote last is about to be read
                 threading.Thread(target=self._listened, args=(member, code), daemon=True).start()
         elif member in self._story.joined:
-            self._inbox.put(v.Ended(member, code))
+            self._inbox.put(v.WorkerEnded(member, code))
         else:
             self._dialogue.do(lambda: self._inbox.put(self._judged(member, code)))
 
     def _is_launched(self, member: MemberId) -> bool:
         order = self._state.order
-        return order is not None and not order.live and member in self._state.began
+        return order is not None and not order.live and member in self._state.begun_seats
 
     def _listened(self, member: MemberId, code: int) -> None:
-        self._inbox.put(v.Ended(member, code, self._workers.ended(member, code)))
+        self._inbox.put(v.WorkerEnded(member, code, self._workers.ended(member, code)))
 
     def _judged(self, member: MemberId, code: int) -> _Verdict:
         knows = self._dialogue.catch_up()
@@ -215,7 +215,7 @@ class Agent:
         self._inbox.put(v.MachineGoing(grace_s, notice.why))
 
     def _look(self) -> None:
-        self._inbox.put(v.LookAgain())
+        self._inbox.put(v.Recheck())
 
     def _broken(self) -> None:
         self._inbox.put(_Broken())
@@ -235,10 +235,10 @@ class Agent:
                 self._ended_early(given)
             case _Broken():
                 raise PliantError("The process that keeps the workers was killed, and took them with it. Run it again.")
-            case v.Ended():
+            case v.WorkerEnded():
                 self._ends.early = 0
                 self._feed(given)
-            case v.LookAgain():
+            case v.Recheck():
                 self._uses = self._workers.look()
                 self._feed(given)
                 self._end_the_lost()
@@ -248,7 +248,7 @@ class Agent:
                 self._feed(given)
 
     def _feed(self, given: v.Signal) -> None:
-        if isinstance(given, v.Ended):
+        if isinstance(given, v.WorkerEnded):
             self._note(given.member, given.code)
             self._workers.forget(given.member)
         live = self._state.order is None or self._state.order.live
@@ -256,15 +256,15 @@ class Agent:
         for action in actions:
             self._act(action)
         pause_s = self._state.not_before - time.monotonic()
-        if pause_s > 0 and isinstance(given, v.Ended):
-            self._after(pause_s, v.LookAgain())
+        if pause_s > 0 and isinstance(given, v.WorkerEnded):
+            self._after(pause_s, v.Recheck())
         if not live or not self._state.ended:
             return  # who was launched is stopped by the supervisor
         if self._story.state is JobState.FINISHED:
             self._dismiss()
         elif not self._late and self._story_ended_badly():
             self._late = True
-            self._after(self._plan.grace_s + MARGIN_S, v.TooLate())
+            self._after(self._plan.grace_s + MARGIN_S, v.GraceExpired())
 
     def _dismiss(self) -> None:
         """After a finished job nobody needs a worker that has not joined yet: it is importing, most likely."""
@@ -306,10 +306,10 @@ class Agent:
                 self._dialogue.say(AgentReady(self._state.id, generation, self._free_ports()))
             case v.Terminate(member, grace_s):
                 self._processes.terminate(member)
-                self._after(grace_s + MARGIN_S, v.Overdue(member))
+                self._after(grace_s + MARGIN_S, v.StopOverdue(member))
             case v.Kill(member):
                 self._processes.kill(member)
-            case v.Say(command):
+            case v.SendCommand(command):
                 self._dialogue.say(command)
             case v.Finish():
                 self._done = True
@@ -346,7 +346,7 @@ class Agent:
         if self._ends.signalled:
             self._ends.hurried = True
             self._screen.say(f"{name} again: ending now")
-            self._feed(v.TooLate())
+            self._feed(v.GraceExpired())
             return
         self._ends.signalled = number
         why = f"{name} to pliant run"
@@ -358,11 +358,11 @@ class Agent:
 
     def _ended_early(self, verdict: _Verdict) -> None:
         """A worker that never joined is unknown to the coordinator: whether to try again is for us to say."""
-        own_end = verdict.code == 0 or failed_by_itself(verdict.code)
+        own_end = verdict.code == 0 or is_own_failure(verdict.code)
         asked = self._state.leaving or verdict.member in self._state.stopping
         if verdict.joined is False and own_end and not self._story.state.ended and not asked:
             self._ends.early += 1
-            how = how_it_ended(verdict.code)
+            how = describe_exit(verdict.code)
             if verdict.code == 0:
                 self._give_up(
                     f"{verdict.member} ended with {how} and had never joined the job: "
@@ -373,7 +373,7 @@ class Agent:
                     f"{self._ends.early} workers in a row ended before they joined, {verdict.member} with {how}; "
                     f"what it wrote is in {self._plan.logs.path(self._folder.logs, verdict.member)}"
                 )
-        self._feed(v.Ended(verdict.member, verdict.code))
+        self._feed(v.WorkerEnded(verdict.member, verdict.code))
 
     def _give_up(self, why: str) -> None:
         self._ends.gave_up = why
@@ -386,9 +386,9 @@ class Agent:
         if code > 0:
             self._workers.ended(member, code)
         if self._state.ended and code not in (0, FENCED_CODE):
-            self._ends.after.append(f"{member} ended with {how_it_ended(code)}")
+            self._ends.after.append(f"{member} ended with {describe_exit(code)}")
         elif code != 0 and member not in self._story.joined:  # else the coordinator says it
-            self._screen.say(f"{member} ended with {how_it_ended(code)} before it had joined")
+            self._screen.say(f"{member} ended with {describe_exit(code)} before it had joined")
 
     def _remind(self) -> None:
         """While nothing is trained, say why, now and then."""

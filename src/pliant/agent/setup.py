@@ -20,7 +20,7 @@ from pliant.agent.process.worker_env import Kind, Surroundings
 from pliant.client import Client
 from pliant.client.addresses import local_address, own_address
 from pliant.core.messages import AgentJoin, Code, Create, Resize
-from pliant.core.model.checkpoint import NEVER, Saves
+from pliant.core.model.checkpoint import NO_POLICY, CheckpointPolicy
 from pliant.core.model.job import Mode, Target
 from pliant.core.model.names import AgentId, bad_name
 from pliant.credentials import is_missing, parse_token, read_token, write_token
@@ -47,7 +47,7 @@ class Plan:
     capacity: int  # how many workers this machine has room for
     devices: int = 0  # accelerators to be seen here
     spares: int = 0
-    saves: Saves = NEVER
+    saves: CheckpointPolicy = NO_POLICY
     checkpoint_dir: str | None = None  # or a URL, the job's alone; None: in the job's own folder
     chaos: bool = False  # whether `pliant chaos` may strike at the job
     mode: Mode = Mode.AUTO

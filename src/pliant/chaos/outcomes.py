@@ -15,7 +15,7 @@ from statistics import median
 from pliant.chaos.plan import Cut, Fault, Kind
 from pliant.core import messages as m
 from pliant.core.model.job import JobState
-from pliant.core.model.world import Kind as WorldKind
+from pliant.core.model.world import WorldKind as WorldKind
 
 REPORTS = 20  # so many tell how fast training is
 SOME = 0.25  # of the usual speed is going on

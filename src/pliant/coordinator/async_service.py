@@ -18,7 +18,7 @@ from pliant.coordinator.notifications import Feed
 from pliant.coordinator.service.inbox import AgentWatchClosed, Pumped, Reply, Request, Unavailable, WatchClosed
 from pliant.coordinator.service.service import Service
 from pliant.core.messages import StepsCommitted
-from pliant.core.messages.describe import sentence
+from pliant.core.messages.describe import describe
 from pliant.errors import StoreUnavailable
 from pliant.wire.api import Renew, RenewAgent
 
@@ -141,4 +141,4 @@ class Desk:
         for job, events in pumped.decided:
             for event in events:
                 level = logging.DEBUG if isinstance(event, StepsCommitted) else logging.INFO
-                log.log(level, "%s: %s", job, sentence(event))
+                log.log(level, "%s: %s", job, describe(event))

@@ -15,7 +15,7 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.job.next_world import desired_workers
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.view import View, view
+from pliant.core.model.view import View, view_of
 from pliant.wire.api import Orders
 from pliant.wire.codec import encode_reply
 from pliant.wire.views import Keys, Places, difference, keys, places, told
@@ -180,13 +180,13 @@ class Feed:
                 workers=topic.wanted.get(agent, 0),
                 members=frozenset(member.id for member in mine),
                 draining=frozenset(member.id for member in mine if member.draining),
-                live=job.live,
-                launch=None if job.live else job.launch,
+                live=job.is_live,
+                launch=None if job.is_live else job.launch,
                 ready=known.ports if known is not None else (),
                 leaving=known is not None and known.draining,
                 grace_s=known.grace_s if known is not None else 0.0,
-                home=known.home if known is not None else "",
-                life=known.life if known is not None else "",
+                install_id=known.install_id if known is not None else "",
+                run_id=known.run_id if known is not None else "",
             )
         )
 
@@ -266,7 +266,7 @@ class Feed:
         topic.tell_at = asyncio.get_running_loop().time() + woken * PACE_S
 
     def _look(self, topic: _Topic) -> None:
-        topic.past.append(view(topic.job, topic.revision, NOBODY))
+        topic.past.append(view_of(topic.job, topic.revision, NOBODY))
         topic.where = places(topic.job)
         topic.keys = keys(topic.job, self._key)
         topic.wanted = desired_workers(topic.job)

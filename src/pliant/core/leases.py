@@ -2,7 +2,7 @@
 
 A coordinator that starts, or takes over, grants everything afresh: late expiry, never early. Time here is a number
 the caller passes in, from a clock that never goes back. Renewing costs the same for one lease as for a million.
-Whoever sleeps, or hears nobody at all, must not hold that against others: see `Leases.awake` and `Silence`.
+Whoever sleeps, or hears nobody at all, must not hold that against others: see `Leases.awake` and `IsolationDetector`.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Leases(Generic[K]):
         return now - self._slept - self._asleep(now)
 
 
-class Silence:
+class IsolationDetector:
     """Whether anybody at all is heard: the silence of everybody is first of all the fault of whoever listens (rule 19).
 
     It lasts from the beginning until the first word, and again whenever nobody was heard for more than `quiet_s`. That
@@ -118,16 +118,16 @@ class Silence:
         self._quiet_s = quiet_s
         self._heard: float | None = None
 
-    def hear(self, now: float) -> bool:
+    def note_contact(self, now: float) -> bool:
         """Call when anybody was heard. True: that ended a silence, and everybody's time must begin anew."""
-        ended = self.lasts(now)
+        ended = self.is_isolated(now)
         self._heard = now
         return ended
 
-    def lasts(self, now: float) -> bool:
+    def is_isolated(self, now: float) -> bool:
         """Whether it is silent. While it is, nobody may be taken for lost by time alone."""
-        return self.length(now) > self._quiet_s
+        return self.quiet_s(now) > self._quiet_s
 
-    def length(self, now: float) -> float:
+    def quiet_s(self, now: float) -> float:
         """For how long nobody has been heard; infinite if nobody ever was."""
         return now - self._heard if self._heard is not None else inf

@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from pliant.core.job.launches import FENCED_CODE, failed_by_itself
+from pliant.core.job.launches import FENCED_CODE, is_own_failure
 from pliant.core.messages import AgentJoin, AgentLeave, Command, DrainAgent, Exited
-from pliant.core.model.launch import End, Launch
+from pliant.core.model.launch import Launch, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 
 BACKOFF_FIRST_S = 1.0
@@ -36,20 +36,20 @@ class Supervisor:
     """
 
     id: AgentId
-    life: str
+    run_id: str
     capacity: int
     address: str = ""
-    home: str = ""
+    install_id: str = ""
     stop_s: float = STOP_S  # how long a launched worker has to end
     wanted: int = 0
     workers: frozenset[MemberId] = frozenset()
     draining: frozenset[MemberId] = frozenset()
     stopping: frozenset[MemberId] = frozenset()
-    order: Wanted | None = None  # the newest
+    order: Orders | None = None  # the newest
     launched: int = 0
     launched_at: float = 0.0
-    began: frozenset[MemberId] = frozenset()
-    ends: tuple[End, ...] = ()
+    begun_seats: frozenset[MemberId] = frozenset()
+    ends: tuple[SeatEnd, ...] = ()
     started: int = 0
     failures: int = 0  # in a row
     not_before: float = 0.0  # no start before this moment: the backoff
@@ -61,7 +61,7 @@ class Supervisor:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Orders:
     """The coordinator's word: how many workers to run, whom it counts on here, who drains, whether it is over.
 
     Unless the job is live the launch says what to run. `ready` says that it knows the ports we have offered, `leaving`
@@ -77,12 +77,12 @@ class Wanted:
     ready: bool = False
     leaving: bool = False
     grace_s: float = 0.0
-    home: str = ""
-    life: str = ""
+    install_id: str = ""
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class WorkerEnded:
     """A worker's process ended, seen by its pidfd; the code is negative for a signal, `error` what it said last."""
 
     member: MemberId
@@ -91,12 +91,12 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class JobOver:
     """The job has ended: heard with its events, should no order say so any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Overdue:
+class StopOverdue:
     """The time that a worker had to end is over."""
 
     member: MemberId
@@ -112,16 +112,16 @@ class MachineGoing:
 
 
 @dataclass(frozen=True, slots=True)
-class TooLate:
+class GraceExpired:
     """The grace period, or the time after a job's end, is over."""
 
 
 @dataclass(frozen=True, slots=True)
-class LookAgain:
+class Recheck:
     """Time has passed: a backoff may be over, and what was said may have been lost."""
 
 
-Signal = Wanted | Ended | Over | Overdue | MachineGoing | TooLate | LookAgain
+Signal = Orders | WorkerEnded | JobOver | StopOverdue | MachineGoing | GraceExpired | Recheck
 
 # ----------------------------------------------------------------------------------------------- actions
 
@@ -150,7 +150,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask a worker to go (SIGTERM); it has that long, and `Overdue` says when that is over."""
+    """Ask a worker to go (SIGTERM); it has that long, and `StopOverdue` says when that is over."""
 
     member: MemberId
     grace_s: float
@@ -164,7 +164,7 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class Say:
+class SendCommand:
     """Send a command to the coordinator."""
 
     command: Command
@@ -175,36 +175,38 @@ class Finish:
     """Nothing is left to do: the agent may exit."""
 
 
-Action = Start | StartSeat | Offer | Terminate | Kill | Say | Finish
+Action = Start | StartSeat | Offer | Terminate | Kill | SendCommand | Finish
 
 
 def supervise(state: Supervisor, signal: Signal, now: float) -> tuple[Supervisor, tuple[Action, ...]]:
     """What the agent does on a signal."""
     match signal:
-        case Wanted():
+        case Orders():
             return _wanted(state, signal, now)
-        case Ended():
+        case WorkerEnded():
             return _ended(state, signal, now)
-        case Over():
+        case JobOver():
             return _go_on(replace(state, ended=True), (), now)
-        case Overdue(member):
+        case StopOverdue(member):
             return state, (Kill(member),) if member in state.workers else ()
         case MachineGoing():
-            return _going(state, signal.grace_s, Say(DrainAgent(state.id, signal.grace_s, signal.why, signal.at_once)))
-        case TooLate():
+            return _going(
+                state, signal.grace_s, SendCommand(DrainAgent(state.id, signal.grace_s, signal.why, signal.at_once))
+            )
+        case GraceExpired():
             return state, tuple(Kill(member) for member in sorted(state.workers))
-        case LookAgain():
-            return _go_on(state, () if state.leaving else (Say(hello(state)),), now)
+        case Recheck():
+            return _go_on(state, () if state.leaving else (SendCommand(agent_join(state)),), now)
         case _:
             assert_never(signal)
 
 
-def hello(state: Supervisor) -> AgentJoin:
+def agent_join(state: Supervisor) -> AgentJoin:
     """What an agent says first, and again and again: that it is there."""
-    return AgentJoin(state.id, state.capacity, state.address, state.home, state.life)
+    return AgentJoin(state.id, state.capacity, state.address, state.install_id, state.run_id)
 
 
-def _wanted(state: Supervisor, order: Wanted, now: float) -> tuple[Supervisor, tuple[Action, ...]]:
+def _wanted(state: Supervisor, order: Orders, now: float) -> tuple[Supervisor, tuple[Action, ...]]:
     if not order.live and _is_old(state, order):
         return state, ()
     stolen = _is_for_another(state, order)
@@ -218,16 +220,16 @@ def _wanted(state: Supervisor, order: Wanted, now: float) -> tuple[Supervisor, t
     return _seated(state, order, (), now)
 
 
-def _is_old(state: Supervisor, order: Wanted) -> bool:
+def _is_old(state: Supervisor, order: Orders) -> bool:
     """Whether it was given to an earlier life of this agent, or before a launch that we know of."""
     if order.launch is not None and order.launch.number < state.launched:
         return True
-    return order.home == state.home and order.life not in ("", state.life)
+    return order.install_id == state.install_id and order.run_id not in ("", state.run_id)
 
 
-def _is_for_another(state: Supervisor, order: Wanted) -> bool:
+def _is_for_another(state: Supervisor, order: Orders) -> bool:
     """Whether another machine's agent took our name while we were away: nothing of the job is ours any more."""
-    return bool(order.home and state.home) and order.home != state.home
+    return bool(order.install_id and state.install_id) and order.install_id != state.install_id
 
 
 def _go_on(state: Supervisor, actions: tuple[Action, ...], now: float) -> tuple[Supervisor, tuple[Action, ...]]:
@@ -248,7 +250,7 @@ def _corrections(state: Supervisor, counted_on: frozenset[MemberId]) -> tuple[Ac
     ours = f"{state.id}-"
     dead = sorted(member for member in counted_on - state.workers if member.startswith(ours))
     known = {end.member: Exited(end.member, end.code, end.error) for end in state.ends}
-    return tuple(Say(known.get(member, Exited(member, KILLED))) for member in dead)
+    return tuple(SendCommand(known.get(member, Exited(member, KILLED))) for member in dead)
 
 
 def _fill(state: Supervisor, actions: tuple[Action, ...], now: float) -> tuple[Supervisor, tuple[Action, ...]]:
@@ -263,7 +265,7 @@ def _fill(state: Supervisor, actions: tuple[Action, ...], now: float) -> tuple[S
         if room <= 0:
             break
         room -= 1
-        member = MemberId(f"{state.id}-{state.life}.{state.started + 1}")
+        member = MemberId(f"{state.id}-{state.run_id}.{state.started + 1}")
         state = replace(state, started=state.started + 1, workers=state.workers | {member})
         actions += (Start(member),)
     return state, actions
@@ -273,14 +275,14 @@ def _fill(state: Supervisor, actions: tuple[Action, ...], now: float) -> tuple[S
 
 
 def _seated(
-    state: Supervisor, order: Wanted, actions: tuple[Action, ...], now: float
+    state: Supervisor, order: Orders, actions: tuple[Action, ...], now: float
 ) -> tuple[Supervisor, tuple[Action, ...]]:
     """Stop whoever has no seat, start whoever has one, and say when nobody runs."""
     launch = order.launch
     if state.ended and not state.workers:
         return state, (*actions, Finish())
     if launch is not None and launch.number > state.launched:
-        state = replace(state, launched=launch.number, launched_at=now, began=frozenset(), ends=())
+        state = replace(state, launched=launch.number, launched_at=now, begun_seats=frozenset(), ends=())
     seats = _own_seats(state, launch)
     stray = state.workers - seats
     asked = tuple(Terminate(member, state.stop_s) for member in sorted(stray - state.stopping))
@@ -294,10 +296,10 @@ def _seated(
             return state, actions
         return state, (*actions, Offer(launch.number if launch is not None else 0))
     actions += _unheard(state, launch)
-    fresh = seats - state.began
-    if state.began and now < state.not_before:
+    fresh = seats - state.begun_seats
+    if state.begun_seats and now < state.not_before:
         return state, actions  # seats to be refilled wait as a launch would
-    state = replace(state, began=state.began | fresh, workers=state.workers | fresh)
+    state = replace(state, begun_seats=state.begun_seats | fresh, workers=state.workers | fresh)
     ordered = (seat.member for seat in launch.seats if seat.member in fresh)
     return state, actions + tuple(StartSeat(launch, member) for member in ordered)
 
@@ -307,7 +309,7 @@ def _unheard(state: Supervisor, launch: Launch | None) -> tuple[Action, ...]:
     if launch is None:
         return ()
     unheard = {seat.member for seat in launch.seats} - {end.member for end in launch.ends}
-    return tuple(Say(Exited(end.member, end.code, end.error)) for end in state.ends if end.member in unheard)
+    return tuple(SendCommand(Exited(end.member, end.code, end.error)) for end in state.ends if end.member in unheard)
 
 
 def _own_seats(state: Supervisor, launch: Launch | None) -> frozenset[MemberId]:
@@ -321,17 +323,17 @@ def _own_seats(state: Supervisor, launch: Launch | None) -> frozenset[MemberId]:
 # ------------------------------------------------------------------------------------------------- endings
 
 
-def _ended(state: Supervisor, signal: Ended, now: float) -> tuple[Supervisor, tuple[Action, ...]]:
+def _ended(state: Supervisor, signal: WorkerEnded, now: float) -> tuple[Supervisor, tuple[Action, ...]]:
     if signal.member not in state.workers:
         return state, ()
     live = state.order is None or state.order.live
     asked = signal.member in state.stopping
     said: tuple[Action, ...] = ()
     if live or not asked:
-        said = (Say(Exited(signal.member, signal.code, signal.error)),)
+        said = (SendCommand(Exited(signal.member, signal.code, signal.error)),)
     failed = not asked and (_is_first_failure(state, signal, now) if not live else 0 < signal.code != FENCED_CODE)
     state = _backed_off(state, now, live=live, failed=failed)
-    end = End(signal.member, signal.code, signal.error)
+    end = SeatEnd(signal.member, signal.code, signal.error)
     earlier = state.ends[-ENDS_KEPT:] if live else state.ends  # a launch has so many seats, a live job any number
     state = replace(
         state,
@@ -341,14 +343,14 @@ def _ended(state: Supervisor, signal: Ended, now: float) -> tuple[Supervisor, tu
         ends=state.ends if asked and not live else (*earlier, end),
     )
     if state.leaving and not state.workers:
-        return state, (*said, Say(AgentLeave(state.id)), Finish())
+        return state, (*said, SendCommand(AgentLeave(state.id)), Finish())
     if live:
         return _fill(state, said, now)
     state, actions = _go_on(state, (), now)
     return state, said + tuple(action for action in actions if action not in said)
 
 
-def _is_first_failure(state: Supervisor, ended: Ended, now: float) -> bool:
+def _is_first_failure(state: Supervisor, ended: WorkerEnded, now: float) -> bool:
     """Whether a launch failed here by that end. The others' failures that follow are the same one, unless it was a
     worker that had taken another one's seat: that launch goes on.
 
@@ -356,7 +358,7 @@ def _is_first_failure(state: Supervisor, ended: Ended, now: float) -> bool:
     """
     young = ended.code < 0 and now - state.launched_at < YOUNG_S
     took_a_seat = "." in ended.member.removeprefix(f"{state.id}-g{state.launched}.")
-    return (young or failed_by_itself(ended.code)) and (took_a_seat or not any(end.code for end in state.ends))
+    return (young or is_own_failure(ended.code)) and (took_a_seat or not any(end.code for end in state.ends))
 
 
 def _backed_off(state: Supervisor, now: float, *, live: bool, failed: bool) -> Supervisor:
@@ -369,11 +371,11 @@ def _backed_off(state: Supervisor, now: float, *, live: bool, failed: bool) -> S
     return replace(state, failures=failures, not_before=now + backoff_s)
 
 
-def _going(state: Supervisor, grace_s: float, *said: Say) -> tuple[Supervisor, tuple[Action, ...]]:
+def _going(state: Supervisor, grace_s: float, *said: SendCommand) -> tuple[Supervisor, tuple[Action, ...]]:
     if state.leaving:
         return state, ()
     fresh = sorted(state.workers - state.stopping)  # the others were asked before, and twice may mean "now" to them
     state = replace(state, leaving=True, draining=state.workers, stopping=state.stopping | state.workers)
     if not state.workers:
-        return state, (Say(AgentLeave(state.id)), Finish())
+        return state, (SendCommand(AgentLeave(state.id)), Finish())
     return state, (*said, *(Terminate(member, grace_s) for member in fresh))

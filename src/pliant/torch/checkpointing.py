@@ -55,7 +55,7 @@ class Shelf:
         self._owner = ""
         self._copying: Copying | None = None
         self._tidying: threading.Thread | None = None
-        self._newest: s.Tidy | None = None  # what was ordered last
+        self._newest: s.CollectGarbage | None = None  # what was ordered last
         self._unseen_since: float | None = None  # since when no newest checkpoint was all there
         self._discarded: deque[str] = deque(maxlen=DISCARDED_KEPT)
         self._closing = threading.Event()
@@ -110,7 +110,7 @@ class Shelf:
                 self._not_written(order.name, error.strerror or str(error))
                 return
             if mark.is_for(self._owner):
-                self.feed(s.Written(replace(checkpoint, pieces=pieces, place=mark.identity), order.part, order.count))
+                self.feed(s.WriteDone(replace(checkpoint, pieces=pieces, place=mark.identity), order.part, order.count))
             else:
                 self._not_written(order.name, taken(place.where, mark))
 
@@ -140,7 +140,7 @@ class Shelf:
 
     def _not_written(self, name: str, why: str) -> None:
         log.error("the checkpoint %s could not be written: %s", name, why)
-        self.feed(s.NotWritten(name, why))
+        self.feed(s.WriteFailed(name, why))
 
     # ----------------------------------------------------------------------------------------------- tidying
 
@@ -148,10 +148,10 @@ class Shelf:
     def can_save(self) -> bool:
         return self._place is not None
 
-    def tidy(self, order: s.Tidy | s.Discard) -> None:
+    def tidy(self, order: s.CollectGarbage | s.Discard) -> None:
         """Remove what nobody can need, in a thread of its own; and put the newest manifest beside its files."""
         copying, before = self._copying, self._tidying
-        if isinstance(order, s.Tidy):
+        if isinstance(order, s.CollectGarbage):
             self._newest = order
         else:
             self._discarded.append(order.name)  # the training thread may be about to begin it
@@ -160,7 +160,7 @@ class Shelf:
         self._tidying = threading.Thread(target=self._tidy, args=(order, before), name="pliant-tidy")
         self._tidying.start()
 
-    def _tidy(self, order: s.Tidy | s.Discard, before: threading.Thread | None) -> None:
+    def _tidy(self, order: s.CollectGarbage | s.Discard, before: threading.Thread | None) -> None:
         if before is not None:
             before.join()  # one at a time: they would remove the same things
         place = self._place
@@ -176,7 +176,7 @@ class Shelf:
         except OSError as error:
             log.warning("old checkpoints in %s could not be tidied up: %s", place.where, error.strerror or error)
 
-    def _tidy_after(self, order: s.Tidy, place: Place) -> None:
+    def _tidy_after(self, order: s.CollectGarbage, place: Place) -> None:
         newest = order.newest
         if not self._sees_all(order, place):
             return
@@ -184,12 +184,18 @@ class Shelf:
         facts = Facts(time.time(), self._job, began_in(newest.name), order.members, cursor)
         with suppress(FileExistsError):  # whoever tidied up before us was there already
             write_manifest(place, newest, facts)
-        about = (order.kept, newest.lineage.step, order.origin, order.floor, order.generation)
+        about = (
+            order.kept_checkpoints,
+            newest.lineage.step,
+            order.history_from_generation,
+            order.rollback_generation,
+            order.generation,
+        )
         for name in (*place.names(), *place.unfinished()):
             if is_garbage(name, *about):
                 place.remove(name)
 
-    def _sees_all(self, order: s.Tidy, place: Place) -> bool:
+    def _sees_all(self, order: s.CollectGarbage, place: Place) -> bool:
         """Whether every piece is here. A file system that is shared may show others' with some delay.
 
         If none of the newest was all here for long, others write to another disk, which looks like this one. Then the
@@ -204,7 +210,7 @@ class Shelf:
             if self._unseen_since is None:
                 self._unseen_since = now
             if now >= self._unseen_since + SEEN_S:
-                self.feed(s.NotWritten(newest.name, place.where, apart=True))
+                self.feed(s.WriteFailed(newest.name, place.where, split_storage=True))
                 return False
             if self._closing.wait(LOOK_S):
                 log.error("not all of %s was seen in %s: it has no manifest beside its files", newest.name, place.where)
@@ -225,14 +231,14 @@ class Shelf:
         elif published is not None:
             self._initial = None
 
-    def bring_back(self, checkpoint: Checkpoint | None, *, moved: bool) -> s.Unread | None:
+    def bring_back(self, checkpoint: Checkpoint | None, *, moved: bool) -> s.RestoreFailed | None:
         """Install a checkpoint; None: the state before the first step, which is in place unless it `moved`."""
         if checkpoint is not None:
             try:
                 self._state.install(self._read(checkpoint))
             except (Damaged, OutOfReach) as error:
                 log.error("the checkpoint of step %d cannot be used: %s", checkpoint.lineage.step, error)
-                return s.Unread(str(error), isinstance(error, Damaged))
+                return s.RestoreFailed(str(error), isinstance(error, Damaged))
         elif self._initial is not None:
             self._state.install(self._initial)
         elif moved:

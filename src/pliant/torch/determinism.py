@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F  # as everybody calls it
 
 from pliant import settings
-from pliant.core.model.fingerprint import Bits
+from pliant.core.model.fingerprint import Fingerprint
 from pliant.errors import BadInput
 
 
@@ -86,7 +86,7 @@ def _choose_kind(optimizer: torch.optim.Optimizer, device: torch.device) -> None
             group["foreach"] = device.type == "cuda" and not group.get("fused")
 
 
-def bits(device: torch.device) -> Bits:
+def bits(device: torch.device) -> Fingerprint:
     """What the bits of a computation here depend on. Two members that give the same may train together."""
     kind = torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":

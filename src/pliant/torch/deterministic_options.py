@@ -10,7 +10,7 @@ from torch import nn
 
 from pliant.core.data.grid import Grid
 from pliant.core.member.signals import Shares
-from pliant.core.model.fingerprint import Bits
+from pliant.core.model.fingerprint import Fingerprint
 from pliant.errors import BadInput
 from pliant.torch.determinism import Pinned, bits
 from pliant.torch.reduce.base import Reducer
@@ -60,7 +60,7 @@ class Exactness:
         """What must stay as it is while training goes on, if anything must."""
         return Pinned(optimizers.all, device, compiled=compiled) if self.deterministic else None
 
-    def bits(self, device: torch.device) -> Bits:
+    def bits(self, device: torch.device) -> Fingerprint:
         """What this member's bits depend on; nothing, if any will do."""
         return bits(device) if self.deterministic and not self.other_bits else ()
 

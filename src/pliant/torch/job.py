@@ -21,7 +21,7 @@ from torch import nn
 from pliant import settings
 from pliant.client.addresses import local_address
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import Line, Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member import signals as s
 from pliant.core.messages import Join
 from pliant.core.model.job import Terms
@@ -189,17 +189,10 @@ class Job:
         snapshots = exactness.snapshot_every if self._said.coordinators else 0  # alone there is nobody to differ from
         terms = Terms(grid, seed, snapshots, (*also(bare, optimizers, indices, others), *exactness.also), verify)
         board = Board()
-        self._loop = self._assembled(
-            terms,
-            bare,
-            training_state,
-            loader,
-            board,
-            step,
-            exactness,
-            Parts(grid, micro_batch, one_slot=deterministic),
-        )
-        self._start(self._loop.session, Join(self.member, self._agent, terms, bits=exactness.bits(where)), stall_s)
+        parts = Parts(grid, micro_batch, one_slot=deterministic)
+        self._loop = self._assembled(terms, bare, training_state, loader, board, step, exactness, parts)
+        join = Join(self.member, self._agent, terms, fingerprint=exactness.bits(where))
+        self._start(self._loop.session, join, stall_s)
         self._run = Run(self._loop, model, optimizers, board, self._tell_sums, where)
         return self._run
 
@@ -303,7 +296,7 @@ class Job:
     def _gradient(self, lineage: Lineage) -> State | None:
         return self._loop.gradient(lineage) if self._loop is not None else None
 
-    def _lines(self) -> tuple[Line, ...]:
+    def _lines(self) -> tuple[LedgerLine, ...]:
         return self._session.lines() if self._session is not None else ()
 
     def _busy_since(self) -> float | None:
@@ -321,7 +314,7 @@ class Job:
     def _listen_for_notices(self, session: Session) -> None:
         if self._said.coordinators and threading.current_thread() is threading.main_thread():
             grace_s = self._worker.grace_s
-            notice = TermNotice(lambda: session.feed(s.Notice(grace_s, "SIGTERM")))
+            notice = TermNotice(lambda: session.feed(s.DrainNotice(grace_s, "SIGTERM")))
             self._closing.append(notice.close)
 
     def _leave(self, left: Left) -> None:
@@ -354,7 +347,7 @@ class Job:
         assert self._indices is not None
         named = slots[:NAMED_MAX]
         samples = tuple(tuple(self._indices.of(step, slot).tolist()) for slot in named)
-        self._session.feed(s.SlotRaised(step, named, samples, said))
+        self._session.feed(s.UserCodeRaised(step, named, samples, said))
 
     def _goodbye(self, why: str) -> None:
         if self._session is not None:

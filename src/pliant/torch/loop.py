@@ -17,7 +17,7 @@ import torch
 
 from pliant.core.accounting.pauses import CHECKPOINTING
 from pliant.core.data.grid import Grid, idle_slot
-from pliant.core.data.ledger import Line, Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member import Phase
 from pliant.core.member import signals as s
 from pliant.core.member.common import place
@@ -75,7 +75,7 @@ class Loop:
         self.ready: Reduced | None = None  # reduced, not applied
         self.logged = logged
         self.step = 0  # of the part that was yielded last
-        self.applied: Line | None = None  # since the last boundary
+        self.applied: LedgerLine | None = None  # since the last boundary
         self.metrics: dict[str, float] = {}
         self.moved = False  # whether the state is not the initial one any more
         self.in_user_code_since: float | None = None
@@ -99,7 +99,7 @@ class Loop:
         self._weight = 0.0  # of the parts kept in this step
         self._missed: Missed | None = None
         self._followed: Reduced | None = None
-        self._line: Line | None = None
+        self._line: LedgerLine | None = None
         self._then: Callable[[int], s.Signal] = s.Boundary
         self._last: tuple[Lineage, Reduced] | None = None
 
@@ -162,7 +162,7 @@ class Loop:
     # ----------------------------------------------------------------------------------------------- the parts
 
     def _compute(self, order: s.Compute) -> None:
-        if not self.session.machine.part.slots:
+        if not self.session.machine.kept_gradients.slots:
             self._forget_kept()
         self._idle = order.idle
         machine = self.session.machine
@@ -263,7 +263,7 @@ class Loop:
         self._line, self._then = apply.line, s.Boundary
         return self._give(reduced)
 
-    def _require_promised(self, line: Line) -> None:
+    def _require_promised(self, line: LedgerLine) -> None:
         """What all members really read must be what the order promises; else nothing is applied, anywhere (H15)."""
         if line.digest != self._expected(line.lineage.step):
             raise WrongSamples(line.lineage.step)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from pliant.core.model.fingerprint import Bits
+from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.job import Terms
 from pliant.torch.errors import Left
 from pliant.torch.state.state_hash import StateHash
@@ -24,7 +24,7 @@ class Replayed:
     """What is written for whoever asked: the script's terms, what its bits depend on here, and the state's hashes."""
 
     terms: Terms
-    bits: Bits
+    bits: Fingerprint
     step: int
     said: int  # as the members' words carried it
     whole: int
@@ -33,7 +33,7 @@ class Replayed:
 class Replay:
     """Watches the boundaries of a run, and ends it after the step that was asked for."""
 
-    def __init__(self, to: int, file: Path, terms: Terms, bits: Bits, hashes: StateHash) -> None:
+    def __init__(self, to: int, file: Path, terms: Terms, bits: Fingerprint, hashes: StateHash) -> None:
         self._to = to
         self._file = file
         self._terms = terms

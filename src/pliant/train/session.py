@@ -17,11 +17,11 @@ from typing import Protocol, assert_never
 
 import msgspec
 
-from pliant.core.data.ledger import Line
+from pliant.core.data.ledger import LedgerLine
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.member.common import tail
+from pliant.core.member.common import unreported_lines
 from pliant.core.member.control_words import Purpose
 from pliant.core.messages import Command, Join, Leave
 from pliant.core.model.job import JobState, Terms
@@ -69,10 +69,10 @@ class Session:
         peers: Peers | None,
         wire: Wire,
         forget: Callable[[int], None],
-        tidy: Callable[[s.Tidy | s.Discard], None] | None = None,
+        tidy: Callable[[s.CollectGarbage | s.Discard], None] | None = None,
     ) -> None:
         self.member = member
-        self.machine = Machine(member, terms, saves=tidy is not None)
+        self.machine = Machine(member, terms, can_save=tidy is not None)
         self._tidy = tidy  # of the place that checkpoints are written to; None: there is none
         self.groups: dict[int, Group] = {}
         self.received: Received | None = None  # a state or gradient that lies aside
@@ -169,7 +169,11 @@ class Session:
         longer than they must and it has one step to follow, not many. False: the generation is over."""
         with self._ordered:
             self._ordered.wait_for(
-                lambda: self.machine.aside is not None or generation not in self.groups or bool(self.machine.stopping)
+                lambda: (
+                    self.machine.received_state is not None
+                    or generation not in self.groups
+                    or bool(self.machine.stopping)
+                )
             )
             return generation in self.groups and not self.machine.stopping
 
@@ -199,8 +203,8 @@ class Session:
         """A world that was wired and then passed over: nobody will enter it any more."""
         machine = self.machine
         used = {machine.number, *(world.number for world in machine.wired)}
-        if machine.came_from is not None:
-            used.add(machine.came_from.number)
+        if machine.previous_world is not None:
+            used.add(machine.previous_world.number)
         for number in [number for number in self.groups if number not in used]:
             self._break(number)
 
@@ -208,7 +212,7 @@ class Session:
         match action:
             case s.Compute() | s.Collect() | s.Apply() | s.Restore() | s.Install() | s.Snapshot() | s.Save() | s.Exit():
                 self._orders.append(action)
-            case s.Tidy() | s.Discard():
+            case s.CollectGarbage() | s.Discard():
                 assert self._tidy is not None
                 self._tidy(action)
             case s.Send():
@@ -217,7 +221,7 @@ class Session:
                 self._start_wiring(action.world)
             case s.Break():
                 self._break(action.generation)
-            case s.Tell():
+            case s.SendToPeer():
                 self._tell(action)
             case s.Fetch():
                 self._fetch(action)
@@ -261,7 +265,7 @@ class Session:
                 if self._peers is not None and key is not None and self.member in world.members:
                     self._peers.know(world.number, key, dict(zip(world.members, world.addresses, strict=True)))
             self._forget_before(view)
-            self.feed(s.Told(view))
+            self.feed(s.ViewReceived(view))
 
     def _forget_before(self, view: View) -> None:
         """What is sealed is over at once: a transfer in it must not hold anybody up. The rest once it is not open."""
@@ -282,7 +286,7 @@ class Session:
                 self._ordered.notify_all()
             elif revision >= view.revision:
                 log.warning("%s", why)
-                self.feed(s.Told(replace(view, revision=revision + 1, known=False)))
+                self.feed(s.ViewReceived(replace(view, revision=revision + 1, known=False)))
 
     # -------------------------------------------------------------------------------------------- the groups
 
@@ -326,22 +330,22 @@ class Session:
     def heard(self, generation: int, kind: str, head: bytes) -> None:
         """A peer told us something that is for the machine."""
         if kind == LET_IN:
-            let_in = msgspec.msgpack.decode(head, type=s.LetIn)
+            let_in = msgspec.msgpack.decode(head, type=s.Admission)
             if let_in.generation == generation:
                 self.feed(let_in)
         elif kind == RELEASED:
             self.feed(msgspec.msgpack.decode(head, type=s.Released))
 
-    def lines(self) -> tuple[Line, ...]:
+    def lines(self) -> tuple[LedgerLine, ...]:
         """What a joiner must have to be able to report in our place."""
         with self._lock:
-            return tail(self.machine)
+            return unreported_lines(self.machine)
 
-    def _tell(self, action: s.Tell) -> None:
+    def _tell(self, action: s.SendToPeer) -> None:
         """With the credential of a generation that both are in: a leaver is not in the world that lets it go."""
         shared = [n for n, world in self._worlds.items() if {action.member, self.member} <= set(world.members)]
         if self._peers is not None and shared:
-            kind = LET_IN if isinstance(action.signal, s.LetIn) else RELEASED
+            kind = LET_IN if isinstance(action.signal, s.Admission) else RELEASED
             generation = action.signal.generation if action.signal.generation in shared else max(shared)
             try:
                 self._peers.tell(generation, action.member, kind, msgspec.msgpack.encode(action.signal))

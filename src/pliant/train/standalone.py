@@ -8,13 +8,13 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from pliant.core.job.decide import decide, settled
+from pliant.core.job.decide import decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.member import signals as s
 from pliant.core.messages import Command, Create, Join, Rejection
 from pliant.core.model.job import Job, Target
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import view
+from pliant.core.model.view import view_of
 from pliant.errors import Refused
 from pliant.train.coordinator_link import Listener
 
@@ -73,10 +73,10 @@ class Alone:
         for event in decision:
             self._job = evolve(self._job, event)
         if self._job is not None:
-            self._job, _ = settled(self._job, 0.0)
+            self._job, _ = settle_all(self._job, 0.0)
         self._revision += 1
 
     def _tell(self) -> None:
         if self._listener is not None and self._job is not None:
             self._listener.feed(s.Durable(self._revision, self._job.durable))
-            self._listener.told(view(self._job, self._revision, self._member), ())
+            self._listener.told(view_of(self._job, self._revision, self._member), ())

@@ -247,8 +247,8 @@ class Orders:
     ready: tuple[int, ...] = ()  # the ports it said; none: it has not
     leaving: bool = False
     grace_s: float = 0.0  # how long that may take
-    home: str = ""  # of the agent that is known by that name: another one may have taken it
-    life: str = ""
+    install_id: str = ""  # of the agent that is known by that name: another one may have taken it
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

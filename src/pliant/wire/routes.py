@@ -131,9 +131,13 @@ COMMANDS: dict[type, Route] = {
     m.WiringFailed: _command("wiring-failed", Scope.JOIN, m.WiringFailed, "A group could not be built."),
     m.Raised: _command("raised", Scope.JOIN, m.Raised, "User code raised on a slot."),
     m.Publish: _command("publish", Scope.JOIN, m.Publish, "A member's part of a checkpoint is written."),
-    m.NotWritten: _command("not-written", Scope.JOIN, m.NotWritten, "A part of a checkpoint will never be written."),
-    m.Unreadable: _command("unreadable", Scope.JOIN, m.Unreadable, "A checkpoint cannot be read."),
-    m.AskCheckpoint: _command("checkpoint", Scope.ADMIN, m.AskCheckpoint, "Save the state at the next boundary."),
+    m.PartNotWritten: _command(
+        "not-written", Scope.JOIN, m.PartNotWritten, "A part of a checkpoint will never be written."
+    ),
+    m.NotReadable: _command("unreadable", Scope.JOIN, m.NotReadable, "A checkpoint cannot be read."),
+    m.RequestCheckpoint: _command(
+        "checkpoint", Scope.ADMIN, m.RequestCheckpoint, "Save the state at the next boundary."
+    ),
 }
 """By command. What time alone may say (`Expire`, `Suspect` and their like) has no route."""
 

@@ -21,7 +21,7 @@ from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View, spare_why
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from pliant.errors import BadInput
 
 
@@ -41,7 +41,7 @@ class NewWorld:
     """
 
     number: int
-    kind: Kind
+    kind: WorldKind
     members: Names
     weights: tuple[tuple[int, int], ...]
     base: Lineage
@@ -120,16 +120,16 @@ def difference(before: View | None, after: View) -> Change:
         ),
         current=after.current,
         sealed=after.sealed,
-        faulty=after.faulty,
-        dead=_set(after.dead, newest),
+        faulty=after.unenterable_generations,
+        dead=_set(after.gone_in_open_worlds, newest),
         holders=_set(after.holders, newest),
         durable=after.durable,
         checkpoint=after.checkpoint,
-        kept=after.kept,
-        origin=after.origin,
-        written=after.written,
-        asked=after.asked,
-        apart=after.apart,
+        kept=after.kept_checkpoints,
+        origin=after.history_from_generation,
+        written=after.written_parts,
+        asked=after.checkpoint_wanted,
+        apart=after.split_storage,
         save_steps=after.save_steps,
     )
 
@@ -205,16 +205,16 @@ def applied(before: View | None, news: Told) -> View:
         worlds=worlds,
         current=change.current,
         sealed=change.sealed,
-        faulty=change.faulty,
-        dead=frozenset(_members(change.dead, everybody)),
+        unenterable_generations=change.faulty,
+        gone_in_open_worlds=frozenset(_members(change.dead, everybody)),
         holders=frozenset(_members(change.holders, everybody)),
         durable=change.durable,
         checkpoint=change.checkpoint,
-        kept=change.kept,
-        origin=change.origin,
-        written=change.written,
-        asked=change.asked,
-        apart=change.apart,
+        kept_checkpoints=change.kept,
+        history_from_generation=change.origin,
+        written_parts=change.written,
+        checkpoint_wanted=change.asked,
+        split_storage=change.apart,
         save_steps=change.save_steps,
         at_once=news.at_once,
         spare_why=news.spare_why,
@@ -234,7 +234,7 @@ def _new_world(world: World, reference: World | None) -> NewWorld:
         ranks = {name: rank for name, rank in ranks.items() if where.get(name) == _address(reference, rank)}
         addresses = tuple(address for name, address in where.items() if name not in ranks)
     members = _names(world.members, reference, ranks)
-    of = (world.base, world.hold, world.why, addresses, world.floor)
+    of = (world.base, world.hold, world.why, addresses, world.rollback_generation)
     return NewWorld(world.number, world.kind, members, weights, *of)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pliant.client import Client
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import Line, Lineage, expected_digest, line
+from pliant.core.data.ledger import LedgerLine, Lineage, expected_digest, make_line
 from pliant.core.data.sample_order import Order
 from pliant.core.messages import Drain, Join, Leave, Report
 from pliant.core.model.job import Terms
@@ -76,10 +76,10 @@ class Trainer:
         print(f"step {durable.step + 1} is durable at {done.revision}", flush=True)
 
 
-def committed(parent: Lineage, generation: int) -> Line:
+def committed(parent: Lineage, generation: int) -> LedgerLine:
     step = parent.step + 1
     digest = expected_digest(GRID, Order(TERMS.seed, GRID.samples), step)
-    return line(parent, generation, step, GRID.cursor(step), GRID.size(step), digest)
+    return make_line(parent, generation, step, GRID.cursor(step), GRID.size(step), digest)
 
 
 def main() -> int:

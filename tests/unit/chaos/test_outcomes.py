@@ -7,12 +7,12 @@ from pliant.chaos.outcomes import Outcome, Past, Struck, outcomes
 from pliant.chaos.plan import COORDINATOR, Cut, Fault, Kind, Wish
 from pliant.chaos.report import Report, Told, deed, report, told_of
 from pliant.core import messages as m
-from pliant.core.data.ledger import GENESIS, Line, Lineage
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage
 from pliant.core.model.job import JobState, Member, Target
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind as WorldKind
 from pliant.core.model.world import World
+from pliant.core.model.world import WorldKind as WorldKind
 from unit.core.build import TERMS
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
@@ -27,7 +27,7 @@ def joined(at: float, member: MemberId) -> m.Event:
 def steps(at: float, first: int, last: int, generation: int = 1) -> m.Event:
     """A report of steps first to last."""
     lines = [
-        Line(
+        LedgerLine(
             Lineage(generation, step, step),
             GENESIS if step == 1 else Lineage(generation, step - 1, step - 1),
             0,

@@ -14,7 +14,7 @@ from pliant.core import messages as m
 from pliant.core.job.decide import decide
 from pliant.core.model.job import Target
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.view import View, view
+from pliant.core.model.view import View, view_of
 from pliant.errors import StoreUnavailable
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
@@ -70,7 +70,7 @@ class Office:
     def seen(self, member: MemberId) -> View:
         found = self.desk.service.job("demo")
         assert found is not None
-        return view(found[0], found[1], member)
+        return view_of(found[0], found[1], member)
 
 
 def in_office(scene: Callable[[Office], Awaitable[None]]) -> Callable[[], None]:

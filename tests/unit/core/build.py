@@ -1,6 +1,6 @@
 """What tests of the job are made of: members, worlds, ledger lines, and jobs that have come a certain way.
 
-Everything a job goes through here goes through `decide`, `evolve` and `settled`, as in the coordinator, and is
+Everything a job goes through here goes through `decide`, `evolve` and `settle_all`, as in the coordinator, and is
 held to the invariants on the way.
 """
 
@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import GENESIS, Line, Lineage, expected_digest, line
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, expected_digest, make_line
 from pliant.core.data.sample_order import Order
-from pliant.core.job.decide import decide, needs_settling, settled
+from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import complaints
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.checkpoint import Checkpoint
-from pliant.core.model.job import Job, JobState, Member, Poison, Target, Terms
+from pliant.core.model.job import FailingSlots, Job, JobState, Member, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 
 A, B, C, D, E, F = (MemberId(name) for name in "abcdef")
 NAMES = (A, B, C, D, E, F)
@@ -39,17 +39,17 @@ def lines(
     count: int,
     grid: Grid = GRID,
     order: Order = ORDER,
-    state: Callable[[Line | None], int] = lambda before: 0,
-) -> tuple[Line, ...]:
+    state: Callable[[LedgerLine | None], int] = lambda before: 0,
+) -> tuple[LedgerLine, ...]:
     """The ledger lines of the `count` steps after `head`, as honest members of `generation` write them.
 
     `state` gives the hash of the state that a step starts from, from the line before it; None: there is none here.
     """
-    made: list[Line] = []
+    made: list[LedgerLine] = []
     for step in range(head.step + 1, head.step + 1 + count):
         digest = expected_digest(grid, order, step)
         before = state(made[-1] if made else None)
-        made.append(line(head, generation, step, grid.cursor(step), grid.size(step), digest, before))
+        made.append(make_line(head, generation, step, grid.cursor(step), grid.size(step), digest, before))
         head = made[-1].lineage
     return tuple(made)
 
@@ -57,14 +57,14 @@ def lines(
 def world(
     number: int,
     *members: MemberId,
-    kind: Kind = Kind.PLANNED,
+    kind: WorldKind = WorldKind.PLANNED,
     base: Lineage = GENESIS,
     hold: bool = False,
     why: str = "",
     floor: int = 1,
 ) -> World:
     """A world of a job that began in generation 1, and did not go back since unless `floor` says so."""
-    back = number if kind is Kind.ROLLBACK else floor
+    back = number if kind is WorldKind.ROLLBACK else floor
     return World(number, kind, members, (1,) * len(members), base, hold, why, ("",) * len(members), back)
 
 
@@ -83,8 +83,8 @@ def checkpoint(lineage: Lineage, name: str = "ck") -> Checkpoint:
     return Checkpoint(lineage, name, state=99)
 
 
-def poison(by: MemberId, step: int = 3, slot: int = 2) -> Poison:
-    return Poison(step, (slot,), samples=((17, 4),), member=by, error="ValueError: bad sample")
+def poison(by: MemberId, step: int = 3, slot: int = 2) -> FailingSlots:
+    return FailingSlots(step, (slot,), samples=((17, 4),), member=by, error="ValueError: bad sample")
 
 
 # ------------------------------------------------------------------------------------------------ commands
@@ -144,8 +144,8 @@ def pump(job: Job, *commands: Command) -> tuple[Job, tuple[Event, ...]]:
         decision = made(job, command)
         job = evolved(job, *decision)
         events += decision
-    if needs_settling(events):
-        job, more = settled(job, NOW)
+    if changes_membership(events):
+        job, more = settle_all(job, NOW)
         events += more
     assert complaints(before, events) == ()
     return job, events
@@ -169,7 +169,7 @@ def new_job(
     aim = Target(size_max if target is None else target)
     created = decide(None, m.Create("demo", size_min, size_max, aim, wait_limit_s, max_restarts), NOW)
     assert not isinstance(created, Rejection), created
-    return settled(evolved(None, *created), NOW)[0]
+    return settle_all(evolved(None, *created), NOW)[0]
 
 
 def gathered(count: int, job: Job | None = None) -> Job:

@@ -1,7 +1,7 @@
 """Jobs whose workers are launched together, for tests: named jobs and short hands for commands."""
 
 from pliant.core import messages as m
-from pliant.core.job.decide import decide, settled
+from pliant.core.job.decide import decide, settle_all
 from pliant.core.messages import Rejection
 from pliant.core.model.job import Agent, Job, Mode, Target
 from pliant.core.model.launch import Launch
@@ -24,7 +24,7 @@ def created(
     command = m.Create("demo", size_min, size_max, aim, None, max_restarts, mode, roles=roles)
     made = decide(None, command, NOW)
     assert not isinstance(made, Rejection), made
-    return settled(evolved(None, *made), NOW)[0]
+    return settle_all(evolved(None, *made), NOW)[0]
 
 
 def hello(agent: AgentId, capacity: int = 2, life: str = "1", address: str = "", home: str = "") -> m.AgentJoin:

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 
-from pliant.core.leases import Leases, Silence
+from pliant.core.leases import IsolationDetector, Leases
 
 
 def nobody(key: str) -> float | None:
@@ -252,27 +252,27 @@ def test_a_sleep_counts_for_nobody_who_speaks_before_it_was_noticed() -> None:
 
 
 def test_it_is_silent_until_the_first_word() -> None:
-    silence = Silence(5.0)
-    assert silence.lasts(0.0)
-    assert silence.length(0.0) == inf
-    assert silence.hear(7.0)
-    assert not silence.lasts(7.0)
+    silence = IsolationDetector(5.0)
+    assert silence.is_isolated(0.0)
+    assert silence.quiet_s(0.0) == inf
+    assert silence.note_contact(7.0)
+    assert not silence.is_isolated(7.0)
 
 
 def test_a_silence_begins_when_nobody_was_heard_for_longer_than_that() -> None:
-    silence = Silence(5.0)
-    silence.hear(0.0)
-    assert not silence.lasts(5.0)
-    assert silence.lasts(5.001)
-    assert silence.length(6.0) == 6.0
+    silence = IsolationDetector(5.0)
+    silence.note_contact(0.0)
+    assert not silence.is_isolated(5.0)
+    assert silence.is_isolated(5.001)
+    assert silence.quiet_s(6.0) == 6.0
 
 
 @pytest.mark.parametrize(("gap", "ended"), [(0.0, False), (5.0, False), (5.001, True), (500.0, True)])
 def test_the_first_word_after_a_silence_ends_it(gap: float, ended: bool) -> None:
-    silence = Silence(5.0)
-    silence.hear(10.0)
-    assert silence.hear(10.0 + gap) is ended
-    assert not silence.hear(10.0 + gap)
+    silence = IsolationDetector(5.0)
+    silence.note_contact(10.0)
+    assert silence.note_contact(10.0 + gap) is ended
+    assert not silence.note_contact(10.0 + gap)
 
 
 def test_when_to_look_next() -> None:

@@ -15,7 +15,7 @@ from mutants import harmless, ladder, mechanical, report
 from mutants.bugs import Planted
 from mutants.catch import Result, Stage
 from mutants.crew import Crew, Interrupted
-from mutants.edits import ROOT, SOURCE, Edit, Misplaced, mutated
+from mutants.edits import ROOT, Edit, Misplaced, mutated, path_of
 from mutants.imports import reaches
 from mutants.mechanical import Mutant
 from mutants.planted import PLANTED
@@ -53,7 +53,7 @@ class C:
 
 
 def text_of(file: str) -> str:
-    return (ROOT / SOURCE / file).read_text(encoding="utf-8")
+    return path_of(file, ROOT).read_text(encoding="utf-8")
 
 
 # ----------------------------------------------------------------------------------------------- planted bugs
@@ -89,7 +89,7 @@ def test_the_protocol_s_fifteen_counterexamples_are_all_planted() -> None:
 
 @pytest.mark.parametrize("text", ["nothing of the kind", "twice twice"])
 def test_an_edit_that_does_not_fit_says_where(text: str) -> None:
-    with pytest.raises(Misplaced, match=r"core/job\.py must contain this text exactly once"):
+    with pytest.raises(Misplaced, match=r"core/job/decide\.py must contain this text exactly once"):
         Edit("core/job/decide.py", "twice", "once").apply(text)
 
 
@@ -240,7 +240,7 @@ def test_the_ladder_tries_a_file_s_own_tests_first_and_only_tests_that_import_it
     stages = steps.mechanical("core/supervisor.py")
     assert stages[0].files == ((own, ladder.PATIENCE),)
     tried = [name for stage in stages for name, _ in stage.files]
-    assert "unit/core/test_cursor.py" not in tried
+    assert "unit/core/data/test_sample_order.py" not in tried
     assert stages[-1].seeds[1] == ladder.SEEDS_MECHANICAL
     assert steps.seed_limit_s == ladder.PATIENCE_MIN_S
 
@@ -253,8 +253,8 @@ def test_the_seeds_of_the_unmutated_run_are_those_of_every_ladder() -> None:
 
 
 def test_imports_are_followed_through_other_modules() -> None:
-    assert reaches("unit/core/test_job_reports.py", "core/data/ledger.py")
-    assert not reaches("unit/core/test_cursor.py", "core/job/decide.py")
+    assert reaches("unit/core/job/test_reports.py", "core/data/ledger.py")
+    assert not reaches("unit/core/data/test_sample_order.py", "core/job/decide.py")
 
 
 def test_a_survivor_without_a_reason_is_printed_as_such(capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,15 +289,15 @@ def test_a_copy_is_mutated_and_caught_and_the_tree_left_alone() -> None:
     before = text_of("core/data/grid.py")
     guard = mutant_of("core/data/grid.py", "not order -> (order)")
     with Crew(1) as crew:
-        stage = Stage(files=(("unit/core/test_grid.py", 60.0),))
+        stage = Stage(files=(("unit/core/data/test_grid.py", 60.0),))
         caught = crew.run({"core/data/grid.py": guard.apply(before)}, [stage])
         hung = crew.run({"core/__init__.py": "while True: ...\n"}, [Stage(seeds=(0, 1), seed_limit_s=1.0)])
         clean = crew.run({}, [stage])
         wrong = crew.run({}, [Stage(files=(("unit/no_such_test.py", 60.0),))])
-    assert caught.by.startswith("tests/unit/core/test_grid.py::")
+    assert caught.by.startswith("tests/unit/core/data/test_grid.py::")
     assert (hung.by, hung.how) == ("import", "does not end")
     assert (clean.by, clean.broken) == ("", "")
-    assert clean.files_s.keys() == {"unit/core/test_grid.py"}
+    assert clean.files_s.keys() == {"unit/core/data/test_grid.py"}
     assert "pytest ended" in wrong.broken
     assert text_of("core/data/grid.py") == before
 

@@ -18,7 +18,7 @@ import torch
 
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from pliant.torch.gloo import group as group_module
 from pliant.torch.gloo import sockets as fence_module
 from pliant.torch.gloo.group import Group, GroupBroken, Wiring
@@ -79,7 +79,7 @@ class Member:
     def do_prepare(self, command: Command) -> None:
         number = command["generation"]
         members = tuple(MemberId(name) for name in command["members"])
-        world = World(number, Kind.PLANNED, members, (1,) * len(members), Lineage(0, 0, 0))
+        world = World(number, WorldKind.PLANNED, members, (1,) * len(members), Lineage(0, 0, 0))
         self.wirings[number] = Wiring(world, self.keys.get(number, ""), self.name, self.peers, self.mailbox)
 
     def do_wire(self, command: Command) -> None:

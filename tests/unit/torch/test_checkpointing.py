@@ -11,7 +11,7 @@ import pytest
 from e2e.running import PATIENCE_S, wait_for
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import Lineage
-from pliant.core.member.signals import Discard, NotWritten, Save, Signal, Snapshot, Tidy, Written
+from pliant.core.member.signals import CollectGarbage, Discard, Save, Signal, Snapshot, WriteDone, WriteFailed
 from pliant.errors import BadInput
 from pliant.torch import checkpointing as shelves
 from pliant.torch.checkpointing import Shelf
@@ -43,7 +43,7 @@ class Desk:
         wait_for(lambda: self.heard, "an answer")
         return self.heard.pop()
 
-    def tidied(self, order: Tidy | Discard) -> list[str]:
+    def tidied(self, order: CollectGarbage | Discard) -> list[str]:
         """What is left after that, and after everything else."""
         self.shelf.tidy(order)
         self.shelf.close()
@@ -69,19 +69,19 @@ def sit(tmp_path: Path) -> Iterator[Sit]:
 
 
 @pytest.fixture
-def three(tmp_path: Path) -> Tidy:
+def three(tmp_path: Path) -> CollectGarbage:
     """Three checkpoints of two parts each are there, and the first is not needed any more."""
     state = state_of(*trained(3)).capture()
     newest = [publish(tmp_path, state, 2, name) for name in NAMES][-1]
-    return Tidy(newest, (), tuple(NAMES[1:]), origin=0, floor=1, generation=1)
+    return CollectGarbage(newest, (), tuple(NAMES[1:]), history_from_generation=0, rollback_generation=1, generation=1)
 
 
-def test_what_is_old_goes_when_the_newest_is_whole(sit: Sit, three: Tidy) -> None:
+def test_what_is_old_goes_when_the_newest_is_whole(sit: Sit, three: CollectGarbage) -> None:
     assert sit(OURS).tidied(three) == NAMES[1:]
 
 
 def test_if_a_part_of_the_newest_is_nowhere_to_be_seen_nothing_goes_and_it_is_said(
-    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sit: Sit, three: CollectGarbage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is on another machine's disk, which looks like this one since it was copied from it."""
     monkeypatch.setattr(shelves, "SEEN_S", 0.0)
@@ -89,12 +89,12 @@ def test_if_a_part_of_the_newest_is_nowhere_to_be_seen_nothing_goes_and_it_is_sa
     desk = sit(OURS)
     desk.shelf.tidy(three)
     wait_for(lambda: desk.heard, "its word")
-    assert desk.heard == [NotWritten(NAMES[2], str(tmp_path), apart=True)]
+    assert desk.heard == [WriteFailed(NAMES[2], str(tmp_path), split_storage=True)]
     assert desk.tidied(Discard(NEW)) == NAMES
 
 
 def test_a_part_that_is_seen_late_is_waited_for(
-    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sit: Sit, three: CollectGarbage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a folder that is shared, where each machine remembers what it saw last."""
     monkeypatch.setattr(shelves, "LOOK_S", 0.01)
@@ -108,7 +108,7 @@ def test_a_part_that_is_seen_late_is_waited_for(
 
 
 def test_that_parts_are_elsewhere_is_found_though_each_is_the_newest_for_a_moment_only(
-    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sit: Sit, three: CollectGarbage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who saves often has another newest one before the last was looked for long enough."""
     monkeypatch.setattr(shelves, "LOOK_S", 0.01)
@@ -121,16 +121,16 @@ def test_that_parts_are_elsewhere_is_found_though_each_is_the_newest_for_a_momen
         return bool(desk.heard)
 
     wait_for(saves_again, "its word")
-    assert desk.heard[0] == NotWritten(NAMES[2], str(tmp_path), apart=True)
+    assert desk.heard[0] == WriteFailed(NAMES[2], str(tmp_path), split_storage=True)
     assert desk.place.names() == NAMES
 
 
 def test_one_that_is_not_the_newest_any_more_has_its_manifest_all_the_same(
-    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sit: Sit, three: CollectGarbage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two became the newest while the one before them was being looked for."""
     monkeypatch.setattr(shelves, "LOOK_S", 0.01)
-    orders = [replace(three, newest=replace(three.newest, name=name), kept=tuple(NAMES)) for name in NAMES]
+    orders = [replace(three, newest=replace(three.newest, name=name), kept_checkpoints=tuple(NAMES)) for name in NAMES]
     (tmp_path / NAMES[0] / three.newest.pieces[-1].file).unlink()
     for name in NAMES:
         (tmp_path / name / MANIFEST_FILE).unlink()
@@ -142,7 +142,7 @@ def test_one_that_is_not_the_newest_any_more_has_its_manifest_all_the_same(
 
 
 def test_who_goes_has_a_moment_for_what_it_cannot_see_yet(
-    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sit: Sit, three: CollectGarbage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the last checkpoint would have no manifest beside its files."""
     monkeypatch.setattr(shelves, "LOOK_S", 0.01)
@@ -159,7 +159,7 @@ def test_who_goes_has_a_moment_for_what_it_cannot_see_yet(
 
 
 def test_who_goes_does_not_wait_for_ever_for_what_it_cannot_see(
-    sit: Sit, three: Tidy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sit: Sit, three: CollectGarbage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shelves, "LAST_LOOK_S", 0.0)
     (tmp_path / NAMES[2] / three.newest.pieces[-1].file).unlink()
@@ -176,26 +176,26 @@ def test_where_one_job_saves_another_of_that_name_does_not(sit: Sit) -> None:
     sit(THEIRS)
     with pytest.raises(BadInput, match="has the checkpoints of another job of this name, created 2023-11-14T22:13:20"):
         sit(OURS)
-    assert isinstance(sit(THEIRS).write(NEWER), Written)
+    assert isinstance(sit(THEIRS).write(NEWER), WriteDone)
 
 
 def test_if_the_place_is_another_jobs_meanwhile_nothing_counts_and_nothing_is_removed(
-    sit: Sit, three: Tidy, tmp_path: Path
+    sit: Sit, three: CollectGarbage, tmp_path: Path
 ) -> None:
     """Somebody moved what was there away, and began another job."""
     first = sit(OURS)
     (tmp_path / MARK_FILE).unlink()
-    assert isinstance(sit(THEIRS).write(), Written)
+    assert isinstance(sit(THEIRS).write(), WriteDone)
     refused = first.write(NEWER)
-    assert isinstance(refused, NotWritten)
+    assert isinstance(refused, WriteFailed)
     assert "has the checkpoints of another job of this name" in refused.why
     first.shelf.tidy(three)
     assert first.tidied(Discard(NEW)) == [*NAMES, NEW, NEWER]
 
 
 def test_a_job_that_does_not_say_when_it_was_created_saves_where_nobody_said_so_either(sit: Sit) -> None:
-    assert isinstance(sit(0.0).write(), Written)
-    assert isinstance(sit(OURS).write(NEWER), Written)
+    assert isinstance(sit(0.0).write(), WriteDone)
+    assert isinstance(sit(OURS).write(NEWER), WriteDone)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b""])
@@ -203,19 +203,19 @@ def test_a_mark_that_makes_no_sense_is_somebodys_or_nobodys_and_no_crash(
     sit: Sit, tmp_path: Path, content: bytes
 ) -> None:
     (tmp_path / MARK_FILE).write_bytes(content)
-    assert isinstance(sit(OURS).write(), Written)
+    assert isinstance(sit(OURS).write(), WriteDone)
 
 
 def test_a_place_that_cannot_be_read_yet_is_no_reason_to_stay_away(sit: Sit, tmp_path: Path) -> None:
     tmp_path.rmdir()
     tmp_path.touch()
-    assert isinstance(sit(OURS).write(), NotWritten)
+    assert isinstance(sit(OURS).write(), WriteFailed)
 
 
 # --------------------------------------------------------------------------------------------------- given up
 
 
-def test_what_will_never_be_whole_is_removed(sit: Sit, three: Tidy) -> None:
+def test_what_will_never_be_whole_is_removed(sit: Sit, three: CollectGarbage) -> None:
     assert sit(OURS).tidied(Discard(NAMES[2])) == NAMES[:2]
 
 
@@ -241,19 +241,19 @@ def test_what_was_given_up_before_it_was_begun_is_not_begun(sit: Sit) -> None:
     desk = sit(OURS)
     desk.shelf.tidy(Discard(NEW))
     desk.begin()
-    assert desk.heard == [NotWritten(NEW, "it was given up before it was begun")]
+    assert desk.heard == [WriteFailed(NEW, "it was given up before it was begun")]
 
 
-def test_another_one_is_written_on(sit: Sit, three: Tidy) -> None:
+def test_another_one_is_written_on(sit: Sit, three: CollectGarbage) -> None:
     desk = sit(OURS)
     desk.begin()
     desk.shelf.tidy(Discard(NAMES[0]))
     desk.shelf.want(Save(NEW))
     wait_for(lambda: desk.heard, "an answer")
-    assert isinstance(desk.heard[0], Written)
+    assert isinstance(desk.heard[0], WriteDone)
 
 
-def test_a_place_that_is_gone_is_no_trouble_for_who_tidies_up(sit: Sit, three: Tidy, tmp_path: Path) -> None:
+def test_a_place_that_is_gone_is_no_trouble_for_who_tidies_up(sit: Sit, three: CollectGarbage, tmp_path: Path) -> None:
     desk = sit(OURS)
     shutil.rmtree(tmp_path)
     tmp_path.touch()

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from pliant.torch.gloo.group import Group, Wiring
 from pliant.train.peer.kv import Mailbox
 from unit.torch.wires import together
@@ -28,7 +28,7 @@ class ToTheOthers:
 def wired(size: int) -> Iterator[list[Group]]:
     """All ranks of a world, by rank; at the end nothing is left of it."""
     names = [MemberId(f"m{rank}") for rank in range(size)]
-    world = World(1, Kind.PLANNED, tuple(names), (1,) * size, Lineage(0, 0, 0))
+    world = World(1, WorldKind.PLANNED, tuple(names), (1,) * size, Lineage(0, 0, 0))
     boxes = {name: Mailbox() for name in names}
     wirings = [Wiring(world, "ab" * 32, name, ToTheOthers(boxes), boxes[name]) for name in names]
     groups: Sequence[Group] = together(*(wiring.run for wiring in wirings))

@@ -137,7 +137,7 @@ def test_a_member_that_is_gone_for_good_is_fenced(contacts: Any, running: Runnin
 
 
 @pytest.mark.parametrize(
-    "terms", [Terms(GRID, seed=8), Terms(GRID, seed=7, also=(("model", "Net with 5 parameters"),))]
+    "terms", [Terms(GRID, seed=8), Terms(GRID, seed=7, extra=(("model", "Net with 5 parameters"),))]
 )
 def test_what_the_coordinator_has_against_it_is_raised_at_join(contacts: Any, terms: Terms) -> None:
     contacts()

@@ -18,7 +18,7 @@ from pliant.core.messages import Command, Drain, Join, Leave, Report, Stopped, W
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from pliant.train.coordinator_link import Listener
 from pliant.train.session import Session
 from pliant.train.standalone import Alone
@@ -171,7 +171,7 @@ def told(made: Session, *worlds: World, **more: object) -> None:
 
 
 def start_of(*members: MemberId, number: int = 1) -> World:
-    return world(number, *members, kind=Kind.ROLLBACK)
+    return world(number, *members, kind=WorldKind.ROLLBACK)
 
 
 def test_a_wiring_that_fails_is_reported(closing: list[Session]) -> None:
@@ -261,7 +261,7 @@ def test_a_notice_is_passed_on_and_its_grace_runs_out(closing: list[Session]) ->
     closing.append(made)
     told(made, start_of(A, B))
     until(lambda: made.machine.phase is not Phase.OUTSIDE)
-    made.feed(s.Notice(0.2, "SIGTERM"))
+    made.feed(s.DrainNotice(0.2, "SIGTERM"))
     assert Drain(A, 0.2, "SIGTERM") in contact.said
     until(lambda: made.machine.phase is Phase.GONE)
     orders = []
@@ -306,11 +306,11 @@ def test_peers_are_heard_in_their_generation_only(closing: list[Session]) -> Non
     made = session(Lines(), Wires(wait=True))
     closing.append(made)
     told(made, world(2, A, B))
-    let_in = s.LetIn(2, Lineage(1, 4, 9), (B,))
+    let_in = s.Admission(2, Lineage(1, 4, 9), (B,))
     made.heard(3, "let-in", msgspec.msgpack.encode(let_in))
-    assert made.machine.let_in is None
+    assert made.machine.admission is None
     made.heard(2, "let-in", msgspec.msgpack.encode(let_in))
-    assert made.machine.let_in == let_in
+    assert made.machine.admission == let_in
 
 
 def test_a_joiner_reports_in_the_donors_place(closing: list[Session]) -> None:

@@ -375,6 +375,6 @@ FORMED_THEN = (
 def test_what_was_logged_before_members_had_addresses_can_be_read() -> None:
     joined, formed = (api.EVENTS.decode(text.encode()) for text in (JOINED_THEN, FORMED_THEN))
     assert isinstance(joined, MemberJoined)
-    assert (joined.member.address, joined.member.pid, joined.terms.also) == ("", 0, ())
+    assert (joined.member.address, joined.member.pid, joined.terms.extra) == ("", 0, ())
     assert isinstance(formed, WorldFormed)
     assert (formed.world.members, formed.world.addresses) == (("a",), ())

@@ -13,19 +13,19 @@ from dataclasses import dataclass
 
 from pliant.core import messages as c
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import Line, Lineage, expected_slot_digest
+from pliant.core.data.ledger import LedgerLine, Lineage, expected_slot_digest
 from pliant.core.data.sample_order import Order
-from pliant.core.job.decide import decide, needs_settling, settled
+from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import complaints
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.member.common import tail
+from pliant.core.member.common import unreported_lines
 from pliant.core.member.control_words import Purpose
 from pliant.core.messages import Rejection
 from pliant.core.model.job import Member, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.view import view
+from pliant.core.model.view import view_of
 from pliant_sim.exhaustive.state import Group, Process, Spot
 from pliant_sim.live.toy_model import Model, applied, post_step
 
@@ -91,9 +91,9 @@ class Explorer:
         spot = Spot(job, 1, {})
         for index in range(bounds.members):
             name = MemberId(f"m{index}")
-            spot.processes[name] = Process(Machine(name, self.terms, saves=False), Model())
+            spot.processes[name] = Process(Machine(name, self.terms, can_save=False), Model())
             spot.job = evolve(spot.job, c.MemberJoined(0.0, Member(name, index + 1, AgentId("a")), self.terms))
-        spot.job, events = settled(spot.job, 0.0)
+        spot.job, events = settle_all(spot.job, 0.0)
         spot.revision += len(events)
         self._warm_up(spot)
         spot.faults = bounds.faults
@@ -192,8 +192,8 @@ class Explorer:
         for event in decision:
             job = evolve(job, event)
         events = decision
-        if needs_settling(events):
-            job, more = settled(job, 0.0)
+        if changes_membership(events):
+            job, more = settle_all(job, 0.0)
             events += more
         spot.wrong = spot.wrong or "; ".join(complaints(before, events))
         spot.job = job
@@ -202,14 +202,14 @@ class Explorer:
     # ------------------------------------------------------------------------------------------ the members
 
     def _tell(self, spot: Spot, name: MemberId) -> None:
-        self._feed(spot, name, s.Told(view(spot.job, spot.revision, name)))
+        self._feed(spot, name, s.ViewReceived(view_of(spot.job, spot.revision, name)))
 
     def _feed(self, spot: Spot, name: MemberId, signal: s.Signal) -> None:
         process = spot.processes[name]
         before = process.machine
         process.machine, actions = react(before, signal)
-        if process.machine.heard is not before.heard and process.machine.heard:
-            self._remember(process, process.machine.heard[-1].line.lineage)
+        if process.machine.followed_steps is not before.followed_steps and process.machine.followed_steps:
+            self._remember(process, process.machine.followed_steps[-1].line.lineage)
         for action in actions:
             self._act(spot, name, process, action)
 
@@ -226,14 +226,14 @@ class Explorer:
                 self._break(spot, number, name)
             case s.Collect():
                 self._enter(spot, name, process, action)
-            case s.Tell(member, signal):
+            case s.SendToPeer(member, signal):
                 spot.letters |= {(member, signal)}
             case s.Exit():
                 process.up = False
                 for number in spot.groups:
                     self._break(spot, number, name)
                 self._command(spot, c.Exited(name, action.code))
-            case s.Snapshot() | s.Save() | s.Tidy() | s.Discard() | s.StartGrace():
+            case s.Snapshot() | s.Save() | s.CollectGarbage() | s.Discard() | s.StartGrace():
                 pass
             case _:
                 process.task = action
@@ -266,14 +266,14 @@ class Explorer:
 
     def _compute(self, spot: Spot, name: MemberId, step: int, slots: tuple[int, ...]) -> None:
         process, grid = spot.processes[name], self.terms.grid
-        if process.machine.part.slots == frozenset():
+        if process.machine.kept_gradients.slots == frozenset():
             process.kept = ()
         process.kept += slots
         digest = sum(expected_slot_digest(grid, self.order, step, slot) for slot in slots) & ((1 << 64) - 1)
         samples = sum(len(grid.slot(step, slot)) for slot in slots)
         self._feed(spot, name, s.Computed(frozenset(slots), samples, digest))
 
-    def _apply(self, spot: Spot, name: MemberId, line: Line) -> None:
+    def _apply(self, spot: Spot, name: MemberId, line: LedgerLine) -> None:
         process = spot.processes[name]
         if line.lineage not in dict(process.reduced):
             self._remember(process, line.lineage)
@@ -298,7 +298,7 @@ class Explorer:
         if not source.up:
             self._feed(spot, name, s.TransferBroken())
             return
-        line = next((x for x in tail(source.machine) if x.lineage == lineage), None)
+        line = next((x for x in unreported_lines(source.machine) if x.lineage == lineage), None)
         content = dict(source.reduced).get(lineage)
         if line is None or content is None:
             self._feed(spot, name, s.Gradient(None))
@@ -316,7 +316,7 @@ class Explorer:
             process.task = task  # a state is captured at a boundary only
         else:
             process.aside = source.model
-            stripe = s.Stripe(0, 1, source.model.lineage, source.model.hash, tail(source.machine))
+            stripe = s.Stripe(0, 1, source.model.lineage, source.model.hash, unreported_lines(source.machine))
             self._feed(spot, name, stripe)
 
     def _remember(self, process: Process, lineage: Lineage) -> None:
@@ -367,7 +367,7 @@ class Explorer:
         if not spot.processes[name].up:
             group.waiting = frozenset(entry for entry in group.waiting if entry[0] != name)
 
-    def _letter(self, spot: Spot, target: MemberId, letter: s.LetIn | s.Released) -> None:
+    def _letter(self, spot: Spot, target: MemberId, letter: s.Admission | s.Released) -> None:
         spot.letters -= {(target, letter)}
         if spot.processes[target].up:
             self._feed(spot, target, letter)

@@ -70,7 +70,7 @@ class Spot:
     revision: int
     processes: dict[MemberId, Process]
     groups: dict[int, Group] = field(default_factory=dict)
-    letters: frozenset[tuple[MemberId, s.LetIn | s.Released]] = frozenset()
+    letters: frozenset[tuple[MemberId, s.Admission | s.Released]] = frozenset()
     faults: int = 0
     path: tuple[str, ...] = ()
     wrong: str = ""

@@ -67,7 +67,7 @@ class Checks:
         if self.job is not None:
             for wrong in violations(self.job):
                 self.complain(wrong)
-            if self.job.live:
+            if self.job.is_live:
                 self.universe.went_live()
 
     def _event(self, before: Job, event: Event, after: Job) -> None:
@@ -76,7 +76,7 @@ class Checks:
         match event:
             case m.Launched(launch=launch):
                 self._launched(before, launch)
-            case m.WorkerFailed() if not before.live:
+            case m.WorkerFailed() if not before.is_live:
                 self._failed(before, event)
             case m.StateChanged():
                 self._state(before, event)
@@ -102,15 +102,15 @@ class Checks:
             self.complain(f"rule 19: {event.agent} was expired by {self.writer}, which hears nobody at all")
 
     def _launched(self, before: Job, launch: Launch) -> None:
-        if before.live:
+        if before.is_live:
             self.complain(f"a live job was launched again, as {launch.number}")
         if launch.number in self.sizes:
             self.complain(f"rule 4: generation {launch.number} was used before")
         self.sizes[launch.number] = len(launch.seats)
-        self._agents[launch.number] = {agent.id: (agent.home, agent.life) for agent in before.agents}
-        homes = {agent.home for agent in before.agents}
+        self._agents[launch.number] = {agent.id: (agent.install_id, agent.run_id) for agent in before.agents}
+        homes = {agent.install_id for agent in before.agents}
         for toy in self.universe.toys():
-            if toy.host.state.home in homes and toy.generation < launch.number:
+            if toy.host.state.install_id in homes and toy.generation < launch.number:
                 self.complain(
                     f"{launch.number} was launched while {toy.id} of {toy.generation} runs on {toy.host.machine}"
                 )
@@ -139,7 +139,7 @@ class Checks:
         launch = before.launch
         if event.state is JobState.FAILED and self.failures <= before.max_restarts:
             self.complain(f"the job failed after {self.failures} failures: {event.why}")
-        if event.state is not JobState.FINISHED or before.live or launch is None:
+        if event.state is not JobState.FINISHED or before.is_live or launch is None:
             return
         chief = [seat for seat in launch.seats if seat.role == "chief"]
         for seat in chief or launch.seats:
@@ -156,7 +156,7 @@ class Checks:
             return
         if self._first.setdefault(number, launch.seats[0].address) != launch.seats[0].address:
             self.complain(f"{member} looks for rank 0 of {number} at {launch.seats[0].address}")
-        if self._agents[number].get(host.state.id) != (host.state.home, host.state.life):
+        if self._agents[number].get(host.state.id) != (host.state.install_id, host.state.run_id):
             self.complain(f"{member} is started on {host.machine}, and generation {number} was launched without it")
         if launch.seats[rank].agent != host.state.id:
             self.complain(f"{member} is started on {host.machine}, and is another agent's")
@@ -207,7 +207,7 @@ class Checks:
         if job is None:
             self.complain("liveness: the job was not even created")
             return
-        if job.state.ended or job.live or (job.launch is not None and job.launch.done):
+        if job.state.ended or job.is_live or (job.launch is not None and job.launch.done):
             return
         launch = job.launch
         if launch is None or launch.over or job.state is not JobState.RUNNING:

@@ -206,7 +206,7 @@ def _join(universe: Launches, draw: Random) -> bool:
 def _attempt(universe: Launches, draw: Random) -> bool:
     """It is cancelled, and asked for again."""
     job = universe.checks.job
-    if job is None or job.state.ended or job.live or universe.attempt_due:
+    if job is None or job.state.ended or job.is_live or universe.attempt_due:
         return False
     universe.attempt_due = True
     universe.user(Cancel("another attempt"))

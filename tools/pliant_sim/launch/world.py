@@ -12,7 +12,7 @@ from pliant.core.model.job import Mode, Target, Terms
 from pliant.core.model.names import AgentId
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
-from pliant_sim.describe import describe
+from pliant_sim.describe import narrate
 from pliant_sim.engine import Timeline
 from pliant_sim.launch.checks import Checks
 from pliant_sim.launch.toy_model import Trainer
@@ -217,4 +217,4 @@ class Launches(Timeline):
 
     def tell_event(self, event: Event) -> None:
         if self.story is not None:
-            self.tell(f"  store: {describe(event)}")
+            self.tell(f"  store: {narrate(event)}")

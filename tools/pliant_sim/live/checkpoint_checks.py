@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from pliant.core import messages as m
 from pliant.core.job.checkpoints import is_garbage, step_in
-from pliant.core.member.signals import Discard, Exit, Snapshot, Tidy
+from pliant.core.member.signals import CollectGarbage, Discard, Exit, Snapshot
 from pliant.core.messages import Event
 from pliant.core.model.checkpoint import Checkpoint, Piece
 from pliant.core.model.job import Job
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import kept
+from pliant.core.model.view import kept_checkpoints
 from pliant_sim.live.toy_model import Model
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class SaveChecks:
             self.complain(f"rule 17: {worker.id} goes back to {name}, which is damaged or was never published")
         if job is None or world is None or world.number <= job.sealed:
             return  # it has yet to hear that this world is over
-        if world.base != checkpoint.lineage or name not in set(kept(job)).difference(job.damaged):
+        if world.base != checkpoint.lineage or name not in set(kept_checkpoints(job)).difference(job.damaged):
             self.complain(f"rule 17: {worker.id} goes back to {name}, which is not the base of {world.number}")
 
     def writes_part(self, worker: Worker, begun: Snapshot, model: Model) -> Piece:
@@ -80,13 +80,20 @@ class SaveChecks:
         self._wrote[begun.name] = self.universe.now
         return Piece(file, 1, f"{model.hash:064x}")
 
-    def tidies(self, worker: Worker, tidy: Tidy, job: Job | None) -> None:
+    def tidies(self, worker: Worker, tidy: CollectGarbage, job: Job | None) -> None:
         """Nothing is removed that anybody could still go back to."""
         directory = self.universe.directory
-        needed = kept(job) if job is not None else ()
+        needed = kept_checkpoints(job) if job is not None else ()
         self._tidied[tidy.newest.name] = self.universe.now
         for name in [*directory.files]:
-            if is_garbage(name, tidy.kept, tidy.newest.lineage.step, tidy.origin, tidy.floor, tidy.generation):
+            if is_garbage(
+                name,
+                tidy.kept_checkpoints,
+                tidy.newest.lineage.step,
+                tidy.history_from_generation,
+                tidy.rollback_generation,
+                tidy.generation,
+            ):
                 directory.remove(name)
                 if name in needed:
                     self.complain(f"rule 17: {worker.id} removed {name}, which is kept")
@@ -108,12 +115,12 @@ class SaveChecks:
         newest, world = job.checkpoint, job.world(job.current)
         if world is None or not self._went.issuperset(world.members) or job.durable.step in self.failed:
             return
-        if not any(self.universe.workers[member].machine.saves for member in world.members):
+        if not any(self.universe.workers[member].machine.can_save for member in world.members):
             return
         if newest is None or newest.lineage != job.durable:
             self.complain("rule 17: the job finished, and its last state is not saved")
-        elif job.asked is not None:
-            self.complain(f"rule 17: a checkpoint of step {job.asked} or later is still wanted")
+        elif job.checkpoint_wanted_at_step is not None:
+            self.complain(f"rule 17: a checkpoint of step {job.checkpoint_wanted_at_step} or later is still wanted")
         elif newest.name not in self._tidied:
             self.complain(f"rule 17: nobody tidied up after {newest.name}")
         else:
@@ -122,5 +129,12 @@ class SaveChecks:
     def _nothing_lies_about(self, job: Job, newest: Checkpoint) -> None:
         for name in self.universe.directory.files:
             late = self._wrote[name] >= self._tidied[newest.name]  # by somebody who was not told in time
-            if not late and is_garbage(name, kept(job), newest.lineage.step, job.origin, job.floor, job.generation):
+            if not late and is_garbage(
+                name,
+                kept_checkpoints(job),
+                newest.lineage.step,
+                job.history_from_generation,
+                job.rollback_generation,
+                job.generation,
+            ):
                 self.complain(f"rule 17: {name} lies about, and nobody can need it")

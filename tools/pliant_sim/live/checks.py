@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from pliant.coordinator.service.inbox import Accepted, Reply, Unavailable
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
-from pliant.core.data.ledger import Line, Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import violations
 from pliant.core.member import Machine, Phase
@@ -20,7 +20,7 @@ from pliant.core.member.signals import Exit, Shares
 from pliant.core.messages import Event, StatesDiffered
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
@@ -40,7 +40,7 @@ class Checkers:
         self.complaints: list[str] = []
         self.job: Job | None = None
         self.revision = 0
-        self.lines: list[Line] = []
+        self.lines: list[LedgerLine] = []
         self.states: dict[Lineage, int] = {}
         self.committed: dict[Lineage, set[MemberId]] = {}
         self.ever_gone: set[MemberId] = set()
@@ -107,7 +107,7 @@ class Checkers:
             case _:
                 pass
 
-    def _are_committed(self, lines: tuple[Line, ...]) -> None:
+    def _are_committed(self, lines: tuple[LedgerLine, ...]) -> None:
         """Rule 1: what the store takes as durable, some member must have seen committed."""
         for line in lines:
             if line.lineage not in self.committed:
@@ -141,9 +141,9 @@ class Checkers:
         world, job = event.world, self.job
         if any(name.startswith("stranger") for name in world.members):
             self.complain(f"P4: world {world.number} has somebody in it who computes other bits: {world.members}")
-        if job is None or world.kind is not Kind.ROLLBACK or world.base.step >= job.durable.step:
+        if job is None or world.kind is not WorldKind.ROLLBACK or world.base.step >= job.durable.step:
             return
-        if job.spoilt is not None or any(worker.tainted for worker in self.universe.workers.values()):
+        if job.untrusted_after_step is not None or any(worker.tainted for worker in self.universe.workers.values()):
             return  # nobody's state, or not that of the only one who gave it to the others, can be trusted
         for member in job.members:
             worker = self.universe.workers.get(member)
@@ -158,14 +158,14 @@ class Checkers:
 
     def reacted(self, worker: Worker, before: Machine) -> None:
         machine = worker.machine
-        if machine.lines is not before.lines:
-            for line in machine.lines:
+        if machine.committed_lines is not before.committed_lines:
+            for line in machine.committed_lines:
                 if line.lineage not in self.committed or worker.id not in self.committed[line.lineage]:
                     self._commits(worker, line)
         if machine.world is not before.world and machine.world is not None:
             self._enters(worker, before)
 
-    def _commits(self, worker: Worker, line: Line) -> None:
+    def _commits(self, worker: Worker, line: LedgerLine) -> None:
         """Rule 1: at the first member that says so, every member that holds the state must have applied the step."""
         first = line.lineage not in self.committed
         self.committed.setdefault(line.lineage, set()).add(worker.id)
@@ -187,14 +187,14 @@ class Checkers:
 
     def _enters(self, worker: Worker, before: Machine) -> None:
         world = worker.machine.world
-        if world is not None and world.kind is Kind.ROLLBACK:
+        if world is not None and world.kind is WorldKind.ROLLBACK:
             worker.tainted = False  # nobody's state, and nothing that came of it, is kept
         if world is None or world.number <= before.number:
             self.complain(f"rule 10: {worker.id} went from generation {before.number} back")
-        elif world.kind is Kind.PLANNED and before.phase in (Phase.STOPPED, Phase.HOLDING):
+        elif world.kind is WorldKind.PLANNED and before.phase in (Phase.STOPPED, Phase.HOLDING):
             self.complain(f"rule 10: {worker.id} stopped and entered planned world {world.number}")
 
-    def applies(self, worker: Worker, line: Line, content: Content) -> None:
+    def applies(self, worker: Worker, line: LedgerLine, content: Content) -> None:
         """P3, rule 6: every slot of the step is in exactly one sum."""
         grid = worker.machine.terms.grid
         slots = sorted(slot for part in content for slot in slots_in(part))
@@ -293,7 +293,9 @@ class Checkers:
             self.complain(f"P2: {worker.id} ends as complete at step {worker.model.lineage.step} of {last}")
         if not leave.complete and self.job is not None and self.job.state is JobState.FINISHED:
             machine = worker.machine
-            sent = machine.next or "grace" in leave.why  # it was to go anyway, and may not know that the job is over
+            sent = (
+                machine.switch_to or "grace" in leave.why
+            )  # it was to go anyway, and may not know that the job is over
             if machine.holds and machine.lineage.step == last and leave.code == 0 and not sent:
                 self.complain(f"P2: {worker.id} has the final state and is told it left early")
 

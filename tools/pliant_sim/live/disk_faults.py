@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from pliant.core.messages import AskCheckpoint
+from pliant.core.messages import RequestCheckpoint
 from pliant_sim.live.world import Universe
 
 
@@ -26,7 +26,7 @@ def ask(universe: Universe, _: Random) -> bool:
     job = universe.checkers.job
     if job is None or job.terms is None or job.state.ended:
         return False
-    universe.ask("user", AskCheckpoint("a person asks"))
+    universe.ask("user", RequestCheckpoint("a person asks"))
     return True
 
 

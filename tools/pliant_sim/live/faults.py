@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from pliant.coordinator.service.inbox import WatchClosed
-from pliant.core.member.signals import Notice
+from pliant.core.member.signals import DrainNotice
 from pliant.core.messages import Join, Resize
 from pliant.core.model.job import Target
 from pliant.core.model.names import AgentId, MemberId
@@ -188,7 +188,7 @@ def _corrupt(universe: Universe, draw: Random) -> bool:
 def _stranger(universe: Universe, draw: Random) -> bool:
     """Somebody joins who computes other bits. Nobody is behind it: a world that counted on it would wait for ever."""
     name = MemberId(f"stranger-{draw.getrandbits(32)}")
-    universe.ask(name, Join(name, AgentId("elsewhere"), universe.terms, bits=(("torch", "2.12.1"),)))
+    universe.ask(name, Join(name, AgentId("elsewhere"), universe.terms, fingerprint=(("torch", "2.12.1"),)))
     return True
 
 
@@ -215,7 +215,7 @@ def _drain(universe: Universe, draw: Random) -> bool:
     workers = _workers(universe)
     if not workers:
         return False
-    draw.choice(workers).feed(Notice(draw.choice([3.0, 10.0, 30.0]), "asked to go"))
+    draw.choice(workers).feed(DrainNotice(draw.choice([3.0, 10.0, 30.0]), "asked to go"))
     return True
 
 
@@ -234,7 +234,7 @@ def _storm(universe: Universe, draw: Random) -> bool:
 def _replace_everybody(universe: Universe, draw: Random) -> bool:
     workers = _workers(universe)
     for worker in workers:
-        worker.feed(Notice(25.0, "everybody is replaced"))
+        worker.feed(DrainNotice(25.0, "everybody is replaced"))
     return bool(workers)
 
 

@@ -14,15 +14,15 @@ from pliant.core.data.sample_order import Order
 from pliant.core.member.control_words import Words
 from pliant.core.member.signals import Action, Durable, Signal
 from pliant.core.messages import Create, Event
-from pliant.core.model.fingerprint import Bits
+from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.job import Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
-from pliant.core.supervisor import Wanted
+from pliant.core.supervisor import Orders
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
 from pliant_sim.collectives import Fabric
-from pliant_sim.describe import describe
+from pliant_sim.describe import narrate
 from pliant_sim.engine import Timeline
 from pliant_sim.live.checks import Checkers
 from pliant_sim.live.toy_model import Content
@@ -47,7 +47,7 @@ class Setting:
     verify: int = 0
     full_disk: float = 0.0  # how often a part of a checkpoint cannot be written
     placeless: float = 0.0  # how many workers have no place to write one to
-    bits: Bits = ()
+    bits: Fingerprint = ()
 
 
 @dataclass(slots=True)
@@ -167,7 +167,7 @@ class Universe(Timeline):
         if worker is not None and worker.up:
             self._send(coordinator, member, worker.refused, revision)
 
-    def to_agent(self, coordinator: str, agent: AgentId, wanted: Wanted) -> None:
+    def to_agent(self, coordinator: str, agent: AgentId, wanted: Orders) -> None:
         process = self.agents.get(agent)
         if process is not None and process.up:
             self._send(coordinator, agent, process.wanted, wanted)
@@ -253,10 +253,10 @@ class Universe(Timeline):
 
     def tell_event(self, event: Event) -> None:
         if self.story is not None:
-            self.tell(f"  store: {describe(event)}")
+            self.tell(f"  store: {narrate(event)}")
 
     def note(self, worker: Worker, signal: Signal, actions: tuple[Action, ...]) -> None:
         if self.story is not None and self.detail:
-            said = "; ".join(filter(None, map(describe, actions)))
+            said = "; ".join(filter(None, map(narrate, actions)))
             if said:
-                self.tell(f"    {worker.id} ({worker.machine.phase.value}): {describe(signal)} -> {said}")
+                self.tell(f"    {worker.id} ({worker.machine.phase.value}): {narrate(signal)} -> {said}")

@@ -10,7 +10,7 @@ from pliant.coordinator.service.service import Service
 from pliant.core.job.next_world import desired_workers
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId
-from pliant.core.supervisor import Wanted
+from pliant.core.supervisor import Orders
 from pliant.wire.api import Renew, RenewAgent
 from pliant_sim.store import Crash, FlakyStore
 
@@ -45,7 +45,7 @@ class Told:
     """Orders, with the revision they are of."""
 
     revision: int
-    wanted: Wanted
+    wanted: Orders
 
 
 Back = Answer | Told
@@ -193,20 +193,20 @@ class Desk:
         self.universe.back(self.name, poll, Told(revision, orders(job, poll.agent)))
 
 
-def orders(job: Job, agent: AgentId) -> Wanted:
+def orders(job: Job, agent: AgentId) -> Orders:
     """What an agent is told of a job."""
     here = [member for member in job.members.values() if member.agent == agent]
     known = next((each for each in job.agents if each.id == agent), None)
-    return Wanted(
+    return Orders(
         count=desired_workers(job).get(agent, 0),
         members=frozenset(member.id for member in here),
         draining=frozenset(member.id for member in here if member.draining),
         ended=job.state.ended,
-        live=job.live,
-        launch=None if job.live else job.launch,
+        live=job.is_live,
+        launch=None if job.is_live else job.launch,
         ready=known is not None and bool(known.ports),
         leaving=known is not None and known.draining,
         grace_s=known.grace_s if known is not None else 0.0,
-        home=known.home if known is not None else "",
-        life=known.life if known is not None else "",
+        install_id=known.install_id if known is not None else "",
+        run_id=known.run_id if known is not None else "",
     )

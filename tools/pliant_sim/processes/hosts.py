@@ -10,21 +10,21 @@ from pliant.coordinator.service.inbox import Accepted, Request, Unavailable
 from pliant.core.messages import AgentReady, Code, Join, Rejection
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.supervisor import (
-    Ended,
     Finish,
+    GraceExpired,
     Kill,
-    LookAgain,
     MachineGoing,
     Offer,
-    Overdue,
-    Say,
+    Recheck,
+    SendCommand,
     Signal,
     Start,
     StartSeat,
+    StopOverdue,
     Supervisor,
     Terminate,
-    TooLate,
-    hello,
+    WorkerEnded,
+    agent_join,
     supervise,
 )
 from pliant.wire.api import Renew, RenewAgent
@@ -85,7 +85,7 @@ class Host:
             if self.universe.now - self._began > INTRODUCED_S:
                 self.gone("nobody wants it")
                 return
-            self.universe.ask(Ask(self.machine, 0, hello(self.state)))
+            self.universe.ask(Ask(self.machine, 0, agent_join(self.state)))
             self.universe.after(AGAIN_S, self._introduce)
 
     def heard(self, given: Ask | Poll, answer: Back) -> None:
@@ -159,13 +159,13 @@ class Host:
             self.universe.after(0.001, self._poll)
             return
         if isinstance(answer, Rejection):
-            self.feed(LookAgain())
+            self.feed(Recheck())
         self.universe.after(0.2, self._poll)
 
     def _tick(self) -> None:
         if self.up:
             self.universe.after(TICK_S, self._tick)
-            self.feed(LookAgain())
+            self.feed(Recheck())
             if not self.paused:
                 self.universe.ask(Ask(self.machine, UNHEARD, RenewAgent(self.state.id, self.revision)))
 
@@ -181,7 +181,7 @@ class Host:
         self.state, actions = supervise(self.state, signal, self.universe.now)
         self.universe.checks.reacted(self, actions)
         if self.state.ended and not before.ended and self.state.order is not None and self.state.order.live:
-            self.universe.after(LATE_S, self.feed, TooLate())
+            self.universe.after(LATE_S, self.feed, GraceExpired())
         for action in actions:
             match action:
                 case Start(member):
@@ -194,10 +194,10 @@ class Host:
                     self.say(AgentReady(self.state.id, generation, self._free_ports()))
                 case Terminate(member, grace_s):
                     self._terminate(member)
-                    self.universe.after(grace_s + 1.0, self.feed, Overdue(member))
+                    self.universe.after(grace_s + 1.0, self.feed, StopOverdue(member))
                 case Kill(member):
                     self.end(self.toys[member], -9)
-                case Say(command):
+                case SendCommand(command):
                     self.say(command)
                 case Finish():
                     self.gone("it has nothing more to do")
@@ -264,13 +264,13 @@ class Host:
         toy.code = code
         self.universe.tell(f"{toy.id} on {self.machine} ended with {code}")
         self.universe.trainer.went(toy)
-        self.universe.after(self.universe.chance.uniform(0.002, 0.02), self.feed, Ended(toy.id, code))
+        self.universe.after(self.universe.chance.uniform(0.002, 0.02), self.feed, WorkerEnded(toy.id, code))
 
     # ---------------------------------------------------------------------------------------------- going
 
     def going(self, grace_s: float) -> None:
         self.feed(MachineGoing(grace_s, "spot notice"))
-        self.universe.after(grace_s, self.feed, TooLate())
+        self.universe.after(grace_s, self.feed, GraceExpired())
 
     def unpause(self) -> None:
         if self.paused:

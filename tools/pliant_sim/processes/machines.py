@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING, assert_never
 from pliant.coordinator.service.inbox import Accepted, Reply, Request
 from pliant.coordinator.service.service import Service
 from pliant.core.job.next_world import desired_workers
-from pliant.core.member.signals import Notice
+from pliant.core.member.signals import DrainNotice
 from pliant.core.messages import Code, Rejection, Report
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.view import view
+from pliant.core.model.view import view_of
 from pliant.core.supervisor import (
-    Ended,
     Finish,
+    GraceExpired,
     Kill,
-    LookAgain,
     MachineGoing,
     Offer,
-    Say,
+    Orders,
+    Recheck,
+    SendCommand,
     Signal,
     Start,
     StartSeat,
     Supervisor,
     Terminate,
-    TooLate,
-    Wanted,
+    WorkerEnded,
     supervise,
 )
 from pliant.wire.api import Renew, RenewAgent
@@ -59,10 +59,10 @@ class AgentProcess:
                 case Start(member):
                     self.universe.after(self.universe.chance.uniform(0.3, 1.5), self._started, member)
                 case Terminate(member, grace_s):
-                    self.universe.feed(member, Notice(grace_s, "its machine is going away"))
+                    self.universe.feed(member, DrainNotice(grace_s, "its machine is going away"))
                 case Kill(member):
                     self._kill(member)
-                case Say(command):
+                case SendCommand(command):
                     self.universe.ask(self.id, command)
                 case Finish():
                     self.up = False
@@ -82,12 +82,12 @@ class AgentProcess:
 
     def going(self, grace_s: float) -> None:
         self.feed(MachineGoing(grace_s, "spot notice"))
-        self.universe.after(grace_s, self.feed, TooLate())
+        self.universe.after(grace_s, self.feed, GraceExpired())
 
     def ended(self, member: MemberId, code: int) -> None:
-        self.feed(Ended(member, code))
+        self.feed(WorkerEnded(member, code))
 
-    def wanted(self, signal: Wanted) -> None:
+    def wanted(self, signal: Orders) -> None:
         self.feed(signal)
 
     def kill(self) -> None:
@@ -99,7 +99,7 @@ class AgentProcess:
         if not self.up:
             return
         self.universe.after(TICK_S * self.universe.rate_of(self.id), self._tick)
-        self.feed(LookAgain())
+        self.feed(Recheck())
         self.universe.ask(self.id, RenewAgent(self.id))
 
 
@@ -209,7 +209,7 @@ class CoordinatorProcess:
             return
         job, revision = known
         for member in job.members:
-            self.universe.to_worker(self.name, member, view(job, revision, member))
+            self.universe.to_worker(self.name, member, view_of(job, revision, member))
         standing = (job.target, job.agents, job.members, job.state)
         if self.standing != standing:
             self.standing = standing
@@ -220,7 +220,7 @@ class CoordinatorProcess:
         for agent, count in desired_workers(job).items():
             here = [m for m in job.members.values() if m.agent == agent]
             draining = frozenset(m.id for m in here if m.draining)
-            wanted = Wanted(count, frozenset(m.id for m in here), draining, job.state.ended)
+            wanted = Orders(count, frozenset(m.id for m in here), draining, job.state.ended)
             news = (wanted.count, wanted.draining, wanted.ended)
             if agent == only or (only is None and self.wanted.get(agent) != news):
                 self.wanted[agent] = news

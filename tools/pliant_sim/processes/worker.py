@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 from pliant.core.data.ledger import Lineage, expected_slot_digest
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.member.common import tail
+from pliant.core.member.common import unreported_lines
 from pliant.core.member.control_words import Purpose, Words
 from pliant.core.messages import Command, Join
 from pliant.core.model.checkpoint import Checkpoint
@@ -34,7 +34,7 @@ class Worker:
         self.id = member
         self.agent = agent
         lacks = universe.setting.placeless
-        self.machine = Machine(member, terms, saves=not lacks or universe.chance.random() >= lacks)
+        self.machine = Machine(member, terms, can_save=not lacks or universe.chance.random() >= lacks)
         self.model = Model()
         self.up = True
         self.paused = False
@@ -94,18 +94,20 @@ class Worker:
         self.feed(s.Tick())
 
     def _join(self) -> None:
-        self.universe.ask(self.id, Join(self.id, self.agent, self.machine.terms, bits=self.universe.setting.bits))
+        self.universe.ask(
+            self.id, Join(self.id, self.agent, self.machine.terms, fingerprint=self.universe.setting.bits)
+        )
 
     def told(self, view: View) -> None:
         if self.up and (view.known or self.joined):
             self.joined = True
-            self.feed(s.Told(view))
+            self.feed(s.ViewReceived(view))
 
     def refused(self, revision: int) -> None:
         """The coordinator does not know us: we are fenced, unless it knows less than we do."""
         view = self.machine.view
         if self.up and view is not None and revision >= view.revision:
-            self.feed(s.Told(replace(view, revision=revision + 1, known=False)))
+            self.feed(s.ViewReceived(replace(view, revision=revision + 1, known=False)))
 
     # ----------------------------------------------------------------------------- signals and actions
 
@@ -118,8 +120,8 @@ class Worker:
             return
         before = self.machine
         self.machine, actions = react(before, signal)
-        if self.machine.heard is not before.heard and self.machine.heard:
-            self._remember(self.machine.heard[-1].line.lineage)
+        if self.machine.followed_steps is not before.followed_steps and self.machine.followed_steps:
+            self._remember(self.machine.followed_steps[-1].line.lineage)
         if actions:
             self.universe.note(self, signal, actions)
             for action in actions:
@@ -140,7 +142,7 @@ class Worker:
                 self.universe.fabric.wire(self.id, action.world)
             case s.Break():
                 self.universe.fabric.break_group(self.id, action.generation)
-            case s.Tell():
+            case s.SendToPeer():
                 self.universe.peer(self.id, action.member, action.signal)
             case s.Fetch():
                 self._fetch(action)
@@ -154,7 +156,7 @@ class Worker:
                 self._snapshot(action)
             case s.Save():
                 self._save(action)
-            case s.Tidy():
+            case s.CollectGarbage():
                 self.universe.checkers.saves.tidies(self, action, self.universe.checkers.job)
             case s.Discard():
                 self._discard(action)
@@ -177,7 +179,7 @@ class Worker:
         if action.idle:
             universe.after(universe.chance.uniform(0.2, 0.5), self._idled)
             return
-        if self.kept_base != self.model.lineage or not self.machine.part.slots:
+        if self.kept_base != self.model.lineage or not self.machine.kept_gradients.slots:
             self.kept, self.kept_base = [], self.model.lineage
         slots = action.slots
         cut = universe.chance.randint(1, len(slots)) if universe.chance.random() < 0.2 else len(slots)
@@ -200,7 +202,7 @@ class Worker:
         raising = universe.raises(self)
         if raising:
             samples = tuple(universe.samples(step, slot) for slot in slots)
-            self.feed(s.SlotRaised(step, slots, samples, "ValueError: a bad sample"))
+            self.feed(s.UserCodeRaised(step, slots, samples, "ValueError: a bad sample"))
             return
         self.model = forward(self.model)
         error = (WRONG if self.tainted else 0) + (FALSE if self.errs or self.errs_once else 0)
@@ -300,7 +302,7 @@ class Worker:
             self.feed(s.TransferBroken(spoilt=True))
             return
         self.aside[index] = source.model
-        lines = tail(source.machine)
+        lines = unreported_lines(source.machine)
         self.feed(s.Stripe(index, count, source.model.lineage, label, lines))
 
     def _install(self, action: s.Install) -> None:
@@ -339,7 +341,7 @@ class Worker:
         if source.paused:
             self.universe.after(0.2, self._gradient, action)
             return
-        line = next((x for x in tail(source.machine) if x.lineage == action.lineage), None)
+        line = next((x for x in unreported_lines(source.machine) if x.lineage == action.lineage), None)
         content = source.reduced.get(action.lineage)
         if line is None or content is None:
             self.feed(s.Gradient(None))
@@ -357,7 +359,7 @@ class Worker:
             self.universe.after(0.5, self._restored, checkpoint)
             return
         if checkpoint is not None and (bad := self.universe.directory.unread(checkpoint)) is not None:
-            self.feed(s.Unread("a byte is another one", damaged=bad))
+            self.feed(s.RestoreFailed("a byte is another one", damaged=bad))
             return
         self.model = self.universe.directory.read(checkpoint) if checkpoint else Model()
         self.kept, self.kept_base = [], None
@@ -369,9 +371,9 @@ class Worker:
         if self.writing is not None and self.writing[1] and action.waits:
             self.unbegun = (action, False, self.model)
         elif self.writing is not None and self.writing[1]:
-            self.feed(s.NotWritten(action.name, "the one before is still being written"))
+            self.feed(s.WriteFailed(action.name, "the one before is still being written"))
         elif self.universe.chance.random() < self.universe.setting.full_disk:
-            self.feed(s.NotWritten(action.name, "the disk is full"))
+            self.feed(s.WriteFailed(action.name, "the disk is full"))
         else:
             self.writing = (action, False, self.model)
 
@@ -396,4 +398,4 @@ class Worker:
             self.universe.after(self.universe.chance.uniform(0.1, 0.6), self._saved, *self.writing)
         piece = self.universe.checkers.saves.writes_part(self, begun, model)
         checkpoint = Checkpoint(begun.lineage, begun.name, model.hash, (piece,))
-        self.feed(s.Written(checkpoint, begun.part, begun.count))
+        self.feed(s.WriteDone(checkpoint, begun.part, begun.count))

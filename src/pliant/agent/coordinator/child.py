@@ -14,7 +14,7 @@ from pliant.agent.job_dir import Folder
 from pliant.agent.logs.capture import Sink
 from pliant.agent.process.client import Processes
 from pliant.agent.process.ports import free_port
-from pliant.core.job.launches import how_it_ended
+from pliant.core.job.launches import describe_exit
 from pliant.errors import PliantError
 
 NAME = "coordinator"
@@ -96,7 +96,7 @@ class Keeper:
         pause_s = 0.0 if self._failures == 1 else min(BACKOFF_FIRST_S * 2 ** (self._failures - 2), BACKOFF_MAX_S)
         when = f"in {pause_s:g} s" if pause_s else "now"
         self._told.say(
-            f"the coordinator ended with {how_it_ended(code)}; training goes on, and it is started again {when}"
+            f"the coordinator ended with {describe_exit(code)}; training goes on, and it is started again {when}"
         )
         timer = threading.Timer(pause_s, self._again)
         timer.daemon = True

@@ -107,7 +107,7 @@ class Dialogue:
             except PliantError as error:
                 self._trouble(error)
                 if isinstance(error, Refused):
-                    self._hear(v.LookAgain())  # perhaps we are not known any more
+                    self._hear(v.Recheck())  # perhaps we are not known any more
                 self._over.wait(PAUSE_S)
                 continue
             if orders.revision < self._revision:
@@ -116,7 +116,7 @@ class Dialogue:
             if orders.state.ended:
                 self._story.over(orders.state, orders.why)
             self._hear(
-                v.Wanted(
+                v.Orders(
                     count=orders.workers,
                     members=orders.members,
                     draining=orders.draining,
@@ -126,8 +126,8 @@ class Dialogue:
                     ready=bool(orders.ready),
                     leaving=orders.leaving,
                     grace_s=orders.grace_s,
-                    home=orders.home,
-                    life=orders.life,
+                    install_id=orders.install_id,
+                    run_id=orders.run_id,
                 )
             )
             if orders.state.ended:
@@ -135,7 +135,7 @@ class Dialogue:
 
     def _renew(self) -> None:
         while not self._over.wait(self._renew_s):
-            self._hear(v.LookAgain())
+            self._hear(v.Recheck())
             try:
                 self._client.renew_agent(self._job, self._agent, self._revision, self._uses(), patience_s=0.0)
             except PliantError as error:
@@ -153,7 +153,7 @@ class Dialogue:
     def _tell(self, revision: int, event: Event) -> None:
         self._story.tell(revision, event)
         if self._story.state.ended and not self._over.is_set():
-            self._hear(v.Over())  # who keeps the coordinator may stop it before it has told us otherwise
+            self._hear(v.JobOver())  # who keeps the coordinator may stop it before it has told us otherwise
 
     def _trouble(self, error: PliantError) -> None:
         """Say what will not pass by itself. Being away does, and so does being unknown or too late."""

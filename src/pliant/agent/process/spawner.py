@@ -1,4 +1,4 @@
-"""The process that all others of an agent are children of. `python -m pliant.agent.process.spawner FD`; see `processes`.
+"""The agent's only child: it starts, watches and ends every worker, and takes them along when it ends itself.
 
 An agent has threads, and a process with threads must not fork; this one has none. It starts what it is told to start,
 each in a process group of its own, and says when one ends. What a child leaves behind is killed with it, also if it

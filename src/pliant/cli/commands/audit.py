@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pliant.client import Client
     from pliant.core.data.audit import Audit
     from pliant.core.data.grid import Grid
-    from pliant.core.data.ledger import Line, Lineage
+    from pliant.core.data.ledger import LedgerLine, Lineage
     from pliant.core.data.sample_order import Order
     from pliant.core.messages import Event
-    from pliant.core.model.fingerprint import Bits
+    from pliant.core.model.fingerprint import Fingerprint
     from pliant.core.model.job import Terms
 
     Expected = Callable[[Grid, Order, int], int]
@@ -39,15 +39,15 @@ class History:
     """What a job's events say about its ledger: that of the newest attempt, and of those it goes on from."""
 
     terms: Terms | None = None
-    bits: Bits = ()
-    lines: list[Line] = field(default_factory=list)
+    bits: Fingerprint = ()
+    lines: list[LedgerLine] = field(default_factory=list)
     head: Lineage | None = None
     finished: bool = False
 
     def add(self, event: Event) -> None:
         from pliant.core import messages as m
         from pliant.core.model.job import JobState
-        from pliant.core.model.world import Kind
+        from pliant.core.model.world import WorldKind
 
         match event:
             case m.JobCreated():
@@ -56,21 +56,21 @@ class History:
                     self.terms, self.bits, self.lines, self.head = None, (), [], None
             case m.MemberJoined():
                 self.terms = self.terms or event.terms
-                self.bits = self.bits or event.member.bits
+                self.bits = self.bits or event.member.fingerprint
             case m.StepsCommitted():
                 self.lines += event.lines
                 self.head = event.lines[-1].lineage
-            case m.WorldFormed(world=world) if world.kind is not Kind.PLANNED:
+            case m.WorldFormed(world=world) if world.kind is not WorldKind.PLANNED:
                 self.head = world.base  # behind the last line where the world goes back to a checkpoint
             case m.StateChanged():
                 self.finished = event.state is JobState.FINISHED
             case _:
                 pass
 
-    def committed(self) -> dict[int, Line]:
+    def committed(self) -> dict[int, LedgerLine]:
         """By step, the lines of the committed history."""
         known = {line.lineage: line for line in self.lines}
-        found: dict[int, Line] = {}
+        found: dict[int, LedgerLine] = {}
         line = known.get(self.head) if self.head is not None else None
         while line is not None and line.lineage.step not in found:
             found[line.lineage.step] = line
@@ -93,7 +93,7 @@ def audit(job: str | None, flags: Flags, as_json: bool) -> int:
         history = read_history(client, name)
     if history.terms is None:
         raise Refused(f"There is nothing to audit yet: nobody has joined {name}.")
-    order = dict(history.terms.also).get("order", "shuffled").partition(" ")[0]
+    order = dict(history.terms.extra).get("order", "shuffled").partition(" ")[0]
     found = _audited(history, history.terms, order)
     if as_json:
         print_json(_facts(found, order))

@@ -99,12 +99,12 @@ def drain(
 @connection
 def checkpoint(job: str | None, flags: Flags, as_json: bool) -> None:
     """Have a job's state saved at the next boundary, and wait for it."""
-    from pliant.core.messages import AskCheckpoint
+    from pliant.core.messages import RequestCheckpoint
 
     name = the_job(job)
     with flags.connect(name) as client:
         before = client.job(name).job.revision
-        client.send(name, AskCheckpoint("asked for with pliant checkpoint"))
+        client.send(name, RequestCheckpoint("asked for with pliant checkpoint"))
         now = client.job(name)
         saved = now.checkpoint
         if saved is None or saved.lineage != now.durable:

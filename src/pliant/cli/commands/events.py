@@ -87,6 +87,6 @@ def _print(revision: int, event: Event, as_json: bool) -> None:
 
         click.echo(f'{{"revision":{revision},"event":{EVENTS.encode(event).decode()}}}')
     else:
-        from pliant.core.messages.describe import sentence
+        from pliant.core.messages.describe import describe
 
-        click.echo(f"{local_time(event.at)}  {revision:>5}  {clean(sentence(event))}")
+        click.echo(f"{local_time(event.at)}  {revision:>5}  {clean(describe(event))}")

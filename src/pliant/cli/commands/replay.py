@@ -18,7 +18,7 @@ from pliant.cli.output import clean, json_option, print_json
 from pliant.errors import Refused
 
 if TYPE_CHECKING:
-    from pliant.core.data.ledger import Line
+    from pliant.core.data.ledger import LedgerLine
     from pliant.core.model.job import Terms
     from pliant.torch.replay import Replayed
 
@@ -40,7 +40,7 @@ def replay(to: int, module: bool, job: str, script: str, args: tuple[str, ...], 
     arguments; it must be deterministic (`deterministic=True`). The hash of the state after that step is compared with
     the one in the ledger, which has it where members compared their states (`verify=`). Status 1 if they differ.
     """
-    from pliant.core.model.fingerprint import other_bits
+    from pliant.core.model.fingerprint import fingerprint_difference
 
     name = the_job(job)
     if not module and not Path(script).is_file():
@@ -67,7 +67,7 @@ def replay(to: int, module: bool, job: str, script: str, args: tuple[str, ...], 
         )
     else:
         click.echo(_sentence(name, to, found, recorded, terms.verify))
-        if same is False and (why := other_bits(history.bits, found.bits)):
+        if same is False and (why := fingerprint_difference(history.bits, found.bits)):
             click.echo(f"This machine is not like the job's: it {clean(why)}. Replay on one that is.")
     return 1 if same is False else 0
 
@@ -75,7 +75,7 @@ def replay(to: int, module: bool, job: str, script: str, args: tuple[str, ...], 
 def _terms(history: History, name: str) -> Terms:
     if history.terms is None:
         raise Refused(f"There is nothing to replay yet: nobody has joined {name}.")
-    if dict(history.terms.also).get("deterministic") != "True":
+    if dict(history.terms.extra).get("deterministic") != "True":
         raise Refused(
             f"{name} was not trained with deterministic=True, so its steps cannot be computed again to the bit."
         )
@@ -101,13 +101,13 @@ def _computed(to: int, command: tuple[str, ...]) -> Replayed:
 
 
 def _require_same_training(job: Terms, own: Terms, name: str) -> None:
-    from pliant.core.messages.describe import difference
+    from pliant.core.messages.describe import describe_difference
 
-    if why := difference(job, replace(own, checkpoint_every=job.checkpoint_every)):
+    if why := describe_difference(job, replace(own, checkpoint_every=job.checkpoint_every)):
         raise Refused(f"The script trains {clean(why)}: give the script and arguments that {name} was started with.")
 
 
-def _recorded(terms: Terms, lines: dict[int, Line], to: int) -> int | None:
+def _recorded(terms: Terms, lines: dict[int, LedgerLine], to: int) -> int | None:
     """The next step's line says which state it was computed from."""
     if not terms.verify or to % terms.verify or to + 1 not in lines:
         return None

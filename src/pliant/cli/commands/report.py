@@ -13,7 +13,7 @@ from pliant.cli.output import json_option, local_time, print_json, print_table
 
 if TYPE_CHECKING:
     from pliant.client import Client
-    from pliant.core.accounting.goodput import Change, Goodput, Worker
+    from pliant.core.accounting.goodput import Goodput, MembershipChange, WorkerAccount
 
 
 @click.command()
@@ -86,7 +86,7 @@ def facts(found: Goodput, until: float) -> dict[str, object]:
     }
 
 
-def _seconds(workers: list[Worker]) -> dict[str, float]:
+def _seconds(workers: list[WorkerAccount]) -> dict[str, float]:
     from pliant.core.accounting.activity import Category
 
     return {category.value: sum(worker.seconds[category] for worker in workers) for category in Category}
@@ -98,14 +98,14 @@ def _rate(found: Goodput, until: float) -> float | None:
     return found.progress.every_sample / busy_s if busy_s and found.progress.every_sample else None
 
 
-def _kinds(changes: list[Change]) -> dict[str, list[Change]]:
+def _kinds(changes: list[MembershipChange]) -> dict[str, list[MembershipChange]]:
     return {
         "planned": [change for change in changes if change.planned],
         "unplanned": [change for change in changes if not change.planned],
     }
 
 
-def _pauses(changes: list[Change]) -> dict[str, float | int | None]:
+def _pauses(changes: list[MembershipChange]) -> dict[str, float | int | None]:
     known = [change.pause_s for change in changes if change.pause_s is not None]
     return {
         "count": len(changes),
@@ -153,7 +153,7 @@ def _told(found: Goodput, until: float, training: float, total: float) -> list[t
     return told
 
 
-def _change_line(changes: list[Change]) -> str:
+def _change_line(changes: list[MembershipChange]) -> str:
     pauses = _pauses(changes)
     middle, longest = pauses["median_pause_s"], pauses["longest_pause_s"]
     pause = f"; pause {middle:.2f} s in the median, {longest:.2f} s the longest" if middle is not None else ""

@@ -262,7 +262,7 @@ class PlainScreen(_Screen):
 
     def event(self, _revision: int, event: Event) -> None:
         from pliant.core.messages import AgentReadied, HoldersChanged, StepsCommitted
-        from pliant.core.messages.describe import sentence
+        from pliant.core.messages.describe import describe
 
         if isinstance(event, HoldersChanged | AgentReadied):
             return
@@ -270,7 +270,7 @@ class PlainScreen(_Screen):
             if time.monotonic() - self._progress_at < PROGRESS_S:
                 return  # there is one for every few steps
             self._progress_at = time.monotonic()
-        self.say(sentence(event))
+        self.say(describe(event))
 
     def say(self, text: str) -> None:
         self._write(f"{click.style('[pliant]', bold=True)} {clean(text)}")

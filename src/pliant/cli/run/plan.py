@@ -125,7 +125,7 @@ class Sizes:
 def understand(given: Given, around: Around, flags: Flags) -> Understood:
     """Call with everything that was said. BadInput or click's UsageError if it cannot be used, with what to do."""
     from pliant.agent.setup import Plan
-    from pliant.core.model.checkpoint import Saves
+    from pliant.core.model.checkpoint import CheckpointPolicy
     from pliant.core.model.job import Mode
 
     notes = unheeded(given)
@@ -146,7 +146,7 @@ def understand(given: Given, around: Around, flags: Flags) -> Understood:
         devices=visible(around.variables.get("CUDA_VISIBLE_DEVICES"), around.gpus),
         spares=given.spares,
         chaos=given.chaos,
-        saves=Saves(*given.checkpoint_every, keep=given.checkpoint_keep),
+        saves=CheckpointPolicy(*given.checkpoint_every, keep=given.checkpoint_keep),
         checkpoint_dir=place_of(name, given.checkpoint_dir),
         mode=Mode(given.mode),
         kind=given.kind,

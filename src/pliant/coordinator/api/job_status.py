@@ -31,7 +31,7 @@ def line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
         target=job.target.size,
         size_min=job.size_min,
         size_max=job.size_max,
-        generation=job.generation if not job.live else job.current,
+        generation=job.generation if not job.is_live else job.current,
         step=job.durable.step,
         total_steps=job.terms.grid.total_steps if job.terms else None,
         epoch=_epoch(job),
@@ -57,7 +57,7 @@ def _epoch(job: Job) -> int:
 
 def _running(job: Job) -> Launch | None:
     """The launch whose workers run, if there is one: they are members by their agents' word alone."""
-    launch = None if job.live or job.state.ended else job.launch
+    launch = None if job.is_live or job.state.ended else job.launch
     return launch if launch is not None and not launch.over else None
 
 
@@ -108,11 +108,11 @@ def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, sile
         ),
         durable=job.durable,
         checkpoint=job.checkpoint,
-        earlier=job.earlier,
-        asked=job.asked is not None,
-        born=job.born,
+        earlier=job.older_checkpoints,
+        asked=job.checkpoint_wanted_at_step is not None,
+        born=job.created_at,
         mode=job.mode,
-        live=job.live,
+        live=job.is_live,
         attempt=job.attempt,
         chaos=job.chaos,
     )

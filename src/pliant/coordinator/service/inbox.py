@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from pliant.core import messages as m
 from pliant.core.messages import Command, Event, Rejection
-from pliant.core.model.job import Poison
+from pliant.core.model.job import FailingSlots
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
 from pliant.wire.api import Renew, RenewAgent
@@ -65,7 +65,7 @@ def trimmed(request: Request) -> Request:
             return request
 
 
-def _short(poison: Poison) -> Poison:
+def _short(poison: FailingSlots) -> FailingSlots:
     """With the first slots, and the samples of the first of those."""
     slots = poison.slots[:SLOTS_MAX]
     samples, left = [], SAMPLES_MAX
@@ -117,7 +117,7 @@ def speaker(request: Request) -> MemberId | None:
             return member
         case m.WiringFailed(member=member) | m.Publish(member=member) | m.Drain(member=member):
             return member
-        case m.NotWritten(member=member) | m.Unreadable(member=member):
+        case m.PartNotWritten(member=member) | m.NotReadable(member=member):
             return member
         case _:
             return None
@@ -143,7 +143,7 @@ def overdue(kind: str, ident: str) -> Command:
         case "agent-suspect":
             return m.AgentSuspect(AgentId(ident))
         case "save":
-            return m.AskCheckpoint("it is time")
+            return m.RequestCheckpoint("it is time")
         case _:
             return m.WaitOver()
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pliant.coordinator.service.inbox import AgentWatchClosed, Request, WatchClosed, overdue, tells_of_life
 from pliant.core import messages as m
 from pliant.core.job.launches import is_stopping
-from pliant.core.leases import Leases, Silence
+from pliant.core.leases import IsolationDetector, Leases
 from pliant.core.messages import Command, Rejection
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
@@ -36,7 +36,7 @@ class Vigil:
         # A sleep of our own must never be as long as a lease.
         self._leases: Leases[Key] = Leases(min(PAUSE_S, ttl_s / 4))
         self._leased: dict[str, set[Key]] = {}  # by job, so that no job pays for another
-        self._silence = Silence(ttl_s * SILENT_PART)
+        self._silence = IsolationDetector(ttl_s * SILENT_PART)
         self._anew: float | None = None  # when the last silence ended, in waking time
         self._hung_up: dict[Key, float | None] = {}  # who did not come back; when, if nobody was heard at that moment
         self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
@@ -49,7 +49,12 @@ class Vigil:
             wanted |= {(name, "agent", agent.id): self._ttl_s for agent in job.agents}
             if job.state is JobState.WAITING and job.wait_limit_s is not None and not is_stopping(job):
                 wanted[name, "wait", ""] = job.wait_limit_s
-            if job.saves.seconds and job.state is JobState.RUNNING and job.terms is not None and job.asked is None:
+            if (
+                job.saves.seconds
+                and job.state is JobState.RUNNING
+                and job.terms is not None
+                and job.checkpoint_wanted_at_step is None
+            ):
                 wanted[name, "save", ""] = job.saves.seconds
         leased = self._leased.setdefault(name, set())
         for key in leased.difference(wanted):
@@ -110,16 +115,16 @@ class Vigil:
 
     def _part(self, key: Key, now: float) -> None:
         if key in self._leases:
-            self._hung_up[key] = self._leases.awake(now) if self._silence.lasts(now) else None
+            self._hung_up[key] = self._leases.awake(now) if self._silence.is_isolated(now) else None
 
     def _listen(self, now: float) -> None:
         """A member or an agent was heard, of whatever job: it is not we who are cut off."""
-        if self._silence.hear(now):
+        if self._silence.note_contact(now):
             self._anew = self._leases.awake(now)
 
     def silent_s(self, now: float) -> float | None:
         """For how long nobody at all has been heard, if that is too long; infinite: never yet."""
-        return self._silence.length(now) if self._silence.lasts(now) else None
+        return self._silence.quiet_s(now) if self._silence.is_isolated(now) else None
 
     def _believe(self, name: str, request: Renew | RenewAgent) -> None:
         """Who says that it is alive is not suspected any more."""
@@ -168,7 +173,7 @@ class Vigil:
             return None
         if key in self._hung_up:
             return self._hung_up[key]
-        return self._leases.awake(now) if self._silence.lasts(now) else self._anew
+        return self._leases.awake(now) if self._silence.is_isolated(now) else self._anew
 
     def is_void(self, name: str, request: Request) -> bool:
         """Whether an expiry is void: who it is about was heard of again while the store could not be written."""

@@ -27,13 +27,13 @@ from pliant.coordinator.service.inbox import (
 from pliant.coordinator.service.leader import Leader, Standing
 from pliant.coordinator.service.liveness import Vigil
 from pliant.core import messages as m
-from pliant.core.job.decide import decide, needs_settling, settled
+from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import complaints
 from pliant.core.messages import Event, Rejection
 from pliant.core.model.job import Job
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import view
+from pliant.core.model.view import view_of
 from pliant.errors import BadInput, PliantError, StoreError, StoreTimeout
 from pliant.stores.base import Store, Write, Written
 from pliant.wire.api import EVENTS, Renew, RenewAgent
@@ -178,7 +178,7 @@ class Service:
             changed=(*(draft.name for draft in done), *self._read_again),
             took_over=standing is Standing.NEWLY,
             decided=tuple((draft.name, draft.events) for draft in done),
-            moved=(*(draft.name for draft in done if needs_settling(draft.events)), *self._read_again),
+            moved=(*(draft.name for draft in done if changes_membership(draft.events)), *self._read_again),
             bugs=tuple(self._bugs),
         )
 
@@ -253,8 +253,8 @@ class Service:
                 job = evolve(job, event)
             events += decision
         bug = ""
-        if job is not None and events and needs_settling(events):
-            job, more = settled(job, wall)
+        if job is not None and events and changes_membership(events):
+            job, more = settle_all(job, wall)
             events += more
             bug = "; ".join(complaints(known.job, events))
             if bug:
@@ -289,7 +289,7 @@ class Service:
         known.job = draft.after
         known.revision += len(draft.events)
         known.tail = 0 if write.record is not None else known.tail + len(draft.events)
-        if needs_settling(draft.events):
+        if changes_membership(draft.events):
             self._vigil.follow(draft.name, known.job, now)
 
     def _finish(self, draft: _Draft, now: float, replies: list[Reply]) -> None:
@@ -385,5 +385,5 @@ class Service:
 def _accepted(known: _Known, request: Request, member: MemberId | None) -> Accepted:
     """A yes, with what the member that asked does not know yet."""
     news = member is not None and not (isinstance(request, Renew) and request.revision >= known.revision)
-    shown = view(known.job, known.revision, member) if known.job and member and news else None
+    shown = view_of(known.job, known.revision, member) if known.job and member and news else None
     return Accepted(known.revision, shown)

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 
 
 class Category(StrEnum):
@@ -47,14 +47,14 @@ def doings(job: Job, names: Iterable[MemberId], been: Collection[MemberId] = ())
         if world is None:
             return Category.SPARE if job.current else Category.WAITING
         if world is not current:
-            return Category.TRANSFER if world.kind is Kind.PLANNED else Category.SWITCHING
+            return Category.TRANSFER if world.kind is WorldKind.PLANNED else Category.SWITCHING
         if job.broken:
             return Category.SWITCHING
         if world.hold:
             return Category.WAITING
         if name not in job.holders:
             return Category.TRANSFER
-        if world.kind is not Kind.PLANNED and not whole:
+        if world.kind is not WorldKind.PLANNED and not whole:
             return Category.SWITCHING  # it compares again once everybody has the state
         return Category.TRAINING
 
@@ -63,7 +63,7 @@ def doings(job: Job, names: Iterable[MemberId], been: Collection[MemberId] = ())
 
 def at_work(job: Job) -> list[MemberId]:
     """The workers that are known to run: members, or seats of a launch."""
-    if job.live or job.launch is None:
+    if job.is_live or job.launch is None:
         return list(job.members)
     ended = {end.member for end in job.launch.ends}
     return [seat.member for seat in job.launch.seats if seat.member not in ended]

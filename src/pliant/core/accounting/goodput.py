@@ -31,17 +31,17 @@ from dataclasses import dataclass, field
 
 from pliant.core import messages as m
 from pliant.core.accounting.activity import Category, doings
-from pliant.core.accounting.pauses import Spent
+from pliant.core.accounting.pauses import Pause
 from pliant.core.job.evolve import evolve
 from pliant.core.messages import Event
 from pliant.core.model.job import Job
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 
 
 @dataclass(slots=True)
-class Worker:
+class WorkerAccount:
     """One worker's time. Its seconds are as of `since`, which is its end once it has ended."""
 
     name: MemberId
@@ -59,12 +59,12 @@ class Worker:
         else:
             self.seconds[self.doing] += span
 
-    def decide(self, again: float, spent: tuple[Spent, ...] = ()) -> None:
+    def decide(self, again: float, spent: tuple[Pause, ...] = ()) -> None:
         """The undecided time is over: `again` is the part of it in which steps were done again."""
         left = self.undecided
         for each in spent:
             taken = min(each.seconds, left)
-            self.seconds[Category(each.what)] += taken
+            self.seconds[Category(each.kind)] += taken
             left -= taken
         self.seconds[Category.RECOMPUTING] += again * left
         self.seconds[Category.TRAINING] += (1.0 - again) * left
@@ -75,9 +75,11 @@ class Worker:
         self.seconds[Category.SWITCHING] += self.undecided
         self.undecided = 0.0
 
-    def as_of(self, now: float, again: float) -> Worker:
+    def as_of(self, now: float, again: float) -> WorkerAccount:
         """A copy, with everything decided as if it ended now."""
-        twin = Worker(self.name, self.agent, self.began, self.since, self.doing, dict(self.seconds), self.undecided)
+        twin = WorkerAccount(
+            self.name, self.agent, self.began, self.since, self.doing, dict(self.seconds), self.undecided
+        )
         twin.pass_until(max(now, self.since))
         twin.decide(again)
         return twin
@@ -91,7 +93,7 @@ class Worker:
 
 
 @dataclass(slots=True)
-class Change:
+class MembershipChange:
     """A membership that trains after another one. `pause_s` is how long nobody trained; None: nobody said.
 
     Where the one before broke, nobody is known to have trained since its last durable report.
@@ -116,7 +118,7 @@ class Progress:
     rollbacks: int = 0
     checkpoints: int = 0
     attempts: int = 0
-    changes: list[Change] = field(default_factory=list)
+    changes: list[MembershipChange] = field(default_factory=list)
 
 
 class Goodput:
@@ -127,8 +129,8 @@ class Goodput:
         self.began = 0.0  # the job's creation
         self.now = 0.0  # the newest event's time; never goes back, whatever a clock does
         self.progress = Progress()
-        self._workers: dict[MemberId, Worker] = {}  # everybody there ever was
-        self._here: dict[MemberId, Worker] = {}  # who runs
+        self._workers: dict[MemberId, WorkerAccount] = {}  # everybody there ever was
+        self._here: dict[MemberId, WorkerAccount] = {}  # who runs
         self._attempt_began = 0.0
         self._been: set[MemberId] = set()  # in a world that was entered
         self._begun = False  # the history, by a world that was entered
@@ -141,7 +143,7 @@ class Goodput:
 
     # ------------------------------------------------------------------------------------------------ answers
 
-    def workers(self, until: float | None = None) -> list[Worker]:
+    def workers(self, until: float | None = None) -> list[WorkerAccount]:
         """Everybody there ever was, as of that moment: the newest event, or a later one."""
         now = self.now if until is None else until
         self._settle()
@@ -186,11 +188,11 @@ class Goodput:
             self._committed(job, event)  # moves nobody from one thing to another
             return
         self._happened(job, event)
-        if before is not None and job.live and not before.live:
+        if before is not None and job.is_live and not before.is_live:
             self._went_live(job)
         if job.state.ended:
             self._end(now, *self._here.values())
-        planned = not job.live and _is_sound(before.launch if before is not None else None)
+        planned = not job.is_live and _is_sound(before.launch if before is not None else None)
         self._look(job, planned, since=self._known_at if broke else now)
 
     def _happened(self, job: Job, event: Event) -> None:
@@ -199,7 +201,7 @@ class Goodput:
                 self._joined(event)
             case m.MemberGone():
                 self._end(self.now, *self._named(event.member), lost=event.how == "lost")
-            case m.WorldFormed(world=world) if world.kind is Kind.ROLLBACK:
+            case m.WorldFormed(world=world) if world.kind is WorldKind.ROLLBACK:
                 self._been.clear()  # who is not in it may well be a spare
                 self._count(job)
             case m.WorldEntered():
@@ -225,7 +227,7 @@ class Goodput:
                 worker.doing = doing[name]
         trains = any(worker.doing is Category.TRAINING for worker in self._here.values())
         if trains and self._stood_still is not None:
-            self.progress.changes.append(Change(now, planned, now - self._stood_still))
+            self.progress.changes.append(MembershipChange(now, planned, now - self._stood_still))
             self._stood_still = None
         elif self._trains and not trains:
             self._stood_still = since
@@ -247,22 +249,22 @@ class Goodput:
         progress = self.progress
         again = [line.samples for line in event.lines if line.lineage.step <= progress.highest]
         world = job.world(event.generation)
-        if not again and not event.spent:
+        if not again and not event.pauses:
             self._new_until = self.now  # by far the most: nobody is looked at for them
         else:
             self._settle()
             for name in world.members if world is not None else ():
                 for worker in self._named(name):
                     worker.pass_until(self.now)
-                    worker.decide(len(again) / len(event.lines), event.spent)
+                    worker.decide(len(again) / len(event.lines), event.pauses)
         self._known_at, self._doubtful_s = self.now, 0.0
         progress.again_steps += len(again)
         progress.again_samples += sum(again)
         progress.every_sample += sum(line.samples for line in event.lines)
         progress.highest = max(progress.highest, job.durable.step)
         self._count(job)
-        for each in event.spent:
-            if each.what == Category.SWITCHING and progress.changes and progress.changes[-1].pause_s is None:
+        for each in event.pauses:
+            if each.kind == Category.SWITCHING and progress.changes and progress.changes[-1].pause_s is None:
                 progress.changes[-1].pause_s = each.seconds
 
     def _settle(self) -> None:
@@ -283,9 +285,9 @@ class Goodput:
         world = job.world(generation)
         assert world is not None  # it is open, if it is entered
         self._been.update(world.members)
-        if world.kind is Kind.PLANNED:
-            self.progress.changes.append(Change(self.now, planned=True))
-        elif world.kind is Kind.ROLLBACK and self._begun:
+        if world.kind is WorldKind.PLANNED:
+            self.progress.changes.append(MembershipChange(self.now, planned=True))
+        elif world.kind is WorldKind.ROLLBACK and self._begun:
             self.progress.rollbacks += 1
         self._begun = True
 
@@ -312,7 +314,7 @@ class Goodput:
         worker = self._workers.get(name)
         if worker is None:
             began = min(max(now - event.age_s, self._attempt_began), now)
-            worker = self._workers[name] = Worker(name, event.member.agent, began, began, Category.STARTING)
+            worker = self._workers[name] = WorkerAccount(name, event.member.agent, began, began, Category.STARTING)
         worker.started(now)
         self._here[name] = worker
 
@@ -324,7 +326,7 @@ class Goodput:
         self._busy_before = self.progress.busy_s
         for seat in seats:
             if seat.member not in self._workers:
-                worker = Worker(seat.member, seat.agent, self.now, self.now, Category.TRAINING)
+                worker = WorkerAccount(seat.member, seat.agent, self.now, self.now, Category.TRAINING)
                 self._workers[seat.member] = self._here[seat.member] = worker
 
     def _went_live(self, job: Job) -> None:
@@ -340,9 +342,9 @@ class Goodput:
         """Workers never outlive their agent: those of another life of it are gone, since when nobody can say."""
         if _is_reborn(job, event):
             theirs = (worker for worker in self._here.values() if worker.agent == event.agent)
-            self._end(last, *theirs, lost=job.live)
+            self._end(last, *theirs, lost=job.is_live)
 
-    def _end(self, at: float, *workers: Worker, lost: bool = False) -> None:
+    def _end(self, at: float, *workers: WorkerAccount, lost: bool = False) -> None:
         for worker in workers:
             worker.pass_until(max(at, worker.since))
             if lost:
@@ -350,11 +352,11 @@ class Goodput:
             worker.decide(self._again)
             del self._here[worker.name]
 
-    def _named(self, name: MemberId) -> list[Worker]:
+    def _named(self, name: MemberId) -> list[WorkerAccount]:
         """The worker of that name, if it runs."""
         return [self._here[name]] if name in self._here else []
 
-    def _seated(self, job: Job) -> list[Worker]:
+    def _seated(self, job: Job) -> list[WorkerAccount]:
         """Who was launched, runs, and has not joined."""
         return [worker for worker in self._here.values() if worker.name not in job.members]
 
@@ -365,7 +367,7 @@ def _breaks(job: Job, event: Event) -> bool:
         case m.WorldBroken(entered=entered):
             return entered
         case m.WorldFormed(world=world):
-            return world.kind is not Kind.PLANNED
+            return world.kind is not WorldKind.PLANNED
         case m.MemberGone(member=name, how="lost"):
             return name in _current(job)
         case m.AgentJoined(agent=agent):
@@ -382,7 +384,7 @@ def _current(job: Job) -> list[MemberId]:
 
 def _is_reborn(job: Job, event: m.AgentJoined) -> bool:
     """Whether an agent comes back in another life."""
-    return any(agent.id == event.agent and agent.life != event.life for agent in job.agents)
+    return any(agent.id == event.agent and agent.run_id != event.run_id for agent in job.agents)
 
 
 def _is_sound(launch: Launch | None) -> bool:

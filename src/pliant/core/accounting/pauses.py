@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from pliant.core.data.ledger import Line
+from pliant.core.data.ledger import LedgerLine
 
 SPENT_MAX = 64  # of one report: most steps have none
 SECONDS_MAX = 86_400.0
@@ -19,19 +19,19 @@ KNOWN = frozenset({CHECKPOINTING, SWITCHING})
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class Pause:
     """In that step the training thread stood still so long, for a checkpoint or for a switch."""
 
     step: int
-    what: str
+    kind: str
     seconds: float
 
 
-def accepted(spent: Iterable[Spent], lines: Iterable[Line]) -> tuple[Spent, ...]:
+def accepted(spent: Iterable[Pause], lines: Iterable[LedgerLine]) -> tuple[Pause, ...]:
     """What is written down of that beside the lines that became durable. What makes no sense is left out: it is a
     matter of statistics, and no reason to refuse a report."""
     steps = {line.lineage.step for line in lines}
-    kept = (each for each in spent if each.step in steps and each.what in KNOWN and sound(each.seconds))
+    kept = (each for each in spent if each.step in steps and each.kind in KNOWN and sound(each.seconds))
     return tuple(kept)[:SPENT_MAX]
 
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import GENESIS, Line, Lineage, expected_digest, expected_slot_digest, sealed
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, expected_digest, expected_slot_digest, is_sealed
 from pliant.core.data.sample_order import MASK_64, Order
 from pliant.errors import BadInput
 
@@ -68,7 +68,7 @@ class _Findings:
 def audit(
     grid: Grid,
     order: Order,
-    lines: Sequence[Line],
+    lines: Sequence[LedgerLine],
     *,
     head: Lineage | None = None,
     finished: bool = False,
@@ -121,9 +121,9 @@ def audit(
     )
 
 
-def _read(lines: Iterable[Line], findings: _Findings) -> tuple[dict[Lineage, Line], set[Lineage]]:
+def _read(lines: Iterable[LedgerLine], findings: _Findings) -> tuple[dict[Lineage, LedgerLine], set[Lineage]]:
     """Give the lines by lineage, and the lineages whose parent was accepted before them."""
-    known: dict[Lineage, Line] = {}
+    known: dict[Lineage, LedgerLine] = {}
     links: set[Lineage] = set()
     previous = GENESIS
     for line in lines:
@@ -132,7 +132,7 @@ def _read(lines: Iterable[Line], findings: _Findings) -> tuple[dict[Lineage, Lin
         if own in known:
             findings.add(f"{name} was accepted twice")
             continue
-        if not sealed(line):
+        if not is_sealed(line):
             findings.add(f"{name} was altered: its digest does not cover what it says")
         if parent != GENESIS and parent not in known:
             findings.add(f"{name} has a parent that was not accepted before it: the chain is broken there")
@@ -149,12 +149,14 @@ def _read(lines: Iterable[Line], findings: _Findings) -> tuple[dict[Lineage, Lin
     return known, links
 
 
-def _committed(known: dict[Lineage, Line], links: set[Lineage], head: Lineage, findings: _Findings) -> list[Line]:
+def _committed(
+    known: dict[Lineage, LedgerLine], links: set[Lineage], head: Lineage, findings: _Findings
+) -> list[LedgerLine]:
     """Follow the parents from the head down; give the lines, first step first.
 
     Only links to a line accepted earlier are followed, so the walk ends whatever the ledger says.
     """
-    chain: list[Line] = []
+    chain: list[LedgerLine] = []
     at = head
     if at != GENESIS and at not in known:
         findings.add(f"the head, step {at.step} in generation {at.generation}, is not in the ledger")
@@ -168,7 +170,7 @@ def _committed(known: dict[Lineage, Line], links: set[Lineage], head: Lineage, f
     return chain
 
 
-def _check(grid: Grid, order: Order, line: Line, promised: int, findings: _Findings) -> None:
+def _check(grid: Grid, order: Order, line: LedgerLine, promised: int, findings: _Findings) -> None:
     """Compare one committed line with what the grid and the order promise for its step."""
     step = line.lineage.step
     cursor = grid.cursor(step)
@@ -188,7 +190,7 @@ def _check(grid: Grid, order: Order, line: Line, promised: int, findings: _Findi
         )
 
 
-def _explain(grid: Grid, order: Order, line: Line, findings: _Findings) -> None:
+def _explain(grid: Grid, order: Order, line: LedgerLine, findings: _Findings) -> None:
     """Say what a wrong digest means: a run of slots left out, or counted twice, or no one can tell.
 
     The first two are what forgetting a lost member's slots and redoing kept ones look like (H13, H15), and

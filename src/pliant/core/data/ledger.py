@@ -59,14 +59,14 @@ GENESIS = Lineage(generation=0, step=0, digest=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LedgerLine:
     """What one committed step did: its lineage and its parent's, where it started, what was counted in its
     words.
 
     `epoch` and `position` are the cursor the step started from. `samples` and `digest` are the
     totals of the control words: how many samples were really read, and the sum of the slot digests. `state` is
     the hash of the state the step was computed from, as all who held it said in those words; 0: nobody took one.
-    Make lines with `line`.
+    Make lines with `make_line`.
     """
 
     lineage: Lineage
@@ -142,9 +142,9 @@ def _expected_slot_digest(grid: Grid, order: Order, step: int, slot: int) -> int
     return slot_digest(step, slot, order.take(grid.cursor(step).epoch, positions))
 
 
-def line(
+def make_line(
     parent: Lineage, generation: int, step: int, cursor: Cursor, samples: int, digest: int, state: int = 0
-) -> Line:
+) -> LedgerLine:
     """Write the line of a step: call it when the step is committed, with what its control words added up to.
 
     `cursor` is where the step started. The new lineage's digest covers the whole parent and every other
@@ -152,10 +152,10 @@ def line(
     them are read.
     """
     lineage = Lineage(generation, step, _chain(parent, generation, step, cursor, samples, digest, state))
-    return Line(lineage, parent, cursor.epoch, cursor.position, samples, digest, state)
+    return LedgerLine(lineage, parent, cursor.epoch, cursor.position, samples, digest, state)
 
 
-def sealed(line: Line) -> bool:
+def is_sealed(line: LedgerLine) -> bool:
     """Tell whether the line's own digest covers what the line says. If not, it was altered afterwards."""
     own = line.lineage
     try:
@@ -173,7 +173,7 @@ def sealed(line: Line) -> bool:
     return digest == own.digest
 
 
-def follows(line: Line, head: Lineage) -> bool:
+def follows(line: LedgerLine, head: Lineage) -> bool:
     """Tell whether the line may come after `head`. Call it before accepting a line (rules 17, 24).
 
     It must be a child of just that lineage, the next step, of the same generation or a later one, and sealed.
@@ -182,7 +182,7 @@ def follows(line: Line, head: Lineage) -> bool:
         line.parent == head
         and line.lineage.step == head.step + 1
         and line.lineage.generation >= head.generation
-        and sealed(line)
+        and is_sealed(line)
     )
 
 

@@ -19,7 +19,7 @@ from pliant.core.messages import Code, Event, Rejection, StateChanged, WorldBrok
 from pliant.core.model.checkpoint import Writing
 from pliant.core.model.job import Job, JobState, Terms
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import kept
+from pliant.core.model.view import kept_checkpoints
 from pliant.core.model.world import World
 
 WRITERS_MAX = 16  # parts of one checkpoint: more would not be quicker on any disk, and their names go to every member
@@ -87,7 +87,7 @@ def is_garbage(name: str, kept: Sequence[str], newest: int, origin: int, floor: 
 # ------------------------------------------------------------------------------------------------- decisions
 
 
-def left_behind(job: Job, command: c.Publish | c.NotWritten) -> World | None:
+def left_behind(job: Job, command: c.Publish | c.PartNotWritten) -> World | None:
     """The world that went on without a member which still writes its part: it counts until a generation is sealed."""
     world = job.world(job.current)
     leaves = command.member in job.members and world is not None and command.member not in world.members
@@ -102,8 +102,10 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
     lineage = checkpoint.lineage
     if lineage.step > job.durable.step or (lineage.step == job.durable.step and lineage != job.durable):
         return Rejection(Code.NOT_NEXT, f"a checkpoint of step {lineage.step} needs that step reported first")
-    if lineage.generation < job.floor and lineage != GENESIS:
-        return Rejection(Code.MISMATCH, f"step {lineage.step} of {lineage.generation} was rolled back by {job.floor}")
+    if lineage.generation < job.rollback_generation and lineage != GENESIS:
+        return Rejection(
+            Code.MISMATCH, f"step {lineage.step} of {lineage.generation} was rolled back by {job.rollback_generation}"
+        )
     if newest is not None and lineage.step <= newest.lineage.step:
         return ()
     if command.count > 1 and began_in(checkpoint.name) <= job.sealed:
@@ -116,7 +118,7 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
         why = f"it is not of the state that others wrote as {checkpoint.name}"
         return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, why),)
     if writing.place != checkpoint.place:
-        return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, APART, apart=True),)
+        return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, APART, split_storage=True),)
     parts = sorted((*writing.pieces, (command.part, checkpoint.pieces)))
     if len(parts) < command.count:
         part = (command.member, checkpoint, command.part, command.count)
@@ -136,9 +138,9 @@ def _bad_part(command: c.Publish) -> Rejection | None:
     return None
 
 
-def not_written(job: Job, command: c.NotWritten, world: World, now: float) -> tuple[Event, ...]:
+def not_written(job: Job, command: c.PartNotWritten, world: World, now: float) -> tuple[Event, ...]:
     """Somebody's part will not come, so neither will the whole. People are told; another one is tried in its time."""
-    if command.apart:
+    if command.split_storage:
         return _halved(job, command, world, now)
     known = next((each for each in job.writing if each.name == command.name), None)
     newest = job.checkpoint.lineage.step if job.checkpoint is not None else -1
@@ -149,15 +151,15 @@ def not_written(job: Job, command: c.NotWritten, world: World, now: float) -> tu
     return (c.CheckpointFailed(now, world.number, name, command.member, why),)
 
 
-def _halved(job: Job, command: c.NotWritten, world: World, now: float) -> tuple[Event, ...]:
+def _halved(job: Job, command: c.PartNotWritten, world: World, now: float) -> tuple[Event, ...]:
     """A published checkpoint lies in several places. What is there of it stays: whoever brings it together has it."""
-    if job.apart or command.name not in kept(job):
+    if job.split_storage or command.name not in kept_checkpoints(job):
         return ()
     why = f"not all of it is in {command.why[:CHECKPOINT_NAME_MAX]}; {APART}"
-    return (c.CheckpointFailed(now, world.number, command.name, command.member, why, apart=True),)
+    return (c.CheckpointFailed(now, world.number, command.name, command.member, why, split_storage=True),)
 
 
-def unreadable(job: Job, command: c.Unreadable, world: World, now: float) -> tuple[Event, ...]:
+def unreadable(job: Job, command: c.NotReadable, world: World, now: float) -> tuple[Event, ...]:
     """A damaged checkpoint is passed over for the one before. One out of somebody's reach is left to others; if it is
     out of everybody's, the job ends and says so, since going further back would throw away what is still there."""
     newest = job.checkpoint
@@ -165,7 +167,7 @@ def unreadable(job: Job, command: c.Unreadable, world: World, now: float) -> tup
         return ()
     why = command.why[:1000]
     found = c.CheckpointUnreadable(now, world.number, command.name, command.member, why, command.damaged)
-    if not command.damaged and job.blind | {command.member} >= {*world.members}:
+    if not command.damaged and job.cannot_read | {command.member} >= {*world.members}:
         sentence = f"nobody can read the checkpoint {command.name} ({why}): put it back and start the job again"
         return (found, StateChanged(now, JobState.FAILED, sentence))
     return (found, WorldBroken(now, world.number, True, f"{command.member} cannot read {command.name}", True))
@@ -173,16 +175,16 @@ def unreadable(job: Job, command: c.Unreadable, world: World, now: float) -> tup
 
 def on_drain(job: Job, now: float) -> tuple[Event, ...]:
     """A machine that goes is seldom the only one: whatever is saved in regular intervals is saved now, too."""
-    if job.terms is None or job.asked is not None or not (job.saves.steps or job.saves.seconds):
+    if job.terms is None or job.checkpoint_wanted_at_step is not None or not (job.saves.steps or job.saves.seconds):
         return ()
-    return (c.CheckpointAsked(now, job.durable.step, "somebody is leaving"),)
+    return (c.CheckpointRequested(now, job.durable.step, "somebody is leaving"),)
 
 
-def ask(job: Job, command: c.AskCheckpoint, now: float) -> tuple[Event, ...] | Rejection:
+def ask(job: Job, command: c.RequestCheckpoint, now: float) -> tuple[Event, ...] | Rejection:
     """A checkpoint is wanted: at the next boundary, unless the newest step is saved already."""
     if job.terms is None:
         return Rejection(Code.BAD, f"{job.name} has no live members, whose state could be saved")
     saved = job.checkpoint is not None and job.checkpoint.lineage == job.durable
-    if saved or job.asked is not None:
+    if saved or job.checkpoint_wanted_at_step is not None:
         return ()
-    return (c.CheckpointAsked(now, job.durable.step, command.why),)
+    return (c.CheckpointRequested(now, job.durable.step, command.why),)

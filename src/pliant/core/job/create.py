@@ -17,7 +17,7 @@ def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] 
     if job.state.ended:
         anew = command.fresh or job.state is JobState.FINISHED or command.mode is Mode.RELAUNCH
         return (_created(command, now, job.attempt + 1, onward=not anew),)
-    if command.fresh and (job.generation > job.first or not _is_same(job, command)):
+    if command.fresh and (job.generation > job.generation_before or not _is_same(job, command)):
         if job.members or job.agents:
             return Rejection(Code.EXISTS, f"job {job.name} is running; cancel it before it is started afresh")
         return (_created(command, now, job.attempt + 1, onward=False),)

@@ -1,8 +1,8 @@
 """The job's brain: what a command does to a job.
 
 `decide` looks and never changes anything; `evolve` (beside this file) changes and never refuses. The order in the
-coordinator is: decide, evolve, `settle` (in `pliant.core.job.next_world`) until it has nothing more to say, write the
-events, and only then answer.
+coordinator is: decide, evolve, `next_consequence` (in `pliant.core.job.next_world`) until it
+returns nothing, write the events, and only then answer.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from typing import assert_never
 
 from pliant.core import messages as m
 from pliant.core.accounting.pauses import accepted, sound
-from pliant.core.data.ledger import Line, Lineage, follows
+from pliant.core.data.ledger import LedgerLine, Lineage, follows
 from pliant.core.job import checkpoints
 from pliant.core.job.create import create
-from pliant.core.job.divergence import judged
+from pliant.core.job.divergence import resolve_divergence
 from pliant.core.job.evolve import evolve
-from pliant.core.job.launches import FENCED_CODE, agent_join, agent_ready, drain_agent, how_it_ended, seat_ended
-from pliant.core.job.next_world import settle
+from pliant.core.job.launches import FENCED_CODE, agent_join, agent_ready, describe_exit, drain_agent, seat_ended
+from pliant.core.job.next_world import next_consequence
 from pliant.core.job.validation import bad_grace, bad_member, bad_poison, bad_target, bad_terms, room
 from pliant.core.messages import Code, Command, Event, Rejection
-from pliant.core.messages.describe import difference, slots_said
-from pliant.core.model.fingerprint import other_bits
+from pliant.core.messages.describe import describe_difference, describe_slots
+from pliant.core.model.fingerprint import fingerprint_difference
 from pliant.core.model.job import Job, JobState, Member, Mode
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 
 SAMPLES_SAID = 64  # of the slots that raised on two members
 
@@ -48,9 +48,9 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
             return _stopped(job, command, now)
         case m.WiringFailed():
             return _wiring_failed(job, command, now)
-        case m.Publish() | m.NotWritten() | m.Unreadable():
+        case m.Publish() | m.PartNotWritten() | m.NotReadable():
             return _of_checkpoints(job, command, now)
-        case m.AskCheckpoint():
+        case m.RequestCheckpoint():
             return checkpoints.ask(job, command, now)
         case m.Raised():
             return _raised(job, command, now)
@@ -80,24 +80,24 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
             return _agent_gone(job, command.agent, "it said goodbye", now)
         case m.AgentSuspect():
             why = "its connection was closed, and it did not come back"
-            return () if job.live else _agent_gone(job, command.agent, why, now, lost=True)
+            return () if job.is_live else _agent_gone(job, command.agent, why, now, lost=True)
         case m.AgentExpire():
             return _agent_gone(job, command.agent, "its lease ran out", now, lost=True)
         case _:
             assert_never(command)
 
 
-def settled(job: Job, now: float) -> tuple[Job, tuple[Event, ...]]:
-    """Let `settle` draw every conclusion. Call once after a batch of commands, before the write."""
+def settle_all(job: Job, now: float) -> tuple[Job, tuple[Event, ...]]:
+    """Let `next_consequence` draw every conclusion. Call once after a batch of commands, before the write."""
     events: tuple[Event, ...] = ()
-    while more := settle(job, now):
+    while more := next_consequence(job, now):
         for event in more:
             job = evolve(job, event)
         events += more
     return job, events
 
 
-def needs_settling(events: tuple[Event, ...]) -> bool:
+def changes_membership(events: tuple[Event, ...]) -> bool:
     """Whether the events can move the membership. Progress alone cannot, and must stay cheap."""
     return any(not isinstance(event, m.StepsCommitted) for event in events)
 
@@ -140,13 +140,13 @@ _QUIET = (
     m.AgentExpire,
     m.AgentSuspect,
     m.WaitOver,
-    m.AskCheckpoint,
+    m.RequestCheckpoint,
 )
 
 
 def _after_the_end(job: Job, command: Command, now: float) -> Decision:
     """An ended job takes goodbyes and repeated requests quietly, and the last checkpoint; it refuses the rest."""
-    if job.state is JobState.FINISHED and isinstance(command, m.Publish | m.NotWritten):
+    if job.state is JobState.FINISHED and isinstance(command, m.Publish | m.PartNotWritten):
         return _of_checkpoints(job, command, now)
     if isinstance(command, _QUIET):
         return ()
@@ -170,7 +170,7 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
     if (bad := bad_terms(command.terms)) is not None:
         return bad
-    if job.terms is not None and (differs := difference(job.terms, command.terms)):
+    if job.terms is not None and (differs := describe_difference(job.terms, command.terms)):
         why = f"{command.member} would train {differs}: start it with the job's settings"
         return Rejection(Code.MISMATCH, why)
     if command.member in job.members:
@@ -187,8 +187,8 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         weight=command.weight,
         address=command.address,
         pid=command.pid,
-        bits=command.bits,
-        why=other_bits(job.bits, command.bits),
+        fingerprint=command.fingerprint,
+        why=fingerprint_difference(job.fingerprint, command.fingerprint),
     )
     return (m.MemberJoined(now, member, job.terms or command.terms, sound(command.age_s)),)
 
@@ -208,18 +208,22 @@ def _report(job: Job, command: m.Report, now: float) -> Decision:
         if not follows(line, head):
             return Rejection(Code.NOT_NEXT, f"step {line.lineage.step} does not follow step {head.step}")
         head = line.lineage
-        if not job.floor <= head.generation <= world.number:
-            why = f"step {head.step} was applied in {head.generation}, not in {job.floor} to {world.number}"
+        if not job.rollback_generation <= head.generation <= world.number:
+            why = (
+                f"step {head.step} was applied in {head.generation}, not in {job.rollback_generation} to {world.number}"
+            )
             return Rejection(Code.MISMATCH, why)
     return _entered(job, world, now) + _progress(job, command, tuple(fresh), head, now)
 
 
-def _progress(job: Job, command: m.Report, fresh: tuple[Line, ...], head: Lineage, now: float) -> tuple[Event, ...]:
+def _progress(
+    job: Job, command: m.Report, fresh: tuple[LedgerLine, ...], head: Lineage, now: float
+) -> tuple[Event, ...]:
     events: tuple[Event, ...] = ()
     if command.holders is not None and (holders := command.holders.intersection(job.members)) != job.holders:
         events += (m.HoldersChanged(now, command.generation, holders),)
     if fresh:
-        events += (m.StepsCommitted(now, command.generation, command.member, fresh, accepted(command.spent, fresh)),)
+        events += (m.StepsCommitted(now, command.generation, command.member, fresh, accepted(command.pauses, fresh)),)
     if job.terms is not None and head.step >= job.terms.grid.total_steps:
         events += (m.StateChanged(now, JobState.FINISHED, f"all {head.step} steps are committed"),)
     return events
@@ -232,7 +236,7 @@ def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
     if isinstance(world, Rejection):
         return world
     if command.diverged or command.disputes:
-        return judged(job, command, world, now)
+        return resolve_divergence(job, command, world, now)
     about = f" of {command.peer}" if command.peer else ""
     why = f"{command.member} stopped in {world.number} because{about}: {command.why}"
     return (m.WorldBroken(now, world.number, True, why, command.stateless),)
@@ -250,22 +254,22 @@ def _wiring_failed(job: Job, command: m.WiringFailed, now: float) -> Decision:
     if peer is not None and peer in job.members and world is job.newest:
         pair = sorted((command.member, peer), key=lambda name: job.members[name].number)
         events += (m.PairAccused(now, world.number, pair[0], pair[1]),)
-    entered = world.kind is not Kind.PLANNED or world.number == job.current
+    entered = world.kind is not WorldKind.PLANNED or world.number == job.current
     why = f"{command.member} could not reach {peer or 'its peers'} in {world.number}"
     return (*events, m.WorldBroken(now, world.number, entered, why))
 
 
-def _of_checkpoints(job: Job, command: m.Publish | m.NotWritten | m.Unreadable, now: float) -> Decision:
-    behind = checkpoints.left_behind(job, command) if not isinstance(command, m.Unreadable) else None
+def _of_checkpoints(job: Job, command: m.Publish | m.PartNotWritten | m.NotReadable, now: float) -> Decision:
+    behind = checkpoints.left_behind(job, command) if not isinstance(command, m.NotReadable) else None
     world = behind or _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
     match command:
         case m.Publish():
             return checkpoints.publish(job, command, world, now)
-        case m.NotWritten():
+        case m.PartNotWritten():
             return checkpoints.not_written(job, command, world, now)
-        case m.Unreadable():
+        case m.NotReadable():
             return checkpoints.unreadable(job, command, world, now)
 
 
@@ -275,7 +279,7 @@ def _raised(job: Job, command: m.Raised, now: float) -> Decision:
     The word of it may come after the process was seen to end, so a member that is gone is heard as well.
     """
     poison = command.poison
-    if poison in job.poison:
+    if poison in job.failing_slots:
         return ()
     if (bad := bad_poison(poison)) is not None:
         return bad
@@ -283,19 +287,19 @@ def _raised(job: Job, command: m.Raised, now: float) -> Decision:
     if not live and poison.member not in job.gone:
         return _not_a_member(job, poison.member)
     raised = m.SlotRaised(now, poison)
-    for earlier in job.poison:
+    for earlier in job.failing_slots:
         if earlier.step != poison.step or earlier.member == poison.member:
             continue
         both = [index for index, slot in enumerate(poison.slots) if slot in earlier.slots]
         if both:
-            slots = slots_said([poison.slots[index] for index in both])
+            slots = describe_slots([poison.slots[index] for index in both])
             samples = [str(sample) for index in both for sample in poison.samples[index]][:SAMPLES_SAID]
             why = (
                 f"{slots} of step {poison.step} raised on {earlier.member} and on {poison.member}; "
                 f"the samples are {', '.join(samples) or 'in its log'}: {poison.error}"
             )
             return (raised, m.StateChanged(now, JobState.FAILED, why))
-    how = f"{slots_said(poison.slots)} of step {poison.step} raised: {poison.error}"
+    how = f"{describe_slots(poison.slots)} of step {poison.step} raised: {poison.error}"
     return (raised, *_failed(job, poison.member, 1, how, now)) if live else (raised,)
 
 
@@ -310,7 +314,7 @@ def _leave(job: Job, command: m.Leave, now: float) -> Decision:
 def _exited(job: Job, command: m.Exited, now: float) -> Decision:
     if command.member not in job.members:
         return seat_ended(job, command, now)
-    how = how_it_ended(command.code)
+    how = describe_exit(command.code)
     if command.code == 0 and (job.newest is None or command.member not in job.newest.members):
         # It was to go, or never needed. Its own word of it did not come: nobody answered it, most likely.
         return (m.MemberGone(now, command.member, "left", f"its process ended with {how}"),)

@@ -13,7 +13,7 @@ from pliant.core.messages import (
     WorldBroken,
     WorldEntered,
 )
-from pliant.core.messages.describe import disputed, drifted
+from pliant.core.messages.describe import describe_dispute, describe_drift
 from pliant.core.model.job import Disputed, Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
@@ -22,7 +22,7 @@ PAIR_DISPUTES = 3  # of two members with nobody else to ask, before one of them 
 SPLITS_MAX = 3  # times that states may differ at one place before it is taken for what user code does
 
 
-def judged(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
+def resolve_divergence(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
     """Call when a member stopped because states or gradients differ. Where both do, it is the states that are wrong."""
     # Words of that world were compared, so it was entered: a report that says so later must not make it whole again.
     entered = (WorldEntered(now, world.number),) if world.number > job.current else ()
@@ -38,12 +38,12 @@ def _differing(job: Job, command: Stopped, world: World, now: float) -> tuple[Ev
     come again and again at one place; user code does, and then the job fails.
     """
     step = command.lineage.step
-    if any(split.generation == world.number for split in job.splits):
+    if any(split.generation == world.number for split in job.state_divergences):
         return ()  # another member's word of it was first
-    often = not beyond_splits(job) and len(job.splits) >= SPLITS_MAX - 1
+    often = not beyond_splits(job) and len(job.state_divergences) >= SPLITS_MAX - 1
     verify = job.terms.verify if job.terms else 0
     if not verify or often:
-        return (StateChanged(now, JobState.FAILED, drifted(step, command.why)),)
+        return (StateChanged(now, JobState.FAILED, describe_drift(step, command.why)),)
     named = [name for name in command.suspects if name in world.members and name in job.members]
     suspects = tuple(named) if 2 * len(named) < len(world.members) else ()
     back = verify > 1 or not suspects
@@ -69,7 +69,7 @@ def _disputing(job: Job, command: Stopped, world: World, now: float) -> tuple[Ev
         events.append(SlotDisputed(now, found))
     for event in events:
         job = evolve(job, event)
-    why = f"{command.member} stopped in {world.number} because: {disputed(step, command.disputes[0])}"
+    why = f"{command.member} stopped in {world.number} because: {describe_dispute(step, command.disputes[0])}"
     events.append(WorldBroken(now, world.number, True, why))
     while (gone := _not_believed(job, now)) is not None:
         events.append(gone)

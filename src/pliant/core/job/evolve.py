@@ -12,11 +12,11 @@ from pliant.core import messages as m
 from pliant.core.job.checkpoints import step_in
 from pliant.core.messages import Event, SlotDisputed, StatesDiffered
 from pliant.core.model.checkpoint import Writing
-from pliant.core.model.job import Accusation, Agent, Job, Split, gone_limit
+from pliant.core.model.job import Accusation, Agent, Job, StateDivergence, member_limit
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId
-from pliant.core.model.view import kept
-from pliant.core.model.world import Kind, World
+from pliant.core.model.view import kept_checkpoints
+from pliant.core.model.world import World, WorldKind
 
 if TYPE_CHECKING:
     from dataclasses import replace as change
@@ -77,7 +77,7 @@ def evolve(job: Job | None, event: Event) -> Job:
         case m.WorldBroken():
             if event.entered:
                 return change(job, broken=event.why, stateless=job.stateless or event.stateless)
-            return change(job, faulty=job.faulty | {event.generation})
+            return change(job, unenterable_generations=job.unenterable_generations | {event.generation})
         case StatesDiffered():
             return _with_split(job, event)
         case SlotDisputed():
@@ -89,10 +89,10 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, holders=event.holders)
         case m.CheckpointPublished() | m.PartWritten() | m.CheckpointFailed() | m.CheckpointUnreadable():
             return _with_checkpoints(job, event)
-        case m.CheckpointAsked():
-            return change(job, asked=event.step)
+        case m.CheckpointRequested():
+            return change(job, checkpoint_wanted_at_step=event.step)
         case m.SlotRaised():
-            return change(job, poison=(*job.poison, event.poison)[-POISON_KEPT:])
+            return change(job, failing_slots=(*job.failing_slots, event.poison)[-POISON_KEPT:])
         case m.WorkerFailed():
             return change(job, failures=job.failures + 1)
         case m.StateChanged():
@@ -116,31 +116,31 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         saves=event.saves,
         chaos=event.chaos,
         attempt=event.attempt,
-        born=event.at if job is None else job.born,
+        created_at=event.at if job is None else job.created_at,
     )
     if job is None:
         return created
     created = change(
         created,
         generation=job.generation,
-        first=job.generation,
-        origin=job.generation,
+        generation_before=job.generation,
+        history_from_generation=job.generation,
         sealed=job.generation,
         joined=job.joined,
-        gone=(*job.gone, *job.members)[-gone_limit(created) :],
+        gone=(*job.gone, *job.members)[-member_limit(created) :],
     )
     if not event.onward:
         return created
     return change(
         created,
-        origin=job.origin,
+        history_from_generation=job.history_from_generation,
         terms=job.terms,
         durable=job.durable,
         checkpoint=job.checkpoint,
-        earlier=job.earlier,
+        older_checkpoints=job.older_checkpoints,
         damaged=job.damaged,
-        bits=job.bits,
-        floor=job.floor,
+        fingerprint=job.fingerprint,
+        rollback_generation=job.rollback_generation,
     )
 
 
@@ -150,39 +150,47 @@ def _with_checkpoints(
     match event:
         case m.CheckpointPublished(checkpoint=newest):
             before = (job.checkpoint,) if job.checkpoint is not None else ()
-            earlier = (*job.earlier, *before)
+            earlier = (*job.older_checkpoints, *before)
             step = newest.lineage.step
             return change(
                 job,
                 checkpoint=newest,
-                earlier=earlier[max(len(earlier) + 1 - job.saves.keep, 0) :],
+                older_checkpoints=earlier[max(len(earlier) + 1 - job.saves.keep, 0) :],
                 writing=tuple(each for each in job.writing if each.lineage.step > step),
-                asked=None if job.asked is not None and step >= job.asked else job.asked,
-                blind=frozenset(),
+                checkpoint_wanted_at_step=None
+                if job.checkpoint_wanted_at_step is not None and step >= job.checkpoint_wanted_at_step
+                else job.checkpoint_wanted_at_step,
+                cannot_read=frozenset(),
             )
         case m.PartWritten(checkpoint=part):
             known = next((each for each in job.writing if each.name == part.name), None)
             writing = known or Writing(part.lineage, part.name, part.state, event.count, place=part.place)
             writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
             return change(job, writing=_with_writing(job, writing))
-        case m.CheckpointFailed(name=name, apart=True) if name in kept(job):
-            return change(job, apart=True)  # it was published before anybody saw that it lies in several places
+        case m.CheckpointFailed(name=name, split_storage=True) if name in kept_checkpoints(job):
+            return change(job, split_storage=True)  # it was published before anybody saw that it lies in several places
         case m.CheckpointFailed():
             writing = Writing(job.durable, event.name, 0, 0, failed=True)
             # Whoever asked for it is told so; to try again at every step would help nobody.
-            wanted = job.asked is not None and step_in(event.name) < job.asked
+            wanted = job.checkpoint_wanted_at_step is not None and step_in(event.name) < job.checkpoint_wanted_at_step
             return change(
                 job,
                 writing=_with_writing(job, writing),
-                asked=job.asked if wanted else None,
-                apart=job.apart or event.apart,
+                checkpoint_wanted_at_step=job.checkpoint_wanted_at_step if wanted else None,
+                split_storage=job.split_storage or event.split_storage,
             )
         case m.CheckpointUnreadable(damaged=True):
-            newest_left = job.earlier[-1] if job.earlier else None
+            newest_left = job.older_checkpoints[-1] if job.older_checkpoints else None
             damaged = (*job.damaged, event.name)[-DAMAGED_KEPT:]
-            return change(job, checkpoint=newest_left, earlier=job.earlier[:-1], damaged=damaged, blind=frozenset())
+            return change(
+                job,
+                checkpoint=newest_left,
+                older_checkpoints=job.older_checkpoints[:-1],
+                damaged=damaged,
+                cannot_read=frozenset(),
+            )
         case m.CheckpointUnreadable():
-            return change(job, blind=job.blind | {event.member})
+            return change(job, cannot_read=job.cannot_read | {event.member})
 
 
 def _with_writing(job: Job, writing: Writing) -> tuple[Writing, ...]:
@@ -197,7 +205,7 @@ def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
     if isinstance(event, m.AgentGone):
         why = f"agent {event.agent} is gone: {event.why}"
         return change(job, agents=others, launch=_launch_without(job, event.agent, why))
-    agent = Agent(event.agent, event.capacity, event.address, event.home, event.life)
+    agent = Agent(event.agent, event.capacity, event.address, event.install_id, event.run_id)
     launch = _launch_without(job, event.agent, f"{event.agent} was started again")
     return change(job, agents=(*others, agent), launch=launch)
 
@@ -212,7 +220,7 @@ def _launch_without(job: Job, agent: AgentId, why: str) -> Launch | None:
     The agent is lost to it unless it had said that none of them runs: others may well have failed because of that.
     """
     launch = job.launch
-    if launch is None or job.live or all(seat.agent != agent for seat in launch.seats):
+    if launch is None or job.is_live or all(seat.agent != agent for seat in launch.seats):
         return launch
     if any(known.id == agent and not known.ports for known in job.agents):
         launch = replace(launch, lost=launch.lost | {agent})
@@ -240,34 +248,36 @@ def _launch_after(job: Job, event: m.SeatEnded | m.SeatRefilled | m.LaunchOver) 
 def _without(job: Job, event: m.MemberGone) -> Job:
     """Without that member: what it was in can no longer go on as it is."""
     member = event.member
-    broken, faulty, dead = job.broken, set(job.faulty), job.dead
+    broken, faulty, dead = job.broken, set(job.unenterable_generations), job.gone_in_open_worlds
     for world in job.worlds:
         if member not in world.members:
             continue
         dead = dead | {member}
-        if world.number == job.current or world.kind is not Kind.PLANNED:
+        if world.number == job.current or world.kind is not WorldKind.PLANNED:
             broken = broken or f"{member} {event.how}: {event.why}"
         else:
             faulty.add(world.number)
     return change(
         job,
         members={name: record for name, record in job.members.items() if name != member},
-        gone=(*job.gone, member)[-gone_limit(job) :],
+        gone=(*job.gone, member)[-member_limit(job) :],
         holders=job.holders - {member},
         accusations=tuple(x for x in job.accusations if member not in (x.a, x.b)),
         disputes=tuple(x for x in job.disputes if member not in (x.dispute.a, x.dispute.b)),
         broken=broken,
-        faulty=frozenset(faulty),
-        dead=dead,
+        unenterable_generations=frozenset(faulty),
+        gone_in_open_worlds=dead,
     )
 
 
 def _with_world(job: Job, world: World) -> Job:
     inside = (job.members.get(name) for name in world.members)
-    bits = job.bits or next((member.bits for member in inside if member is not None and member.bits), ())
-    if world.kind is Kind.PLANNED:
-        return change(job, generation=world.number, bits=bits, worlds=(*job.worlds, world))
-    rolled_back = world.kind is Kind.ROLLBACK
+    bits = job.fingerprint or next(
+        (member.fingerprint for member in inside if member is not None and member.fingerprint), ()
+    )
+    if world.kind is WorldKind.PLANNED:
+        return change(job, generation=world.number, fingerprint=bits, worlds=(*job.worlds, world))
+    rolled_back = world.kind is WorldKind.ROLLBACK
     return change(
         job,
         generation=world.number,
@@ -275,14 +285,16 @@ def _with_world(job: Job, world: World) -> Job:
         worlds=(world,),
         broken="",
         stateless=False,
-        spoilt=None,
-        faulty=frozenset(),
-        dead=frozenset(),
-        floor=world.number if rolled_back else job.floor,
+        untrusted_after_step=None,
+        unenterable_generations=frozenset(),
+        gone_in_open_worlds=frozenset(),
+        rollback_generation=world.number if rolled_back else job.rollback_generation,
         durable=world.base,
         writing=(),
-        asked=None if job.asked is None else min(job.asked, world.base.step),
-        bits=bits,
+        checkpoint_wanted_at_step=None
+        if job.checkpoint_wanted_at_step is None
+        else min(job.checkpoint_wanted_at_step, world.base.step),
+        fingerprint=bits,
         holders=frozenset() if rolled_back else job.holders.intersection(world.members),
     )
 
@@ -291,9 +303,9 @@ def _with_current(job: Job, generation: int) -> Job:
     worlds = tuple(world for world in job.worlds if world.number >= generation)
     inside = {name for world in worlds for name in world.members}
     entered = set(worlds[0].members)
-    dead = job.dead & entered
+    dead = job.gone_in_open_worlds & entered
     cannot = f"{', '.join(sorted(dead))} is gone" if dead else ""
-    if generation in job.faulty:
+    if generation in job.unenterable_generations:
         cannot = cannot or "not everybody could enter it"
     return change(
         job,
@@ -301,26 +313,26 @@ def _with_current(job: Job, generation: int) -> Job:
         worlds=worlds,
         broken=cannot,
         stateless=False,
-        faulty=frozenset(number for number in job.faulty if number > generation),
-        dead=job.dead & inside,
+        unenterable_generations=frozenset(number for number in job.unenterable_generations if number > generation),
+        gone_in_open_worlds=job.gone_in_open_worlds & inside,
         accusations=tuple(x for x in job.accusations if not {x.a, x.b} <= entered),
     )
 
 
 def _with_split(job: Job, event: StatesDiffered) -> Job:
-    known = job.splits if not beyond_splits(job) else ()
+    known = job.state_divergences if not beyond_splits(job) else ()
     return change(
         job,
         broken=event.why,
         stateless=job.stateless or event.back,
-        spoilt=event.step if event.back else job.spoilt,
-        splits=(*known, Split(event.generation, event.step)),
+        untrusted_after_step=event.step if event.back else job.untrusted_after_step,
+        state_divergences=(*known, StateDivergence(event.generation, event.step)),
     )
 
 
 def beyond_splits(job: Job) -> bool:
     """Whether the history got beyond the step at which states differed first: then whatever it was is over."""
-    return not job.splits or job.durable.step > job.splits[0].step
+    return not job.state_divergences or job.durable.step > job.state_divergences[0].step
 
 
 def _accused(job: Job, event: m.PairAccused) -> tuple[Accusation, ...]:

@@ -29,7 +29,7 @@ from pliant.core.messages import (
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import spare_why
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 
 
 def violations(job: Job) -> tuple[str, ...]:
@@ -78,7 +78,7 @@ def open_worlds_are_not_sealed(job: Job) -> str:
 def only_the_first_open_world_seals(job: Job) -> str:
     """Rule 4: a recovery or rollback world seals every lower number, so nothing open stands before it."""
     for world in job.worlds[1:]:
-        if world.kind is not Kind.PLANNED:
+        if world.kind is not WorldKind.PLANNED:
             return f"rule 4: {world.number} is a {world.kind.value} world, yet a lower one is open"
     return ""
 
@@ -97,7 +97,7 @@ def world_members_live_or_are_known_dead(job: Job) -> str:
     """Nobody is forgotten: a member of an open world is live, or its death is on record."""
     for world in job.worlds:
         for member in world.members:
-            if member not in job.members and member not in job.dead:
+            if member not in job.members and member not in job.gone_in_open_worlds:
                 return f"{member} of world {world.number} is neither live nor known to be gone"
     return ""
 
@@ -127,7 +127,7 @@ def worlds_that_train_are_large_enough(job: Job) -> str:
         if not world.hold and len(world.members) < job.size_min:
             return f"world {world.number} of {len(world.members)} trains below min {job.size_min}"
     newest = job.newest
-    if newest is not None and newest.kind is Kind.PLANNED:
+    if newest is not None and newest.kind is WorldKind.PLANNED:
         staying = [m for m in newest.members if m in job.holders and not job.members[m].draining]
         if len(staying) > job.size_max:
             return f"world {newest.number} has {len(staying)} members that stay, above max {job.size_max}"
@@ -202,7 +202,7 @@ def numbers_never_go_back(before: Job, event: Event, after: Job) -> str:
 
 def durable_steps_stay(before: Job, event: Event, after: Job) -> str:
     """P2, P5: what was acknowledged stays, unless a rollback, or an attempt from the beginning, says what is gone."""
-    if _is_afresh(event) or (isinstance(event, WorldFormed) and event.world.kind is Kind.ROLLBACK):
+    if _is_afresh(event) or (isinstance(event, WorldFormed) and event.world.kind is WorldKind.ROLLBACK):
         return ""
     if after.durable.step < before.durable.step:
         return f"P2: durable step {before.durable.step} became {after.durable.step} without a rollback"
@@ -249,7 +249,7 @@ def a_launch_waits_for_everybody(before: Job, event: Event, after: Job) -> str:
 
 def live_jobs_have_no_launches(before: Job, event: Event, after: Job) -> str:
     """P1: once workers are members themselves nothing stops them for a change."""
-    if before.live and isinstance(event, Launched | LaunchOver | SeatEnded | SeatRefilled):
+    if before.is_live and isinstance(event, Launched | LaunchOver | SeatEnded | SeatRefilled):
         return f"P1: {type(event).__name__} in a live job"
     return ""
 
@@ -280,7 +280,7 @@ def the_end_is_final(before: Job, event: Event, after: Job) -> str:
 
 def a_seal_takes_every_survivor(before: Job, event: Event, after: Job) -> str:
     """Rule 11: a recovery world has every live member of the open generations, lingering leavers too."""
-    if isinstance(event, WorldFormed) and event.world.kind is Kind.RECOVERY:
+    if isinstance(event, WorldFormed) and event.world.kind is WorldKind.RECOVERY:
         inside = {name for world in before.worlds for name in world.members if name in before.members}
         missing = inside.difference(event.world.members)
         if missing:
@@ -299,7 +299,7 @@ def a_world_takes_members_only(before: Job, event: Event, after: Job) -> str:
 
 def planned_worlds_keep_a_holder(before: Job, event: Event, after: Job) -> str:
     """Rule 16: somebody known to hold the state is in the next planned world."""
-    if not isinstance(event, WorldFormed) or event.world.kind is not Kind.PLANNED:
+    if not isinstance(event, WorldFormed) or event.world.kind is not WorldKind.PLANNED:
         return ""
     if before.holders.isdisjoint(event.world.members):
         return f"rule 16: nobody in planned world {event.world.number} is known to hold the state"
@@ -315,8 +315,8 @@ def terms_never_change(before: Job, event: Event, after: Job) -> str:
 
 def bits_never_change(before: Job, event: Event, after: Job) -> str:
     """P4: which bits a job computes is fixed by the first world in which anybody says."""
-    if before.bits and before.bits != after.bits and not _is_afresh(event):
-        return f"P4: the job's bits changed from {before.bits} to {after.bits}"
+    if before.fingerprint and before.fingerprint != after.fingerprint and not _is_afresh(event):
+        return f"P4: the job's bits changed from {before.fingerprint} to {after.fingerprint}"
     return ""
 
 

@@ -15,7 +15,7 @@ from pliant.core.job.checkpoints import on_drain
 from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace, room
 from pliant.core.messages import Code, Event, Rejection
 from pliant.core.model.job import Agent, Job, JobState
-from pliant.core.model.launch import End, Launch, Seat
+from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId, bad_name
 
 CRASHES = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: nobody else's doing
@@ -25,12 +25,12 @@ WORKER = "worker"
 NAMED = 3  # agents that are waited for; the rest are counted
 
 
-def failed_by_itself(code: int) -> bool:
+def is_own_failure(code: int) -> bool:
     """Whether trying again is likely to end the same way: not if it was killed, or fenced."""
     return (code > 0 and code != FENCED_CODE) or -code in CRASHES
 
 
-def how_it_ended(code: int) -> str:
+def describe_exit(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
@@ -42,20 +42,25 @@ def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] 
         return Rejection(Code.BAD, bad)
     if not 0 <= command.capacity <= SIZE_MAX:
         return Rejection(Code.BAD, f"an agent has room for 0 to {SIZE_MAX} workers; got {command.capacity}")
-    if any(len(text) > ADDRESS_MAX or not text.isprintable() for text in (command.address, command.home, command.life)):
+    if any(
+        len(text) > ADDRESS_MAX or not text.isprintable()
+        for text in (command.address, command.install_id, command.run_id)
+    ):
         return Rejection(Code.BAD, f"an agent's address, home and life have up to {ADDRESS_MAX} printable characters")
     others = [agent for agent in job.agents if agent.id != command.agent]
     known = next((agent for agent in job.agents if agent.id == command.agent), None)
-    if known is not None and known.home and command.home and known.home != command.home:
+    if known is not None and known.install_id and command.install_id and known.install_id != command.install_id:
         why = f"another agent is called {known.id}, at {known.address or 'an unknown address'}"
         return Rejection(Code.EXISTS, f"{why}: set PLIANT_AGENT to another name here")
-    if known == Agent(command.agent, command.capacity, command.address, command.home, command.life, *_standing(known)):
+    if known == Agent(
+        command.agent, command.capacity, command.address, command.install_id, command.run_id, *_standing(known)
+    ):
         return ()
     if bad := _out_of_reach(command, others):
         return Rejection(Code.BAD, bad)
     if len(others) >= room(job):
         return Rejection(Code.BAD, f"{job.name} has {len(others)} agents, far more than it can use: {job.size_max}")
-    return (m.AgentJoined(now, command.agent, command.capacity, command.address, command.home, command.life),)
+    return (m.AgentJoined(now, command.agent, command.capacity, command.address, command.install_id, command.run_id),)
 
 
 def _standing(known: Agent | None) -> tuple[bool, tuple[int, ...], float]:
@@ -88,7 +93,7 @@ def agent_ready(job: Job, command: m.AgentReady, now: float) -> tuple[Event, ...
         return Rejection(Code.BAD, f"{agent.id} has room for {agent.capacity}: say so many ports, 1 to {PORT_MAX}")
     launch = job.launch
     runs = launch is not None and any(seat.agent == agent.id for seat in launch.seats)
-    if job.live or command.ports == agent.ports or (launch is not None and command.generation < launch.number):
+    if job.is_live or command.ports == agent.ports or (launch is not None and command.generation < launch.number):
         return ()  # what was said before a launch may have been true then
     readied = m.AgentReadied(now, agent.id, command.ports)
     if launch is None or launch.over or not runs:
@@ -114,7 +119,7 @@ def drain_agent(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...
 def _agent_draining(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...]:
     """No seat for that agent any more. Its workers are stopped with all others, and launched without it."""
     agent = next((known for known in job.agents if known.id == command.agent), None)
-    if agent is None or agent.draining or job.live:
+    if agent is None or agent.draining or job.is_live:
         return ()
     return (m.AgentDraining(now, agent.id, command.grace_s, command.why),)
 
@@ -126,9 +131,9 @@ def seat_ended(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
     """A launched worker ended. Well: the others may, too. Badly: the launch is over, unless it can be refilled."""
     launch = job.launch
     seat = launch.seat_of(command.member) if launch is not None else None
-    if launch is None or seat is None or job.live or any(end.member == command.member for end in launch.ends):
+    if launch is None or seat is None or job.is_live or any(end.member == command.member for end in launch.ends):
         return ()
-    end = End(command.member, command.code, command.error)
+    end = SeatEnd(command.member, command.code, command.error)
     ended = m.SeatEnded(now, launch.number, end)
     if launch.over:
         return (ended,)
@@ -137,7 +142,7 @@ def seat_ended(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
     if _is_refilled(job, seat):
         rank, taken = launch.seats.index(seat), _taken(launch, seat)
         # One cause may end them all, such as a parameter server that is gone: only who fails more often counts.
-        counts = failed_by_itself(end.code) and all(_taken(launch, other) <= taken for other in launch.seats)
+        counts = is_own_failure(end.code) and all(_taken(launch, other) <= taken for other in launch.seats)
         failed = _failed(job, end, now) if counts else ()
         if failed and isinstance(failed[-1], m.StateChanged):
             return (ended, *failed)
@@ -168,7 +173,7 @@ def _taken(launch: Launch, seat: Seat) -> int:
     return int(seat.member.removeprefix(f"{seat.agent}-g{launch.number}.").partition(".")[2] or "0")
 
 
-def _failed(job: Job, end: End, now: float) -> tuple[Event, ...]:
+def _failed(job: Job, end: SeatEnd, now: float) -> tuple[Event, ...]:
     failed = m.WorkerFailed(now, end.member, end.code)
     if job.failures < job.max_restarts:
         return (failed,)
@@ -177,8 +182,8 @@ def _failed(job: Job, end: End, now: float) -> tuple[Event, ...]:
     return (failed, m.StateChanged(now, JobState.FAILED, f"{why}; {_told(end)}"))
 
 
-def _told(end: End) -> str:
-    return f"{end.member} ended with {how_it_ended(end.code)}{f': {end.error}' if end.error else ''}"
+def _told(end: SeatEnd) -> str:
+    return f"{end.member} ended with {describe_exit(end.code)}{f': {end.error}' if end.error else ''}"
 
 
 # ------------------------------------------------------------------------------------------------- launches
@@ -206,7 +211,7 @@ def next_launch(job: Job, now: float) -> tuple[Event, ...]:
         because = f"; {launch.over}" if launch else ""
         return _state(job, JobState.WAITING, f"{wrong}{because}", now)
     why = launch.over if launch is not None else "the job starts"
-    return (*failed, m.Launched(now, Launch(job.generation + 1, seats, why, job.generation - job.first)))
+    return (*failed, m.Launched(now, Launch(job.generation + 1, seats, why, job.generation - job.generation_before)))
 
 
 def layout(job: Job) -> dict[AgentId, int]:
@@ -248,7 +253,7 @@ def _change(job: Job, launch: Launch) -> str:
 
 def is_stopping(job: Job) -> bool:
     """Whether a launch is over and workers of it may still run: nobody is missing then, it only takes a while."""
-    return not job.live and job.launch is not None and bool(job.launch.over) and bool(_busy(job))
+    return not job.is_live and job.launch is not None and bool(job.launch.over) and bool(_busy(job))
 
 
 def _busy(job: Job) -> list[AgentId]:
@@ -256,14 +261,14 @@ def _busy(job: Job) -> list[AgentId]:
     return [agent.id for agent in job.agents if agent.capacity and not agent.ports]
 
 
-def _culprit(job: Job, launch: Launch) -> End | None:
+def _culprit(job: Job, launch: Launch) -> SeatEnd | None:
     """Whose failure a launch ended by; None where somebody was killed from outside, or went with an agent."""
     seated = {seat.member for seat in launch.seats}
     ends = [end for end in launch.ends if end.member in seated]
     staying = {agent.id for agent in job.agents if not agent.draining}
     if launch.lost or not staying.issuperset(seat.agent for seat in launch.seats):
         return None
-    if not all(end.code == 0 or failed_by_itself(end.code) for end in ends):
+    if not all(end.code == 0 or is_own_failure(end.code) for end in ends):
         return None
     return next((end for end in ends if end.code and _told(end) == launch.over), None)
 

@@ -1,8 +1,8 @@
 """Who is in the next world, and why not yet.
 
-`decide` (in `pliant.core.job.decide`) records what happened to a job; `settle` looks at the result and says what follows:
-a world to form, a member to bar, another state or reason to show. It is called again until it has nothing to say, so
-each call does one thing. No function here reads a clock: that time has passed arrives as a command.
+`decide` (in `pliant.core.job.decide`) records what happened to a job; `next_consequence` looks at the result and
+says what follows: a world to form, a member to bar, another state or reason to show. It is called again until it
+has nothing to say, so each call does one thing. No function here reads a clock: that time has passed arrives as a command.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from heapq import heappop, heappush
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.launches import layout, next_launch
 from pliant.core.messages import Event, MemberGone, StateChanged, WorldFormed
-from pliant.core.model.fingerprint import Bits, most_common, other_bits
+from pliant.core.model.fingerprint import Fingerprint, fingerprint_difference, most_common
 from pliant.core.model.job import Job, JobState, Member
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 
 BAD_PAIR_FAILURES = 3  # failed wirings naming one pair before one of the two is left out (rule 11)
 OPEN_MAX = 8  # open generations before a recovery seals them all: a bound on what members must keep in mind
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class NotYet:
     """No world can train now."""
 
     why: str
@@ -36,11 +36,11 @@ class Stay:
     why: str
 
 
-def settle(job: Job, now: float) -> tuple[Event, ...]:
+def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
     """Call after commands were decided, until it returns nothing. A settled job gives `()` again and again."""
     if job.state.ended:
         return ()
-    if not job.live:
+    if not job.is_live:
         return next_launch(job, now)
     barred = _bad_pair(job, now)
     if barred is not None:
@@ -49,7 +49,7 @@ def settle(job: Job, now: float) -> tuple[Event, ...]:
     match verdict:
         case World():
             return (WorldFormed(now, verdict),)
-        case Wait(why):
+        case NotYet(why):
             state = JobState.WAITING
         case Stay(why):
             state = JobState.RUNNING if job.current else JobState.STARTING
@@ -58,10 +58,10 @@ def settle(job: Job, now: float) -> tuple[Event, ...]:
     return (StateChanged(now, state, why),)
 
 
-def next_world(job: Job) -> World | Wait | Stay:
+def next_world(job: Job) -> World | NotYet | Stay:
     """The world that is due, or the reason why none is."""
     if job.terms is None:
-        return Wait("no member has joined yet")
+        return NotYet("no member has joined yet")
     survivors = _survivors(job)
     newest = job.newest
     if newest is None or not survivors or job.stateless:
@@ -71,7 +71,7 @@ def next_world(job: Job) -> World | Wait | Stay:
     current = job.world(job.current)
     if current is not None and current.hold:
         return _end_of_hold(job, survivors)
-    if newest.kind is not Kind.PLANNED and newest.number != job.current:
+    if newest.kind is not WorldKind.PLANNED and newest.number != job.current:
         return Stay(newest.why)  # the members are on their way into it
     return _planned(job, newest, survivors)
 
@@ -79,9 +79,9 @@ def next_world(job: Job) -> World | Wait | Stay:
 # ------------------------------------------------------------------------------------------ kinds of world
 
 
-def _planned(job: Job, newest: World, survivors: list[Member]) -> World | Wait | Stay:
+def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NotYet | Stay:
     """Another membership, entered by the switch while the present one goes on (rules 5, 8, 16)."""
-    out = left_out(job.worlds)
+    out = members_left_out(job.worlds)
     chosen = _choose(job, out)
     if not chosen:
         return Stay("every member is leaving, and nobody is there to take the state over")
@@ -94,17 +94,17 @@ def _planned(job: Job, newest: World, survivors: list[Member]) -> World | Wait |
     members = _ordered(job, bridge + chosen)
     hold = len(members) < job.size_min
     names = tuple(member.id for member in members)
-    if names == newest.members and hold == newest.hold and newest.number not in job.faulty:
+    if names == newest.members and hold == newest.hold and newest.number not in job.unenterable_generations:
         return Stay(newest.why)
     why = _difference(newest, names)
     if len(job.worlds) >= OPEN_MAX:
         return _recovery(job, survivors, f"{len(job.worlds)} planned worlds could not be entered; {why}")
     if hold:
         why = f"{_too_few(job, len(members))}; {why}"
-    return _world(job, Kind.PLANNED, members, why, hold=hold)
+    return _world(job, WorldKind.PLANNED, members, why, hold=hold)
 
 
-def _recovery(job: Job, survivors: list[Member], why: str) -> World | Wait:
+def _recovery(job: Job, survivors: list[Member], why: str) -> World | NotYet:
     """Everybody in an open generation who is not gone, lingering leavers too (rule 11); joiners only to reach min."""
     members = survivors
     if len(survivors) < job.size_min:
@@ -112,46 +112,52 @@ def _recovery(job: Job, survivors: list[Member], why: str) -> World | Wait:
         joiners = [m for m in _choose(job, frozenset()) if m.id not in present]
         members = survivors + joiners
     if len(members) < job.size_min:
-        return Wait(f"{_too_few(job, len(members))}; {why}")
-    return _world(job, Kind.RECOVERY, _ordered(job, members), why)
+        return NotYet(f"{_too_few(job, len(members))}; {why}")
+    return _world(job, WorldKind.RECOVERY, _ordered(job, members), why)
 
 
-def _rollback(job: Job, survivors: list[Member]) -> World | Wait:
+def _rollback(job: Job, survivors: list[Member]) -> World | NotYet:
     """Nobody holds a state to go on from: the newest checkpoint, or the very beginning (rules 4, 12)."""
     chosen = _choose(job, frozenset())
-    if not job.floor:
+    if not job.rollback_generation:
         why = "the job starts"
     else:
         base = job.checkpoint.lineage.step if job.checkpoint else 0
         cause = job.broken if survivors else "every member is gone"
         why = f"{cause}: back to step {base}, {_given_up(job, base)}"
     if len(chosen) < job.size_min:
-        return Wait(f"{_too_few(job, len(chosen))}; {why}")
-    able_first = sorted(_ordered(job, chosen), key=lambda member: member.id in job.blind)  # rank 0 reads for everybody
-    return _world(job, Kind.ROLLBACK, able_first, why)
+        return NotYet(f"{_too_few(job, len(chosen))}; {why}")
+    able_first = sorted(
+        _ordered(job, chosen), key=lambda member: member.id in job.cannot_read
+    )  # rank 0 reads for everybody
+    return _world(job, WorldKind.ROLLBACK, able_first, why)
 
 
 def _given_up(job: Job, base: int) -> str:
     """What a rollback costs, in words."""
-    if job.spoilt is not None:
-        again = f"; steps {base + 1} to {job.spoilt} are computed again" if job.spoilt > base else ""
+    if job.untrusted_after_step is not None:
+        again = (
+            f"; steps {base + 1} to {job.untrusted_after_step} are computed again"
+            if job.untrusted_after_step > base
+            else ""
+        )
         return f"the last that was agreed on{again}"
     return f"steps {base + 1} to {job.durable.step} are gone" if job.durable.step > base else "no step is gone"
 
 
-def _end_of_hold(job: Job, survivors: list[Member]) -> World | Wait:
+def _end_of_hold(job: Job, survivors: list[Member]) -> World | NotYet:
     """A world that holds is left by a recovery, since without steps there are no words to switch by."""
-    chosen = _choose(job, left_out(job.worlds))
+    chosen = _choose(job, members_left_out(job.worlds))
     if len(chosen) < job.size_min:
-        return Wait(_too_few(job, len(chosen)))
+        return NotYet(_too_few(job, len(chosen)))
     present = {member.id for member in survivors}
     members = survivors + [m for m in chosen if m.id not in present]
-    return _world(job, Kind.RECOVERY, _ordered(job, members), "enough members again")
+    return _world(job, WorldKind.RECOVERY, _ordered(job, members), "enough members again")
 
 
-def _world(job: Job, kind: Kind, members: list[Member], why: str, *, hold: bool = False) -> World:
+def _world(job: Job, kind: WorldKind, members: list[Member], why: str, *, hold: bool = False) -> World:
     base = job.durable
-    if kind is Kind.ROLLBACK:
+    if kind is WorldKind.ROLLBACK:
         base = job.checkpoint.lineage if job.checkpoint else GENESIS
     return World(
         number=job.generation + 1,
@@ -162,14 +168,14 @@ def _world(job: Job, kind: Kind, members: list[Member], why: str, *, hold: bool 
         hold=hold,
         why=why,
         addresses=tuple(member.address for member in members),
-        floor=job.generation + 1 if kind is Kind.ROLLBACK else job.floor,
+        rollback_generation=job.generation + 1 if kind is WorldKind.ROLLBACK else job.rollback_generation,
     )
 
 
 # ------------------------------------------------------------------------------------------------ choices
 
 
-def left_out(worlds: tuple[World, ...]) -> frozenset[MemberId]:
+def members_left_out(worlds: tuple[World, ...]) -> frozenset[MemberId]:
     """Whom an open world leaves out though an earlier open one had them: never taken back (rule 5)."""
     out: set[MemberId] = set()
     seen: set[MemberId] = set()
@@ -193,7 +199,7 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
     """
     if job.state.ended:
         return {agent.id: 0 for agent in job.agents}
-    if not job.live:
+    if not job.is_live:
         return layout(job)
     capacity = {agent.id: agent.capacity for agent in job.agents}
     if job.target.placement:
@@ -213,7 +219,11 @@ def _choose(job: Job, out: frozenset[MemberId]) -> list[Member]:
     """Who should be at work: those already there first, then the oldest, as many as wanted."""
     at_work = set(job.newest.members) if job.newest else set()
     bits = _bits(job)
-    pool = [m for m in job.members.values() if not (m.draining or m.id in out or other_bits(bits, m.bits))]
+    pool = [
+        m
+        for m in job.members.values()
+        if not (m.draining or m.id in out or fingerprint_difference(bits, m.fingerprint))
+    ]
     pool.sort(key=lambda m: (m.id not in at_work, m.number))
     limit = wanted_size(job)
     if not job.target.placement:
@@ -227,9 +237,9 @@ def _choose(job: Job, out: frozenset[MemberId]) -> list[Member]:
     return chosen
 
 
-def _bits(job: Job) -> Bits:
+def _bits(job: Job) -> Fingerprint:
     """Which bits are computed in this job: the first world's, or those that most of its candidates would."""
-    return job.bits or most_common(m.bits for m in job.members.values() if not m.draining)
+    return job.fingerprint or most_common(m.fingerprint for m in job.members.values() if not m.draining)
 
 
 def _ordered(job: Job, members: list[Member]) -> list[Member]:
@@ -269,13 +279,13 @@ def _bad_pair(job: Job, now: float) -> MemberGone | None:
 def _too_few(job: Job, count: int) -> str:
     """How many there are, and who else is there and does not count."""
     bits = _bits(job)
-    others = [m for m in job.members.values() if other_bits(bits, m.bits) and not m.draining]
+    others = [m for m in job.members.values() if fingerprint_difference(bits, m.fingerprint) and not m.draining]
     said = f"{count} of at least {job.size_min} members"
     if not others:
         return said
     first = others[0]
     counted = "1 other does" if len(others) == 1 else f"{len(others)} others do"
-    return f"{said}; {counted} not count: {first.id} {other_bits(bits, first.bits)}"
+    return f"{said}; {counted} not count: {first.id} {fingerprint_difference(bits, first.fingerprint)}"
 
 
 def _difference(newest: World, names: tuple[MemberId, ...]) -> str:

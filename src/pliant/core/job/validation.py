@@ -6,8 +6,8 @@ Each `bad_...` gives the refusal, or None.
 from __future__ import annotations
 
 from pliant.core.messages import Code, Create, Join, Rejection
-from pliant.core.model.fingerprint import Bits
-from pliant.core.model.job import Job, Mode, Poison, Target, Terms
+from pliant.core.model.fingerprint import Fingerprint
+from pliant.core.model.job import FailingSlots, Job, Mode, Target, Terms
 from pliant.core.model.names import bad_name
 
 GRACE_MAX_S = 30 * 86400.0
@@ -95,7 +95,7 @@ def bad_member(command: Join) -> Rejection | None:
         return Rejection(Code.BAD, f"{why}; got {command.address[:40]!r}")
     if not 0 <= command.pid <= PID_MAX:
         return Rejection(Code.BAD, f"a process id is 0 to {PID_MAX}; got {command.pid}")
-    if wrong := _bad_pairs(command.bits, "the bits it computes"):
+    if wrong := _bad_pairs(command.fingerprint, "the bits it computes"):
         return Rejection(Code.BAD, wrong)
     return None
 
@@ -106,12 +106,12 @@ def bad_terms(terms: Terms) -> Rejection | None:
     if terms.verify and terms.checkpoint_every % terms.verify:
         why = f"only a state that was verified is worth going back to: let checkpoint_every {terms.checkpoint_every}"
         return Rejection(Code.BAD, f"{why} be a multiple of verify {terms.verify}")
-    if wrong := _bad_pairs(terms.also, "a job's own terms", SETTINGS):
+    if wrong := _bad_pairs(terms.extra, "a job's own terms", SETTINGS):
         return Rejection(Code.BAD, wrong)
     return None
 
 
-def _bad_pairs(pairs: Bits, what: str, taken: tuple[str, ...] = ()) -> str:
+def _bad_pairs(pairs: Fingerprint, what: str, taken: tuple[str, ...] = ()) -> str:
     """What is wrong with names and values that somebody else chose; empty: nothing."""
     names = [name for name, _ in pairs]
     if len(names) > ALSO_MAX:
@@ -126,7 +126,7 @@ def _bad_pairs(pairs: Bits, what: str, taken: tuple[str, ...] = ()) -> str:
     return ""
 
 
-def bad_poison(poison: Poison) -> Rejection | None:
+def bad_poison(poison: FailingSlots) -> Rejection | None:
     if poison.slots and len(poison.samples) == len(poison.slots):
         return None
     got = f"{len(poison.slots)} slots and the samples of {len(poison.samples)}"

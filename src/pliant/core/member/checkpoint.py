@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.checkpoints import began_in, checkpoint_name, is_due, part_of, step_in
-from pliant.core.member.common import Out, inside, report, save
-from pliant.core.member.signals import Discard, NotWritten, Send, Snapshot, Tidy, Written
-from pliant.core.member.state import Machine, Saving
-from pliant.core.messages import NotWritten as SayNotWritten
+from pliant.core.member.common import Out, report, save, world_of
+from pliant.core.member.signals import CollectGarbage, Discard, Send, Snapshot, WriteDone, WriteFailed
+from pliant.core.member.state import Machine, PartInProgress
+from pliant.core.messages import PartNotWritten as SayNotWritten
 from pliant.core.messages import Publish
 from pliant.core.model.checkpoint import NEVER_WHOLE
 from pliant.core.model.view import View
@@ -22,7 +22,7 @@ def begin_if_due(m: Machine, out: Out) -> None:
     Where the world ends or holds here, the state is saved anyway, once that is agreed.
     """
     view, step = m.view, m.lineage.step
-    asked, m.asked = m.asked, False
+    asked, m.checkpoint_wanted = m.checkpoint_wanted, False
     if view is None or (step < m.terms.grid.total_steps and _rests(m)):
         return
     if is_due(m.terms, view.save_steps, step, asked=asked):
@@ -37,7 +37,7 @@ def _rests(m: Machine) -> bool:
 
 def _after(m: Machine) -> World | None:
     """The world after this boundary; None: this member has no place in it."""
-    return next((each for each in m.wired if each.number == m.next), None) if m.next else inside(m)
+    return next((each for each in m.wired if each.number == m.switch_to), None) if m.switch_to else world_of(m)
 
 
 def begin(m: Machine, out: Out, *, waits: bool, wanted: bool = False) -> None:
@@ -47,31 +47,31 @@ def begin(m: Machine, out: Out, *, waits: bool, wanted: bool = False) -> None:
     If nothing is trained meanwhile, it `waits` for the one that is still being written. If somebody `wanted` it, it is
     said that nobody can.
     """
-    world, after, newest = inside(m), _after(m), m.view.checkpoint if m.view is not None else None
+    world, after, newest = world_of(m), _after(m), m.view.checkpoint if m.view is not None else None
     if after is None or (newest is not None and newest.lineage == m.lineage):
         return
     holding = [rank for rank in sorted(m.holders) if world.members[rank] in after.members]
-    able = [rank for rank in holding if rank not in m.unable]
-    calm = [rank for rank in able if rank not in m.going]
+    able = [rank for rank in holding if rank not in m.cannot_save_ranks]
+    calm = [rank for rank in able if rank not in m.draining_ranks]
     writers = [world.members[rank] for rank in calm or able]
     if wanted and not writers and m.rank in holding[:1]:
-        _fail(m, out, NotWritten(checkpoint_name(m.lineage, m.number), NOWHERE))
-    part = part_of(m.id, writers[:1] if m.view is not None and m.view.apart else writers)
+        _fail(m, out, WriteFailed(checkpoint_name(m.lineage, m.number), NOWHERE))
+    part = part_of(m.id, writers[:1] if m.view is not None and m.view.split_storage else writers)
     if part is not None:
-        _begin(m, out, Saving(m.lineage, checkpoint_name(m.lineage, m.number), *part), waits=waits)
+        _begin(m, out, PartInProgress(m.lineage, checkpoint_name(m.lineage, m.number), *part), waits=waits)
 
 
 def save_alone(m: Machine, out: Out) -> None:
     """Write all of the state, whatever the others do: there may be no time to hear from them."""
-    if m.saves:
-        _begin(m, out, Saving(m.lineage, checkpoint_name(m.lineage, m.number, m.id), 0, 1), waits=True)
+    if m.can_save:
+        _begin(m, out, PartInProgress(m.lineage, checkpoint_name(m.lineage, m.number, m.id), 0, 1), waits=True)
         save(m, out)
 
 
 def is_first(m: Machine, view: View) -> bool:
     """Whether this is the first of those that hold the state, as far as the coordinator knows, and can save it."""
     members = m.world.members if m.world is not None else ()
-    able = (member for rank, member in enumerate(members) if rank not in m.unable)
+    able = (member for rank, member in enumerate(members) if rank not in m.cannot_save_ranks)
     return next((member for member in able if member in view.holders), None) == m.id
 
 
@@ -82,59 +82,69 @@ def save_last(m: Machine, out: Out, view: View) -> bool:
     """
     newest = view.checkpoint
     saved = newest is not None and newest.lineage == m.lineage
-    if m.alone or not m.saves or saved or not is_first(m, view):
+    if m.saves_alone or not m.can_save or saved or not is_first(m, view):
         return False
-    m.alone = True
+    m.saves_alone = True
     save_alone(m, out)
     return True
 
 
-def _begin(m: Machine, out: Out, saving: Saving, *, waits: bool) -> None:
-    if m.saving is not None and m.saving.ordered and not waits:
-        _fail(m, out, NotWritten(saving.name, "the one before is still being written"))
+def _begin(m: Machine, out: Out, saving: PartInProgress, *, waits: bool) -> None:
+    if m.part_in_progress is not None and m.part_in_progress.ordered and not waits:
+        _fail(m, out, WriteFailed(saving.name, "the one before is still being written"))
         return
-    m.saving = saving
+    m.part_in_progress = saving
     out.append(Snapshot(saving.lineage, saving.name, saving.part, saving.count, waits))
 
 
 def is_pending(m: Machine) -> bool:
     """Whether others count on this member to finish its part."""
-    return m.manifest is not None or (m.saving is not None and m.saving.ordered)
+    return m.unpublished_part is not None or (m.part_in_progress is not None and m.part_in_progress.ordered)
 
 
-def written(m: Machine, out: Out, signal: Written) -> None:
-    if m.saving is not None and m.saving.name == signal.checkpoint.name:
-        m.saving = None
+def written(m: Machine, out: Out, signal: WriteDone) -> None:
+    if m.part_in_progress is not None and m.part_in_progress.name == signal.checkpoint.name:
+        m.part_in_progress = None
     if signal.checkpoint.name in m.given_up:
         out.append(Discard(signal.checkpoint.name))  # it was too late to stop
     elif not _is_void(m, signal):
-        m.manifest = signal
+        m.unpublished_part = signal
         publish(m, out)
 
 
-def not_written(m: Machine, out: Out, signal: NotWritten) -> None:
-    if m.saving is not None and m.saving.name == signal.name:
-        m.saving = None
+def not_written(m: Machine, out: Out, signal: WriteFailed) -> None:
+    if m.part_in_progress is not None and m.part_in_progress.name == signal.name:
+        m.part_in_progress = None
     _fail(m, out, signal)
 
 
-def _fail(m: Machine, out: Out, signal: NotWritten) -> None:
-    m.failed = signal
+def _fail(m: Machine, out: Out, signal: WriteFailed) -> None:
+    m.unreported_failure = signal
     say_again(m, out)
 
 
 def say_again(m: Machine, out: Out) -> None:
     """What the coordinator may not have heard of this member's parts."""
     publish(m, out)
-    if m.failed is not None and m.world is not None:
-        out.append(Send(SayNotWritten(m.id, m.number, m.failed.name, m.failed.why, m.failed.apart)))
+    if m.unreported_failure is not None and m.world is not None:
+        out.append(
+            Send(
+                SayNotWritten(
+                    m.id,
+                    m.number,
+                    m.unreported_failure.name,
+                    m.unreported_failure.why,
+                    m.unreported_failure.split_storage,
+                )
+            )
+        )
 
 
 def publish(m: Machine, out: Out) -> None:
     """Report the step first: a manifest of a step that is not durable is refused."""
-    if m.manifest is not None and m.world is not None:
+    if m.unpublished_part is not None and m.world is not None:
         report(m, out)
-        manifest = m.manifest
+        manifest = m.unpublished_part
         out.append(Send(Publish(m.id, m.number, manifest.checkpoint, manifest.part, manifest.count)))
 
 
@@ -143,38 +153,47 @@ def heed_view(m: Machine, out: Out, view: View) -> None:
 
     What is durable is committed, though the words that showed it to others never came back to us: the last ones, say.
     """
-    if m.saving is not None and m.saving.lineage == view.durable:
+    if m.part_in_progress is not None and m.part_in_progress.lineage == view.durable:
         save(m, out)
-    if m.manifest is not None and _is_void(m, m.manifest):
-        m.manifest = None
-    if m.failed is not None and _is_over(m.failed, view):
-        m.failed = None
+    if m.unpublished_part is not None and _is_void(m, m.unpublished_part):
+        m.unpublished_part = None
+    if m.unreported_failure is not None and _is_over(m.unreported_failure, view):
+        m.unreported_failure = None
     _give_up(m, out, view)
     newest = view.checkpoint
-    if newest is None or newest.name == m.tidied or m.world is None or not m.saves:
+    if newest is None or newest.name == m.collected_after or m.world is None or not m.can_save:
         return
-    m.tidied = newest.name
+    m.collected_after = newest.name
     if _tidies(m):
-        out.append(Tidy(newest, m.world.members, view.kept, view.origin, m.world.floor, m.number))
+        out.append(
+            CollectGarbage(
+                newest,
+                m.world.members,
+                view.kept_checkpoints,
+                view.history_from_generation,
+                m.world.rollback_generation,
+                m.number,
+            )
+        )
 
 
 def _tidies(m: Machine) -> bool:
-    return m.saves and m.holds and m.rank == min(m.holders.difference(m.unable), default=m.rank)
+    return m.can_save and m.holds and m.rank == min(m.holders.difference(m.cannot_save_ranks), default=m.rank)
 
 
 def _give_up(m: Machine, out: Out, view: View) -> None:
     """What will never be whole takes room, which the next one may need: after a disk was full, say."""
-    never = frozenset(name for name, part in view.written if part == NEVER_WHOLE)
+    never = frozenset(name for name, part in view.written_parts if part == NEVER_WHOLE)
     for name in sorted(never.difference(m.given_up)):
-        mine = m.saving is not None and m.saving.name == name
+        mine = m.part_in_progress is not None and m.part_in_progress.name == name
         if mine:
-            m.saving = None
+            m.part_in_progress = None
         if mine or _tidies(m):
             out.append(Discard(name))
     m.given_up = never
 
 
-def _is_void(m: Machine, manifest: Written) -> bool:
+def _is_void(m: Machine, manifest: WriteDone) -> bool:
     """Whether that part need not be said any more. After a recovery the other parts may never come.
 
     Who writes the first part stays until all are there, so that somebody is left to tidy up.
@@ -182,22 +201,26 @@ def _is_void(m: Machine, manifest: Written) -> bool:
     view, checkpoint = m.view, manifest.checkpoint
     if view is None:
         return False
-    if checkpoint.lineage != GENESIS and m.world is not None and checkpoint.lineage.generation < m.world.floor:
+    if (
+        checkpoint.lineage != GENESIS
+        and m.world is not None
+        and checkpoint.lineage.generation < m.world.rollback_generation
+    ):
         return True
-    if manifest.part and (checkpoint.name, manifest.part) in view.written:
+    if manifest.part and (checkpoint.name, manifest.part) in view.written_parts:
         return True
     published = view.checkpoint
     if published is not None and published.lineage.step >= checkpoint.lineage.step:
         return True
-    return (checkpoint.name, NEVER_WHOLE) in view.written or (
+    return (checkpoint.name, NEVER_WHOLE) in view.written_parts or (
         manifest.count > 1 and began_in(checkpoint.name) <= view.sealed
     )
 
 
-def _is_over(failed: NotWritten, view: View) -> bool:
+def _is_over(failed: WriteFailed, view: View) -> bool:
     """Whether everybody knows that there will be no checkpoint of that name, or nobody waits for it."""
     name = failed.name
-    if failed.apart:
-        return view.apart or name not in view.kept
+    if failed.split_storage:
+        return view.split_storage or name not in view.kept_checkpoints
     saved = view.checkpoint.lineage.step if view.checkpoint is not None else -1
-    return (name, NEVER_WHOLE) in view.written or began_in(name) <= view.sealed or step_in(name) <= saved
+    return (name, NEVER_WHOLE) in view.written_parts or began_in(name) <= view.sealed or step_in(name) <= saved

@@ -6,30 +6,30 @@ from dataclasses import replace
 from functools import lru_cache
 
 from pliant.core.data.grid import deal, idle_slot
-from pliant.core.data.ledger import Line, Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member.control_words import Purpose, Word, Words, diverged, minority, winner
 from pliant.core.member.signals import (
     Action,
+    Admission,
     Break,
     Collect,
     Compute,
     Exit,
     Fetch,
-    LetIn,
     Released,
     Save,
     Send,
+    SendToPeer,
     Shares,
-    Tell,
     Wire,
 )
-from pliant.core.member.state import Machine, Part, Phase
+from pliant.core.member.state import KeptGradients, Machine, Phase
 from pliant.core.messages import Leave, Report, Stopped, WiringFailed
-from pliant.core.messages.describe import disputed
+from pliant.core.messages.describe import describe_dispute
 from pliant.core.model.checkpoint import NEVER_WHOLE
 from pliant.core.model.job import Dispute
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 
 REPORTERS = 2  # how many members report progress (rule 24)
 LINES_MAX = 512  # in one report: after a coordinator was long away, what was committed meanwhile comes in several
@@ -46,7 +46,7 @@ def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) ->
 
     It is not kept: a comparison must say the same whether a member got as far as its reduction or not.
     """
-    world = inside(m)
+    world = world_of(m)
     wired = m.wired[-1] if m.wired else None
     step = purpose is Purpose.STEP
     word = Word(
@@ -57,15 +57,15 @@ def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) ->
         holds=m.holds,
         state=(m.state if state is None else state) if m.holds else 0,
         wired=wired.number if wired else 0,
-        need=len(set(world.members).intersection(wired.members)) if wired else 0,
-        drains=m.drains,
-        asks=step and _asks(m),
-        saves=m.saves,
-        slots=len(m.part.slots) if step else 0,
-        samples=m.part.samples if step else 0,
-        marks=m.part.marks if step else 0,
-        digest=m.part.digest if step else 0,
-        kept=m.part.slots if purpose is Purpose.HELLO and m.part.base == m.lineage else frozenset(),
+        wired_needed=len(set(world.members).intersection(wired.members)) if wired else 0,
+        drain_urgency=m.drain_urgency,
+        wants_checkpoint=step and _asks(m),
+        can_save=m.can_save,
+        slots=len(m.kept_gradients.slots) if step else 0,
+        samples=m.kept_gradients.samples if step else 0,
+        slot_checksum=m.kept_gradients.slot_checksum if step else 0,
+        digest=m.kept_gradients.digest if step else 0,
+        kept=m.kept_gradients.slots if purpose is Purpose.HELLO and m.kept_gradients.base == m.lineage else frozenset(),
     )
     m.phase = Phase.COLLECTING
     m.in_flight = True
@@ -77,28 +77,28 @@ def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) ->
 def _asks(m: Machine) -> bool:
     """Whether a checkpoint is wanted that nobody, as far as this member knows, is writing already."""
     view = m.view
-    if view is None or not view.asked:
+    if view is None or not view.checkpoint_wanted:
         return False
-    under_way = any(part != NEVER_WHOLE for _, part in view.written)
-    return m.holds and m.saving is None and m.manifest is None and not under_way
+    under_way = any(part != NEVER_WHOLE for _, part in view.written_parts)
+    return m.holds and m.part_in_progress is None and m.unpublished_part is None and not under_way
 
 
-def begin(m: Machine, out: Out) -> None:
+def start_step(m: Machine, out: Out) -> None:
     """Start the next step: compute the slots this member owns, or an idle one so that the loop's body runs (rule 22).
 
     A member without state has nothing to compute: it follows the others' collectives until it holds.
     """
-    world, grid = inside(m), m.terms.grid
+    world, grid = world_of(m), m.terms.grid
     step = place(m).step + 1
     weights = tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])
-    m.shares = m.dealt or _dealt(grid.slots, weights, len(grid.filled(step)))
-    m.dealt = ()
+    m.shares = m.recovery_shares or _dealt(grid.slots, weights, len(grid.filled(step)))
+    m.recovery_shares = ()
     if not m.holds:
         collect(m, out, Purpose.STEP)
         return
-    if m.part.base != m.lineage:
-        m.part = Part(base=m.lineage)
-    mine = tuple([slot for slot in m.shares[m.rank] if slot not in m.part.slots])
+    if m.kept_gradients.base != m.lineage:
+        m.kept_gradients = KeptGradients(base=m.lineage)
+    mine = tuple([slot for slot in m.shares[m.rank] if slot not in m.kept_gradients.slots])
     m.todo = frozenset(mine)
     m.phase = Phase.COMPUTING
     if mine:
@@ -117,11 +117,11 @@ def _dealt(slots: int, weights: tuple[int, ...], filled: int) -> Shares:
 
 def commit(m: Machine, out: Out, lineage: Lineage) -> None:
     """A collective showed that every holder had applied `lineage`: it is history now (rule 1)."""
-    if m.line is None or m.line.lineage != lineage:
+    if m.applied_line is None or m.applied_line.lineage != lineage:
         return
-    m.lines = (*m.lines, m.line)
-    m.line = None
-    if m.saving is not None and m.saving.lineage == lineage:
+    m.committed_lines = (*m.committed_lines, m.applied_line)
+    m.applied_line = None
+    if m.part_in_progress is not None and m.part_in_progress.lineage == lineage:
         save(m, out)
 
 
@@ -132,7 +132,7 @@ def enter(m: Machine, world: World) -> None:
     """Be in `world` from now on. Lower wired groups are of no use any more."""
     m.world = world
     m.rank = world.members.index(m.id)
-    m.greeted = False
+    m.entered = False
     m.stopping = ""
     m.peer = None
     m.stateless = False
@@ -140,19 +140,19 @@ def enter(m: Machine, world: World) -> None:
     m.suspects = ()
     m.disputes = ()
     m.holders = frozenset()
-    m.going = frozenset()
-    m.unable = frozenset()
-    m.next = 0
+    m.draining_ranks = frozenset()
+    m.cannot_save_ranks = frozenset()
+    m.switch_to = 0
     m.closing = False
-    m.dealt = ()
-    m.behind = None
-    m.again = False
-    m.came_from = None
+    m.recovery_shares = ()
+    m.catch_up_to = None
+    m.compare_again = False
+    m.previous_world = None
     m.wired = tuple(other for other in m.wired if other.number > world.number)
-    m.let_in = None
+    m.admission = None
 
 
-def seek(m: Machine, out: Out) -> None:
+def wire_next_world(m: Machine, out: Out) -> None:
     """Wire the newest world this member is in and may enter; one wiring at a time (rules 7, 10)."""
     view = m.view
     if view is None or m.phase in (Phase.GONE, Phase.DONE):
@@ -163,7 +163,7 @@ def seek(m: Machine, out: Out) -> None:
     for world in reversed(view.worlds):
         if world.number <= above:
             break
-        if m.id in world.members and not (stopped and world.kind is Kind.PLANNED):
+        if m.id in world.members and not (stopped and world.kind is WorldKind.PLANNED):
             goal = world
             break
     if goal is None or goal.number == m.wiring:
@@ -174,45 +174,45 @@ def seek(m: Machine, out: Out) -> None:
     out.append(Wire(goal))
 
 
-def stop(m: Machine, out: Out, why: str, peer: MemberId | None = None) -> None:
+def stop_in_world(m: Machine, out: Out, why: str, peer: MemberId | None = None) -> None:
     """Apply nothing more in this generation, say so, and wait for a recovery world (rule 10)."""
     m.phase = Phase.STOPPED
     m.stopping = why
     m.peer = peer
-    m.next = 0
+    m.switch_to = 0
     m.closing = False
     m.fetching = False
     m.stripes = ()
-    m.aside = None
-    m.heard = ()
+    m.received_state = None
+    m.followed_steps = ()
     out.append(Break(m.number))
     say_stopped(m, out)
-    seek(m, out)
+    wire_next_world(m, out)
 
 
 def disagree(m: Machine, out: Out, words: Words, why: str) -> None:
     """Stop because of what the words said. Whoever's state is not the majority's brings nothing it computed from it."""
     m.diverged = diverged(words)
-    m.at = winner(words) or m.at
+    m.followed_lineage = winner(words) or m.followed_lineage
     if m.terms.verify:
-        m.suspects = tuple(inside(m).members[rank] for rank in sorted(minority(words)))
+        m.suspects = tuple(world_of(m).members[rank] for rank in sorted(minority(words)))
     if m.id in m.suspects:
-        m.part = Part(base=m.lineage)
-    stop(m, out, why)
+        m.kept_gradients = KeptGradients(base=m.lineage)
+    stop_in_world(m, out, why)
 
 
 def dispute(m: Machine, out: Out, disputes: tuple[Dispute, ...]) -> None:
     """Stop because gradients that should be equal are not. Who is in a dispute computes all it has again."""
     m.disputes = disputes
     if any(m.id in (each.a, each.b) for each in disputes):
-        m.part = Part(base=m.lineage)
-    stop(m, out, disputed(place(m).step + 1, disputes[0]))
+        m.kept_gradients = KeptGradients(base=m.lineage)
+    stop_in_world(m, out, describe_dispute(place(m).step + 1, disputes[0]))
 
 
 def say_stopped(m: Machine, out: Out) -> None:
     if m.view is not None and m.view.sealed >= m.number:
         return  # the coordinator is further already
-    kept = m.part.slots if m.part.base == m.lineage else frozenset()
+    kept = m.kept_gradients.slots if m.kept_gradients.base == m.lineage else frozenset()
     doubts = (m.stateless, m.diverged, m.suspects, m.disputes)
     out.append(Send(Stopped(m.id, m.number, place(m), kept, m.stopping, m.peer, *doubts)))
 
@@ -223,25 +223,25 @@ def say_unwirable(m: Machine, out: Out) -> None:
 
 def tell_joiners(m: Machine, out: Out) -> None:
     """Whoever is new in a planned world waits to be told that it was entered."""
-    world, before = inside(m), m.came_from
+    world, before = world_of(m), m.previous_world
     if before is None:
         return
     donors = tuple(world.members[rank] for rank in sorted(m.holders))
     for member in world.members:
         if member not in before.members:
-            out.append(Tell(member, LetIn(world.number, place(m), donors)))
+            out.append(SendToPeer(member, Admission(world.number, place(m), donors)))
 
 
 def tell_leavers(m: Machine, out: Out) -> None:
     """A collective completed here: whoever lingers in the world before may go (rule 9)."""
-    world, before = inside(m), m.came_from
+    world, before = world_of(m), m.previous_world
     if before is None:
         return
     for member in before.members:
         if member not in world.members:
-            out.append(Tell(member, Released(world.number)))
+            out.append(SendToPeer(member, Released(world.number)))
     out.append(Break(before.number))
-    m.came_from = None
+    m.previous_world = None
 
 
 # ----------------------------------------------------------------------------- reports, checkpoints, goodbye
@@ -250,10 +250,10 @@ def tell_leavers(m: Machine, out: Out) -> None:
 def report(m: Machine, out: Out) -> None:
     """Report what is committed and not durable, and who holds the state if the coordinator does not know yet."""
     view = m.view
-    world = inside(m)
+    world = world_of(m)
     holding = frozenset(world.members[rank] for rank in m.holders)
     news = view is None or view.current != world.number or view.holders != holding
-    out.append(Send(Report(m.id, m.rank, world.number, m.lines[:LINES_MAX], holding if news else None)))
+    out.append(Send(Report(m.id, m.rank, world.number, m.committed_lines[:LINES_MAX], holding if news else None)))
 
 
 def is_reporter(m: Machine) -> bool:
@@ -262,9 +262,9 @@ def is_reporter(m: Machine) -> bool:
 
 def save(m: Machine, out: Out) -> None:
     """The step of what this member began to write is committed: it is wanted (rule 17)."""
-    if m.saving is not None and not m.saving.ordered:
-        m.saving = replace(m.saving, ordered=True)
-        out.append(Save(m.saving.name))
+    if m.part_in_progress is not None and not m.part_in_progress.ordered:
+        m.part_in_progress = replace(m.part_in_progress, ordered=True)
+        out.append(Save(m.part_in_progress.name))
 
 
 def fetch(m: Machine, out: Out, donors: tuple[MemberId, ...]) -> None:
@@ -272,7 +272,7 @@ def fetch(m: Machine, out: Out, donors: tuple[MemberId, ...]) -> None:
     m.fetching = True
     m.quiet_ticks = 0
     m.stripes = ()
-    m.aside = None
+    m.received_state = None
     out.append(Fetch(m.number, donors))
 
 
@@ -287,7 +287,7 @@ def goodbye(m: Machine, out: Out, code: int, why: str, *, complete: bool = False
     out.append(Exit(code, why, complete))
 
 
-def inside(m: Machine) -> World:
+def world_of(m: Machine) -> World:
     """The world this member is in, where it must be in one."""
     if m.world is None:
         raise AssertionError(f"{m.id} is in no world")
@@ -296,9 +296,9 @@ def inside(m: Machine) -> World:
 
 def place(m: Machine) -> Lineage:
     """Where the history is: what this member holds, or as far as it followed the others."""
-    return m.lineage if m.holds else m.at
+    return m.lineage if m.holds else m.followed_lineage
 
 
-def tail(m: Machine) -> tuple[Line, ...]:
+def unreported_lines(m: Machine) -> tuple[LedgerLine, ...]:
     """The ledger lines a joiner must have to be able to report in our place."""
-    return (*m.lines, m.line) if m.line is not None else m.lines
+    return (*m.committed_lines, m.applied_line) if m.applied_line is not None else m.committed_lines

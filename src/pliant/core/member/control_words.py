@@ -32,10 +32,10 @@ class Purpose(StrEnum):
 class Word:
     """One rank's control word.
 
-    `lineage` is the state it enters with; `wired` the highest generation it wired above this one, and `need` how many
-    members of this world must say so; `asks` says that a checkpoint is wanted, `saves` that it could write a part of
-    one; `slots`, `samples`, `marks` and `digest` are counted where a slot's gradient is added to the buffer. `kept` is
-    used by the comparison alone.
+    `lineage` is the state it enters with; `wired` the highest generation it wired above this one, and `wired_needed`
+    how many members of this world must say so; `wants_checkpoint` says that a checkpoint is wanted, `can_save` that it
+    could write a part of one; `slots`, `samples`, `slot_checksum` and `digest` are counted where a slot's gradient is
+    added to the buffer. `kept` is used by the comparison alone.
     """
 
     purpose: Purpose
@@ -45,14 +45,14 @@ class Word:
     holds: bool
     state: int = 0
     wired: int = 0
-    need: int = 0
-    drains: int = CALM
+    wired_needed: int = 0
+    drain_urgency: int = CALM
     failed: bool = False
-    asks: bool = False
-    saves: bool = True
+    wants_checkpoint: bool = False
+    can_save: bool = True
     slots: int = 0
     samples: int = 0
-    marks: int = 0
+    slot_checksum: int = 0
     digest: int = 0
     kept: frozenset[int] = frozenset()
 
@@ -61,7 +61,7 @@ Words = tuple[Word, ...]  # by rank
 
 
 @lru_cache(maxsize=65536)
-def slot_mark(slot: int) -> int:
+def slot_checksum(slot: int) -> int:
     """A 64-bit mark of a slot. Marks are added up, so a slot counted twice or left out shows in the total."""
     z = (slot + 1) * 0x9E3779B97F4A7C15 & _MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
@@ -69,20 +69,20 @@ def slot_mark(slot: int) -> int:
     return z ^ z >> 31
 
 
-def step_marks(grid: Grid, step: int) -> int:
+def step_checksum(grid: Grid, step: int) -> int:
     """What the marks of a whole step add up to."""
     return _marks_of_first(len(grid.filled(step)))
 
 
 @lru_cache(maxsize=1024)
 def _marks_of_first(slots: int) -> int:
-    return sum(map(slot_mark, range(slots))) & _MASK
+    return sum(map(slot_checksum, range(slots))) & _MASK
 
 
 @lru_cache(maxsize=256)
-def marks(slots: frozenset[int]) -> int:
+def slots_checksum(slots: frozenset[int]) -> int:
     """What the marks of these slots add up to. Pass the same set again where you can: its hash is kept in it."""
-    return sum(map(slot_mark, slots)) & _MASK
+    return sum(map(slot_checksum, slots)) & _MASK
 
 
 def holders(words: Words) -> frozenset[int]:
@@ -90,9 +90,9 @@ def holders(words: Words) -> frozenset[int]:
     return frozenset(rank for rank, word in enumerate(words) if word.holds)
 
 
-def unable(words: Words) -> frozenset[int]:
+def ranks_that_cannot_save(words: Words) -> frozenset[int]:
     """The ranks that have no place to write checkpoints to."""
-    return frozenset(rank for rank, word in enumerate(words) if not word.saves)
+    return frozenset(rank for rank, word in enumerate(words) if not word.can_save)
 
 
 def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) -> str:
@@ -154,13 +154,13 @@ def _wrong_total(words: Words, step: int, grid: Grid) -> str:
     if samples != grid.size(step):
         return f"{samples} samples were counted in step {step}, which has {grid.size(step)}"
     slots = sum(word.slots for word in words)
-    marks = sum(word.marks for word in words) & _MASK
-    if slots != len(grid.filled(step)) or marks != step_marks(grid, step):
+    marks = sum(word.slot_checksum for word in words) & _MASK
+    if slots != len(grid.filled(step)) or marks != step_checksum(grid, step):
         return f"a slot of step {step} was counted twice or left out"
     return ""
 
 
-def switch(words: Words) -> int:
+def generation_to_enter(words: Words) -> int:
     """The generation to enter at this boundary, 0 to stay (rule 8).
 
     The highest x that every member of both worlds says, one of them holding the state. How many must say it comes with
@@ -172,7 +172,7 @@ def switch(words: Words) -> int:
             said.setdefault(word.wired, []).append(word)
     for number in sorted(said, reverse=True):
         voices = said[number]
-        if len(voices) >= voices[0].need and any(word.holds for word in voices):
+        if len(voices) >= voices[0].wired_needed and any(word.holds for word in voices):
             return number
     return 0
 
@@ -180,7 +180,7 @@ def switch(words: Words) -> int:
 def all_out_of_time(words: Words) -> bool:
     """Whether every holder must go now: then the world closes and leaves a checkpoint behind (rule 16)."""
     holding = [word for word in words if word.holds]
-    return bool(holding) and all(word.drains >= OUT_OF_TIME for word in holding)
+    return bool(holding) and all(word.drain_urgency >= OUT_OF_TIME for word in holding)
 
 
 def winner(words: Words) -> Lineage | None:

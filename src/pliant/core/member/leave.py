@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member.checkpoint import is_first, is_pending, save_alone, save_last
-from pliant.core.member.common import Out, goodbye, stop
+from pliant.core.member.common import Out, goodbye, stop_in_world
 from pliant.core.member.control_words import CALM, LEAVING, OUT_OF_TIME
-from pliant.core.member.signals import Break, Notice, Released, Send, StartGrace
+from pliant.core.member.signals import Break, DrainNotice, Released, Send, StartGrace
 from pliant.core.member.state import IN_USER_CODE, Machine, Phase
 from pliant.core.messages import Drain
 from pliant.core.model.job import JobState
 from pliant.core.model.view import View
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 
 ALONE_TICKS = 3  # how long other members' parts of the last checkpoint are waited for, before one writes all of it
 END_TICKS = 30  # how long a coordinator that has heard of the end may leave the last part of a checkpoint unanswered
@@ -28,25 +28,25 @@ def reason_to_stop(m: Machine, view: View) -> str:
         return ""
     if view.sealed >= world.number:
         return f"generation {world.number} is sealed"
-    if world.number in view.faulty:
+    if world.number in view.unenterable_generations:
         return f"generation {world.number} cannot be entered by everybody"
-    if view.dead and not view.dead.isdisjoint(world.members):
-        return f"{', '.join(sorted(view.dead.intersection(world.members)))} is gone"
+    if view.gone_in_open_worlds and not view.gone_in_open_worlds.isdisjoint(world.members):
+        return f"{', '.join(sorted(view.gone_in_open_worlds.intersection(world.members)))} is gone"
     return ""
 
 
 def heed_view(m: Machine, out: Out, view: View) -> None:
     """Act on what was told: at once where nothing runs, else at the next safe moment."""
-    if view.draining and m.drains == CALM:
-        m.drains = LEAVING
+    if view.draining and m.drain_urgency == CALM:
+        m.drain_urgency = LEAVING
         out.append(StartGrace(view.grace_s))
     if view.draining and view.at_once:
-        m.drains = OUT_OF_TIME
+        m.drain_urgency = OUT_OF_TIME
     if m.phase is Phase.LINGERING and _may_go(m, view):
         return goodbye(m, out, 0, "left as planned")
     if m.phase is Phase.STOPPED and view.current > m.number > view.sealed:
         return goodbye(m, out, 0, "left as planned")  # the others went on without us, as the words had said
-    if m.phase is Phase.OUTSIDE and m.drains:
+    if m.phase is Phase.OUTSIDE and m.drain_urgency:
         return goodbye(m, out, 0, "drained before it was needed")
     why = reason_to_stop(m, view)
     if not why:
@@ -67,13 +67,13 @@ def come_to_rest(m: Machine, out: Out) -> None:
     elif view is not None and view.state.ended:
         _end(m, out, view)
     elif m.phase is not Phase.STOPPED and m.world is not None:
-        stop(m, out, m.stopping)
+        stop_in_world(m, out, m.stopping)
 
 
 def _end(m: Machine, out: Out, view: View) -> None:
     last = m.lineage.step == m.terms.grid.total_steps
     if view.state is JobState.FINISHED and m.holds and last:
-        patience = END_TICKS if m.alone or not is_first(m, view) else ALONE_TICKS
+        patience = END_TICKS if m.saves_alone or not is_first(m, view) else ALONE_TICKS
         if (is_pending(m) and m.end_ticks < patience) or save_last(m, out, view):
             m.phase = Phase.DONE
             return  # the final state is being saved
@@ -93,32 +93,32 @@ def linger(m: Machine, out: Out) -> None:
 def _may_go(m: Machine, view: View) -> bool:
     if _is_needed(m, view) or is_pending(m):
         return False
-    if m.next:
-        if view.current >= m.next:
+    if m.switch_to:
+        if view.current >= m.switch_to:
             m.released = view.current
-        return m.released >= m.next
+        return m.released >= m.switch_to
     return view.checkpoint is not None and view.checkpoint.lineage == m.lineage
 
 
 def _is_needed(m: Machine, view: View | None) -> bool:
     """Whether a recovery after the world that let us go counts on us: whoever was in that one may be lost (rule 16)."""
     worlds = view.worlds if view is not None else ()
-    above = max(m.next, m.number)
-    return any(w.kind is not Kind.PLANNED and w.number > above and m.id in w.members for w in worlds)
+    above = max(m.switch_to, m.number)
+    return any(w.kind is not WorldKind.PLANNED and w.number > above and m.id in w.members for w in worlds)
 
 
 def released(m: Machine, out: Out, signal: Released) -> None:
-    if m.phase is Phase.LINGERING and m.next and signal.generation >= m.next and not _is_needed(m, m.view):
+    if m.phase is Phase.LINGERING and m.switch_to and signal.generation >= m.switch_to and not _is_needed(m, m.view):
         m.released = signal.generation
         if not is_pending(m):
             goodbye(m, out, 0, "left as planned")
 
 
-def notice(m: Machine, out: Out, signal: Notice) -> None:
+def notice(m: Machine, out: Out, signal: DrainNotice) -> None:
     """The machine under this worker is going away: tell the coordinator, and leave at a boundary (rule 16)."""
-    if m.drains:
+    if m.drain_urgency:
         return
-    m.drains = LEAVING
+    m.drain_urgency = LEAVING
     out.append(StartGrace(signal.grace_s))
     out.append(Send(Drain(m.id, signal.grace_s, signal.why)))
     if m.phase is Phase.OUTSIDE:
@@ -130,8 +130,8 @@ def grace_short(m: Machine, out: Out) -> None:
 
     The comparison it waits after committed what it holds, or the state is not yet to be written (rules 1, 16).
     """
-    m.drains = OUT_OF_TIME
-    if m.again and m.in_flight and m.line is None:
+    m.drain_urgency = OUT_OF_TIME
+    if m.compare_again and m.in_flight and m.applied_line is None:
         save_alone(m, out)
 
 

@@ -5,28 +5,46 @@ from __future__ import annotations
 from pliant.core.data.grid import disjoint, missing, redo
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.member import leave
-from pliant.core.member.common import Out, collect, commit, disagree, enter, fetch, inside, seek, stop
-from pliant.core.member.control_words import Purpose, Words, agreed, disagreement, holders, unable, winner
-from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored, Send, Unread
-from pliant.core.member.state import Machine, Part, Phase
+from pliant.core.member.common import (
+    Out,
+    collect,
+    commit,
+    disagree,
+    enter,
+    fetch,
+    stop_in_world,
+    wire_next_world,
+    world_of,
+)
+from pliant.core.member.control_words import (
+    Purpose,
+    Words,
+    agreed,
+    disagreement,
+    holders,
+    ranks_that_cannot_save,
+    winner,
+)
+from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored, RestoreFailed, Send
+from pliant.core.member.state import KeptGradients, Machine, Phase
 from pliant.core.member.step import onward
-from pliant.core.messages import Unreadable
-from pliant.core.model.world import Kind, World
+from pliant.core.messages import NotReadable
+from pliant.core.model.world import World, WorldKind
 
 
 def greet(m: Machine, out: Out, world: World) -> None:
     """Enter a recovery or rollback world. Its first collective is the comparison (rule 12)."""
-    rolls_back = world.kind is Kind.ROLLBACK
-    if rolls_back or m.number < world.floor:
+    rolls_back = world.kind is WorldKind.ROLLBACK
+    if rolls_back or m.number < world.rollback_generation:
         # Whatever we had is not on the history any more, even if the world that went back was not entered by anybody.
         m.holds = False
         m.lineage = GENESIS
-        m.line = None
-        m.lines = ()
-        m.saving = None
-        m.manifest = None
-        m.failed = None
-        m.part = Part()
+        m.applied_line = None
+        m.committed_lines = ()
+        m.part_in_progress = None
+        m.unpublished_part = None
+        m.unreported_failure = None
+        m.kept_gradients = KeptGradients()
     enter(m, world)
     if rolls_back and m.rank == 0:  # the lowest rank brings the base back for everybody
         m.phase = Phase.RESTORING
@@ -40,8 +58,8 @@ def restored(m: Machine, out: Out, signal: Restored) -> None:
     if m.phase is not Phase.RESTORING:
         return
     m.holds = True
-    m.lineage = inside(m).base
-    m.part = Part(base=m.lineage)
+    m.lineage = world_of(m).base
+    m.kept_gradients = KeptGradients(base=m.lineage)
     m.state = signal.state
     if m.stopping:
         leave.come_to_rest(m, out)
@@ -49,17 +67,17 @@ def restored(m: Machine, out: Out, signal: Restored) -> None:
         collect(m, out, Purpose.HELLO)
 
 
-def unread(m: Machine, out: Out, signal: Unread) -> None:
+def unread(m: Machine, out: Out, signal: RestoreFailed) -> None:
     """Nobody can go on in this world. The coordinator says where to go back to instead."""
     if m.phase is not Phase.RESTORING:
         return
     name = m.view.checkpoint.name if m.view is not None and m.view.checkpoint is not None else ""
-    out.append(Send(Unreadable(m.id, m.number, name, signal.why, signal.damaged)))
+    out.append(Send(NotReadable(m.id, m.number, name, signal.why, signal.damaged)))
     if m.stopping:
         leave.come_to_rest(m, out)
     else:
         m.stateless = True
-        stop(m, out, f"the checkpoint cannot be read: {signal.why}")
+        stop_in_world(m, out, f"the checkpoint cannot be read: {signal.why}")
 
 
 def compared(m: Machine, out: Out, words: Words) -> None:
@@ -68,7 +86,7 @@ def compared(m: Machine, out: Out, words: Words) -> None:
     If somebody holds no state at all, everybody compares again once it does: only then are slots dealt out, so that
     nobody computes for those who are still receiving. Else the step in flight goes on at once.
     """
-    world = inside(m)
+    world = world_of(m)
     why = disagreement(words, world.number, Purpose.HELLO, m.terms.grid)
     if why:
         disagree(m, out, words, why)
@@ -77,15 +95,15 @@ def compared(m: Machine, out: Out, words: Words) -> None:
     if best is None or world.base.newer_than(best):
         m.stateless = True
         found = "nobody holds the state" if best is None else f"only step {best.step} is left of {world.base.step}"
-        stop(m, out, found)
+        stop_in_world(m, out, found)
         return
     m.holders = holders(words)
-    m.unable = unable(words)
+    m.cannot_save_ranks = ranks_that_cannot_save(words)
     lineage = agreed(words)
     if lineage is not None:
         commit(m, out, lineage)
-    m.again = len(m.holders) < len(words)
-    if not m.again and best.step < m.terms.grid.total_steps:
+    m.compare_again = len(m.holders) < len(words)
+    if not m.compare_again and best.step < m.terms.grid.total_steps:
         _deal_missing(m, words, best)
     m.donors = tuple(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
     if m.stopping:
@@ -93,7 +111,7 @@ def compared(m: Machine, out: Out, words: Words) -> None:
     elif m.holds and m.lineage == best:
         onward(m, out)
     else:
-        m.behind = best
+        m.catch_up_to = best
         m.phase = Phase.CATCHING_UP
         if not m.holds and m.terms.verify and len(m.donors) == 1 < len(m.holders):
             collect(m, out, Purpose.HELLO)  # nobody could compare that state yet; who is one step behind soon can
@@ -101,7 +119,7 @@ def compared(m: Machine, out: Out, words: Words) -> None:
             out.append(CatchUp(m.donors[0], best))
         else:
             fetch(m, out, m.donors)
-    seek(m, out)
+    wire_next_world(m, out)
 
 
 def _deal_missing(m: Machine, words: Words, best: Lineage) -> None:
@@ -110,25 +128,25 @@ def _deal_missing(m: Machine, words: Words, best: Lineage) -> None:
     if not disjoint(kept):
         # Cannot be, and must not be counted twice if it is: nobody's kept sum can be split, so all start afresh.
         kept = [frozenset() for _ in words]
-        m.part = Part(base=m.lineage)
+        m.kept_gradients = KeptGradients(base=m.lineage)
     if any(kept):  # else it is a step like any other, and its slots are dealt out by the world's weights
         todo = missing(m.terms.grid.filled(best.step + 1), kept)
         more = redo(todo, sorted(m.holders))
-        m.dealt = tuple(tuple(sorted((*mine, *more.get(rank, ())))) for rank, mine in enumerate(kept))
+        m.recovery_shares = tuple(tuple(sorted((*mine, *more.get(rank, ())))) for rank, mine in enumerate(kept))
 
 
 def gradient(m: Machine, out: Out, signal: Gradient) -> None:
     """The winner's gradient makes the missing step our own; without it, the whole state comes aside (rule 13)."""
-    if m.phase is not Phase.CATCHING_UP or m.behind is None or not m.holds:
+    if m.phase is not Phase.CATCHING_UP or m.catch_up_to is None or not m.holds:
         return  # without a state there is nothing to apply it to; it was asked for in another world
     line = signal.line
-    if line is not None and line.parent == m.lineage and line.lineage == m.behind:
+    if line is not None and line.parent == m.lineage and line.lineage == m.catch_up_to:
         if m.terms.verify:
-            m.saving = None  # a leaver that lingers has a step behind it which no words of its own were compared in
+            m.part_in_progress = None  # no words of a lingering leaver were compared after its last step
         commit(m, out, m.lineage)
-        m.line = line
-        m.lineage = m.behind
-        m.behind = None
+        m.applied_line = line
+        m.lineage = m.catch_up_to
+        m.catch_up_to = None
         m.phase = Phase.APPLIED
         out.append(Apply(line))
     else:

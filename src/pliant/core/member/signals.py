@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pliant.core.data.ledger import Line, Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member.control_words import Word, Words
 from pliant.core.messages import Command
 from pliant.core.model.checkpoint import Checkpoint
@@ -20,7 +20,7 @@ Shares = tuple[tuple[int, ...], ...]  # by rank, the slots it brings into a redu
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ViewReceived:
     """The coordinator's view of the job arrived; older ones than the last are ignored."""
 
     view: View
@@ -103,7 +103,7 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Unread:
+class RestoreFailed:
     """The base of a rollback world could not be loaded: what was written is damaged, or it is out of reach."""
 
     why: str
@@ -114,7 +114,7 @@ class Unread:
 class Gradient:
     """The winner's last reduced gradient arrived; None: it has none to give (rule 13)."""
 
-    line: Line | None
+    line: LedgerLine | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Stripe:
     count: int
     lineage: Lineage
     state: int
-    lines: tuple[Line, ...]
+    lines: tuple[LedgerLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class Installed:
 
 
 @dataclass(frozen=True, slots=True)
-class LetIn:
+class Admission:
     """A member of a planned world tells a joiner that the world was entered."""
 
     generation: int
@@ -165,7 +165,7 @@ class Released:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class DrainNotice:
     """This worker is to go: SIGTERM, or a spot notice."""
 
     grace_s: float
@@ -183,7 +183,7 @@ class GraceOver:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotRaised:
+class UserCodeRaised:
     """User code raised while it computed these slots, and nobody knows on which (rule 20).
 
     `samples` are those of each slot, by its place.
@@ -196,7 +196,7 @@ class SlotRaised:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteDone:
     """This member's part of a checkpoint is complete, and under its name."""
 
     checkpoint: Checkpoint  # with the pieces of this part alone
@@ -205,17 +205,17 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class NotWritten:
+class WriteFailed:
     """This member's part of a checkpoint will never be complete. `apart`: others' parts are not where this one is."""
 
     name: str
     why: str
-    apart: bool = False
+    split_storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Begin to write this member's part of the state as it is at this boundary. Answer: `NotWritten` if that fails."""
+    """Begin to write this member's part of the state as it is at this boundary. Answer: `WriteFailed` if that fails."""
 
     lineage: Lineage
     name: str
@@ -226,20 +226,20 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """What was begun under that name is wanted: its step is committed. Answer: `Written` or `NotWritten`."""
+    """What was begun under that name is wanted: its step is committed. Answer: `WriteDone` or `WriteFailed`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Tidy:
+class CollectGarbage:
     """The newest checkpoint is another one: put its manifest beside its files, and remove what nobody can need."""
 
     newest: Checkpoint
     members: tuple[MemberId, ...]  # of the world that it was published in
-    kept: tuple[str, ...]
-    origin: int  # as `saving.is_garbage` wants them
-    floor: int
+    kept_checkpoints: tuple[str, ...]
+    history_from_generation: int  # as `saving.is_garbage` wants them
+    rollback_generation: int
     generation: int
 
 
@@ -251,7 +251,7 @@ class Discard:
 
 
 Signal = (
-    Told
+    ViewReceived
     | Durable
     | Tick
     | Wired
@@ -261,19 +261,19 @@ Signal = (
     | Failed
     | Boundary
     | Restored
-    | Unread
+    | RestoreFailed
     | Gradient
     | Stripe
     | TransferBroken
     | Installed
-    | LetIn
+    | Admission
     | Released
-    | Notice
+    | DrainNotice
     | GraceShort
     | GraceOver
-    | Written
-    | NotWritten
-    | SlotRaised
+    | WriteDone
+    | WriteFailed
+    | UserCodeRaised
 )
 
 
@@ -319,12 +319,12 @@ class Collect:
 class Apply:
     """Step the optimizer with the reduced gradient and let the user's post-step code run. Answer: `Boundary`."""
 
-    line: Line
+    line: LedgerLine
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Load the checkpoint (None: the initial state). Answer: `Restored` or `Unread`."""
+    """Load the checkpoint (None: the initial state). Answer: `Restored` or `RestoreFailed`."""
 
     checkpoint: Checkpoint | None
 
@@ -350,15 +350,15 @@ class Install:
     """Make the state received aside ours, then replay these steps with their small state. Answer: `Installed`."""
 
     lineage: Lineage
-    replay: tuple[Line, ...]
+    replay: tuple[LedgerLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class SendToPeer:
     """Send a signal to a peer, member to member."""
 
     member: MemberId
-    signal: LetIn | Released
+    signal: Admission | Released
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,11 +394,11 @@ Action = (
     | CatchUp
     | Fetch
     | Install
-    | Tell
+    | SendToPeer
     | Send
     | StartGrace
     | Snapshot
-    | Tidy
+    | CollectGarbage
     | Discard
     | Save
     | Exit

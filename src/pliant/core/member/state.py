@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from pliant.core.data.ledger import GENESIS, Line, Lineage, add_digests
-from pliant.core.member.control_words import CALM, marks
-from pliant.core.member.signals import LetIn, NotWritten, Shares, Stripe, Written
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, add_digests
+from pliant.core.member.control_words import CALM, slots_checksum
+from pliant.core.member.signals import Admission, Shares, Stripe, WriteDone, WriteFailed
 from pliant.core.model.job import Dispute, Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
@@ -36,35 +36,35 @@ IN_USER_CODE = frozenset({Phase.COMPUTING, Phase.APPLIED})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class KeptGradients:
     """The local gradients kept apart from the reduction buffers (rule 14), and what was counted into them."""
 
     base: Lineage = GENESIS
     slots: frozenset[int] = frozenset()
     samples: int = 0
-    marks: int = 0
+    slot_checksum: int = 0
     digest: int = 0
 
-    def plus(self, slots: frozenset[int], samples: int, digest: int) -> Part:
-        return Part(
+    def plus(self, slots: frozenset[int], samples: int, digest: int) -> KeptGradients:
+        return KeptGradients(
             base=self.base,
             slots=self.slots | slots if self.slots else slots,
             samples=self.samples + samples,
-            marks=add_digests(self.marks, marks(slots)),
+            slot_checksum=add_digests(self.slot_checksum, slots_checksum(slots)),
             digest=add_digests(self.digest, digest),
         )
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class FollowedStep:
     """A step a member without state saw go by, with the hash of the state it was applied to (rule 15)."""
 
-    line: Line
+    line: LedgerLine
     state: int
 
 
 @dataclass(frozen=True, slots=True)
-class Saving:
+class PartInProgress:
     """This member's part of a checkpoint. It counts once the step is committed: then it is `ordered`."""
 
     lineage: Lineage
@@ -83,15 +83,15 @@ class Machine:
 
     id: MemberId
     terms: Terms
-    saves: bool = True  # whether it has a place to write checkpoints to
+    can_save: bool = True  # whether it has a place to write checkpoints to
     phase: Phase = Phase.OUTSIDE
     view: View | None = None
 
     # The world it is in.
     world: World | None = None
     rank: int = -1
-    came_from: World | None = None  # the world it switched from, until a collective here completed (rule 9)
-    greeted: bool = False  # a collective completed in this world
+    previous_world: World | None = None  # the world it switched from, until a collective here completed (rule 9)
+    entered: bool = False  # a collective completed in this world
     in_flight: bool = False  # an operation of this world's group has not returned
     stopping: str = ""  # why it must stop at the next safe moment
     peer: MemberId | None = None  # whom the failed collective named
@@ -100,23 +100,23 @@ class Machine:
     disputes: tuple[Dispute, ...] = ()  # slots on which members of this world got other gradients
     stateless: bool = False  # the comparison found nobody to go on from
     holders: frozenset[int] = frozenset()  # ranks that hold the state, by the latest words
-    going: frozenset[int] = frozenset()  # ranks that drain, by the latest words
-    unable: frozenset[int] = frozenset()  # ranks that cannot save, by the latest words
-    next: int = 0  # the generation the words said to enter at the boundary
+    draining_ranks: frozenset[int] = frozenset()  # ranks that drain, by the latest words
+    cannot_save_ranks: frozenset[int] = frozenset()  # ranks that cannot save, by the latest words
+    switch_to: int = 0  # the generation the words said to enter at the boundary
     closing: bool = False  # the words said that everybody must go now
 
     # Its state and its place in the history.
     lineage: Lineage = GENESIS
     holds: bool = False
     state: int = 0
-    line: Line | None = None  # applied, not committed
-    lines: tuple[Line, ...] = ()  # committed, not durable
-    part: Part = field(default_factory=Part)
+    applied_line: LedgerLine | None = None  # applied, not committed
+    committed_lines: tuple[LedgerLine, ...] = ()  # committed, not durable
+    kept_gradients: KeptGradients = field(default_factory=KeptGradients)
     todo: frozenset[int] = frozenset()  # slots the user's code still has to compute
-    dealt: Shares = ()  # who brings which slots, as the comparison dealt them out, for the step in flight only
+    recovery_shares: Shares = ()  # who brings which slots into the step in flight, as the comparison decided
     shares: Shares = ()  # who brings which slots into the step under way
-    behind: Lineage | None = None  # the winner this member has to catch up with
-    again: bool = False  # somebody held nothing when everybody compared: once all hold, they compare again
+    catch_up_to: Lineage | None = None  # the winner this member has to catch up with
+    compare_again: bool = False  # somebody held nothing when everybody compared: once all hold, they compare again
     donors: tuple[MemberId, ...] = ()  # who was at the winner's lineage when everybody compared
 
     # Wiring of worlds to come.
@@ -124,29 +124,29 @@ class Machine:
     wired: tuple[World, ...] = ()
     unwirable: int = 0  # the highest generation whose wiring failed
     failed_peer: MemberId | None = None
-    let_in: LetIn | None = None
+    admission: Admission | None = None
 
     # Receiving a state.
     fetching: bool = False
     quiet_ticks: int = 0
     stripes: tuple[Stripe, ...] = ()
-    aside: Stripe | None = None
-    heard: tuple[Heard, ...] = ()
-    at: Lineage = GENESIS  # without a state: where the others are
+    received_state: Stripe | None = None
+    followed_steps: tuple[FollowedStep, ...] = ()
+    followed_lineage: Lineage = GENESIS  # without a state: where the others are
 
     # Going.
-    drains: int = CALM
+    drain_urgency: int = CALM
     released: int = 0
 
     # Checkpoints and reports.
-    saving: Saving | None = None  # a part of a checkpoint, until it is written
-    manifest: Written | None = None  # written, and the coordinator may not know yet
-    failed: NotWritten | None = None  # not written, and the coordinator may not know yet
+    part_in_progress: PartInProgress | None = None  # a part of a checkpoint, until it is written
+    unpublished_part: WriteDone | None = None  # written, and the coordinator may not know yet
+    unreported_failure: WriteFailed | None = None  # not written, and the coordinator may not know yet
     given_up: frozenset[str] = frozenset()  # checkpoints that will never be whole, as far as the coordinator remembers
-    asked: bool = False  # the words said that a checkpoint is wanted
+    checkpoint_wanted: bool = False  # the words said that a checkpoint is wanted
     end_ticks: int = 0  # since the job finished and our part was written
-    alone: bool = False  # the last state is saved, or was to be, by this member alone
-    tidied: str = ""  # the newest checkpoint that this member has tidied up after
+    saves_alone: bool = False  # the last state is saved, or was to be, by this member alone
+    collected_after: str = ""  # the newest checkpoint that this member has tidied up after
     stale_ticks: int = 0
 
     def copy(self) -> Machine:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from pliant.core.data.ledger import Line, add_digests, line
+from pliant.core.data.ledger import LedgerLine, add_digests, make_line
 from pliant.core.member import checkpoint, leave
 from pliant.core.member.common import (
     Out,
-    begin,
     collect,
     commit,
     disagree,
     enter,
-    inside,
     place,
     report,
     save,
-    seek,
+    start_step,
     tell_joiners,
+    wire_next_world,
+    world_of,
 )
 from pliant.core.member.control_words import (
     Purpose,
@@ -24,12 +24,12 @@ from pliant.core.member.control_words import (
     agreed,
     all_out_of_time,
     disagreement,
+    generation_to_enter,
     holders,
-    switch,
-    unable,
+    ranks_that_cannot_save,
 )
 from pliant.core.member.signals import Apply, Boundary, Computed
-from pliant.core.member.state import Machine, Part, Phase
+from pliant.core.member.state import KeptGradients, Machine, Phase
 from pliant.core.model.world import World
 
 
@@ -37,7 +37,7 @@ def computed(m: Machine, out: Out, signal: Computed) -> None:
     """Some slots are done. The last of them leads to the reduction."""
     if m.phase is not Phase.COMPUTING:
         return
-    m.part = m.part.plus(signal.slots, signal.samples, signal.digest)
+    m.kept_gradients = m.kept_gradients.plus(signal.slots, signal.samples, signal.digest)
     m.todo = m.todo - signal.slots
     if m.stopping:
         leave.come_to_rest(m, out)
@@ -55,13 +55,13 @@ def reduced(m: Machine, out: Out, words: Words) -> None:
     step = step_line(m, words)
     heed(m, words)
     m.lineage = step.lineage
-    m.line = step
-    m.part = Part(base=step.lineage)
+    m.applied_line = step
+    m.kept_gradients = KeptGradients(base=step.lineage)
     m.phase = Phase.APPLIED
     out.append(Apply(step))
 
 
-def step_line(m: Machine, words: Words) -> Line:
+def step_line(m: Machine, words: Words) -> LedgerLine:
     """The ledger line of the step these words reduced, the same on every member."""
     first = next(word for word in words if word.holds)
     digest = 0
@@ -69,17 +69,19 @@ def step_line(m: Machine, words: Words) -> Line:
         digest = add_digests(digest, word.digest)
     samples = sum(word.samples for word in words)
     cursor = m.terms.grid.cursor(first.step)
-    return line(first.lineage, m.number, first.step, cursor, samples, digest, first.state)
+    return make_line(first.lineage, m.number, first.step, cursor, samples, digest, first.state)
 
 
 def heed(m: Machine, words: Words) -> None:
     """Take from the words what decides the coming boundary (rule 8)."""
     m.holders = holders(words)
-    m.next = switch(words)
-    m.closing = not m.next and all_out_of_time(words)
-    m.asked = all(word.asks for word in words if word.holds)  # else somebody is writing one, or has yet to hear
-    m.going = frozenset(rank for rank, word in enumerate(words) if word.drains)
-    m.unable = unable(words)
+    m.switch_to = generation_to_enter(words)
+    m.closing = not m.switch_to and all_out_of_time(words)
+    m.checkpoint_wanted = all(
+        word.wants_checkpoint for word in words if word.holds
+    )  # else somebody is writing one, or has yet to hear
+    m.draining_ranks = frozenset(rank for rank, word in enumerate(words) if word.drain_urgency)
+    m.cannot_save_ranks = ranks_that_cannot_save(words)
 
 
 def boundary(m: Machine, out: Out, signal: Boundary) -> None:
@@ -88,7 +90,7 @@ def boundary(m: Machine, out: Out, signal: Boundary) -> None:
         return
     m.state = signal.state
     checkpoint.begin_if_due(m, out)
-    if inside(m).members == (m.id,):
+    if world_of(m).members == (m.id,):
         commit(m, out, m.lineage)  # a world of one commits as it applies
     onward(m, out)
 
@@ -97,23 +99,27 @@ def onward(m: Machine, out: Out) -> None:
     """At a boundary: stop, compare again, switch, close or go on, in this order."""
     if m.stopping and not _escapes(m):
         leave.come_to_rest(m, out)
-    elif m.again:
+    elif m.compare_again:
         collect(m, out, Purpose.HELLO)
-    elif m.next:
+    elif m.switch_to:
         cross(m, out)
     elif m.closing or m.lineage.step == m.terms.grid.total_steps:
         collect(m, out, Purpose.CLOSE)
     else:
-        begin(m, out)
+        start_step(m, out)
 
 
 def _escapes(m: Machine) -> bool:
     """Whether the world to be entered is free of what is wrong with this one (a leaver that died, say)."""
     view = m.view
-    world = _wired(m, m.next)
+    world = _wired(m, m.switch_to)
     if view is None or world is None or view.state.ended or not view.known:
         return False
-    return world.number > view.sealed and world.number not in view.faulty and view.dead.isdisjoint(world.members)
+    return (
+        world.number > view.sealed
+        and world.number not in view.unenterable_generations
+        and view.gone_in_open_worlds.isdisjoint(world.members)
+    )
 
 
 def _wired(m: Machine, number: int) -> World | None:
@@ -122,23 +128,23 @@ def _wired(m: Machine, number: int) -> World | None:
 
 def cross(m: Machine, out: Out) -> None:
     """The switch: be in the next world from this boundary on, or linger if it is not ours (rules 8, 9)."""
-    world = _wired(m, m.next)
+    world = _wired(m, m.switch_to)
     if world is None:
         leave.linger(m, out)
         return
-    before = inside(m)
+    before = world_of(m)
     holding = {before.members[rank] for rank in m.holders}
-    placeless = {before.members[rank] for rank in m.unable}
+    placeless = {before.members[rank] for rank in m.cannot_save_ranks}
     enter(m, world)
-    m.came_from = before
+    m.previous_world = before
     m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in holding)
-    m.unable = frozenset(rank for rank, member in enumerate(world.members) if member in placeless)
+    m.cannot_save_ranks = frozenset(rank for rank, member in enumerate(world.members) if member in placeless)
     tell_joiners(m, out)
     if world.hold or place(m).step == m.terms.grid.total_steps:
         collect(m, out, Purpose.CLOSE)
     else:
-        begin(m, out)
-    seek(m, out)
+        start_step(m, out)
+    wire_next_world(m, out)
 
 
 def closed(m: Machine, out: Out, words: Words) -> None:
@@ -148,7 +154,7 @@ def closed(m: Machine, out: Out, words: Words) -> None:
         disagree(m, out, words, why)
         return
     m.holders = holders(words)
-    m.unable = unable(words)
+    m.cannot_save_ranks = ranks_that_cannot_save(words)
     lineage = agreed(words)
     if lineage is not None:
         commit(m, out, lineage)
@@ -166,4 +172,4 @@ def closed(m: Machine, out: Out, words: Words) -> None:
         leave.linger(m, out)
     else:
         m.phase = Phase.HOLDING
-        seek(m, out)
+        wire_next_world(m, out)

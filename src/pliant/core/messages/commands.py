@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pliant.core.accounting.pauses import Spent
-from pliant.core.data.ledger import Line, Lineage
-from pliant.core.model.checkpoint import NEVER, Checkpoint, Saves
-from pliant.core.model.fingerprint import Bits
-from pliant.core.model.job import Dispute, Mode, Poison, Target, Terms
+from pliant.core.accounting.pauses import Pause
+from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.model.checkpoint import NO_POLICY, Checkpoint, CheckpointPolicy
+from pliant.core.model.fingerprint import Fingerprint
+from pliant.core.model.job import Dispute, FailingSlots, Mode, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 
 
@@ -25,7 +25,7 @@ class Create:
     mode: Mode = Mode.LIVE
     spares: int = 0
     roles: tuple[tuple[str, int], ...] = ()
-    saves: Saves = NEVER
+    saves: CheckpointPolicy = NO_POLICY
     fresh: bool = False  # from the beginning, whatever an attempt before came to
     chaos: bool = False  # whether `pliant chaos` may strike at it
 
@@ -67,7 +67,7 @@ class Join:
     weight: int = 1
     address: str = ""
     pid: int = 0
-    bits: Bits = ()
+    fingerprint: Fingerprint = ()
     age_s: float = 0.0  # of its process
 
 
@@ -81,9 +81,9 @@ class Report:
     member: MemberId
     rank: int
     generation: int
-    lines: tuple[Line, ...]
+    lines: tuple[LedgerLine, ...]
     holders: frozenset[MemberId] | None = None
-    spent: tuple[Spent, ...] = ()
+    pauses: tuple[Pause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class WiringFailed:
 class Raised:
     """User code raised on one of some slots (rule 20); the member stops with it."""
 
-    poison: Poison
+    poison: FailingSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,8 +167,8 @@ class AgentJoin:
     agent: AgentId
     capacity: int
     address: str = ""
-    home: str = ""
-    life: str = ""
+    install_id: str = ""
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +223,7 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class NotWritten:
+class PartNotWritten:
     """A member's part of a checkpoint will never come: its disk is full, say.
 
     `apart`: all parts were written, and they are not all in that member's place. It looks like another one's.
@@ -233,11 +233,11 @@ class NotWritten:
     generation: int
     name: str
     why: str
-    apart: bool = False
+    split_storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class NotReadable:
     """The member that was to bring the newest checkpoint back cannot: it is damaged, or out of its reach."""
 
     member: MemberId
@@ -248,7 +248,7 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True)
-class AskCheckpoint:
+class RequestCheckpoint:
     """A checkpoint is wanted, by a person or because it is time."""
 
     why: str
@@ -269,9 +269,9 @@ Command = (
     | WiringFailed
     | Raised
     | Publish
-    | NotWritten
-    | Unreadable
-    | AskCheckpoint
+    | PartNotWritten
+    | NotReadable
+    | RequestCheckpoint
     | Leave
     | Exited
     | Expire

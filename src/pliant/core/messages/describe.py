@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pliant.core import messages as m
-from pliant.core.job.launches import how_it_ended
+from pliant.core.job.launches import describe_exit
 from pliant.core.job.validation import SETTINGS
 from pliant.core.messages import SlotDisputed, StatesDiffered
 from pliant.core.model.fingerprint import differences
@@ -14,7 +14,7 @@ from pliant.core.model.job import Dispute, Terms
 NAMES_MAX = 8  # of a longer list the first ones are named and the rest counted
 
 
-def sentence(event: m.Event) -> str:
+def describe(event: m.Event) -> str:
     """Call to show an event to a person: one phrase, without its time."""
     match event:
         case m.JobCreated():
@@ -33,7 +33,7 @@ def sentence(event: m.Event) -> str:
             names = _listed([seat.member for seat in launch.seats])
             return f"generation {launch.number} launched: {names}; because {launch.why}"
         case m.SeatEnded(end=end):
-            return f"{end.member} ended with {how_it_ended(end.code)}"
+            return f"{end.member} ended with {describe_exit(end.code)}"
         case m.SeatRefilled(rank=rank, member=member):
             return f"{member} takes rank {rank}"
         case m.LaunchOver(generation=generation, why=why):
@@ -41,7 +41,7 @@ def sentence(event: m.Event) -> str:
         case m.PairAccused(generation=generation, a=a, b=b):
             return f"{a} and {b} could not reach one another in generation {generation}"
         case m.SlotRaised(poison=poison):
-            return f"{slots_said(poison.slots)} of step {poison.step} raised on {poison.member}: {poison.error}"
+            return f"{describe_slots(poison.slots)} of step {poison.step} raised on {poison.member}: {poison.error}"
         case m.WorkerFailed(member=member, code=code):
             return f"{member} failed by itself with exit code {code}"
         case m.WorldFormed(world=world):
@@ -53,7 +53,7 @@ def sentence(event: m.Event) -> str:
         case m.WorldBroken(generation=generation, why=why) | StatesDiffered(generation=generation, why=why):
             return f"generation {generation} cannot go on: {why}"
         case SlotDisputed(disputed=found):
-            return disputed(found.step, found.dispute)
+            return describe_dispute(found.step, found.dispute)
         case m.MemberJoined(member=joined):
             spare = f"; it is a spare: it {joined.why}" if joined.why else ""
             return f"{joined.id} joined as number {joined.number}{spare}"
@@ -75,14 +75,14 @@ def sentence(event: m.Event) -> str:
 
 
 def _of_checkpoint(
-    event: m.CheckpointPublished | m.PartWritten | m.CheckpointAsked | m.CheckpointFailed | m.CheckpointUnreadable,
+    event: m.CheckpointPublished | m.PartWritten | m.CheckpointRequested | m.CheckpointFailed | m.CheckpointUnreadable,
 ) -> str:
     match event:
         case m.CheckpointPublished(checkpoint=checkpoint):
             return f"checkpoint of step {checkpoint.lineage.step} published"
         case m.PartWritten(member=member, part=part, count=count, checkpoint=checkpoint):
             return f"{member} wrote part {part + 1} of {count} of the checkpoint of step {checkpoint.lineage.step}"
-        case m.CheckpointAsked(step=step, why=why):
+        case m.CheckpointRequested(step=step, why=why):
             return f"a checkpoint is wanted, of step {step} or later: {why}"
         case m.CheckpointFailed(name=name, member=member, why=why):
             return f"there will be no checkpoint {name}: {member} could not write its part: {why}"
@@ -90,12 +90,12 @@ def _of_checkpoint(
             return f"checkpoint {name} is {'damaged' if damaged else f'out of reach of {member}'}: {why}"
 
 
-def slots_said(slots: Sequence[int]) -> str:
+def describe_slots(slots: Sequence[int]) -> str:
     """Call to name slots one of which raised."""
     return f"slot {slots[0]}" if len(slots) == 1 else f"one of the slots {_listed(list(map(str, slots)))}"
 
 
-def difference(job: Terms, other: Terms) -> str:
+def describe_difference(job: Terms, other: Terms) -> str:
     """How a member's terms differ from its job's, in the words the user set them with; empty if they do not."""
     return differences(_settings(job), _settings(other))
 
@@ -104,7 +104,7 @@ def _settings(terms: Terms) -> dict[str, str]:
     grid = terms.grid
     of_grid = (f"{grid.samples} samples", grid.batch, grid.slots, grid.epochs)
     values = (*of_grid, terms.seed, terms.checkpoint_every, terms.verify)
-    return dict(zip(SETTINGS, map(str, values), strict=True)) | dict(terms.also)
+    return dict(zip(SETTINGS, map(str, values), strict=True)) | dict(terms.extra)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -112,12 +112,12 @@ def _listed(names: Sequence[str]) -> str:
     return shown if len(names) <= NAMES_MAX else f"{shown} and {len(names) - NAMES_MAX} more"
 
 
-def disputed(step: int, dispute: Dispute) -> str:
+def describe_dispute(step: int, dispute: Dispute) -> str:
     """Call to name a slot whose gradient is another one on two members."""
     return f"slot {dispute.slot} of step {step} has another gradient on {dispute.a} than on {dispute.b}"
 
 
-def drifted(step: int, why: str) -> str:
+def describe_drift(step: int, why: str) -> str:
     """Why a job failed whose members hold different states of one history."""
     return (
         f"after step {step} the members hold different states ({why}): what user code does after run.step() "

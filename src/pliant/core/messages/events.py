@@ -1,17 +1,18 @@
 """Events: the decisions of the coordinator, in the order in which they were taken.
 
-An event is never refused. Each carries the wall-clock time of its decision for people to read; no decision depends on it.
+An event is never refused. Each carries the wall-clock time of its decision for people to read; no decision
+depends on it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pliant.core.accounting.pauses import Spent
-from pliant.core.data.ledger import Line
-from pliant.core.model.checkpoint import NEVER, Checkpoint, Saves
-from pliant.core.model.job import Disputed, JobState, Member, Mode, Poison, Target, Terms
-from pliant.core.model.launch import End, Launch
+from pliant.core.accounting.pauses import Pause
+from pliant.core.data.ledger import LedgerLine
+from pliant.core.model.checkpoint import NO_POLICY, Checkpoint, CheckpointPolicy
+from pliant.core.model.job import Disputed, FailingSlots, JobState, Member, Mode, Target, Terms
+from pliant.core.model.launch import Launch, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
 
@@ -28,7 +29,7 @@ class JobCreated:
     mode: Mode = Mode.LIVE
     spares: int = 0
     roles: tuple[tuple[str, int], ...] = ()
-    saves: Saves = NEVER
+    saves: CheckpointPolicy = NO_POLICY
     attempt: int = 1
     onward: bool = False  # from where the attempt before stood
     chaos: bool = False
@@ -107,8 +108,8 @@ class StepsCommitted:
     at: float
     generation: int
     reporter: MemberId
-    lines: tuple[Line, ...]
-    spent: tuple[Spent, ...] = ()
+    lines: tuple[LedgerLine, ...]
+    pauses: tuple[Pause, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class HoldersChanged:
 @dataclass(frozen=True, slots=True)
 class SlotRaised:
     at: float
-    poison: Poison
+    poison: FailingSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +149,8 @@ class AgentJoined:
     agent: AgentId
     capacity: int
     address: str = ""
-    home: str = ""
-    life: str = ""
+    install_id: str = ""
+    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class Launched:
 class SeatEnded:
     at: float
     generation: int
-    end: End
+    end: SeatEnd
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +232,7 @@ class PartWritten:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointAsked:
+class CheckpointRequested:
     at: float
     step: int
     why: str
@@ -246,7 +247,7 @@ class CheckpointFailed:
     name: str
     member: MemberId
     why: str
-    apart: bool = False
+    split_storage: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,7 +309,7 @@ Event = (
     | HoldersChanged
     | CheckpointPublished
     | PartWritten
-    | CheckpointAsked
+    | CheckpointRequested
     | CheckpointFailed
     | CheckpointUnreadable
     | SlotRaised

@@ -41,7 +41,7 @@ class Writing:
 
 
 @dataclass(frozen=True, slots=True)
-class Saves:
+class CheckpointPolicy:
     """When a live job's state is saved: every so many steps, every so many seconds (0: not by that), and how many
     checkpoints are kept."""
 
@@ -53,5 +53,5 @@ class Saves:
 NEVER_WHOLE = -1
 """In place of a part: of that checkpoint some part will never come."""
 
-NEVER = Saves()
+NO_POLICY = CheckpointPolicy()
 """Only when the protocol itself needs one, at the end, and when somebody asks."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 DIFFERENCES_MAX = 8  # of more the first ones are named and the rest counted
 
-Bits = tuple[tuple[str, str], ...]
+Fingerprint = tuple[tuple[str, str], ...]
 """What decides which bits a member computes: its software and its hardware, as (name, value) pairs."""
 
 
@@ -28,13 +28,13 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     return f"{', '.join(shown[:-1])}, and {last[0]}" if len(shown) > 1 else "".join(last)
 
 
-def other_bits(ours: Bits, theirs: Bits) -> str:
+def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> str:
     """Why somebody with these bits cannot compute with the job; empty: it can, or nobody says what its bits are."""
     differ = differences(dict(ours), dict(theirs)) if ours and theirs else ""
     return f"computes other bits: {differ}" if differ else ""
 
 
-def most_common(bits: Iterable[Bits]) -> Bits:
+def most_common(bits: Iterable[Fingerprint]) -> Fingerprint:
     """The bits that most of them have, of as many the first; those who do not say are not asked."""
     found = Counter(tuple(sorted(each)) for each in bits if each)
     return max(found, key=found.__getitem__, default=())

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import GENESIS, Lineage
-from pliant.core.model.checkpoint import NEVER, Checkpoint, Saves, Writing
-from pliant.core.model.fingerprint import Bits
+from pliant.core.model.checkpoint import NO_POLICY, Checkpoint, CheckpointPolicy, Writing
+from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
@@ -69,12 +69,12 @@ class Terms:
     grid: Grid
     seed: int
     checkpoint_every: int = 0  # steps between checkpoints; 0: only when the protocol itself asks for one
-    also: tuple[tuple[str, str], ...] = ()
+    extra: tuple[tuple[str, str], ...] = ()
     verify: int = 0  # every how many steps the words carry a hash of the whole state; 0: never
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class StateDivergence:
     """Members of that generation held different states after that step."""
 
     generation: int
@@ -110,8 +110,8 @@ class Agent:
     id: AgentId
     capacity: int
     address: str = ""  # where other machines reach it, without a port
-    home: str = ""
-    life: str = ""
+    install_id: str = ""
+    run_id: str = ""
     draining: bool = False
     ports: tuple[int, ...] = ()
     grace_s: float = 0.0  # how long it may take to leave, once it is draining
@@ -131,7 +131,7 @@ class Member:
     why: str = ""
     address: str = ""  # where its peers reach it; empty: nowhere
     pid: int = 0
-    bits: Bits = ()  # what decides which bits it computes; empty: nobody compares them
+    fingerprint: Fingerprint = ()  # what decides which bits it computes; empty: nobody compares them
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Accusation:
 
 
 @dataclass(frozen=True, slots=True)
-class Poison:
+class FailingSlots:
     """Slots one of which raised in user code, and on whom (rule 20). `samples` are those of each slot, by its place."""
 
     step: int
@@ -168,11 +168,11 @@ class Job:
     spares: int = 0  # live workers beyond the target, kept warm
     roles: tuple[tuple[str, int], ...] = ()  # how many seats of a launch are no mere workers; see `launching`
     chaos: bool = False  # whether its owner allowed `pliant chaos`
-    saves: Saves = NEVER
+    saves: CheckpointPolicy = NO_POLICY
     attempt: int = 1
-    born: float = 0.0  # when its first attempt was created: what tells it from another store's job of this name
-    first: int = 0  # the last generation of the attempts before
-    origin: int = 0  # the last generation of attempts that this one does not go on from
+    created_at: float = 0.0  # when its first attempt was created: what tells it from another store's job of this name
+    generation_before: int = 0  # the last generation of the attempts before
+    history_from_generation: int = 0  # the last generation of attempts that this one does not go on from
     launch: Launch | None = None  # the newest; None: there was none yet
     terms: Terms | None = None  # fixed by the first member that joins
     state: JobState = JobState.STARTING
@@ -180,31 +180,37 @@ class Job:
     agents: tuple[Agent, ...] = ()
     members: dict[MemberId, Member] = field(default_factory=dict)
     joined: int = 0  # members that ever joined
-    gone: tuple[MemberId, ...] = ()  # lately gone for good, oldest first; bounded by `gone_limit`
+    gone: tuple[MemberId, ...] = ()  # lately gone for good, oldest first; bounded by `member_limit`
     generation: int = 0  # highest number ever used; never reused
     current: int = 0  # the generation that reported last; 0: none yet
-    floor: int = 0  # the last rollback world: steps applied below it are off the history from its base on (rule 18)
+    rollback_generation: int = (
+        0  # the last rollback world: steps applied below it are off the history from its base on (rule 18)
+    )
     sealed: int = 0  # nothing labelled with this number or a lower one is accepted (P6)
     worlds: tuple[World, ...] = ()  # the open generations, ascending
     broken: str = ""  # why the current world cannot go on; empty: it can
     stateless: bool = False  # nobody in the broken world holds a state the history can go on from
-    spoilt: int | None = None  # the step after which no state of the broken world can be trusted; None: they can
+    untrusted_after_step: int | None = (
+        None  # the step after which no state of the broken world can be trusted; None: they can
+    )
     disputes: tuple[Disputed, ...] = ()  # lately, among members that are still there
-    splits: tuple[Split, ...] = ()  # since the history last got beyond the first of them
-    faulty: frozenset[int] = frozenset()  # open planned generations that can never be entered by everybody
-    dead: frozenset[MemberId] = frozenset()  # members of open worlds that are gone for good
+    state_divergences: tuple[StateDivergence, ...] = ()  # since the history last got beyond the first of them
+    unenterable_generations: frozenset[int] = (
+        frozenset()
+    )  # open planned generations that can never be entered by everybody
+    gone_in_open_worlds: frozenset[MemberId] = frozenset()  # members of open worlds that are gone for good
     holders: frozenset[MemberId] = frozenset()  # known to hold the state, by the latest report
     durable: Lineage = GENESIS
     checkpoint: Checkpoint | None = None  # the newest
-    earlier: tuple[Checkpoint, ...] = ()  # those before it that are kept, the oldest first
+    older_checkpoints: tuple[Checkpoint, ...] = ()  # those before it that are kept, the oldest first
     damaged: tuple[str, ...] = ()  # the names of those that were passed over, lately
     writing: tuple[Writing, ...] = ()  # not whole yet, the newest last
-    asked: int | None = None  # a checkpoint of this step or a later one is wanted
-    apart: bool = False  # members have no common place for checkpoints
-    blind: frozenset[MemberId] = frozenset()  # who could not reach the newest checkpoint
-    bits: Bits = ()  # those of the first world in which anybody had any
+    checkpoint_wanted_at_step: int | None = None  # a checkpoint of this step or a later one is wanted
+    split_storage: bool = False  # members have no common place for checkpoints
+    cannot_read: frozenset[MemberId] = frozenset()  # who could not reach the newest checkpoint
+    fingerprint: Fingerprint = ()  # those of the first world in which anybody had any
     accusations: tuple[Accusation, ...] = ()
-    poison: tuple[Poison, ...] = ()
+    failing_slots: tuple[FailingSlots, ...] = ()
     failures: int = 0  # workers that exited non-zero by themselves
 
     def world(self, number: int) -> World | None:
@@ -219,7 +225,7 @@ class Job:
         return self.worlds[-1] if self.worlds else None
 
     @property
-    def live(self) -> bool:
+    def is_live(self) -> bool:
         """Whether workers are members themselves. Once they are, nothing ever stops them for a change."""
         return self.mode is Mode.LIVE or self.terms is not None
 
@@ -232,6 +238,6 @@ class Job:
         return number > self.sealed and self.world(number) is not None
 
 
-def gone_limit(job: Job) -> int:
+def member_limit(job: Job) -> int:
     """How many departed ids are remembered: enough to refuse late duplicates, bounded by the job's own size."""
     return 64 + 4 * job.size_max

@@ -18,7 +18,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class SeatEnd:
     """How a launched worker ended; the code is negative for a signal."""
 
     member: MemberId
@@ -39,7 +39,7 @@ class Launch:
     why: str
     restarts: int = 0  # launches before it in this attempt
     over: str = ""
-    ends: tuple[End, ...] = ()
+    ends: tuple[SeatEnd, ...] = ()
     lost: frozenset[AgentId] = frozenset()
 
     def seat_of(self, member: MemberId) -> Seat | None:

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint
-from pliant.core.model.fingerprint import other_bits
+from pliant.core.model.fingerprint import fingerprint_difference
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
@@ -35,22 +35,22 @@ class View:
     worlds: tuple[World, ...]
     current: int
     sealed: int
-    faulty: frozenset[int]
-    dead: frozenset[MemberId]
+    unenterable_generations: frozenset[int]
+    gone_in_open_worlds: frozenset[MemberId]
     holders: frozenset[MemberId]
     durable: Lineage
     checkpoint: Checkpoint | None
-    kept: tuple[str, ...] = ()  # the names of all checkpoints that are kept
-    origin: int = 0  # what members of this generation or a lower one wrote is of another history
-    written: tuple[tuple[str, int], ...] = ()  # parts of checkpoints that are not whole yet; or NEVER_WHOLE
-    asked: bool = False  # a checkpoint is wanted
-    apart: bool = False  # one member writes all of it
+    kept_checkpoints: tuple[str, ...] = ()  # the names of all checkpoints that are kept
+    history_from_generation: int = 0  # what members of this generation or a lower one wrote is of another history
+    written_parts: tuple[tuple[str, int], ...] = ()  # parts of checkpoints that are not whole yet; or NEVER_WHOLE
+    checkpoint_wanted: bool = False  # a checkpoint is wanted
+    split_storage: bool = False  # one member writes all of it
     at_once: bool = False  # as of a member that drains
     save_steps: int = 0  # a checkpoint is due every so many steps; 0: not by steps
     spare_why: str = ""  # why it is in no world and will be in none; empty: it may be
 
 
-def view(job: Job, revision: int, member: MemberId) -> View:
+def view_of(job: Job, revision: int, member: MemberId) -> View:
     """Call after every change of `job`, for each member that watches it."""
     record = job.members.get(member)
     return View(
@@ -63,29 +63,29 @@ def view(job: Job, revision: int, member: MemberId) -> View:
         worlds=job.worlds,
         current=job.current,
         sealed=job.sealed,
-        faulty=job.faulty,
-        dead=job.dead,
+        unenterable_generations=job.unenterable_generations,
+        gone_in_open_worlds=job.gone_in_open_worlds,
         holders=job.holders,
         durable=job.durable,
         checkpoint=job.checkpoint,
-        kept=kept(job),
-        origin=job.origin,
-        written=written(job),
-        asked=job.asked is not None,
-        apart=job.apart,
+        kept_checkpoints=kept_checkpoints(job),
+        history_from_generation=job.history_from_generation,
+        written_parts=written_parts(job),
+        checkpoint_wanted=job.checkpoint_wanted_at_step is not None,
+        split_storage=job.split_storage,
         at_once=record is not None and record.at_once,
         save_steps=job.saves.steps,
         spare_why=spare_why(job, member),
     )
 
 
-def kept(job: Job) -> tuple[str, ...]:
+def kept_checkpoints(job: Job) -> tuple[str, ...]:
     """The names of the checkpoints that are not to be removed. Damaged ones are left to people: parts may be good."""
     newest = (job.checkpoint,) if job.checkpoint is not None else ()
-    return (*job.damaged, *(checkpoint.name for checkpoint in (*job.earlier, *newest)))
+    return (*job.damaged, *(checkpoint.name for checkpoint in (*job.older_checkpoints, *newest)))
 
 
-def written(job: Job) -> tuple[tuple[str, int], ...]:
+def written_parts(job: Job) -> tuple[tuple[str, int], ...]:
     """What is there of the checkpoints that are not whole yet, and which ones will never be."""
     parts = ((each, ((NEVER_WHOLE, ()),) if each.failed else each.pieces) for each in job.writing)
     return tuple((each.name, part) for each, there in parts for part, _ in there)
@@ -94,7 +94,7 @@ def written(job: Job) -> tuple[tuple[str, int], ...]:
 def spare_why(job: Job, member: MemberId) -> str:
     """Why that member will never be in a world of this job; empty: it may well be."""
     record = job.members.get(member)
-    return other_bits(job.bits, record.bits) if record is not None else ""
+    return fingerprint_difference(job.fingerprint, record.fingerprint) if record is not None else ""
 
 
 def member_state(job: Job, member: MemberId) -> MemberState:

@@ -9,7 +9,7 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.model.names import MemberId
 
 
-class Kind(StrEnum):
+class WorldKind(StrEnum):
     """How a world is entered (rule 4).
 
     A planned world is entered by the switch alone. A recovery world seals every lower number and begins with a
@@ -32,14 +32,14 @@ class World:
     """
 
     number: int
-    kind: Kind
+    kind: WorldKind
     members: tuple[MemberId, ...]
     weights: tuple[int, ...]
     base: Lineage
     hold: bool = False
     why: str = ""
     addresses: tuple[str, ...] = ()  # where members reach one another; none in worlds of before there were addresses
-    floor: int = 0
+    rollback_generation: int = 0
 
     def rank_of(self, member: MemberId) -> int | None:
         return self.members.index(member) if member in self.members else None

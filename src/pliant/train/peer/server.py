@@ -1,8 +1,8 @@
 """How the members of a live job talk to one another, besides the tensors' own transport.
 
 Each member listens on one port, whatever the generation. A connection belongs to one generation and is opened with that
-generation's key, which the coordinator gives to its members alone (`pliant.train.peer.framing` has the handshake). Over it a
-member *tells* (one way, in order, once) or *asks* (one question, one answer, which may be large).
+generation's key, which the coordinator gives to its members alone (`pliant.train.peer.framing` has the
+handshake). Over it a member *tells* (one way, in order, once) or *asks* (one question, one answer, which may be large).
 
     peers = Peers(host, me, hear, give)
     peers.know(7, key, {...})               # from the coordinator's view; now members of 7 can talk to us

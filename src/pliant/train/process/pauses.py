@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from pliant.core.accounting.pauses import SPENT_MAX, SWITCHING, Spent
+from pliant.core.accounting.pauses import SPENT_MAX, SWITCHING, Pause
 from pliant.core.messages import Command, Report
 
 SHORT_S = 0.0005  # less is not worth a word
@@ -55,9 +55,9 @@ class Pauses:
         first, last = command.lines[0].lineage.step, command.lines[-1].lineage.step
         with self._lock:
             spent = tuple(
-                Spent(step, what, seconds) for (step, what), seconds in self._seconds.items() if first <= step <= last
+                Pause(step, what, seconds) for (step, what), seconds in self._seconds.items() if first <= step <= last
             )
-        return replace(command, spent=spent) if spent else command
+        return replace(command, pauses=spent) if spent else command
 
 
 def process_age_s() -> float:

@@ -64,10 +64,10 @@ def pack_cells(row: Row) -> Cells:
         _flags(word),
         word.state,
         word.wired,
-        word.need,
+        word.wired_needed,
         word.slots,
         word.samples,
-        word.marks,
+        word.slot_checksum,
         word.digest,
     )
     cells[_WORD] = row.names
@@ -78,7 +78,9 @@ def pack_cells(row: Row) -> Cells:
 
 
 def _flags(word: Word) -> int:
-    spoken = word.holds | word.failed << 1 | word.drains << 2 | word.asks << 4 | (not word.saves) << 5
+    spoken = (
+        word.holds | word.failed << 1 | word.drain_urgency << 2 | word.wants_checkpoint << 4 | (not word.can_save) << 5
+    )
     return spoken | (word.purpose is Purpose.STEP) << 8
 
 
@@ -105,15 +107,15 @@ def _row(cells: Cells) -> Row:
         lineage=Lineage(in_generation, at_step, digest),
         holds=bool(flags & 1),
         failed=bool(flags & 2),
-        drains=flags >> 2 & 3,
-        asks=bool(flags >> 4 & 1),
-        saves=not flags >> 5 & 1,
+        drain_urgency=flags >> 2 & 3,
+        wants_checkpoint=bool(flags >> 4 & 1),
+        can_save=not flags >> 5 & 1,
         state=state,
         wired=wired,
-        need=need,
+        wired_needed=need,
         slots=slots,
         samples=samples,
-        marks=marks,
+        slot_checksum=marks,
         digest=read,
     )
     weight, log_weight, *logged = cells[_WORD + 1 :].view(np.float64).tolist()

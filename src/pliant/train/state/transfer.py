@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pliant.core.data.ledger import Line, Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member import signals as s
 from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
@@ -53,7 +53,7 @@ class StripeHead:
 class Preface:
     """What may be long: the donor's ledger lines that are not durable yet, and the whole tree."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[LedgerLine, ...]
     tree: bytes
 
 
@@ -61,7 +61,7 @@ class Preface:
 class GradientHead:
     """The line of the step whose reduced gradient follows; None: there is none."""
 
-    line: Line | None
+    line: LedgerLine | None
     preface: int = 0
 
 
@@ -86,7 +86,7 @@ class Source:
         gate: Gate,
         capture: Callable[[], State],
         gradient: Callable[[Lineage], State | None],
-        lines: Callable[[], tuple[Line, ...]],
+        lines: Callable[[], tuple[LedgerLine, ...]],
     ) -> None:
         self._gate = gate
         self._capture = capture
@@ -194,7 +194,7 @@ class Fetching:
     def _count(self, nbytes: int) -> None:
         self._moved += nbytes
 
-    def _arrived(self, index: int, label: tuple[Lineage, int, bytes], lines: tuple[Line, ...]) -> None:
+    def _arrived(self, index: int, label: tuple[Lineage, int, bytes], lines: tuple[LedgerLine, ...]) -> None:
         with self._lock:
             self._labels[index] = label
             if len(self._labels) < len(self.donors):
@@ -223,7 +223,7 @@ class Fetching:
 
 def ask_gradient(
     peers: Peers, generation: int, donors: tuple[MemberId, ...], lineage: Lineage, stop: threading.Event
-) -> tuple[Line, Received] | None:
+) -> tuple[LedgerLine, Received] | None:
     """The reduced gradient of that step from whoever still has it; None if nobody has. PeerLost if nobody answers."""
     lost: PeerLost | None = None
     for donor in donors:

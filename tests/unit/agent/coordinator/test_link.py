@@ -50,9 +50,9 @@ class Scene:
     def say(self, text: str) -> None:
         self.complaints.append(text)
 
-    def wanted(self) -> v.Wanted:
+    def wanted(self) -> v.Orders:
         """The next word about how many workers to run."""
-        while not isinstance(heard := self.heard.get(timeout=30), v.Wanted):
+        while not isinstance(heard := self.heard.get(timeout=30), v.Orders):
             pass
         return heard
 
@@ -64,7 +64,7 @@ class Scene:
 def test_orders_come_as_they_change_and_events_as_they_happen(coordinator: Running) -> None:
     scene = Scene(coordinator, "told")
     scene.begin()
-    assert scene.wanted() == v.Wanted(2, frozenset(), frozenset())
+    assert scene.wanted() == v.Orders(2, frozenset(), frozenset())
     scene.client.send("told", m.Resize(Target(3)))
     assert scene.wanted().count == 3
     scene.client.send("told", m.Join(MemberId("vm-1.1"), VM, TERMS))
@@ -84,7 +84,7 @@ def test_renewals_keep_the_agent_known(coordinator: Running) -> None:
     scene = Scene(coordinator, "kept")
     scene.begin()
     for _ in range(6):  # of these one comes with each renewal, at a third of the lease
-        while not isinstance(scene.heard.get(timeout=30), v.LookAgain):
+        while not isinstance(scene.heard.get(timeout=30), v.Recheck):
             pass
     assert [line.id for line in scene.client.job("kept").agents] == [VM]
     assert not any(isinstance(event, m.AgentGone) for event in scene.events)
@@ -94,7 +94,7 @@ def test_renewals_keep_the_agent_known(coordinator: Running) -> None:
 def test_an_agent_that_is_not_known_any_more_looks_again(coordinator: Running) -> None:
     scene = Scene(coordinator, "known")
     scene.dialogue.start(scene.say)  # it never said that it is there
-    assert scene.heard.get(timeout=30) == v.LookAgain()
+    assert scene.heard.get(timeout=30) == v.Recheck()
     assert scene.complaints == []
     scene.dialogue.say(m.AgentJoin(VM, 3))
     assert scene.wanted().count == 2

@@ -354,7 +354,7 @@ def test_workers_find_all_that_torchrun_gives_them_and_no_more(
 
 
 def test_the_guide_names_all_that_workers_find() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "guides" / "scripts.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "guides" / "scripts.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*?`) \|", page.partition("## What workers find")[2], re.MULTILINE)
     told = {"CUDA_VISIBLE_DEVICES"}
     for kind in KINDS:

@@ -7,11 +7,11 @@ import pytest
 from pliant.cli.commands import audit as module
 from pliant.cli.commands.audit import History
 from pliant.core import messages as m
-from pliant.core.data.ledger import GENESIS, Line, line, slot_digest
+from pliant.core.data.ledger import GENESIS, LedgerLine, make_line, slot_digest
 from pliant.core.data.sample_order import Order
 from pliant.core.model.job import JobState, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from unit.cli.program import Done, Running
 from unit.core.build import GRID, NOW, TERMS, A, B, C, lines, member, world
 
@@ -19,7 +19,7 @@ Pliant = Callable[..., Done]
 ONE = MemberId("a.1")
 
 
-def trained(running: Running, job: str, committed: tuple[Line, ...], terms: Terms = TERMS) -> None:
+def trained(running: Running, job: str, committed: tuple[LedgerLine, ...], terms: Terms = TERMS) -> None:
     """A job of one member that reported these lines."""
     with running.client() as client:
         client.send(job, m.Create(job, 1, 2, Target(1)))
@@ -32,21 +32,21 @@ def digests(step: int, samples: Callable[[int, range], tuple[int, ...]], slots: 
     return sum(slot_digest(step, slot, samples(epoch, GRID.slot(step, slot))) for slot in slots) % 2**64
 
 
-def other_lines(samples: Callable[[int, range], tuple[int, ...]], count: int) -> tuple[Line, ...]:
+def other_lines(samples: Callable[[int, range], tuple[int, ...]], count: int) -> tuple[LedgerLine, ...]:
     """What honest members write who read other samples than the canonical order has."""
     head, made = GENESIS, []
     for step in range(1, count + 1):
         digest = digests(step, samples, range(GRID.slots))
-        made.append(line(head, 1, step, GRID.cursor(step), GRID.size(step), digest))
+        made.append(make_line(head, 1, step, GRID.cursor(step), GRID.size(step), digest))
         head = made[-1].lineage
     return tuple(made)
 
 
-def without_slot(step: int, slot: int) -> Line:
+def without_slot(step: int, slot: int) -> LedgerLine:
     order = Order(TERMS.seed, GRID.samples)
     slots = [each for each in range(GRID.slots) if each != slot]
     digest = sum(digests(step, order.take, range(each, each + 1)) for each in slots) % 2**64
-    return line(GENESIS, 1, step, GRID.cursor(step), GRID.size(step), digest)
+    return make_line(GENESIS, 1, step, GRID.cursor(step), GRID.size(step), digest)
 
 
 def test_a_job_that_is_finished_is_audited_to_its_end(running: Running, pliant: Pliant) -> None:
@@ -83,7 +83,7 @@ def test_a_slot_that_was_left_out_is_named_and_ends_with_1(running: Running, pli
 
 
 def test_the_data_s_own_order_is_known(running: Running, pliant: Pliant) -> None:
-    terms = replace(TERMS, also=(("order", "sequential"),))
+    terms = replace(TERMS, extra=(("order", "sequential"),))
     trained(running, "plain", other_lines(lambda _, positions: tuple(positions), 12), terms)
     found = pliant("audit", "plain", "--json").json
     assert (found["ok"], found["order"], found["steps"]) == (True, "sequential", 12)
@@ -94,19 +94,19 @@ def test_the_data_s_own_order_is_known(running: Running, pliant: Pliant) -> None
 def test_of_an_order_that_a_function_gives_the_rest_is_checked_and_that_is_said(
     running: Running, pliant: Pliant
 ) -> None:
-    terms = replace(TERMS, also=(("order", "function 12ab"), ("model", "x")))
+    terms = replace(TERMS, extra=(("order", "function 12ab"), ("model", "x")))
     trained(running, "own", other_lines(lambda epoch, positions: tuple(59 - each for each in positions), 12), terms)
     done = pliant("audit", "own")
     assert done.code == 0
     assert "cannot be recomputed here: what was checked is the chain, the steps and the counts" in done.out
     assert pliant("audit", "own", "--json").json["order"] == "function"
-    wrong = line(GENESIS, 1, 1, GRID.cursor(1), GRID.size(1) - 3, 5)
+    wrong = make_line(GENESIS, 1, 1, GRID.cursor(1), GRID.size(1) - 3, 5)
     trained(running, "few", (wrong,), terms)
     assert pliant("audit", "few", "--json").json["lost"] == 3
 
 
 def test_an_order_of_a_newer_version_is_not_guessed_at(running: Running, pliant: Pliant) -> None:
-    trained(running, "newer", lines(GENESIS, 1, 1), replace(TERMS, also=(("order", "spiral"),)))
+    trained(running, "newer", lines(GENESIS, 1, 1), replace(TERMS, extra=(("order", "spiral"),)))
     done = pliant("audit", "newer")
     assert (done.code, "'spiral', which this version of Pliant does not know" in done.err) == (3, True)
 
@@ -139,14 +139,14 @@ def test_after_a_rollback_the_history_ends_at_its_base() -> None:
     before = lines(GENESIS, 1, 5)
     events: tuple[m.Event, ...] = (
         m.MemberJoined(NOW, member(A, 1), TERMS),
-        m.WorldFormed(NOW, world(1, A, kind=Kind.ROLLBACK)),
+        m.WorldFormed(NOW, world(1, A, kind=WorldKind.ROLLBACK)),
         m.StepsCommitted(NOW, 1, A, before),
         m.WorldFormed(NOW, world(2, A, B)),
     )
     for event in events:
         history.add(event)
     assert history.head == before[-1].lineage  # a planned world changes nothing about it
-    history.add(m.WorldFormed(NOW, world(3, B, kind=Kind.ROLLBACK, base=before[2].lineage)))
+    history.add(m.WorldFormed(NOW, world(3, B, kind=WorldKind.ROLLBACK, base=before[2].lineage)))
     assert history.head == before[2].lineage
     found = module._audited(history, TERMS, "shuffled")
     assert (found.ok, found.steps, found.rolled_back, found.samples) == (True, 3, 2, 30)
@@ -163,12 +163,12 @@ def test_another_attempt_goes_on_with_the_ledger_or_begins_its_own() -> None:
     again = m.JobCreated(NOW, "demo", 1, 4, Target(2), None, 3, attempt=2, onward=True)
     events: tuple[m.Event, ...] = (
         m.MemberJoined(NOW, member(A, 1), TERMS),
-        m.WorldFormed(NOW, world(1, A, kind=Kind.ROLLBACK)),
+        m.WorldFormed(NOW, world(1, A, kind=WorldKind.ROLLBACK)),
         m.StepsCommitted(NOW, 1, A, before),
         m.StateChanged(NOW, JobState.FAILED, "too often"),
         again,
         m.MemberJoined(NOW, member(B, 2), TERMS),
-        m.WorldFormed(NOW, world(2, B, kind=Kind.ROLLBACK, base=before[2].lineage)),
+        m.WorldFormed(NOW, world(2, B, kind=WorldKind.ROLLBACK, base=before[2].lineage)),
         m.StepsCommitted(NOW, 2, B, lines(before[2].lineage, 2, 9)),
         m.StateChanged(NOW, JobState.FINISHED, "all steps are committed"),
     )

@@ -19,7 +19,7 @@ from pliant.core.model.job import Target
 from pliant.core.model.view import MemberState
 from unit.cli.program import PLIANT, Running, coordinator, environment, until
 
-TRAINER = Path(__file__).parents[1] / "agent" / "trainer.py"
+TRAINER = Path(__file__).parents[2] / "agent" / "trainer.py"
 STOPS = ("--faults", "stop", "--every", "0.5", "--for", "600", "--json")
 LONG, SHORT = ("--seed", "4"), ("--seed", "5")  # the first stop lasts for more than 10 s, and for some 2 s
 

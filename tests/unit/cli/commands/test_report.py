@@ -5,8 +5,8 @@ import pytest
 
 from pliant.cli.commands import report as module
 from pliant.core import messages as m
-from pliant.core.accounting.goodput import Change, Goodput
-from pliant.core.accounting.pauses import Spent
+from pliant.core.accounting.goodput import Goodput, MembershipChange
+from pliant.core.accounting.pauses import Pause
 from pliant.core.data.ledger import GENESIS
 from pliant.core.model.job import Mode, Target
 from pliant.core.model.names import AgentId, MemberId
@@ -19,7 +19,7 @@ ONE = MemberId("a.1")
 WORDS = ["training", "recomputing", "checkpointing", "switching", "transfer", "waiting", "starting", "spare"]
 
 
-def trained(running: Running, job: str, steps: int, spent: Iterable[Spent] = ()) -> None:
+def trained(running: Running, job: str, steps: int, spent: Iterable[Pause] = ()) -> None:
     """A job of one member, a second old when it joins, that reported so many steps."""
     with running.client() as client:
         client.send(job, m.Create(job, 1, 2, Target(1)))
@@ -95,7 +95,12 @@ def test_changes_are_told_with_their_pauses(capsys: pytest.CaptureFixture[str]) 
     found.add(m.JobCreated(0.0, "demo", 1, 2, Target(1), None, 3, Mode.LIVE))
     found.add(m.JobCreated(1.0, "demo", 1, 2, Target(1), None, 3, Mode.LIVE, attempt=2))
     done = found.progress
-    done.changes += [Change(1.0, True, 0.5), Change(2.0, True, 1.5), Change(2.5, True), Change(3.0, False, 4.0)]
+    done.changes += [
+        MembershipChange(1.0, True, 0.5),
+        MembershipChange(2.0, True, 1.5),
+        MembershipChange(2.5, True),
+        MembershipChange(3.0, False, 4.0),
+    ]
     done.highest, done.every_sample = 3, 30
     module._show("demo", found, 5.0, runs=True)
     told = capsys.readouterr().out

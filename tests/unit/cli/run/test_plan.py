@@ -29,7 +29,7 @@ from pliant.cli.run.plan import (
     understand,
     visible,
 )
-from pliant.core.model.checkpoint import Saves
+from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.job import Mode
 from pliant.errors import BadInput
 from unit.cli.program import Done, invoke
@@ -104,7 +104,7 @@ def meant(
 
 def test_torchrun_s_plainest_command_line_is_one_worker_on_this_machine(ran: Ran, tmp_path: Path) -> None:
     done = run("train.py")
-    assert ran.plan == Plan("train", 1, 1, None, Script("file", "train.py"), 1, saves=Saves(seconds=600.0))
+    assert ran.plan == Plan("train", 1, 1, None, Script("file", "train.py"), 1, saves=CheckpointPolicy(seconds=600.0))
     assert (ran.places, ran.homes, done.code) == ([None], [tmp_path / "home"], 0)
     assert done.out == "[pliant] the job is called train, after its script; --job names it otherwise\n"
 
@@ -130,7 +130,7 @@ def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) ->
         script=Script("program", "/bin/echo", ("--job", "--", "x")),
         capacity=4,
         spares=1,
-        saves=Saves(steps=500, keep=7),
+        saves=CheckpointPolicy(steps=500, keep=7),
         checkpoint_dir="s3://bucket/j",
         chaos=True,
         mode=Mode.RELAUNCH,

@@ -8,7 +8,7 @@ from pliant.coordinator.service.liveness import AGENT_SUSPICION_S, SILENT_PART, 
 from pliant.coordinator.service.service import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core.model.job import Job, Target
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from pliant.wire.api import Renew, RenewAgent
 from unit.coordinator.shaky import Desk, desk
 from unit.core.build import A, B, C, D, X, Y, drain, join, stopped
@@ -42,7 +42,7 @@ def test_when_it_is_back_nothing_was_rolled_back_and_everybody_goes_on() -> None
     one.idle(61.0, 65.0)
     one.tell(65.0, Renew(A), Renew(C), RenewAgent(Y))  # it took them a while to find it again
     assert there(one.job()) == [A, B, C, X, Y]
-    assert [world.kind for world in one.job().worlds] == [Kind.ROLLBACK]  # the beginning
+    assert [world.kind for world in one.job().worlds] == [WorldKind.ROLLBACK]  # the beginning
     assert one.job().sealed == 0
 
 

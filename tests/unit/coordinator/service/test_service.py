@@ -15,7 +15,7 @@ from pliant.core.job.evolve import evolve
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobState, Target, Terms
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import view
+from pliant.core.model.view import view_of
 from pliant.errors import StoreError, StoreTimeout, StoreUnavailable
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
@@ -59,7 +59,7 @@ def test_a_job_is_created_and_durable_when_the_answer_comes() -> None:
 def test_a_member_that_asks_is_told_how_things_stand() -> None:
     one = desk()
     answer = one.tell(0.0, CREATE, join(A))
-    assert answer == Accepted(4, view(one.job(), 4, A))
+    assert answer == Accepted(4, view_of(one.job(), 4, A))
     assert answer.view is not None
     assert answer.view.known
     assert [world.members for world in answer.view.worlds] == [(A,)]
@@ -71,8 +71,8 @@ def test_those_who_asked_in_one_pump_all_see_its_end() -> None:
     revision = one.revision()
     assert answers == [
         Accepted(revision, None),
-        Accepted(revision, view(one.job(), revision, A)),
-        Accepted(revision, view(one.job(), revision, B)),
+        Accepted(revision, view_of(one.job(), revision, A)),
+        Accepted(revision, view_of(one.job(), revision, B)),
     ]
 
 
@@ -120,7 +120,7 @@ OTHERS: list[Request] = [
 def test_members_get_a_view_with_the_answer(request_: Request) -> None:
     one = at_work(desk())
     answer = one.tell(0.0, request_)
-    assert answer.view == view(one.job(), one.revision(), A)
+    assert answer.view == view_of(one.job(), one.revision(), A)
 
 
 @pytest.mark.parametrize("request_", OTHERS, ids=lambda request: type(request).__name__)
@@ -131,7 +131,7 @@ def test_others_get_none(request_: Request) -> None:
 def test_whoever_renews_is_told_only_what_it_does_not_know() -> None:
     one = at_work(desk())
     revision = one.revision()
-    assert one.tell(0.0, Renew(A, revision - 1)).view == view(one.job(), revision, A)
+    assert one.tell(0.0, Renew(A, revision - 1)).view == view_of(one.job(), revision, A)
     assert one.tell(0.0, Renew(A, revision)) == Accepted(revision, None)
 
 

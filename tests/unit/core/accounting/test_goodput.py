@@ -7,8 +7,8 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.accounting.activity import Category, at_work, doings
 from pliant.core.accounting.goodput import Goodput
-from pliant.core.accounting.pauses import Spent
-from pliant.core.data.ledger import GENESIS, Line
+from pliant.core.accounting.pauses import Pause
+from pliant.core.data.ledger import GENESIS, LedgerLine
 from pliant.core.messages import (
     AgentGone,
     AgentJoined,
@@ -20,9 +20,9 @@ from pliant.core.messages import (
     SeatRefilled,
 )
 from pliant.core.model.job import JobState, Mode, Target
-from pliant.core.model.launch import End, Launch, Seat
+from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from unit.core.build import TERMS, A, B, C, X, Y, checkpoint, lines, member, world
 
 CREATED = m.JobCreated(0.0, "demo", 1, 4, Target(2), None, 3)
@@ -35,14 +35,14 @@ def joined(at: float, name: MemberId, number: int, age_s: float = 0.0, agent: Ag
 
 
 def committed(
-    at: float, generation: int, steps: tuple[Line, ...], spent: tuple[Spent, ...] = (), by: MemberId = A
+    at: float, generation: int, steps: tuple[LedgerLine, ...], spent: tuple[Pause, ...] = (), by: MemberId = A
 ) -> m.StepsCommitted:
     return m.StepsCommitted(at, generation, by, steps, spent)
 
 
 def two_train(until: float = 4.0) -> tuple[Event, ...]:
     """Two members: joined at 1, in a world at 2, with the state at 3, and six steps done at 4."""
-    first = world(1, A, B, kind=Kind.ROLLBACK)
+    first = world(1, A, B, kind=WorldKind.ROLLBACK)
     return (
         CREATED,
         joined(1.0, A, 1, age_s=0.5),
@@ -120,7 +120,7 @@ def test_a_member_beyond_the_target_is_a_spare() -> None:
 
 def test_a_joiner_receives_and_a_planned_change_costs_what_its_members_say() -> None:
     more = lines(lines(GENESIS, 1, 6)[-1].lineage, 2, 2)
-    said = (Spent(8, "switching", 0.25), Spent(8, "checkpointing", 0.5))
+    said = (Pause(8, "switching", 0.25), Pause(8, "checkpointing", 0.5))
     found = folded(
         *two_train(),
         joined(5.0, C, 3),
@@ -136,7 +136,7 @@ def test_a_joiner_receives_and_a_planned_change_costs_what_its_members_say() -> 
 
 def test_no_more_is_taken_off_than_there_was() -> None:
     more = lines(lines(GENESIS, 1, 6)[-1].lineage, 1, 1)
-    found = folded(*two_train(), committed(5.0, 1, more, (Spent(7, "checkpointing", 99.0),)))
+    found = folded(*two_train(), committed(5.0, 1, more, (Pause(7, "checkpointing", 99.0),)))
     assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=1.0, training=1.0, checkpointing=1.0)
 
 
@@ -156,14 +156,14 @@ def test_a_switch_that_nobody_said_anything_about_has_no_pause() -> None:
 
 def test_a_pause_that_was_measured_is_not_replaced_by_one_that_was_said() -> None:
     more = lines(lines(GENESIS, 1, 6)[-1].lineage, 2, 1)
-    found = folded(*two_train(), *_recovery(6.0, 7.0), committed(8.0, 2, more, (Spent(7, "switching", 0.1),), by=B))
+    found = folded(*two_train(), *_recovery(6.0, 7.0), committed(8.0, 2, more, (Pause(7, "switching", 0.1),), by=B))
     assert kinds(found) == [(False, 3.0)]
 
 
 def _recovery(broken: float, entered: float) -> tuple[Event, ...]:
     return (
         m.MemberGone(broken, A, "lost", "killed"),
-        m.WorldFormed(broken, world(2, B, kind=Kind.RECOVERY, base=lines(GENESIS, 1, 6)[-1].lineage)),
+        m.WorldFormed(broken, world(2, B, kind=WorldKind.RECOVERY, base=lines(GENESIS, 1, 6)[-1].lineage)),
         m.WorldEntered(entered, 2),
     )
 
@@ -195,7 +195,7 @@ def test_a_world_that_breaks_before_its_first_report_stood_still_since_it_began(
         *two_train(),
         *_recovery(6.0, 7.0),
         m.WorldBroken(9.0, 2, True, "B stopped"),
-        m.WorldFormed(9.0, world(3, B, kind=Kind.RECOVERY, base=base)),
+        m.WorldFormed(9.0, world(3, B, kind=WorldKind.RECOVERY, base=base)),
         m.WorldEntered(10.0, 3),
     )
     assert kinds(found) == [(False, 3.0), (False, 3.0)]
@@ -239,7 +239,7 @@ def _rolled_back() -> tuple[Event, ...]:
     return (
         *two_train(),
         m.CheckpointPublished(4.0, 1, checkpoint(base)),
-        m.WorldFormed(6.0, world(2, A, B, kind=Kind.ROLLBACK, base=base)),
+        m.WorldFormed(6.0, world(2, A, B, kind=WorldKind.ROLLBACK, base=base)),
         m.WorldEntered(7.0, 2),
         m.HoldersChanged(7.0, 2, BOTH),
     )
@@ -279,7 +279,7 @@ def _second_attempt(*, onward: bool) -> Goodput:
         m.StateChanged(5.0, JobState.FAILED, "too many failures"),
         again,
         joined(21.0, C, 3, age_s=9.0),
-        m.WorldFormed(21.0, world(2, C, kind=Kind.ROLLBACK, base=base)),
+        m.WorldFormed(21.0, world(2, C, kind=WorldKind.ROLLBACK, base=base)),
         m.WorldEntered(22.0, 2),
         m.HoldersChanged(22.0, 2, frozenset({C})),
         committed(24.0, 2, lines(base, 2, 1), by=C),
@@ -302,9 +302,9 @@ def test_an_attempt_that_begins_afresh_has_a_ledger_of_its_own() -> None:
 
 
 def test_workers_of_an_agent_that_comes_back_ended_by_the_last_event() -> None:
-    agent = AgentJoined(0.5, X, 4, life="1")
+    agent = AgentJoined(0.5, X, 4, run_id="1")
     events = two_train()
-    back = AgentJoined(1000.0, X, 4, life="2")
+    back = AgentJoined(1000.0, X, 4, run_id="2")
     known = m.StateChanged(6.0, JobState.RUNNING, "as it was")
     found = folded(events[0], agent, *events[1:], known, back, m.MemberGone(1000.5, A, "lost", "its process ended"))
     assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=3.0, training=1.0)
@@ -313,7 +313,7 @@ def test_workers_of_an_agent_that_comes_back_ended_by_the_last_event() -> None:
     for event in (
         m.MemberGone(1000.5, B, "lost", "its process ended"),
         joined(1001.0, C, 3),
-        m.WorldFormed(1001.0, world(2, C, kind=Kind.ROLLBACK, base=base)),
+        m.WorldFormed(1001.0, world(2, C, kind=WorldKind.ROLLBACK, base=base)),
         m.WorldEntered(1002.0, 2),
         m.HoldersChanged(1004.0, 2, frozenset({C})),
     ):
@@ -324,9 +324,9 @@ def test_workers_of_an_agent_that_comes_back_ended_by_the_last_event() -> None:
 def test_an_agent_that_comes_back_without_having_had_anybody_in_the_world_stops_nobody() -> None:
     events = (
         *two_train(),
-        AgentJoined(4.0, Y, 1, life="1"),
+        AgentJoined(4.0, Y, 1, run_id="1"),
         joined(5.0, C, 3, agent=Y),
-        AgentJoined(6.0, Y, 1, life="2"),
+        AgentJoined(6.0, Y, 1, run_id="2"),
     )
     found = folded(*events)
     assert (spent(found, A)["training"], found.busy_s()) == (3.0, 3.0)
@@ -334,9 +334,11 @@ def test_an_agent_that_comes_back_without_having_had_anybody_in_the_world_stops_
 
 
 def test_an_agent_that_only_says_more_about_itself_is_the_same_one() -> None:
-    agent = AgentJoined(0.5, X, 4, life="1")
+    agent = AgentJoined(0.5, X, 4, run_id="1")
     events = two_train()
-    found = folded(events[0], agent, *events[1:], AgentJoined(10.0, X, 2, life="1"), AgentJoined(10.0, Y, 2, life="1"))
+    found = folded(
+        events[0], agent, *events[1:], AgentJoined(10.0, X, 2, run_id="1"), AgentJoined(10.0, Y, 2, run_id="1")
+    )
     assert spent(found, A)["training"] == pytest.approx(7.0)
 
 
@@ -349,10 +351,10 @@ def test_launched_workers_train_until_they_are_stopped() -> None:
         AgentJoined(0.5, X, 2),
         Launched(1.0, launch(1, "x-g1.0", "x-g1.1")),
         LaunchOver(5.0, 1, "1 worker instead of 2"),
-        SeatEnded(6.0, 1, End(MemberId("x-g1.0"), 0)),
+        SeatEnded(6.0, 1, SeatEnd(MemberId("x-g1.0"), 0)),
         AgentReadied(7.0, X, (1, 2)),
         Launched(8.0, launch(2, "x-g2.0")),
-        SeatEnded(9.0, 2, End(MemberId("x-g2.0"), 0)),
+        SeatEnded(9.0, 2, SeatEnd(MemberId("x-g2.0"), 0)),
         m.StateChanged(9.0, JobState.FINISHED, "its worker ended with exit code 0"),
     )
     assert spent(found, MemberId("x-g1.0")) == near(training=4.0, switching=1.0)
@@ -365,7 +367,7 @@ def test_a_launch_that_went_wrong_is_an_unplanned_change() -> None:
     found = folded(
         RELAUNCHED,
         Launched(1.0, launch(1, "x-g1.0", "x-g1.1")),
-        SeatEnded(5.0, 1, End(MemberId("x-g1.0"), -9)),
+        SeatEnded(5.0, 1, SeatEnd(MemberId("x-g1.0"), -9)),
         LaunchOver(5.0, 1, "it was killed"),
         Launched(8.0, launch(2, "x-g2.0")),
     )
@@ -388,7 +390,7 @@ def test_a_seat_that_is_refilled_leaves_the_others_alone() -> None:
     found = folded(
         RELAUNCHED,
         Launched(1.0, launch(1, "x-g1.0", "x-g1.1")),
-        SeatEnded(3.0, 1, End(MemberId("x-g1.1"), 1)),
+        SeatEnded(3.0, 1, SeatEnd(MemberId("x-g1.1"), 1)),
         SeatRefilled(3.0, 1, 1, MemberId("x-g1.1.1")),
         m.StateChanged(6.0, JobState.FINISHED, "the chief ended"),
     )
@@ -438,7 +440,7 @@ def test_the_workers_of_a_launch_are_those_that_have_not_ended() -> None:
     first = folded(RELAUNCHED, Launched(1.0, launch(1, "x-g1.0", "x-g1.1"))).job
     assert first is not None
     assert at_work(first) == ["x-g1.0", "x-g1.1"]
-    ended = SeatEnded(5.0, 1, End(MemberId("x-g1.0"), 0))
+    ended = SeatEnded(5.0, 1, SeatEnd(MemberId("x-g1.0"), 0))
     later = folded(RELAUNCHED, Launched(1.0, launch(1, "x-g1.0", "x-g1.1")), ended).job
     assert later is not None
     assert doings(later, at_work(later)) == {"x-g1.1": Category.TRAINING}

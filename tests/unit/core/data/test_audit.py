@@ -9,12 +9,12 @@ from pliant.core.data.audit import Audit, audit
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import (
     GENESIS,
-    Line,
+    LedgerLine,
     Lineage,
     add_digests,
     expected_digest,
     expected_slot_digest,
-    line,
+    make_line,
     slot_digest,
 )
 from pliant.core.data.sample_order import Cursor, Order
@@ -35,9 +35,9 @@ def slot(step: int, number: int) -> int:
 
 def written(
     parent: Lineage, generation: int, step: int, *, digest: int | None = None, samples: int | None = None
-) -> Line:
+) -> LedgerLine:
     """Write a line as a member would; a digest or a count may be wrong, as a bug would have it."""
-    return line(
+    return make_line(
         parent,
         generation,
         step,
@@ -47,9 +47,9 @@ def written(
     )
 
 
-def history(steps: Sequence[int], *, parent: Lineage = GENESIS, generation: int = 1) -> list[Line]:
+def history(steps: Sequence[int], *, parent: Lineage = GENESIS, generation: int = 1) -> list[LedgerLine]:
     """Write the lines of these steps, one after the other, as honest members would."""
-    lines: list[Line] = []
+    lines: list[LedgerLine] = []
     for step in steps:
         lines.append(written(parent, generation, step))
         parent = lines[-1].lineage
@@ -162,7 +162,7 @@ def test_a_count_that_disagrees_with_its_digest_is_a_problem(samples: int, lost:
 
 @pytest.mark.parametrize("cursor", [Cursor(0, 10), Cursor(1, 0)])
 def test_a_wrong_cursor_is_a_problem_though_the_samples_are_right(cursor: Cursor) -> None:
-    found = audit(GRID, ORDER, [line(GENESIS, 1, 1, cursor, 10, promised(1))])
+    found = audit(GRID, ORDER, [make_line(GENESIS, 1, 1, cursor, 10, promised(1))])
     assert (found.lost, found.repeated, found.ok) == (0, 0, False)
     says = f"its line says epoch {cursor.epoch}, position {cursor.position}"
     assert found.problems == (f"step 1 starts at epoch 0, position 0, but {says}",)
@@ -186,10 +186,10 @@ def test_a_first_step_that_is_missing_is_lost_too() -> None:
 def test_runs_of_missing_steps_are_told_in_sequence() -> None:
     grid = Grid(samples=100, batch=1, slots=1, epochs=1)
     order = Order(seed=5, samples=100)
-    lines: list[Line] = []
+    lines: list[LedgerLine] = []
     parent = GENESIS
     for step in (1, 2, 64, 90):
-        lines.append(line(parent, 1, step, grid.cursor(step), 1, expected_digest(grid, order, step)))
+        lines.append(make_line(parent, 1, step, grid.cursor(step), 1, expected_digest(grid, order, step)))
         parent = lines[-1].lineage
     found = audit(grid, order, lines)
     assert (found.samples, found.lost, found.steps) == (90, 86, 4)
@@ -210,20 +210,20 @@ def test_a_step_committed_twice_is_repeated() -> None:
 
 def test_steps_beyond_the_jobs_end_are_repeated() -> None:
     lines = history(range(1, 7))
-    lines.append(line(lines[-1].lineage, 1, 7, Cursor(2, 0), 10, 1))
+    lines.append(make_line(lines[-1].lineage, 1, 7, Cursor(2, 0), 10, 1))
     found = audit(GRID, ORDER, lines)
     assert (found.samples, found.lost, found.repeated, found.steps) == (46, 0, 10, 7)
     assert found.problems == ("step 7 is committed, but the job has steps 1 to 6: 10 samples were used beyond its end",)
 
 
 def test_a_step_before_the_first_is_no_step() -> None:
-    found = audit(GRID, ORDER, [line(GENESIS, 1, 0, Cursor(0, 0), 10, 1)])
+    found = audit(GRID, ORDER, [make_line(GENESIS, 1, 0, Cursor(0, 0), 10, 1)])
     assert (found.samples, found.lost, found.repeated, found.steps) == (0, 0, 10, 1)
     assert not found.ok
 
 
 def test_a_negative_step_is_reported_and_not_tripped_over() -> None:
-    found = audit(GRID, ORDER, [Line(Lineage(1, -3, 1), GENESIS, 0, 0, 10, 1)])
+    found = audit(GRID, ORDER, [LedgerLine(Lineage(1, -3, 1), GENESIS, 0, 0, 10, 1)])
     assert (found.samples, found.lost, found.repeated) == (0, 0, 10)
     assert len(found.problems) == 3
 
@@ -271,7 +271,7 @@ def test_a_parent_accepted_after_its_child_does_not_count() -> None:
 
 def test_lines_that_are_one_anothers_parents_end_the_walk() -> None:
     here, there = Lineage(1, 1, 8), Lineage(1, 2, 9)
-    lines = [Line(here, there, 0, 0, 10, promised(1)), Line(there, here, 0, 10, 10, promised(2))]
+    lines = [LedgerLine(here, there, 0, 0, 10, promised(1)), LedgerLine(there, here, 0, 10, 10, promised(2))]
     found = audit(GRID, ORDER, lines)
     assert (found.steps, found.ok) == (2, False)
 
@@ -331,7 +331,7 @@ def test_a_line_accepted_from_a_fenced_generation_is_a_problem() -> None:
 
 def test_a_second_branch_within_a_generation_is_a_problem() -> None:
     lines = history([1, 2], generation=2)
-    lines.append(line(lines[0].lineage, 2, 2, GRID.cursor(2), 9, promised(2)))
+    lines.append(make_line(lines[0].lineage, 2, 2, GRID.cursor(2), 9, promised(2)))
     assert audit(GRID, ORDER, lines).problems[0] == (
         "the line of step 2 in generation 2 is a second branch in its generation: only a rollback world may start one"
     )
@@ -374,7 +374,7 @@ def test_digests_are_summed_within_64_bits_when_they_are_explained() -> None:
             assert (never.lost, never.repeated) == (len(GRID.slot(step, number)), 0)
 
 
-def _wrong(step: int, digest: int) -> list[Line]:
+def _wrong(step: int, digest: int) -> list[LedgerLine]:
     parent = history(range(1, step))[-1].lineage if step > 1 else GENESIS
     return [written(parent, 1, step, digest=digest)]
 

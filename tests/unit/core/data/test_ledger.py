@@ -5,14 +5,14 @@ import pytest
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import (
     GENESIS,
-    Line,
+    LedgerLine,
     Lineage,
     add_digests,
     expected_digest,
     expected_slot_digest,
     follows,
-    line,
-    sealed,
+    is_sealed,
+    make_line,
     slot_digest,
 )
 from pliant.core.data.sample_order import Cursor, Order
@@ -21,7 +21,7 @@ from pliant.errors import BadInput
 GRID = Grid(samples=23, batch=10, slots=4, epochs=2)
 ORDER = Order(seed=5, samples=23)
 PARENT = Lineage(generation=3, step=4, digest=99)
-LINE = line(PARENT, generation=3, step=5, cursor=Cursor(1, 10), samples=10, digest=77)
+LINE = make_line(PARENT, generation=3, step=5, cursor=Cursor(1, 10), samples=10, digest=77)
 
 
 def test_the_later_generation_wins_and_within_one_the_later_step() -> None:
@@ -108,7 +108,7 @@ def test_grid_and_order_must_be_of_the_same_data() -> None:
 
 
 def test_a_line_holds_what_it_was_made_of() -> None:
-    expected = Line(
+    expected = LedgerLine(
         lineage=Lineage(generation=3, step=5, digest=LINE.lineage.digest),
         parent=PARENT,
         epoch=1,
@@ -116,14 +116,14 @@ def test_a_line_holds_what_it_was_made_of() -> None:
         samples=10,
         digest=77,
     )
-    assert line(PARENT, 3, 5, Cursor(1, 10), 10, 77) == expected
+    assert make_line(PARENT, 3, 5, Cursor(1, 10), 10, 77) == expected
 
 
 def test_the_chain_is_pinned() -> None:
     assert LINE.lineage.digest == 0x076A71617CB58335
-    first = line(GENESIS, 1, 1, Cursor(0, 0), 10, expected_digest(GRID, ORDER, 1))
+    first = make_line(GENESIS, 1, 1, Cursor(0, 0), 10, expected_digest(GRID, ORDER, 1))
     assert first.lineage.digest == 0xCD265A8FA0818735
-    assert line(PARENT, 3, 5, Cursor(1, 10), 10, 77, state=5).lineage.digest == 0x4D383B9FC924254B
+    assert make_line(PARENT, 3, 5, Cursor(1, 10), 10, 77, state=5).lineage.digest == 0x4D383B9FC924254B
 
 
 CHANGED = {
@@ -138,29 +138,29 @@ CHANGED = {
     "samples": replace(LINE, samples=9),
     "digest": replace(LINE, digest=78),
     "state": replace(LINE, state=1),
-    "state left out": replace(line(PARENT, 3, 5, Cursor(1, 10), 10, 77, state=5), state=0),
-    "another state": replace(line(PARENT, 3, 5, Cursor(1, 10), 10, 77, state=5), state=6),
+    "state left out": replace(make_line(PARENT, 3, 5, Cursor(1, 10), 10, 77, state=5), state=0),
+    "another state": replace(make_line(PARENT, 3, 5, Cursor(1, 10), 10, 77, state=5), state=6),
 }
 
 
 @pytest.mark.parametrize("what", CHANGED)
 def test_a_line_is_sealed_against_a_change_of_any_field(what: str) -> None:
-    assert sealed(LINE)
-    assert not sealed(CHANGED[what])
+    assert is_sealed(LINE)
+    assert not is_sealed(CHANGED[what])
     assert not follows(CHANGED[what], CHANGED[what].parent)
 
 
 def test_two_fields_that_trade_places_make_another_chain() -> None:
     made = [
-        line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 8, 9),
-        line(Lineage(2, 1, 3), 4, 5, Cursor(6, 7), 8, 9),
-        line(Lineage(1, 2, 4), 3, 5, Cursor(6, 7), 8, 9),
-        line(Lineage(1, 2, 3), 5, 4, Cursor(6, 7), 8, 9),
-        line(Lineage(1, 2, 3), 4, 5, Cursor(7, 6), 8, 9),
-        line(Lineage(1, 2, 3), 4, 5, Cursor(6, 8), 7, 9),
-        line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 9, 8),
-        line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 8, 9, state=10),
-        line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 8, 10, state=9),
+        make_line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 8, 9),
+        make_line(Lineage(2, 1, 3), 4, 5, Cursor(6, 7), 8, 9),
+        make_line(Lineage(1, 2, 4), 3, 5, Cursor(6, 7), 8, 9),
+        make_line(Lineage(1, 2, 3), 5, 4, Cursor(6, 7), 8, 9),
+        make_line(Lineage(1, 2, 3), 4, 5, Cursor(7, 6), 8, 9),
+        make_line(Lineage(1, 2, 3), 4, 5, Cursor(6, 8), 7, 9),
+        make_line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 9, 8),
+        make_line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 8, 9, state=10),
+        make_line(Lineage(1, 2, 3), 4, 5, Cursor(6, 7), 8, 10, state=9),
     ]
     assert len({one.lineage.digest for one in made}) == len(made)
 
@@ -168,9 +168,9 @@ def test_two_fields_that_trade_places_make_another_chain() -> None:
 @pytest.mark.parametrize("value", [-1, 2**64])
 def test_a_line_with_a_number_that_fits_no_word_is_never_made_nor_believed(value: int) -> None:
     with pytest.raises(BadInput, match="the line of step 5 must be an integer from 0"):
-        line(PARENT, 3, 5, Cursor(1, 10), 10, value)
-    assert not sealed(replace(LINE, digest=value))
-    assert not sealed(replace(LINE, state=value))
+        make_line(PARENT, 3, 5, Cursor(1, 10), 10, value)
+    assert not is_sealed(replace(LINE, digest=value))
+    assert not is_sealed(replace(LINE, state=value))
     assert not follows(replace(LINE, samples=value), PARENT)
 
 
@@ -182,13 +182,13 @@ def test_a_line_follows_its_parent_and_nothing_else() -> None:
 
 
 def test_a_later_generation_may_go_on_where_an_earlier_one_stopped() -> None:
-    assert follows(line(PARENT, 7, 5, Cursor(1, 10), 10, 77), PARENT)
+    assert follows(make_line(PARENT, 7, 5, Cursor(1, 10), 10, 77), PARENT)
 
 
 def test_a_line_of_an_earlier_generation_does_not_follow() -> None:
-    assert not follows(line(PARENT, 2, 5, Cursor(1, 10), 10, 77), PARENT)
+    assert not follows(make_line(PARENT, 2, 5, Cursor(1, 10), 10, 77), PARENT)
 
 
 @pytest.mark.parametrize("step", [3, 4, 6])
 def test_a_line_that_is_not_of_the_next_step_does_not_follow(step: int) -> None:
-    assert not follows(line(PARENT, 3, step, Cursor(1, 10), 10, 77), PARENT)
+    assert not follows(make_line(PARENT, 3, step, Cursor(1, 10), 10, 77), PARENT)

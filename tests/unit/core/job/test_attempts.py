@@ -9,9 +9,9 @@ from pliant.core.job.decide import decide
 from pliant.core.job.evolve import evolve
 from pliant.core.job.validation import SIZE_MAX
 from pliant.core.messages import Code, Rejection
-from pliant.core.model.job import Job, JobState, Mode, Target, gone_limit
+from pliant.core.model.job import Job, JobState, Mode, Target, member_limit
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import view
+from pliant.core.model.view import view_of
 from unit.core.build import (
     NOW,
     TERMS,
@@ -84,7 +84,7 @@ def test_a_job_that_failed_goes_on_from_where_it_stood(state: JobState) -> None:
     again = after(job, other)
     assert (again.attempt, again.terms, again.durable, again.checkpoint) == (2, TERMS, job.durable, job.checkpoint)
     assert (again.members, again.worlds, again.agents, again.failures) == ({}, (), (), 0)
-    assert again.live
+    assert again.is_live
 
 
 def test_a_finished_job_begins_afresh() -> None:
@@ -101,17 +101,25 @@ def test_a_failed_job_may_be_begun_afresh() -> None:
 def test_what_an_attempt_saved_is_of_another_history_once_a_later_one_begins_afresh() -> None:
     job = ended(JobState.FAILED)
     onward = after(job, CREATE)
-    assert (onward.origin, view(onward, 1, A).origin) == (0, 0)
+    assert (onward.history_from_generation, view_of(onward, 1, A).history_from_generation) == (0, 0)
     afresh = after(job, FRESH)
-    assert (afresh.origin, view(afresh, 1, A).origin) == (job.generation, job.generation)
+    assert (afresh.history_from_generation, view_of(afresh, 1, A).history_from_generation) == (
+        job.generation,
+        job.generation,
+    )
     again = after(replace(afresh, state=JobState.FAILED, generation=7), CREATE)
-    assert (again.first, again.origin) == (7, job.generation)
+    assert (again.generation_before, again.history_from_generation) == (7, job.generation)
 
 
 def test_generations_and_names_are_never_used_twice() -> None:
     job = ended()
     again = after(job, CREATE)
-    assert (again.generation, again.first, again.sealed, again.joined) == (job.generation, job.generation, 1, 2)
+    assert (again.generation, again.generation_before, again.sealed, again.joined) == (
+        job.generation,
+        job.generation,
+        1,
+        2,
+    )
     assert again.gone == (A, B)
     assert refused(again, join(A)).code is Code.GONE
     assert after(again, join(C)).worlds[0].number == job.generation + 1
@@ -120,7 +128,7 @@ def test_generations_and_names_are_never_used_twice() -> None:
 def test_the_departed_are_remembered_up_to_a_limit() -> None:
     many = tuple(MemberId(f"m{number}") for number in range(200))
     again = evolve(replace(ended(), gone=many), m.JobCreated(NOW, "demo", 1, 1, Target(1), None, 3, attempt=2))
-    assert len(again.gone) == gone_limit(again) == 68
+    assert len(again.gone) == member_limit(again) == 68
     assert again.gone[-3:] == (many[-1], A, B)
 
 
@@ -173,7 +181,7 @@ def abandoned() -> Job:
 def test_a_job_that_everybody_left_may_be_begun_afresh() -> None:
     job, events = pump(abandoned(), replace(RELAUNCHED, fresh=True))
     assert events[0] == m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, Mode.RELAUNCH, attempt=2)
-    assert (job.attempt, job.launch, job.first) == (2, None, 1)
+    assert (job.attempt, job.launch, job.generation_before) == (2, None, 1)
     assert made(job, replace(RELAUNCHED, fresh=True)) == ()  # the answer may have been lost
     assert made(abandoned(), RELAUNCHED) == ()
 

@@ -18,11 +18,11 @@ from pliant.core.job.checkpoints import (
 from pliant.core.job.evolve import WRITING_KEPT
 from pliant.core.job.validation import CHECKPOINT_NAME_MAX, KEEP_MAX, PIECES_MAX, WAIT_MAX_S
 from pliant.core.messages import Code, Command, Rejection
-from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint, Piece, Saves
+from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint, CheckpointPolicy, Piece
 from pliant.core.model.job import Job, JobState, Mode, Target
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import kept, view, written
-from pliant.core.model.world import Kind
+from pliant.core.model.view import kept_checkpoints, view_of, written_parts
+from pliant.core.model.world import WorldKind
 from unit.core.build import (
     NAMES,
     NOW,
@@ -78,7 +78,7 @@ def saved(job: Job, steps: int = 2, saves: int = 1) -> Job:
 
 
 def keeping(count: int, size: int = 2) -> Job:
-    created = m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, saves=Saves(keep=count))
+    created = m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, saves=CheckpointPolicy(keep=count))
     return running(size, evolved(None, created))
 
 
@@ -90,11 +90,11 @@ def test_a_checkpoint_is_there_with_its_last_part() -> None:
     whole = replace(publish(job, A, 0, 3).checkpoint, pieces=(piece(0), piece(1), piece(2)))
     job, said = pump(job, publish(job, B, 1, 3))
     assert said == (m.PartWritten(NOW, 1, B, publish(job, B, 1, 3).checkpoint, 1, 3),)
-    assert (job.checkpoint, written(job)) == (None, ((whole.name, 1),))
+    assert (job.checkpoint, written_parts(job)) == (None, ((whole.name, 1),))
     job = after(job, publish(job, A, 0, 3))
     job, said = pump(job, publish(job, C, 2, 3))
     assert said == (m.CheckpointPublished(NOW, 1, whole),)
-    assert (job.checkpoint, written(job), kept(job)) == (whole, (), (whole.name,))
+    assert (job.checkpoint, written_parts(job), kept_checkpoints(job)) == (whole, (), (whole.name,))
 
 
 def test_the_same_part_twice_is_one_part() -> None:
@@ -113,7 +113,7 @@ def test_parts_are_of_one_state() -> None:
     job, [failed] = pump(job, publish(job, B, 1, state=6))
     assert failed == m.CheckpointFailed(NOW, 1, name, B, f"it is not of the state that others wrote as {name}")
     assert made(job, publish(job, B, 1)) == ()
-    assert (job.checkpoint, written(job)) == (None, ((name, NEVER_WHOLE),))
+    assert (job.checkpoint, written_parts(job)) == (None, ((name, NEVER_WHOLE),))
 
 
 def test_parts_are_of_one_division() -> None:
@@ -128,9 +128,9 @@ def test_members_without_a_common_place_are_told_and_one_writes_everything_from_
     job = after(job, replace(here, checkpoint=replace(here.checkpoint, place="here")))
     job, [failed] = pump(job, replace(there, checkpoint=replace(there.checkpoint, place="there")))
     assert isinstance(failed, m.CheckpointFailed)
-    assert failed.apart
+    assert failed.split_storage
     assert "give --checkpoint-dir a place that every machine reaches" in failed.why
-    assert view(job, 1, A).apart
+    assert view_of(job, 1, A).split_storage
 
 
 def test_a_checkpoint_that_lies_in_several_places_is_kept_and_one_writes_everything_from_then_on() -> None:
@@ -138,27 +138,31 @@ def test_a_checkpoint_that_lies_in_several_places_is_kept_and_one_writes_everyth
     job = saved(running(2))
     assert job.checkpoint is not None
     name = job.checkpoint.name
-    job, [failed] = pump(job, m.NotWritten(A, 1, name, "/checkpoints", apart=True))
+    job, [failed] = pump(job, m.PartNotWritten(A, 1, name, "/checkpoints", split_storage=True))
     assert isinstance(failed, m.CheckpointFailed)
     assert failed.why.startswith("not all of it is in /checkpoints; it saves to another place than others")
-    assert view(job, 1, A).apart
-    assert (job.checkpoint.name if job.checkpoint else "", kept(job), written(job)) == (name, (name,), ())
-    assert made(job, m.NotWritten(B, 1, name, "/checkpoints", apart=True)) == (), "it is known"
+    assert view_of(job, 1, A).split_storage
+    assert (job.checkpoint.name if job.checkpoint else "", kept_checkpoints(job), written_parts(job)) == (
+        name,
+        (name,),
+        (),
+    )
+    assert made(job, m.PartNotWritten(B, 1, name, "/checkpoints", split_storage=True)) == (), "it is known"
 
 
 def test_that_an_earlier_checkpoint_lies_in_several_places_is_found_late_and_matters_as_much() -> None:
     """Whoever looks has to wait for a shared folder, and may be told of the next one meanwhile."""
     job = saved(keeping(2), saves=2)
-    [earlier] = job.earlier
-    after_that = after(job, m.NotWritten(A, 1, earlier.name, "/checkpoints", apart=True))
-    assert after_that.apart
-    assert kept(after_that) == kept(job)
+    [earlier] = job.older_checkpoints
+    after_that = after(job, m.PartNotWritten(A, 1, earlier.name, "/checkpoints", split_storage=True))
+    assert after_that.split_storage
+    assert kept_checkpoints(after_that) == kept_checkpoints(job)
 
 
 @pytest.mark.parametrize("saves", [0, 2])
 def test_where_a_checkpoint_lies_that_nobody_keeps_does_not_matter(saves: int) -> None:
     job = saved(running(2), saves=saves)
-    assert made(job, m.NotWritten(A, 1, checkpoint_name(GENESIS, 1), "/checkpoints", apart=True)) == ()
+    assert made(job, m.PartNotWritten(A, 1, checkpoint_name(GENESIS, 1), "/checkpoints", split_storage=True)) == ()
 
 
 def test_parts_of_two_checkpoints_may_come_in_any_order() -> None:
@@ -169,7 +173,7 @@ def test_parts_of_two_checkpoints_may_come_in_any_order() -> None:
     assert job.checkpoint is not None
     assert (job.checkpoint.lineage, [each.lineage for each in job.writing]) == (early, [job.durable])
     job = after(job, publish(job, B, 1))
-    assert (job.checkpoint, job.writing, len(kept(job))) == (
+    assert (job.checkpoint, job.writing, len(kept_checkpoints(job))) == (
         replace(publish(job, A, 0).checkpoint, pieces=(piece(0), piece(1))),
         (),
         2,
@@ -189,19 +193,19 @@ def test_a_failed_part_makes_the_whole_fail_once() -> None:
     job = running(2, steps=4)
     name = checkpoint_name(job.durable, 1)
     job = after(job, publish(job, A, 0))
-    job, [failed] = pump(job, m.NotWritten(B, 1, name, FULL))
+    job, [failed] = pump(job, m.PartNotWritten(B, 1, name, FULL))
     assert failed == m.CheckpointFailed(NOW, 1, name, B, FULL)
-    assert made(job, m.NotWritten(A, 1, name, FULL)) == ()
+    assert made(job, m.PartNotWritten(A, 1, name, FULL)) == ()
     assert made(job, publish(job, B, 1)) == ()
-    assert written(job) == ((name, NEVER_WHOLE),)
-    assert view(job, 1, A).written == ((name, NEVER_WHOLE),)
+    assert written_parts(job) == ((name, NEVER_WHOLE),)
+    assert view_of(job, 1, A).written_parts == ((name, NEVER_WHOLE),)
     assert saved(job).checkpoint is not None
 
 
 @pytest.mark.parametrize("name", ["step-2-g1-0000000000000007-w1", "step-9-g1-0000000000000007-w0", "nonsense"])
 def test_nobody_hears_of_a_failure_that_nobody_waits_for(name: str) -> None:
     job = saved(running(2))
-    assert made(job, m.NotWritten(B, 1, name, FULL)) == ()
+    assert made(job, m.PartNotWritten(B, 1, name, FULL)) == ()
 
 
 def test_while_one_is_being_written_others_that_fail_do_not_push_it_out() -> None:
@@ -211,7 +215,9 @@ def test_while_one_is_being_written_others_that_fail_do_not_push_it_out() -> Non
     job = after(job, publish(job, A, 0))
     for _ in range(WRITING_KEPT + 1):
         job = after(job, report(job, A, 1, 1))
-        job = after(job, m.NotWritten(B, 1, checkpoint_name(job.durable, 1), "the one before is still being written"))
+        job = after(
+            job, m.PartNotWritten(B, 1, checkpoint_name(job.durable, 1), "the one before is still being written")
+        )
     assert len(job.writing) == WRITING_KEPT
     job = after(job, publish(job, B, 1, lineage=slow))
     assert job.checkpoint is not None
@@ -263,8 +269,8 @@ def test_a_leaver_may_say_that_its_part_will_never_come() -> None:
     job = after(job, drain(C))
     job = after(job, report(job, A, 2))
     name = checkpoint_name(job.durable, 1)
-    assert made(job, m.NotWritten(C, 1, name, FULL)) == (m.CheckpointFailed(NOW, 2, name, C, FULL),)
-    assert refused(job, m.Unreadable(C, 1, name, FULL, damaged=True)).code is Code.PAST
+    assert made(job, m.PartNotWritten(C, 1, name, FULL)) == (m.CheckpointFailed(NOW, 2, name, C, FULL),)
+    assert refused(job, m.NotReadable(C, 1, name, FULL, damaged=True)).code is Code.PAST
 
 
 def test_who_is_gone_is_not_heard_of_its_part() -> None:
@@ -299,9 +305,9 @@ def test_the_last_state_is_saved_after_the_job_has_finished() -> None:
     job = after(job, publish(job, A, 0))
     job, [published] = pump(job, publish(job, B, 1))
     assert isinstance(published, m.CheckpointPublished)
-    assert made(job, m.NotWritten(A, 1, published.checkpoint.name, FULL)) == ()
-    assert made(job, m.AskCheckpoint("")) == ()
-    assert refused(job, m.Unreadable(A, 1, "x", FULL, damaged=True)).code is Code.ENDED
+    assert made(job, m.PartNotWritten(A, 1, published.checkpoint.name, FULL)) == ()
+    assert made(job, m.RequestCheckpoint("")) == ()
+    assert refused(job, m.NotReadable(A, 1, "x", FULL, damaged=True)).code is Code.ENDED
 
 
 # ------------------------------------------------------------------------------------------------- how many are kept
@@ -310,26 +316,32 @@ def test_the_last_state_is_saved_after_the_job_has_finished() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_so_many_checkpoints_are_kept(count: int) -> None:
     job = saved(keeping(count), steps=1, saves=4)
-    assert [step_in(name) for name in kept(job)] == [4, 3, 2, 1][:count][::-1]
-    assert view(job, 1, A).kept == kept(job)
+    assert [step_in(name) for name in kept_checkpoints(job)] == [4, 3, 2, 1][:count][::-1]
+    assert view_of(job, 1, A).kept_checkpoints == kept_checkpoints(job)
 
 
 @pytest.mark.parametrize(
     "saves",
-    [Saves(steps=-1), Saves(seconds=-1.0), Saves(seconds=WAIT_MAX_S * 2), Saves(keep=0), Saves(keep=KEEP_MAX + 1)],
+    [
+        CheckpointPolicy(steps=-1),
+        CheckpointPolicy(seconds=-1.0),
+        CheckpointPolicy(seconds=WAIT_MAX_S * 2),
+        CheckpointPolicy(keep=0),
+        CheckpointPolicy(keep=KEEP_MAX + 1),
+    ],
 )
-def test_saves_that_make_no_sense_are_refused(saves: Saves) -> None:
+def test_saves_that_make_no_sense_are_refused(saves: CheckpointPolicy) -> None:
     assert refused(None, m.Create("demo", 1, 6, Target(6), None, 3, Mode.LIVE, saves=saves)).code is Code.BAD
 
 
 def test_another_idea_of_when_to_save_is_another_job() -> None:
-    job = evolved(None, *_create(Saves(steps=5)))
-    assert made(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=Saves(steps=5))) == ()
-    assert refused(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=Saves(steps=6))).code is Code.EXISTS
-    assert view(running(2, job), 1, A).save_steps == 5
+    job = evolved(None, *_create(CheckpointPolicy(steps=5)))
+    assert made(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=CheckpointPolicy(steps=5))) == ()
+    assert refused(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=CheckpointPolicy(steps=6))).code is Code.EXISTS
+    assert view_of(running(2, job), 1, A).save_steps == 5
 
 
-def _create(saves: Saves) -> tuple[m.Event, ...]:
+def _create(saves: CheckpointPolicy) -> tuple[m.Event, ...]:
     return (m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, saves=saves),)
 
 
@@ -341,7 +353,7 @@ def rolled_back(size: int = 2, keep: int = 2, saves: int = 2) -> Job:
     job = saved(keeping(keep, size), saves=saves) if size == 2 else _saved_by_many(size, keep, saves)
     job = after(job, *(m.Expire(name) for name in NAMES[:size]))
     job = pump(job, *(join(MemberId(f"{name}2")) for name in NAMES[:size]))[0]
-    assert formed(job, job.generation).kind is Kind.ROLLBACK
+    assert formed(job, job.generation).kind is WorldKind.ROLLBACK
     return job
 
 
@@ -353,22 +365,22 @@ def _saved_by_many(size: int, keep: int, saves: int) -> Job:
     return job
 
 
-def unreadable(job: Job, by: str, *, damaged: bool, name: str | None = None) -> m.Unreadable:
+def unreadable(job: Job, by: str, *, damaged: bool, name: str | None = None) -> m.NotReadable:
     newest = job.checkpoint.name if job.checkpoint is not None else "none"
-    return m.Unreadable(MemberId(by), job.generation, name or newest, "it is not what it was", damaged)
+    return m.NotReadable(MemberId(by), job.generation, name or newest, "it is not what it was", damaged)
 
 
 def test_a_damaged_checkpoint_is_passed_over_for_the_one_before() -> None:
     job = rolled_back()
-    [before] = job.earlier
+    [before] = job.older_checkpoints
     assert job.checkpoint is not None
     damaged = job.checkpoint.name
     job, said = pump(job, unreadable(job, "a2", damaged=True))
     assert isinstance(said[0], m.CheckpointUnreadable)
-    assert (job.checkpoint, job.earlier, job.durable) == (before, (), before.lineage)
-    assert kept(job) == (damaged, before.name)  # parts of it may be good, and that is for people to say
+    assert (job.checkpoint, job.older_checkpoints, job.durable) == (before, (), before.lineage)
+    assert kept_checkpoints(job) == (damaged, before.name)  # parts of it may be good, and that is for people to say
     world = formed(job, job.generation)
-    assert (world.kind, world.base) == (Kind.ROLLBACK, before.lineage)
+    assert (world.kind, world.base) == (WorldKind.ROLLBACK, before.lineage)
     assert made(job, unreadable(job, "a2", damaged=True, name=damaged)) == ()
 
 
@@ -396,19 +408,23 @@ def test_a_checkpoint_out_of_everybodys_reach_ends_the_job() -> None:
     job = after(job, unreadable(job, "b2", damaged=False))
     assert (job.state, job.checkpoint) == (JobState.FAILED, newest)
     assert job.why.startswith(f"nobody can read the checkpoint {newest.name}")
-    again = after(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=Saves(keep=2)))
-    assert (again.checkpoint, again.earlier, again.blind) == (newest, job.earlier, frozenset())
+    again = after(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=CheckpointPolicy(keep=2)))
+    assert (again.checkpoint, again.older_checkpoints, again.cannot_read) == (
+        newest,
+        job.older_checkpoints,
+        frozenset(),
+    )
 
 
 def test_who_could_not_reach_one_may_reach_the_next() -> None:
     job = rolled_back()
     job = after(job, unreadable(job, "a2", damaged=False))
-    assert job.blind == {"a2"}
+    assert job.cannot_read == {"a2"}
     lineage = lines(job.durable, job.generation, 1)[0]
     first = MemberId("b2")
     job = after(job, m.Report(first, 0, job.generation, (lineage,), frozenset({first})))
     job = after(job, publish(job, first, 0, 1, generation=job.generation))
-    assert job.blind == frozenset()
+    assert job.cannot_read == frozenset()
 
 
 def test_a_checkpoint_that_nobody_goes_back_to_may_be_unreadable() -> None:
@@ -422,50 +438,50 @@ def test_a_checkpoint_that_nobody_goes_back_to_may_be_unreadable() -> None:
 def test_a_checkpoint_is_wanted_until_one_of_that_step_is_there() -> None:
     job = running(2, steps=2)
     early = job.durable
-    job = after(job, report(job, A, 1, 2), m.AskCheckpoint("a person"))
-    assert (job.asked, view(job, 1, A).asked) == (4, True)
-    assert made(job, m.AskCheckpoint("another person")) == ()
+    job = after(job, report(job, A, 1, 2), m.RequestCheckpoint("a person"))
+    assert (job.checkpoint_wanted_at_step, view_of(job, 1, A).checkpoint_wanted) == (4, True)
+    assert made(job, m.RequestCheckpoint("another person")) == ()
     job = after(job, publish(job, A, 0, lineage=early), publish(job, B, 1, lineage=early))
-    assert job.asked == 4
+    assert job.checkpoint_wanted_at_step == 4
     job = saved(job)
-    assert (job.asked, view(job, 1, A).asked) == (None, False)
+    assert (job.checkpoint_wanted_at_step, view_of(job, 1, A).checkpoint_wanted) == (None, False)
 
 
 def test_what_is_saved_already_is_not_wanted_again() -> None:
-    assert made(saved(running(2)), m.AskCheckpoint("it is time")) == ()
+    assert made(saved(running(2)), m.RequestCheckpoint("it is time")) == ()
 
 
 def test_a_job_without_live_members_has_no_state_to_save() -> None:
     why = "demo has no live members, whose state could be saved"
-    assert refused(new_job(), m.AskCheckpoint("")) == Rejection(Code.BAD, why)
+    assert refused(new_job(), m.RequestCheckpoint("")) == Rejection(Code.BAD, why)
 
 
 def test_a_rollback_asks_for_what_can_still_come() -> None:
     job = saved(running(2))
-    job = after(job, report(job, A, 1, 4), m.AskCheckpoint(""))
-    assert job.asked == 6
+    job = after(job, report(job, A, 1, 4), m.RequestCheckpoint(""))
+    assert job.checkpoint_wanted_at_step == 6
     job = after(job, m.Expire(A), m.Expire(B), join(C), join(D))
-    assert job.asked == job.durable.step == 2
+    assert job.checkpoint_wanted_at_step == job.durable.step == 2
 
 
-@pytest.mark.parametrize("saves", [Saves(steps=50), Saves(seconds=600.0)])
-def test_who_leaves_makes_others_save_what_is_saved_in_intervals(saves: Saves) -> None:
+@pytest.mark.parametrize("saves", [CheckpointPolicy(steps=50), CheckpointPolicy(seconds=600.0)])
+def test_who_leaves_makes_others_save_what_is_saved_in_intervals(saves: CheckpointPolicy) -> None:
     """A machine that goes is seldom the only one."""
     job = running(2, evolved(None, *_create(saves)), steps=2)
     job, said = pump(job, drain(B))
-    assert m.CheckpointAsked(NOW, 2, "somebody is leaving") in said
-    assert not any(isinstance(event, m.CheckpointAsked) for event in made(job, drain(A)))
-    assert after(running(2, steps=2), drain(B)).asked is None
+    assert m.CheckpointRequested(NOW, 2, "somebody is leaving") in said
+    assert not any(isinstance(event, m.CheckpointRequested) for event in made(job, drain(A)))
+    assert after(running(2, steps=2), drain(B)).checkpoint_wanted_at_step is None
 
 
 @pytest.mark.parametrize(("step", "asked"), [(4, None), (2, 4)])
 def test_whoever_asked_is_told_that_it_failed_and_it_is_not_tried_at_every_step(step: int, asked: int | None) -> None:
     job = running(2, steps=2)
     early = job.durable
-    job = after(job, report(job, A, 1, 2), m.AskCheckpoint(""))
+    job = after(job, report(job, A, 1, 2), m.RequestCheckpoint(""))
     lineage = job.durable if step == 4 else early
-    job = after(job, m.NotWritten(A, 1, checkpoint_name(lineage, 1), FULL))
-    assert job.asked == asked
+    job = after(job, m.PartNotWritten(A, 1, checkpoint_name(lineage, 1), FULL))
+    assert job.checkpoint_wanted_at_step == asked
 
 
 # ------------------------------------------------------------------------------------------------------- plain rules
@@ -523,7 +539,7 @@ def test_what_nobody_can_read_again_is_garbage(name: str, garbage: bool) -> None
     assert is_garbage(name, (NEWEST, "step-4-g3-0000000000000001-w3"), 8, origin=1, floor=3, generation=4) == garbage
 
 
-COMMANDS: list[Command] = [m.NotWritten(C, 1, "x", FULL), m.Unreadable(C, 1, "x", FULL, damaged=True)]
+COMMANDS: list[Command] = [m.PartNotWritten(C, 1, "x", FULL), m.NotReadable(C, 1, "x", FULL, damaged=True)]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)

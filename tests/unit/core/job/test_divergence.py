@@ -8,9 +8,9 @@ from pliant.core import messages as m
 from pliant.core.job.divergence import PAIR_DISPUTES, SPLITS_MAX
 from pliant.core.job.evolve import DISPUTE_STEPS, DISPUTES_KEPT
 from pliant.core.messages import SlotDisputed, StatesDiffered
-from pliant.core.model.job import Dispute, Disputed, Job, JobState, Split
+from pliant.core.model.job import Dispute, Disputed, Job, JobState, StateDivergence
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from unit.core.build import (
     NOW,
     TERMS,
@@ -53,7 +53,7 @@ def test_a_replica_that_differs_is_evicted_by_majority() -> None:
     job, events = pump(job, differing(job, A, B))
     assert events[:2] == (StatesDiffered(NOW, 1, 2, (B,), False, DIFFER), m.MemberGone(NOW, B, "lost", CORRUPT))
     [world] = job.worlds
-    assert (world.kind, world.members, world.base) == (Kind.RECOVERY, (A, C), job.durable)
+    assert (world.kind, world.members, world.base) == (WorldKind.RECOVERY, (A, C), job.durable)
     assert (job.durable.step, job.state, B in job.gone) == (2, JobState.RUNNING, True)
 
 
@@ -67,9 +67,9 @@ def test_states_that_are_not_compared_in_every_step_may_have_spoilt_the_others()
     job, events = pump(job, differing(job, A, B))
     assert events[:2] == (StatesDiffered(NOW, 1, 2, (B,), True, DIFFER), m.MemberGone(NOW, B, "lost", CORRUPT))
     [world] = job.worlds
-    assert (world.kind, world.members, world.base.step) == (Kind.ROLLBACK, (A, C), 1)
+    assert (world.kind, world.members, world.base.step) == (WorldKind.ROLLBACK, (A, C), 1)
     assert world.why == f"{DIFFER}: back to step 1, the last that was agreed on; steps 2 to 2 are computed again"
-    assert (job.durable.step, job.spoilt) == (1, None)
+    assert (job.durable.step, job.untrusted_after_step) == (1, None)
 
 
 def test_without_a_majority_nobody_goes_and_all_go_back() -> None:
@@ -77,7 +77,7 @@ def test_without_a_majority_nobody_goes_and_all_go_back() -> None:
     job, events = pump(job, differing(job, A))
     assert events[0] == StatesDiffered(NOW, 1, 2, (), True, DIFFER)
     [world] = job.worlds
-    assert (world.kind, world.members, world.base.step) == (Kind.ROLLBACK, (A, B), 1)
+    assert (world.kind, world.members, world.base.step) == (WorldKind.ROLLBACK, (A, B), 1)
 
 
 def test_without_a_checkpoint_the_last_agreed_state_is_the_first() -> None:
@@ -112,7 +112,7 @@ def test_several_who_tell_of_one_difference_are_counted_once() -> None:
     job = verifying(3)
     job, events = pump(job, differing(job, A, B), differing(job, C, B))
     assert len([event for event in events if isinstance(event, StatesDiffered)]) == 1
-    assert job.splits == (Split(1, 2),)
+    assert job.state_divergences == (StateDivergence(1, 2),)
 
 
 def test_a_failure_and_a_difference_told_together_make_one_recovery() -> None:
@@ -139,11 +139,11 @@ def test_once_the_history_got_beyond_it_a_difference_is_forgotten() -> None:
     job = verifying(2)
     for generation in (1, 2):
         job = pump(job, differing(job, A, generation=generation))[0]
-    assert len(job.splits) == SPLITS_MAX - 1
+    assert len(job.state_divergences) == SPLITS_MAX - 1
     job = after(job, report(job, A, 3, 3, holders=(A, B)))
     assert job.durable.step == 4
     job = pump(job, differing(job, A, generation=3))[0]
-    assert (job.state, job.splits) == (JobState.RUNNING, (Split(3, 4),))
+    assert (job.state, job.state_divergences) == (JobState.RUNNING, (StateDivergence(3, 4),))
 
 
 def test_a_recovery_after_a_rollback_nobody_entered_knows_of_it() -> None:
@@ -151,7 +151,7 @@ def test_a_recovery_after_a_rollback_nobody_entered_knows_of_it() -> None:
     job = pump(job, differing(job, A))[0]
     job = after(job, m.WiringFailed(A, 2, None))
     [world] = job.worlds
-    assert (world.kind, world.floor) == (Kind.RECOVERY, 2)
+    assert (world.kind, world.rollback_generation) == (WorldKind.RECOVERY, 2)
 
 
 def test_a_world_whose_words_were_compared_was_entered_and_stays_broken() -> None:
@@ -161,7 +161,7 @@ def test_a_world_whose_words_were_compared_was_entered_and_stays_broken() -> Non
     late = report(job, A, 2, holders=(A, B))
     job, events = pump(job, differing(job, A, generation=2), late)
     assert events[0] == m.WorldEntered(NOW, 2)
-    assert (job.worlds[0].kind, job.worlds[0].number) == (Kind.ROLLBACK, 3)
+    assert (job.worlds[0].kind, job.worlds[0].number) == (WorldKind.ROLLBACK, 3)
 
 
 # ----------------------------------------------------------------------------------------------------- disputes
@@ -184,7 +184,7 @@ def test_a_dispute_is_remembered_and_the_step_is_computed_again_by_all() -> None
         m.WorldBroken(NOW, 1, True, "a stopped in 1 because: slot 4 of step 3 has another gradient on a than on b"),
     )
     [world] = job.worlds
-    assert (world.kind, world.members, world.base) == (Kind.RECOVERY, (A, B, C), job.durable)
+    assert (world.kind, world.members, world.base) == (WorldKind.RECOVERY, (A, B, C), job.durable)
     assert job.disputes == (Disputed(1, 3, Dispute(4, A, B)),)
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.decide import settled
-from pliant.core.job.next_world import desired_workers, settle
+from pliant.core.job.decide import settle_all
+from pliant.core.job.next_world import desired_workers, next_consequence
 from pliant.core.messages import Code, Command, Rejection
 from pliant.core.model.job import JobState, Target
 from unit.core.build import (
@@ -102,8 +102,8 @@ def test_an_ended_job_refuses_the_rest_and_says_how_it_ended(state: JobState, co
 @final
 def test_nothing_follows_from_an_ended_job(state: JobState) -> None:
     job = ended(state)
-    assert settle(job, NOW) == ()
-    assert settled(job, NOW) == (job, ())
+    assert next_consequence(job, NOW) == ()
+    assert settle_all(job, NOW) == (job, ())
 
 
 def test_an_ended_job_wants_no_workers() -> None:

@@ -10,7 +10,7 @@ from pliant.core.job.evolve import POISON_KEPT, evolve
 from pliant.core.model.job import Accusation, Agent, Job, JobState, Member, Target
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from unit.core.build import (
     NOW,
     TERMS,
@@ -29,7 +29,7 @@ from unit.core.build import (
     world,
 )
 
-ONE = world(1, A, B, C, kind=Kind.ROLLBACK)
+ONE = world(1, A, B, C, kind=WorldKind.ROLLBACK)
 TWO = world(2, A, B)
 THREE = world(3, A, B, D)
 
@@ -55,14 +55,14 @@ def job(**changes: object) -> Job:
 
 def test_the_first_event_creates_the_job() -> None:
     made = evolve(None, m.JobCreated(NOW, "demo", 2, 4, Target(3), 60.0, 5))
-    assert made == Job("demo", 2, 4, Target(3), wait_limit_s=60.0, max_restarts=5, born=NOW)
+    assert made == Job("demo", 2, 4, Target(3), wait_limit_s=60.0, max_restarts=5, created_at=NOW)
 
 
 @pytest.mark.parametrize("onward", [True, False])
 def test_a_later_attempt_is_the_same_job(onward: bool) -> None:
     first = m.JobCreated(NOW, "demo", 2, 4, Target(3), 60.0, 5)
     again = evolve(evolve(None, first), replace(first, at=NOW + 1.0, attempt=2, onward=onward))
-    assert (again.attempt, again.born) == (2, NOW)
+    assert (again.attempt, again.created_at) == (2, NOW)
 
 
 def test_nothing_can_happen_before_a_job_is_created() -> None:
@@ -76,12 +76,12 @@ SIMPLE: list[tuple[m.Event, dict[str, object]]] = [
     (m.AgentJoined(NOW, X, 3), {"agents": (Agent(X, 3),)}),
     (m.HoldersChanged(NOW, 1, frozenset({B})), {"holders": frozenset({B})}),
     (m.CheckpointPublished(NOW, 1, checkpoint(GENESIS)), {"checkpoint": checkpoint(GENESIS)}),
-    (m.SlotRaised(NOW, poison(A)), {"poison": (poison(A),)}),
+    (m.SlotRaised(NOW, poison(A)), {"failing_slots": (poison(A),)}),
     (m.WorkerFailed(NOW, A, 1), {"failures": 1}),
     (m.StateChanged(NOW, JobState.WAITING, "for you"), {"state": JobState.WAITING, "why": "for you"}),
     (m.WorldBroken(NOW, 1, True, "torn"), {"broken": "torn"}),
     (m.WorldBroken(NOW, 1, True, "torn", stateless=True), {"broken": "torn", "stateless": True}),
-    (m.WorldBroken(NOW, 2, False, "torn"), {"faulty": frozenset({2})}),
+    (m.WorldBroken(NOW, 2, False, "torn"), {"unenterable_generations": frozenset({2})}),
     (m.PairAccused(NOW, 2, A, B), {"accusations": (Accusation(A, B, (2,)),)}),
 ]
 
@@ -93,12 +93,12 @@ def test_an_event_changes_what_it_says_and_nothing_else(event: m.Event, changes:
 
 def test_what_comes_again_is_added_or_replaced() -> None:
     then = evolved(
-        job(failures=2, poison=(poison(A),), faulty=frozenset({2})),
+        job(failures=2, failing_slots=(poison(A),), unenterable_generations=frozenset({2})),
         m.WorkerFailed(NOW, A, 1),
         m.SlotRaised(NOW, poison(B)),
         m.WorldBroken(NOW, 3, False, "torn"),
     )
-    assert then == job(failures=3, poison=(poison(A), poison(B)), faulty=frozenset({2, 3}))
+    assert then == job(failures=3, failing_slots=(poison(A), poison(B)), unenterable_generations=frozenset({2, 3}))
 
 
 def test_an_agent_that_joins_again_is_there_once() -> None:
@@ -119,7 +119,7 @@ def test_something_that_happens_to_a_launch_needs_one() -> None:
 def test_a_launch_of_a_live_job_is_not_touched_by_what_agents_do() -> None:
     seats = (Seat(MemberId("x-g1.0"), X, "worker", "10.0.0.1:1"),)
     before = job(launch=Launch(1, seats, "the job starts"), agents=(Agent(X, 1),))
-    for event in (m.AgentGone(NOW, X, "its lease ran out", lost=True), m.AgentJoined(NOW, X, 1, life="2")):
+    for event in (m.AgentGone(NOW, X, "its lease ran out", lost=True), m.AgentJoined(NOW, X, 1, run_id="2")):
         assert evolve(before, event).launch == before.launch
 
 
@@ -156,27 +156,37 @@ def test_whoever_goes_breaks_the_current_world_and_spoils_the_planned_ones() -> 
         gone=(B,),
         holders=frozenset({A, C}),
         broken="b lost: its lease ran out",
-        faulty=frozenset({2, 3}),
-        dead=frozenset({B}),
+        unenterable_generations=frozenset({2, 3}),
+        gone_in_open_worlds=frozenset({B}),
     )
 
 
 def test_a_planned_world_that_was_entered_is_broken_like_any_other() -> None:
     before = job(worlds=(TWO, THREE), current=2)
     then = evolve(before, m.MemberGone(NOW, B, "lost", "gone"))
-    assert (then.broken, then.faulty, then.dead) == ("b lost: gone", frozenset({3}), frozenset({B}))
+    assert (then.broken, then.unenterable_generations, then.gone_in_open_worlds) == (
+        "b lost: gone",
+        frozenset({3}),
+        frozenset({B}),
+    )
 
 
 def test_whoever_goes_from_a_planned_world_alone_breaks_nothing() -> None:
     then = evolve(job(), m.MemberGone(NOW, D, "left", "bye"))
-    assert then == job(members=without(D), gone=(D,), faulty=frozenset({3}), dead=frozenset({D}))
+    assert then == job(
+        members=without(D), gone=(D,), unenterable_generations=frozenset({3}), gone_in_open_worlds=frozenset({D})
+    )
 
 
 def test_whoever_goes_from_a_sealing_world_breaks_it_entered_or_not() -> None:
-    recovery = world(4, A, B, kind=Kind.RECOVERY)
+    recovery = world(4, A, B, kind=WorldKind.RECOVERY)
     before = job(worlds=(recovery,), generation=4, sealed=3)
     then = evolve(before, m.MemberGone(NOW, A, "lost", "gone"))
-    assert (then.broken, then.faulty, then.dead) == ("a lost: gone", frozenset(), frozenset({A}))
+    assert (then.broken, then.unenterable_generations, then.gone_in_open_worlds) == (
+        "a lost: gone",
+        frozenset(),
+        frozenset({A}),
+    )
 
 
 def test_whoever_goes_from_no_world_leaves_all_as_it_is() -> None:
@@ -191,10 +201,10 @@ def test_the_first_reason_is_kept() -> None:
 
 
 def test_earlier_faults_and_deaths_are_kept() -> None:
-    before = job(faulty=frozenset({2}), dead=frozenset({MemberId("x")}))
+    before = job(unenterable_generations=frozenset({2}), gone_in_open_worlds=frozenset({MemberId("x")}))
     then = evolve(before, m.MemberGone(NOW, D, "lost", "gone"))
-    assert then.faulty == {2, 3}
-    assert then.dead == {MemberId("x"), D}
+    assert then.unenterable_generations == {2, 3}
+    assert then.gone_in_open_worlds == {MemberId("x"), D}
 
 
 def test_whoever_is_gone_is_not_accused_any_more() -> None:
@@ -215,7 +225,7 @@ def test_the_departed_are_remembered_newest_last() -> None:
 
 def test_a_planned_world_joins_the_open_ones() -> None:
     four = world(4, A)
-    before = job(broken="torn", faulty=frozenset({3}), dead=frozenset({D}))
+    before = job(broken="torn", unenterable_generations=frozenset({3}), gone_in_open_worlds=frozenset({D}))
     assert evolve(before, m.WorldFormed(NOW, four)) == replace(before, generation=4, worlds=(ONE, TWO, THREE, four))
 
 
@@ -223,8 +233,8 @@ def torn() -> Job:
     return job(
         broken="torn",
         stateless=True,
-        faulty=frozenset({3}),
-        dead=frozenset({D}),
+        unenterable_generations=frozenset({3}),
+        gone_in_open_worlds=frozenset({D}),
         durable=lines(GENESIS, 1, 2)[-1].lineage,
         accusations=(Accusation(A, B, (2,)),),
     )
@@ -232,7 +242,7 @@ def torn() -> Job:
 
 def test_a_recovery_world_seals_every_lower_number() -> None:
     """Rule 4. What was durable stays, and so does what is known of pairs that cannot meet (rule 11)."""
-    recovery = world(4, A, B, D, kind=Kind.RECOVERY, base=torn().durable)
+    recovery = world(4, A, B, D, kind=WorldKind.RECOVERY, base=torn().durable)
     assert evolve(torn(), m.WorldFormed(NOW, recovery)) == replace(
         torn(),
         generation=4,
@@ -240,50 +250,52 @@ def test_a_recovery_world_seals_every_lower_number() -> None:
         worlds=(recovery,),
         broken="",
         stateless=False,
-        faulty=frozenset(),
-        dead=frozenset(),
+        unenterable_generations=frozenset(),
+        gone_in_open_worlds=frozenset(),
         holders=frozenset({A, B}),
     )
 
 
 def test_a_rollback_world_goes_back_to_its_base_and_nobody_holds_the_state() -> None:
-    rollback = world(4, A, B, D, kind=Kind.ROLLBACK)
+    rollback = world(4, A, B, D, kind=WorldKind.ROLLBACK)
     assert evolve(torn(), m.WorldFormed(NOW, rollback)) == replace(
         torn(),
         generation=4,
         sealed=3,
-        floor=4,
+        rollback_generation=4,
         worlds=(rollback,),
         broken="",
         stateless=False,
-        faulty=frozenset(),
-        dead=frozenset(),
+        unenterable_generations=frozenset(),
+        gone_in_open_worlds=frozenset(),
         holders=frozenset(),
         durable=GENESIS,
     )
 
 
 def test_entering_a_world_closes_the_ones_below_and_seals_nothing() -> None:
-    before = job(broken="torn", stateless=True, faulty=frozenset({3}), dead=frozenset({C, D}))
+    before = job(
+        broken="torn", stateless=True, unenterable_generations=frozenset({3}), gone_in_open_worlds=frozenset({C, D})
+    )
     assert evolve(before, m.WorldEntered(NOW, 2)) == job(
-        current=2, worlds=(TWO, THREE), faulty=frozenset({3}), dead=frozenset({D})
+        current=2, worlds=(TWO, THREE), unenterable_generations=frozenset({3}), gone_in_open_worlds=frozenset({D})
     )
 
 
 def test_entering_a_faulty_world_breaks_it() -> None:
-    before = job(faulty=frozenset({2, 3}), dead=frozenset({D}))
+    before = job(unenterable_generations=frozenset({2, 3}), gone_in_open_worlds=frozenset({D}))
     assert evolve(before, m.WorldEntered(NOW, 3)) == job(
-        current=3, worlds=(THREE,), broken="d is gone", dead=frozenset({D})
+        current=3, worlds=(THREE,), broken="d is gone", gone_in_open_worlds=frozenset({D})
     )
 
 
 def test_entering_a_world_that_could_not_be_wired_breaks_it() -> None:
-    before = job(faulty=frozenset({3}))
+    before = job(unenterable_generations=frozenset({3}))
     assert evolve(before, m.WorldEntered(NOW, 3)).broken == "not everybody could enter it"
 
 
 def test_entering_a_recovery_that_lost_a_member_leaves_it_broken() -> None:
-    before = job(worlds=(world(3, A, C, kind=Kind.RECOVERY),), broken="c lost", dead=frozenset({C}))
+    before = job(worlds=(world(3, A, C, kind=WorldKind.RECOVERY),), broken="c lost", gone_in_open_worlds=frozenset({C}))
     assert evolve(before, m.WorldEntered(NOW, 3)).broken == "c is gone"
 
 
@@ -321,4 +333,4 @@ def test_of_slots_that_raised_the_newest_are_kept() -> None:
     job = new_job()
     for step in range(1, POISON_KEPT + 3):
         job = evolve(job, m.SlotRaised(NOW, poison(A, step)))
-    assert [each.step for each in job.poison] == list(range(3, POISON_KEPT + 3))
+    assert [each.step for each in job.failing_slots] == list(range(3, POISON_KEPT + 3))

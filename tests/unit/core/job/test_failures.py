@@ -9,8 +9,8 @@ from pliant.core.data.ledger import GENESIS
 from pliant.core.job.decide import SAMPLES_SAID
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.messages import Code, Rejection
-from pliant.core.model.job import Accusation, JobState, Poison
-from pliant.core.model.world import Kind
+from pliant.core.model.job import Accusation, FailingSlots, JobState
+from pliant.core.model.world import WorldKind
 from unit.core.build import (
     NOW,
     A,
@@ -44,9 +44,9 @@ def test_a_slot_that_raises_costs_the_member_it_raised_on() -> None:
         m.SlotRaised(NOW, poison(B)),
         m.WorkerFailed(NOW, B, 1),
         m.MemberGone(NOW, B, "lost", RAISED),
-        m.WorldFormed(NOW, world(2, A, C, kind=Kind.RECOVERY, why=f"b lost: {RAISED}")),
+        m.WorldFormed(NOW, world(2, A, C, kind=WorldKind.RECOVERY, why=f"b lost: {RAISED}")),
     )
-    assert job.poison == (poison(B),)
+    assert job.failing_slots == (poison(B),)
     assert (job.state, job.failures) == (JobState.RUNNING, 1)
     assert made(job, m.Exited(B, 1)) == ()  # its end was counted already
 
@@ -61,7 +61,7 @@ def test_a_slot_that_raises_on_two_members_fails_the_job_and_names_its_samples()
 
 
 @pytest.mark.parametrize("other", [poison(C, step=4), poison(C, slot=1), poison(C, step=2, slot=3)])
-def test_two_different_slots_that_raise_are_no_pattern(other: Poison) -> None:
+def test_two_different_slots_that_raise_are_no_pattern(other: FailingSlots) -> None:
     job = after(running(4), m.Raised(poison(B)))
     assert [type(event) for event in made(job, m.Raised(other))] == [
         m.SlotRaised,
@@ -72,13 +72,13 @@ def test_two_different_slots_that_raise_are_no_pattern(other: Poison) -> None:
 
 def test_whole_parts_that_raise_are_compared_and_what_they_share_is_named() -> None:
     """A worker computes many slots at once and cannot tell which of them raised."""
-    first = Poison(3, (0, 1, 2, 5), ((1, 2), (3,), (4,), (5,)), B, "ValueError")
+    first = FailingSlots(3, (0, 1, 2, 5), ((1, 2), (3,), (4,), (5,)), B, "ValueError")
     job = after(running(4), m.Raised(first))
-    apart = Poison(3, (3, 4), ((7,), (8,)), C, "ValueError")
+    apart = FailingSlots(3, (3, 4), ((7,), (8,)), C, "ValueError")
     assert made(job, m.Raised(apart))[-1] == m.MemberGone(
         NOW, C, "lost", "one of the slots 3, 4 of step 3 raised: ValueError"
     )
-    shared = Poison(3, (5, 3, 0), ((5,), (7,), (1, 2)), D, "KeyError: 9")
+    shared = FailingSlots(3, (5, 3, 0), ((5,), (7,), (1, 2)), D, "KeyError: 9")
     assert made(job, m.Raised(shared))[-1] == m.StateChanged(
         NOW,
         JobState.FAILED,
@@ -98,14 +98,14 @@ def test_of_very_many_samples_the_first_are_named() -> None:
 def test_who_raises_says_on_which_slots_and_samples(
     slots: tuple[int, ...], samples: tuple[tuple[int, ...], ...]
 ) -> None:
-    refusal = refused(running(3), m.Raised(Poison(3, slots, samples, B, "ValueError")))
+    refusal = refused(running(3), m.Raised(FailingSlots(3, slots, samples, B, "ValueError")))
     assert refusal.code is Code.BAD
     assert refusal.why.endswith(f"got {len(slots)} slots and the samples of {len(samples)}")
 
 
 def test_every_earlier_slot_is_compared_not_only_the_last() -> None:
     job = after(running(4), m.Raised(poison(B)), m.Raised(poison(C, slot=1)))
-    assert len(job.poison) == 2
+    assert len(job.failing_slots) == 2
     assert made(job, m.Raised(poison(D)))[-1] == m.StateChanged(
         NOW,
         JobState.FAILED,
@@ -119,7 +119,7 @@ def test_the_same_word_of_a_slot_twice_changes_nothing() -> None:
 
 
 def test_the_same_member_raising_again_is_not_a_second_member() -> None:
-    job = replace(running(3), poison=(replace(poison(B), error="KeyError"),))
+    job = replace(running(3), failing_slots=(replace(poison(B), error="KeyError"),))
     assert [type(event) for event in made(job, m.Raised(poison(B)))] == [
         m.SlotRaised,
         m.WorkerFailed,
@@ -224,7 +224,7 @@ def test_a_planned_world_that_cannot_be_wired_is_outnumbered_and_training_goes_o
         m.WorldFormed(NOW, again),
         m.StateChanged(NOW, JobState.RUNNING, "the same members, wired again"),
     )
-    assert job.faulty == {2}
+    assert job.unenterable_generations == {2}
     assert (job.broken, job.current, job.sealed) == ("", 1, 0)
     assert job.accusations == (Accusation(A, C, (2,)),)
 
@@ -262,7 +262,7 @@ def test_a_recovery_world_that_cannot_be_wired_makes_the_next_one() -> None:
     assert events[:3] == (
         m.PairAccused(NOW, 2, B, C),
         m.WorldBroken(NOW, 2, entered=True, why=why),
-        m.WorldFormed(NOW, world(3, A, B, C, kind=Kind.RECOVERY, why=why)),
+        m.WorldFormed(NOW, world(3, A, B, C, kind=WorldKind.RECOVERY, why=why)),
     )
     assert (job.sealed, job.accusations) == (2, (Accusation(B, C, (2,)),))
 
@@ -272,13 +272,13 @@ def test_the_first_world_that_cannot_be_wired_is_tried_again() -> None:
     job, events = pump(job, m.WiringFailed(A, 1, B))
     assert isinstance(events[1], m.WorldBroken)
     assert events[1].entered
-    assert (job.worlds[0].number, job.worlds[0].kind) == (2, Kind.RECOVERY)
+    assert (job.worlds[0].number, job.worlds[0].kind) == (2, WorldKind.RECOVERY)
 
 
 def test_a_wiring_that_fails_in_the_current_planned_world_ends_it() -> None:
     job = after(running(3), drain(C))
     job = after(job, report(job, A, 2))
-    assert formed(job, 2).kind is Kind.PLANNED
+    assert formed(job, 2).kind is WorldKind.PLANNED
     [_, broken] = made(job, m.WiringFailed(A, 2, B))
     assert isinstance(broken, m.WorldBroken)
     assert broken.entered

@@ -3,10 +3,10 @@
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.data.ledger import GENESIS, Line
+from pliant.core.data.ledger import GENESIS, LedgerLine
 from pliant.core.messages import Code, Command, Rejection
 from pliant.core.model.job import Job, JobState, Target
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from unit.core.build import (
     NOW,
     A,
@@ -61,12 +61,12 @@ def test_a_report_brings_no_step_of_a_generation_above_its_own() -> None:
     assert refused(job, m.Report(A, 0, 1, above)) == Rejection(Code.MISMATCH, "step 1 was applied in 9, not in 1 to 1")
 
 
-def rolled_back() -> tuple[Job, tuple[Line, ...]]:
+def rolled_back() -> tuple[Job, tuple[LedgerLine, ...]]:
     """Generation 1 reported two steps; then nobody held the state, and generation 2 began afresh."""
     job = running(2)
     old = lines(job.durable, 1, 2)
     job = after(job, m.Report(A, 0, 1, old), stopped(A, 1, stateless=True))
-    assert (job.worlds[0].kind, job.durable, job.floor) == (Kind.ROLLBACK, GENESIS, 2)
+    assert (job.worlds[0].kind, job.durable, job.rollback_generation) == (WorldKind.ROLLBACK, GENESIS, 2)
     return job, old
 
 

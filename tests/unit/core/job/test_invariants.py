@@ -16,7 +16,7 @@ from pliant.core.job.invariants import OF_A_CHANGE, OF_A_STATE, complaints, forb
 from pliant.core.model.job import Agent, Job, JobState, Member, Mode, Target, Terms
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from unit.core.build import (
     GRID,
     NOW,
@@ -36,7 +36,7 @@ from unit.core.build import (
     world,
 )
 
-ONE = world(1, A, B, C, kind=Kind.ROLLBACK)
+ONE = world(1, A, B, C, kind=WorldKind.ROLLBACK)
 TWO = world(2, A, B)
 THREE = world(3, A, B, D)
 
@@ -97,7 +97,7 @@ ONE_KIND = (("torch", "1"),)
 
 def with_bits(name: MemberId) -> dict[MemberId, Member]:
     members = job().members
-    return {**members, name: replace(members[name], bits=ONE_KIND)}
+    return {**members, name: replace(members[name], fingerprint=ONE_KIND)}
 
 
 def seat(agent: AgentId, generation: int, index: int = 0, port: int = 20000) -> Seat:
@@ -150,15 +150,15 @@ STATES = [
     ),
     State(
         "only_the_first_open_world_seals",
-        job(worlds=(ONE, TWO, replace(THREE, kind=Kind.RECOVERY))),
+        job(worlds=(ONE, TWO, replace(THREE, kind=WorldKind.RECOVERY))),
         "rule 4: 3 is a recovery world, yet a lower one is open",
-        job(worlds=(replace(THREE, kind=Kind.RECOVERY),)),
+        job(worlds=(replace(THREE, kind=WorldKind.RECOVERY),)),
     ),
     State(
         "only_the_first_open_world_seals",
-        job(worlds=(ONE, replace(TWO, kind=Kind.ROLLBACK), THREE)),
+        job(worlds=(ONE, replace(TWO, kind=WorldKind.ROLLBACK), THREE)),
         "rule 4: 2 is a rollback world, yet a lower one is open",
-        job(worlds=(replace(TWO, kind=Kind.ROLLBACK), THREE)),
+        job(worlds=(replace(TWO, kind=WorldKind.ROLLBACK), THREE)),
     ),
     State(
         "ranks_are_unique",
@@ -188,7 +188,7 @@ STATES = [
         "world_members_live_or_are_known_dead",
         job(members=without(D)),
         "d of world 3 is neither live nor known to be gone",
-        job(members=without(D), dead=frozenset({D})),
+        job(members=without(D), gone_in_open_worlds=frozenset({D})),
     ),
     State(
         "gone_is_final",
@@ -216,9 +216,9 @@ STATES = [
     ),
     State(
         "worlds_that_train_are_large_enough",
-        job(worlds=(world(1, A, kind=Kind.ROLLBACK), TWO, THREE)),
+        job(worlds=(world(1, A, kind=WorldKind.ROLLBACK), TWO, THREE)),
         "world 1 of 1 trains below min 2",
-        job(worlds=(world(1, A, B, kind=Kind.ROLLBACK), TWO, THREE)),
+        job(worlds=(world(1, A, B, kind=WorldKind.ROLLBACK), TWO, THREE)),
     ),
     State(
         "worlds_that_train_are_large_enough",
@@ -236,7 +236,7 @@ STATES = [
         "worlds_that_train_are_large_enough",
         job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
         "world 3 has 4 members that stay, above max 3",
-        job(worlds=(world(3, A, B, D, E, kind=Kind.RECOVERY),)),  # a recovery takes everybody
+        job(worlds=(world(3, A, B, D, E, kind=WorldKind.RECOVERY),)),  # a recovery takes everybody
     ),
     State(
         "holders_are_members",
@@ -246,9 +246,9 @@ STATES = [
     ),
     State(
         "worlds_compute_the_same_bits",
-        job(bits=(("torch", "2"),), members=with_bits(B)),
+        job(fingerprint=(("torch", "2"),), members=with_bits(B)),
         "P4: b is in world 1 and computes other bits: with torch 1 where the job has 2",
-        job(bits=(("torch", "2"),), members=with_bits(E)),  # who is in no world
+        job(fingerprint=(("torch", "2"),), members=with_bits(E)),  # who is in no world
     ),
     State(
         "launches_are_sound",
@@ -307,8 +307,8 @@ def again(attempt: int = 2, *, onward: bool = False) -> m.JobCreated:
 FORMED = m.Launched(NOW, NEXT)
 ALONE = m.Launched(NOW, replace(NEXT, seats=(seat(Y, 3), seat(Y, 3, 1, 20001))))
 FOUR = world(4, A, B, D)
-RECOVERY = world(4, A, B, C, D, kind=Kind.RECOVERY)
-ROLLBACK = world(4, A, B, kind=Kind.ROLLBACK)
+RECOVERY = world(4, A, B, C, D, kind=WorldKind.RECOVERY)
+ROLLBACK = world(4, A, B, kind=WorldKind.ROLLBACK)
 RESIZED = m.TargetChanged(NOW, Target(2))
 COMMITTED = lines(GENESIS, 1, 1)
 
@@ -396,16 +396,16 @@ CHANGES = [
     ),
     Change(
         "a_seal_takes_every_survivor",
-        change(m.WorldFormed(NOW, world(4, A, B, kind=Kind.RECOVERY)), generation=4),
+        change(m.WorldFormed(NOW, world(4, A, B, kind=WorldKind.RECOVERY)), generation=4),
         "rule 11: recovery world 4 leaves out ['c', 'd']",
         change(m.WorldFormed(NOW, RECOVERY), generation=4),
     ),
     Change(
         "a_seal_takes_every_survivor",
-        change(m.WorldFormed(NOW, world(4, A, B, C, kind=Kind.RECOVERY)), generation=4),
+        change(m.WorldFormed(NOW, world(4, A, B, C, kind=WorldKind.RECOVERY)), generation=4),
         "rule 11: recovery world 4 leaves out ['d']",
         change(  # D is gone
-            m.WorldFormed(NOW, world(4, A, B, C, kind=Kind.RECOVERY)), job(members=without(D)), generation=4
+            m.WorldFormed(NOW, world(4, A, B, C, kind=WorldKind.RECOVERY)), job(members=without(D)), generation=4
         ),
     ),
     Change(
@@ -440,9 +440,9 @@ CHANGES = [
     ),
     Change(
         "bits_never_change",
-        change(RESIZED, job(bits=ONE_KIND), bits=(("torch", "2"),)),
+        change(RESIZED, job(fingerprint=ONE_KIND), fingerprint=(("torch", "2"),)),
         "P4: the job's bits changed from (('torch', '1'),) to (('torch', '2'),)",
-        change(RESIZED, bits=ONE_KIND),
+        change(RESIZED, fingerprint=ONE_KIND),
     ),
     Change(
         "the_end_is_final",
@@ -464,9 +464,9 @@ CHANGES = [
     ),
     Change(
         "bits_never_change",
-        change(again(onward=True), replace(ended(), bits=ONE_KIND), bits=()),
+        change(again(onward=True), replace(ended(), fingerprint=ONE_KIND), fingerprint=()),
         "P4: the job's bits changed from (('torch', '1'),) to ()",
-        change(again(), replace(ended(), bits=ONE_KIND), bits=()),
+        change(again(), replace(ended(), fingerprint=ONE_KIND), fingerprint=()),
     ),
     Change(
         "attempts_follow_one_another",
@@ -578,14 +578,14 @@ def test_what_really_happens_is_not_complained_about() -> None:
 
 def test_every_event_is_judged_by_the_job_as_it_was_just_before() -> None:
     """2 is entered, which closes 1; the recovery comes after that, without C, who is in no open world."""
-    recovery = world(4, A, B, D, kind=Kind.RECOVERY, base=job().durable)
+    recovery = world(4, A, B, D, kind=WorldKind.RECOVERY, base=job().durable)
     events = (m.WorldEntered(NOW, 2), m.WorldBroken(NOW, 2, True, "torn"), m.WorldFormed(NOW, recovery))
     assert complaints(job(), events) == ()
     assert complaints(job(), events[1:]) == ("rule 11: recovery world 4 leaves out ['c']",)
 
 
 def test_the_result_is_judged_too() -> None:
-    bad = world(4, A, kind=Kind.PLANNED)
+    bad = world(4, A, kind=WorldKind.PLANNED)
     assert complaints(job(), (m.WorldFormed(NOW, bad),)) == ("world 4 of 1 trains below min 2",)
 
 

@@ -12,7 +12,7 @@ from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobState, Member, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import MemberState, member_state
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from unit.core.build import (
     NOW,
     TERMS,
@@ -43,7 +43,7 @@ OTHER_TERMS = {
         "and with checkpoint_every 1 where the job has 0"
     ),
     replace(TERMS, verify=3): "with verify 3 where the job has 0",
-    replace(TERMS, also=(("order", "sequential"),)): "with order sequential where the job has none",
+    replace(TERMS, extra=(("order", "sequential"),)): "with order sequential where the job has none",
 }
 
 
@@ -77,21 +77,21 @@ ALSO = (("model", "MLP 3fa9"), ("order", "shuffled"))
     ],
 )
 def test_terms_of_the_users_own_must_be_equal_too(also: tuple[tuple[str, str], ...], differs: str) -> None:
-    job = after(new_job(2), join(A, terms=replace(TERMS, also=ALSO)))
-    refusal = refused(job, join(B, terms=replace(TERMS, also=also)))
+    job = after(new_job(2), join(A, terms=replace(TERMS, extra=ALSO)))
+    refusal = refused(job, join(B, terms=replace(TERMS, extra=also)))
     assert refusal == Rejection(Code.MISMATCH, f"b would train {differs}: start it with the job's settings")
 
 
 def test_in_which_order_terms_are_said_does_not_matter_and_the_first_stays() -> None:
-    job = after(new_job(2), join(A, terms=replace(TERMS, also=ALSO)), join(B, terms=replace(TERMS, also=ALSO[::-1])))
-    assert job.terms == replace(TERMS, also=ALSO)
+    job = after(new_job(2), join(A, terms=replace(TERMS, extra=ALSO)), join(B, terms=replace(TERMS, extra=ALSO[::-1])))
+    assert job.terms == replace(TERMS, extra=ALSO)
     assert len(job.members) == 2
 
 
 def test_of_very_many_differences_the_first_are_named() -> None:
     ours, theirs = (tuple((f"t{i}", value) for i in range(ALSO_MAX)) for value in "xy")
-    job = after(new_job(2), join(A, terms=replace(TERMS, also=ours)))
-    why = refused(job, join(B, terms=replace(TERMS, also=theirs))).why
+    job = after(new_job(2), join(A, terms=replace(TERMS, extra=ours)))
+    why = refused(job, join(B, terms=replace(TERMS, extra=theirs))).why
     assert why.endswith("with t7 y where the job has x, and with 24 more differences: start it with the job's settings")
 
 
@@ -120,12 +120,12 @@ def test_a_checkpoint_of_a_verified_step_is_taken(verify: int, every: int) -> No
     ],
 )
 def test_terms_that_cannot_be_said_are_refused(also: tuple[tuple[str, str], ...]) -> None:
-    assert refused(new_job(), join(A, terms=replace(TERMS, also=also))).code is Code.BAD
+    assert refused(new_job(), join(A, terms=replace(TERMS, extra=also))).code is Code.BAD
 
 
 def test_terms_as_long_as_they_may_be_are_taken() -> None:
     also = tuple((f"{i:0{ALSO_NAME_MAX}d}", "v" * ALSO_VALUE_MAX) for i in range(ALSO_MAX))
-    assert made(new_job(), join(A, terms=replace(TERMS, also=also)))
+    assert made(new_job(), join(A, terms=replace(TERMS, extra=also)))
 
 
 # ------------------------------------------------------------------------------------------------- addresses
@@ -200,7 +200,7 @@ def test_no_world_forms_below_min() -> None:
 def test_the_first_world_forms_at_exactly_min_and_starts_from_nothing() -> None:
     job, events = pump(after(new_job(3), join(A), join(B, weight=2)), join(C))
     first = formed(job, 1)
-    assert (first.number, first.kind, first.members) == (1, Kind.ROLLBACK, (A, B, C))
+    assert (first.number, first.kind, first.members) == (1, WorldKind.ROLLBACK, (A, B, C))
     assert (first.weights, first.base, first.hold, first.why) == ((1, 2, 1), GENESIS, False, "the job starts")
     assert events[1:] == (
         m.WorldFormed(NOW, first),
@@ -234,7 +234,7 @@ def test_a_joiner_never_stops_who_trains() -> None:
     """Rules 5, 8: another membership is planned while the present one goes on, and entered by the switch."""
     before = running(2, steps=3)
     job, events = pump(before, join(C))
-    assert formed(job, 2).kind is Kind.PLANNED
+    assert formed(job, 2).kind is WorldKind.PLANNED
     assert formed(job, 2).base == before.durable
     assert formed(job, 1) == formed(before, 1)
     assert not any(isinstance(event, m.WorldBroken | m.WorldEntered) for event in events)

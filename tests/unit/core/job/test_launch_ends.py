@@ -7,7 +7,7 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.job.evolve import ENDS_KEPT
 from pliant.core.model.job import Job, JobState, Target
-from pliant.core.model.launch import End
+from pliant.core.model.launch import SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from unit.core.build import NOW, X, Y, Z, after, made, pump
 from unit.core.launched import all_ready, created, hello, launch, members, ready, served, two_by_two, with_agents
@@ -29,10 +29,10 @@ def relaunched(job: Job) -> Job:
 
 def test_a_job_is_finished_when_every_worker_ended_well() -> None:
     job, events = pump(two_by_two(), m.Exited(X0, 0), m.Exited(Y1, 0), m.Exited(X1, 0))
-    assert events == tuple(m.SeatEnded(NOW, 1, End(member, 0)) for member in (X0, Y1, X1))
+    assert events == tuple(m.SeatEnded(NOW, 1, SeatEnd(member, 0)) for member in (X0, Y1, X1))
     job, events = pump(job, m.Exited(Y0, 0))
     assert events == (
-        m.SeatEnded(NOW, 1, End(Y0, 0)),
+        m.SeatEnded(NOW, 1, SeatEnd(Y0, 0)),
         m.StateChanged(NOW, JobState.FINISHED, "all 4 workers ended with exit code 0"),
     )
     assert job.state is JobState.FINISHED
@@ -57,7 +57,7 @@ def test_a_worker_that_fails_ends_the_launch_and_is_counted_when_all_have_stoppe
     job, events = pump(two_by_two(), m.Exited(X1, 1, "ValueError: bad batch"))
     over = "x-g1.1 ended with exit code 1: ValueError: bad batch"
     assert events == (
-        m.SeatEnded(NOW, 1, End(X1, 1, "ValueError: bad batch")),
+        m.SeatEnded(NOW, 1, SeatEnd(X1, 1, "ValueError: bad batch")),
         m.LaunchOver(NOW, 1, over),
         m.StateChanged(NOW, JobState.WAITING, f"waiting for x, y to stop its workers; {over}"),
     )
@@ -174,7 +174,7 @@ def test_a_worker_beside_parameter_servers_is_replaced_in_its_seat() -> None:
     before = served()
     job, events = pump(before, m.Exited(Y0, -9))
     assert events == (
-        m.SeatEnded(NOW, 1, End(Y0, -9)),
+        m.SeatEnded(NOW, 1, SeatEnd(Y0, -9)),
         m.SeatRefilled(NOW, 1, 2, MemberId("y-g1.2.1")),
     )
     assert launch(job).seats[2].address == launch(before).seats[2].address
@@ -187,7 +187,7 @@ def test_a_worker_beside_parameter_servers_is_replaced_in_its_seat() -> None:
 
 def test_however_often_a_seat_is_refilled_its_members_have_names_of_their_own() -> None:
     job, last = served(), ENDS_KEPT - 2
-    ends = tuple(End(MemberId(f"y-g1.3.{number}"), -9) for number in range(last))
+    ends = tuple(SeatEnd(MemberId(f"y-g1.3.{number}"), -9) for number in range(last))
     seats = (*launch(job).seats[:3], replace(launch(job).seats[3], member=MemberId(f"y-g1.3.{last}")))
     job = replace(job, launch=replace(launch(job), seats=seats, ends=ends))
     for number in range(last, last + 5):

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job.launches import failed_by_itself, how_it_ended, layout
-from pliant.core.job.next_world import desired_workers, settle
+from pliant.core.job.launches import describe_exit, is_own_failure, layout
+from pliant.core.job.next_world import desired_workers, next_consequence
 from pliant.core.job.validation import ADDRESS_MAX
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobState, Mode, Target
@@ -77,7 +77,7 @@ def test_an_agent_without_room_is_not_waited_for() -> None:
 
 
 def test_a_settled_job_has_nothing_more_to_say() -> None:
-    assert settle(two_by_two(), NOW) == ()
+    assert next_consequence(two_by_two(), NOW) == ()
 
 
 # --------------------------------------------------------------------------------------------- who is in it
@@ -242,7 +242,7 @@ def test_once_somebody_is_done_nothing_is_changed_for_a_better_size() -> None:
 def test_a_running_launch_whose_agent_is_not_there_is_over() -> None:
     """Nothing leads there: an agent that goes takes its launch with it."""
     job = two_by_two()
-    assert settle(replace(job, agents=job.agents[:1]), NOW) == (m.LaunchOver(NOW, 1, "y is gone"),)
+    assert next_consequence(replace(job, agents=job.agents[:1]), NOW) == (m.LaunchOver(NOW, 1, "y is gone"),)
 
 
 # -------------------------------------------------------------------------------------------- agents' words
@@ -271,7 +271,7 @@ def test_hello_again_changes_nothing_of_how_an_agent_stands() -> None:
     job = after(created(size_min=3), hello(X))
     job = after(job, ready(job, X), m.DrainAgent(X, 1.0, "spot"))
     assert made(job, hello(X)) == ()
-    assert made(job, hello(X, life="2")) == (m.AgentJoined(NOW, X, 2, life="2"),)
+    assert made(job, hello(X, life="2")) == (m.AgentJoined(NOW, X, 2, run_id="2"),)
 
 
 def test_an_address_that_means_this_machine_is_no_use_to_others() -> None:
@@ -338,9 +338,9 @@ def test_an_agent_that_has_no_worker_ends_the_launch_it_was_to_run() -> None:
 
 def test_a_job_that_became_live_is_never_launched_again() -> None:
     job = with_agents(created(mode=Mode.AUTO), X)
-    assert not job.live
+    assert not job.is_live
     job = after(job, m.Join(MemberId("x-g1.0"), X, TERMS))
-    assert job.live
+    assert job.is_live
     assert made(job, m.AgentReady(X, 1, (1, 2))) == ()
     assert made(job, m.Exited(MemberId("x-g1.1"), 1)) == ()
     assert made(job, m.DrainAgent(X, 1.0, "spot"))[0] == m.MemberDraining(NOW, MemberId("x-g1.0"), 1.0, "spot")
@@ -361,8 +361,8 @@ def test_nobody_joins_a_job_whose_workers_are_launched() -> None:
 
 @pytest.mark.parametrize(("code", "own"), [(0, False), (1, True), (75, False), (-9, False), (-15, False), (-11, True)])
 def test_whose_fault_an_end_was(code: int, own: bool) -> None:
-    assert failed_by_itself(code) is own
+    assert is_own_failure(code) is own
 
 
 def test_an_end_is_told_by_code_or_signal() -> None:
-    assert (how_it_ended(3), how_it_ended(-9)) == ("exit code 3", "signal 9")
+    assert (describe_exit(3), describe_exit(-9)) == ("exit code 3", "signal 9")

@@ -7,7 +7,7 @@ from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import Job, JobState, Target
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import MemberState, member_state
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from unit.core.build import (
     NOW,
     A,
@@ -102,7 +102,7 @@ def test_a_released_leaver_makes_the_next_world_current_and_breaks_nothing() -> 
     job, events = pump(job, m.Leave(B, 2, "left as planned"))
     assert events == (m.WorldEntered(NOW, 2), m.MemberGone(NOW, B, "left", "left as planned"))
     assert (job.current, [one.number for one in job.worlds]) == (2, [2])
-    assert (job.broken, job.dead, job.faulty) == ("", frozenset(), frozenset())
+    assert (job.broken, job.gone_in_open_worlds, job.unenterable_generations) == ("", frozenset(), frozenset())
     assert list(job.members) == [A, C]
     assert job.gone == (B,)
     assert job.holders == {A, C}
@@ -119,7 +119,7 @@ def test_whoever_leaves_without_being_released_breaks_its_world(released: int) -
     """Rule 16: a drain that cannot reach a boundary in its grace period is a crash at its deadline (H26)."""
     job = after(running(3), drain(B))
     job, events = pump(job, m.Leave(B, released, "out of time"))
-    recovery = world(3, A, C, kind=Kind.RECOVERY, why="b left: out of time")
+    recovery = world(3, A, C, kind=WorldKind.RECOVERY, why="b left: out of time")
     assert events == (
         m.MemberGone(NOW, B, "left", "out of time"),
         m.WorldFormed(NOW, recovery),
@@ -144,7 +144,7 @@ def test_a_spare_leaves_without_a_trace() -> None:
     job = after(running(2, new_job(1, 6, 2)), join(C))
     left = after(job, m.Leave(C, 0, "no longer needed"))
     assert left.worlds == job.worlds
-    assert (left.broken, left.dead, left.gone) == ("", frozenset(), (C,))
+    assert (left.broken, left.gone_in_open_worlds, left.gone) == ("", frozenset(), (C,))
 
 
 def test_a_spare_takes_a_leaver_s_place_at_one_boundary() -> None:

@@ -6,7 +6,7 @@ from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Command
 from pliant.core.model.job import Job, JobState
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from unit.core.build import (
     NOW,
     A,
@@ -35,7 +35,7 @@ from unit.core.build import (
 def test_an_expired_member_is_lost_and_a_recovery_world_seals_what_it_was_in() -> None:
     before = running(3, steps=2)
     job, events = pump(before, m.Expire(B))
-    recovery = world(2, A, C, kind=Kind.RECOVERY, base=before.durable, why="b lost: its lease ran out")
+    recovery = world(2, A, C, kind=WorldKind.RECOVERY, base=before.durable, why="b lost: its lease ran out")
     assert events == (
         m.MemberGone(NOW, B, "lost", "its lease ran out"),
         m.WorldFormed(NOW, recovery),
@@ -43,7 +43,7 @@ def test_an_expired_member_is_lost_and_a_recovery_world_seals_what_it_was_in() -
     )
     assert job.worlds == (recovery,)
     assert (job.generation, job.sealed, job.current) == (2, 1, 1)
-    assert (job.broken, job.dead, job.faulty) == ("", frozenset(), frozenset())
+    assert (job.broken, job.gone_in_open_worlds, job.unenterable_generations) == ("", frozenset(), frozenset())
     assert job.durable == before.durable
     assert job.holders == {A, C}
 
@@ -66,7 +66,7 @@ def test_a_lost_spare_disturbs_nobody() -> None:
     job = after(running(2, new_job(1, 6, 2)), join(C))
     job, events = pump(job, m.Expire(C))
     assert events == (m.MemberGone(NOW, C, "lost", "its lease ran out"),)
-    assert (job.broken, job.dead, [one.number for one in job.worlds]) == ("", frozenset(), [1])
+    assert (job.broken, job.gone_in_open_worlds, [one.number for one in job.worlds]) == ("", frozenset(), [1])
 
 
 def test_a_lost_joiner_costs_the_planned_world_and_not_the_one_that_trains() -> None:
@@ -81,8 +81,8 @@ def test_a_lost_joiner_costs_the_planned_world_and_not_the_one_that_trains() -> 
     )
     assert [one.number for one in job.worlds] == [1, 2, 3]
     assert (job.current, job.sealed, job.broken) == (1, 0, "")
-    assert job.faulty == {2}
-    assert job.dead == {C}
+    assert job.unenterable_generations == {2}
+    assert job.gone_in_open_worlds == {C}
 
 
 def test_entering_a_world_that_lost_a_member_breaks_it_at_once() -> None:
@@ -91,9 +91,14 @@ def test_entering_a_world_that_lost_a_member_breaks_it_at_once() -> None:
     job, events = pump(job, report(job, A, 2))
     assert events[:2] == (
         m.WorldEntered(NOW, 2),
-        m.WorldFormed(NOW, world(4, A, B, kind=Kind.RECOVERY, why="c is gone")),
+        m.WorldFormed(NOW, world(4, A, B, kind=WorldKind.RECOVERY, why="c is gone")),
     )
-    assert (job.current, job.sealed, job.faulty, job.dead) == (2, 3, frozenset(), frozenset())
+    assert (job.current, job.sealed, job.unenterable_generations, job.gone_in_open_worlds) == (
+        2,
+        3,
+        frozenset(),
+        frozenset(),
+    )
 
 
 def test_entering_a_world_beyond_a_faulty_one_is_well() -> None:
@@ -101,7 +106,7 @@ def test_entering_a_world_beyond_a_faulty_one_is_well() -> None:
     job, events = pump(job, report(job, A, 3))
     assert events == (m.WorldEntered(NOW, 3),)
     assert [one.number for one in job.worlds] == [3]
-    assert (job.broken, job.faulty, job.dead) == ("", frozenset(), frozenset())
+    assert (job.broken, job.unenterable_generations, job.gone_in_open_worlds) == ("", frozenset(), frozenset())
 
 
 def test_recovery_takes_lingering_leavers_too() -> None:
@@ -109,13 +114,13 @@ def test_recovery_takes_lingering_leavers_too() -> None:
     job = after(running(3), drain(B))
     assert formed(job, 2).members == (A, C)
     job = after(job, m.Expire(C))
-    assert (job.worlds[0].kind, job.worlds[0].members) == (Kind.RECOVERY, (A, B))
+    assert (job.worlds[0].kind, job.worlds[0].members) == (WorldKind.RECOVERY, (A, B))
 
 
 def test_recovery_takes_joiners_of_open_worlds_too() -> None:
     job = after(running(2), join(C), stopped(A, 1))
     assert job.worlds[0].members == (A, B, C)
-    assert job.worlds[0].kind is Kind.RECOVERY
+    assert job.worlds[0].kind is WorldKind.RECOVERY
 
 
 def test_recovery_leaves_spares_where_they_are_when_there_are_enough() -> None:
@@ -127,7 +132,7 @@ def test_recovery_leaves_spares_where_they_are_when_there_are_enough() -> None:
 
 def test_recovery_takes_spares_to_reach_min_and_no_more() -> None:
     job = after(running(3, new_job(3, 6, 3)), join(D), join(E), m.Expire(A))
-    assert job.worlds[0] == world(2, D, B, C, kind=Kind.RECOVERY, why="a lost: its lease ran out")
+    assert job.worlds[0] == world(2, D, B, C, kind=WorldKind.RECOVERY, why="a lost: its lease ran out")
 
 
 def test_recovery_below_min_waits_and_says_what_for() -> None:
@@ -135,10 +140,10 @@ def test_recovery_below_min_waits_and_says_what_for() -> None:
     why = "2 of at least 3 members; c lost: its lease ran out"
     assert events[1:] == (m.StateChanged(NOW, JobState.WAITING, why),)
     assert job.broken == "c lost: its lease ran out"
-    assert job.dead == {C}
+    assert job.gone_in_open_worlds == {C}
     job, events = pump(job, join(D))
     assert events[1:] == (
-        m.WorldFormed(NOW, world(2, A, B, D, kind=Kind.RECOVERY, why="c lost: its lease ran out")),
+        m.WorldFormed(NOW, world(2, A, B, D, kind=WorldKind.RECOVERY, why="c lost: its lease ran out")),
         m.StateChanged(NOW, JobState.RUNNING, "c lost: its lease ran out"),
     )
 
@@ -147,12 +152,12 @@ def test_what_broke_a_world_first_stays_the_reason() -> None:
     job = after(running(4, new_job(4)), m.Expire(C), m.Expire(D))
     assert job.broken == "c lost: its lease ran out"
     assert job.why == "2 of at least 4 members; c lost: its lease ran out"
-    assert job.dead == {C, D}
+    assert job.gone_in_open_worlds == {C, D}
 
 
 def test_a_loss_on_the_way_into_a_recovery_makes_the_next_one() -> None:
     job = after(running(4), m.Expire(B), m.Expire(C))
-    assert job.worlds == (world(3, A, D, kind=Kind.RECOVERY, why="c lost: its lease ran out"),)
+    assert job.worlds == (world(3, A, D, kind=WorldKind.RECOVERY, why="c lost: its lease ran out"),)
     assert (job.sealed, job.current) == (2, 1)
 
 
@@ -182,7 +187,7 @@ def test_without_a_checkpoint_the_next_world_starts_from_nothing_and_says_what_i
     job, events = pump(everybody_lost(running(2, steps=3)), join(C))
     why = "every member is gone: back to step 0, steps 1 to 3 are gone"
     assert events[1:] == (
-        m.WorldFormed(NOW, world(2, C, kind=Kind.ROLLBACK, base=GENESIS, why=why)),
+        m.WorldFormed(NOW, world(2, C, kind=WorldKind.ROLLBACK, base=GENESIS, why=why)),
         m.StateChanged(NOW, JobState.RUNNING, why),
     )
     assert (job.durable, job.sealed, job.holders) == (GENESIS, 1, frozenset())
@@ -209,7 +214,7 @@ def test_with_a_checkpoint_of_the_last_step_nothing_is_gone() -> None:
 def test_spares_start_again_when_everybody_at_work_is_lost() -> None:
     job = after(running(2, new_job(1, 6, 2), steps=1), join(C))
     job = everybody_lost(job)
-    assert (job.worlds[0].kind, job.worlds[0].members) == (Kind.ROLLBACK, (C,))
+    assert (job.worlds[0].kind, job.worlds[0].members) == (WorldKind.ROLLBACK, (C,))
 
 
 def test_a_rollback_needs_min_members() -> None:
@@ -221,7 +226,7 @@ def test_a_rollback_needs_min_members() -> None:
 
 def test_whoever_is_leaving_is_not_rolled_back_with_the_others() -> None:
     job = after(running(3, steps=1), drain(B), stopped(A, 1, stateless=True))
-    assert (job.worlds[0].kind, job.worlds[0].members) == (Kind.ROLLBACK, (A, C))
+    assert (job.worlds[0].kind, job.worlds[0].members) == (WorldKind.ROLLBACK, (A, C))
 
 
 # ------------------------------------------------------------------------------------ stopping, suspicions
@@ -233,7 +238,7 @@ def test_a_member_that_stopped_ends_the_generation_and_nobody_is_lost() -> None:
     why = "b stopped in 1 because of c: the socket closed"
     assert events == (
         m.WorldBroken(NOW, 1, entered=True, why=why),
-        m.WorldFormed(NOW, world(2, A, B, C, kind=Kind.RECOVERY, why=why)),
+        m.WorldFormed(NOW, world(2, A, B, C, kind=WorldKind.RECOVERY, why=why)),
         m.StateChanged(NOW, JobState.RUNNING, why),
     )
     assert list(job.members) == [A, B, C]
@@ -261,7 +266,7 @@ def test_a_comparison_that_finds_no_usable_state_rolls_back() -> None:
     job, events = pump(job, stopped(A, 2, stateless=True))
     why = "a stopped in 2 because: the socket closed: back to step 0, steps 1 to 4 are gone"
     assert events[1:] == (
-        m.WorldFormed(NOW, world(3, A, B, kind=Kind.ROLLBACK, base=GENESIS, why=why)),
+        m.WorldFormed(NOW, world(3, A, B, kind=WorldKind.ROLLBACK, base=GENESIS, why=why)),
         m.StateChanged(NOW, JobState.RUNNING, why),
     )
     assert (job.stateless, job.broken, job.holders, job.durable) == (False, "", frozenset(), GENESIS)
@@ -271,7 +276,7 @@ def test_that_nobody_has_a_state_is_not_forgotten_by_a_later_stop() -> None:
     job = after(running(2, new_job(2), steps=1), m.Expire(B), stopped(A, 1, stateless=True), stopped(A, 1))
     assert job.stateless
     job = after(job, join(C))
-    assert job.worlds[0].kind is Kind.ROLLBACK
+    assert job.worlds[0].kind is WorldKind.ROLLBACK
 
 
 def test_entering_another_world_forgets_what_was_wrong_with_the_one_before() -> None:
@@ -287,7 +292,7 @@ def test_a_suspicion_ends_the_generation_and_never_the_member() -> None:
     job, events = pump(running(3), m.Suspect(B))
     assert events[:2] == (
         m.WorldBroken(NOW, 1, entered=True, why="b does not answer"),
-        m.WorldFormed(NOW, world(2, A, B, C, kind=Kind.RECOVERY, why="b does not answer")),
+        m.WorldFormed(NOW, world(2, A, B, C, kind=WorldKind.RECOVERY, why="b does not answer")),
     )
     assert B in job.members
     assert made(job, m.Suspect(B)) == ()  # it is on its way into the recovery

@@ -9,17 +9,17 @@ from pliant.core.data.ledger import GENESIS
 from pliant.core.job.next_world import (
     BAD_PAIR_FAILURES,
     OPEN_MAX,
+    NotYet,
     Stay,
-    Wait,
     desired_workers,
-    left_out,
+    members_left_out,
+    next_consequence,
     next_world,
-    settle,
     wanted_size,
 )
 from pliant.core.model.job import Accusation, Job, JobState, Member, Target
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from unit.core.build import (
     NAMES,
     NOW,
@@ -172,12 +172,12 @@ def test_a_placement_without_workers_waits() -> None:
 
 
 def test_left_out_is_whom_a_later_open_world_does_not_have() -> None:
-    assert left_out(()) == frozenset()
-    assert left_out((world(1, A, B, C),)) == frozenset()
-    assert left_out((world(1, A, B, C), world(2, A, B))) == {C}
-    assert left_out((world(1, A, B), world(2, A, B, C))) == frozenset()
-    assert left_out((world(1, A, B, C), world(2, A, B), world(3, B, D))) == {A, C}
-    assert left_out((world(1, A, B, C), world(2, A, B, D), world(3, A, B))) == {C, D}
+    assert members_left_out(()) == frozenset()
+    assert members_left_out((world(1, A, B, C),)) == frozenset()
+    assert members_left_out((world(1, A, B, C), world(2, A, B))) == {C}
+    assert members_left_out((world(1, A, B), world(2, A, B, C))) == frozenset()
+    assert members_left_out((world(1, A, B, C), world(2, A, B), world(3, B, D))) == {A, C}
+    assert members_left_out((world(1, A, B, C), world(2, A, B, D), world(3, A, B))) == {C, D}
 
 
 def test_a_later_planned_world_takes_nobody_back() -> None:
@@ -204,7 +204,7 @@ def test_replacing_everybody_takes_two_worlds() -> None:
     job = after(running(2), drain(A), drain(B), join(C))
     bridge = formed(job, 3)
     assert formed(job, 2).members == (B,)
-    assert (bridge.members, bridge.kind, bridge.hold, bridge.why) == ((B, C), Kind.PLANNED, False, "c joins")
+    assert (bridge.members, bridge.kind, bridge.hold, bridge.why) == ((B, C), WorldKind.PLANNED, False, "c joins")
     job = after(job, report(job, B, 3, holders=(B,)))
     assert job.newest == bridge
     job = after(job, report(job, B, 3, holders=(B, C)))
@@ -285,7 +285,7 @@ def test_a_hold_ends_with_a_recovery_when_there_are_enough_again() -> None:
     job = after(running(3, new_job(3)), drain(C))
     job = after(job, report(job, A, 2), m.Leave(C, 2, "left"))
     job, events = pump(job, join(D))
-    recovery = world(3, A, B, D, kind=Kind.RECOVERY, why="enough members again")
+    recovery = world(3, A, B, D, kind=WorldKind.RECOVERY, why="enough members again")
     assert events[1:] == (
         m.WorldFormed(NOW, recovery),
         m.StateChanged(NOW, JobState.RUNNING, "enough members again"),
@@ -298,7 +298,7 @@ def test_a_hold_ends_with_everybody_in_it_those_who_leave_too() -> None:
     job = after(job, report(job, A, 2), m.Leave(C, 2, "left"), drain(B), join(D))
     assert (job.state, job.why) == (JobState.WAITING, "2 of at least 3 members")
     job = after(job, join(E))
-    assert job.worlds == (world(3, A, B, D, E, kind=Kind.RECOVERY, why="enough members again"),)
+    assert job.worlds == (world(3, A, B, D, E, kind=WorldKind.RECOVERY, why="enough members again"),)
 
 
 def test_a_hold_is_not_ended_by_whom_it_leaves_out() -> None:
@@ -313,13 +313,13 @@ def test_a_hold_that_loses_a_member_recovers_or_waits() -> None:
     job = after(job, report(job, A, 2), m.Leave(C, 2, "left"), m.Expire(B))
     assert job.why == "1 of at least 3 members; b lost: its lease ran out"
     job = after(job, join(D), join(E))
-    assert job.worlds == (world(3, A, D, E, kind=Kind.RECOVERY, why="b lost: its lease ran out"),)
+    assert job.worlds == (world(3, A, D, E, kind=WorldKind.RECOVERY, why="b lost: its lease ran out"),)
 
 
 def test_a_hold_not_entered_yet_is_outnumbered_by_a_world_that_trains() -> None:
     job = after(running(3, new_job(3)), drain(C), join(D))
     assert (formed(job, 3).members, formed(job, 3).hold) == ((A, B, D), False)
-    assert formed(job, 3).kind is Kind.PLANNED
+    assert formed(job, 3).kind is WorldKind.PLANNED
 
 
 def test_the_same_members_hold_when_min_would_be_missed_and_train_when_not() -> None:
@@ -343,13 +343,13 @@ def busy(count: int) -> Job:
 def test_planned_worlds_may_pile_up_to_a_limit() -> None:
     job = busy(OPEN_MAX)
     assert [one.number for one in job.worlds] == list(range(1, OPEN_MAX + 1))
-    assert {one.kind for one in job.worlds[1:]} == {Kind.PLANNED}
+    assert {one.kind for one in job.worlds[1:]} == {WorldKind.PLANNED}
 
 
 def test_one_world_too_many_is_a_recovery_that_seals_them_all() -> None:
     job, events = pump(busy(OPEN_MAX), m.WiringFailed(B, OPEN_MAX, None))
     why = f"{OPEN_MAX} planned worlds could not be entered; the same members, wired again"
-    recovery = world(OPEN_MAX + 1, A, B, C, kind=Kind.RECOVERY, why=why)
+    recovery = world(OPEN_MAX + 1, A, B, C, kind=WorldKind.RECOVERY, why=why)
     assert events[1] == m.WorldFormed(NOW, recovery)
     assert (job.worlds, job.sealed) == ((recovery,), OPEN_MAX)
 
@@ -364,20 +364,20 @@ def accused(count: int, holders: tuple[MemberId, ...] = (A, B)) -> Job:
 def test_a_pair_is_parted_after_exactly_k_failed_wirings() -> None:
     """Rule 11 (H19)."""
     assert BAD_PAIR_FAILURES == 3
-    assert settle(accused(2), NOW) == ()
-    [barred] = settle(accused(3), NOW)
+    assert next_consequence(accused(2), NOW) == ()
+    [barred] = next_consequence(accused(3), NOW)
     assert barred == m.MemberGone(NOW, C, "barred", "3 wirings failed between c and a; c is left out")
 
 
 def test_the_younger_of_two_holders_is_left_out() -> None:
     for holders in ((A, B, C), (A, B), (B,)):
-        [barred] = settle(accused(3, holders), NOW)
+        [barred] = next_consequence(accused(3, holders), NOW)
         assert isinstance(barred, m.MemberGone)
         assert barred.member == C
 
 
 def test_whoever_alone_holds_the_state_stays() -> None:
-    [barred] = settle(accused(3, (B, C)), NOW)
+    [barred] = next_consequence(accused(3, (B, C)), NOW)
     assert barred == m.MemberGone(NOW, A, "barred", "3 wirings failed between a and c; a is left out")
 
 
@@ -395,7 +395,7 @@ def test_a_pair_that_never_meets_is_parted_by_its_own_complaints() -> None:
 
 def test_of_several_accusations_the_first_that_is_enough_counts() -> None:
     job = replace(accused(3), accusations=(Accusation(A, B, (2, 3)), Accusation(B, C, (2, 3, 4, 5))))
-    [barred] = settle(job, NOW)
+    [barred] = next_consequence(job, NOW)
     assert isinstance(barred, m.MemberGone)
     assert (barred.member, barred.how) == (C, "barred")
 
@@ -404,12 +404,12 @@ def test_of_several_accusations_the_first_that_is_enough_counts() -> None:
 
 
 def test_a_job_nobody_joined_waits() -> None:
-    assert next_world(new_job()) == Wait("no member has joined yet")
+    assert next_world(new_job()) == NotYet("no member has joined yet")
 
 
 def test_a_settled_job_stays_settled() -> None:
     for job in (new_job(), gathered(2), running(3), after(running(3, new_job(3)), m.Expire(C))):
-        assert settle(job, NOW) == ()
+        assert next_consequence(job, NOW) == ()
 
 
 def test_a_world_on_its_way_is_the_reason_for_what_there_is() -> None:
@@ -426,8 +426,10 @@ def test_a_job_is_starting_until_the_first_report() -> None:
 
 def test_only_another_state_or_reason_is_said() -> None:
     job = running(2)
-    assert settle(replace(job, why="stale"), NOW) == (m.StateChanged(NOW, JobState.RUNNING, "the job starts"),)
-    assert settle(replace(job, state=JobState.WAITING), NOW) == (
+    assert next_consequence(replace(job, why="stale"), NOW) == (
+        m.StateChanged(NOW, JobState.RUNNING, "the job starts"),
+    )
+    assert next_consequence(replace(job, state=JobState.WAITING), NOW) == (
         m.StateChanged(NOW, JobState.RUNNING, "the job starts"),
     )
 
@@ -446,8 +448,10 @@ def test_joins_and_leaves_are_both_named() -> None:
 
 def test_a_faulty_world_is_formed_again() -> None:
     job = after(running(2), join(C))
-    assert planned(replace(job, faulty=frozenset({2}))) == world(3, A, B, C, why="the same members, wired again")
-    assert next_world(replace(job, faulty=frozenset({1}))) == Stay("c joins")
+    assert planned(replace(job, unenterable_generations=frozenset({2}))) == world(
+        3, A, B, C, why="the same members, wired again"
+    )
+    assert next_world(replace(job, unenterable_generations=frozenset({1}))) == Stay("c joins")
 
 
 def test_a_rollback_while_members_live_says_why() -> None:
@@ -456,7 +460,7 @@ def test_a_rollback_while_members_live_says_why() -> None:
         2,
         A,
         B,
-        kind=Kind.ROLLBACK,
+        kind=WorldKind.ROLLBACK,
         base=GENESIS,
         why="the state is damaged: back to step 0, steps 1 to 2 are gone",
     )

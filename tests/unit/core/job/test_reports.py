@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job.decide import needs_settling
+from pliant.core.job.decide import changes_membership
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model.job import Job, JobState, Target
 from pliant.core.model.names import MemberId
@@ -215,10 +215,10 @@ def test_members_may_skip_a_planned_world() -> None:
 
 def test_who_is_in_no_open_world_any_more_is_no_longer_mourned() -> None:
     job = after(running(4), drain(D), m.Leave(D, 0, "out of time"))
-    assert job.dead == frozenset()
+    assert job.gone_in_open_worlds == frozenset()
     job = after(running(2, new_job(2)), join(C), m.Expire(C))
-    assert job.dead == {C}
-    assert after(job, report(job, A, 3)).dead == frozenset()
+    assert job.gone_in_open_worlds == {C}
+    assert after(job, report(job, A, 3)).gone_in_open_worlds == frozenset()
 
 
 def test_a_world_that_can_be_entered_ends_the_quarrel_of_a_pair_in_it() -> None:
@@ -322,8 +322,8 @@ def test_only_a_newer_checkpoint_replaces_the_newest() -> None:
 def test_progress_alone_moves_no_membership() -> None:
     job = running(2, steps=1)
     committed = m.StepsCommitted(NOW, 1, A, lines(job.durable, 1, 1))
-    assert not needs_settling(())
-    assert not needs_settling((committed, committed))
+    assert not changes_membership(())
+    assert not changes_membership((committed, committed))
     others: list[Event] = [
         m.CheckpointPublished(NOW, 1, checkpoint(job.durable)),
         m.JobCreated(NOW, "demo", 1, 1, Target(1), None, 3),
@@ -337,8 +337,8 @@ def test_progress_alone_moves_no_membership() -> None:
         m.StateChanged(NOW, JobState.RUNNING, ""),
     ]
     for other in others:
-        assert needs_settling((other,))
-        assert needs_settling((committed, other, committed))
+        assert changes_membership((other,))
+        assert changes_membership((committed, other, committed))
 
 
 def test_a_checkpoint_with_a_name_that_fits_nowhere_is_refused() -> None:

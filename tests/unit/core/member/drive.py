@@ -13,18 +13,18 @@ from typing import Any
 from zlib import crc32
 
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import GENESIS, Line, Lineage, expected_slot_digest, follows
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, expected_slot_digest, follows
 from pliant.core.data.sample_order import Order
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
-from pliant.core.member.common import tail
+from pliant.core.member.common import unreported_lines
 from pliant.core.member.control_words import Purpose, Word, Words
 from pliant.core.messages import Report
 from pliant.core.model.checkpoint import Checkpoint, Piece
 from pliant.core.model.job import JobState, Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from unit.core import build
 
 GRID = Grid(samples=40, batch=12, slots=6, epochs=3)  # 12 steps; 4, 8 and 12 are short: slots 0 and 1 alone
@@ -38,11 +38,11 @@ NOBODY: frozenset[Any] = frozenset()
 # ------------------------------------------------------------------------------------------------- values
 
 
-def lines(head: Lineage, generation: int, count: int) -> tuple[Line, ...]:
+def lines(head: Lineage, generation: int, count: int) -> tuple[LedgerLine, ...]:
     """The lines of those steps, as members that hold the state at `head` write them; known from `lines` before it."""
     state = KNOWN.get(head, State(head))
 
-    def before(line: Line | None) -> int:
+    def before(line: LedgerLine | None) -> int:
         nonlocal state
         if line is not None:
             state = state.applied(line).after_user_code()
@@ -56,11 +56,11 @@ def lines(head: Lineage, generation: int, count: int) -> tuple[Line, ...]:
 
 
 def recovery(number: int, *members: MemberId, base: Lineage = GENESIS) -> World:
-    return build.world(number, *members, kind=Kind.RECOVERY, base=base)
+    return build.world(number, *members, kind=WorldKind.RECOVERY, base=base)
 
 
 def rollback(number: int, *members: MemberId, base: Lineage = GENESIS) -> World:
-    return build.world(number, *members, kind=Kind.ROLLBACK, base=base)
+    return build.world(number, *members, kind=WorldKind.ROLLBACK, base=base)
 
 
 def computed(step: int, *slots: int) -> s.Computed:
@@ -74,9 +74,9 @@ def piece(part: int) -> Piece:
     return Piece(f"part-{part}", 1, "0" * 64)
 
 
-def wrote(begun: s.Snapshot, state: int) -> s.Written:
+def wrote(begun: s.Snapshot, state: int) -> s.WriteDone:
     """What a member says once its part is on the disk."""
-    return s.Written(Checkpoint(begun.lineage, begun.name, state, (piece(begun.part),)), begun.part, begun.count)
+    return s.WriteDone(Checkpoint(begun.lineage, begun.name, state, (piece(begun.part),)), begun.part, begun.count)
 
 
 IDLE = s.Computed(frozenset(), 0, 0)
@@ -99,7 +99,7 @@ class State:
     def hash(self) -> int:
         return crc32(f"{self.weights} {self.posts}".encode())
 
-    def applied(self, line: Line) -> "State":
+    def applied(self, line: LedgerLine) -> "State":
         assert line.parent == self.lineage, "a step is applied to its parent and to nothing else"
         return State(line.lineage, crc32(f"{self.weights} {line.lineage.digest}".encode()), self.posts)
 
@@ -142,8 +142,8 @@ class Crew:
             worlds=(),
             current=0,
             sealed=0,
-            faulty=NOBODY,
-            dead=NOBODY,
+            unenterable_generations=NOBODY,
+            gone_in_open_worlds=NOBODY,
             holders=NOBODY,
             durable=GENESIS,
             checkpoint=None,
@@ -152,9 +152,9 @@ class Crew:
         self.shares: dict[tuple[int, int], s.Shares] = {}  # by generation and turn
         self.calling: dict[int, set[MemberId]] = {}
         self.broken: dict[int, MemberId] = {}
-        self.post: list[tuple[MemberId, s.LetIn | s.Released]] = []
+        self.post: list[tuple[MemberId, s.Admission | s.Released]] = []
         self.files: dict[str, State] = {}
-        self.history: list[Line] = []
+        self.history: list[LedgerLine] = []
         self.states: dict[Lineage, int] = {}
         self.unlucky: set[MemberId] = set()  # whose operations fail in a broken group though they were complete
 
@@ -189,15 +189,15 @@ class Crew:
         assert before.phase is not Phase.GONE or (machine is before and actions == ())
         assert not any(isinstance(action, s.Exit) for action in actions[:-1]), "an exit is the last thing said"
         assert machine.number >= before.number, "generations only grow"
-        if machine.lines and machine.lines[:-1] == before.lines:
-            self._committed(machine.number, machine.lines[-1])
+        if machine.committed_lines and machine.committed_lines[:-1] == before.committed_lines:
+            self._committed(machine.number, machine.committed_lines[-1])
         seat.machine = machine
         seat.said += actions
         for action in actions:
             self._perform(name, seat, action)
         return actions
 
-    def _committed(self, generation: int, line: Line) -> None:
+    def _committed(self, generation: int, line: LedgerLine) -> None:
         """Rule 1: every member of that world that holds the state has applied what one of them takes for committed."""
         for seat in self.seats.values():
             if seat.alive and seat.machine.holds and seat.machine.number == generation:
@@ -221,7 +221,7 @@ class Crew:
             case s.Break(number):
                 self.broken.setdefault(number, name)
                 seat.orders = [order for order in seat.orders if _wires(order) != number]
-            case s.Tell(target, signal):
+            case s.SendToPeer(target, signal):
                 self.post.append((target, signal))
             case s.Snapshot():
                 assert action.lineage == seat.state.lineage, "what is saved is what is there"
@@ -240,7 +240,7 @@ class Crew:
         if action.word.purpose is not Purpose.STEP:
             assert shares == ()
         elif action.word.holds:
-            assert shares[seat.machine.rank] == tuple(sorted(seat.machine.part.slots))
+            assert shares[seat.machine.rank] == tuple(sorted(seat.machine.kept_gradients.slots))
             assert sorted(slot for each in shares for slot in each) == list(GRID.filled(action.word.step))
 
     def _reported(self, report: Report) -> None:
@@ -274,7 +274,7 @@ class Crew:
         actions: tuple[s.Action, ...] = ()
         for name in names or tuple(self.seats):
             if self.seats[name].alive:
-                actions = self.feed(name, s.Told(shown))
+                actions = self.feed(name, s.ViewReceived(shown))
         return actions
 
     def propose(self, world: World, *names: MemberId) -> None:
@@ -289,14 +289,14 @@ class Crew:
 
     def seal(self, world: World, *names: MemberId) -> None:
         """A recovery or rollback world, which seals all below (rule 11)."""
-        holders = NOBODY if world.kind is Kind.ROLLBACK else self.view.holders.intersection(world.members)
+        holders = NOBODY if world.kind is WorldKind.ROLLBACK else self.view.holders.intersection(world.members)
         self.history = [line for line in self.history if line.lineage.step <= world.base.step]
         self.tell(
             *names,
             worlds=(world,),
             sealed=world.number - 1,
-            faulty=NOBODY,
-            dead=NOBODY,
+            unenterable_generations=NOBODY,
+            gone_in_open_worlds=NOBODY,
             durable=world.base,
             holders=holders,
         )
@@ -459,7 +459,7 @@ class Crew:
     def _gradient(self, donor: MemberId, lineage: Lineage) -> s.Signal:
         if not self.seats[donor].alive:
             return s.TransferBroken()
-        return s.Gradient(next((line for line in tail(self[donor]) if line.lineage == lineage), None))
+        return s.Gradient(next((line for line in unreported_lines(self[donor]) if line.lineage == lineage), None))
 
     def _stripe(self, seat: Seat, donors: tuple[MemberId, ...]) -> s.Signal | None:
         """A whole state in one stripe, captured at a boundary (rule 3)."""
@@ -471,7 +471,7 @@ class Crew:
         if any(isinstance(order, s.Apply | s.Install) for order in donor.orders):
             return None
         seat.aside = donor.state
-        return s.Stripe(0, 1, donor.state.lineage, donor.state.hash, tail(donor.machine))
+        return s.Stripe(0, 1, donor.state.lineage, donor.state.hash, unreported_lines(donor.machine))
 
     def _same_bits(self, state: State) -> None:
         """P4, rule 3: one lineage, one state; the post-step code ran once for every step."""
@@ -526,7 +526,7 @@ def training(*names: MemberId, step: int = 3, terms: Terms = TERMS) -> Crew:
     for done in range(1, step):
         crew.step()
         if done == 2 and others:
-            crew._reported(Report(first, 0, 1, crew[first].lines))
+            crew._reported(Report(first, 0, 1, crew[first].committed_lines))
     crew.tell()
     crew.hush()
     return crew

@@ -8,8 +8,8 @@ import pytest
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.member.checkpoint import NOWHERE
-from pliant.core.member.signals import Discard, Exit, NotWritten, Save, Snapshot, Tick, Tidy, Written
-from pliant.core.messages import NotWritten as SayNotWritten
+from pliant.core.member.signals import CollectGarbage, Discard, Exit, Save, Snapshot, Tick, WriteDone, WriteFailed
+from pliant.core.messages import PartNotWritten as SayNotWritten
 from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
@@ -31,7 +31,7 @@ def begun(crew: Crew, *names: MemberId) -> list[tuple[int, int]]:
 
 def without_place(crew: Crew, *names: MemberId) -> Crew:
     for name in names:
-        crew[name].saves = False
+        crew[name].can_save = False
     return crew
 
 
@@ -44,13 +44,13 @@ def test_who_has_no_place_for_checkpoints_leaves_them_to_those_who_have() -> Non
     assert begun(crew, A, B, C) == [(0, 2), (1, 2)]
     crew.hush()
     newest = Checkpoint(THIRD, NAME, 5)
-    told = {name: crew.tell(name, checkpoint=newest, kept=(NAME,)) for name in (A, B, C)}
-    assert told == {A: (), B: (Tidy(newest, (A, B, C), (NAME,), 0, 1, 1),), C: ()}
+    told = {name: crew.tell(name, checkpoint=newest, kept_checkpoints=(NAME,)) for name in (A, B, C)}
+    assert told == {A: (), B: (CollectGarbage(newest, (A, B, C), (NAME,), 0, 1, 1),), C: ()}
 
 
 def test_what_is_asked_for_comes_though_somebody_has_no_place() -> None:
     crew = without_place(training(A, B), A)
-    crew.tell(asked=True)
+    crew.tell(checkpoint_wanted=True)
     crew.step()
     assert begun(crew, A, B) == [(0, 1)]
 
@@ -58,7 +58,7 @@ def test_what_is_asked_for_comes_though_somebody_has_no_place() -> None:
 @pytest.mark.parametrize("how", ["every so many steps", "asked for"])
 def test_if_nobody_has_a_place_whoever_wants_a_checkpoint_is_told_once(how: str) -> None:
     crew = without_place(training(A, B, terms=EVERY_3 if how != "asked for" else TERMS), A, B)
-    crew.tell(asked=how == "asked for")
+    crew.tell(checkpoint_wanted=how == "asked for")
     crew.step()
     said = [action for name in (A, B) for action in crew.said(name)]
     assert not any(isinstance(action, Snapshot) for action in said)
@@ -78,7 +78,7 @@ def test_the_last_state_is_written_by_the_first_holder_that_has_a_place() -> Non
     crew.write()
     crew.tell(state=JobState.FINISHED, why="all of them", holders=frozenset({A, B, C}))
     name = checkpoint_name(STEPS[-1].lineage, 1)
-    said = {each: crew.tell(each, written=((name, NEVER_WHOLE),)) for each in (A, B, C)}
+    said = {each: crew.tell(each, written_parts=((name, NEVER_WHOLE),)) for each in (A, B, C)}
     assert [type(action) for action in said[B]] == [Discard, Snapshot, Save]
     assert said[C][-1] == Exit(0, "all of them", complete=True)
 
@@ -92,28 +92,28 @@ def test_what_will_never_be_whole_is_removed_by_the_first_holder_and_written_no_
     crew.step()
     crew.step()
     crew.write(A)
-    crew[C].saving = None
-    told = {name: crew.tell(name, written=NEVER) for name in (A, B, C)}
+    crew[C].part_in_progress = None
+    told = {name: crew.tell(name, written_parts=NEVER) for name in (A, B, C)}
     assert told == {A: (Discard(NAME),), B: (Discard(NAME),), C: ()}
-    assert crew[B].saving is None
-    assert {name: crew.tell(name, written=NEVER) for name in (A, B, C)} == {A: (), B: (), C: ()}, "once"
+    assert crew[B].part_in_progress is None
+    assert {name: crew.tell(name, written_parts=NEVER) for name in (A, B, C)} == {A: (), B: (), C: ()}, "once"
 
 
 def test_a_part_that_was_too_late_to_stop_is_removed_when_it_is_there() -> None:
     crew = training(A, B, terms=EVERY_3)
     crew.step()
     crew.step()
-    crew.tell(B, written=NEVER)
-    late = Written(Checkpoint(THIRD, NAME, 5), 1, 2)
+    crew.tell(B, written_parts=NEVER)
+    late = WriteDone(Checkpoint(THIRD, NAME, 5), 1, 2)
     assert crew.feed(B, late) == (Discard(NAME),)
-    assert crew[B].manifest is None
+    assert crew[B].unpublished_part is None
 
 
 def test_after_one_that_was_given_up_the_next_is_begun() -> None:
     crew = training(A, B, terms=EVERY_3)
     for _ in range(3):
         crew.step()
-    crew.tell(written=NEVER)
+    crew.tell(written_parts=NEVER)
     crew.hush()
     crew.step()
     assert begun(crew, A, B) == [(0, 2), (1, 2)]
@@ -122,19 +122,21 @@ def test_after_one_that_was_given_up_the_next_is_begun() -> None:
 def test_where_nobody_can_save_nobody_removes_anything() -> None:
     crew = without_place(training(A, B, terms=EVERY_3), A, B)
     crew.step()
-    assert [crew.tell(name, written=NEVER) for name in (A, B)] == [(), ()]
+    assert [crew.tell(name, written_parts=NEVER) for name in (A, B)] == [(), ()]
 
 
 # ---------------------------------------------------------------------------------------- in several places
 
 
-@pytest.mark.parametrize("known", [{"apart": True}, {"kept": ("newer",)}], ids=["known", "not kept any more"])
+@pytest.mark.parametrize(
+    "known", [{"split_storage": True}, {"kept_checkpoints": ("newer",)}], ids=["known", "not kept any more"]
+)
 def test_that_parts_lie_in_several_places_is_said_until_the_coordinator_knows(known: dict[str, Any]) -> None:
     crew = training(A, B)
     newest = Checkpoint(THIRD, NAME, 5)
-    crew.tell(A, checkpoint=newest, kept=(NAME,))
-    halved = SayNotWritten(A, 1, NAME, "/checkpoints", apart=True)
-    assert commands(*crew.feed(A, NotWritten(NAME, "/checkpoints", apart=True))) == (halved,)
+    crew.tell(A, checkpoint=newest, kept_checkpoints=(NAME,))
+    halved = SayNotWritten(A, 1, NAME, "/checkpoints", split_storage=True)
+    assert commands(*crew.feed(A, WriteFailed(NAME, "/checkpoints", split_storage=True))) == (halved,)
     crew.tell(A)
     assert halved in commands(*crew.feed(A, Tick()))
     crew.tell(A, **known)

@@ -11,19 +11,19 @@ from pliant.core.member import Machine, Phase, react
 from pliant.core.member.leave import ALONE_TICKS, END_TICKS
 from pliant.core.member.signals import (
     Apply,
+    CollectGarbage,
     Compute,
     Discard,
     Exit,
-    NotWritten,
     Released,
     Save,
     Send,
     Snapshot,
     Tick,
-    Tidy,
-    Written,
+    WriteDone,
+    WriteFailed,
 )
-from pliant.core.messages import NotWritten as SayNotWritten
+from pliant.core.messages import PartNotWritten as SayNotWritten
 from pliant.core.messages import Publish, Report
 from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint
 from pliant.core.model.job import JobState
@@ -35,11 +35,11 @@ STEPS = lines(GENESIS, 1, LAST)
 EVERY_3 = replace(TERMS, checkpoint_every=3)
 THIRD = STEPS[2].lineage
 NAME = checkpoint_name(THIRD, 1)
-WHOLE = Written(Checkpoint(THIRD, NAME, 5, (piece(0),)))
+WHOLE = WriteDone(Checkpoint(THIRD, NAME, 5, (piece(0),)))
 
 
-def part(index: int, count: int = 2, name: str = NAME) -> Written:
-    return Written(Checkpoint(THIRD, name, 5, (piece(index),)), index, count)
+def part(index: int, count: int = 2, name: str = NAME) -> WriteDone:
+    return WriteDone(Checkpoint(THIRD, name, 5, (piece(index),)), index, count)
 
 
 def begun(crew: Crew, *names: MemberId) -> list[tuple[int, int, int]]:
@@ -92,7 +92,7 @@ def test_the_last_step_is_always_saved() -> None:
 def test_who_has_no_place_for_checkpoints_writes_none() -> None:
     crew = training(A, B, terms=EVERY_3)
     for name in (A, B):
-        crew[name].saves = False
+        crew[name].can_save = False
     crew.step()
     assert begun(crew) == []
     assert crew.tell(A, checkpoint=Checkpoint(STEPS[1].lineage, "x", 1)) == ()
@@ -137,7 +137,7 @@ def test_who_drains_is_let_off(going: tuple[MemberId, ...], parts: list[tuple[in
 def test_without_a_common_place_the_first_holder_writes_everything() -> None:
     crew = training(A, B, terms=EVERY_3)
     for each in (A, B):
-        crew.tell(each, apart=True)
+        crew.tell(each, split_storage=True)
     crew.hush()
     crew.step()
     assert begun(crew) == [(3, 0, 1)]
@@ -199,9 +199,9 @@ def test_what_was_begun_of_another_step_than_the_one_committed_is_not_wanted() -
     crew.compute()
     crew.returns()
     crew.boundary()
-    saving = crew[A].saving
+    saving = crew[A].part_in_progress
     assert saving is not None
-    crew[A].saving = replace(saving, lineage=STEPS[0].lineage)
+    crew[A].part_in_progress = replace(saving, lineage=STEPS[0].lineage)
     crew.compute()
     crew.hush()
     crew.returns()
@@ -221,7 +221,7 @@ def test_a_part_survives_a_failure_and_is_of_no_use_when_others_may_be_lost() ->
     assert crew.said(A)[0] == Save(NAME)
     crew.hush()
     assert crew.answer(A)
-    assert (crew[A].saving, crew[A].manifest, commands(*crew.said(A))) == (None, None, ())
+    assert (crew[A].part_in_progress, crew[A].unpublished_part, commands(*crew.said(A))) == (None, None, ())
 
 
 # ----------------------------------------------------------------------------------------------- wanted by somebody
@@ -229,12 +229,12 @@ def test_a_part_survives_a_failure_and_is_of_no_use_when_others_may_be_lost() ->
 
 def test_a_checkpoint_that_is_asked_for_is_begun_once_every_holder_has_heard() -> None:
     crew = training(A, B)
-    crew.tell(A, asked=True)
+    crew.tell(A, checkpoint_wanted=True)
     crew.step()
     assert begun(crew) == []
     crew.tell(B)
     crew.compute()
-    assert [crew.word(name).asks for name in (A, B)] == [True, True]
+    assert [crew.word(name).wants_checkpoint for name in (A, B)] == [True, True]
     crew.returns()
     crew.boundary()
     assert begun(crew) == [(4, 0, 2), (4, 1, 2)]
@@ -247,10 +247,10 @@ def test_while_somebody_writes_nobody_begins_what_is_asked_for() -> None:
     """A new holder does not know what the others are at."""
     crew = training(A, B, terms=EVERY_3)
     crew.step()
-    crew.tell(asked=True)
-    crew[B].saving = None
+    crew.tell(checkpoint_wanted=True)
+    crew[B].part_in_progress = None
     crew.compute()
-    assert [crew.word(name).asks for name in (A, B)] == [False, True]
+    assert [crew.word(name).wants_checkpoint for name in (A, B)] == [False, True]
     crew.returns()
     crew.hush()
     crew.boundary()
@@ -260,14 +260,14 @@ def test_while_somebody_writes_nobody_begins_what_is_asked_for() -> None:
 @pytest.mark.parametrize(("there", "asks"), [((), True), (((NAME, 1),), False), (((NAME, NEVER_WHOLE),), True)])
 def test_a_checkpoint_that_is_half_there_is_waited_for(there: tuple[tuple[str, int], ...], asks: bool) -> None:
     crew = training(A, B)
-    crew.tell(asked=True, written=there)
+    crew.tell(checkpoint_wanted=True, written_parts=there)
     crew.compute()
-    assert crew.word(A).asks == asks
+    assert crew.word(A).wants_checkpoint == asks
 
 
 def test_what_is_asked_for_is_a_state_that_was_verified() -> None:
     crew = training(A, B, terms=replace(TERMS, verify=2))
-    crew.tell(asked=True)
+    crew.tell(checkpoint_wanted=True)
     crew.step()
     assert begun(crew) == []
     crew.step()
@@ -304,7 +304,7 @@ def test_a_part_is_said_after_its_step_was_reported() -> None:
     actions = crew.feed(A, part(0))
     publish = Publish(A, 1, part(0).checkpoint, 0, 2)
     assert actions == (Send(Report(A, 0, 1, STEPS[1:3], None)), Send(publish))
-    assert crew[A].manifest == part(0)
+    assert crew[A].unpublished_part == part(0)
 
 
 def test_a_part_is_said_again_until_the_coordinator_knows_it() -> None:
@@ -313,10 +313,10 @@ def test_a_part_is_said_again_until_the_coordinator_knows_it() -> None:
     crew.tell(B, durable=THIRD)
     publish = Publish(B, 1, part(1).checkpoint, 1, 2)
     assert commands(*crew.feed(B, Tick()))[-1] == publish
-    crew.tell(B, checkpoint=Checkpoint(STEPS[1].lineage, "older", 1), written=((NAME, 0),))
+    crew.tell(B, checkpoint=Checkpoint(STEPS[1].lineage, "older", 1), written_parts=((NAME, 0),))
     assert commands(*crew.feed(B, Tick()))[-1] == publish
-    crew.tell(B, written=((NAME, 0), (NAME, 1)))
-    assert crew[B].manifest is None
+    crew.tell(B, written_parts=((NAME, 0), (NAME, 1)))
+    assert crew[B].unpublished_part is None
     assert publish not in commands(*crew.feed(B, Tick()))
 
 
@@ -324,28 +324,28 @@ def test_who_wrote_the_first_part_stays_until_all_are_there() -> None:
     """Somebody has to put the manifest beside the files."""
     crew = training(A, B)
     crew.feed(A, part(0))
-    crew.tell(A, written=((NAME, 0),))
-    assert crew[A].manifest == part(0)
-    crew.tell(A, checkpoint=part(0).checkpoint, written=())
-    assert crew[A].manifest is None
+    crew.tell(A, written_parts=((NAME, 0),))
+    assert crew[A].unpublished_part == part(0)
+    crew.tell(A, checkpoint=part(0).checkpoint, written_parts=())
+    assert crew[A].unpublished_part is None
 
 
 @pytest.mark.parametrize("wrote", [part(0), part(1)])
-def test_what_will_never_be_whole_is_not_said_again(wrote: Written) -> None:
+def test_what_will_never_be_whole_is_not_said_again(wrote: WriteDone) -> None:
     """Else a member that leaves would wait for it until its time is over."""
     crew = training(A, B)
     crew.feed(A, wrote)
-    crew.tell(A, written=((NAME, NEVER_WHOLE),))
-    assert crew[A].manifest is None
+    crew.tell(A, written_parts=((NAME, NEVER_WHOLE),))
+    assert crew[A].unpublished_part is None
     crew.feed(A, wrote)
-    assert crew[A].manifest is None
+    assert crew[A].unpublished_part is None
 
 
 def test_a_newer_checkpoint_makes_an_older_part_pointless() -> None:
     crew = training(A, B)
     crew.feed(A, part(0))
     crew.tell(A, checkpoint=Checkpoint(STEPS[3].lineage, "newer", 1))
-    assert crew[A].manifest is None
+    assert crew[A].unpublished_part is None
 
 
 def test_what_comes_after_a_rollback_is_of_a_history_that_is_over() -> None:
@@ -357,7 +357,7 @@ def test_what_comes_after_a_rollback_is_of_a_history_that_is_over() -> None:
     crew.wire(2)
     crew.hush()
     assert crew.feed(A, WHOLE) == ()
-    assert crew[A].manifest is None
+    assert crew[A].unpublished_part is None
 
 
 def test_a_stopped_member_still_says_what_it_wrote() -> None:
@@ -374,7 +374,7 @@ def test_a_stopped_member_still_says_what_it_wrote() -> None:
 def test_what_is_finished_in_no_world_is_said_by_nobody() -> None:
     machine, actions = react(Machine(C, TERMS), WHOLE)
     assert actions == ()
-    assert machine.manifest == WHOLE
+    assert machine.unpublished_part == WHOLE
     assert react(machine, Tick())[1] == ()
 
 
@@ -388,7 +388,7 @@ def test_who_hears_of_the_end_before_its_last_words_come_back_saves_its_part_all
     crew.fails(B)
     assert crew[B].phase is Phase.DONE
     crew.write(A, B)
-    assert crew.tell(B, written=((last, 1),))[-1] == Exit(0, "all of them", complete=True)
+    assert crew.tell(B, written_parts=((last, 1),))[-1] == Exit(0, "all of them", complete=True)
 
 
 def finished() -> Crew:
@@ -429,10 +429,10 @@ def test_if_there_are_no_parts_of_the_last_state_the_first_holder_writes_all_of_
     """What was begun of it belonged to a world that did not survive."""
     crew = finished()
     name = checkpoint_name(STEPS[-1].lineage, 1)
-    said = {each: crew.tell(each, written=((name, NEVER_WHOLE),)) for each in (A, B)}
+    said = {each: crew.tell(each, written_parts=((name, NEVER_WHOLE),)) for each in (A, B)}
     assert [type(action) for action in said[A]] == [Discard, Snapshot, Save]
     assert said[B][-1] == Exit(0, "all of them", complete=True)
-    assert crew.feed(A, NotWritten(checkpoint_name(STEPS[-1].lineage, 1, A), "full"))[-1] == Exit(
+    assert crew.feed(A, WriteFailed(checkpoint_name(STEPS[-1].lineage, 1, A), "full"))[-1] == Exit(
         0, "all of them", complete=True
     )
 
@@ -455,13 +455,13 @@ def test_a_leaver_stays_until_its_part_is_known() -> None:
     assert crew[B].phase is Phase.LINGERING
     crew.write(B)
     assert crew[B].phase is Phase.LINGERING
-    assert crew.tell(B, written=((NAME, 1),))[-1] == Exit(0, "left as planned")
+    assert crew.tell(B, written_parts=((NAME, 1),))[-1] == Exit(0, "left as planned")
 
 
 def test_a_leaver_whose_part_will_never_come_may_go() -> None:
     crew = leaver()
     crew.tell(B, current=2)
-    assert crew.feed(B, NotWritten(NAME, "No space left on device"))[-1] == Exit(0, "left as planned")
+    assert crew.feed(B, WriteFailed(NAME, "No space left on device"))[-1] == Exit(0, "left as planned")
 
 
 # ------------------------------------------------------------------------------------------------- what goes wrong
@@ -473,10 +473,10 @@ def test_a_part_that_will_never_come_is_said_until_the_coordinator_knows() -> No
     crew.compute()
     crew.returns()
     full = SayNotWritten(A, 1, NAME, "No space left on device")
-    assert crew.feed(A, NotWritten(NAME, "No space left on device"))[-1] == Send(full)
-    assert crew[A].saving is None
+    assert crew.feed(A, WriteFailed(NAME, "No space left on device"))[-1] == Send(full)
+    assert crew[A].part_in_progress is None
     assert full in commands(*crew.feed(A, Tick()))
-    crew.tell(A, written=((NAME, NEVER_WHOLE),))
+    crew.tell(A, written_parts=((NAME, NEVER_WHOLE),))
     assert full not in commands(*crew.feed(A, Tick()))
 
 
@@ -486,20 +486,20 @@ def test_a_part_that_will_never_come_is_said_until_the_coordinator_knows() -> No
 )
 def test_once_nobody_waits_for_it_no_more_is_said(facts: dict[str, Any]) -> None:
     crew = training(A, B)
-    crew.feed(A, NotWritten(NAME, "No space left on device"))
+    crew.feed(A, WriteFailed(NAME, "No space left on device"))
     crew.tell(A, checkpoint=Checkpoint(STEPS[1].lineage, "older", 1))
-    assert crew[A].failed is not None
+    assert crew[A].unreported_failure is not None
     crew.tell(A, **facts)
-    assert crew[A].failed is None
+    assert crew[A].unreported_failure is None
 
 
 def test_of_what_is_not_under_way_any_more_nothing_is_cleared() -> None:
     crew = training(A, B, terms=EVERY_3)
     crew.step()
-    saving = crew[A].saving
-    crew.feed(A, NotWritten("another one", "No space left on device"))
+    saving = crew[A].part_in_progress
+    crew.feed(A, WriteFailed("another one", "No space left on device"))
     crew.feed(A, part(0, name="step-2-g1-0000000000000007-w1"))
-    assert crew[A].saving == saving
+    assert crew[A].part_in_progress == saving
 
 
 def test_one_part_is_written_at_a_time() -> None:
@@ -512,7 +512,7 @@ def test_one_part_is_written_at_a_time() -> None:
     sixth = checkpoint_name(STEPS[5].lineage, 1)
     busy = SayNotWritten(A, 1, sixth, "the one before is still being written")
     assert busy in commands(*crew.said(A))
-    saving = crew[A].saving
+    saving = crew[A].part_in_progress
     assert saving is not None
     assert (saving.name, saving.ordered) == (NAME, True)
 
@@ -531,8 +531,8 @@ def test_the_last_state_waits_for_the_one_before() -> None:
 def test_the_first_holder_tidies_up_after_each_new_checkpoint() -> None:
     crew = training(A, B)
     newest = Checkpoint(THIRD, NAME, 5)
-    tidy = Tidy(newest, (A, B), ("older", NAME), 0, 1, 1)
-    assert crew.tell(A, checkpoint=newest, kept=("older", NAME)) == (tidy,)
+    tidy = CollectGarbage(newest, (A, B), ("older", NAME), 0, 1, 1)
+    assert crew.tell(A, checkpoint=newest, kept_checkpoints=("older", NAME)) == (tidy,)
     assert crew.tell(A) == ()
     assert crew.tell(B) == ()
 

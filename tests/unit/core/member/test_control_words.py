@@ -18,11 +18,11 @@ from pliant.core.member.control_words import (
     all_out_of_time,
     disagreement,
     diverged,
+    generation_to_enter,
     holders,
     minority,
-    slot_mark,
-    step_marks,
-    switch,
+    slot_checksum,
+    step_checksum,
     winner,
 )
 
@@ -41,7 +41,7 @@ def word(step: int = 1, *, lineage: Lineage = GENESIS, holds: bool = True, slots
         state=50,
         slots=len(slots),
         samples=sum(len(GRID.slot(step, slot)) for slot in slots),
-        marks=sum(map(slot_mark, slots)) % 2**64,
+        slot_checksum=sum(map(slot_checksum, slots)) % 2**64,
     )
 
 
@@ -62,8 +62,19 @@ def wrong(words: Words, purpose: Purpose = Purpose.STEP) -> str:
 
 def test_a_word_says_nothing_that_it_was_not_told_to_say() -> None:
     bare = Word(Purpose.STEP, 4, 1, GENESIS, True)
-    zeros = {"state": 0, "wired": 0, "need": 0, "drains": CALM, "slots": 0, "samples": 0, "marks": 0, "digest": 0}
-    said = Word(Purpose.STEP, 4, 1, GENESIS, holds=True, failed=False, asks=False, saves=True, kept=frozenset())
+    zeros = {
+        "state": 0,
+        "wired": 0,
+        "wired_needed": 0,
+        "drain_urgency": CALM,
+        "slots": 0,
+        "samples": 0,
+        "slot_checksum": 0,
+        "digest": 0,
+    }
+    said = Word(
+        Purpose.STEP, 4, 1, GENESIS, holds=True, failed=False, wants_checkpoint=False, can_save=True, kept=frozenset()
+    )
     assert bare == replace(said, **zeros)  # type: ignore[arg-type]
 
 
@@ -196,18 +207,18 @@ def test_the_total_is_taken_at_the_holders_step() -> None:
 
 def test_slot_marks_are_pinned_and_fit_into_64_bits() -> None:
     """They are SplitMix64's; members of two versions must agree on them."""
-    assert [slot_mark(slot) for slot in range(3)] == [
+    assert [slot_checksum(slot) for slot in range(3)] == [
         0xE220A8397B1DCDAF,
         0x6E789E6AA1B965F4,
         0x06C45D188009454F,
     ]
-    assert len({slot_mark(slot) for slot in range(10_000)}) == 10_000
-    assert max(slot_mark(slot) for slot in range(1000)) < 2**64
+    assert len({slot_checksum(slot) for slot in range(10_000)}) == 10_000
+    assert max(slot_checksum(slot) for slot in range(1000)) < 2**64
 
 
 def test_a_step_s_marks_are_those_of_its_filled_slots() -> None:
-    assert step_marks(GRID, 1) == sum(slot_mark(slot) for slot in range(5)) % 2**64
-    assert step_marks(GRID, 3) == sum(slot_mark(slot) for slot in GRID.filled(3)) % 2**64
+    assert step_checksum(GRID, 1) == sum(slot_checksum(slot) for slot in range(5)) % 2**64
+    assert step_checksum(GRID, 3) == sum(slot_checksum(slot) for slot in GRID.filled(3)) % 2**64
     assert len(GRID.filled(3)) < 5
 
 
@@ -215,61 +226,61 @@ def test_a_step_s_marks_are_those_of_its_filled_slots() -> None:
 
 
 def wired(number: int, need: int, *, holds: bool = True) -> Word:
-    return replace(word(holds=holds), wired=number, need=need)
+    return replace(word(holds=holds), wired=number, wired_needed=need)
 
 
 SILENT = word()
 
 
 def test_nobody_switches_to_what_nobody_wired() -> None:
-    assert switch((SILENT, SILENT)) == 0
-    assert switch(()) == 0
+    assert generation_to_enter((SILENT, SILENT)) == 0
+    assert generation_to_enter(()) == 0
 
 
 def test_the_switch_is_made_when_everybody_of_both_worlds_says_so() -> None:
-    assert switch((wired(5, 2), SILENT)) == 0
-    assert switch((wired(5, 2), wired(5, 2))) == 5
-    assert switch((wired(5, 1), SILENT)) == 5  # the other one leaves
+    assert generation_to_enter((wired(5, 2), SILENT)) == 0
+    assert generation_to_enter((wired(5, 2), wired(5, 2))) == 5
+    assert generation_to_enter((wired(5, 1), SILENT)) == 5  # the other one leaves
 
 
 def test_a_bare_count_does_not_split_the_world() -> None:
     """H3: A and B wired 5, C wired 6. Three words said "wired", and nobody may move."""
-    assert switch((wired(5, 3), wired(5, 3), wired(6, 3))) == 0
+    assert generation_to_enter((wired(5, 3), wired(5, 3), wired(6, 3))) == 0
 
 
 def test_members_the_next_world_leaves_out_need_not_have_heard_of_it() -> None:
     """H17: the coordinator cannot see C and D; A and B say 5 and that two must, so C and D know 4 is over."""
     words = (wired(5, 2), wired(5, 2), SILENT, SILENT)
-    assert switch(words) == 5
-    assert switch((wired(5, 2), SILENT, SILENT, SILENT)) == 0
+    assert generation_to_enter(words) == 5
+    assert generation_to_enter((wired(5, 2), SILENT, SILENT, SILENT)) == 0
 
 
 def test_every_rank_decides_alike_whatever_its_own_place() -> None:
     """Rule 8: a function of the words alone; the order of the ranks does not matter either."""
     words = (wired(5, 2), wired(5, 2), SILENT, wired(6, 2))
-    assert {switch(order) for order in permutations(words)} == {5}
+    assert {generation_to_enter(order) for order in permutations(words)} == {5}
 
 
 def test_the_highest_that_all_say_is_taken() -> None:
-    assert switch((wired(5, 2), wired(5, 2), wired(7, 1))) == 7
-    assert switch((wired(7, 2), wired(5, 1), wired(7, 2))) == 7
-    assert switch((wired(7, 2), wired(5, 1))) == 5
+    assert generation_to_enter((wired(5, 2), wired(5, 2), wired(7, 1))) == 7
+    assert generation_to_enter((wired(7, 2), wired(5, 1), wired(7, 2))) == 7
+    assert generation_to_enter((wired(7, 2), wired(5, 1))) == 5
 
 
 def test_a_switch_needs_a_holder_on_the_other_side() -> None:
     """Rule 8 (H11)."""
-    assert switch((wired(5, 1, holds=False), SILENT)) == 0
-    assert switch((wired(5, 2, holds=False), wired(5, 2))) == 5
-    assert switch((wired(6, 1, holds=False), wired(5, 1))) == 5
+    assert generation_to_enter((wired(5, 1, holds=False), SILENT)) == 0
+    assert generation_to_enter((wired(5, 2, holds=False), wired(5, 2))) == 5
+    assert generation_to_enter((wired(6, 1, holds=False), wired(5, 1))) == 5
 
 
 @pytest.mark.parametrize("number", [0, 3, 4])
 def test_what_was_wired_at_or_below_this_generation_is_no_news(number: int) -> None:
-    assert switch((wired(number, 1), wired(number, 1))) == 0
+    assert generation_to_enter((wired(number, 1), wired(number, 1))) == 0
 
 
 def test_more_voices_than_needed_are_enough() -> None:
-    assert switch((wired(5, 1), wired(5, 1))) == 5
+    assert generation_to_enter((wired(5, 1), wired(5, 1))) == 5
 
 
 # ----------------------------------------------------------------------- holders, the hurried, the winner
@@ -282,7 +293,7 @@ def test_holders_are_told_by_rank() -> None:
 
 
 def hurried(drains: int, *, holds: bool = True) -> Word:
-    return replace(word(holds=holds), drains=drains)
+    return replace(word(holds=holds), drain_urgency=drains)
 
 
 def test_the_world_closes_when_every_holder_is_out_of_time() -> None:

@@ -11,18 +11,18 @@ from pliant.core.member.control_words import CALM, LEAVING, OUT_OF_TIME, Purpose
 from pliant.core.member.signals import (
     Break,
     Collect,
+    CollectGarbage,
     Compute,
+    DrainNotice,
     Exit,
     GraceOver,
     GraceShort,
-    Notice,
     Released,
     Save,
     Send,
     Snapshot,
     StartGrace,
     Tick,
-    Tidy,
     Wire,
 )
 from pliant.core.messages import Drain, Leave, Report
@@ -39,7 +39,7 @@ def short_of_time(*names: MemberId) -> Crew:
     """A and B in step 3; the grace periods of these members are all but over."""
     crew = training(A, B)
     for name in names:
-        crew.feed(name, Notice(30.0, "spot"))
+        crew.feed(name, DrainNotice(30.0, "spot"))
         crew.feed(name, GraceShort())
     crew.hush()
     return crew
@@ -59,37 +59,37 @@ def closed() -> Crew:
 
 def test_a_notice_starts_the_grace_period_and_is_passed_on() -> None:
     crew = training(A, B)
-    assert crew.feed(A, Notice(30.0, "spot")) == (StartGrace(30.0), Send(Drain(A, 30.0, "spot")))
-    assert (crew[A].drains, crew[A].phase) == (LEAVING, Phase.COMPUTING)
+    assert crew.feed(A, DrainNotice(30.0, "spot")) == (StartGrace(30.0), Send(Drain(A, 30.0, "spot")))
+    assert (crew[A].drain_urgency, crew[A].phase) == (LEAVING, Phase.COMPUTING)
     crew.compute(A)
-    assert crew.word(A).drains == LEAVING
+    assert crew.word(A).drain_urgency == LEAVING
 
 
 def test_a_second_notice_does_not_stretch_the_grace_period() -> None:
     crew = training(A, B)
-    crew.feed(A, Notice(30.0, "spot"))
-    assert crew.feed(A, Notice(99.0, "again")) == ()
+    crew.feed(A, DrainNotice(30.0, "spot"))
+    assert crew.feed(A, DrainNotice(99.0, "again")) == ()
     assert crew.feed(A, GraceShort()) == ()
-    assert crew.feed(A, Notice(99.0, "again")) == ()
-    assert crew[A].drains == OUT_OF_TIME
+    assert crew.feed(A, DrainNotice(99.0, "again")) == ()
+    assert crew[A].drain_urgency == OUT_OF_TIME
 
 
 def test_the_coordinators_word_to_drain_starts_the_grace_period_once() -> None:
     crew = training(A, B)
     assert crew.tell(A, draining=True, grace_s=12.0) == (StartGrace(12.0),)
-    assert crew[A].drains == LEAVING
+    assert crew[A].drain_urgency == LEAVING
     assert crew.tell(A, draining=True, grace_s=12.0) == ()
     assert crew.tell(B, draining=False, grace_s=12.0) == ()
-    assert crew[B].drains == CALM
+    assert crew[B].drain_urgency == CALM
 
 
 def test_who_had_a_notice_needs_no_word_to_drain() -> None:
     crew = training(A, B)
-    crew.feed(A, Notice(30.0, "spot"))
+    crew.feed(A, DrainNotice(30.0, "spot"))
     assert crew.tell(A, draining=True, grace_s=30.0) == ()
     crew.feed(A, GraceShort())
     assert crew.tell(A, draining=True, grace_s=30.0) == ()
-    assert crew[A].drains == OUT_OF_TIME
+    assert crew[A].drain_urgency == OUT_OF_TIME
 
 
 def test_who_is_in_no_world_goes_at_once_on_a_notice() -> None:
@@ -97,7 +97,7 @@ def test_who_is_in_no_world_goes_at_once_on_a_notice() -> None:
     crew.add(D)
     crew.propose(world(2, A, B, D), D)
     crew.hush()
-    assert crew.feed(D, Notice(30.0, "spot")) == (
+    assert crew.feed(D, DrainNotice(30.0, "spot")) == (
         StartGrace(30.0),
         Send(Drain(D, 30.0, "spot")),
         Break(2),
@@ -117,7 +117,7 @@ def test_who_is_in_no_world_goes_at_once_on_the_coordinators_word() -> None:
 def test_a_drained_member_leaves_by_the_next_world() -> None:
     """P2: at a boundary, and nothing is lost."""
     crew = training(A, B, C)
-    crew.feed(C, Notice(30.0, "spot"))
+    crew.feed(C, DrainNotice(30.0, "spot"))
     crew.propose(world(2, A, B))
     crew.run(lambda: crew[C].phase is Phase.GONE)
     assert crew.said(C)[-1] == Exit(0, "left as planned")
@@ -133,13 +133,13 @@ def test_when_every_holder_is_out_of_time_the_world_closes() -> None:
     """Rule 16, H11: a spot storm. Nobody would be left to hold the state, so it is written down."""
     crew = short_of_time(A, B)
     crew.compute()
-    assert [crew.word(name).drains for name in (A, B)] == [OUT_OF_TIME, OUT_OF_TIME]
+    assert [crew.word(name).drain_urgency for name in (A, B)] == [OUT_OF_TIME, OUT_OF_TIME]
     crew.returns()
     assert [crew[name].closing for name in (A, B)] == [True, True]
     crew.hush()
     crew.boundary()
     third = STEPS[2].lineage
-    word = Word(Purpose.CLOSE, 1, 0, third, holds=True, state=crew.state(A).hash, drains=OUT_OF_TIME)
+    word = Word(Purpose.CLOSE, 1, 0, third, holds=True, state=crew.state(A).hash, drain_urgency=OUT_OF_TIME)
     assert crew.said(A) == (Collect(rollback(1, A, B), word),)
     crew.returns()
     committed = (STEPS[1], STEPS[2])
@@ -153,7 +153,7 @@ def test_when_every_holder_is_out_of_time_the_world_closes() -> None:
         Snapshot(third, checkpoint_name(third, 1), 1, 2, waits=True),
         Save(checkpoint_name(third, 1)),
     )
-    assert crew[A].lines == committed
+    assert crew[A].committed_lines == committed
     assert [crew[name].phase for name in (A, B)] == [Phase.LINGERING, Phase.LINGERING]
 
 
@@ -162,7 +162,7 @@ def test_who_is_to_go_at_once_saves_the_state_at_the_next_boundary() -> None:
     crew = training(A, B)
     crew.tell(draining=True, grace_s=30.0, at_once=True)
     crew.compute()
-    assert [crew.word(name).drains for name in (A, B)] == [OUT_OF_TIME, OUT_OF_TIME]
+    assert [crew.word(name).drain_urgency for name in (A, B)] == [OUT_OF_TIME, OUT_OF_TIME]
     crew.returns()
     assert crew[A].closing
 
@@ -178,7 +178,7 @@ def test_while_one_holder_has_time_the_world_goes_on(hurried: tuple[MemberId, ..
 def test_who_is_leaving_but_has_time_does_not_close_the_world() -> None:
     crew = training(A, B)
     for name in (A, B):
-        crew.feed(name, Notice(30.0, "spot"))
+        crew.feed(name, DrainNotice(30.0, "spot"))
     crew.step()
     assert crew[A].phase is Phase.COMPUTING
 
@@ -190,7 +190,7 @@ def test_a_switch_is_better_than_closing() -> None:
     crew.wire(2)
     crew.compute()
     crew.returns()
-    assert (crew[B].next, crew[B].closing) == (2, False)
+    assert (crew[B].switch_to, crew[B].closing) == (2, False)
     crew.boundary()
     assert (crew[A].phase, crew[B].number) == (Phase.LINGERING, 2)
 
@@ -212,7 +212,9 @@ def test_a_closed_world_is_left_when_its_checkpoint_is_published() -> None:
     for member in (A, B):
         crew.hush()
         crew.tell(member, checkpoint=Checkpoint(third, name, crew.state(A).hash))
-        tidies = (Tidy(crew.view.checkpoint, (A, B), (), 0, 1, 1),) if member == A and crew.view.checkpoint else ()
+        tidies = (
+            (CollectGarbage(crew.view.checkpoint, (A, B), (), 0, 1, 1),) if member == A and crew.view.checkpoint else ()
+        )
         assert crew.said(member) == (*tidies, Break(1), Send(Leave(member, 0, why)), Exit(0, why))
 
 
@@ -260,7 +262,7 @@ def beside_a_joiner() -> Crew:
 def test_a_member_without_state_closes_with_the_others_and_stays() -> None:
     """It has time, and what is published is not its own: it waits for a world to take it."""
     crew = beside_a_joiner()
-    crew.feed(A, Notice(30.0, "spot"))
+    crew.feed(A, DrainNotice(30.0, "spot"))
     crew.feed(A, GraceShort())
     crew.step()
     assert (crew.word(B).purpose, crew[B].closing) == (Purpose.CLOSE, True)
@@ -289,7 +291,11 @@ def test_who_installs_while_the_world_closes_closes_with_it() -> None:
     word = crew.word(B)
     assert (word.purpose, word.holds, word.lineage) == (Purpose.CLOSE, True, fourth.lineage)
     crew.returns()
-    assert (crew[B].phase, crew[B].line, crew[B].lines) == (Phase.LINGERING, None, (*STEPS[1:3], fourth))
+    assert (crew[B].phase, crew[B].applied_line, crew[B].committed_lines) == (
+        Phase.LINGERING,
+        None,
+        (*STEPS[1:3], fourth),
+    )
 
 
 # ------------------------------------------------------------------------------------------ the end of the grace
@@ -299,7 +305,7 @@ def test_who_installs_while_the_world_closes_closes_with_it() -> None:
 def test_when_the_grace_period_is_over_a_member_goes(complete: bool) -> None:
     """H26: too late for a boundary, so this counts as a crash; unless the run is over."""
     crew = training(A, B, step=LAST if complete else 3)
-    crew.feed(A, Notice(1.0, "spot"))
+    crew.feed(A, DrainNotice(1.0, "spot"))
     if complete:
         crew.step()
         crew.returns()

@@ -8,9 +8,11 @@ from pliant.core.data.ledger import GENESIS
 from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member.signals import (
+    Admission,
     Boundary,
     Break,
     Computed,
+    DrainNotice,
     Durable,
     Exit,
     Failed,
@@ -18,26 +20,24 @@ from pliant.core.member.signals import (
     GraceShort,
     Gradient,
     Installed,
-    LetIn,
-    Notice,
     Released,
     Restored,
     Returned,
     Save,
     Send,
     Signal,
-    SlotRaised,
     Stripe,
     Tick,
-    Told,
     TransferBroken,
+    UserCodeRaised,
+    ViewReceived,
     Wired,
     WireFailed,
-    Written,
+    WriteDone,
 )
 from pliant.core.messages import Leave, Raised
 from pliant.core.model.checkpoint import Checkpoint
-from pliant.core.model.job import JobState, Poison
+from pliant.core.model.job import FailingSlots, JobState
 from unit.core.build import A, B, C, D, checkpoint, world
 from unit.core.member.drive import LAST, TERMS, Crew, computed, training
 
@@ -111,7 +111,7 @@ def test_a_finished_member_leaves_with_the_final_state_once_it_is_saved() -> Non
 def test_a_finished_member_that_has_no_place_for_checkpoints_leaves_at_once() -> None:
     crew = training(A, B, step=LAST)
     for name in (A, B):
-        crew[name].saves = False
+        crew[name].can_save = False
     crew.step()
     crew.returns()
     actions = crew.tell(A, state=JobState.FINISHED, why="all of them")
@@ -207,10 +207,10 @@ def test_who_hears_of_the_end_while_its_last_words_are_under_way_leaves_when_the
     )
     crew.hush()
     crew.returns(B)
-    assert crew[B].line is None
+    assert crew[B].applied_line is None
     assert crew.answer(B)
     crew.hush()
-    actions = crew.tell(B, written=((checkpoint_name(crew[B].lineage, 1), 1),))
+    actions = crew.tell(B, written_parts=((checkpoint_name(crew[B].lineage, 1), 1),))
     assert actions == (Break(1), Send(Leave(B, 0, "all of them")), Exit(0, "all of them", complete=True))
 
 
@@ -274,16 +274,16 @@ def test_a_slot_that_raises_is_named_and_ends_the_member() -> None:
     """Rule 20: if it raises on a second member as well, the coordinator fails the job."""
     crew = training(A, B)
     crew.propose(world(2, A, B), A)
-    actions = crew.feed(A, SlotRaised(3, (2,), ((17, 4),), "ValueError: bad sample"))
+    actions = crew.feed(A, UserCodeRaised(3, (2,), ((17, 4),), "ValueError: bad sample"))
     why = "slot 2 of step 3 raised: ValueError: bad sample"
-    assert actions == (Send(Raised(Poison(3, (2,), ((17, 4),), A, "ValueError: bad sample"))), Exit(1, why))
+    assert actions == (Send(Raised(FailingSlots(3, (2,), ((17, 4),), A, "ValueError: bad sample"))), Exit(1, why))
     assert crew[A].phase is Phase.GONE
 
 
 # -------------------------------------------------------------------------------------------------------------- gone
 
 EVERY_SIGNAL: tuple[Signal, ...] = (
-    Told(Crew(A).view),
+    ViewReceived(Crew(A).view),
     Durable(99, GENESIS),
     Tick(),
     Wired(1),
@@ -297,13 +297,13 @@ EVERY_SIGNAL: tuple[Signal, ...] = (
     Stripe(0, 1, GENESIS, 1, ()),
     TransferBroken(),
     Installed(1),
-    LetIn(2, GENESIS, (B,)),
+    Admission(2, GENESIS, (B,)),
     Released(2),
-    Notice(1.0, "spot"),
+    DrainNotice(1.0, "spot"),
     GraceShort(),
     GraceOver(),
-    Written(checkpoint(GENESIS)),
-    SlotRaised(1, (1,), ((),), "x"),
+    WriteDone(checkpoint(GENESIS)),
+    UserCodeRaised(1, (1,), ((),), "x"),
 )
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.core.data.audit import audit
-from pliant.core.data.ledger import Line
+from pliant.core.data.ledger import LedgerLine
 from pliant.core.member import Phase
 from pliant.core.member.signals import Send
 from pliant.core.messages import Stopped
@@ -57,12 +57,12 @@ def is_stateless(crew: Crew, name: MemberId) -> bool:
     return any(isinstance(x, Send) and isinstance(x.command, Stopped) and x.command.stateless for x in said)
 
 
-def committed(crew: Crew) -> set[Line]:
+def committed(crew: Crew) -> set[LedgerLine]:
     """What anybody, the dead included, knows to be committed."""
-    return {line for seat in crew.seats.values() for line in seat.machine.lines} | set(crew.history)
+    return {line for seat in crew.seats.values() for line in seat.machine.committed_lines} | set(crew.history)
 
 
-def check_history(crew: Crew, before: set[Line]) -> None:
+def check_history(crew: Crew, before: set[LedgerLine]) -> None:
     """Exactly once, and nothing that was committed is missing (rule 24)."""
     assert audit(SHORT.grid, ORDER, crew.history, finished=True).ok
     assert before <= set(crew.history)
@@ -78,7 +78,7 @@ def test_a_member_may_die_at_any_moment_of_a_step(victim: MemberId, unlucky: Nam
         crew.unlucky = set(unlucky)
         before = committed(crew)
         crew.crash(victim)
-        applied = [crew[name].line for name in (A, B, C) if name != victim]
+        applied = [crew[name].applied_line for name in (A, B, C) if name != victim]
         finish(crew, 2)
         check_history(crew, before)
         assert any(line in crew.history for line in applied), orders

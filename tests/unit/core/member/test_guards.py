@@ -4,8 +4,8 @@ import pytest
 
 from pliant.core.data.ledger import GENESIS
 from pliant.core.member import Machine, react
-from pliant.core.member.common import Out, inside, save, seek, tell_joiners
-from pliant.core.member.signals import Told, Wired
+from pliant.core.member.common import Out, save, tell_joiners, wire_next_world, world_of
+from pliant.core.member.signals import ViewReceived, Wired
 from unit.core.build import A, B
 from unit.core.member.drive import TERMS, lines, training
 
@@ -14,7 +14,7 @@ STEPS = lines(GENESIS, 1, 4)
 
 def test_a_member_in_no_world_has_none_to_give() -> None:
     with pytest.raises(AssertionError, match="a is in no world"):
-        inside(Machine(A, TERMS))
+        world_of(Machine(A, TERMS))
 
 
 def test_who_came_from_nowhere_has_nobody_to_let_in() -> None:
@@ -31,7 +31,7 @@ def test_what_was_not_begun_is_not_wanted() -> None:
 
 def test_who_was_told_nothing_wires_nothing() -> None:
     out: Out = []
-    seek(Machine(A, TERMS), out)
+    wire_next_world(Machine(A, TERMS), out)
     assert out == []
     machine = Machine(A, TERMS, wiring=2)
     assert react(machine, Wired(2)) == (machine, ())
@@ -46,5 +46,5 @@ def test_an_older_view_than_the_last_is_not_believed() -> None:
     newer = crew[A].view
     assert newer is not None
     assert newer.revision > old.revision
-    assert crew.feed(A, Told(old)) == ()
+    assert crew.feed(A, ViewReceived(old)) == ()
     assert crew[A].view == newer

@@ -27,7 +27,7 @@ from pliant.core.member.signals import (
     TransferBroken,
     Wire,
 )
-from pliant.core.member.state import Part
+from pliant.core.member.state import KeptGradients
 from pliant.core.messages import Stopped
 from pliant.core.model.world import World
 from unit.core.build import A, B, C, E, world
@@ -84,7 +84,7 @@ def test_who_has_the_winning_state_says_hello_again_and_computes_nothing() -> No
     for name in (A, B):
         said = crew.said(name)
         assert [action for action in said if isinstance(action, Compute)] == []
-        assert (crew[name].phase, crew[name].again, crew[name].todo) == (Phase.COLLECTING, True, NOBODY)
+        assert (crew[name].phase, crew[name].compare_again, crew[name].todo) == (Phase.COLLECTING, True, NOBODY)
         assert crew.word(name) == words[crew[name].rank]  # nothing happened in between: what it kept is in it, too
     assert crew.word(A).kept == these(0, 1)
     assert crew.said(E) == (Fetch(2, (A, B)),)
@@ -96,7 +96,7 @@ def test_who_holds_nothing_installs_what_it_received_and_compares() -> None:
     crew.hush()
     crew.receive(E)
     assert crew.said(E) == (Install(SECOND, ()),)
-    assert (crew[E].phase, crew[E].holds, crew[E].behind) == (Phase.INSTALLING, False, None)
+    assert (crew[E].phase, crew[E].holds, crew[E].catch_up_to) == (Phase.INSTALLING, False, None)
     crew.install(E)
     word = Word(Purpose.HELLO, 2, 0, SECOND, holds=True, state=crew.state(A).hash)
     assert crew.said(E) == (Collect(crew.view.worlds[0], word),)
@@ -115,7 +115,7 @@ def test_the_last_comparison_deals_out_what_nobody_kept_to_the_newcomer_as_well(
         Compute(3, (5,), idle=False),
         Compute(3, (2,), idle=True),
     ]
-    assert [(crew[name].again, crew[name].holders) for name in (A, B, E)] == [(False, these(0, 1, 2))] * 3
+    assert [(crew[name].compare_again, crew[name].holders) for name in (A, B, E)] == [(False, these(0, 1, 2))] * 3
     crew.compute()
     crew.returns()
     crew.boundary()
@@ -139,19 +139,19 @@ def test_where_everybody_holds_once_is_enough() -> None:
     crew = gathered(A)
     crew.answer(A)
     crew.returns()
-    assert (crew[A].phase, crew[A].again) == (Phase.COMPUTING, False)
+    assert (crew[A].phase, crew[A].compare_again) == (Phase.COMPUTING, False)
     assert crew[A].todo == frozenset(range(GRID.slots))
 
 
 def test_what_a_comparison_committed_the_next_one_does_not_commit_again() -> None:
     """Rule 1: the first one shows that all holders had step 2; E takes its line over, and the second shows it to E."""
     crew = waiting()
-    assert (crew[A].line, crew[A].lines) == (None, (STEPS[1],))
+    assert (crew[A].applied_line, crew[A].committed_lines) == (None, (STEPS[1],))
     crew.receive(E)
-    assert (crew[E].line, crew[E].lines) == (STEPS[1], ())
+    assert (crew[E].applied_line, crew[E].committed_lines) == (STEPS[1], ())
     crew.install(E)
     crew.returns()
-    assert [(crew[name].line, crew[name].lines) for name in (A, B, E)] == [(None, (STEPS[1],))] * 3
+    assert [(crew[name].applied_line, crew[name].committed_lines) for name in (A, B, E)] == [(None, (STEPS[1],))] * 3
 
 
 # ------------------------------------------------------------------------------------------------------- laggards
@@ -170,8 +170,8 @@ def test_a_laggard_catches_up_first_and_then_compares_again() -> None:
     crew.install(E)
     crew.returns()
     assert [crew[name].todo for name in (A, B, E)] == [NOBODY] * 3  # the short step 4: A had computed all of it
-    assert [crew[name].part.base for name in (A, B, E)] == [THIRD] * 3
-    assert [crew[name].line for name in (A, B, E)] == [None] * 3  # by now it is shown that all have step 3
+    assert [crew[name].kept_gradients.base for name in (A, B, E)] == [THIRD] * 3
+    assert [crew[name].applied_line for name in (A, B, E)] == [None] * 3  # by now it is shown that all have step 3
     crew.step()
     assert crew.state(A) == crew.state(B) == crew.state(E)
 
@@ -242,13 +242,13 @@ def test_a_donor_that_dies_ends_the_world_and_what_was_kept_stays_kept() -> None
     crew = waiting()
     crew.crash(B)
     crew.fails(A, peer=B)
-    assert (crew[A].phase, crew[A].part.slots) == (Phase.STOPPED, these(0, 1))
+    assert (crew[A].phase, crew[A].kept_gradients.slots) == (Phase.STOPPED, these(0, 1))
     crew.hush()
     after = crew.recover(3, A, E)
     assert crew.said(E) == (Break(2), Wire(after))
     assert (crew[E].phase, crew[E].fetching) == (Phase.STOPPED, False)
     crew.wire(3)
-    assert [crew[name].again for name in (A, E)] == [False, False]
+    assert [crew[name].compare_again for name in (A, E)] == [False, False]
     crew.run(lambda: all(crew[name].phase is Phase.COMPUTING for name in (A, E)))
     assert [crew[name].todo for name in (A, E)] == [these(2, 4), these(3, 5)]
     crew.step()
@@ -304,7 +304,7 @@ def test_after_the_last_step_they_close_once_everybody_holds_it() -> None:
     crew.run(lambda: all(crew[name].phase is Phase.DONE for name in (A, B, E)))
     assert [crew[name].phase for name in (A, B, E)] == [Phase.DONE] * 3
     assert crew.state(E) == crew.state(A)
-    assert crew[E].part == Part(base=STEPS[-1].lineage)
+    assert crew[E].kept_gradients == KeptGradients(base=STEPS[-1].lineage)
 
 
 def test_a_planned_world_is_wired_meanwhile_and_entered_after_a_step() -> None:
@@ -326,12 +326,12 @@ def test_a_holder_that_must_go_before_the_others_hold_leaves_a_checkpoint_behind
     begun = Snapshot(SECOND, name, 0, 1, waits=True)
     assert crew.feed(A, GraceShort()) == (begun, Save(name))
     crew.answer(A)
-    assert crew[A].manifest == wrote(begun, crew.state(A).hash)
+    assert crew[A].unpublished_part == wrote(begun, crew.state(A).hash)
 
 
 def test_without_a_place_for_checkpoints_none_is_left_behind() -> None:
     crew = waiting()
-    crew[A].saves = False
+    crew[A].can_save = False
     assert crew.feed(A, GraceShort()) == ()
 
 

@@ -9,15 +9,15 @@ from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import (
     Break,
     Collect,
+    DrainNotice,
     Exit,
     GraceOver,
-    Notice,
     Released,
     Returned,
     Save,
     Send,
+    SendToPeer,
     Snapshot,
-    Tell,
     Tick,
     Wire,
 )
@@ -51,7 +51,7 @@ def test_a_world_that_holds_begins_with_the_closing_collective() -> None:
     word = Word(Purpose.CLOSE, 2, 0, STEPS[2].lineage, holds=True, state=crew.state(A).hash)
     assert crew.said(A)[-1] == Collect(HOLD, word)
     assert crew.said(B)[-1] == Collect(HOLD, word)
-    assert (crew[A].line, crew[A].phase) == (STEPS[2], Phase.COLLECTING)
+    assert (crew[A].applied_line, crew[A].phase) == (STEPS[2], Phase.COLLECTING)
 
 
 def test_who_holds_commits_reports_and_writes_a_checkpoint_at_once() -> None:
@@ -63,7 +63,7 @@ def test_who_holds_commits_reports_and_writes_a_checkpoint_at_once() -> None:
     third = STEPS[2].lineage
     said = tuple(dict.fromkeys(crew.said(A)))
     assert said == (
-        Tell(C, Released(2)),
+        SendToPeer(C, Released(2)),
         Break(1),
         Send(Report(A, 0, 2, committed, frozenset({A, B}))),
         Snapshot(third, checkpoint_name(third, 2), 0, 2, waits=True),
@@ -71,7 +71,7 @@ def test_who_holds_commits_reports_and_writes_a_checkpoint_at_once() -> None:
     )
     said = tuple(dict.fromkeys(crew.said(B)))
     assert said == (
-        Tell(C, Released(2)),
+        SendToPeer(C, Released(2)),
         Break(1),
         Send(Report(B, 1, 2, committed, frozenset({A, B}))),
         Snapshot(third, checkpoint_name(third, 2), 1, 2, waits=True),
@@ -79,9 +79,9 @@ def test_who_holds_commits_reports_and_writes_a_checkpoint_at_once() -> None:
     )
     for name in (A, B):
         m = crew[name]
-        assert (m.phase, m.line, m.lines) == (Phase.HOLDING, None, committed)
-        assert m.saving is not None
-        assert m.saving.ordered
+        assert (m.phase, m.applied_line, m.committed_lines) == (Phase.HOLDING, None, committed)
+        assert m.part_in_progress is not None
+        assert m.part_in_progress.ordered
         assert (m.holds, m.holders, m.in_flight) == (True, these(0, 1), False)
 
 
@@ -122,7 +122,7 @@ def test_who_hears_while_it_closes_that_the_world_is_over_stops_after_it() -> No
     crew.hush()
     crew.returns(A)
     assert crew.said(A)[-1] == Break(2)
-    assert (crew[A].phase, crew[A].line, crew[A].stopping) == (Phase.STOPPED, None, "generation 2 is sealed")
+    assert (crew[A].phase, crew[A].applied_line, crew[A].stopping) == (Phase.STOPPED, None, "generation 2 is sealed")
 
 
 def test_whoever_holds_the_state_writes_its_part_of_the_checkpoint() -> None:
@@ -150,13 +150,13 @@ def test_nobody_writes_a_checkpoint_of_a_state_nobody_holds() -> None:
     words = tuple(replace(word, holds=False) for word in crew.words(D))
     actions = crew.feed(D, Returned(2, words))
     assert not any(isinstance(action, Save | Snapshot) for action in actions)
-    assert (crew[D].phase, crew[D].holders, crew[D].line) == (Phase.HOLDING, NOBODY, None)
+    assert (crew[D].phase, crew[D].holders, crew[D].applied_line) == (Phase.HOLDING, NOBODY, None)
 
 
 def test_who_holds_and_is_to_go_waits_for_its_grace_period() -> None:
     """Rule 16: no holder exits before its deadline."""
     crew = holding()
-    assert crew.feed(A, Notice(30.0, "spot")) != ()
+    assert crew.feed(A, DrainNotice(30.0, "spot")) != ()
     assert crew[A].phase is Phase.HOLDING
     actions = crew.feed(A, GraceOver())
     assert actions == (

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from pliant.core.data.ledger import GENESIS, Line
+from pliant.core.data.ledger import GENESIS, LedgerLine
 from pliant.core.member import Phase
-from pliant.core.member.common import tail
+from pliant.core.member.common import unreported_lines
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.join import HEARD_MAX
 from pliant.core.member.signals import (
+    Admission,
     Break,
     Collect,
     Compute,
@@ -18,7 +19,6 @@ from pliant.core.member.signals import (
     Fetch,
     Install,
     Installed,
-    LetIn,
     Returned,
     Send,
     Stripe,
@@ -26,7 +26,7 @@ from pliant.core.member.signals import (
     TransferBroken,
     Wired,
 )
-from pliant.core.member.state import Heard, Part
+from pliant.core.member.state import FollowedStep, KeptGradients
 from pliant.core.messages import Stopped
 from pliant.core.model.names import MemberId
 from unit.core.build import A, B, C, D, world
@@ -37,7 +37,7 @@ STATELESS = Word(Purpose.STEP, 2, 0, GENESIS, holds=False)
 THEIRS = ((0, 1, 2), (3, 4, 5), ())  # who brings which slots while D follows
 
 
-def history(switch: int) -> tuple[Line, ...]:
+def history(switch: int) -> tuple[LedgerLine, ...]:
     """The lines of a job whose generation 2 begins after step `switch`."""
     before = lines(GENESIS, 1, switch)
     return (*before, *lines(before[-1].lineage, 2, LAST - switch))
@@ -61,7 +61,9 @@ def admitted(step: int = 5) -> Crew:
 def pieces(crew: Crew, donor: MemberId, count: int = 2) -> tuple[Stripe, ...]:
     """The stripes of a donor's state as it is now."""
     state = crew.state(donor)
-    return tuple(Stripe(index, count, state.lineage, state.hash, tail(crew[donor])) for index in range(count))
+    return tuple(
+        Stripe(index, count, state.lineage, state.hash, unreported_lines(crew[donor])) for index in range(count)
+    )
 
 
 def bring(crew: Crew, stripe: Stripe, state: State) -> None:
@@ -79,21 +81,21 @@ def test_a_joiner_is_let_in_by_a_member_of_the_world_it_wired() -> None:
     crew.propose(NEXT, D)
     crew.feed(D, Wired(2))
     assert (crew[D].phase, crew[D].wired) == (Phase.OUTSIDE, (NEXT,))
-    assert crew.feed(D, LetIn(2, crew[A].lineage, (A, B))) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
+    assert crew.feed(D, Admission(2, crew[A].lineage, (A, B))) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
     m = crew[D]
     assert (m.phase, m.world, m.rank, m.wired) == (Phase.COLLECTING, NEXT, 2, ())
-    assert (m.fetching, m.in_flight, m.holds, m.greeted) == (True, True, False, False)
+    assert (m.fetching, m.in_flight, m.holds, m.entered) == (True, True, False, False)
 
 
 def test_a_joiner_let_in_before_its_own_wiring_returned_follows_when_it_does() -> None:
     crew = training(A, B)
     crew.add(D)
     crew.propose(NEXT, D)
-    word = LetIn(2, crew[A].lineage, (A, B))
+    word = Admission(2, crew[A].lineage, (A, B))
     assert crew.feed(D, word) == ()
-    assert (crew[D].let_in, crew[D].phase) == (word, Phase.OUTSIDE)
+    assert (crew[D].admission, crew[D].phase) == (word, Phase.OUTSIDE)
     assert crew.feed(D, Wired(2)) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
-    assert (crew[D].let_in, crew[D].number) == (None, 2)
+    assert (crew[D].admission, crew[D].number) == (None, 2)
 
 
 def test_a_joiner_is_not_let_into_another_world_than_the_one_entered() -> None:
@@ -102,17 +104,17 @@ def test_a_joiner_is_not_let_into_another_world_than_the_one_entered() -> None:
     crew.add(D)
     crew.propose(NEXT, D)
     crew.propose(world(3, A, B, D), D)
-    word = LetIn(2, crew[A].lineage, (A, B))
+    word = Admission(2, crew[A].lineage, (A, B))
     crew.feed(D, word)
     assert crew.feed(D, Wired(3)) == ()
-    assert (crew[D].phase, crew[D].number, crew[D].let_in) == (Phase.OUTSIDE, 0, word)
+    assert (crew[D].phase, crew[D].number, crew[D].admission) == (Phase.OUTSIDE, 0, word)
 
 
 def test_nobody_is_let_in_twice() -> None:
     crew = admitted()
     machine = crew[D]
-    assert crew.feed(D, LetIn(2, crew[A].lineage, (A, B))) == ()
-    assert crew.feed(D, LetIn(3, crew[A].lineage, (A, B))) == ()
+    assert crew.feed(D, Admission(2, crew[A].lineage, (A, B))) == ()
+    assert crew.feed(D, Admission(3, crew[A].lineage, (A, B))) == ()
     assert crew[D] == machine
 
 
@@ -124,7 +126,7 @@ def test_a_late_word_that_lets_a_joiner_into_a_sealed_world_leads_nowhere() -> N
     crew.wire(2, D)
     crew.seal(recovery(3, A, B, D), D)
     crew.hush()
-    crew.feed(D, LetIn(2, crew[A].lineage, (A, B)))
+    crew.feed(D, Admission(2, crew[A].lineage, (A, B)))
     assert crew.said(D)[-1] == Break(2)
     crew.fails(D)
     crew.wire(3, D)
@@ -138,7 +140,7 @@ def test_a_joiner_let_in_after_the_last_step_closes_with_the_others(step: int) -
     crew.propose(NEXT, D)
     crew.wire(2, D)
     crew.step()
-    crew.feed(D, LetIn(2, crew[A].lineage, (A, B)))
+    crew.feed(D, Admission(2, crew[A].lineage, (A, B)))
     expected = Purpose.CLOSE if step == LAST else Purpose.STEP
     assert (crew.word(D).purpose, crew.word(D).step) == (expected, 0)
 
@@ -166,8 +168,14 @@ def test_a_step_that_goes_by_is_remembered_and_not_applied() -> None:
     crew.returns(D)
     assert crew.said(D) == (Collect(NEXT, STATELESS, THEIRS),)
     m = crew[D]
-    assert m.heard == (Heard(STEPS[5], before),)
-    assert (m.phase, m.lineage, m.line, m.lines, m.holds) == (Phase.COLLECTING, GENESIS, None, (), False)
+    assert m.followed_steps == (FollowedStep(STEPS[5], before),)
+    assert (m.phase, m.lineage, m.applied_line, m.committed_lines, m.holds) == (
+        Phase.COLLECTING,
+        GENESIS,
+        None,
+        (),
+        False,
+    )
     assert m.holders == these(0, 1)
     assert m.fetching
 
@@ -178,7 +186,7 @@ def test_only_so_many_steps_are_remembered() -> None:
     crew = admitted(step=2)
     for _ in range(HEARD_MAX + 1):
         crew.step()
-    assert [heard.line.lineage.step for heard in crew[D].heard] == list(range(4, 4 + HEARD_MAX))
+    assert [heard.line.lineage.step for heard in crew[D].followed_steps] == list(range(4, 4 + HEARD_MAX))
 
 
 def test_a_follower_stops_when_the_words_disagree() -> None:
@@ -188,7 +196,7 @@ def test_a_follower_stops_when_the_words_disagree() -> None:
     why = "rank 1 holds another state than the ranks before it"
     actions = crew.feed(D, Returned(2, (first, replace(second, state=3), third)))
     assert actions == (Break(2), Send(Stopped(D, 2, STEPS[4].lineage, NOBODY, why, None, diverged=True)))
-    assert (crew[D].phase, crew[D].heard, crew[D].fetching) == (Phase.STOPPED, (), False)
+    assert (crew[D].phase, crew[D].followed_steps, crew[D].fetching) == (Phase.STOPPED, (), False)
 
 
 @pytest.mark.parametrize("steps", [1, 3])
@@ -201,7 +209,7 @@ def test_a_follower_closes_after_the_last_step(steps: int) -> None:
     assert crew.word(D) == replace(STATELESS, purpose=Purpose.CLOSE)
     crew.returns()
     assert (crew[D].phase, crew[D].holds) == (Phase.DONE, False)
-    assert (crew[D].line, crew[D].lines) == (None, ())
+    assert (crew[D].applied_line, crew[D].committed_lines) == (None, ())
 
 
 # ------------------------------------------------------------------------------------- receiving and installing
@@ -211,7 +219,7 @@ def test_a_whole_state_is_installed_once_the_words_prove_it() -> None:
     """Rule 15: the hash in the members' words equals its own; the step that went by meanwhile is replayed."""
     crew = admitted()
     crew.receive(D)
-    aside = crew[D].aside
+    aside = crew[D].received_state
     assert aside == Stripe(0, 1, STEPS[4].lineage, crew.state(A).hash, STEPS[3:5])
     assert (crew[D].fetching, crew[D].holds, crew.said(D)) == (False, False, ())
     crew.compute()
@@ -219,7 +227,7 @@ def test_a_whole_state_is_installed_once_the_words_prove_it() -> None:
     assert crew.said(D) == (Install(STEPS[4].lineage, (STEPS[5],)),)
     m = crew[D]
     assert (m.phase, m.lineage, m.holds) == (Phase.INSTALLING, STEPS[5].lineage, False)
-    assert (m.lines, m.line) == (STEPS[3:5], STEPS[5])
+    assert (m.committed_lines, m.applied_line) == (STEPS[3:5], STEPS[5])
 
 
 def test_what_is_durable_already_needs_no_report_of_the_joiner() -> None:
@@ -228,7 +236,7 @@ def test_what_is_durable_already_needs_no_report_of_the_joiner() -> None:
     crew.compute()
     crew.tell(D, durable=STEPS[3].lineage)
     crew.returns(D)
-    assert (crew[D].lines, crew[D].line) == (STEPS[4:5], STEPS[5])
+    assert (crew[D].committed_lines, crew[D].applied_line) == (STEPS[4:5], STEPS[5])
 
 
 def test_who_installed_holds_the_state_and_says_so_in_the_next_words() -> None:
@@ -241,7 +249,12 @@ def test_who_installed_holds_the_state_and_says_so_in_the_next_words() -> None:
     assert crew.said(D) == (Compute(7, (2,), idle=True),)
     m = crew[D]
     assert (m.phase, m.holds, m.state) == (Phase.COMPUTING, True, crew.state(A).hash)
-    assert (m.part, m.aside, m.stripes, m.heard) == (Part(base=STEPS[5].lineage), None, (), ())
+    assert (m.kept_gradients, m.received_state, m.stripes, m.followed_steps) == (
+        KeptGradients(base=STEPS[5].lineage),
+        None,
+        (),
+        (),
+    )
     crew.compute()
     word = crew.word(D)
     assert (word.step, word.holds, word.state, word.lineage) == (7, True, crew.state(A).hash, STEPS[5].lineage)
@@ -264,7 +277,7 @@ def test_steps_that_went_by_during_the_transfer_are_replayed_in_order() -> None:
     crew.hush()
     crew.returns(D)
     assert crew.said(D) == (Install(STEPS[4].lineage, STEPS[5:8]),)
-    assert (crew[D].lines, crew[D].line) == (STEPS[3:7], STEPS[7])
+    assert (crew[D].committed_lines, crew[D].applied_line) == (STEPS[3:7], STEPS[7])
     crew.returns(A, B)
     crew.boundary(A, B)
     crew.install(D)
@@ -282,7 +295,7 @@ def test_a_state_as_new_as_the_last_step_heard_waits_for_the_next_words() -> Non
     crew.hush()
     crew.returns(D)
     assert crew.said(D) == (Collect(NEXT, STATELESS, ((0, 1), (), ())),)
-    assert crew[D].aside is not None
+    assert crew[D].received_state is not None
     assert not crew[D].fetching
     crew.boundary(B)
     crew.compute()
@@ -299,7 +312,7 @@ def test_a_state_whose_hash_is_not_the_members_own_is_fetched_again() -> None:
     crew.compute()
     crew.returns(D)
     assert crew.said(D) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
-    assert (crew[D].aside, crew[D].stripes, crew[D].fetching) == (None, (), True)
+    assert (crew[D].received_state, crew[D].stripes, crew[D].fetching) == (None, (), True)
 
 
 def test_a_state_of_another_history_is_fetched_again() -> None:
@@ -336,9 +349,9 @@ def test_a_state_is_whole_when_every_stripe_is_there() -> None:
     assert crew.feed(D, third) == ()
     assert crew.feed(D, first) == ()
     assert crew.feed(D, first) == ()
-    assert (crew[D].stripes, crew[D].aside, crew[D].fetching) == ((third, first), None, True)
+    assert (crew[D].stripes, crew[D].received_state, crew[D].fetching) == ((third, first), None, True)
     assert crew.feed(D, second) == ()
-    assert (crew[D].stripes, crew[D].aside, crew[D].fetching) == ((third, first, second), second, False)
+    assert (crew[D].stripes, crew[D].received_state, crew[D].fetching) == ((third, first, second), second, False)
 
 
 @pytest.mark.parametrize("label", [{"lineage": GENESIS}, {"state": 5}, {"count": 3}])
@@ -351,9 +364,9 @@ def test_stripes_with_two_labels_mean_starting_again(label: dict[str, Any]) -> N
     crew.feed(D, first)
     assert crew.feed(D, replace(second, **label)) == (Fetch(2, (A, B)),)
     m = crew[D]
-    assert (m.stripes, m.aside, m.fetching) == ((), None, True)
+    assert (m.stripes, m.received_state, m.fetching) == ((), None, True)
     assert crew.feed(D, second) == ()
-    assert m.aside is None
+    assert m.received_state is None
 
 
 def test_a_donor_that_goes_on_between_two_stripes_means_starting_again() -> None:
@@ -454,11 +467,11 @@ def test_a_joiner_that_stops_gives_up_what_it_received() -> None:
         Send(Stopped(D, 2, STEPS[5].lineage, NOBODY, "a collective failed", B, False)),
     )
     m = crew[D]
-    assert (m.fetching, m.stripes, m.aside, m.heard) == (False, (), None, ())
+    assert (m.fetching, m.stripes, m.received_state, m.followed_steps) == (False, (), None, ())
     crew = admitted()
     crew.receive(D)
     crew.fails(D)
-    assert crew[D].aside is None
+    assert crew[D].received_state is None
 
 
 def test_a_joiner_told_to_stop_installs_nothing_more() -> None:
@@ -471,7 +484,7 @@ def test_a_joiner_told_to_stop_installs_nothing_more() -> None:
     crew.returns(D)
     assert crew.said(D) == (Break(2),)
     assert (crew[D].phase, crew[D].stopping) == (Phase.STOPPED, "generation 2 is sealed")
-    assert (crew[D].holds, crew[D].aside) == (False, None)
+    assert (crew[D].holds, crew[D].received_state) == (False, None)
 
 
 def test_an_installation_is_not_interrupted() -> None:
@@ -491,7 +504,7 @@ def test_an_installation_is_not_interrupted() -> None:
     assert crew.said(D) == (Break(2),)
     m = crew[D]
     assert (m.phase, m.holds, m.lineage) == (Phase.STOPPED, True, STEPS[5].lineage)
-    assert m.part == Part(base=STEPS[5].lineage)
+    assert m.kept_gradients == KeptGradients(base=STEPS[5].lineage)
 
 
 def test_words_that_say_both_install_and_switch_are_followed_in_this_order() -> None:
@@ -503,7 +516,7 @@ def test_words_that_say_both_install_and_switch_are_followed_in_this_order() -> 
     crew.receive(D)
     crew.compute()
     crew.returns(D)
-    assert (crew[D].phase, crew[D].next, crew[D].number) == (Phase.INSTALLING, 3, 2)
+    assert (crew[D].phase, crew[D].switch_to, crew[D].number) == (Phase.INSTALLING, 3, 2)
     crew.returns(A, B)
     crew.boundary(A, B)
     crew.hush()

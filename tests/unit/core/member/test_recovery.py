@@ -7,7 +7,7 @@ import pytest
 
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.member import Phase
-from pliant.core.member.control_words import Purpose, Word, slot_mark
+from pliant.core.member.control_words import Purpose, Word, slot_checksum
 from pliant.core.member.signals import (
     Apply,
     Break,
@@ -25,7 +25,7 @@ from pliant.core.member.signals import (
     TransferBroken,
     Wire,
 )
-from pliant.core.member.state import Part
+from pliant.core.member.state import KeptGradients
 from pliant.core.messages import Report, Stopped
 from unit.core.build import A, B, C, D, E, world
 from unit.core.member.drive import LAST, NOBODY, Crew, computed, lines, recovery, these, training
@@ -78,7 +78,7 @@ def test_a_failed_collective_stops_a_member_which_says_what_it_kept() -> None:
     assert crew.said(A) == (Break(1), Send(stopped))
     m = crew[A]
     assert (m.phase, m.in_flight, m.stopping, m.peer) == (Phase.STOPPED, False, "a collective failed", C)
-    assert (m.lineage, m.line, m.holds, m.part.slots) == (SECOND, STEPS[1], True, these(0, 1))
+    assert (m.lineage, m.applied_line, m.holds, m.kept_gradients.slots) == (SECOND, STEPS[1], True, these(0, 1))
 
 
 def test_who_stopped_says_so_again_until_the_world_is_sealed() -> None:
@@ -103,8 +103,8 @@ def test_a_stopped_member_hears_of_the_recovery_world_and_wires_it() -> None:
     ("facts", "why"),
     [
         ({"sealed": 1}, "generation 1 is sealed"),
-        ({"faulty": frozenset({1})}, "generation 1 cannot be entered by everybody"),
-        ({"dead": frozenset({C, B, D})}, "b, c is gone"),
+        ({"unenterable_generations": frozenset({1})}, "generation 1 cannot be entered by everybody"),
+        ({"gone_in_open_worlds": frozenset({C, B, D})}, "b, c is gone"),
     ],
 )
 def test_who_hears_that_its_world_is_over_breaks_the_group_and_waits_for_the_operation(
@@ -125,8 +125,8 @@ def test_who_hears_that_its_world_is_over_breaks_the_group_and_waits_for_the_ope
     "facts",
     [
         {"sealed": 0},
-        {"faulty": frozenset({2})},
-        {"dead": frozenset({D})},
+        {"unenterable_generations": frozenset({2})},
+        {"gone_in_open_worlds": frozenset({D})},
         {"current": 2},
         {"draining": True},
     ],
@@ -141,7 +141,7 @@ def test_what_does_not_concern_its_world_stops_nobody(facts: dict[str, Any]) -> 
 def test_user_code_is_not_interrupted() -> None:
     """Rule 10: the next safe moment is when some slots are done; what was computed is kept."""
     crew = training(A, B, C)
-    assert crew.tell(A, dead=frozenset({C})) == ()
+    assert crew.tell(A, gone_in_open_worlds=frozenset({C})) == ()
     assert (crew[A].phase, crew[A].stopping) == (Phase.COMPUTING, "c is gone")
     stopped = Stopped(A, 1, SECOND, these(1), "c is gone", None, stateless=False)
     assert crew.feed(A, computed(3, 1)) == (Break(1), Send(stopped))
@@ -154,7 +154,7 @@ def test_post_step_code_is_not_interrupted() -> None:
     crew.compute()
     crew.returns()
     crew.hush()
-    assert crew.tell(A, dead=frozenset({C})) == ()
+    assert crew.tell(A, gone_in_open_worlds=frozenset({C})) == ()
     crew.boundary(A)
     stopped = Stopped(A, 1, THIRD, NOBODY, "c is gone", None, stateless=False)
     assert crew.said(A) == (Break(1), Send(stopped))
@@ -163,8 +163,8 @@ def test_post_step_code_is_not_interrupted() -> None:
 
 def test_the_first_reason_to_stop_is_the_one_that_is_told() -> None:
     crew = training(A, B, C)
-    crew.tell(A, dead=frozenset({C}))
-    crew.tell(A, dead=frozenset({B, C}))
+    crew.tell(A, gone_in_open_worlds=frozenset({C}))
+    crew.tell(A, gone_in_open_worlds=frozenset({B, C}))
     assert crew[A].stopping == "c is gone"
 
 
@@ -172,7 +172,7 @@ def test_an_operation_that_returns_in_time_is_applied_all_the_same() -> None:
     """Rule 10: it waits for the operation to return, whichever way; the comparison will tell who has the step."""
     crew = training(A, B, C)
     crew.compute()
-    crew.tell(A, dead=frozenset({C}))
+    crew.tell(A, gone_in_open_worlds=frozenset({C}))
     crew.hush()
     crew.returns(A)
     assert crew.said(A) == (Apply(STEPS[2]),)
@@ -199,10 +199,10 @@ def test_a_switch_that_was_decided_is_forgotten_by_who_stops() -> None:
     crew.wire(2)
     crew.compute()
     crew.returns()
-    assert crew[A].next == 2
+    assert crew[A].switch_to == 2
     crew.tell(A, sealed=2)
     crew.boundary(A)
-    assert (crew[A].phase, crew[A].next, crew[A].number) == (Phase.STOPPED, 0, 1)
+    assert (crew[A].phase, crew[A].switch_to, crew[A].number) == (Phase.STOPPED, 0, 1)
 
 
 # ------------------------------------------------------------------------------------------------------- hello
@@ -218,9 +218,9 @@ def test_a_recovery_world_begins_with_a_comparison() -> None:
         word = Word(Purpose.HELLO, 2, 0, SECOND, holds=True, state=crew.state(A).hash, kept=kept)
         assert crew.said(name) == (Collect(after, word),)
         m = crew[name]
-        assert (m.number, m.phase, m.greeted, m.stopping, m.peer) == (2, Phase.COLLECTING, False, "", None)
-        assert (m.holders, m.came_from, m.lineage) == (NOBODY, None, SECOND)
-        assert m.part.slots == kept
+        assert (m.number, m.phase, m.entered, m.stopping, m.peer) == (2, Phase.COLLECTING, False, "", None)
+        assert (m.holders, m.previous_world, m.lineage) == (NOBODY, None, SECOND)
+        assert m.kept_gradients.slots == kept
 
 
 def test_a_comparison_in_which_all_agree_commits_the_step() -> None:
@@ -228,20 +228,20 @@ def test_a_comparison_in_which_all_agree_commits_the_step() -> None:
     crew = cut()
     crew.recover(2, A, B)
     crew.wire(2)
-    assert (crew[A].line, crew[A].lines) == (STEPS[1], ())
+    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[1], ())
     crew.hush()
     crew.returns()
-    assert (crew[A].line, crew[A].lines) == (None, (STEPS[1],))
+    assert (crew[A].applied_line, crew[A].committed_lines) == (None, (STEPS[1],))
     report = Report(A, 0, 2, (STEPS[1],), frozenset({A, B}))
     assert crew.said(A) == (Compute(3, (4,), idle=False), Send(report))
-    assert (crew[A].greeted, crew[A].holders) == (True, these(0, 1))
+    assert (crew[A].entered, crew[A].holders) == (True, these(0, 1))
 
 
 def test_a_comparison_in_which_they_differ_commits_nothing_on_the_winner() -> None:
     """Rule 1: B has not applied step 3; it counts when a collective shows that it has."""
     crew = lagging()
-    assert (crew[A].line, crew[A].lines) == (STEPS[2], (STEPS[1],))
-    assert (crew[B].line, crew[B].lines) == (STEPS[1], ())
+    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[2], (STEPS[1],))
+    assert (crew[B].applied_line, crew[B].committed_lines) == (STEPS[1], ())
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_a_comparison_of_different_things_is_none(said: dict[str, Any], why: str
     first, second = crew.words(A)
     actions = crew.feed(A, Returned(2, (first, replace(second, **said))))
     assert actions == (Break(2), Send(Stopped(A, 2, SECOND, these(0, 1), why, None, stateless=False)))
-    assert (crew[A].phase, crew[A].line) == (Phase.STOPPED, STEPS[1])
+    assert (crew[A].phase, crew[A].applied_line) == (Phase.STOPPED, STEPS[1])
 
 
 def test_lineages_are_compared_by_generation_before_step() -> None:
@@ -272,7 +272,7 @@ def test_lineages_are_compared_by_generation_before_step() -> None:
     redone = Lineage(2, 1, digest=7)
     actions = crew.feed(A, Returned(2, (first, replace(second, lineage=redone, kept=NOBODY))))
     assert actions == (CatchUp(B, redone), Send(Report(A, 0, 2, (), frozenset({A, B}))))
-    assert (crew[A].phase, crew[A].behind) == (Phase.CATCHING_UP, redone)
+    assert (crew[A].phase, crew[A].catch_up_to) == (Phase.CATCHING_UP, redone)
 
 
 def test_below_the_durable_step_the_world_stops_and_says_what_is_left() -> None:
@@ -285,7 +285,7 @@ def test_below_the_durable_step_the_world_stops_and_says_what_is_left() -> None:
     why = "only step 2 is left of 3"
     assert crew.said(A) == (Break(2), Send(Stopped(A, 2, SECOND, these(0, 1), why, None, stateless=True)))
     assert (crew[A].phase, crew[A].stateless, crew[A].holds) == (Phase.STOPPED, True, True)
-    assert crew[A].line == STEPS[1]
+    assert crew[A].applied_line == STEPS[1]
 
 
 def test_at_the_durable_step_the_world_goes_on() -> None:
@@ -331,15 +331,15 @@ def test_only_the_missing_slots_are_computed_again() -> None:
     crew.returns()
     assert crew.said(A)[0] == Compute(3, (4,), idle=False)
     assert crew.said(B)[0] == Compute(3, (5,), idle=False)
-    assert crew[A].part.slots == these(0, 1)
+    assert crew[A].kept_gradients.slots == these(0, 1)
     crew.compute()
-    assert crew[A].part.slots == these(0, 1, 4)
+    assert crew[A].kept_gradients.slots == these(0, 1, 4)
     word = crew.word(B)
     assert (word.slots, word.samples, word.digest) == (3, 6, computed(3, 2, 3, 5).digest)
-    assert word.marks == sum(map(slot_mark, (2, 3, 5))) % 2**64
+    assert word.slot_checksum == sum(map(slot_checksum, (2, 3, 5))) % 2**64
     crew.returns()
     [redone] = lines(SECOND, 2, 1)
-    assert [crew[name].line for name in (A, B)] == [redone, redone]
+    assert [crew[name].applied_line for name in (A, B)] == [redone, redone]
     assert (redone.samples, redone.digest) == (STEPS[2].samples, STEPS[2].digest)
 
 
@@ -353,7 +353,7 @@ def test_the_dealing_out_is_for_the_step_in_flight_only() -> None:
     crew.step()
     assert crew.said(A)[-1] == Compute(5, (0, 1, 2), idle=False)
     assert crew.said(B)[-1] == Compute(5, (3, 4, 5), idle=False)
-    assert (crew[A].dealt, crew[B].dealt) == ((), ())
+    assert (crew[A].recovery_shares, crew[B].recovery_shares) == ((), ())
 
 
 def test_a_member_that_kept_its_slots_and_gets_no_more_runs_an_idle_one() -> None:
@@ -373,7 +373,7 @@ def test_a_member_that_kept_its_slots_and_gets_no_more_runs_an_idle_one() -> Non
     crew.compute()
     assert (crew.word(B).slots, crew.word(B).samples) == (2, 4)
     crew.returns()
-    assert crew[D].line == lines(SECOND, 2, 1)[0]
+    assert crew[D].applied_line == lines(SECOND, 2, 1)[0]
 
 
 def test_a_second_failure_loses_nothing_of_what_the_first_redo_computed() -> None:
@@ -392,7 +392,7 @@ def test_a_second_failure_loses_nothing_of_what_the_first_redo_computed() -> Non
     assert crew.said(A)[0] == Compute(3, (0,), idle=True)
     crew.compute()
     crew.returns()
-    assert crew[A].line == lines(SECOND, 3, 1)[0]
+    assert crew[A].applied_line == lines(SECOND, 3, 1)[0]
 
 
 def test_kept_slots_that_are_not_disjoint_are_all_computed_afresh() -> None:
@@ -404,14 +404,14 @@ def test_kept_slots_that_are_not_disjoint_are_all_computed_afresh() -> None:
     crew.hush()
     crew.feed(A, Returned(2, (first, replace(second, kept=these(1, 2)))))
     assert crew.said(A)[0] == Compute(3, (0, 1, 2), idle=False)
-    assert crew[A].part == Part(base=SECOND)
+    assert crew[A].kept_gradients == KeptGradients(base=SECOND)
 
 
 def test_what_a_laggard_kept_is_of_another_step_and_does_not_count() -> None:
     """H13: A computed slots 0 and 1 of step 4; what B kept is of step 3."""
     crew = lagging()
     assert crew.said(A)[0] == Compute(4, (0,), idle=True)
-    assert crew[B].dealt == ((0, 1), ())
+    assert crew[B].recovery_shares == ((0, 1), ())
 
 
 # ---------------------------------------------------------------------------------------------------- catch up
@@ -424,21 +424,21 @@ def test_a_laggard_takes_the_winners_gradient_and_makes_the_step_its_own() -> No
     crew.returns()
     assert crew.said(B)[-2:] == (CatchUp(A, THIRD), Send(Report(B, 1, 2, (), frozenset({A, B}))))
     m = crew[B]
-    assert (m.phase, m.behind, m.lineage, m.holds) == (Phase.CATCHING_UP, THIRD, SECOND, True)
-    assert m.part.slots == these(2, 3)
+    assert (m.phase, m.catch_up_to, m.lineage, m.holds) == (Phase.CATCHING_UP, THIRD, SECOND, True)
+    assert m.kept_gradients.slots == these(2, 3)
     crew.hush()
     assert crew.feed(B, Gradient(STEPS[2])) == (Apply(STEPS[2]),)
     m = crew[B]
-    assert (m.phase, m.behind, m.lineage) == (Phase.APPLIED, None, THIRD)
-    assert (m.line, m.lines) == (STEPS[2], (STEPS[1],))
+    assert (m.phase, m.catch_up_to, m.lineage) == (Phase.APPLIED, None, THIRD)
+    assert (m.applied_line, m.committed_lines) == (STEPS[2], (STEPS[1],))
     crew.boundary(B)
     assert crew.state(B) == crew.state(A)
     assert crew.state(B).posts == 3
     assert crew.said(B)[-1] == Compute(4, (1,), idle=True)
-    assert crew[B].part == Part(base=THIRD)
+    assert crew[B].kept_gradients == KeptGradients(base=THIRD)
     crew.step()
     assert crew.state(B) == crew.state(A)
-    assert crew[B].lines == (STEPS[1], STEPS[2])
+    assert crew[B].committed_lines == (STEPS[1], STEPS[2])
 
 
 @pytest.mark.parametrize(
@@ -454,8 +454,8 @@ def test_a_laggard_that_cannot_apply_the_gradient_receives_the_state_aside(line:
     crew = lagging()
     assert crew.feed(B, Gradient(line)) == (Fetch(2, (A,)),)
     m = crew[B]
-    assert (m.phase, m.fetching, m.behind) == (Phase.CATCHING_UP, True, THIRD)
-    assert (m.lineage, m.holds, m.part.slots, m.state) == (SECOND, True, these(2, 3), crew.state(B).hash)
+    assert (m.phase, m.fetching, m.catch_up_to) == (Phase.CATCHING_UP, True, THIRD)
+    assert (m.lineage, m.holds, m.kept_gradients.slots, m.state) == (SECOND, True, these(2, 3), crew.state(B).hash)
 
 
 def test_a_laggard_that_installs_the_winners_state_runs_no_post_step_code() -> None:
@@ -466,12 +466,12 @@ def test_a_laggard_that_installs_the_winners_state_runs_no_post_step_code() -> N
     crew.receive(B)
     assert crew.said(B) == (Install(THIRD, ()),)
     m = crew[B]
-    assert (m.phase, m.lineage, m.behind, m.fetching) == (Phase.INSTALLING, THIRD, None, False)
-    assert (m.line, m.lines) == (STEPS[2], (STEPS[1],))
+    assert (m.phase, m.lineage, m.catch_up_to, m.fetching) == (Phase.INSTALLING, THIRD, None, False)
+    assert (m.applied_line, m.committed_lines) == (STEPS[2], (STEPS[1],))
     crew.install(B)
     assert crew.said(B) == (Compute(4, (1,), idle=True),)
     assert crew.state(B) == crew.state(A)
-    assert (crew.state(B).posts, crew[B].part) == (3, Part(base=THIRD))
+    assert (crew.state(B).posts, crew[B].kept_gradients) == (3, KeptGradients(base=THIRD))
 
 
 def test_a_laggard_takes_over_the_reports_of_whom_it_follows() -> None:
@@ -480,7 +480,7 @@ def test_a_laggard_takes_over_the_reports_of_whom_it_follows() -> None:
     crew.feed(B, Gradient(None))
     stripe = Stripe(0, 1, THIRD, 5, STEPS[:3])
     crew.feed(B, stripe)
-    assert (crew[B].lines, crew[B].line) == ((STEPS[1],), STEPS[2])
+    assert (crew[B].committed_lines, crew[B].applied_line) == ((STEPS[1],), STEPS[2])
 
 
 @pytest.mark.parametrize("count", [0, 2, 3])
@@ -490,7 +490,7 @@ def test_a_donor_whose_step_is_durable_leaves_nothing_to_commit(count: int) -> N
     crew.feed(B, Gradient(None))
     crew.tell(B, durable=STEPS[count - 1].lineage if count else GENESIS)
     crew.feed(B, Stripe(0, 1, THIRD, 5, STEPS[:2]))
-    assert (crew[B].lines, crew[B].line) == (STEPS[min(count, 2) : 2], None)
+    assert (crew[B].committed_lines, crew[B].applied_line) == (STEPS[min(count, 2) : 2], None)
     assert crew[B].lineage == THIRD
 
 
@@ -499,7 +499,7 @@ def test_a_state_of_another_lineage_than_the_winners_is_fetched_again() -> None:
     crew.feed(B, Gradient(None))
     assert crew.feed(B, Stripe(0, 1, SECOND, 5, ())) == (Fetch(2, (A,)),)
     m = crew[B]
-    assert (m.phase, m.aside, m.stripes, m.fetching, m.lineage) == (Phase.CATCHING_UP, None, (), True, SECOND)
+    assert (m.phase, m.received_state, m.stripes, m.fetching, m.lineage) == (Phase.CATCHING_UP, None, (), True, SECOND)
 
 
 def test_a_donor_that_dies_leaves_the_laggard_as_it_was() -> None:
@@ -508,7 +508,7 @@ def test_a_donor_that_dies_leaves_the_laggard_as_it_was() -> None:
     stopped = Stopped(B, 2, SECOND, these(2, 3), "the donor of a gradient is out of reach", None, stateless=False)
     assert crew.feed(B, TransferBroken()) == (Break(2), Send(stopped))
     m = crew[B]
-    assert (m.phase, m.lineage, m.line, m.holds) == (Phase.STOPPED, SECOND, STEPS[1], True)
+    assert (m.phase, m.lineage, m.applied_line, m.holds) == (Phase.STOPPED, SECOND, STEPS[1], True)
 
 
 def test_the_last_holder_of_a_step_may_die_and_the_step_is_done_again() -> None:
@@ -597,8 +597,8 @@ def test_a_joiner_in_a_recovery_world_fetches_from_the_winners_before_anybody_go
     crew.hush()
     crew.returns(E)
     assert crew.said(E) == (Fetch(2, (A,)),)
-    assert (crew[E].phase, crew[E].behind, crew[E].again) == (Phase.CATCHING_UP, THIRD, True)
-    assert (crew[E].fetching, crew[E].holders, crew[E].lines) == (True, these(1, 2), ())
+    assert (crew[E].phase, crew[E].catch_up_to, crew[E].compare_again) == (Phase.CATCHING_UP, THIRD, True)
+    assert (crew[E].fetching, crew[E].holders, crew[E].committed_lines) == (True, these(1, 2), ())
 
 
 def test_a_failure_after_the_last_step_leads_to_the_closing_collective() -> None:
@@ -612,7 +612,7 @@ def test_a_failure_after_the_last_step_leads_to_the_closing_collective() -> None
     crew.wire(2)
     crew.hush()
     crew.returns()
-    assert crew[A].lines[-1] == STEPS[-1]
+    assert crew[A].committed_lines[-1] == STEPS[-1]
     crew.receive(E)
     crew.install(E)
     assert [crew.word(name).purpose for name in (A, B, E)] == [Purpose.HELLO] * 3

@@ -2,11 +2,11 @@
 
 import pytest
 
-from pliant.core.data.ledger import GENESIS, Line, line
+from pliant.core.data.ledger import GENESIS, LedgerLine, make_line
 from pliant.core.data.sample_order import Cursor
 from pliant.core.member import Phase
-from pliant.core.member.common import LINES_MAX, REPORTERS, STALE_TICKS, tail
-from pliant.core.member.signals import Durable, Notice, Send, Tick, TransferBroken
+from pliant.core.member.common import LINES_MAX, REPORTERS, STALE_TICKS, unreported_lines
+from pliant.core.member.signals import DrainNotice, Durable, Send, Tick, TransferBroken
 from pliant.core.messages import Report
 from pliant.core.model.names import MemberId
 from unit.core.build import A, B, C, D, world
@@ -99,12 +99,12 @@ def test_what_is_durable_is_not_reported_again() -> None:
     crew = training(A, B)
     crew.step()
     crew.step()
-    assert crew[A].lines == STEPS[1:3]
+    assert crew[A].committed_lines == STEPS[1:3]
     crew.tell(A, durable=STEPS[1].lineage)
-    assert crew[A].lines == STEPS[2:3]
+    assert crew[A].committed_lines == STEPS[2:3]
     crew.tell(A, durable=STEPS[2].lineage)
-    assert crew[A].lines == ()
-    assert crew[A].line == STEPS[3]
+    assert crew[A].committed_lines == ()
+    assert crew[A].applied_line == STEPS[3]
     assert crew.feed(A, Tick()) == (Send(Report(A, 0, 1, (), None)),)
 
 
@@ -112,7 +112,7 @@ def test_a_step_not_yet_durable_stays() -> None:
     crew = training(A, B)
     crew.step()
     crew.tell(A, durable=STEPS[0].lineage)
-    assert crew[A].lines == (STEPS[1],)
+    assert crew[A].committed_lines == (STEPS[1],)
 
 
 def newest(crew: Crew) -> int:
@@ -128,7 +128,7 @@ def test_what_an_answer_says_is_durable_is_not_reported_again() -> None:
     crew.step()
     crew[A].stale_ticks = 2
     assert crew.feed(A, Durable(newest(crew), STEPS[1].lineage)) == ()
-    assert (crew[A].lines, crew[A].stale_ticks) == (STEPS[2:3], 0)
+    assert (crew[A].committed_lines, crew[A].stale_ticks) == (STEPS[2:3], 0)
     view = crew[A].view
     assert view is not None
     assert view.durable == STEPS[1].lineage
@@ -138,54 +138,54 @@ def test_an_answer_older_than_the_view_says_nothing() -> None:
     """A rollback may have come in between, and then less is durable than that."""
     crew = training(A, B)
     crew.step()
-    kept, view = crew[A].lines, crew[A].view
+    kept, view = crew[A].committed_lines, crew[A].view
     assert crew.feed(A, Durable(newest(crew) - 1, STEPS[1].lineage)) == ()
-    assert (crew[A].lines, crew[A].view) == (kept, view)
+    assert (crew[A].committed_lines, crew[A].view) == (kept, view)
     crew[A].view = None
     assert crew.feed(A, Durable(99, STEPS[1].lineage)) == ()
-    assert crew[A].lines == kept
+    assert crew[A].committed_lines == kept
 
 
 def test_an_answer_that_says_nothing_new_changes_no_line() -> None:
     crew = training(A, B)
     assert crew.feed(A, Durable(newest(crew), GENESIS)) == ()
     crew.step()
-    kept = crew[A].lines
+    kept = crew[A].committed_lines
     assert crew.feed(A, Durable(newest(crew), GENESIS)) == ()
-    assert crew[A].lines == kept
+    assert crew[A].committed_lines == kept
 
 
 def long_away(*names: MemberId) -> Crew:
     """A world whose coordinator was away for more steps than fit into one report."""
     crew = training(*names)
-    many: tuple[Line, ...] = ()
+    many: tuple[LedgerLine, ...] = ()
     for _ in range(LINES_MAX + 5):
         before = many[-1].lineage if many else crew.view.durable
-        many += (line(before, 1, before.step + 1, Cursor(0, 0), 1, 1),)
+        many += (make_line(before, 1, before.step + 1, Cursor(0, 0), 1, 1),)
     for name in names:
-        crew[name].lines = many
+        crew[name].committed_lines = many
     return crew
 
 
 def test_a_report_has_so_many_lines_and_the_rest_comes_when_those_are_durable() -> None:
     crew = long_away(A, B, C)
-    kept = crew[A].lines
+    kept = crew[A].committed_lines
     assert crew.feed(A, Tick()) == (Send(Report(A, 0, 1, kept[:LINES_MAX], None)),)
     answer = Durable(newest(crew), kept[LINES_MAX - 1].lineage)
     assert crew.feed(A, answer) == (Send(Report(A, 0, 1, kept[LINES_MAX:], None)),)
     assert crew.feed(C, answer) == ()  # it is no reporter
     assert crew.feed(A, Durable(newest(crew), kept[-1].lineage)) == ()
-    assert crew[A].lines == ()
+    assert crew[A].committed_lines == ()
 
 
 @pytest.mark.parametrize("spoil", ["phase", "greeted", "old"])
 def test_the_rest_is_not_sent_where_nothing_would_be_reported(spoil: str) -> None:
     crew = long_away(A, B)
-    answer = Durable(newest(crew), crew[A].lines[0].lineage)
+    answer = Durable(newest(crew), crew[A].committed_lines[0].lineage)
     if spoil == "phase":
         crew[A].phase = Phase.STOPPED
     elif spoil == "greeted":
-        crew[A].greeted = False
+        crew[A].entered = False
     else:
         answer = Durable(newest(crew), GENESIS)
     assert crew.feed(A, answer) == ()
@@ -203,7 +203,7 @@ def test_whoever_sees_steps_stay_undurable_reports_them_too() -> None:
     crew.tell(C, durable=GENESIS)
     assert crew[C].stale_ticks == 4
     crew.tell(C, durable=STEPS[1].lineage)
-    assert (crew[C].stale_ticks, crew[C].lines) == (0, ())
+    assert (crew[C].stale_ticks, crew[C].committed_lines) == (0, ())
     assert crew.feed(C, Tick()) == ()
     assert crew[C].stale_ticks == 0
 
@@ -214,7 +214,7 @@ def test_a_world_is_not_reported_before_a_collective_completed_in_it() -> None:
     crew.propose(world(2, B, A))
     crew.wire(2)
     crew.step()
-    assert (crew[A].number, crew[A].greeted) == (2, False)
+    assert (crew[A].number, crew[A].entered) == (2, False)
     assert crew.feed(A, Tick()) == ()
     assert crew[A].stale_ticks == 1
     crew.compute()
@@ -249,7 +249,7 @@ def test_who_takes_part_in_a_world_reports_and_who_does_not_does_not(phase: Phas
 def test_a_tick_says_nothing_twice_where_nothing_is_missing() -> None:
     crew = training(A, B, C)
     assert crew.feed(C, Tick()) == ()
-    crew.feed(C, Notice(5.0, "spot"))
+    crew.feed(C, DrainNotice(5.0, "spot"))
     assert crew.feed(C, Tick()) == ()
     assert crew.feed(C, TransferBroken()) == ()
 
@@ -257,6 +257,6 @@ def test_a_tick_says_nothing_twice_where_nothing_is_missing() -> None:
 def test_the_tail_is_what_a_joiner_needs_to_report_in_our_place() -> None:
     crew = training(A, B)
     crew.step()
-    assert tail(crew[A]) == STEPS[1:3]
-    crew[A].line = None
-    assert tail(crew[A]) == STEPS[1:2]
+    assert unreported_lines(crew[A]) == STEPS[1:3]
+    crew[A].applied_line = None
+    assert unreported_lines(crew[A]) == STEPS[1:2]

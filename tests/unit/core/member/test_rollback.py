@@ -7,9 +7,20 @@ import pytest
 from pliant.core.data.ledger import GENESIS
 from pliant.core.member import Phase
 from pliant.core.member.control_words import Purpose, Word
-from pliant.core.member.signals import Break, Collect, Compute, Fetch, Restore, Restored, Send, Unread, Wire, Written
-from pliant.core.member.state import Part
-from pliant.core.messages import Report, Stopped, Unreadable
+from pliant.core.member.signals import (
+    Break,
+    Collect,
+    Compute,
+    Fetch,
+    Restore,
+    Restored,
+    RestoreFailed,
+    Send,
+    Wire,
+    WriteDone,
+)
+from pliant.core.member.state import KeptGradients
+from pliant.core.messages import NotReadable, Report, Stopped
 from pliant.core.model.checkpoint import Checkpoint
 from unit.core.build import A, B, C
 from unit.core.member.drive import (
@@ -37,7 +48,7 @@ def rolled_back() -> Crew:
     crew.files["published"] = State(BASE, 5, 2)
     crew.states[BASE] = PUBLISHED.state
     crew.compute()
-    crew.feed(A, Written(Checkpoint(STEPS[4].lineage, "never published", 1)))
+    crew.feed(A, WriteDone(Checkpoint(STEPS[4].lineage, "never published", 1)))
     crew.fails()
     crew.hush()
     crew.view = replace(crew.view, checkpoint=PUBLISHED)
@@ -60,8 +71,13 @@ def test_what_a_member_had_is_not_on_the_history_any_more() -> None:
     crew = rolled_back()
     for name in (A, B):
         m = crew[name]
-        assert (m.holds, m.lineage, m.line, m.lines) == (False, GENESIS, None, ())
-        assert (m.saving, m.manifest, m.failed, m.part) == (None, None, None, Part())
+        assert (m.holds, m.lineage, m.applied_line, m.committed_lines) == (False, GENESIS, None, ())
+        assert (m.part_in_progress, m.unpublished_part, m.unreported_failure, m.kept_gradients) == (
+            None,
+            None,
+            None,
+            KeptGradients(),
+        )
 
 
 def test_what_was_restored_is_what_the_comparison_finds() -> None:
@@ -72,7 +88,7 @@ def test_what_was_restored_is_what_the_comparison_finds() -> None:
     word = Word(Purpose.HELLO, 2, 0, BASE, holds=True, state=PUBLISHED.state)
     assert crew.said(A) == (Collect(world, word),)
     m = crew[A]
-    assert (m.holds, m.lineage, m.state, m.part) == (True, BASE, PUBLISHED.state, Part(base=BASE))
+    assert (m.holds, m.lineage, m.state, m.kept_gradients) == (True, BASE, PUBLISHED.state, KeptGradients(base=BASE))
     crew.returns()
     assert crew.said(A) == (Collect(world, word), Send(Report(A, 0, 2, (), frozenset({A}))))
     assert crew.said(B) == (Fetch(2, (A,)),)
@@ -112,19 +128,19 @@ def test_who_cannot_read_the_checkpoint_says_so_and_stops(damaged: bool) -> None
     """The coordinator says where to go back to instead, or who else may try."""
     crew = rolled_back()
     crew.hush()
-    said = commands(*crew.feed(A, Unread("a bit flipped", damaged)))
-    assert said[0] == Unreadable(A, 2, "published", "a bit flipped", damaged)
+    said = commands(*crew.feed(A, RestoreFailed("a bit flipped", damaged)))
+    assert said[0] == NotReadable(A, 2, "published", "a bit flipped", damaged)
     assert isinstance(said[1], Stopped)
     assert (said[1].stateless, crew[A].phase, crew[A].holds) == (True, Phase.STOPPED, False)
-    assert crew.feed(A, Unread("a bit flipped", damaged)) == ()
+    assert crew.feed(A, RestoreFailed("a bit flipped", damaged)) == ()
 
 
 def test_who_cannot_read_the_checkpoint_of_a_world_that_is_over_waits_for_the_next() -> None:
     crew = rolled_back()
-    crew.tell(A, dead=frozenset({C}))
+    crew.tell(A, gone_in_open_worlds=frozenset({C}))
     assert crew[A].phase is Phase.RESTORING
-    said = commands(*crew.feed(A, Unread("a bit flipped", damaged=True)))
-    assert [type(each) for each in said] == [Unreadable, Stopped]
+    said = commands(*crew.feed(A, RestoreFailed("a bit flipped", damaged=True)))
+    assert [type(each) for each in said] == [NotReadable, Stopped]
     assert crew[A].phase is Phase.STOPPED
 
 

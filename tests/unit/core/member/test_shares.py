@@ -4,7 +4,7 @@ That all are told the same, and each slot once, is held to in every test of a cr
 """
 
 from pliant.core.data.ledger import Lineage
-from pliant.core.member.signals import Collect, LetIn, Shares, Tell, Wired
+from pliant.core.member.signals import Admission, Collect, SendToPeer, Shares, Wired
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import Crew, training
 
@@ -43,7 +43,7 @@ def test_a_joiner_takes_the_donors_for_those_who_bring() -> None:
     crew.add(D)
     crew.propose(NEXT, D)
     crew.wire(2, D)
-    crew.feed(D, LetIn(2, crew[A].lineage, (B,)))
+    crew.feed(D, Admission(2, crew[A].lineage, (B,)))
     assert shares(crew, D) == ((), (0, 1, 2, 3, 4, 5), ())
 
 
@@ -52,7 +52,7 @@ def test_a_joiner_told_of_nobody_who_holds_expects_nothing_of_anybody() -> None:
     crew.add(D)
     crew.propose(NEXT, D)
     crew.wire(2, D)
-    crew.feed(D, LetIn(2, crew[A].lineage, ()))
+    crew.feed(D, Admission(2, crew[A].lineage, ()))
     assert shares(crew, D) == ((), (), ())
 
 
@@ -61,7 +61,7 @@ def test_a_joiner_told_of_a_step_there_is_not_only_closes() -> None:
     crew.add(D)
     crew.propose(NEXT, D)
     crew.feed(D, Wired(2))
-    crew.feed(D, LetIn(2, Lineage(1, 99, 5), (A, B)))
+    crew.feed(D, Admission(2, Lineage(1, 99, 5), (A, B)))
     assert shares(crew, D) == ()
 
 
@@ -80,6 +80,6 @@ def test_a_member_without_state_tells_joiners_where_the_others_are() -> None:
     crew.hush()
     crew.compute(A)
     crew.returns()
-    told = [action for action in crew.said(B) if isinstance(action, Tell)]
-    assert told == [Tell(D, LetIn(3, crew[A].lineage, (A,)))]
+    told = [action for action in crew.said(B) if isinstance(action, SendToPeer)]
+    assert told == [SendToPeer(D, Admission(3, crew[A].lineage, (A,)))]
     assert crew[A].lineage.step == 7

@@ -9,9 +9,9 @@ from pliant.core.data.grid import idle_slot
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.member import Phase
-from pliant.core.member.control_words import Purpose, Word, slot_mark
+from pliant.core.member.control_words import Purpose, Word, slot_checksum
 from pliant.core.member.signals import Apply, Boundary, Break, Collect, Compute, Returned, Save, Send, Snapshot, Tick
-from pliant.core.member.state import Part
+from pliant.core.member.state import KeptGradients
 from pliant.core.messages import Report, Stopped
 from pliant.core.model.world import World
 from unit.core.build import A, B, C
@@ -33,7 +33,7 @@ def test_each_rank_computes_its_run_of_slots() -> None:
     assert crew.said(B)[-1] == Compute(3, (2, 3), idle=False)
     assert crew.said(C)[-1] == Compute(3, (4, 5), idle=False)
     assert [crew[name].todo for name in (A, B, C)] == [{0, 1}, {2, 3}, {4, 5}]
-    assert crew[B].part == Part(base=at(2))
+    assert crew[B].kept_gradients == KeptGradients(base=at(2))
 
 
 def test_ownership_follows_the_weights_of_the_world_record() -> None:
@@ -62,7 +62,7 @@ def test_a_member_enters_the_reduction_with_what_it_counted() -> None:
     assert crew.feed(B, computed(3, 3)) == ()
     assert crew[B].phase is Phase.COMPUTING
     assert crew[B].todo == {2}
-    assert crew[B].part == Part(at(2), frozenset({3}), 2, slot_mark(3), computed(3, 3).digest)
+    assert crew[B].kept_gradients == KeptGradients(at(2), frozenset({3}), 2, slot_checksum(3), computed(3, 3).digest)
     digest = computed(3, 2, 3).digest
     word = Word(
         purpose=Purpose.STEP,
@@ -73,17 +73,17 @@ def test_a_member_enters_the_reduction_with_what_it_counted() -> None:
         state=crew.state(B).hash,
         slots=2,
         samples=4,
-        marks=(slot_mark(2) + slot_mark(3)) % 2**64,
+        slot_checksum=(slot_checksum(2) + slot_checksum(3)) % 2**64,
         digest=digest,
     )
     assert crew.feed(B, computed(3, 2)) == (Collect(WORLD, word, ((0, 1), (2, 3), (4, 5))),)
-    assert crew[B].part == Part(at(2), frozenset({2, 3}), 4, word.marks, digest)
+    assert crew[B].kept_gradients == KeptGradients(at(2), frozenset({2, 3}), 4, word.slot_checksum, digest)
     assert (crew[B].phase, crew[B].in_flight, crew[B].todo) == (Phase.COLLECTING, True, frozenset())
 
 
 def test_what_is_counted_stays_within_64_bits() -> None:
-    part = Part(marks=2**64 - 1, digest=2**64 - 1).plus(frozenset({4}), 2, 5)
-    assert part == Part(slots=frozenset({4}), samples=2, marks=slot_mark(4) - 1, digest=4)
+    part = KeptGradients(slot_checksum=2**64 - 1, digest=2**64 - 1).plus(frozenset({4}), 2, 5)
+    assert part == KeptGradients(slots=frozenset({4}), samples=2, slot_checksum=slot_checksum(4) - 1, digest=4)
 
 
 def test_a_reduction_that_returns_is_applied() -> None:
@@ -95,27 +95,27 @@ def test_a_reduction_that_returns_is_applied() -> None:
     for name in (A, B, C):
         assert crew.said(name) == (Apply(STEPS[2]),)
         m = crew[name]
-        assert (m.phase, m.in_flight, m.lineage, m.line) == (Phase.APPLIED, False, at(3), STEPS[2])
-        assert m.part == Part(base=at(3))
-        assert (m.holders, m.next, m.closing) == (these(0, 1, 2), 0, False)
+        assert (m.phase, m.in_flight, m.lineage, m.applied_line) == (Phase.APPLIED, False, at(3), STEPS[2])
+        assert m.kept_gradients == KeptGradients(base=at(3))
+        assert (m.holders, m.switch_to, m.closing) == (these(0, 1, 2), 0, False)
         assert m.world == WORLD
 
 
 def test_an_applied_step_is_committed_by_a_later_collective_alone() -> None:
     """H1: the next reduction shows that everybody entered it with this step applied."""
     crew = training(A, B, C)
-    assert (crew[A].line, crew[A].lines) == (STEPS[1], ())
+    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[1], ())
     crew.compute()
     crew.returns(A)
-    assert (crew[A].line, crew[A].lines) == (STEPS[2], (STEPS[1],))
-    assert (crew[B].line, crew[B].lines) == (STEPS[1], ())
+    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[2], (STEPS[1],))
+    assert (crew[B].applied_line, crew[B].committed_lines) == (STEPS[1], ())
     crew.boundary(A)
-    assert (crew[A].line, crew[A].lines) == (STEPS[2], (STEPS[1],))
+    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[2], (STEPS[1],))
     crew.returns(B, C)
     crew.boundary(B, C)
     crew.compute()
     crew.returns(A)
-    assert (crew[A].line, crew[A].lines) == (STEPS[3], (STEPS[1], STEPS[2]))
+    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[3], (STEPS[1], STEPS[2]))
 
 
 def test_only_committed_steps_are_reported() -> None:
@@ -136,12 +136,12 @@ def test_only_committed_steps_are_reported() -> None:
 def test_a_world_of_one_commits_as_it_applies() -> None:
     """Rule 1: there is nobody else who could have another step."""
     crew = training(A)
-    assert (crew[A].line, crew[A].lines) == (None, (STEPS[1],))
+    assert (crew[A].applied_line, crew[A].committed_lines) == (None, (STEPS[1],))
     crew.compute()
     crew.returns()
-    assert (crew[A].line, crew[A].lines) == (STEPS[2], (STEPS[1],))
+    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[2], (STEPS[1],))
     crew.boundary()
-    assert (crew[A].line, crew[A].lines) == (None, (STEPS[1], STEPS[2]))
+    assert (crew[A].applied_line, crew[A].committed_lines) == (None, (STEPS[1], STEPS[2]))
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_a_world_of_one_commits_as_it_applies() -> None:
         ({"purpose": Purpose.CLOSE}, "rank 2 is in a close of 1, not a step of 1"),
         ({"samples": 3}, "11 samples were counted in step 3, which has 12"),
         ({"slots": 1}, "a slot of step 3 was counted twice or left out"),
-        ({"marks": 0}, "a slot of step 3 was counted twice or left out"),
+        ({"slot_checksum": 0}, "a slot of step 3 was counted twice or left out"),
     ],
 )
 def test_nothing_is_applied_when_the_words_disagree(said: dict[str, Any], why: str) -> None:
@@ -168,8 +168,8 @@ def test_nothing_is_applied_when_the_words_disagree(said: dict[str, Any], why: s
     assert actions == (Break(1), Send(Stopped(A, 1, at(2), frozenset({0, 1}), why, None, diverged=split)))
     m = crew[A]
     assert (m.phase, m.stopping, m.lineage) == (Phase.STOPPED, why, at(2))
-    assert (m.line, m.lines) == (STEPS[1], ())
-    assert m.part.slots == {0, 1}
+    assert (m.applied_line, m.committed_lines) == (STEPS[1], ())
+    assert m.kept_gradients.slots == {0, 1}
 
 
 def test_a_member_without_samples_is_yielded_one_slot_all_the_same() -> None:
@@ -182,12 +182,12 @@ def test_a_member_without_samples_is_yielded_one_slot_all_the_same() -> None:
     assert crew[C].todo == frozenset()
     [collect] = crew.feed(C, IDLE)
     assert isinstance(collect, Collect)
-    assert (collect.word.slots, collect.word.samples, collect.word.marks, collect.word.digest) == (0, 0, 0, 0)
+    assert (collect.word.slots, collect.word.samples, collect.word.slot_checksum, collect.word.digest) == (0, 0, 0, 0)
     assert collect.word.step == 4
-    assert crew[C].part == Part(base=at(3))
+    assert crew[C].kept_gradients == KeptGradients(base=at(3))
     crew.compute(A, B)
     crew.returns()
-    assert [crew[name].line for name in (A, B, C)] == [STEPS[3]] * 3
+    assert [crew[name].applied_line for name in (A, B, C)] == [STEPS[3]] * 3
     assert STEPS[3].samples == 4
     crew.boundary()
     assert [crew.state(name).posts for name in (A, B, C)] == [4, 4, 4]
@@ -209,7 +209,7 @@ def test_the_boundary_brings_the_hash_that_the_next_words_carry() -> None:
 def test_the_last_step_is_committed_by_a_closing_collective() -> None:
     """Rule 1: no reduction comes after it, so words alone do."""
     crew = training(A, B, step=LAST)
-    before = crew[A].lines
+    before = crew[A].committed_lines
     crew.compute()
     crew.returns()
     crew.hush()
@@ -219,12 +219,12 @@ def test_the_last_step_is_committed_by_a_closing_collective() -> None:
     name = checkpoint_name(at(LAST), 1)
     assert crew.said(A) == (Snapshot(at(LAST), name, 0, 2, waits=True), Collect(world, word))
     assert crew.said(B) == (Snapshot(at(LAST), name, 1, 2, waits=True), Collect(world, word))
-    assert (crew[A].line, crew[A].lines) == (STEPS[-1], (*before, STEPS[-2]))
+    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[-1], (*before, STEPS[-2]))
     crew.returns()
     committed = (*before, STEPS[-2], STEPS[-1])
     assert crew.said(A) == (Save(name), Send(Report(A, 0, 1, committed, None)))
     assert crew.said(B) == (Save(name), Send(Report(B, 1, 1, committed, None)))
-    assert (crew[A].phase, crew[A].line, crew[A].lines) == (Phase.DONE, None, committed)
+    assert (crew[A].phase, crew[A].applied_line, crew[A].committed_lines) == (Phase.DONE, None, committed)
     assert crew.history == list(STEPS)
 
 
@@ -235,7 +235,7 @@ def test_a_closing_collective_whose_words_disagree_commits_nothing() -> None:
     why = "rank 1 holds another state than the ranks before it"
     actions = crew.feed(A, Returned(1, (first, replace(second, state=1))))
     assert actions == (Break(1), Send(Stopped(A, 1, at(LAST), frozenset(), why, None, diverged=True)))
-    assert (crew[A].phase, crew[A].line) == (Phase.STOPPED, STEPS[-1])
+    assert (crew[A].phase, crew[A].applied_line) == (Phase.STOPPED, STEPS[-1])
 
 
 def test_signals_that_nobody_waits_for_change_nothing() -> None:

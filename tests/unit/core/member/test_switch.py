@@ -8,6 +8,7 @@ from pliant.core.data.ledger import GENESIS
 from pliant.core.member import Phase
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import (
+    Admission,
     Apply,
     Break,
     Collect,
@@ -15,11 +16,10 @@ from pliant.core.member.signals import (
     Exit,
     Failed,
     Fetch,
-    LetIn,
     Released,
     Returned,
     Send,
-    Tell,
+    SendToPeer,
     Tick,
     Wire,
 )
@@ -58,20 +58,20 @@ def test_the_word_carries_the_generation_wired_and_how_many_must_say_so() -> Non
     crew.propose(NEXT)
     assert crew[A].wiring == 2
     crew.compute(A)
-    assert (crew.word(A).wired, crew.word(A).need) == (0, 0)
+    assert (crew.word(A).wired, crew.word(A).wired_needed) == (0, 0)
     crew.wire(2)
     assert (crew[A].wiring, crew[A].wired) == (0, (NEXT,))
     assert crew.said(A)[0] == Wire(NEXT)
     crew.compute(B, C)
-    assert (crew.word(B).wired, crew.word(B).need) == (2, 2)
-    assert (crew.word(C).wired, crew.word(C).need) == (0, 0)
+    assert (crew.word(B).wired, crew.word(B).wired_needed) == (2, 2)
+    assert (crew.word(C).wired, crew.word(C).wired_needed) == (0, 0)
     crew.returns()
-    assert [crew[name].next for name in (A, B, C)] == [0, 0, 0]
+    assert [crew[name].switch_to for name in (A, B, C)] == [0, 0, 0]
     crew.boundary()
     crew.compute()
-    assert (crew.word(A).wired, crew.word(A).need) == (2, 2)
+    assert (crew.word(A).wired, crew.word(A).wired_needed) == (2, 2)
     crew.returns()
-    assert [crew[name].next for name in (A, B, C)] == [2, 2, 2]
+    assert [crew[name].switch_to for name in (A, B, C)] == [2, 2, 2]
 
 
 def test_nothing_changes_before_the_boundary() -> None:
@@ -79,7 +79,7 @@ def test_nothing_changes_before_the_boundary() -> None:
     crew = switching()
     for rank, name in enumerate((A, B, C)):
         m = crew[name]
-        assert (m.phase, m.number, m.rank, m.next) == (Phase.APPLIED, 1, rank, 2)
+        assert (m.phase, m.number, m.rank, m.switch_to) == (Phase.APPLIED, 1, rank, 2)
 
 
 def test_from_the_boundary_on_a_member_is_in_the_next_world() -> None:
@@ -87,11 +87,11 @@ def test_from_the_boundary_on_a_member_is_in_the_next_world() -> None:
     crew = switching()
     before = crew[A].world
     crew.boundary(A)
-    let_in = Tell(D, LetIn(2, STEPS[4].lineage, (A, B)))
+    let_in = SendToPeer(D, Admission(2, STEPS[4].lineage, (A, B)))
     assert crew.said(A) == (let_in, Compute(6, (0, 1, 2), idle=False))
     m = crew[A]
-    assert (m.world, m.number, m.rank, m.came_from) == (NEXT, 2, 0, before)
-    assert (m.holders, m.next, m.closing, m.greeted, m.wired) == (these(0, 1), 0, False, False, ())
+    assert (m.world, m.number, m.rank, m.previous_world) == (NEXT, 2, 0, before)
+    assert (m.holders, m.switch_to, m.closing, m.entered, m.wired) == (these(0, 1), 0, False, False, ())
     crew.boundary(B)
     assert crew.said(B) == (let_in, Compute(6, (3, 4, 5), idle=False))
     assert crew[B].rank == 1
@@ -102,7 +102,7 @@ def test_ranks_change_with_the_world() -> None:
     crew = switching(to=world(2, D, C, A))
     crew.boundary(A)
     assert (crew[A].rank, crew[A].holders) == (2, these(1, 2))
-    assert crew.said(A) == (Tell(D, LetIn(2, STEPS[4].lineage, (C, A))), Compute(6, (3, 4, 5), idle=False))
+    assert crew.said(A) == (SendToPeer(D, Admission(2, STEPS[4].lineage, (C, A))), Compute(6, (3, 4, 5), idle=False))
     crew.boundary(C)
     assert (crew[C].rank, crew[C].holders) == (1, these(1, 2))
     crew.boundary(B)
@@ -116,7 +116,7 @@ def test_a_member_that_never_heard_of_the_next_world_can_tell_that_its_own_is_ov
     assert view is not None
     assert NEXT not in view.worlds
     crew.boundary(C)
-    assert (crew[C].phase, crew[C].next, crew[C].number) == (Phase.LINGERING, 2, 1)
+    assert (crew[C].phase, crew[C].switch_to, crew[C].number) == (Phase.LINGERING, 2, 1)
 
 
 def test_a_count_of_members_that_wired_something_is_not_enough() -> None:
@@ -128,10 +128,10 @@ def test_a_count_of_members_that_wired_something_is_not_enough() -> None:
     assert crew.said(C)[-2:] == (Break(2), Wire(world(3, A, B, C)))
     crew.wire(3, C)
     crew.compute()
-    assert [(crew.word(name).wired, crew.word(name).need) for name in (A, B, C)] == [(2, 3), (2, 3), (3, 3)]
+    assert [(crew.word(name).wired, crew.word(name).wired_needed) for name in (A, B, C)] == [(2, 3), (2, 3), (3, 3)]
     crew.returns()
     crew.boundary()
-    assert [(crew[name].next, crew[name].number) for name in (A, B, C)] == [(0, 1)] * 3
+    assert [(crew[name].switch_to, crew[name].number) for name in (A, B, C)] == [(0, 1)] * 3
     crew.wire(3, A, B)
     assert [one.number for one in crew[A].wired] == [2, 3]
     crew.step()
@@ -161,7 +161,7 @@ def test_a_world_without_a_holder_is_not_entered() -> None:
         crew.returns()
         crew.boundary(A)
     assert [crew.word(name).wired for name in (B, C)] == [3, 3]
-    assert [crew[name].next for name in (A, B, C)] == [0, 0, 0]
+    assert [crew[name].switch_to for name in (A, B, C)] == [0, 0, 0]
     crew.receive(B)
     crew.compute(A)
     crew.returns()
@@ -172,8 +172,8 @@ def test_a_world_without_a_holder_is_not_entered() -> None:
     crew.returns()
     crew.boundary()
     assert [crew[name].number for name in (A, B, C)] == [2, 3, 3]
-    assert (crew[A].phase, crew[A].next) == (Phase.LINGERING, 3)
-    assert (crew[B].holders, crew[B].holds, crew[B].came_from) == (these(0), True, crew[A].world)
+    assert (crew[A].phase, crew[A].switch_to) == (Phase.LINGERING, 3)
+    assert (crew[B].holders, crew[B].holds, crew[B].previous_world) == (these(0), True, crew[A].world)
     assert (crew[C].holders, crew[C].holds, crew[C].phase) == (these(0), False, Phase.COLLECTING)
 
 
@@ -181,7 +181,7 @@ def test_after_a_switch_a_newer_world_is_wired_that_was_out_of_reach_before_it()
     """C died, so A was to stop and could wire no planned world (rule 10); the switch took it out of C's reach."""
     crew = switching()
     newer = world(3, A, B, D)
-    crew.tell(A, dead=frozenset({C}), worlds=(*crew.view.worlds, newer))
+    crew.tell(A, gone_in_open_worlds=frozenset({C}), worlds=(*crew.view.worlds, newer))
     assert (crew.said(A), crew[A].wiring) == ((), 0)
     crew.boundary(A)
     assert crew.said(A)[1:] == (Compute(6, (0, 1, 2), idle=False), Wire(newer))
@@ -196,7 +196,7 @@ def test_a_switch_at_the_last_step_goes_straight_to_the_closing_collective() -> 
     assert crew.said(A)[1:] == (Collect(world(2, A, B), word),)
     crew.returns(A, B)
     assert [crew[name].phase for name in (A, B)] == [Phase.DONE, Phase.DONE]
-    assert crew[A].lines[-1] == STEPS[-1]
+    assert crew[A].committed_lines[-1] == STEPS[-1]
 
 
 # ------------------------------------------------------------------------------------------------ mixed entry
@@ -216,7 +216,7 @@ def test_a_member_whose_reduction_failed_never_enters_the_planned_world() -> Non
     stopped = Stopped(A, 1, STEPS[1].lineage, frozenset({0, 1}), "a collective failed", C, False)
     assert crew.said(A) == (Break(1), Send(stopped))
     assert (crew[A].phase, crew[A].peer) == (Phase.STOPPED, C)
-    assert crew.feed(A, LetIn(2, STEPS[2].lineage, (B,))) == ()
+    assert crew.feed(A, Admission(2, STEPS[2].lineage, (B,))) == ()
     crew.propose(world(3, A, B, C), A)
     assert crew.said(A) == ()
     assert (crew[A].number, crew[A].wiring) == (1, 0)
@@ -254,12 +254,12 @@ def test_a_leaver_lingers_until_a_collective_completed_in_the_next_world() -> No
     crew.hush()
     crew.returns(A)
     assert crew.said(A) == (
-        Tell(C, Released(2)),
+        SendToPeer(C, Released(2)),
         Break(1),
         Apply(lines(STEPS[4].lineage, 2, 1)[0]),
         Send(Report(A, 0, 2, STEPS[3:5], frozenset({A, B}))),
     )
-    assert (crew[A].came_from, crew[A].greeted) == (None, True)
+    assert (crew[A].previous_world, crew[A].entered) == (None, True)
     assert crew[C].phase is Phase.LINGERING
     crew.deliver()
     why = "left as planned"
@@ -276,7 +276,7 @@ def test_the_group_before_is_kept_until_the_first_collective_and_given_up_once()
     crew.step()
     crew.hush()
     crew.step()
-    assert not any(isinstance(action, Break | Tell) for action in crew.said(A))
+    assert not any(isinstance(action, Break | SendToPeer) for action in crew.said(A))
 
 
 @pytest.mark.parametrize(("generation", "goes"), [(1, False), (2, True), (3, True)])
@@ -324,7 +324,7 @@ def test_a_lingering_leaver_is_taken_into_the_recovery_world() -> None:
     crew.hush()
     after = crew.recover(3, A, B, C)
     assert crew.said(C) == (Break(1), Wire(after))
-    assert (crew[C].phase, crew[C].next) == (Phase.STOPPED, 0)
+    assert (crew[C].phase, crew[C].switch_to) == (Phase.STOPPED, 0)
     crew.wire(3)
     hello = crew.word(C)
     assert (hello.purpose, hello.lineage, hello.kept) == (Purpose.HELLO, STEPS[4].lineage, frozenset())
@@ -341,12 +341,12 @@ def test_joiners_are_told_again_until_they_are_there() -> None:
     crew = switching()
     assert crew.feed(A, Tick()) == (Send(Report(A, 0, 1, STEPS[3:4], None)),)
     crew.boundary(A, B)
-    let_in = Tell(D, LetIn(2, STEPS[4].lineage, (A, B)))
+    let_in = SendToPeer(D, Admission(2, STEPS[4].lineage, (A, B)))
     assert crew.feed(A, Tick()) == (let_in,)
     crew.deliver()
     crew.compute()
     crew.returns(A)
-    assert not any(isinstance(action, Tell) for action in crew.feed(A, Tick()))
+    assert not any(isinstance(action, SendToPeer) for action in crew.feed(A, Tick()))
 
 
 def test_a_joiner_in_the_world_before_is_nobody_new() -> None:
@@ -384,7 +384,7 @@ def test_a_member_without_state_crosses_with_the_others() -> None:
 def test_a_leaver_that_dies_does_not_stop_the_others_from_crossing() -> None:
     """P2: C is gone from generation 1, which is over; the next world does without it."""
     crew = switching()
-    crew.tell(A, dead=frozenset({C}))
+    crew.tell(A, gone_in_open_worlds=frozenset({C}))
     assert crew.said(A) == ()
     assert crew[A].stopping == "c is gone"
     crew.boundary(A)
@@ -394,7 +394,7 @@ def test_a_leaver_that_dies_does_not_stop_the_others_from_crossing() -> None:
 def test_what_is_wrong_with_the_next_world_alone_stops_a_member_inside_it() -> None:
     """Rule 8: the words decide the switch, and nothing a member knows besides; D died, so the world stops there."""
     crew = switching()
-    assert crew.tell(A, dead=frozenset({D}), faulty=frozenset({2})) == ()
+    assert crew.tell(A, gone_in_open_worlds=frozenset({D}), unenterable_generations=frozenset({2})) == ()
     assert crew[A].stopping == ""
     crew.boundary(A)
     assert crew.said(A)[-1] == Compute(6, (0, 1, 2), idle=False)
@@ -408,8 +408,8 @@ def test_what_is_wrong_with_the_next_world_alone_stops_a_member_inside_it() -> N
     ("facts", "why"),
     [
         ({"sealed": 2}, "generation 1 is sealed"),
-        ({"dead": frozenset({C}), "faulty": frozenset({2})}, "c is gone"),
-        ({"dead": frozenset({C, D})}, "c is gone"),
+        ({"gone_in_open_worlds": frozenset({C}), "unenterable_generations": frozenset({2})}, "c is gone"),
+        ({"gone_in_open_worlds": frozenset({C, D})}, "c is gone"),
     ],
 )
 def test_what_is_wrong_with_the_next_world_too_stops_a_member_at_the_boundary(facts: dict[str, Any], why: str) -> None:
@@ -419,7 +419,7 @@ def test_what_is_wrong_with_the_next_world_too_stops_a_member_at_the_boundary(fa
     assert crew.said(A) == ()
     crew.boundary(A)
     assert (crew[A].number, crew[A].phase, crew[A].stopping) == (1, Phase.STOPPED, why)
-    assert crew[A].next == 0
+    assert crew[A].switch_to == 0
     assert crew.said(A)[0] == Break(1)
 
 
@@ -438,9 +438,9 @@ def test_nobody_crosses_who_is_fenced_or_whose_job_has_ended(known: bool, state:
 def test_a_leaver_with_something_wrong_in_its_world_stops_and_does_not_linger() -> None:
     """Rule 11: it is taken into the recovery world with the others."""
     crew = switching()
-    crew.tell(C, dead=frozenset({A}))
+    crew.tell(C, gone_in_open_worlds=frozenset({A}))
     crew.boundary(C)
-    assert (crew[C].phase, crew[C].next) == (Phase.STOPPED, 0)
+    assert (crew[C].phase, crew[C].switch_to) == (Phase.STOPPED, 0)
     stopped = Stopped(C, 1, STEPS[4].lineage, frozenset(), "a is gone", None, False)
     assert crew.said(C) == (Break(1), Send(stopped))
 

@@ -8,7 +8,7 @@ from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.member import Phase
 from pliant.core.member.control_words import Purpose
 from pliant.core.member.signals import Break, CatchUp, Collect, Fetch, Gradient, Returned, Save, Send, TransferBroken
-from pliant.core.member.state import Part
+from pliant.core.member.state import KeptGradients
 from pliant.core.messages import Stopped
 from pliant.core.model.job import Dispute
 from unit.core.build import A, B, C, D, E, world
@@ -42,7 +42,7 @@ def spoilt() -> Crew:
 
 def begun(crew: Crew) -> Lineage | None:
     """The state that A has begun to save."""
-    saving = crew[A].saving
+    saving = crew[A].part_in_progress
     return saving.lineage if saving is not None else None
 
 
@@ -63,7 +63,7 @@ def test_whoever_is_outvoted_drops_what_it_computed_from_that_state() -> None:
     crew.returns()
     stopped = Stopped(B, 1, SECOND, NOBODY, OTHER, None, diverged=True, suspects=(B,))
     assert crew.said(B) == (Break(1), Send(stopped))
-    assert crew[B].part == Part(base=SECOND)
+    assert crew[B].kept_gradients == KeptGradients(base=SECOND)
 
 
 def test_the_others_go_on_with_what_they_kept_and_redo_its_slots() -> None:
@@ -101,7 +101,7 @@ def test_a_comparison_shows_it_too() -> None:
     crew.hush()
     crew.returns()
     assert [crew[name].suspects for name in (A, B, C)] == [(B,)] * 3
-    assert crew[B].part == Part(base=SECOND)
+    assert crew[B].kept_gradients == KeptGradients(base=SECOND)
 
 
 def test_who_follows_without_state_names_the_step_of_the_others() -> None:
@@ -278,10 +278,10 @@ def test_who_was_not_in_a_rollback_world_holds_nothing_of_the_history() -> None:
     crew = training(A, B, C, terms=EVERY)
     crew.compute()
     crew.fails()
-    crew.seal(replace(recovery(3, A, B, C), floor=2))
+    crew.seal(replace(recovery(3, A, B, C), rollback_generation=2))
     crew.wire(3)
     assert [crew.word(name).holds for name in (A, B, C)] == [False] * 3
-    assert (crew[A].lineage, crew[A].lines, crew[A].part) == (GENESIS, (), Part())
+    assert (crew[A].lineage, crew[A].committed_lines, crew[A].kept_gradients) == (GENESIS, (), KeptGradients())
     crew.hush()
     crew.returns(A)
     [stopped] = commands(*crew.said(A))
@@ -301,8 +301,8 @@ def test_with_disputes_nothing_is_applied_and_who_is_in_one_drops_what_it_kept()
     for name, kept in ((A, these(0, 1)), (B, NOBODY), (C, NOBODY)):
         said = crew.feed(name, Returned(1, crew.words(name), disputes))
         assert said == (Break(1), Send(Stopped(name, 1, SECOND, kept, why, disputes=disputes)))
-        assert (crew[name].phase, crew[name].lineage, crew[name].line) == (Phase.STOPPED, SECOND, STEPS[1])
-    assert (crew[A].part.slots, crew[B].part) == (these(0, 1), Part(base=SECOND))
+        assert (crew[name].phase, crew[name].lineage, crew[name].applied_line) == (Phase.STOPPED, SECOND, STEPS[1])
+    assert (crew[A].kept_gradients.slots, crew[B].kept_gradients) == (these(0, 1), KeptGradients(base=SECOND))
 
 
 def test_who_follows_without_state_stops_too() -> None:

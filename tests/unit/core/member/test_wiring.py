@@ -5,7 +5,18 @@ import pytest
 from pliant.core.data.ledger import GENESIS
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member.control_words import Purpose, Word
-from pliant.core.member.signals import Break, Collect, Compute, Failed, Send, Tick, Told, Wire, Wired, WireFailed
+from pliant.core.member.signals import (
+    Break,
+    Collect,
+    Compute,
+    Failed,
+    Send,
+    Tick,
+    ViewReceived,
+    Wire,
+    Wired,
+    WireFailed,
+)
 from pliant.core.messages import WiringFailed
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import TERMS, Crew, computed, gathered, recovery, rollback, training
@@ -94,8 +105,8 @@ def test_an_older_view_is_ignored() -> None:
     old = crew.view
     crew.propose(world(2, A, B, C, D), D)
     machine = crew[D]
-    assert crew.feed(D, Told(old)) == ()
-    assert crew.feed(D, Told(crew.view)) == ()
+    assert crew.feed(D, ViewReceived(old)) == ()
+    assert crew.feed(D, ViewReceived(crew.view)) == ()
     assert crew[D] == machine
 
 
@@ -111,10 +122,10 @@ def test_who_stopped_wires_recovery_worlds_only(phase: Phase) -> None:
 def test_who_is_about_to_stop_wires_recovery_worlds_only() -> None:
     """Rule 10: its user code still runs, its world is over."""
     crew = training(A, B, C)
-    assert crew.tell(A, dead=frozenset({C}), worlds=(*crew.view.worlds, world(2, A, B))) == ()
+    assert crew.tell(A, gone_in_open_worlds=frozenset({C}), worlds=(*crew.view.worlds, world(2, A, B))) == ()
     assert (crew[A].phase, crew[A].stopping) == (Phase.COMPUTING, "c is gone")
     after = recovery(3, A, B, base=crew.view.durable)
-    assert crew.tell(A, dead=frozenset(), worlds=(after,), sealed=2) == (Wire(after),)
+    assert crew.tell(A, gone_in_open_worlds=frozenset(), worlds=(after,), sealed=2) == (Wire(after),)
     assert crew.feed(A, Wired(3)) == ()
     assert (crew[A].phase, crew[A].number) == (Phase.COMPUTING, 1)
 
@@ -181,7 +192,7 @@ def test_what_was_told_before_a_world_is_entered_holds_for_it_too() -> None:
     crew = training(A, B, C)
     crew.recover(2, A, B, C)
     crew.wire(2, A)
-    crew.tell(A, dead=frozenset({B}))
+    crew.tell(A, gone_in_open_worlds=frozenset({B}))
     crew.hush()
     crew.feed(A, computed(3, 0))
     assert crew.said(A)[-1] == Break(2)

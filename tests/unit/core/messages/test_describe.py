@@ -7,11 +7,11 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Event, SlotDisputed, StatesDiffered
-from pliant.core.messages.describe import NAMES_MAX, sentence
+from pliant.core.messages.describe import NAMES_MAX, describe
 from pliant.core.model.job import Dispute, Disputed, JobState, Member, Target
-from pliant.core.model.launch import End, Launch, Seat
+from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from unit.core.build import NOW, TERMS, A, B, checkpoint, lines, poison
 
 SEAT = Seat(MemberId("x-g4.0"), AgentId("x"), "worker", "10.0.0.1:20000")
@@ -19,7 +19,7 @@ MANY = tuple(MemberId(f"m{i}") for i in range(NAMES_MAX + 3))
 
 
 def world(members: tuple[MemberId, ...], *, hold: bool = False) -> World:
-    return World(4, Kind.PLANNED, members, (1,) * len(members), GENESIS, hold, "b joined")
+    return World(4, WorldKind.PLANNED, members, (1,) * len(members), GENESIS, hold, "b joined")
 
 
 TOLD: dict[Event, str] = {
@@ -33,8 +33,8 @@ TOLD: dict[Event, str] = {
     m.AgentReadied(NOW, AgentId("x"), (20000,)): "none of the workers of x runs",
     m.AgentDraining(NOW, AgentId("x"), 30.0, "a spot notice"): "agent x drains within 30 s: a spot notice",
     m.Launched(NOW, Launch(4, (SEAT,), "x leaves")): "generation 4 launched: x-g4.0; because x leaves",
-    m.SeatEnded(NOW, 4, End(SEAT.member, -9)): "x-g4.0 ended with signal 9",
-    m.SeatEnded(NOW, 4, End(SEAT.member, 1, "ValueError")): "x-g4.0 ended with exit code 1",
+    m.SeatEnded(NOW, 4, SeatEnd(SEAT.member, -9)): "x-g4.0 ended with signal 9",
+    m.SeatEnded(NOW, 4, SeatEnd(SEAT.member, 1, "ValueError")): "x-g4.0 ended with exit code 1",
     m.SeatRefilled(NOW, 4, 2, MemberId("x-g4.2.1")): "x-g4.2.1 takes rank 2",
     m.LaunchOver(NOW, 4, "x leaves"): "generation 4 is stopped: x leaves",
     m.MemberJoined(NOW, Member(A, 1, AgentId("x")), TERMS): "a joined as number 1",
@@ -52,7 +52,7 @@ TOLD: dict[Event, str] = {
     m.HoldersChanged(NOW, 4, frozenset(MANY)): "the state is held by m0, m1, m10, m2, m3, m4, m5, m6 and 3 more",
     m.CheckpointPublished(NOW, 1, checkpoint(GENESIS)): "checkpoint of step 0 published",
     m.PartWritten(NOW, 1, A, checkpoint(GENESIS), 1, 3): "a wrote part 2 of 3 of the checkpoint of step 0",
-    m.CheckpointAsked(NOW, 7, "it is time"): "a checkpoint is wanted, of step 7 or later: it is time",
+    m.CheckpointRequested(NOW, 7, "it is time"): "a checkpoint is wanted, of step 7 or later: it is time",
     m.CheckpointFailed(NOW, 1, "ck", A, "the disk is full"): (
         "there will be no checkpoint ck: a could not write its part: the disk is full"
     ),
@@ -70,7 +70,7 @@ TOLD: dict[Event, str] = {
 
 @pytest.mark.parametrize("event", TOLD, ids=lambda event: type(event).__name__)
 def test_an_event_is_told_in_one_phrase(event: Event) -> None:
-    assert sentence(event) == TOLD[event]
+    assert describe(event) == TOLD[event]
 
 
 def test_no_event_is_left_without_words() -> None:

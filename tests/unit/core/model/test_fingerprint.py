@@ -7,23 +7,23 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.job.validation import ALSO_MAX, ALSO_NAME_MAX, ALSO_VALUE_MAX
 from pliant.core.messages import Code
-from pliant.core.messages.describe import sentence
-from pliant.core.model.fingerprint import DIFFERENCES_MAX, Bits, most_common, other_bits
+from pliant.core.messages.describe import describe
+from pliant.core.model.fingerprint import DIFFERENCES_MAX, Fingerprint, fingerprint_difference, most_common
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import MemberState, member_state, spare_why, view
+from pliant.core.model.view import MemberState, member_state, spare_why, view_of
 from unit.core.build import A, B, C, D, after, evolved, formed, join, made, new_job, pump, refused, report
 
-NEW: Bits = (("torch", "2.13.0"), ("threads", "1"))
-OLD: Bits = (("torch", "2.12.1"), ("threads", "1"))
+NEW: Fingerprint = (("torch", "2.13.0"), ("threads", "1"))
+OLD: Fingerprint = (("torch", "2.12.1"), ("threads", "1"))
 OTHER = "computes other bits: with torch 2.12.1 where the job has 2.13.0"
 
 
-def joins(name: MemberId, bits: Bits = ()) -> m.Join:
-    return replace(join(name), bits=bits)
+def joins(name: MemberId, bits: Fingerprint = ()) -> m.Join:
+    return replace(join(name), fingerprint=bits)
 
 
-def strict(*members: tuple[MemberId, Bits], size_min: int = 1) -> Job:
+def strict(*members: tuple[MemberId, Fingerprint], size_min: int = 1) -> Job:
     """These joined at once."""
     return pump(new_job(size_min), *(joins(name, bits) for name, bits in members))[0]
 
@@ -32,24 +32,27 @@ def strict(*members: tuple[MemberId, Bits], size_min: int = 1) -> Job:
 
 
 def test_bits_differ_in_words_a_person_understands() -> None:
-    assert other_bits(NEW, OLD) == OTHER
-    assert other_bits(NEW, (("torch", "2.13.0"),)) == "computes other bits: without threads where the job has 1"
-    assert other_bits((("torch", "1"),), (("torch", "1"), ("cuda", "12"))) == (
+    assert fingerprint_difference(NEW, OLD) == OTHER
+    assert (
+        fingerprint_difference(NEW, (("torch", "2.13.0"),))
+        == "computes other bits: without threads where the job has 1"
+    )
+    assert fingerprint_difference((("torch", "1"),), (("torch", "1"), ("cuda", "12"))) == (
         "computes other bits: with cuda 12 where the job has none"
     )
-    assert other_bits((("a", "1"), ("b", "1")), (("a", "2"), ("b", "2"))) == (
+    assert fingerprint_difference((("a", "1"), ("b", "1")), (("a", "2"), ("b", "2"))) == (
         "computes other bits: with a 2 where the job has 1, and with b 2 where the job has 1"
     )
 
 
 def test_of_many_differences_the_first_are_named() -> None:
     ours, theirs = (tuple((f"n{i}", value) for i in range(DIFFERENCES_MAX + 2)) for value in "xy")
-    assert other_bits(ours, theirs).endswith(", and with 2 more differences")
+    assert fingerprint_difference(ours, theirs).endswith(", and with 2 more differences")
 
 
 @pytest.mark.parametrize(("ours", "theirs"), [(NEW, NEW[::-1]), (NEW, ()), ((), OLD), ((), ())])
-def test_the_same_bits_in_any_order_or_none_at_all_are_no_others(ours: Bits, theirs: Bits) -> None:
-    assert other_bits(ours, theirs) == ""
+def test_the_same_bits_in_any_order_or_none_at_all_are_no_others(ours: Fingerprint, theirs: Fingerprint) -> None:
+    assert fingerprint_difference(ours, theirs) == ""
 
 
 def test_most_decide_and_of_as_many_the_first() -> None:
@@ -66,36 +69,36 @@ def test_most_decide_and_of_as_many_the_first() -> None:
 def test_the_first_world_is_of_those_most_of_whom_compute_the_same() -> None:
     job = strict((A, OLD), (B, NEW), (C, NEW))
     assert formed(job, 1).members == (B, C)
-    assert job.bits == NEW
+    assert job.fingerprint == NEW
 
 
 def test_of_as_many_the_first_to_join_decide() -> None:
     job = strict((A, OLD), (B, NEW))
-    assert (formed(job, 1).members, job.bits) == ((A,), OLD)
+    assert (formed(job, 1).members, job.fingerprint) == ((A,), OLD)
 
 
 def test_who_does_not_say_may_be_in_any_world() -> None:
     job = strict((A, ()), (B, NEW), (C, OLD), (D, NEW))
-    assert (formed(job, 1).members, job.bits) == ((A, B, D), NEW)
+    assert (formed(job, 1).members, job.fingerprint) == ((A, B, D), NEW)
 
 
 def test_the_first_world_with_anybody_who_says_decides_for_the_job() -> None:
     job = strict((A, ()))
-    assert job.bits == ()
+    assert job.fingerprint == ()
     job = after(job, report(job, A, 1, holders=(A,)), joins(B, OLD), joins(C, NEW))
-    assert (job.worlds[-1].members, job.bits) == ((A, B), OLD)
+    assert (job.worlds[-1].members, job.fingerprint) == ((A, B), OLD)
 
 
 def test_who_computes_other_bits_joins_and_stays_a_spare() -> None:
     job = strict((A, NEW), (B, NEW))
     job = after(job, report(job, A, 1, holders=(A, B)))
     [joined] = made(job, joins(C, OLD))
-    assert sentence(joined) == f"c joined as number 3; it is a spare: it {OTHER}"
+    assert describe(joined) == f"c joined as number 3; it is a spare: it {OTHER}"
     job = after(job, joins(C, OLD))
     assert [world.members for world in job.worlds] == [(A, B)]
-    assert (spare_why(job, C), view(job, 1, C).spare_why) == (OTHER, OTHER)
+    assert (spare_why(job, C), view_of(job, 1, C).spare_why) == (OTHER, OTHER)
     assert member_state(job, C) is MemberState.SPARE
-    assert (spare_why(job, A), view(job, 1, A).spare_why, spare_why(job, D)) == ("", "", "")
+    assert (spare_why(job, A), view_of(job, 1, A).spare_why, spare_why(job, D)) == ("", "", "")
 
 
 def test_a_recovery_does_not_take_it_to_reach_min() -> None:
@@ -118,14 +121,14 @@ def test_everybody_gone_those_who_compute_other_bits_do_not_take_over() -> None:
     """The history's bits are the job's promise, not the first world's."""
     job = strict((A, NEW))
     job = after(job, report(job, A, 1, 2, holders=(A,)), joins(B, OLD), m.Expire(A))
-    assert (job.state, job.bits) == (JobState.WAITING, NEW)
+    assert (job.state, job.fingerprint) == (JobState.WAITING, NEW)
 
 
 def test_a_world_that_names_nobody_we_know_decides_nothing() -> None:
     """It is complained about elsewhere; an event is never refused."""
     job = strict((A, ()))
     world = replace(formed(job, 1), number=2, members=(MemberId("nobody"),))
-    assert evolved(job, m.WorldFormed(0.0, world)).bits == ()
+    assert evolved(job, m.WorldFormed(0.0, world)).fingerprint == ()
 
 
 # ---------------------------------------------------------------------------------------------------------- limits
@@ -143,7 +146,7 @@ def test_a_world_that_names_nobody_we_know_decides_nothing() -> None:
         (("torch", "a\nb"),),
     ],
 )
-def test_bits_that_cannot_be_said_are_refused(bits: Bits) -> None:
+def test_bits_that_cannot_be_said_are_refused(bits: Fingerprint) -> None:
     assert refused(new_job(), joins(A, bits)).code is Code.BAD
 
 

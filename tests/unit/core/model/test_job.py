@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.model.job import Job, JobState, Member, Target, Terms, gone_limit
+from pliant.core.model.job import Job, JobState, Member, Target, Terms, member_limit
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import MemberState, View, member_state, view
+from pliant.core.model.view import MemberState, View, member_state, view_of
 from unit.core.build import (
     GRID,
     A,
@@ -66,7 +66,7 @@ def test_a_job_has_as_many_slots_as_its_terms_say() -> None:
 def test_a_member_is_told_all_it_needs() -> None:
     job = running(2, new_job(2), steps=3)
     job = after(job, m.Publish(A, 1, checkpoint(job.durable)), join(C), m.WiringFailed(A, 2, C), m.Expire(C))
-    assert view(job, 17, A) == View(
+    assert view_of(job, 17, A) == View(
         revision=17,
         state=JobState.RUNNING,
         why="c leaves",
@@ -76,32 +76,32 @@ def test_a_member_is_told_all_it_needs() -> None:
         worlds=job.worlds,
         current=1,
         sealed=0,
-        faulty=frozenset({2, 3}),
-        dead=frozenset({C}),
+        unenterable_generations=frozenset({2, 3}),
+        gone_in_open_worlds=frozenset({C}),
         holders=frozenset({A, B}),
         durable=job.durable,
         checkpoint=checkpoint(job.durable),
-        kept=("ck",),
+        kept_checkpoints=("ck",),
     )
 
 
 def test_a_draining_member_is_told_how_long_it_has() -> None:
     job = after(running(2), drain(B, 12.5))
-    told = view(job, 1, B)
+    told = view_of(job, 1, B)
     assert (told.known, told.draining, told.grace_s) == (True, True, 12.5)
-    assert not view(job, 1, A).draining
+    assert not view_of(job, 1, A).draining
 
 
 def test_whoever_is_gone_or_was_never_seen_is_told_so() -> None:
     job = after(running(3), drain(B, 12.5), m.Expire(B))
     for name in (B, D):
-        told = view(job, 1, name)
+        told = view_of(job, 1, name)
         assert (told.known, told.draining, told.grace_s) == (False, False, 0.0)
 
 
 def test_the_memory_of_the_departed_grows_with_the_job() -> None:
-    assert gone_limit(new_job(1, 1)) == 68
-    assert gone_limit(new_job(1, 100)) == 464
+    assert member_limit(new_job(1, 1)) == 68
+    assert member_limit(new_job(1, 100)) == 464
 
 
 def test_a_member_in_a_world_is_active_once_it_holds_the_state() -> None:

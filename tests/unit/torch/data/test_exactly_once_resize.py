@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from pliant.core.data.audit import audit
 from pliant.core.data.grid import Grid, deal
-from pliant.core.data.ledger import GENESIS, Line, add_digests, line, slot_digest
+from pliant.core.data.ledger import GENESIS, LedgerLine, add_digests, make_line, slot_digest
 from pliant.core.data.sample_order import Order
 
 
-def train(grid: Grid, order: Order, sizes: list[int]) -> tuple[Counter[tuple[int, int]], list[Line]]:
+def train(grid: Grid, order: Order, sizes: list[int]) -> tuple[Counter[tuple[int, int]], list[LedgerLine]]:
     """Do one step in a world of each of these sizes; give the (epoch, sample) pairs read, and the ledger."""
     seen: Counter[tuple[int, int]] = Counter()
-    lines: list[Line] = []
+    lines: list[LedgerLine] = []
     head = GENESIS
     for step, size in enumerate(sizes, start=1):
         epoch = grid.cursor(step).epoch
@@ -30,7 +30,7 @@ def train(grid: Grid, order: Order, sizes: list[int]) -> tuple[Counter[tuple[int
                 seen.update((epoch, sample) for sample in read)
                 samples += len(read)
                 digest = add_digests(digest, slot_digest(step, slot, read))
-        lines.append(line(head, step, step, grid.cursor(step), samples, digest))
+        lines.append(make_line(head, step, step, grid.cursor(step), samples, digest))
         head = lines[-1].lineage
     return seen, lines
 

@@ -33,12 +33,12 @@ def shares(step: int, world: int) -> list[tuple[Part, ...]]:
 
 def train(member: Member, shares: Callable[[int], Sequence[Sequence[Part]]]) -> Audit:
     """Let the same member load everybody's parts of all steps, keep the ledger and audit it."""
-    lines: list[ledger.Line] = []
+    lines: list[ledger.LedgerLine] = []
     for step in range(1, GRID.total_steps + 1):
         loaded = [member(part) for parts in shares(step) for part in parts]
         parent = lines[-1].lineage if lines else ledger.GENESIS
         lines.append(
-            ledger.line(
+            ledger.make_line(
                 parent,
                 generation=1,
                 step=step,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-PROGRAM = Path(__file__).with_name("data_parent.py")
+PROGRAM = Path(__file__).with_name("parent.py")
 PATIENCE_S = 60
 
 

@@ -12,7 +12,7 @@ import torch
 
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind, World
+from pliant.core.model.world import World, WorldKind
 from pliant.errors import BadInput
 from pliant.torch.gloo.group import GATHER_MAX, Group, GroupBroken, Wiring
 from pliant.torch.gloo.sockets import published
@@ -30,7 +30,7 @@ class Forger:
     def __init__(self, answer: Callable[[str, bytes], dict[str, bytes]]) -> None:
         self.mailbox = Mailbox()
         self._answer = answer
-        world = World(5, Kind.PLANNED, (ME, OTHER), (1, 1), Lineage(0, 0, 0))
+        world = World(5, WorldKind.PLANNED, (ME, OTHER), (1, 1), Lineage(0, 0, 0))
         self.wiring = Wiring(world, "ab" * 32, ME, self, self.mailbox)
         self.raised: list[Exception] = []
         self.thread = threading.Thread(target=self._run)
@@ -147,7 +147,7 @@ def test_a_peer_that_cannot_be_told_breaks_the_wiring_with_the_reason() -> None:
 
 
 def test_who_is_not_in_the_world_cannot_wire_it() -> None:
-    world = World(5, Kind.PLANNED, (OTHER,), (1,), Lineage(0, 0, 0))
+    world = World(5, WorldKind.PLANNED, (OTHER,), (1,), Lineage(0, 0, 0))
     with pytest.raises(BadInput, match="me is not a member of generation 5"):
         Wiring(world, "", ME, Forger(lambda *_: {}), Mailbox())
 
@@ -170,7 +170,7 @@ def test_the_prefix_cannot_be_guessed_and_does_not_give_the_key_away() -> None:
 
 
 def alone() -> Group:
-    world = World(3, Kind.PLANNED, (ME,), (1,), Lineage(0, 0, 0))
+    world = World(3, WorldKind.PLANNED, (ME,), (1,), Lineage(0, 0, 0))
     return Wiring(world, "", ME, Forger(lambda *_: {}), Mailbox()).run()
 
 

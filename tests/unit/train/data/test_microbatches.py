@@ -10,7 +10,7 @@ from pliant.core.data.grid import Grid, deal
 from pliant.core.member import Machine
 from pliant.core.model.job import Terms
 from pliant.core.model.names import MemberId
-from pliant.core.model.world import Kind
+from pliant.core.model.world import WorldKind
 from pliant.train.data.loader import Part, cut
 from pliant.train.data.microbatches import Parts
 from unit.core import build
@@ -69,7 +69,7 @@ def test_an_idle_part_has_two_samples_where_the_step_has_them(
 
 
 def machine(grid: Grid, me: MemberId, holders: frozenset[int], weights: tuple[int, ...] = (1, 1, 1)) -> Machine:
-    world = replace(build.world(1, A, B, C, kind=Kind.PLANNED), weights=weights)
+    world = replace(build.world(1, A, B, C, kind=WorldKind.PLANNED), weights=weights)
     return Machine(me, Terms(grid, seed=1), world=world, rank=world.members.index(me), holders=holders)
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pliant.core.accounting.pauses import CHECKPOINTING, SPENT_MAX, SWITCHING, Spent
+from pliant.core.accounting.pauses import CHECKPOINTING, SPENT_MAX, SWITCHING, Pause
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Leave, Report
 from pliant.train.process.pauses import Pauses, process_age_s
@@ -16,11 +16,11 @@ def report(first: int, count: int) -> Report:
     return Report(A, 0, 1, lines(GENESIS, 1, first + count - 1)[first - 1 :])
 
 
-def spent(pauses: Pauses, command: Report) -> tuple[Spent, ...]:
+def spent(pauses: Pauses, command: Report) -> tuple[Pause, ...]:
     said = pauses.said(command)
     assert isinstance(said, Report)
     assert said.lines == command.lines
-    return said.spent
+    return said.pauses
 
 
 def test_a_report_says_what_belongs_to_its_steps_each_time_it_is_said() -> None:
@@ -30,8 +30,8 @@ def test_a_report_says_what_belongs_to_its_steps_each_time_it_is_said() -> None:
     pauses.add(3, SWITCHING, 1.0)
     pauses.add(3, CHECKPOINTING, 0.25)
     for _ in range(2):
-        assert spent(pauses, report(3, 4)) == (Spent(3, CHECKPOINTING, 0.5), Spent(3, SWITCHING, 1.0))
-    assert spent(pauses, report(1, 2)) == (Spent(2, CHECKPOINTING, 0.5),)
+        assert spent(pauses, report(3, 4)) == (Pause(3, CHECKPOINTING, 0.5), Pause(3, SWITCHING, 1.0))
+    assert spent(pauses, report(1, 2)) == (Pause(2, CHECKPOINTING, 0.5),)
 
 
 def test_what_is_no_report_of_steps_is_said_as_it_is() -> None:
@@ -58,7 +58,7 @@ def test_the_first_reduction_of_a_generation_shows_what_the_switch_cost() -> Non
     pauses.reduced(3, 2, 0.75)
     pauses.reduced(4, 2, 0.5)
     pauses.reduced(5, 3, 0.25)  # quicker than the one before
-    assert spent(pauses, report(1, 6)) == (Spent(3, SWITCHING, 0.5),)
+    assert spent(pauses, report(1, 6)) == (Pause(3, SWITCHING, 0.5),)
 
 
 def test_what_is_waited_for_is_measured_also_if_it_fails() -> None:

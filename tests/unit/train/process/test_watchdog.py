@@ -48,7 +48,7 @@ def test_it_is_named_with_its_stack(ear: Ear) -> None:
         watch.close()
     assert "m1 has been in the training loop's body" in ear.said[0]
     assert "stuck_here" in ear.said[0]
-    assert "test_stall.py" in ear.said[0]
+    assert "test_watchdog.py" in ear.said[0]
 
 
 def test_once_for_each_time_it_is_stuck(ear: Ear) -> None:

@@ -35,7 +35,7 @@ numbers = st.floats(allow_nan=False, allow_infinity=False)
 rows = st.builds(
     Row, words, numbers, cell, numbers, st.lists(numbers, min_size=LOGGED_MAX, max_size=LOGGED_MAX).map(tuple)
 )
-WORD = Word(Purpose.STEP, 3, 17, Lineage(2, 16, 0xFFFF_FFFF_FFFF_FFFF), holds=True, marks=2**64 - 1, samples=8)
+WORD = Word(Purpose.STEP, 3, 17, Lineage(2, 16, 0xFFFF_FFFF_FFFF_FFFF), holds=True, slot_checksum=2**64 - 1, samples=8)
 
 
 def side_by_side(each: list[Row]) -> Floats:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from pliant.core.data.ledger import GENESIS, Line, Lineage
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage
 from pliant.core.member import signals as s
 from pliant.core.model.names import MemberId
 from pliant.train.peer.server import PeerLost
@@ -38,7 +38,7 @@ class Donor:
         self.gate = Gate()
         self.live = [bytearray(content), bytearray(b""), bytearray(b"x" * 100), bytearray(b"y" * 50)]
         self.gradient: dict[Lineage, bytearray] = {LINEAGE: bytearray(b"gradient")}
-        self.lines: tuple[Line, ...] = LINES
+        self.lines: tuple[LedgerLine, ...] = LINES
         self.source = Source(self.gate, self.capture, self.gradient_of, lambda: self.lines)
         self.talker = make(name, lambda _g, _asker, kind, head: self.source.give(kind, head))
         self.name = self.talker.name
@@ -191,7 +191,7 @@ def test_what_was_stopped_feeds_nothing(make: Make) -> None:
 # --------------------------------------------------------------------------------------------- gradients
 
 
-def asked(joiner: Talker, lineage: Lineage, *donors: Donor) -> tuple[Line, Received] | None:
+def asked(joiner: Talker, lineage: Lineage, *donors: Donor) -> tuple[LedgerLine, Received] | None:
     names = tuple(donor.name for donor in donors)
     return ask_gradient(joiner.peers, 1, names, lineage, threading.Event())
 
