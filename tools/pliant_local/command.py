@@ -110,7 +110,7 @@ def local(
     name: str,
     as_json: bool,
 ) -> int | None:
-    """Train SCRIPT on a cluster that lives on this machine.
+    """Train SCRIPT with agents that come and go on this machine.
 
     Starts a coordinator, and agents as processes of their own: each is told what stands behind these options, as
     `pliant run` is, and has a home and a name of its own. As root each has an address of its own, too. Agents come and

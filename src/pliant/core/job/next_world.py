@@ -2,7 +2,7 @@
 
 `decide` (in `pliant.core.job.decide`) records what happened to a job; `next_consequence` looks at the result and
 says what follows: a world to form, a member to bar, another state or reason to show. It is called again until it
-has nothing to say, so each call does one thing. No function here reads a clock: that time has passed arrives as a command.
+has nothing to say, so each call does one thing. No function here reads a clock.
 """
 
 from __future__ import annotations

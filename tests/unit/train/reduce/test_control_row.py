@@ -23,12 +23,12 @@ words = st.builds(
     holds=st.booleans(),
     state=cell,
     wired=small,
-    need=small,
-    drains=st.integers(0, 2),
+    wired_needed=small,
+    drain_urgency=st.integers(0, 2),
     failed=st.booleans(),
     slots=small,
     samples=small,
-    marks=cell,
+    slot_checksum=cell,
     digest=cell,
 )
 numbers = st.floats(allow_nan=False, allow_infinity=False)
