@@ -42,7 +42,7 @@ class Task:
     batch: int = 64
     bug: str = ""
     data_workers: str = "some"  # or "all": one for each worker
-    lesson: str = "clouds"  # which of lessons.py
+    lesson: str = "clouds"  # which of models.py
     slots: int = 32  # two samples at least in each: BatchNorm needs them
     deterministic: bool = False
 

@@ -1,6 +1,6 @@
 """The training script of the chaos runs: small, and with everything in it that can go out of step.
 
-A model with its optimizer and scheduler (see `lessons.py`) and an average of the weights; a data set that writes down,
+A model with its optimizer and scheduler (see `models.py`) and an average of the weights; a data set that writes down,
 beside Pliant, each time it is asked for a sample. `CHAOS_FOLDER` is where workers leave what the harness looks at; the
 rest of the environment's `CHAOS_` names choose what is trained and how, and which bug is planted (see `bugs.py`).
 """

@@ -48,7 +48,7 @@ def test_every_dependency_is_pinned_for_development() -> None:
 
 def test_the_base_install_is_small() -> None:
     coordinator = {"httptools", "prometheus-client", "starlette", "uvicorn", "uvloop"}
-    small = {"click", "httpx2", "msgspec", "rich"} | coordinator
+    small = {"click", "httpx2", "msgspec", "psutil", "rich"} | coordinator
     assert {base_name(name) for name in project()["project"]["dependencies"]} == small
 
 

@@ -45,7 +45,7 @@ class Nursery:
         }
         self._log = log.open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "live.nursery"],
+            [sys.executable, "-W", "error", "-m", "live.fork_server"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
