@@ -24,7 +24,7 @@ SHARED := $(PYTEST) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak
+.PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -127,6 +127,9 @@ MINUTES ?= 30
 
 soak: $(STAMP)  ## Train through faults for MINUTES=30, with quiet times between, and see that nothing grows or is lost
 	cd tests && $(abspath $(BIN))/python -m soak --minutes $(MINUTES) --seed $(or $(SEED),0)
+
+measure: $(STAMP)  ## Measure the shape and the language of this checkout, or of ROOT=
+	cd tests && $(abspath $(BIN))/python -m tidy.measure $(if $(ROOT),$(abspath $(ROOT)))
 
 docs-api: $(STAMP)  ## Bring the API's reference page up to date
 	cd tests && $(abspath $(BIN))/python -m docs.api_page

@@ -1,16 +1,16 @@
-"""Which files the tidy tests and the tests of the documentation look at."""
+"""The files that the tidy tests and the tests of the documentation read."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-_HIDDEN_BUT_OURS = {".ci"}
+_HIDDEN_BUT_OURS = {".ci", ".github"}
 _MADE_BY_TOOLS = {"__pycache__", "build", "dist", "htmlcov"}
 
 
 def walk(under: Path, suffixes: tuple[str, ...] = ()) -> Iterator[Path]:
-    """Every file of the project below a folder, in a fixed order; environments and caches are left out."""
+    """Yield every file of the project below a folder, in a fixed order, without environments and caches."""
     for path in sorted(under.iterdir()):
         if path.is_dir():
             hidden = path.name.startswith(".") and path.name not in _HIDDEN_BUT_OURS
@@ -28,6 +28,11 @@ def text_files() -> list[Path]:
 def sources() -> list[Path]:
     """The Python files that are shipped."""
     return list(walk(ROOT / "src", (".py",)))
+
+
+def tools() -> list[Path]:
+    """The Python files of the programs that stay outside the wheel."""
+    return list(walk(ROOT / "tools", (".py",)))
 
 
 def suite() -> list[Path]:
