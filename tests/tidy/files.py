@@ -22,7 +22,9 @@ def walk(under: Path, suffixes: tuple[str, ...] = ()) -> Iterator[Path]:
 
 def text_files() -> list[Path]:
     """Every file of the project that is text."""
-    return [path for path in walk(ROOT) if not path.name.startswith(".coverage") and _is_text(path)]
+    return [
+        path for path in walk(ROOT) if path.name != ".git" and not path.name.startswith(".coverage") and _is_text(path)
+    ]
 
 
 def sources() -> list[Path]:
