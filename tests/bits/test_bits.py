@@ -17,6 +17,7 @@ from bits.table import Table
 from chaos.faults import KINDS, Fault
 from chaos.pace import PACE_LAST_S, PACE_S, pace_s
 from chaos.probe import STRUCK
+from pliant.chaos.fault_kinds import FaultKind
 
 TESTS = Path(__file__).parents[1]
 FINAL = {"weights": "11", "buffers": "22", "optimizer": "33", "metrics": "44"}
@@ -55,7 +56,7 @@ def judged(*rows: Row) -> dict[str, Any]:
 
 
 def test_a_table_of_the_same_bits_is_in_order() -> None:
-    found = judged(row(), row("2 workers"), row("schedule 0", faults=(Fault("kill", effect="lost"),)))
+    found = judged(row(), row("2 workers"), row("schedule 0", faults=(Fault(FaultKind.KILL, effect="lost"),)))
     assert (found["ok"], found["same_bits"], found["of"], found["schedules"]) == (True, 3, 3, 1)
     assert found["kinds"] == {"kill": 1}
 

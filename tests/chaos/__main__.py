@@ -31,6 +31,7 @@ from chaos.job import Task
 from chaos.probe import STRUCK
 from chaos.undisturbed import SIZES, undisturbed
 from chaos.undisturbed import alone as by_itself
+from pliant.chaos.fault_kinds import FaultKind
 
 LEAST_OF_EACH = 0.1  # of the faults, of each kind
 LEAST_DURING = 0.2
@@ -52,7 +53,7 @@ def main() -> None:
 @click.option("--keep", is_flag=True, help="Keep the folder of a run that went well, too.")
 def train(faults: int, seed: int, kinds: str, deterministic: float, alone: bool, keep: bool) -> None:
     """Strike two jobs again and again; then compare them with undisturbed ones, and plant bugs in the loader."""
-    chosen = kinds.split(",")
+    chosen = [FaultKind(kind) for kind in kinds.split(",")]
 
     def act(folder: Path) -> dict[str, Any]:
         chance = random.Random(seed)
@@ -110,7 +111,7 @@ def _same_bits(found: dict[str, Any], folder: Path, task: Task, result: dict[str
 @click.option("--seed", default=0, show_default=True, help="For the faults and their order.")
 @click.option("--minutes", default=20.0, show_default=True, help="In the last eighth of it no fault is begun.")
 @click.option(
-    "--kinds", default=",".join(extra_faults.KINDS), help="Only faults of these kinds, kill,run for instance."
+    "--kinds", default=",".join(extra_faults.KINDS), help="Only faults of these kinds, kill,kill-agent for instance."
 )
 @click.option("--own", default=everything.OWN_SHARE, show_default=True, help="The share for a coordinator of its own.")
 @click.option("--rerun/--no-rerun", default=True, show_default=True, help="First the seeds that failed once.")
@@ -120,7 +121,9 @@ def every_kind(
     faults: int, seed: int, minutes: float, kinds: str, own: float, rerun: bool, keep_seed: bool, keep: bool
 ) -> None:
     """Strike live jobs that save themselves with faults of every kind, and check every promise at the end."""
-    wish = Wish(faults, seed, monotonic() + 60 * minutes * BEGUN, tuple(kinds.split(",")), own)
+    wish = Wish(
+        faults, seed, monotonic() + 60 * minutes * BEGUN, tuple(FaultKind(kind) for kind in kinds.split(",")), own
+    )
 
     def act(folder: Path) -> dict[str, Any]:
         broken: list[str] = []
@@ -161,7 +164,7 @@ def plant(bugs: tuple[str, ...], keep: bool) -> None:
     _report(act, keep)
 
 
-def _enough(result: dict[str, Any], faults: int, kinds: list[str]) -> None:
+def _enough(result: dict[str, Any], faults: int, kinds: list[FaultKind]) -> None:
     """Whether this was as much chaos as was asked for."""
     broken: list[str] = result["broken"]
     if result["faults"] < faults:

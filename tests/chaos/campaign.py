@@ -21,12 +21,19 @@ from chaos.faults import KINDS, TARGET_MAX, Fault, Strikes
 from chaos.job import Job, Task
 from chaos.pace import RESERVE_STEPS, Pace
 from chaos.probe import STRUCK
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.messages import Resize
 from pliant.core.model.job import Target
 
 LEASE_TTL_S = 3.0
 ENDS_S = 120.0  # how long `pliant run` may take to end after the job has
-SHARES = {"kill": 0.4, "stop": 0.11, "join": 0.12, "drain": 0.26, "coordinator": 0.11}
+SHARES = {
+    FaultKind.KILL: 0.4,
+    FaultKind.STOP: 0.11,
+    FaultKind.JOIN: 0.12,
+    FaultKind.DRAIN: 0.26,
+    FaultKind.KILL_COORDINATOR: 0.11,
+}
 AIMED = 0.75  # of the kills are aimed at a place; the others strike wherever the victim is
 DURING = 0.3  # of the faults are aimed at another change; some will not find one
 STEPS_PER_FAULT = 14
@@ -56,7 +63,7 @@ print_now = partial(print, flush=True)
 
 
 def plan(
-    count: int, chance: random.Random, kinds: Collection[str] = KINDS, shares: Mapping[str, float] = SHARES
+    count: int, chance: random.Random, kinds: Collection[FaultKind] = KINDS, shares: Mapping[FaultKind, float] = SHARES
 ) -> list[Fault]:
     """So many faults in random order, each kind as often as its share says, kills over all places."""
     faults: list[Fault] = []
@@ -64,7 +71,7 @@ def plan(
     for kind in kinds:
         number = max(1, math.ceil(count * shares[kind] / whole))
         for index in range(number):
-            aim = STRUCK[index % len(STRUCK)] if kind == "kill" and index < max(6, AIMED * number) else None
+            aim = STRUCK[index % len(STRUCK)] if kind is FaultKind.KILL and index < max(6, AIMED * number) else None
             faults.append(Fault(kind, aim))
     chance.shuffle(faults)
     del faults[count:]
@@ -166,7 +173,7 @@ class Campaign:
         """
         began = time.monotonic()
         while (waited_s := time.monotonic() - began) < self._manner.idle_s:
-            joins = [fault for fault in self.planned if fault.kind == "join"][:1]
+            joins = [fault for fault in self.planned if fault.kind is FaultKind.JOIN][:1]
             changes = [fault for fault in self.planned if fault.meets_change][:LOOKED_AT]
             others = (fault for fault in self.planned if not fault.meets_change)
             for fault in (*joins, *changes, *islice(others, LOOKED_AT + int(4 * waited_s))):
@@ -176,16 +183,20 @@ class Campaign:
             _TICK.wait(0.02)
             if strikes.scene.state.ended:
                 return None
-            if strikes.nothing_comes and all(fault.meets_change or fault.kind == "join" for fault in self.planned):
+            if strikes.nothing_comes and all(
+                fault.meets_change or fault.kind is FaultKind.JOIN for fault in self.planned
+            ):
                 break
-        more = (Fault("join"), Fault("drain"))
+        more = (Fault(FaultKind.JOIN), Fault(FaultKind.DRAIN))
         return next((fault for fault in more if strikes.may(fault)), None)
 
 
 def counts(faults: Sequence[Fault], of: int) -> dict[str, Any]:
     """How many there were, of which kinds and where; of one campaign or of several."""
     counted = [fault for fault in faults if fault.counts]
-    kills = Counter(fault.place.name.lower() for fault in counted if fault.kind == "kill" and fault.place is not None)
+    kills = Counter(
+        fault.place.name.lower() for fault in counted if fault.kind is FaultKind.KILL and fault.place is not None
+    )
     slow = sorted(fault.until_step_s for fault in counted)
     return {
         "faults": len(counted),

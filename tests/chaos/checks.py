@@ -11,6 +11,7 @@ from typing import Any
 from chaos.faults import Fault
 from chaos.job import Job
 from chaos.training_log import read_log
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid, deal
 from pliant.core.data.ledger import LedgerLine
@@ -125,7 +126,9 @@ def _check_processes(job: Job, faults: Sequence[Fault], broken: list[str]) -> in
         if "started" in each:
             pids[each["member"]].add(each["pid"])
     broken += [f"{member} was several processes: {sorted(found)}" for member, found in pids.items() if len(found) > 1]
-    struck = {member for fault in faults if fault.kind != "join" for member in (fault.victim, *fault.others)}
+    struck = {
+        member for fault in faults if fault.kind is not FaultKind.JOIN for member in (fault.victim, *fault.others)
+    }
     for member, gone in scene.gone.items():
         if member not in struck:
             broken.append(f"{member} is gone, and nobody had struck it: {gone.how}: {gone.why}")

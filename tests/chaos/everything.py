@@ -18,6 +18,7 @@ from chaos.faults import Fault
 from chaos.job import Job
 from chaos.leftovers import check_leftovers, check_report
 from chaos.undisturbed import Alone
+from pliant.chaos.fault_kinds import FaultKind
 
 KEEP = 2
 SAVED = ("--checkpoint-every", "20", "--checkpoint-keep", str(KEEP))
@@ -25,20 +26,20 @@ STEPS_PER_FAULT = 7
 IDLE_S = 3.0  # without a moment for a fault: there is no time to waste
 OWN_SHARE = 0.3  # of the faults strike a job whose coordinator is a child of its `pliant run`
 SHARES = {
-    "kill": 0.22,
-    "stop": 0.06,
-    "join": 0.08,
-    "drain": 0.13,
-    "coordinator": 0.09,
-    "slow": 0.09,
-    "partition": 0.18,
-    "everybody": 0.05,
-    "damage": 0.03,
-    "run": 0.02,
-    "checkpoint": 0.05,
+    FaultKind.KILL: 0.22,
+    FaultKind.STOP: 0.06,
+    FaultKind.JOIN: 0.08,
+    FaultKind.DRAIN: 0.13,
+    FaultKind.KILL_COORDINATOR: 0.09,
+    FaultKind.SLOW: 0.09,
+    FaultKind.PARTITION: 0.18,
+    FaultKind.KILL_ALL: 0.05,
+    FaultKind.DAMAGE_CHECKPOINT: 0.03,
+    FaultKind.KILL_AGENT: 0.02,
+    FaultKind.REQUEST_CHECKPOINT: 0.05,
 }
 # A lease is 10 s there: nothing that lasts longer. In exchange `pliant run`, and its coordinator with it, dies often.
-OWN_SHARES = {**SHARES, "stop": 0.0, "run": 0.08}
+OWN_SHARES = {**SHARES, FaultKind.STOP: 0.0, FaultKind.KILL_AGENT: 0.08}
 LEAST = 0.6  # of a kind's share must have counted, if there are enough faults
 
 
@@ -49,7 +50,7 @@ class Wish:
     faults: int
     seed: int
     until: float = math.inf
-    kinds: tuple[str, ...] = extra_faults.KINDS
+    kinds: tuple[FaultKind, ...] = extra_faults.KINDS
     own: float = OWN_SHARE
 
 
@@ -75,7 +76,7 @@ def run(folder: Path, wish: Wish) -> dict[str, Any]:
 
 
 def planned_for(
-    count: int, chance: random.Random, shares: Mapping[str, float], lease_ttl_s: float | None
+    count: int, chance: random.Random, shares: Mapping[FaultKind, float], lease_ttl_s: float | None
 ) -> list[Fault]:
     """So many faults, each with how long it lasts."""
     planned = plan(count, chance, list(shares), shares)

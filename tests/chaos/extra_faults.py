@@ -20,6 +20,7 @@ from chaos.faults import EFFECT_S, Fault
 from chaos.job import JOB, Job, opened
 from pliant.agent.process.template_child import MARK
 from pliant.chaos import plan as drawn
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.inject import Over
 from pliant.chaos.inject import Strikes as Means
 from pliant.chaos.plan import COORDINATOR, Cut
@@ -32,7 +33,15 @@ from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
 
-KINDS = (*narrow.KINDS, "slow", "partition", "everybody", "damage", "run", "checkpoint")
+KINDS = (
+    *narrow.KINDS,
+    FaultKind.SLOW,
+    FaultKind.PARTITION,
+    FaultKind.KILL_ALL,
+    FaultKind.DAMAGE_CHECKPOINT,
+    FaultKind.KILL_AGENT,
+    FaultKind.REQUEST_CHECKPOINT,
+)
 OWN_TTL_S = 10.0  # the lease of a coordinator that is a child of `pliant run`
 SLOW_S = (1.0, 3.0)
 # While a connection is cut TCP tries again after 0.2 s, 0.4 s more, and so on: what comes through first after a cut of
@@ -55,15 +64,15 @@ class Strikes(narrow.Strikes):
         self._lost_by_cut: list[tuple[MemberId, int]] = []  # with its process: it must see that it was left behind
 
     @property
-    def acts(self) -> dict[str, Callable[[Fault], bool]]:
+    def acts(self) -> dict[FaultKind, Callable[[Fault], bool]]:
         return {
             **super().acts,
-            "slow": self._slow,
-            "partition": self._partition,
-            "everybody": self._everybody,
-            "damage": self._damage,
-            "run": self._run,
-            "checkpoint": self._checkpoint,
+            FaultKind.SLOW: self._slow,
+            FaultKind.PARTITION: self._partition,
+            FaultKind.KILL_ALL: self._everybody,
+            FaultKind.DAMAGE_CHECKPOINT: self._damage,
+            FaultKind.KILL_AGENT: self._run,
+            FaultKind.REQUEST_CHECKPOINT: self._checkpoint,
         }
 
     @property
@@ -80,10 +89,10 @@ class Strikes(narrow.Strikes):
                 self.scene.whole,
                 self.scene.published,
             )
-        if fault.kind == "damage":  # two that are kept, of which one is to be left
+        if fault.kind is FaultKind.DAMAGE_CHECKPOINT:  # two that are kept, of which one is to be left
             return len(whole) > 1 and whole[-2:] == published[-2:] and not change
         long = fault.lasts_s > self.lease_ttl_s / 2 and fault.cut != Cut.ALONE
-        return fault.kind != "partition" or able > (2 if long else 1)
+        return fault.kind is not FaultKind.PARTITION or able > (2 if long else 1)
 
     def finish(self) -> None:
         super().finish()
@@ -169,7 +178,7 @@ class Strikes(narrow.Strikes):
     def _drawn(self, fault: Fault, victim: str) -> drawn.Fault:
         """The same for `pliant chaos`."""
         cut = Cut(fault.cut) if fault.cut else None
-        return drawn.Fault(fault.number, drawn.Kind(fault.kind), (victim,), fault.lasts_s, cut)
+        return drawn.Fault(fault.number, fault.kind, (victim,), fault.lasts_s, cut)
 
     def _process(self, member: MemberId) -> Process | None:
         return recognise(self.scene.pids[member], JOB, member, MARK, self.job.run.pid)
@@ -312,9 +321,9 @@ def _began(pid: int) -> int:
 
 def detail(fault: Fault, chance: random.Random, index: int, lease_ttl_s: float | None) -> None:
     """Say how long it lasts, and who is cut off: every kind of cut, one in three longer than a lease."""
-    if fault.kind == "slow":
+    if fault.kind is FaultKind.SLOW:
         fault.lasts_s = chance.uniform(*SLOW_S)
-    if fault.kind == "partition":
+    if fault.kind is FaultKind.PARTITION:
         cuts = tuple(Cut)
         fault.cut = cuts[index % len(cuts)]
         long = lease_ttl_s is not None and (index + index // len(cuts)) % 3 == 2

@@ -21,15 +21,20 @@ from chaos.chronicle import Scene
 from chaos.job import JOB, Job, exited, opened
 from chaos.probe import Place, Whereabouts
 from chaos.steps import Mark, Steps
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core import messages as m
 from pliant.core.model.job import JobState, Target
 from pliant.core.model.names import MemberId
 from pliant.errors import Refused
 
-KINDS = ("kill", "stop", "join", "drain", "coordinator")
-GO_BACK = ("everybody", "damage", "run")  # see `wider.py`
+KINDS = (FaultKind.KILL, FaultKind.STOP, FaultKind.JOIN, FaultKind.DRAIN, FaultKind.KILL_COORDINATOR)
+GO_BACK = (
+    FaultKind.KILL_ALL,
+    FaultKind.DAMAGE_CHECKPOINT,
+    FaultKind.KILL_AGENT,
+)  # no member holds the state afterwards
 TARGET_MIN, TARGET_MAX = 2, 4
-LEFT_BEHIND = {"kill": 1, "stop": 1, "join": 0, "drain": 1, "coordinator": 0}  # holders, at least
+LEFT_BEHIND = {FaultKind.KILL: 1, FaultKind.STOP: 1, FaultKind.DRAIN: 1}  # holders, at least
 AIM_S = 5.0  # how long to wait for somebody to come to a place, before the fault is put off
 EXIT_S = 60.0  # how long a fenced worker may take to see that it is
 EFFECT_S = 120.0  # without an effect, however slow the machine is, there is none
@@ -42,7 +47,7 @@ _TICK = threading.Event()
 class Fault:
     """One fault: what is planned, and what came of it."""
 
-    kind: str
+    kind: FaultKind
     aim: Place | None = None  # where the victim is to be struck; None: wherever it is
     during: bool = False  # strike while another change is under way
     number: int = 0
@@ -113,14 +118,14 @@ class Strikes:
         return True
 
     @property
-    def acts(self) -> dict[str, Callable[[Fault], bool]]:
+    def acts(self) -> dict[FaultKind, Callable[[Fault], bool]]:
         """What is done for each kind."""
         return {
-            "kill": self._kill,
-            "stop": self._stop,
-            "join": self._join,
-            "drain": self._drain,
-            "coordinator": self._coordinator,
+            FaultKind.KILL: self._kill,
+            FaultKind.STOP: self._stop,
+            FaultKind.JOIN: self._join,
+            FaultKind.DRAIN: self._drain,
+            FaultKind.KILL_COORDINATOR: self._coordinator,
         }
 
     # ----------------------------------------------------------------------------------------------- the moment
@@ -133,9 +138,11 @@ class Strikes:
             state, target, change = scene.state, scene.target, scene.change
         if state is not JobState.RUNNING or able <= LEFT_BEHIND.get(fault.kind, 0):
             return False
-        if fault.kind == "join" and (self.joins or target >= TARGET_MAX):
+        if fault.kind is FaultKind.JOIN and (self.joins or target >= TARGET_MAX):
             return False
-        if self.joins and (self._struck_joining or not (fault.meets_change or fault.kind == "coordinator")):
+        if self.joins and (
+            self._struck_joining or not (fault.meets_change or fault.kind is FaultKind.KILL_COORDINATOR)
+        ):
             return False  # one strike at a join, and then it may come to its end
         return not fault.meets_change or bool(change) or self._somebody_comes()
 

@@ -13,6 +13,7 @@ from chaos.checks import check_run
 from chaos.faults import Fault
 from chaos.job import Job, Task
 from chaos.steps import Steps
+from pliant.chaos.fault_kinds import FaultKind
 
 SIZE = 3
 PACE_S = 0.03
@@ -29,7 +30,7 @@ def run(folder: Path, seed: int) -> dict[str, Any]:
         job.wish.pace_s = 0.0
         job.chronicle.until(lambda scene: scene.state.ended)
         job.run.wait(120)
-        found = check_run(job, [Fault("kill", victim=victim)])
+        found = check_run(job, [Fault(FaultKind.KILL, victim=victim)])
     return {**found, **away, "resumed_after_s": round(resumed_s, 2), "broken": broken + found["broken"]}
 
 

@@ -18,6 +18,7 @@ from chaos.chronicle import Scene
 from chaos.everything import OWN_SHARES, SHARES, planned_for
 from chaos.faults import KINDS
 from chaos.probe import STRUCK, Place, Probe, Whereabouts, Wish
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.plan import Cut
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
@@ -62,7 +63,7 @@ def test_jobs_keep_all_promises_through_some_faults_of_every_kind() -> None:
 def test_a_plan_of_everything_has_every_kind_and_every_cut(seed: int) -> None:
     faults = planned_for(210, random.Random(seed), SHARES, 3.0)
     assert set(Counter(fault.kind for fault in faults)) == set(extra_faults.KINDS)
-    cuts = Counter((fault.cut, fault.lasts_s > 3.0) for fault in faults if fault.kind == "partition")
+    cuts = Counter((fault.cut, fault.lasts_s > 3.0) for fault in faults if fault.kind is FaultKind.PARTITION)
     assert min(cuts[cut, long] for cut in Cut for long in (True, False)) >= 1
     own = planned_for(90, random.Random(seed), {kind: share for kind, share in OWN_SHARES.items() if share}, None)
     assert not any(fault.lasts_s > extra_faults.OWN_TTL_S / 2 for fault in own)
@@ -81,7 +82,7 @@ def test_seeds_are_kept_once_and_read_without_what_is_said_about_them(tmp_path: 
 def test_a_plan_has_every_kind_and_every_place(seed: int) -> None:
     faults = plan(200, random.Random(seed))
     kinds = Counter(fault.kind for fault in faults)
-    places = Counter(fault.aim for fault in faults if fault.kind == "kill")
+    places = Counter(fault.aim for fault in faults if fault.kind is FaultKind.KILL)
     assert len(faults) == 200
     assert min(kinds[kind] for kind in KINDS) >= 20
     assert min(places[place] for place in STRUCK) >= 5

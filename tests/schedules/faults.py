@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.messages import Drain, DrainAgent, Resize
 from pliant.core.model.job import Target
 from pliant.core.model.names import AgentId, MemberId
@@ -27,7 +28,7 @@ class Fault:
     """One fault at one moment. `draw` makes its choices."""
 
     at_s: float
-    kind: str
+    kind: FaultKind
     draw: int
 
 
@@ -89,16 +90,15 @@ def _kill_everybody(scene: Scene, draw: Random) -> bool:
     return any(struck)
 
 
-def _pause_member(low_s: float, high_s: float) -> Callable[[Scene, Random], bool]:
-    def act(scene: Scene, draw: Random) -> bool:
-        mirror = _member(scene, draw)
-        if mirror is None or not scene.signal(mirror, signal.SIGSTOP):
-            return False
-        mirror.paused = True
-        scene.after(draw.uniform(low_s, high_s), _go_on, scene, mirror)
-        return True
-
-    return act
+def _pause_member(scene: Scene, draw: Random) -> bool:
+    """Stop a member for less than half a lease, or for longer than a lease."""
+    mirror = _member(scene, draw)
+    if mirror is None or not scene.signal(mirror, signal.SIGSTOP):
+        return False
+    low_s, high_s = draw.choice([(0.2, 0.5 * w.LEASE_TTL_S), (1.5 * w.LEASE_TTL_S, 2.5 * w.LEASE_TTL_S)])
+    mirror.paused = True
+    scene.after(draw.uniform(low_s, high_s), _go_on, scene, mirror)
+    return True
 
 
 def _go_on(scene: Scene, mirror: Mirror) -> None:
@@ -106,11 +106,6 @@ def _go_on(scene: Scene, mirror: Mirror) -> None:
         mirror.paused, mirror.stopped_until = False, time.time()
         scene.signal(mirror, signal.SIGCONT)
         scene.tell(f"{mirror.id} goes on")
-
-
-def _terminate_member(scene: Scene, draw: Random) -> bool:
-    mirror = _member(scene, draw)
-    return mirror is not None and scene.signal(mirror, signal.SIGTERM)
 
 
 def _kill_coordinator(scene: Scene, draw: Random) -> bool:
@@ -173,6 +168,8 @@ def _drain_member(scene: Scene, draw: Random) -> bool:
     mirror = _member(scene, draw)
     if mirror is None:
         return False
+    if draw.random() < 0.5:
+        return scene.signal(mirror, signal.SIGTERM)
     scene.ask(Drain(mirror.id, draw.choice([1.0, w.GRACE_S]), "a user asked for it"))
     return True
 
@@ -185,17 +182,14 @@ def _drain_agent(scene: Scene, draw: Random) -> bool:
     return True
 
 
-def _resize(step: int) -> Callable[[Scene, Random], bool]:
-    def act(scene: Scene, draw: Random) -> bool:
-        job = scene.checkers.job
-        if job is None:
-            return False
-        size = job.target.size + step * draw.randint(1, 3)
-        size = min(max(size, scene.setting.size_min), scene.setting.size_max)
-        scene.ask(Resize(Target(size)))
-        return size != job.target.size
-
-    return act
+def _resize(scene: Scene, draw: Random) -> bool:
+    job = scene.checkers.job
+    if job is None:
+        return False
+    size = job.target.size + draw.choice([1, -1]) * draw.randint(1, 3)
+    size = min(max(size, scene.setting.size_min), scene.setting.size_max)
+    scene.ask(Resize(Target(size)))
+    return size != job.target.size
 
 
 # -------------------------------------------------------------------------------------------------- network
@@ -231,22 +225,19 @@ def _break_transfer(scene: Scene, draw: Random) -> bool:
     return False
 
 
-KINDS: dict[str, tuple[float, Callable[[Scene, Random], bool]]] = {
-    "kill member": (5.0, _kill_member),
-    "kill every member": (0.5, _kill_everybody),
-    "pause member within its lease": (2.0, _pause_member(0.2, 0.5 * w.LEASE_TTL_S)),
-    "pause member beyond its lease": (2.0, _pause_member(1.5 * w.LEASE_TTL_S, 2.5 * w.LEASE_TTL_S)),
-    "SIGTERM to member": (2.0, _terminate_member),
-    "kill coordinator": (3.0, _kill_coordinator),
-    "pause coordinator beyond the lease": (1.5, _pause_coordinator),
-    "kill agent and its members": (1.5, _kill_agent),
-    "machine goes": (1.5, _machine_goes),
-    "agent joins": (1.0, _agent_joins),
-    "drain member": (2.0, _drain_member),
-    "drain agent": (1.0, _drain_agent),
-    "resize up": (2.0, _resize(1)),
-    "resize down": (2.0, _resize(-1)),
-    "cut between members": (2.0, _cut_members),
-    "watch closed": (2.0, _close_watch),
-    "transfer broken": (3.0, _break_transfer),
+KINDS: dict[FaultKind, tuple[float, Callable[[Scene, Random], bool]]] = {
+    FaultKind.KILL: (5.0, _kill_member),
+    FaultKind.KILL_ALL: (0.5, _kill_everybody),
+    FaultKind.STOP: (4.0, _pause_member),
+    FaultKind.KILL_COORDINATOR: (3.0, _kill_coordinator),
+    FaultKind.STOP_COORDINATOR: (1.5, _pause_coordinator),
+    FaultKind.KILL_AGENT: (1.5, _kill_agent),
+    FaultKind.SPOT_NOTICE: (1.5, _machine_goes),
+    FaultKind.JOIN: (1.0, _agent_joins),
+    FaultKind.DRAIN: (4.0, _drain_member),
+    FaultKind.DRAIN_AGENT: (1.0, _drain_agent),
+    FaultKind.RESIZE: (4.0, _resize),
+    FaultKind.PARTITION_MEMBERS: (2.0, _cut_members),
+    FaultKind.CLOSE_WATCH: (2.0, _close_watch),
+    FaultKind.BREAK_TRANSFER: (3.0, _break_transfer),
 }

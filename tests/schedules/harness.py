@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.model.names import AgentId
 from pliant.credentials import read_token
 from pliant.errors import PliantError
@@ -33,7 +34,7 @@ class Result:
 
     seed: int
     complaints: tuple[str, ...]
-    fired: dict[str, int]
+    fired: dict[FaultKind, int]
     seen: dict[str, int]
     generations: int
     steps: int

@@ -14,6 +14,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from random import Random
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
@@ -76,8 +77,8 @@ class Scene(Switch):
         self.workers: dict[MemberId, Mirror] = {}
         self.checkers = Checks(self)
         self.observer = self
-        self.fired: Counter[str] = Counter()
-        self.broke = lambda: self.faults_fired("transfer broken")
+        self.fired: Counter[FaultKind] = Counter()
+        self.broke = lambda: self.faults_fired(FaultKind.BREAK_TRANSFER)
         self.agents: dict[AgentId, subprocess.Popen[bytes]] = {}
         self.coordinator: subprocess.Popen[bytes] | None = None
         self.coordinator_paused = False
@@ -268,7 +269,7 @@ class Scene(Switch):
 
     # ------------------------------------------------------------------------------------------- the story
 
-    def faults_fired(self, kind: str) -> None:
+    def faults_fired(self, kind: FaultKind) -> None:
         self.fired[kind] += 1
         self.tell(f"FAULT {kind}")
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core import messages as m
 from pliant.core import supervisor as v
 from pliant.core.model.job import Agent, Job, JobState, Mode, Target
@@ -67,9 +68,9 @@ def test_coordinators_cut_off_from_everybody_for_leases_on_end_launch_nobody_aga
     """Rule 19, ADR 0019."""
     quiet = run_launches(seed, faults=())
     story: list[str] = []
-    result = run_launches(seed, faults=(Fault(8.0, "coordinators cut off", seed),), story=story)
+    result = run_launches(seed, faults=(Fault(8.0, FaultKind.PARTITION_COORDINATORS, seed),), story=story)
     assert result.complaints == ()
-    assert result.fired == {"coordinators cut off": 1}
+    assert result.fired == {FaultKind.PARTITION_COORDINATORS: 1}
     assert not [line for line in story if "lease ran out" in line]
     assert result.generations == quiet.generations
 

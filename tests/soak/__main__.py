@@ -26,6 +26,7 @@ import click
 
 from e2e.launched import Launched, family
 from e2e.running import wait_for
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.cli.commands.audit import all_events
 from pliant.core.accounting.goodput import Goodput
 from pliant.core.messages import Event
@@ -103,7 +104,9 @@ def soak(folder: Path, minutes: float, every_s: float, seed: int) -> dict[str, A
     return found
 
 
-def _windows(striker: Striker, looks: Looks, minutes: float, every_s: float, faults: Iterator[str]) -> Iterator[Span]:
+def _windows(
+    striker: Striker, looks: Looks, minutes: float, every_s: float, faults: Iterator[FaultKind]
+) -> Iterator[Span]:
     """Let the windows pass. Each begins with everybody there, or as soon as a while has passed."""
     for window in windows(minutes):
         _wait_for_everybody(looks)

@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from e2e.launched import Launched
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.messages import Drain
 from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
@@ -32,15 +33,15 @@ class Striker:
     run: Launched
     looks: Looks
     chance: random.Random
-    fired: Counter[str] = field(default_factory=Counter)
+    fired: Counter[FaultKind] = field(default_factory=Counter)
     struck: set[str] = field(default_factory=set)
     leaving: set[str] = field(default_factory=set)
     stops: list[tuple[float, float]] = field(default_factory=list)  # when one was stopped, and how long
 
-    def strike(self, kind: str) -> bool:
+    def strike(self, kind: FaultKind) -> bool:
         """Whether it could be done; returns when it is."""
         with suppress(OSError, PliantError):
-            if kind == "coordinator":
+            if kind is FaultKind.KILL_COORDINATOR:
                 os.kill(int(self.run.endpoint["pid"]), signal.SIGKILL)
             else:
                 self._strike_worker(kind)
@@ -48,7 +49,7 @@ class Striker:
             return True
         return False
 
-    def _strike_worker(self, kind: str) -> None:
+    def _strike_worker(self, kind: FaultKind) -> None:
         pids = {name: pid for name, pid in self.looks.pids.items() if pid and name not in self.leaving}
         if not pids:
             raise ProcessLookupError
@@ -56,14 +57,14 @@ class Striker:
         pidfd = os.pidfd_open(pids[member])
         self.struck.add(member)
         try:
-            if kind == "stop":
+            if kind is FaultKind.STOP:
                 signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
                 _PAUSE.wait(STOP_S)
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
                 self.stops.append((time.time(), STOP_S))
                 return
             self.leaving.add(member)
-            if kind == "kill":
+            if kind is FaultKind.KILL:
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 return
             with self.run.client() as client:

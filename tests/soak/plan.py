@@ -6,8 +6,10 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from pliant.chaos.fault_kinds import FaultKind
+
 BATCH = 512  # samples a step
-KINDS = ("kill", "drain", "stop", "coordinator")
+KINDS = (FaultKind.KILL, FaultKind.DRAIN, FaultKind.STOP, FaultKind.KILL_COORDINATOR)
 WINDOW_S = 120.0
 QUIET = 0.25  # of the window that follows
 LOADED = 0.2  # of the disturbed time
@@ -30,7 +32,7 @@ def windows(minutes: float) -> list[Window]:
     return [*pair * count, Window("loaded", loaded_s)]
 
 
-def kinds(seed: int) -> Iterator[str]:
+def kinds(seed: int) -> Iterator[FaultKind]:
     """Which faults, for ever: each kind once in every four, in an order of chance."""
     chance = random.Random(seed)
     while True:

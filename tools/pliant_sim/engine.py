@@ -7,6 +7,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from random import Random
 
+from pliant_sim.fault_kinds import AnyFaultKind
+
 
 class Timeline:
     """What every universe is built on. Nothing in it depends on anything but its seed."""
@@ -17,7 +19,7 @@ class Timeline:
         self.events = 0
         self.trace = 0
         self.story = story
-        self.fired: Counter[str] = Counter()
+        self.fired: Counter[AnyFaultKind] = Counter()
         self._queue: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._sequence = 0
 
@@ -42,7 +44,7 @@ class Timeline:
             if not self.events % 16 and done():
                 return
 
-    def faults_fired(self, kind: str) -> None:
+    def faults_fired(self, kind: AnyFaultKind) -> None:
         self.fired[kind] += 1
         self.tell(f"FAULT {kind}")
 

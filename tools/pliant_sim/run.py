@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
+from pliant_sim.fault_kinds import AnyFaultKind
 from pliant_sim.launch import faults as launch_faults
 from pliant_sim.launch import world as launch_world
 from pliant_sim.live.faults import Fault, heal, schedule, strike, verify_for
@@ -28,7 +29,7 @@ class Result:
     events: int
     generations: int
     steps: int
-    fired: dict[str, int]
+    fired: dict[AnyFaultKind, int]
     trace: int
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.errors import StoreTimeout, StoreUnavailable
 from pliant.stores.base import Busy, Entry, Hold, Outcome, Store, Stored, Write, Written
@@ -25,30 +26,30 @@ class FlakyStore:
     store: Store
     written: Callable[[Write, int], None]
     later: Callable[[Sequence[Write]], None]
-    fired: Callable[[str], None]
-    armed: list[str] = field(default_factory=list)
+    fired: Callable[[FaultKind], None]
+    armed: list[FaultKind] = field(default_factory=list)
 
     @property
     def identity(self) -> str:
         return self.store.identity
 
     def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
-        fault = self.armed.pop(0) if self.armed else ""
+        fault = self.armed.pop(0) if self.armed else None
         if fault:
             self.fired(fault)
-        if fault == "crash before write":
+        if fault is FaultKind.CRASH_BEFORE_WRITE:
             raise Crash
-        if fault == "store error":
+        if fault is FaultKind.STORE_ERROR:
             raise StoreUnavailable("the disk said no")
-        if fault == "store timeout, lost":
+        if fault is FaultKind.STORE_TIMEOUT_LOST:
             raise StoreTimeout("no answer")
-        if fault == "store timeout, late":
+        if fault is FaultKind.STORE_TIMEOUT_LATE:
             self.later(writes)
             raise StoreTimeout("no answer yet")
         outcomes = self.apply(writes)
-        if fault == "crash after write":
+        if fault is FaultKind.CRASH_AFTER_WRITE:
             raise Crash
-        if fault == "store timeout, applied":
+        if fault is FaultKind.STORE_TIMEOUT_APPLIED:
             raise StoreTimeout("the answer was lost")
         return outcomes
 

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from pliant.chaos.plan import Cut, Fault, Kind
+from pliant.chaos.fault_kinds import FaultKind
+from pliant.chaos.plan import Cut, Fault
 from pliant.chaos.processes import Process, send
 from pliant.chaos.socket_filter import RESCAN_S, Filters
 from pliant.chaos.sockets import Around, End, Filter, every_end, treated
@@ -54,15 +55,17 @@ class Strikes:
         """
         victims = [processes[name] for name in fault.victims]
         match fault.kind:
-            case Kind.KILL | Kind.ALL | Kind.COORDINATOR:
+            case FaultKind.KILL | FaultKind.KILL_ALL | FaultKind.KILL_COORDINATOR:
                 gone = [name for name, process in zip(fault.victims, victims, strict=True) if not _kill(process)]
                 return f"{', '.join(gone)} had ended already" if gone else ""
-            case Kind.STOP:
+            case FaultKind.STOP:
                 return self._stop(victims[0], fault.lasts_s)
-            case Kind.SLOW:
+            case FaultKind.SLOW:
                 return self._slow(victims[0], fault.lasts_s)
-            case Kind.PARTITION:
+            case FaultKind.PARTITION:
                 return self._cut(fault, processes, around)
+            case _:
+                raise ValueError(f"`pliant chaos` has no fault {fault.kind}.")
 
     @contextmanager
     def _held(self, process: Process, until: float) -> Iterator[None]:

@@ -12,7 +12,8 @@ from functools import partial
 from itertools import islice, pairwise, takewhile
 from statistics import median
 
-from pliant.chaos.plan import Cut, Fault, Kind
+from pliant.chaos.fault_kinds import FaultKind
+from pliant.chaos.plan import Cut, Fault
 from pliant.core import messages as m
 from pliant.core.model.job import JobState
 from pliant.core.model.world import WorldKind as WorldKind
@@ -179,7 +180,7 @@ def _pace(
 
 
 def is_at_coordinator(fault: Fault) -> bool:
-    return fault.kind is Kind.COORDINATOR or fault.cut is Cut.ALONE
+    return fault.kind is FaultKind.KILL_COORDINATOR or fault.cut is Cut.ALONE
 
 
 def _broken(
@@ -188,9 +189,9 @@ def _broken(
     """The promises that were not kept, each a sentence."""
     lately = [each.fault.kind for each in struck[-2:]]
     broken = []
-    if rolled_back and Kind.ALL not in lately:
+    if rolled_back and FaultKind.KILL_ALL not in lately:
         broken.append(f"{rolled_back} committed steps were lost")
-    if bystanders and Kind.PARTITION not in lately and Kind.ALL not in lately:
+    if bystanders and FaultKind.PARTITION not in lately and FaultKind.KILL_ALL not in lately:
         broken.append(f"{', '.join(sorted(bystanders))} held the state and was lost, and no fault was aimed at it")
     failed = [e.why for e in window if isinstance(e, m.StateChanged) and e.state is JobState.FAILED]
     return broken + [f"the job failed: {why}" for why in failed]

@@ -11,18 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.errors import BadInput
-
-
-class Kind(StrEnum):
-    """What may be done to a job."""
-
-    KILL = "kill"  # a worker, now and then two
-    STOP = "stop"  # a worker stands still for some seconds, now and then for longer than its lease
-    PARTITION = "partition"  # a member, or the coordinator, is cut off
-    COORDINATOR = "coordinator"  # it is killed
-    SLOW = "slow"  # a worker gets a third of its time
-    ALL = "all"  # every worker is killed at once
 
 
 class Cut(StrEnum):
@@ -36,7 +26,8 @@ class Cut(StrEnum):
     ALONE = "alone"  # the coordinator from everybody
 
 
-USUAL = (Kind.KILL, Kind.STOP, Kind.PARTITION, Kind.COORDINATOR, Kind.SLOW)
+USUAL = (FaultKind.KILL, FaultKind.STOP, FaultKind.PARTITION, FaultKind.KILL_COORDINATOR, FaultKind.SLOW)
+KINDS = (*USUAL, FaultKind.KILL_ALL)
 COORDINATOR = "coordinator"  # as a victim; no member is called that by any agent
 
 JITTER = 0.25  # of the time between two faults, to either side
@@ -52,7 +43,7 @@ class Wish:
     """What the command line asks for."""
 
     seed: int
-    kinds: tuple[Kind, ...]
+    kinds: tuple[FaultKind, ...]
     every_s: float
     for_s: float
 
@@ -86,7 +77,7 @@ class Fault:
     """One fault: at whom, and for how long; 0 for what cannot be undone."""
 
     number: int
-    kind: Kind
+    kind: FaultKind
     victims: tuple[str, ...]
     lasts_s: float = 0.0
     cut: Cut | None = None
@@ -96,19 +87,19 @@ class Fault:
 class NotNow:
     """A fault is due, and this is not its moment."""
 
-    kind: Kind
+    kind: FaultKind
     why: str
 
 
-def parse(text: str) -> tuple[Kind, ...]:
+def parse(text: str) -> tuple[FaultKind, ...]:
     """`kill,stop`. BadInput names what there is."""
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
-        if part not in tuple(Kind):
-            raise BadInput(f"There is no fault {part!r}. There are {', '.join(Kind)}.")
-        found.append(Kind(part))
+        if part not in KINDS:
+            raise BadInput(f"There is no fault {part!r}. There are {', '.join(KINDS)}.")
+        found.append(FaultKind(part))
     if not found:
-        raise BadInput(f"Which faults? Say for instance kill,stop; there are {', '.join(Kind)}.")
+        raise BadInput(f"Which faults? Say for instance kill,stop; there are {', '.join(KINDS)}.")
     return tuple(dict.fromkeys(found))
 
 
@@ -129,20 +120,22 @@ def draw(wish: Wish, number: int, alive: Alive) -> Fault | NotNow:
     if active < alive.size_min:
         return NotNow(kind, f"{active} of at least {alive.size_min} workers hold the state")
     match kind:
-        case Kind.KILL:
+        case FaultKind.KILL:
             return _kill(number, chance, alive)
-        case Kind.ALL:
+        case FaultKind.KILL_ALL:
             return _all(number, alive)
-        case Kind.COORDINATOR:
+        case FaultKind.KILL_COORDINATOR:
             return Fault(number, kind, (COORDINATOR,)) if alive.coordinator else NotNow(kind, NO_COORDINATOR)
-        case Kind.SLOW:
+        case FaultKind.SLOW:
             lasts_s = chance.uniform(*SLOW_S)
             victim = _one(chance, [each.member for each in alive.members if each.here])
             return Fault(number, kind, (victim,), lasts_s) if victim else NotNow(kind, NOBODY)
-        case Kind.STOP:
+        case FaultKind.STOP:
             return _stop(number, chance, alive)
-        case Kind.PARTITION:
+        case FaultKind.PARTITION:
             return _partition(number, chance, alive)
+        case _:
+            raise ValueError(f"`pliant chaos` has no fault {kind}.")
 
 
 NOBODY = "no worker of the job can be reached here"
@@ -158,33 +151,33 @@ def _kill(number: int, chance: random.Random, alive: Alive) -> Fault | NotNow:
         if len(victims) < (2 if two else 1) and _leaves_a_holder(alive, (*victims, each.member)):
             victims.append(each.member)
     if not victims:
-        return NotNow(Kind.KILL, LAST if any(each.here for each in order) else NOBODY)
-    return Fault(number, Kind.KILL, tuple(victims))
+        return NotNow(FaultKind.KILL, LAST if any(each.here for each in order) else NOBODY)
+    return Fault(number, FaultKind.KILL, tuple(victims))
 
 
 def _all(number: int, alive: Alive) -> Fault | NotNow:
     victims = tuple(each.member for each in alive.members if each.here)
-    return Fault(number, Kind.ALL, victims) if victims else NotNow(Kind.ALL, NOBODY)
+    return Fault(number, FaultKind.KILL_ALL, victims) if victims else NotNow(FaultKind.KILL_ALL, NOBODY)
 
 
 def _stop(number: int, chance: random.Random, alive: Alive) -> Fault | NotNow:
     lasts_s = _lasts_s(chance, alive)
-    return _at_one(number, Kind.STOP, chance, alive, lasts_s, None)
+    return _at_one(number, FaultKind.STOP, chance, alive, lasts_s, None)
 
 
 def _partition(number: int, chance: random.Random, alive: Alive) -> Fault | NotNow:
     cut, lasts_s = chance.choice(tuple(Cut)), _lasts_s(chance, alive)
     if not alive.live:
-        return NotNow(Kind.PARTITION, NOT_LIVE)
+        return NotNow(FaultKind.PARTITION, NOT_LIVE)
     if cut is Cut.ALONE and alive.coordinator:
-        return Fault(number, Kind.PARTITION, (COORDINATOR,), lasts_s, cut)
+        return Fault(number, FaultKind.PARTITION, (COORDINATOR,), lasts_s, cut)
     if cut is Cut.ALONE:
         cut = Cut.COORDINATOR
-    return _at_one(number, Kind.PARTITION, chance, alive, lasts_s, cut)
+    return _at_one(number, FaultKind.PARTITION, chance, alive, lasts_s, cut)
 
 
 def _at_one(
-    number: int, kind: Kind, chance: random.Random, alive: Alive, lasts_s: float, cut: Cut | None
+    number: int, kind: FaultKind, chance: random.Random, alive: Alive, lasts_s: float, cut: Cut | None
 ) -> Fault | NotNow:
     """A member that may be lost by it, unless it is short: then somebody else must hold the state."""
     here = [each.member for each in _shuffled(chance, alive.members) if each.here]

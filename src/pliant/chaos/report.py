@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.outcomes import Outcome, Past, Struck
-from pliant.chaos.plan import Cut, Fault, Kind, Wish
+from pliant.chaos.plan import Cut, Fault, Wish
 from pliant.core.model.job import JobState
 
 
@@ -17,7 +18,7 @@ class Line:
     """One fault in the report; `after_s` is since the start, the rest as in `Fault`, `Struck` and `Outcome`."""
 
     number: int
-    kind: Kind
+    kind: FaultKind
     cut: Cut | None
     victims: tuple[str, ...]
     at: float
@@ -143,19 +144,21 @@ def deed(fault: Fault) -> str:
     """What a fault does, for people: `kill w1 and w2`."""
     names = " and ".join(fault.victims)
     match fault.kind:
-        case Kind.KILL:
+        case FaultKind.KILL:
             return f"kill {names}"
-        case Kind.ALL:
+        case FaultKind.KILL_ALL:
             return f"kill all {len(fault.victims)} workers"
-        case Kind.COORDINATOR:
+        case FaultKind.KILL_COORDINATOR:
             return "kill the coordinator"
-        case Kind.STOP:
+        case FaultKind.STOP:
             return f"stop {names} for {fault.lasts_s:.1f} s"
-        case Kind.SLOW:
+        case FaultKind.SLOW:
             return f"slow {names} down for {fault.lasts_s:.1f} s"
-        case Kind.PARTITION:
+        case FaultKind.PARTITION:
             assert fault.cut is not None, "every partition says who is cut off"
             return f"{_CUTS[fault.cut].format(names)} for {fault.lasts_s:.1f} s"
+        case _:
+            raise ValueError(f"`pliant chaos` has no fault {fault.kind}.")
 
 
 def told_of(outcome: Outcome, *, live: bool) -> str:

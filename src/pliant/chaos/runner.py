@@ -11,9 +11,10 @@ from typing import Protocol
 
 from pliant.chaos import plan, socket_filter
 from pliant.chaos.event_log import Chronicle
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.inject import Over, Strikes
 from pliant.chaos.outcomes import Outcome, Past, Struck, outcomes
-from pliant.chaos.plan import COORDINATOR, Alive, Fault, Kind, NotNow, Somebody, Wish
+from pliant.chaos.plan import COORDINATOR, Alive, Fault, NotNow, Somebody, Wish
 from pliant.chaos.processes import Process
 from pliant.chaos.report import Report, Told, deed, report, told_of
 from pliant.chaos.sockets import Around
@@ -31,7 +32,7 @@ BREATH = 0.5  # of the time between two faults is left after one that lasted
 SETTLE_S = 60.0  # how long after the last fault training may take to go on
 FORBIDDEN = "it does not allow chaos any more"
 
-AT_WORKERS = (Kind.KILL, Kind.STOP, Kind.SLOW, Kind.PARTITION, Kind.ALL)
+AT_WORKERS = (FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW, FaultKind.PARTITION, FaultKind.KILL_ALL)
 
 
 class Here(Protocol):
@@ -157,13 +158,13 @@ class Storm:
         self._wish = replace(self._wish, kinds=kinds)
         return left_out
 
-    def _why_never(self, kind: Kind, seen: Seen) -> str:
+    def _why_never(self, kind: FaultKind, seen: Seen) -> str:
         workers = [process for name, process in seen.processes.items() if name != COORDINATOR]
-        if kind is Kind.COORDINATOR:
+        if kind is FaultKind.KILL_COORDINATOR:
             return "" if seen.alive.coordinator else plan.NO_COORDINATOR
         if not workers:
             return plan.NOBODY
-        if kind is not Kind.PARTITION:
+        if kind is not FaultKind.PARTITION:
             return ""
         return plan.NOT_LIVE if seen.mode is Mode.RELAUNCH else socket_filter.why_not(workers[0])
 
@@ -245,7 +246,7 @@ class Storm:
 
     @staticmethod
     def _is_known(live: bool, fault: Fault, outcome: Outcome) -> bool:
-        return outcome.next_step_s is not None or (not live and fault.kind not in (Kind.KILL, Kind.ALL))
+        return outcome.next_step_s is not None or (not live and fault.kind not in (FaultKind.KILL, FaultKind.KILL_ALL))
 
     def _settle(self, chronicle: Chronicle) -> str:
         """Wait until training went on after the last fault; what to say if it did not."""

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.outcomes import Outcome, Past, Struck, outcomes
-from pliant.chaos.plan import COORDINATOR, Cut, Fault, Kind, Wish
+from pliant.chaos.plan import COORDINATOR, Cut, Fault, Wish
 from pliant.chaos.report import Report, Told, deed, report, told_of
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage
@@ -16,8 +17,8 @@ from pliant.core.model.world import WorldKind as WorldKind
 from unit.core.build import TERMS
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
-KILL = Fault(0, Kind.KILL, ("b",))
-STOP = Fault(0, Kind.STOP, ("b",), 2.0)
+KILL = Fault(0, FaultKind.KILL, ("b",))
+STOP = Fault(0, FaultKind.STOP, ("b",), 2.0)
 
 
 def joined(at: float, member: MemberId) -> m.Event:
@@ -91,7 +92,7 @@ def test_a_world_that_stands_still_with_its_member_is_told_from_one_that_goes_on
     still = one(STOP, [*begun(), steps(11.0, 101, 105), steps(13.0, 106, 110), steps(14.0, 111, 120)])
     assert (still.went_on, still.next_step_s, still.steps, still.span_s) == (False, 2.5, 10, 3.0)
     assert "at about 0% of its speed meanwhile" in told_of(still, live=True)
-    on = one(replace(STOP, kind=Kind.SLOW), [*begun(), *going_on(range(11, 15))])
+    on = one(replace(STOP, kind=FaultKind.SLOW), [*begun(), *going_on(range(11, 15))])
     assert (on.went_on, on.next_step_s, on.steps) == (True, 0.5, 30)
     assert "at about 100% of its speed meanwhile" in told_of(on, live=True)
 
@@ -104,10 +105,10 @@ def test_nothing_is_said_before_it_is_over_and_something_was_heard() -> None:
 
 
 def test_what_a_coordinator_was_not_there_to_hear_counts_as_going_on() -> None:
-    killed = Fault(0, Kind.COORDINATOR, (COORDINATOR,))
+    killed = Fault(0, FaultKind.KILL_COORDINATOR, (COORDINATOR,))
     assert one(killed, [*begun(), steps(15.0, 101, 150)]).went_on is True
     assert one(killed, [*begun(), steps(15.0, 101, 105)]).went_on is False
-    cut = Fault(0, Kind.PARTITION, (COORDINATOR,), 3.0, Cut.ALONE)
+    cut = Fault(0, FaultKind.PARTITION, (COORDINATOR,), 3.0, Cut.ALONE)
     assert one(cut, [*begun(), steps(15.0, 101, 150)]).went_on is True
 
 
@@ -129,23 +130,23 @@ def test_steps_that_are_rolled_back_break_a_promise_unless_all_were_killed() -> 
         "a held the state and was lost, and no fault was aimed at it",
     )
     assert "40 steps rolled back; BROKEN: 40 committed steps were lost" in told_of(found, live=True)
-    found = one(Fault(0, Kind.ALL, ("a", "b")), lost_steps())
+    found = one(Fault(0, FaultKind.KILL_ALL, ("a", "b")), lost_steps())
     assert (found.rolled_back, found.broken) == (40, ())
 
 
 def test_what_all_began_is_not_blamed_on_the_next() -> None:
-    both = [Struck(Fault(0, Kind.ALL, ("a", "b")), 10.5, 10.5), Struck(replace(KILL, number=1), 10.8, 10.8)]
+    both = [Struck(Fault(0, FaultKind.KILL_ALL, ("a", "b")), 10.5, 10.5), Struck(replace(KILL, number=1), 10.8, 10.8)]
     _, found = outcomes(both, lost_steps())
     assert [(each.rolled_back, each.broken) for each in found] == [(0, ()), (40, ())]
 
 
 def test_who_was_struck_before_may_be_lost_later_and_a_peer_of_who_is_cut_off_too() -> None:
     events = [*begun(), m.MemberGone(11.0, B, "lost", "its lease ran out"), *going_on([14])]
-    two = [Struck(STOP, 10.1, 10.4), Struck(Fault(1, Kind.COORDINATOR, (COORDINATOR,)), 10.5, 10.5)]
+    two = [Struck(STOP, 10.1, 10.4), Struck(Fault(1, FaultKind.KILL_COORDINATOR, (COORDINATOR,)), 10.5, 10.5)]
     assert [each.broken for each in outcomes(two, events)[1]] == [(), ()]
-    cut = Fault(0, Kind.PARTITION, ("a",), 1.0, Cut.PEERS)
+    cut = Fault(0, FaultKind.PARTITION, ("a",), 1.0, Cut.PEERS)
     assert one(cut, events).broken == ()
-    assert one(Fault(0, Kind.SLOW, ("a",), 1.0), events).broken != ()
+    assert one(Fault(0, FaultKind.SLOW, ("a",), 1.0), events).broken != ()
 
 
 def test_a_job_that_fails_breaks_a_promise() -> None:
@@ -194,7 +195,7 @@ def test_the_report_adds_up() -> None:
     assert (found.totals.rolled_back, found.totals.rolled_back_by_all) == (40, 0)
     assert (found.totals.next_step_median_s, found.totals.next_step_max_s) == (2.5, 2.5)
     assert (found.faults[0].after_s, found.faults[0].lasted_s, found.seed) == (0.5, 0.0, 7)
-    found = reported(Fault(0, Kind.ALL, ("a", "b")), lost_steps())
+    found = reported(Fault(0, FaultKind.KILL_ALL, ("a", "b")), lost_steps())
     assert (found.ok, found.totals.rolled_back_by_all) == (True, 40)
 
 
@@ -212,12 +213,12 @@ def test_a_failure_before_the_first_fault_is_told_once() -> None:
 def test_each_fault_has_its_words() -> None:
     words = {
         deed(KILL),
-        deed(Fault(0, Kind.KILL, ("a", "b"))),
-        deed(Fault(0, Kind.ALL, ("a", "b"))),
-        deed(Fault(0, Kind.COORDINATOR, (COORDINATOR,))),
+        deed(Fault(0, FaultKind.KILL, ("a", "b"))),
+        deed(Fault(0, FaultKind.KILL_ALL, ("a", "b"))),
+        deed(Fault(0, FaultKind.KILL_COORDINATOR, (COORDINATOR,))),
         deed(STOP),
-        deed(replace(STOP, kind=Kind.SLOW)),
-        *(deed(Fault(0, Kind.PARTITION, ("a",), 1.0, cut)) for cut in Cut),
+        deed(replace(STOP, kind=FaultKind.SLOW)),
+        *(deed(Fault(0, FaultKind.PARTITION, ("a",), 1.0, cut)) for cut in Cut),
     }
     assert words == {
         "kill b",

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.plan import (
     COORDINATOR,
+    KINDS,
     LAST,
     LONG_LEASES,
     NO_COORDINATOR,
@@ -18,7 +20,6 @@ from pliant.chaos.plan import (
     Alive,
     Cut,
     Fault,
-    Kind,
     NotNow,
     Somebody,
     Wish,
@@ -30,7 +31,7 @@ from pliant.errors import BadInput
 
 THREE = tuple(Somebody(name, active=True, here=True) for name in ("a", "b", "c"))
 ALIVE = Alive(THREE, 1, 10.0)
-WISH = Wish(7, (*USUAL, Kind.ALL), 10.0, 600.0)
+WISH = Wish(7, (*USUAL, FaultKind.KILL_ALL), 10.0, 600.0)
 
 somebody = st.builds(Somebody, st.sampled_from("abcdef"), st.booleans(), st.booleans())
 crowds = st.lists(somebody, max_size=6, unique_by=lambda each: each.member).map(tuple)
@@ -40,25 +41,25 @@ alives = st.builds(
 wishes = st.builds(
     Wish,
     st.integers(0, 2**31),
-    st.lists(st.sampled_from(Kind), min_size=1, unique=True).map(tuple),
+    st.lists(st.sampled_from(KINDS), min_size=1, unique=True).map(tuple),
     st.floats(0.1, 100.0),
     st.floats(0.1, 1000.0),
 )
 
 
-def only(kind: Kind) -> Wish:
+def only(kind: FaultKind) -> Wish:
     return replace(WISH, kinds=(kind,))
 
 
-def drawn(kind: Kind, alive: Alive = ALIVE, numbers: int = 200) -> list[Fault]:
+def drawn(kind: FaultKind, alive: Alive = ALIVE, numbers: int = 200) -> list[Fault]:
     found = [draw(only(kind), number, alive) for number in range(numbers)]
     return [each for each in found if isinstance(each, Fault)]
 
 
 def test_what_is_asked_for_is_understood() -> None:
-    assert parse("kill, stop,kill,,all") == (Kind.KILL, Kind.STOP, Kind.ALL)
-    assert Kind.ALL not in USUAL
-    assert set(USUAL) == set(Kind) - {Kind.ALL}
+    assert parse("kill, stop,kill,,all") == (FaultKind.KILL, FaultKind.STOP, FaultKind.KILL_ALL)
+    assert FaultKind.KILL_ALL not in USUAL
+    assert set(USUAL) == set(KINDS) - {FaultKind.KILL_ALL}
 
 
 @pytest.mark.parametrize(("text", "why"), [("kill,melt", "There is no fault 'melt'"), (" , ", "Which faults?")])
@@ -117,53 +118,55 @@ def test_only_who_is_here_is_struck_and_somebody_keeps_the_state(wish: Wish, num
         return
     assert set(fault.victims) <= here
     spared = [each for each in alive.members if each.active and each.member not in fault.victims]
-    brief = fault.kind is Kind.SLOW or (fault.kind is Kind.STOP and fault.lasts_s < alive.lease_s / 2)
-    assert spared or fault.kind is Kind.ALL or brief or not alive.live
+    brief = fault.kind is FaultKind.SLOW or (fault.kind is FaultKind.STOP and fault.lasts_s < alive.lease_s / 2)
+    assert spared or fault.kind is FaultKind.KILL_ALL or brief or not alive.live
 
 
 def test_one_worker_is_killed_and_now_and_then_two() -> None:
-    counts = [len(fault.victims) for fault in drawn(Kind.KILL)]
+    counts = [len(fault.victims) for fault in drawn(FaultKind.KILL)]
     assert set(counts) == {1, 2}
     assert counts.count(2) < counts.count(1)
-    assert {fault.victims[0] for fault in drawn(Kind.KILL)} == {"a", "b", "c"}
+    assert {fault.victims[0] for fault in drawn(FaultKind.KILL)} == {"a", "b", "c"}
 
 
 def test_the_last_holder_is_not_killed_but_may_stand_still_for_a_moment() -> None:
     alone = replace(ALIVE, members=THREE[:1])
-    assert draw(only(Kind.KILL), 0, alone) == NotNow(Kind.KILL, LAST)
+    assert draw(only(FaultKind.KILL), 0, alone) == NotNow(FaultKind.KILL, LAST)
     joiner = Somebody("b", active=False, here=True)
-    assert {fault.victims for fault in drawn(Kind.KILL, replace(ALIVE, members=(THREE[0], joiner)))} == {("b",)}
-    assert all(fault.lasts_s < 5 for fault in drawn(Kind.STOP, alone))
-    assert len(drawn(Kind.STOP, alone)) < 200
-    assert drawn(Kind.PARTITION, replace(alone, coordinator=False)) == []
+    assert {fault.victims for fault in drawn(FaultKind.KILL, replace(ALIVE, members=(THREE[0], joiner)))} == {("b",)}
+    assert all(fault.lasts_s < 5 for fault in drawn(FaultKind.STOP, alone))
+    assert len(drawn(FaultKind.STOP, alone)) < 200
+    assert drawn(FaultKind.PARTITION, replace(alone, coordinator=False)) == []
 
 
 def test_the_only_worker_of_a_launch_may_be_killed() -> None:
-    assert len(drawn(Kind.KILL, replace(ALIVE, members=THREE[:1], live=False))) == 200
+    assert len(drawn(FaultKind.KILL, replace(ALIVE, members=THREE[:1], live=False))) == 200
 
 
 def test_all_are_all_that_are_here() -> None:
-    assert {fault.victims for fault in drawn(Kind.ALL)} == {("a", "b", "c")}
+    assert {fault.victims for fault in drawn(FaultKind.KILL_ALL)} == {("a", "b", "c")}
     far = tuple(replace(each, here=False) for each in THREE)
-    for kind in (Kind.ALL, Kind.KILL, Kind.STOP, Kind.SLOW):
+    for kind in (FaultKind.KILL_ALL, FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW):
         assert draw(only(kind), 0, replace(ALIVE, members=far)) == NotNow(kind, NOBODY)
-    assert draw(only(Kind.PARTITION), 0, replace(ALIVE, members=far, coordinator=False)).kind is Kind.PARTITION
+    assert (
+        draw(only(FaultKind.PARTITION), 0, replace(ALIVE, members=far, coordinator=False)).kind is FaultKind.PARTITION
+    )
 
 
 def test_a_coordinator_that_is_elsewhere_is_left_alone() -> None:
     far = replace(ALIVE, coordinator=False)
-    assert draw(only(Kind.COORDINATOR), 0, far) == NotNow(Kind.COORDINATOR, NO_COORDINATOR)
-    assert drawn(Kind.COORDINATOR)[0] == Fault(0, Kind.COORDINATOR, (COORDINATOR,))
-    assert {fault.cut for fault in drawn(Kind.PARTITION, far)} == set(Cut) - {Cut.ALONE}
+    assert draw(only(FaultKind.KILL_COORDINATOR), 0, far) == NotNow(FaultKind.KILL_COORDINATOR, NO_COORDINATOR)
+    assert drawn(FaultKind.KILL_COORDINATOR)[0] == Fault(0, FaultKind.KILL_COORDINATOR, (COORDINATOR,))
+    assert {fault.cut for fault in drawn(FaultKind.PARTITION, far)} == set(Cut) - {Cut.ALONE}
 
 
 def test_workers_that_are_no_members_are_not_cut_off() -> None:
-    assert draw(only(Kind.PARTITION), 0, replace(ALIVE, live=False)) == NotNow(Kind.PARTITION, NOT_LIVE)
+    assert draw(only(FaultKind.PARTITION), 0, replace(ALIVE, live=False)) == NotNow(FaultKind.PARTITION, NOT_LIVE)
 
 
 def test_every_cut_is_made_and_stops_are_short_and_longer_than_a_lease() -> None:
-    assert {fault.cut for fault in drawn(Kind.PARTITION)} == set(Cut)
-    for kind in (Kind.STOP, Kind.PARTITION):
+    assert {fault.cut for fault in drawn(FaultKind.PARTITION)} == set(Cut)
+    for kind in (FaultKind.STOP, FaultKind.PARTITION):
         lasting = [fault.lasts_s for fault in drawn(kind)]
         short = [each for each in lasting if SHORT_S[0] <= each <= SHORT_S[1]]
         long = [each for each in lasting if 10 * LONG_LEASES[0] <= each <= 10 * LONG_LEASES[1]]
@@ -172,6 +175,6 @@ def test_every_cut_is_made_and_stops_are_short_and_longer_than_a_lease() -> None
 
 
 def test_a_job_that_does_not_train_or_is_too_small_is_left_alone() -> None:
-    assert draw(only(Kind.KILL), 0, replace(ALIVE, why="it waits")) == NotNow(Kind.KILL, "it waits")
-    few = draw(only(Kind.KILL), 0, replace(ALIVE, size_min=4))
-    assert few == NotNow(Kind.KILL, "3 of at least 4 workers hold the state")
+    assert draw(only(FaultKind.KILL), 0, replace(ALIVE, why="it waits")) == NotNow(FaultKind.KILL, "it waits")
+    few = draw(only(FaultKind.KILL), 0, replace(ALIVE, size_min=4))
+    assert few == NotNow(FaultKind.KILL, "3 of at least 4 workers hold the state")

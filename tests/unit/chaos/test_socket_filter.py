@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from pliant.chaos import socket_filter
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.inject import Over, Strikes
-from pliant.chaos.plan import Cut, Fault, Kind
+from pliant.chaos.plan import Cut, Fault
 from pliant.chaos.processes import Process
 from pliant.chaos.socket_filter import Filters, uncut, why_not
 from pliant.chaos.sockets import NOWHERE, Around, End, Filter, ends
@@ -23,7 +24,7 @@ from pliant.errors import PliantError
 from unit.chaos.victims import Victim, answers, beside, filtered, heard, until, victim
 
 QUIET_S = 0.3  # what does not come by then does not come at all, on one machine
-STOP = Fault(0, Kind.STOP, ("w1",), 60.0)
+STOP = Fault(0, FaultKind.STOP, ("w1",), 60.0)
 
 
 @pytest.fixture
@@ -162,14 +163,14 @@ def test_a_stopped_worker_goes_on_when_it_is_over(one: Victim) -> None:
 
 
 def test_a_stop_lasts_as_long_as_it_says(one: Victim) -> None:
-    striking = Striking(Fault(0, Kind.STOP, ("w1",), 0.1), one)
+    striking = Striking(Fault(0, FaultKind.STOP, ("w1",), 0.1), one)
     striking.run()
     assert not one.is_stopped()
     assert not striking.over
 
 
 def test_a_slowed_worker_stands_still_again_and_again(one: Victim) -> None:
-    striking, thread = under_way(Fault(0, Kind.SLOW, ("w1",), 60.0), one)
+    striking, thread = under_way(Fault(0, FaultKind.SLOW, ("w1",), 60.0), one)
     with beside(thread), one.connect() as ours:
         until(one.is_stopped, "that it stands still")
         until(lambda: not one.is_stopped(), "that it goes on")
@@ -180,7 +181,7 @@ def test_a_slowed_worker_stands_still_again_and_again(one: Victim) -> None:
 
 
 def test_a_cut_is_over_when_it_is_over(one: Victim) -> None:
-    striking, thread = under_way(Fault(0, Kind.PARTITION, ("w1",), 60.0, Cut.DEAF), one)
+    striking, thread = under_way(Fault(0, FaultKind.PARTITION, ("w1",), 60.0, Cut.DEAF), one)
     with one.connect() as ours:
         assert answers(ours)
         with beside(thread):
@@ -195,9 +196,9 @@ def test_a_victim_that_ended_is_told(one: Victim) -> None:
     one.child.wait()
     for fault, note in [
         (STOP, "it had ended already"),
-        (Fault(0, Kind.SLOW, ("w1",), 9.0), "it ended meanwhile"),
-        (Fault(0, Kind.KILL, ("w1",)), "w1 had ended already"),
-        (Fault(0, Kind.PARTITION, ("w1",), 0.0, Cut.DEAF), "it had no connection to be cut"),
+        (Fault(0, FaultKind.SLOW, ("w1",), 9.0), "it ended meanwhile"),
+        (Fault(0, FaultKind.KILL, ("w1",)), "w1 had ended already"),
+        (Fault(0, FaultKind.PARTITION, ("w1",), 0.0, Cut.DEAF), "it had no connection to be cut"),
     ]:
         striking = Striking(fault, one)
         striking.run()
@@ -205,7 +206,7 @@ def test_a_victim_that_ended_is_told(one: Victim) -> None:
 
 
 def test_a_kill_is_one(one: Victim) -> None:
-    striking = Striking(Fault(0, Kind.KILL, ("w1",)), one)
+    striking = Striking(Fault(0, FaultKind.KILL, ("w1",)), one)
     striking.run()
     assert (one.child.wait(), striking.note) == (-signal.SIGKILL, "")
 

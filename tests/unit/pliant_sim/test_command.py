@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.cli.main import cli
 from pliant_sim import command as program
 from pliant_sim.exhaustive.explore import Bounds, Found
@@ -31,8 +32,8 @@ def test_many_seeds_are_counted_in_one_object() -> None:
     assert report["generations"] > report["generations_median"] > 0
     assert report["schedules_per_cpu_minute"] > 0
     assert set(report["faults"]) <= set(KINDS)
-    assert report["faults"]["kill worker"] > 0
-    assert 0 < report["seeds_struck"]["kill worker"] <= 1
+    assert report["faults"][FaultKind.KILL] > 0
+    assert 0 < report["seeds_struck"][FaultKind.KILL] <= 1
     assert len(report["trace_hash"]) == 64
 
 
@@ -44,7 +45,7 @@ def test_the_same_seeds_give_the_same_hash_and_others_another() -> None:
 def test_the_table_names_faults_and_figures() -> None:
     code, out = run("--seeds", "1", "--first", "3")
     assert code == 0
-    assert "kill worker" in out
+    assert FaultKind.KILL in out
     assert "0 violations" in out
     assert "schedules a CPU-minute" in out
 
@@ -68,7 +69,7 @@ def test_schedules_of_launches_are_counted_and_told() -> None:
 
 
 def test_a_violation_is_told_with_the_command_that_shrinks_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = Result(7, ("3.1 s: P2: gone",), 10, 2, 1, {"kill worker": 1}, 9)
+    failed = Result(7, ("3.1 s: P2: gone",), 10, 2, 1, {FaultKind.KILL: 1}, 9)
     batch = Batch(7, (failed,), 1.0)
     monkeypatch.setattr(program, "_batches", lambda first, seeds, launches: iter([batch]))
     assert "pliant sim --launches --seed 7 --shrink" in run("--launches", "--seeds", "1")[1]
@@ -82,7 +83,7 @@ def test_a_violation_is_told_with_the_command_that_shrinks_it(monkeypatch: pytes
 
 
 def test_a_failing_seed_is_shrunk_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    guilty = (Fault(2.0, "kill worker", 1),)
+    guilty = (Fault(2.0, FaultKind.KILL, 1),)
 
     def fails(
         seed: int, faults: tuple[Fault, ...] | None = None, story: list[str] | None = None, detail: bool = False

@@ -19,6 +19,7 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
+from pliant_sim.fault_kinds import SimulatedFaultKind
 
 if TYPE_CHECKING:
     from pliant_sim.launch.world import Launches
@@ -227,7 +228,7 @@ class Checks:
             self.complain(f"liveness: the job is {job.state.value if job else 'nothing'}: {job.why if job else ''}")
             return
         # A late copy of somebody's word may well cancel the attempt that follows.
-        cancels = self.universe.cancelled or self.universe.fired["another attempt"]
+        cancels = self.universe.cancelled or self.universe.fired[SimulatedFaultKind.NEXT_ATTEMPT]
         asked = job.state is JobState.CANCELLED and cancels
         if job.state is not JobState.FINISHED and not asked and self.failures <= job.max_restarts:
             self.complain(f"liveness: the job is {job.state.value}: {job.why}")

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.messages import Cancel, DrainAgent, Resize
 from pliant.core.model.job import JobState, Mode, Target
 from pliant.core.model.names import AgentId
+from pliant_sim.fault_kinds import AnyFaultKind, SimulatedFaultKind
 from pliant_sim.launch.world import Launches, setting_for
 from pliant_sim.live.faults import Fault
 from pliant_sim.live.world import Weather
@@ -27,10 +29,10 @@ def schedule(seed: int, until_s: float) -> tuple[Fault, ...]:
         faults.append(Fault(now, chance.choices(names, weights)[0], chance.getrandbits(32)))
         now += chance.expovariate(0.5)
     if setting_for(seed).mode is Mode.AUTO and chance.random() < 0.8:
-        faults.append(Fault(chance.uniform(3.0, until_s), "worker joins", chance.getrandbits(32)))
+        faults.append(Fault(chance.uniform(3.0, until_s), SimulatedFaultKind.GO_LIVE, chance.getrandbits(32)))
     if seed % 3 == 1:
         chance = Random(f"cut off {seed}")  # of its own, so that the others are what they were without it
-        faults.append(Fault(chance.uniform(4.0, 30.0), "coordinators cut off", chance.getrandbits(32)))
+        faults.append(Fault(chance.uniform(4.0, 30.0), FaultKind.PARTITION_COORDINATORS, chance.getrandbits(32)))
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
@@ -209,7 +211,7 @@ def _attempt(universe: Launches, draw: Random) -> bool:
     if job is None or job.state.ended or job.is_live or universe.attempt_due:
         return False
     universe.attempt_due = True
-    universe.user(Cancel("another attempt"))
+    universe.user(Cancel(SimulatedFaultKind.NEXT_ATTEMPT))
     universe.after(draw.uniform(0.1, 9.0), _again, universe, draw.random() < 0.5)
     return True
 
@@ -288,7 +290,7 @@ def _cut_off(universe: Launches, draw: Random) -> bool:
 # ---------------------------------------------------------------------------------------------- disk and time
 
 
-def _store(kind: str) -> Act:
+def _store(kind: FaultKind) -> Act:
     def act(universe: Launches, draw: Random) -> bool:
         """Armed for the next write of one who coordinates; counted when it strikes."""
         leading = [desk for desk in universe.desks if desk.up and desk.service.leads]
@@ -311,34 +313,34 @@ def _two_leaders(universe: Launches, draw: Random) -> bool:
     return True
 
 
-KINDS: dict[str, tuple[float, Act]] = {
-    "kill worker": (5.0, _kill_worker),
-    "worker fails": (3.0, _fail_worker),
-    "kill agent": (3.0, _kill_agent),
-    "kill everybody": (0.5, _kill_everybody),
-    "pause agent": (2.0, _pause_agent),
-    "watch closed": (1.5, _close_watch),
-    "kill coordinator": (2.0, _kill_coordinator),
-    "pause coordinator": (1.0, _pause_coordinator),
-    "spot notice": (2.0, _spot),
-    "drain agent": (2.0, _drain),
-    "resize": (4.0, _resize),
-    "worker joins": (0.0, _join),  # drawn apart: see `schedule`
-    "another attempt": (0.4, _attempt),
-    "name taken": (1.0, _name_taken),
-    "messages lost": (2.0, _weather(loss=0.4)),
-    "messages duplicated": (2.0, _weather(duplicates=0.5)),
-    "messages delayed": (1.5, _weather(delay_s=1.0)),
-    "messages reordered": (1.5, _weather(jitter_s=2.0)),
-    "cut both ways": (1.5, _cut_agent(one_way=False)),
-    "cut one way": (1.5, _cut_agent(one_way=True)),
-    "crash before write": (0.7, _store("crash before write")),
-    "crash after write": (0.7, _store("crash after write")),
-    "store error": (0.7, _store("store error")),
-    "store timeout, applied": (0.7, _store("store timeout, applied")),
-    "store timeout, lost": (0.7, _store("store timeout, lost")),
-    "store timeout, late": (0.7, _store("store timeout, late")),
-    "clock jump": (0.5, _jump),
-    "coordinators cut off": (0.0, _cut_off),  # drawn apart, too
-    "two leaders": (0.7, _two_leaders),
+KINDS: dict[AnyFaultKind, tuple[float, Act]] = {
+    FaultKind.KILL: (5.0, _kill_worker),
+    FaultKind.USER_ERROR: (3.0, _fail_worker),
+    FaultKind.KILL_AGENT: (3.0, _kill_agent),
+    FaultKind.KILL_ALL: (0.5, _kill_everybody),
+    SimulatedFaultKind.STOP_AGENT: (2.0, _pause_agent),
+    FaultKind.CLOSE_WATCH: (1.5, _close_watch),
+    FaultKind.KILL_COORDINATOR: (2.0, _kill_coordinator),
+    FaultKind.STOP_COORDINATOR: (1.0, _pause_coordinator),
+    FaultKind.SPOT_NOTICE: (2.0, _spot),
+    FaultKind.DRAIN_AGENT: (2.0, _drain),
+    FaultKind.RESIZE: (4.0, _resize),
+    SimulatedFaultKind.GO_LIVE: (0.0, _join),  # drawn apart: see `schedule`
+    SimulatedFaultKind.NEXT_ATTEMPT: (0.4, _attempt),
+    SimulatedFaultKind.NAME_TAKEN: (1.0, _name_taken),
+    FaultKind.LOSE_MESSAGES: (2.0, _weather(loss=0.4)),
+    FaultKind.DUPLICATE_MESSAGES: (2.0, _weather(duplicates=0.5)),
+    FaultKind.DELAY_MESSAGES: (1.5, _weather(delay_s=1.0)),
+    FaultKind.REORDER_MESSAGES: (1.5, _weather(jitter_s=2.0)),
+    FaultKind.PARTITION: (1.5, _cut_agent(one_way=False)),
+    FaultKind.PARTITION_ONE_WAY: (1.5, _cut_agent(one_way=True)),
+    FaultKind.CRASH_BEFORE_WRITE: (0.7, _store(FaultKind.CRASH_BEFORE_WRITE)),
+    FaultKind.CRASH_AFTER_WRITE: (0.7, _store(FaultKind.CRASH_AFTER_WRITE)),
+    FaultKind.STORE_ERROR: (0.7, _store(FaultKind.STORE_ERROR)),
+    FaultKind.STORE_TIMEOUT_APPLIED: (0.7, _store(FaultKind.STORE_TIMEOUT_APPLIED)),
+    FaultKind.STORE_TIMEOUT_LOST: (0.7, _store(FaultKind.STORE_TIMEOUT_LOST)),
+    FaultKind.STORE_TIMEOUT_LATE: (0.7, _store(FaultKind.STORE_TIMEOUT_LATE)),
+    FaultKind.CLOCK_JUMP: (0.5, _jump),
+    FaultKind.PARTITION_COORDINATORS: (0.0, _cut_off),  # drawn apart, too
+    FaultKind.TWO_LEADERS: (0.7, _two_leaders),
 }

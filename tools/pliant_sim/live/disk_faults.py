@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.messages import RequestCheckpoint
 from pliant_sim.live.world import Universe
 
 
-def store(kind: str) -> Callable[[Universe, Random], bool]:
+def store(kind: FaultKind) -> Callable[[Universe, Random], bool]:
     """Armed for the next write of whoever coordinates; counted when it strikes."""
 
     def act(universe: Universe, _: Random) -> bool:

@@ -10,11 +10,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.coordinator.service.inbox import WatchClosed
 from pliant.core.member.signals import DrainNotice
 from pliant.core.messages import Join, Resize
 from pliant.core.model.job import Target
 from pliant.core.model.names import AgentId, MemberId
+from pliant_sim.fault_kinds import AnyFaultKind, SimulatedFaultKind
 from pliant_sim.live.disk_faults import ask, damage, store
 from pliant_sim.live.world import Universe, Weather
 from pliant_sim.processes.worker import Worker
@@ -28,7 +30,7 @@ class Fault:
     """One fault at one moment. `draw` makes its choices; a shrunk schedule keeps the rest as they were."""
 
     at_s: float
-    kind: str
+    kind: AnyFaultKind
     draw: int
 
 
@@ -45,21 +47,25 @@ def schedule(seed: int, until_s: float = 60.0) -> tuple[Fault, ...]:
     if verify_for(seed):
         chance = Random(f"corruption {seed}")  # of its own, so that the others are what they were without it
         faults += [
-            Fault(chance.uniform(4.0, 40.0), "state corrupted", chance.getrandbits(32)) for _ in range(CORRUPTED_MAX)
+            Fault(chance.uniform(4.0, 40.0), SimulatedFaultKind.CORRUPT_STATE, chance.getrandbits(32))
+            for _ in range(CORRUPTED_MAX)
         ]
         # One of the two: whoever is in the disputes of two machines that err is rightly not believed.
-        kind = chance.choice(["gradient wrong", "gradients always wrong"])
+        kind = chance.choice([SimulatedFaultKind.WRONG_GRADIENT, SimulatedFaultKind.WRONG_GRADIENTS])
         faults.append(Fault(chance.uniform(4.0, 40.0), kind, chance.getrandbits(32)))
         faults += [
-            Fault(chance.uniform(0.1, 40.0), "stranger joins", chance.getrandbits(32)) for _ in range(STRANGERS_MAX)
+            Fault(chance.uniform(0.1, 40.0), SimulatedFaultKind.FOREIGN_JOIN, chance.getrandbits(32))
+            for _ in range(STRANGERS_MAX)
         ]
     if seed % 3 == 1:
         chance = Random(f"cut off {seed}")  # of its own, too
-        faults.append(Fault(chance.uniform(3.0, 30.0), "coordinators cut off", chance.getrandbits(32)))
+        faults.append(Fault(chance.uniform(3.0, 30.0), FaultKind.PARTITION_COORDINATORS, chance.getrandbits(32)))
     if seed % 4 in (1, 2):
         chance = Random(f"checkpoints {seed}")
-        faults += [Fault(chance.uniform(2.0, 40.0), "checkpoint asked", chance.getrandbits(32)) for _ in range(3)]
-        faults.append(Fault(chance.uniform(5.0, 40.0), "checkpoint damaged", chance.getrandbits(32)))
+        faults += [
+            Fault(chance.uniform(2.0, 40.0), FaultKind.REQUEST_CHECKPOINT, chance.getrandbits(32)) for _ in range(3)
+        ]
+        faults.append(Fault(chance.uniform(5.0, 40.0), FaultKind.DAMAGE_CHECKPOINT, chance.getrandbits(32)))
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
@@ -169,7 +175,7 @@ def _pause_coordinator(universe: Universe, draw: Random) -> bool:
 
 def _raise(universe: Universe, draw: Random) -> bool:
     workers = _workers(universe)
-    if not workers or universe.fired["user code raises"]:
+    if not workers or universe.fired[FaultKind.USER_ERROR]:
         return False  # a second one may strike the same slot on another member, which rightly fails the job
     universe.raising.add(draw.choice(workers).id)
     return True
@@ -355,41 +361,41 @@ def _two_leaders(universe: Universe, draw: Random) -> bool:
     return True
 
 
-KINDS: dict[str, tuple[float, Callable[[Universe, Random], bool]]] = {
-    "kill worker": (6.0, _kill_worker),
-    "kill agent": (1.5, _kill_agent),
-    "kill everybody": (0.35, _kill_everybody),
-    "kill coordinator": (3.0, _kill_coordinator),
-    "pause worker": (3.0, _pause_worker),
-    "pause coordinator": (2.0, _pause_coordinator),
-    "user code raises": (1.0, _raise),
-    "drain": (4.0, _drain),
-    "spot storm": (1.5, _storm),
-    "replace everybody": (0.8, _replace_everybody),
-    "resize": (4.0, _resize),
-    "messages lost": (2.0, _weather(loss=0.4)),
-    "messages duplicated": (2.0, _weather(duplicates=0.5)),
-    "messages delayed": (2.0, _weather(delay_s=1.0)),
-    "messages reordered": (2.0, _weather(jitter_s=2.0)),
-    "cut both ways": (2.0, _cut_both_ways),
-    "cut one way": (2.0, _cut_one_way),
-    "cut between members": (3.0, _cut_members),
-    "watch closed": (2.0, _close_watch),
-    "transfer broken": (3.0, _break_transfer),
-    "crash before write": (1.5, store("crash before write")),
-    "crash after write": (1.5, store("crash after write")),
-    "store error": (1.5, store("store error")),
-    "store timeout, applied": (1.5, store("store timeout, applied")),
-    "store timeout, lost": (1.5, store("store timeout, lost")),
-    "store timeout, late": (1.5, store("store timeout, late")),
-    "clock jump": (1.5, _jump),
-    "clock skew": (1.5, _skew),
-    "two leaders": (1.5, _two_leaders),
-    "state corrupted": (0.0, _corrupt),  # this and those that follow are drawn apart: see `schedule`
-    "stranger joins": (0.0, _stranger),
-    "gradient wrong": (0.0, _err(once=True)),
-    "gradients always wrong": (0.0, _err(once=False)),
-    "coordinators cut off": (0.0, _cut_off),
-    "checkpoint asked": (0.0, ask),
-    "checkpoint damaged": (0.0, damage),
+KINDS: dict[AnyFaultKind, tuple[float, Callable[[Universe, Random], bool]]] = {
+    FaultKind.KILL: (6.0, _kill_worker),
+    FaultKind.KILL_AGENT: (1.5, _kill_agent),
+    FaultKind.KILL_ALL: (0.35, _kill_everybody),
+    FaultKind.KILL_COORDINATOR: (3.0, _kill_coordinator),
+    FaultKind.STOP: (3.0, _pause_worker),
+    FaultKind.STOP_COORDINATOR: (2.0, _pause_coordinator),
+    FaultKind.USER_ERROR: (1.0, _raise),
+    FaultKind.DRAIN: (4.0, _drain),
+    FaultKind.SPOT_NOTICE: (1.5, _storm),
+    SimulatedFaultKind.REPLACE_ALL: (0.8, _replace_everybody),
+    FaultKind.RESIZE: (4.0, _resize),
+    FaultKind.LOSE_MESSAGES: (2.0, _weather(loss=0.4)),
+    FaultKind.DUPLICATE_MESSAGES: (2.0, _weather(duplicates=0.5)),
+    FaultKind.DELAY_MESSAGES: (2.0, _weather(delay_s=1.0)),
+    FaultKind.REORDER_MESSAGES: (2.0, _weather(jitter_s=2.0)),
+    FaultKind.PARTITION: (2.0, _cut_both_ways),
+    FaultKind.PARTITION_ONE_WAY: (2.0, _cut_one_way),
+    FaultKind.PARTITION_MEMBERS: (3.0, _cut_members),
+    FaultKind.CLOSE_WATCH: (2.0, _close_watch),
+    FaultKind.BREAK_TRANSFER: (3.0, _break_transfer),
+    FaultKind.CRASH_BEFORE_WRITE: (1.5, store(FaultKind.CRASH_BEFORE_WRITE)),
+    FaultKind.CRASH_AFTER_WRITE: (1.5, store(FaultKind.CRASH_AFTER_WRITE)),
+    FaultKind.STORE_ERROR: (1.5, store(FaultKind.STORE_ERROR)),
+    FaultKind.STORE_TIMEOUT_APPLIED: (1.5, store(FaultKind.STORE_TIMEOUT_APPLIED)),
+    FaultKind.STORE_TIMEOUT_LOST: (1.5, store(FaultKind.STORE_TIMEOUT_LOST)),
+    FaultKind.STORE_TIMEOUT_LATE: (1.5, store(FaultKind.STORE_TIMEOUT_LATE)),
+    FaultKind.CLOCK_JUMP: (1.5, _jump),
+    SimulatedFaultKind.CLOCK_SKEW: (1.5, _skew),
+    FaultKind.TWO_LEADERS: (1.5, _two_leaders),
+    SimulatedFaultKind.CORRUPT_STATE: (0.0, _corrupt),  # this and those that follow are drawn apart: see `schedule`
+    SimulatedFaultKind.FOREIGN_JOIN: (0.0, _stranger),
+    SimulatedFaultKind.WRONG_GRADIENT: (0.0, _err(once=True)),
+    SimulatedFaultKind.WRONG_GRADIENTS: (0.0, _err(once=False)),
+    FaultKind.PARTITION_COORDINATORS: (0.0, _cut_off),
+    FaultKind.REQUEST_CHECKPOINT: (0.0, ask),
+    FaultKind.DAMAGE_CHECKPOINT: (0.0, damage),
 }

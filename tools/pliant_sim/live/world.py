@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from pliant.chaos.fault_kinds import FaultKind
 from pliant.coordinator.service.inbox import Request
 from pliant.coordinator.service.liveness import SILENT_PART
 from pliant.coordinator.service.service import LEASE_TTL_S
@@ -223,7 +224,7 @@ class Universe(Timeline):
     def breaks_transfer(self, worker: Worker) -> bool:
         if worker.id in self.breaking:
             self.breaking.discard(worker.id)
-            self.faults_fired("transfer broken")
+            self.faults_fired(FaultKind.BREAK_TRANSFER)
             return True
         return False
 

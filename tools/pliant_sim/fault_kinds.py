@@ -1,0 +1,25 @@
+"""Kinds of faults that only the simulator can inject; the others are in `pliant.chaos.fault_kinds`."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pliant.chaos.fault_kinds import FaultKind
+
+
+class SimulatedFaultKind(StrEnum):
+    """Faults that need access to a simulated process, clock or state."""
+
+    REPLACE_ALL = "replace-all"  # drain every worker at once
+    CLOCK_SKEW = "clock-skew"  # a machine's clock runs too fast or too slow
+    CORRUPT_STATE = "corrupt-state"  # flip a bit of a member's weights
+    WRONG_GRADIENT = "wrong-gradient"  # a worker computes one wrong gradient
+    WRONG_GRADIENTS = "wrong-gradients"  # a worker computes wrong gradients from then on
+    FOREIGN_JOIN = "foreign-join"  # a member with another fingerprint joins
+    STOP_AGENT = "stop-agent"
+    GO_LIVE = "go-live"  # a launched worker calls `pliant.join()`
+    NEXT_ATTEMPT = "next-attempt"  # a user cancels the job and creates it again
+    NAME_TAKEN = "name-taken"  # another machine's agent uses the name of one that is away
+
+
+AnyFaultKind = FaultKind | SimulatedFaultKind
