@@ -85,7 +85,7 @@ def _victim_left_out(bit: Path) -> None:
     from pliant.torch import loop
     from pliant.train.session import Session
 
-    compute, feed = loop.Loop._compute, Session.feed
+    compute, react = loop.Loop._compute, Session._react
     forgotten: list[int] = []
 
     def forgetting(self: loop.Loop, order: Any) -> None:
@@ -95,13 +95,13 @@ def _victim_left_out(bit: Path) -> None:
             order = dataclasses.replace(order, slots=order.slots[:-1])
         compute(self, order)
 
-    def claiming(self: Session, signal: Any) -> None:
+    def claiming(self: Session, signal: Any) -> Any:
         if isinstance(signal, Computed) and forgotten:
             signal = dataclasses.replace(signal, slots=signal.slots | {forgotten.pop()})
-        feed(self, signal)
+        return react(self, signal)
 
     loop.Loop._compute = forgetting  # type: ignore[method-assign]
-    Session.feed = claiming  # type: ignore[method-assign]
+    Session._react = claiming  # type: ignore[method-assign]
 
 
 PLANTS: dict[str, Callable[[Path], None]] = {

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import assert_never
 
 import msgspec
 import torch
@@ -43,7 +44,7 @@ from pliant.train.data.seeds import step_key
 from pliant.train.reduce.control_row import Row
 from pliant.train.reduce.metrics import Logged
 from pliant.train.reduce.spot_checks import Check
-from pliant.train.session import Session
+from pliant.train.session import Order, Session
 from pliant.train.state.flat import State
 from pliant.train.state.state_lock import Gate
 
@@ -102,6 +103,7 @@ class Loop:
         self._line: LedgerLine | None = None
         self._then: Callable[[int], s.Signal] = s.Boundary
         self._last: tuple[Lineage, Reduced] | None = None
+        self._order: Order | None = None  # taken from the session, to be carried out by the iterator
 
     # ------------------------------------------------------------------------------------------- the iterator
 
@@ -114,50 +116,51 @@ class Loop:
             raise BadInput("run.reduce() was True, but run.apply() was not called: call it in the same turn.")
         if self.applied is not None:
             step, self.applied = self.applied.lineage.step, None
-            self._at_boundary(self._then, step)
+            self._order = self._at_boundary(self._then, step)
         while not self._parts:
-            if self._carry_out(self.session.take()):
+            order = self._order or self.session.wait_for_order()
+            if isinstance(order, s.Exit) and order.complete:
                 return None
+            self._order = self._carry_out(order)
         self.in_user_code_since = time.monotonic()  # reading is the user's code, too
         return self._begin(self._parts.popleft())
 
-    def _at_boundary(self, then: Callable[[int], s.Signal], step: int) -> None:
+    def _at_boundary(self, then: Callable[[int], s.Signal], step: int) -> Order | None:
         self._state.buffers.rebase()  # what the user's code did to them after the step is part of it
         state = self._hashes.at_boundary(step)
         self._shelf.at_boundary(step, self.session.machine.view)
-        self.session.feed(then(state))
+        order = self.session.feed_and_take(then(state))
         self._gate.open(self.session.machine.lineage, self._hashes.label(state))
         if self.replay:
             self.replay.at_boundary(step, state)
+        return order
 
-    def _carry_out(self, order: object) -> bool:
-        """Do what the machine ordered; whether training is complete."""
+    def _carry_out(self, order: Order) -> Order | None:
+        """Carry out an order of the machine, and return the next one if that leads to it at once."""
         match order:
             case s.Compute():
                 self._compute(order)
             case s.Collect(word=word) if word.purpose is Purpose.STEP:
-                self._follow(order)
+                return self._follow(order)
             case s.Collect():
-                self._compare(order)
+                return self._compare(order)
             case s.Install():
-                self._install(order)
+                return self._install(order)
             case s.Apply(line):
                 received = self.session.take_received()
                 self._apply_missed(Missed(line, gradient_from(received, self._device), s.Boundary))
             case s.Restore(checkpoint):
-                self._restore(checkpoint)
+                return self._restore(checkpoint)
             case s.Snapshot():
                 with self.session.pauses.during(order.lineage.step + 1, CHECKPOINTING):
                     self._shelf.begin(order)
             case s.Save():
                 self._shelf.want(order)
-            case s.Exit(_, _, True):
-                return True
-            case s.Exit(code, why, False):
+            case s.Exit(code, why):
                 raise Left(code, why)
             case _:
-                raise AssertionError(order)
-        return False
+                assert_never(order)
+        return None
 
     # ----------------------------------------------------------------------------------------------- the parts
 
@@ -221,17 +224,20 @@ class Loop:
         slots = frozenset() if self._idle else as_set(loaded.part.slots)
         samples, digest = (0, 0) if self._idle else (loaded.samples, loaded.digest)
         state = self._hashes.after_backward() if not self._parts else None
-        self.session.feed(s.Computed(slots, samples, digest, state))
+        computed = s.Computed(slots, samples, digest, state)
         if self._parts:
+            self.session.feed(computed)
             if self.session.machine.phase is not Phase.COMPUTING:
-                self._parts.clear()  # told to stop: what was computed is kept
+                self._parts.clear()  # the machine stopped the step: what was computed is kept
             return None
-        order = self.session.take_step()
-        if order is None:
-            self._reducer.abandon()
-            self._reducer.end_part()
-            return None
-        return self._reduce(order)
+        order = self.session.feed_and_take(computed)
+        if isinstance(order, s.Collect) and order.word.purpose is Purpose.STEP:
+            return self._reduce(order)
+        # The iterator carries it out. It may be a comparison, if a recovery world was wired meanwhile.
+        self._order = order
+        self._reducer.abandon()
+        self._reducer.end_part()
+        return None
 
     def _finish_spot(self, slot: int) -> None:
         """Somebody else's slot, computed here to see whether it is the same (verify_slots)."""
@@ -252,15 +258,18 @@ class Loop:
         except GroupBroken as error:
             self._reducer.abandon()  # the group may have gone before anything was waited for
             self._reducer.end_part()
-            self.session.feed(s.Failed(number, error.peer))
+            self._order = self.session.feed_and_take(s.Failed(number, error.peer))
             return None
-        self._feed_returned(order.world, rows, reduced)
-        apply = self._take_apply()
-        if apply is None:
+        then = self._feed_returned(order.world, rows, reduced)
+        while isinstance(then, s.Snapshot | s.Save):  # this step committed the last, which may be due to be saved
+            self._carry_out(then)
+            then = self.session.take_queued()
+        if not isinstance(then, s.Apply):
+            self._order = then
             self._reducer.end_part()
             return None
-        self._require_promised(apply.line)
-        self._line, self._then = apply.line, s.Boundary
+        self._require_promised(then.line)
+        self._line, self._then = then.line, s.Boundary
         return self._give(reduced)
 
     def _require_promised(self, line: LedgerLine) -> None:
@@ -268,20 +277,12 @@ class Loop:
         if line.digest != self._expected(line.lineage.step):
             raise WrongSamples(line.lineage.step)
 
-    def _take_apply(self) -> s.Apply | None:
-        """The order to apply; before it there may be something to be saved, because this step committed the last."""
-        while (order := self.session.take_now(s.Snapshot, s.Save, s.Apply)) is not None:
-            if isinstance(order, s.Apply):
-                return order
-            self._carry_out(order)
-        return None
-
     def _give(self, reduced: Reduced) -> Reduced:
         self._reducer.give(reduced)
         self.ready = reduced
         return reduced
 
-    def _compare(self, order: s.Collect) -> None:
+    def _compare(self, order: s.Collect) -> Order | None:
         """A collective of words only."""
         number, word = order.world.number, order.word
         if order.whole:
@@ -290,13 +291,12 @@ class Loop:
             answers = self._group(number).gather(msgspec.msgpack.encode(word))
             words = tuple(msgspec.msgpack.decode(answer, type=Word) for answer in answers)
         except GroupBroken as error:
-            self.session.feed(s.Failed(number, error.peer))
+            return self.session.feed_and_take(s.Failed(number, error.peer))
         except msgspec.MsgspecError:
-            self.session.feed(s.Failed(number, None))
-        else:
-            self.session.feed(s.Returned(number, words))
+            return self.session.feed_and_take(s.Failed(number, None))
+        return self.session.feed_and_take(s.Returned(number, words))
 
-    def _follow(self, order: s.Collect) -> None:
+    def _follow(self, order: s.Collect) -> Order | None:
         """Enter a step without state: add nothing, and keep what came of it for when the state is in place."""
         number = order.world.number
         try:
@@ -307,15 +307,14 @@ class Loop:
             row = Row(order.word)
             rows, reduced = self._reducer.reduce(self._group(number), row, order.shares, checks, follow=True)
         except GroupBroken as error:
-            self.session.feed(s.Failed(number, error.peer))
-            return
+            return self.session.feed_and_take(s.Failed(number, error.peer))
         self._followed = reduced
-        self._feed_returned(order.world, rows, reduced)
+        return self._feed_returned(order.world, rows, reduced)
 
-    def _feed_returned(self, world: World, rows: Sequence[Row], reduced: Reduced) -> None:
+    def _feed_returned(self, world: World, rows: Sequence[Row], reduced: Reduced) -> Order | None:
         names = world.members
         disputes = tuple(Dispute(each.slot, names[each.owner], names[each.second]) for each in reduced.disputed)
-        self.session.feed(s.Returned(world.number, tuple(row.word for row in rows), disputes))
+        return self.session.feed_and_take(s.Returned(world.number, tuple(row.word for row in rows), disputes))
 
     def _group(self, number: int) -> Group:
         group = self.session.group(number)
@@ -325,18 +324,18 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------ missed steps
 
-    def _install(self, order: s.Install) -> None:
+    def _install(self, order: s.Install) -> Order | None:
         received = self.session.take_received()
         self._shut()
         self._state.install(received)
         self.moved = True
         self._forget_kept()
         if not order.replay:
-            self._at_boundary(s.Installed, order.lineage.step)
-            return
+            return self._at_boundary(s.Installed, order.lineage.step)
         (line,) = order.replay  # a joiner enters a collective only with the state at hand: one step, never more
         assert self._followed is not None
         self._apply_missed(Missed(line, self._followed, s.Installed))
+        return None
 
     def _apply_missed(self, missed: Missed) -> None:
         """Yield an idle part, so that the user's code runs for this step here, too; its apply is the missed one."""
@@ -352,15 +351,14 @@ class Loop:
         self._line, self._then = missed.line, missed.then
         return self._give(missed.reduced)
 
-    def _restore(self, checkpoint: Checkpoint | None) -> None:
+    def _restore(self, checkpoint: Checkpoint | None) -> Order | None:
         """The base of a rollback world: a checkpoint, or the state this worker began with."""
         self._shut()
         if (unread := self._shelf.bring_back(checkpoint, moved=self.moved)) is not None:
-            self.session.feed(unread)
-            return
+            return self.session.feed_and_take(unread)
         self.moved = self.moved or checkpoint is not None
         self._forget_kept()
-        self._at_boundary(s.Restored, checkpoint.lineage.step if checkpoint is not None else 0)
+        return self._at_boundary(s.Restored, checkpoint.lineage.step if checkpoint is not None else 0)
 
     # ------------------------------------------------------------------------------------------------- apply
 

@@ -22,7 +22,6 @@ from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
 from pliant.core.member.common import unreported_lines
-from pliant.core.member.control_words import Purpose
 from pliant.core.messages import Command, Join, Leave
 from pliant.core.model.job import JobState, Terms
 from pliant.core.model.names import MemberId
@@ -81,8 +80,8 @@ class Session:
         self._wire = wire
         self._forget = forget  # whatever belongs to generations below a number
         self._lock = threading.RLock()
-        self._ordered = threading.Condition(self._lock)
-        self._orders: deque[Order] = deque()
+        self._news = threading.Condition(self._lock)  # notified after each signal of a background thread
+        self._queued: deque[Order] = deque()  # orders that the training thread has yet to take
         self._signals: deque[s.Signal] = deque()
         self._reacting = False
         self._closed = False
@@ -136,28 +135,25 @@ class Session:
             assert received is not None
             return received
 
-    def take(self) -> Order:
-        """The next order; waits for it as long as it takes."""
-        with self._ordered:
-            self._ordered.wait_for(lambda: self._orders)
-            return self._orders.popleft()
-
-    def take_now(self, *kinds: type[Order]) -> Order | None:
-        """The next order if it is there already and one of these."""
+    def feed_and_take(self, signal: s.Signal) -> Order | None:
+        """Feed a signal and return the next order; None if it depends on what another thread has yet to feed."""
         with self._lock:
-            if self._orders and isinstance(self._orders[0], kinds):
-                return self._orders.popleft()
-            return None
+            orders = self._react(signal)
+            if not self._queued and len(orders) == 1:
+                return orders[0]
+            self._queued.extend(orders)
+            return self.take_queued()
 
-    def take_step(self) -> s.Collect | None:
-        """The order to reduce a step, if it is the next one. A comparison belongs to the iterator: it may be ordered as
-        soon as a part is done, if a recovery world was wired meanwhile."""
+    def take_queued(self) -> Order | None:
+        """Return the next order if there is one already."""
         with self._lock:
-            order = self._orders[0] if self._orders else None
-            if isinstance(order, s.Collect) and order.word.purpose is Purpose.STEP:
-                self._orders.popleft()
-                return order
-            return None
+            return self._queued.popleft() if self._queued else None
+
+    def wait_for_order(self) -> Order:
+        """Return the next order, once a signal of another thread led to one."""
+        with self._news:
+            self._news.wait_for(lambda: self._queued)
+            return self._queued.popleft()
 
     def group(self, generation: int) -> Group | None:
         """The group of that generation, unless it was broken or never wired."""
@@ -167,8 +163,8 @@ class Session:
     def wait_for_state(self, generation: int) -> bool:
         """A member without state enters a collective only once the state is here, so that the others wait for it no
         longer than they must and it has one step to follow, not many. False: the generation is over."""
-        with self._ordered:
-            self._ordered.wait_for(
+        with self._news:
+            self._news.wait_for(
                 lambda: (
                     self.machine.received_state is not None
                     or generation not in self.groups
@@ -180,24 +176,33 @@ class Session:
     # -------------------------------------------------------------------------------------------- the machine
 
     def feed(self, signal: s.Signal) -> None:
-        """From any thread. What the machine orders is under way, or in the queue, when this returns."""
-        with self._ordered:
-            if self._closed:
-                return  # a thread that is still about must not touch a group any more: the process may be at its end
-            self._signals.append(signal)
-            if self._reacting:
-                return  # an action of ours led here: it is next in turn
-            self._reacting = True
-            try:
-                while self._signals:
-                    self.machine, actions = react(self.machine, self._signals.popleft())
-                    for action in actions:
-                        self._perform(action)
-            finally:
-                self._reacting = False
-            self._drop_unused_groups()
-            self._say_why_we_wait()
-            self._ordered.notify_all()
+        """Feed a signal from any thread. Orders for the training thread are queued when this returns."""
+        with self._news:
+            self._queued.extend(self._react(signal))
+            self._news.notify_all()
+
+    def _react(self, signal: s.Signal) -> list[Order]:
+        """Let the machine react, in the calling thread, which holds the lock.
+
+        Carries out all actions but those for the training thread, and returns these.
+        """
+        orders: list[Order] = []
+        if self._closed:
+            return orders  # a thread that outlives the session must not touch a group: the process may be exiting
+        self._signals.append(signal)
+        if self._reacting:
+            return orders  # an action fed this signal: the loop below, further up the stack, takes it next
+        self._reacting = True
+        try:
+            while self._signals:
+                self.machine, actions = react(self.machine, self._signals.popleft())
+                for action in actions:
+                    self._perform(action, orders)
+        finally:
+            self._reacting = False
+        self._drop_unused_groups()
+        self._say_why_we_wait()
+        return orders
 
     def _drop_unused_groups(self) -> None:
         """A world that was wired and then passed over: nobody will enter it any more."""
@@ -208,10 +213,10 @@ class Session:
         for number in [number for number in self.groups if number not in used]:
             self._break(number)
 
-    def _perform(self, action: s.Action) -> None:
+    def _perform(self, action: s.Action, orders: list[Order]) -> None:
         match action:
             case s.Compute() | s.Collect() | s.Apply() | s.Restore() | s.Install() | s.Snapshot() | s.Save() | s.Exit():
-                self._orders.append(action)
+                orders.append(action)
             case s.CollectGarbage() | s.Discard():
                 assert self._tidy is not None
                 self._tidy(action)
@@ -277,13 +282,13 @@ class Session:
 
     def fenced(self, revision: int, why: str) -> None:
         """Not counted on any more, unless the coordinator knows less than we do."""
-        with self._ordered:
+        with self._news:
             view = self.machine.view
             if self.machine.phase is Phase.GONE:
                 return  # it left by itself, and the coordinator knows
             if view is None:
-                self._orders.append(s.Exit(FENCED_CODE, why))  # gone before it was told anything
-                self._ordered.notify_all()
+                self._queued.append(s.Exit(FENCED_CODE, why))  # lost before its first view arrived
+                self._news.notify_all()
             elif revision >= view.revision:
                 log.warning("%s", why)
                 self.feed(s.ViewReceived(replace(view, revision=revision + 1, known=False)))

@@ -20,7 +20,7 @@ from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.core.model.world import World, WorldKind
 from pliant.train.coordinator_link import Listener
-from pliant.train.session import Session
+from pliant.train.session import Order, Session
 from pliant.train.standalone import Alone
 from unit.core.build import GRID, TERMS, A, B, X, world
 
@@ -117,22 +117,29 @@ def alone(closing: list[Session]) -> tuple[Session, Wires]:
 
 
 def train_to_the_end(made: Session) -> s.Exit:
-    """What the training thread does, without a model."""
+    """Do what the training thread does, without a model: each report returns the next order, if it is there."""
+    order: Order | None = None
     while True:
-        match made.take():
-            case s.Restore():
-                made.feed(s.Restored(1))
-            case s.Collect(which, word):
-                made.feed(s.Returned(which.number, (word,)))
-            case s.Compute(step, slots, _):
-                samples = sum(len(GRID.slot(step, slot)) for slot in slots)
-                made.feed(s.Computed(frozenset(slots), samples, 5 * step))
-            case s.Apply():
-                made.feed(s.Boundary(1))
+        match order or made.wait_for_order():
             case s.Exit() as end:
                 return end
-            case order:
-                raise AssertionError(order)
+            case taken:
+                order = made.feed_and_take(answer_to(taken))
+
+
+def answer_to(order: Order) -> s.Signal:
+    """Return what a training thread reports of an order once it has carried it out."""
+    match order:
+        case s.Restore():
+            return s.Restored(1)
+        case s.Collect(which, word):
+            return s.Returned(which.number, (word,))
+        case s.Compute(step, slots, _):
+            return s.Computed(frozenset(slots), sum(len(GRID.slot(step, slot)) for slot in slots), 5 * step)
+        case s.Apply():
+            return s.Boundary(1)
+        case _:
+            raise AssertionError(order)
 
 
 def test_a_whole_life(closing: list[Session]) -> None:
@@ -144,21 +151,65 @@ def test_a_whole_life(closing: list[Session]) -> None:
     assert wires.made[1].broken.is_set()
 
 
-def test_orders_are_taken_in_their_turn_and_only_if_wanted(closing: list[Session]) -> None:
+def test_the_call_that_feeds_a_signal_returns_the_order_it_leads_to(closing: list[Session]) -> None:
+    """A step makes three decisions; none of them waits, and none leaves anything in the queue."""
     made, _ = alone(closing)
-    order = made.take()
-    assert isinstance(order, s.Restore)
-    assert made.take_now(s.Collect) is None
-    made.feed(s.Restored(1))
-    assert made.take_now(s.Apply) is None, "the next order is another, and stays"
-    assert isinstance(made.take_now(s.Collect, s.Apply), s.Collect)
+    order = made.wait_for_order()
+    kinds: list[type] = [type(order)]
+    while not isinstance(order, s.Exit):
+        taken = made.feed_and_take(answer_to(order))
+        assert taken is not None, "alone, an order never depends on another thread"
+        assert made.take_queued() is None
+        order = taken
+        kinds.append(type(order))
+    assert kinds[:2] == [s.Restore, s.Collect]
+    assert kinds[2:-1] == [*[s.Compute, s.Collect, s.Apply] * GRID.total_steps, s.Collect], "the last compares the end"
 
 
-def test_whoever_waits_for_an_order_is_woken(closing: list[Session]) -> None:
-    made, _ = alone(closing)
-    assert isinstance(made.take(), s.Restore)
+def test_no_order_yet_is_none_and_the_next_one_is_waited_for(closing: list[Session]) -> None:
+    """The recovery world is wired in another thread: the order to enter it crosses threads, in the queue."""
+    wires = Wires(wait=True)
+    made = session(Lines(), wires)
+    closing.append(made)
+    told(made, start_of(A, B))
+    wires.made[1].may_end.set()
+    assert isinstance(made.wait_for_order(), s.Restore)
+    assert isinstance(made.feed_and_take(s.Restored(1)), s.Collect)
+    assert made.feed_and_take(s.Failed(1, B)) is None
     taken: list[object] = []
-    thread = threading.Thread(target=lambda: taken.append(made.take()), daemon=True)
+    thread = threading.Thread(target=lambda: taken.append(made.wait_for_order()), daemon=True)
+    thread.start()
+    told(made, start_of(A, number=2), sealed=1)
+    wires.made[2].may_end.set()
+    thread.join(PATIENCE_S)
+    assert [type(order) for order in taken] == [s.Restore]
+
+
+def test_orders_of_other_threads_come_first(closing: list[Session]) -> None:
+    """An order that a background thread queued is older than the one that the training thread's signal leads to."""
+    made, _ = alone(closing)
+    restore = made.wait_for_order()
+    collect = made.feed_and_take(answer_to(restore))
+    assert isinstance(collect, s.Collect)
+    compute = made.feed_and_take(answer_to(collect))
+    assert isinstance(compute, s.Compute)
+    thread = threading.Thread(target=made.feed, args=(answer_to(compute),))
+    thread.start()
+    thread.join(PATIENCE_S)
+    step = made.take_queued()
+    assert isinstance(step, s.Collect)
+    thread = threading.Thread(target=made.feed, args=(answer_to(step),))
+    thread.start()
+    thread.join(PATIENCE_S)
+    assert isinstance(made.feed_and_take(s.Tick()), s.Apply), "a tick leads to no order; the queued one is next"
+    assert made.take_queued() is None
+
+
+def test_a_thread_that_waits_for_an_order_is_woken(closing: list[Session]) -> None:
+    made, _ = alone(closing)
+    assert isinstance(made.wait_for_order(), s.Restore)
+    taken: list[object] = []
+    thread = threading.Thread(target=lambda: taken.append(made.wait_for_order()), daemon=True)
     thread.start()
     made.feed(s.Restored(1))
     thread.join(PATIENCE_S)
@@ -214,7 +265,7 @@ def test_what_belongs_to_sealed_generations_is_forgotten(closing: list[Session])
 
 def test_a_broken_group_is_gone_and_whoever_waits_for_a_state_in_it_hears(closing: list[Session]) -> None:
     made, wires = alone(closing)
-    assert isinstance(made.take(), s.Restore)
+    assert isinstance(made.wait_for_order(), s.Restore)
     waited: list[bool] = []
     thread = threading.Thread(target=lambda: waited.append(made.wait_for_state(1)), daemon=True)
     thread.start()
@@ -228,17 +279,17 @@ def test_a_broken_group_is_gone_and_whoever_waits_for_a_state_in_it_hears(closin
 
 def test_fenced_stops_a_member_and_an_older_word_does_not(closing: list[Session]) -> None:
     made, _ = alone(closing)
-    assert isinstance(made.take(), s.Restore)
+    assert isinstance(made.wait_for_order(), s.Restore)
     made.feed(s.Restored(1))
     assert made.machine.view is not None
     made.fenced(made.machine.view.revision - 1, "the coordinator came back without knowing us")
     assert made.machine.phase is Phase.COLLECTING
     assert not made.machine.stopping
     made.fenced(made.machine.view.revision, "lost")
-    collect = made.take()
+    collect = made.wait_for_order()
     assert isinstance(collect, s.Collect)
     made.feed(s.Failed(1, None))
-    end = made.take()
+    end = made.wait_for_order()
     assert isinstance(end, s.Exit)
     assert (end.code, end.complete) == (75, False)
 
@@ -249,7 +300,7 @@ def test_fenced_before_anything_was_told_is_an_end_too(closing: list[Session]) -
     closing.append(made)
     made.fenced(3, "a is gone for good")
     taken: list[object] = []
-    thread = threading.Thread(target=lambda: taken.append(made.take()), daemon=True)
+    thread = threading.Thread(target=lambda: taken.append(made.wait_for_order()), daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
     assert [type(order) for order in taken] == [s.Exit]
@@ -264,9 +315,7 @@ def test_a_notice_is_passed_on_and_its_grace_runs_out(closing: list[Session]) ->
     made.feed(s.DrainNotice(0.2, "SIGTERM"))
     assert Drain(A, 0.2, "SIGTERM") in contact.said
     until(lambda: made.machine.phase is Phase.GONE)
-    orders = []
-    while (order := made.take_now(s.Compute, s.Collect, s.Restore, s.Exit)) is not None:
-        orders.append(order)
+    orders = list(iter(made.take_queued, None))
     assert isinstance(orders[-1], s.Exit)
     assert orders[-1].why == "the grace period is over"
 
@@ -315,16 +364,10 @@ def test_peers_are_heard_in_their_generation_only(closing: list[Session]) -> Non
 
 def test_a_joiner_reports_in_the_donors_place(closing: list[Session]) -> None:
     made, _ = alone(closing)
-    while not isinstance(order := made.take(), s.Apply):
-        match order:
-            case s.Restore():
-                made.feed(s.Restored(1))
-            case s.Collect(which, word):
-                made.feed(s.Returned(which.number, (word,)))
-            case s.Compute(step, slots, _):
-                made.feed(s.Computed(frozenset(slots), GRID.size(step), 5))
-            case _:
-                raise AssertionError(order)
+    order: Order | None = made.wait_for_order()
+    while not isinstance(order, s.Apply):
+        assert order is not None
+        order = made.feed_and_take(answer_to(order))
     assert [line.lineage.step for line in made.lines()] == [1]
 
 
