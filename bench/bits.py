@@ -25,7 +25,7 @@ from bits_worker import LANES, job_name
 from training import JOB, scene
 
 from pliant.core import messages as m
-from pliant.core.model.job import Target
+from pliant.core.model.job import JobSpec, Target
 
 WORKER = Path(__file__).with_name("bits_worker.py")
 BLOCKS = {"S": (7, 10), "M": (5, 2), "L": (3, 1)}  # rounds, and steps in each
@@ -38,7 +38,7 @@ def measure(base: Path, model: str, world: int, repeat: int) -> dict[str, Any]:
     with scene(base, model, world, WORKER, (rounds * repeat, steps)) as it:
         for lane in LANES[model]:
             if job_name(lane) != JOB:
-                it.client.send(job_name(lane), m.Create(job_name(lane), world, world, Target(world)))
+                it.client.send(job_name(lane), m.Create(job_name(lane), JobSpec(world, world, Target(world))))
         it.until("the comparison", (it.folder / "compared.json").exists, PATIENCE_S)
         found = json.loads((it.folder / "compared.json").read_text())
     row: dict[str, Any] = {"model": model, "world": world, "parameters": found["parameters"]}

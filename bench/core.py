@@ -21,7 +21,7 @@ from pliant.coordinator.service.service import Service
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import Lineage, make_line
-from pliant.core.model.job import Job, Target, Terms
+from pliant.core.model.job import Job, JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.memory import MemoryStore
 from pliant.wire.api import Renew
@@ -62,7 +62,7 @@ class Bench:
 
     def start(self, name: str, members: int) -> None:
         """A running job: everybody in one world that reported its first step."""
-        self.ask(name, m.Create(name, 1, 2 * members, Target(members)))
+        self.ask(name, m.Create(name, JobSpec(1, 2 * members, Target(members))))
         self.ask(name, *[m.Join(self.life(name), AgentId("a"), TERMS) for _ in range(members)])
         self.report(name)
 

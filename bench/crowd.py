@@ -15,7 +15,7 @@ from typing import cast
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Cancel, Create, Join, Stopped
-from pliant.core.model.job import Target, Terms
+from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.codec import Body
 
@@ -100,7 +100,7 @@ class Crowd:
 
     async def create(self, job: str, size: int) -> None:
         connection = await self.connect()
-        body = Body(Create).encode(Create(job, size, size, Target(size)))
+        body = Body(Create).encode(Create(job, JobSpec(size, size, Target(size))))
         await self.ask(connection, self.post("/v1/jobs", body))
 
     async def join(self, job: str, name: str) -> Member:

@@ -46,7 +46,9 @@ class Scene:
 
     def add(self, event: m.Event) -> None:
         match event:
-            case m.JobCreated() | m.TargetChanged():
+            case m.JobCreated():
+                self.target = event.spec.initial_target.size
+            case m.TargetChanged():
                 self.target = event.target.size
             case m.MemberJoined():
                 self.pids[event.member.id] = event.member.pid

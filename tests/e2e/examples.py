@@ -11,7 +11,7 @@ from typing import Any
 from e2e.running import Running
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
-from pliant.core.model.job import Target, Terms
+from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.api import Scope
 from pliant.wire.codec import Body
@@ -68,7 +68,7 @@ def furnish(running: Running) -> None:
     """Two jobs, so that there is something to see and to spoil; m1 and m2 train in the first."""
     client = running.client()
     for job in (JOB, OTHER):
-        client.send(job, m.Create(job, 2, 4, Target(2)))
+        client.send(job, m.Create(job, JobSpec(2, 4, Target(2))))
         client.send(job, m.AgentJoin(AgentId("a1"), 4))
         for member in ("m1", "m2"):
             client.send(job, m.Join(MemberId(member), AgentId("a1"), TERMS))

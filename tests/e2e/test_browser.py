@@ -132,7 +132,7 @@ def test_a_name_that_was_allowed_is_ours(named: Running) -> None:
 @pytest.mark.parametrize("media", ["application/json", "text/plain", "application/x-www-form-urlencoded"])
 def test_a_page_of_another_site_is_refused(coordinator: Running, media: str, header: str, kind: str) -> None:
     before, count = state(coordinator), looked_at(coordinator)
-    body = b'{"name":"theirs","size_min":1,"size_max":1,"target":{"size":1}}'
+    body = b'{"name":"theirs","spec":{"size_min":1,"size_max":1}}'
     sent = [host(coordinator), f"content-type: {media}", header, *credential(coordinator, kind)]
     assert ask(coordinator, request(CREATE.path, *sent, method="POST", body=body)).status == 403
     assert ask(coordinator, request(JOBS.path, *sent)).status == 403
@@ -142,7 +142,7 @@ def test_a_page_of_another_site_is_refused(coordinator: Running, media: str, hea
 
 def test_what_a_form_can_send_is_no_command_even_with_a_credential(coordinator: Running) -> None:
     before = state(coordinator)
-    body = b'{"name":"theirs","size_min":1,"size_max":1,"target":{"size":1}}'
+    body = b'{"name":"theirs","spec":{"size_min":1,"size_max":1}}'
     for media in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "application/jsonp"):
         sent = [host(coordinator), f"content-type: {media}", bearer(coordinator)]
         assert ask(coordinator, request(CREATE.path, *sent, method="POST", body=body)).status == 415

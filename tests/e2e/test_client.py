@@ -15,7 +15,7 @@ from pliant.client import Client
 from pliant.client.link import is_self
 from pliant.core import messages as m
 from pliant.core.messages import Code
-from pliant.core.model.job import Target
+from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import Token, make_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
@@ -24,7 +24,7 @@ from pliant.wire.views import applied
 from unit.core.build import TERMS
 
 A, X = MemberId("a"), AgentId("x")
-CREATE = m.Create("demo", 1, 4, Target(2))
+CREATE = m.Create("demo", JobSpec(1, 4, Target(2)))
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def test_a_refusal_has_its_code_its_reason_and_what_it_rests_on(running: Running
 
 def test_what_makes_no_sense_is_bad_input(running: Running) -> None:
     with pytest.raises(BadInput, match="1 <= min <= max"):
-        running.client().send("demo", m.Create("demo", 3, 2, Target(2)))
+        running.client().send("demo", m.Create("demo", JobSpec(3, 2, Target(2))))
 
 
 def test_a_command_of_time_s_own_cannot_be_sent(running: Running) -> None:

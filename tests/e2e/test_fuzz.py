@@ -23,7 +23,7 @@ from e2e.bodies import HOPELESS, broken, plausible
 from e2e.examples import IN_PATH, TERMS, example, furnish, state
 from e2e.running import WRITTEN, Running, token_of
 from pliant.core import messages as m
-from pliant.core.model.job import Target
+from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.api import Problem, Scope
 from pliant.wire.openapi import document
@@ -52,7 +52,7 @@ def jobs(coordinator: Running) -> Iterator[str]:
         client = coordinator.client()
         for number in itertools.count():
             name = f"fuzz-{number}"
-            client.send(name, m.Create(name, 1, 4, Target(2)))
+            client.send(name, m.Create(name, JobSpec(1, 4, Target(2))))
             client.send(name, m.AgentJoin(AgentId("a1"), 4))
             for member in ("m1", "m2"):
                 client.send(name, m.Join(MemberId(member), AgentId("a1"), TERMS))

@@ -17,7 +17,7 @@ from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Command
-from pliant.core.model.job import JobState, Target
+from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.core.model.names import AgentId, MemberId
 from unit.core.build import TERMS, checkpoint, lines
 
@@ -30,7 +30,7 @@ WHEN = ("before", "during", "after")
 FIRST = lines(GENESIS, 1, 3)
 SECOND = lines(FIRST[-1].lineage, 2, 2)
 SCRIPT: tuple[Command, ...] = (
-    m.Create("demo", 1, 4, Target(2)),
+    m.Create("demo", JobSpec(1, 4, Target(2))),
     m.AgentJoin(X, 4),
     m.Join(A, X, TERMS),
     m.Report(A, 0, 1, (), frozenset({A})),

@@ -23,7 +23,7 @@ KIB = 1024
 SHORT_S = 0.5
 CHUNKED = "transfer-encoding: chunked"
 JSON = "content-type: application/json"
-CREATE_BODY = b'{"name":"%s","size_min":1,"size_max":1,"target":{"size":1}}'
+CREATE_BODY = b'{"name":"%s","spec":{"size_min":1,"size_max":1}}'
 
 
 @pytest.fixture(scope="module")

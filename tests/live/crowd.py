@@ -23,7 +23,7 @@ from typing import Any
 from e2e.running import Running, start, wait_for
 from pliant.client import Client
 from pliant.core.messages import Create, Drain, Exited, Resize, StepsCommitted
-from pliant.core.model.job import JobState, Target
+from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.core.model.names import MemberId
 from pliant.wire.api import JobStatus
 
@@ -174,7 +174,7 @@ class Crowd:
         self._lease_ttl_s = lease_ttl_s
         self._coordinator = self._start()
         self.client: Client = self._coordinator.client()
-        self.client.send(JOB, Create(JOB, size_min, size_max, Target(target), max_restarts=max_restarts))
+        self.client.send(JOB, Create(JOB, JobSpec(size_min, size_max, Target(target), max_restarts=max_restarts)))
 
     def __enter__(self) -> "Crowd":
         return self

@@ -24,7 +24,7 @@ from pliant.core.job.next_world import desired_workers, next_consequence, wanted
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.fingerprint import Fingerprint, fingerprint_difference, most_common
-from pliant.core.model.job import Dispute, FailingSlots, Job, JobState, Target, Terms
+from pliant.core.model.job import Dispute, FailingSlots, Job, JobSpec, JobState, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import MemberState, member_state, view_of
 from pliant.core.model.world import World, WorldKind
@@ -150,11 +150,11 @@ class JobMachine(RuleBasedStateMachine):
         high = data.draw(st.integers(low, 6))
         size = data.draw(st.integers(low, high))
         self.terms = replace(TERMS, verify=data.draw(st.sampled_from([0, 1, 2])))
-        self.ask(m.Create("demo", low, high, Target(size), 60.0, data.draw(st.integers(0, 3))))
+        self.ask(m.Create("demo", JobSpec(low, high, Target(size), 60.0, data.draw(st.integers(0, 3)))))
 
     @rule(data=st.data())
     def resize(self, data: st.DataObject) -> None:
-        size = data.draw(st.integers(self.it.size_min, self.it.size_max))
+        size = data.draw(st.integers(self.it.spec.size_min, self.it.spec.size_max))
         target = Target(size)
         if data.draw(flips):
             cuts = sorted(data.draw(st.lists(st.integers(0, size), min_size=2, max_size=2)))
@@ -172,7 +172,13 @@ class JobMachine(RuleBasedStateMachine):
     def ask_for_it_again(self, fresh: bool) -> None:
         """Another attempt: from where it stood, or from the beginning."""
         job = self.it
-        self.ask(m.Create("demo", job.size_min, job.size_max, job.target, 60.0, job.max_restarts, fresh=fresh))
+        self.ask(
+            m.Create(
+                "demo",
+                JobSpec(job.spec.size_min, job.spec.size_max, job.target, 60.0, job.spec.max_restarts),
+                fresh=fresh,
+            )
+        )
 
     @rule()
     def wait_too_long(self) -> None:
@@ -385,7 +391,7 @@ class JobMachine(RuleBasedStateMachine):
         staying = [
             x for x in self.job.members.values() if not x.draining and not fingerprint_difference(bits, x.fingerprint)
         ]
-        if len(staying) >= self.job.size_min and wanted_size(self.job) >= self.job.size_min:
+        if len(staying) >= self.job.spec.size_min and wanted_size(self.job) >= self.job.spec.size_min:
             held = self.job.world(self.job.current)
             if held is None or not held.hold:
                 assert self.job.state is not JobState.WAITING, self.job.why

@@ -5,6 +5,8 @@ every way; users resize, cancel and ask again; messages come late, twice, togeth
 simulator: here the coordinator must cope with anything.
 """
 
+from dataclasses import replace
+
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -17,7 +19,7 @@ from pliant.core.job.invariants import complaints, violations
 from pliant.core.job.launches import layout
 from pliant.core.job.next_world import desired_workers, next_consequence
 from pliant.core.messages import Command, Event, Rejection
-from pliant.core.model.job import Agent, Job, JobState, Mode, Target, Terms
+from pliant.core.model.job import Agent, Job, JobSpec, JobState, Mode, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
@@ -92,7 +94,7 @@ class LaunchMachine(RuleBasedStateMachine):
                 isinstance(event, m.WorkerFailed)
                 and job is not None
                 and job.launch
-                and not job.roles
+                and not job.spec.roles
                 and not job.is_live
             ):
                 assert job.launch.number not in self.counted
@@ -125,11 +127,11 @@ class LaunchMachine(RuleBasedStateMachine):
         high = data.draw(st.integers(max(low, 4), 7))
         mode = data.draw(st.sampled_from([Mode.RELAUNCH, Mode.RELAUNCH, Mode.AUTO]))
         target = Target(data.draw(st.integers(low, high)))
-        self.ask(m.Create("demo", low, high, target, 60.0, data.draw(st.integers(0, 4)), mode, roles=roles))
+        self.ask(m.Create("demo", JobSpec(low, high, target, 60.0, data.draw(st.integers(0, 4)), mode, roles=roles)))
 
     @rule(data=st.data())
     def resize(self, data: st.DataObject) -> None:
-        size = data.draw(st.integers(self.it.size_min, self.it.size_max))
+        size = data.draw(st.integers(self.it.spec.size_min, self.it.spec.size_max))
         first = data.draw(st.integers(0, size))
         placement = ((AGENTS[0], first), (AGENTS[1], size - first)) if data.draw(st.booleans()) else ()
         self.ask(m.Resize(Target(size, placement)))
@@ -147,8 +149,7 @@ class LaunchMachine(RuleBasedStateMachine):
     def ask_for_the_job_again(self, fresh: bool) -> None:
         first = self.asked[0]
         assert isinstance(first, m.Create)
-        sizes = (first.name, first.size_min, first.size_max, first.target, first.wait_limit_s, first.max_restarts)
-        self.ask(m.Create(*sizes, first.mode, roles=first.roles, fresh=fresh))
+        self.ask(replace(first, fresh=fresh))
 
     @rule(count=st.integers(1, 3))
     def take_the_next_together(self, count: int) -> None:
@@ -243,7 +244,7 @@ class LaunchMachine(RuleBasedStateMachine):
         assert all(name in job.why for name in silent)
         if not silent and not any(agent.draining for agent in job.agents):
             assert "workers" in job.why  # too few of them
-            assert sum(layout(job).values()) < max(job.size_min, sum(count for _, count in job.roles) + 1)
+            assert sum(layout(job).values()) < max(job.spec.size_min, sum(count for _, count in job.spec.roles) + 1)
 
     @invariant()
     def nobody_is_asked_for_more_than_it_has_room_for(self) -> None:

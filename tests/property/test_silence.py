@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pliant.coordinator.service.liveness import SILENT_PART
 from pliant.coordinator.service.service import LEASE_TTL_S
 from pliant.core import messages as m
-from pliant.core.model.job import Target
+from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import MemberId
 from pliant.wire.api import Renew, RenewAgent
 from unit.coordinator.shaky import Desk, desk
@@ -30,7 +30,7 @@ def there(one: Desk) -> set[str]:
 @given(st.lists(stretches, max_size=8))
 def test_whoever_expires_was_silent_for_a_lease_in_which_others_were_heard(pattern: list[tuple[set[str], int]]) -> None:
     one = desk()
-    one.tell(0.0, m.Create("demo", 1, 6, Target(3)), m.AgentJoin(X, 2), join(A), join(B), join(C))
+    one.tell(0.0, m.Create("demo", JobSpec(1, 6, Target(3))), m.AgentJoin(X, 2), join(A), join(B), join(C))
     last = dict.fromkeys(EVERYBODY, 0.0)
     spoke = now = 0.0
     for names, ticks in pattern:

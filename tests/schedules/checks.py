@@ -28,7 +28,7 @@ from pliant.core.job.invariants import forbidden, violations
 from pliant.core.member import Machine
 from pliant.core.messages import Command, Event
 from pliant.core.model.checkpoint import Checkpoint
-from pliant.core.model.job import Job, Terms
+from pliant.core.model.job import Job, JobSpec, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import view_of
 from pliant.core.model.world import WorldKind
@@ -284,7 +284,7 @@ class Checks(Checkers):
             match event:
                 case m.MemberDraining(member=name) if name == member:
                     return True
-                case m.TargetChanged(target=target) | m.JobCreated(target=target):
+                case m.TargetChanged(target=target) | m.JobCreated(spec=JobSpec(initial_target=target)):
                     if target.size < size:
                         return True
                     size = target.size
@@ -356,7 +356,7 @@ class _Log:
                     self._over.append((revision, number))
                 case m.WorldFormed(world=world) if world.kind is not WorldKind.PLANNED:
                     self._over.append((revision, world.number))
-                case m.TargetChanged(target=target) | m.JobCreated(target=target):
+                case m.TargetChanged(target=target) | m.JobCreated(spec=JobSpec(initial_target=target)):
                     self._note("target", target, revision)
                 case m.StepsCommitted(lines=lines):
                     for line in lines:

@@ -20,7 +20,7 @@ from pliant.core import messages as m
 from pliant.core.data.grid import Grid
 from pliant.core.data.sample_order import Order
 from pliant.core.messages import Command, Event
-from pliant.core.model.job import Target, Terms
+from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import own_token
 from pliant.errors import PliantError, Refused
@@ -211,7 +211,7 @@ class Scene(Switch):
 
     def _ask_for_wishes(self) -> None:
         s = self.setting
-        self._wish(m.Create(w.JOB, s.size_min, s.size_max, Target(s.members)))
+        self._wish(m.Create(w.JOB, JobSpec(s.size_min, s.size_max, Target(s.members))))
         while True:
             self._wish(self._wishes.get())
 

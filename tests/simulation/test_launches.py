@@ -10,7 +10,7 @@ import pytest
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.core import messages as m
 from pliant.core import supervisor as v
-from pliant.core.model.job import Agent, Job, JobState, Mode, Target
+from pliant.core.model.job import Agent, Job, JobSpec, JobState, Mode, Target
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.base import Write
@@ -128,7 +128,7 @@ LAUNCH = Launch(1, (seat(1, 0), seat(1, 1)), "the job starts")
 def universe() -> Launches:
     """One agent, of one life, in a job that nobody has decided anything about yet."""
     it = Launches(Setting(seed=1, coordinators=1))
-    it.checks.job = Job("sim", 2, 7, Target(2), mode=Mode.RELAUNCH, agents=(ready_agent(),))
+    it.checks.job = Job("sim", JobSpec(2, 7, mode=Mode.RELAUNCH), Target(2), agents=(ready_agent(),))
     it.hosts["a0"] = Host(it, "a0", X, "home of a0", 3)
     return it
 

@@ -368,7 +368,7 @@ class Agent:
                     f"{verdict.member} ended with {how} and had never joined the job: "
                     "a script for live training calls pliant.join(); for one that does not say --mode relaunch --fresh"
                 )
-            elif self._ends.early > self._plan.max_restarts:
+            elif self._ends.early > self._plan.spec.max_restarts:
                 self._give_up(
                     f"{self._ends.early} workers in a row ended before they joined, {verdict.member} with {how}; "
                     f"what it wrote is in {self._plan.logs.path(self._folder.logs, verdict.member)}"

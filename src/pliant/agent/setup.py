@@ -20,8 +20,7 @@ from pliant.agent.process.worker_env import Kind, Surroundings
 from pliant.client import Client
 from pliant.client.addresses import local_address, own_address
 from pliant.core.messages import AgentJoin, Code, Create, Resize
-from pliant.core.model.checkpoint import NO_POLICY, CheckpointPolicy
-from pliant.core.model.job import Mode, Target
+from pliant.core.model.job import JobSpec, Mode
 from pliant.core.model.names import AgentId, bad_name
 from pliant.credentials import is_missing, parse_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
@@ -37,27 +36,21 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # torc
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be run. `target` None: as many as may be, or as the job has it."""
+    """What this machine runs: the job's settings, the script, and the agent's own options.
+
+    A target in `spec` also changes the target of a job that exists.
+    """
 
     job: str
-    size_min: int
-    size_max: int
-    target: int | None
+    spec: JobSpec
     script: Script
     capacity: int  # how many workers this machine has room for
     devices: int = 0  # accelerators to be seen here
-    spares: int = 0
-    saves: CheckpointPolicy = NO_POLICY
     checkpoint_dir: str | None = None  # or a URL, the job's alone; None: in the job's own folder
-    chaos: bool = False  # whether `pliant chaos` may strike at the job
-    mode: Mode = Mode.AUTO
     kind: Kind = "torch"
-    roles: tuple[tuple[str, int], ...] = ()
     role: str = "default"
     grace_s: float = 30.0
     shutdown_s: float = 30.0
-    max_restarts: int = 3
-    wait_limit_s: float | None = None
     preload: tuple[str, ...] | None = None  # None: what this kind of script imports anyway
     local_addr: str | None = None
     fresh: bool = False
@@ -92,25 +85,12 @@ def open_job(client: Client, plan: Plan, *, own: bool = True) -> JobLine:
         raise Refused(
             f"{plan.job} is {found.state.value}: {found.why}. Who keeps its coordinator starts it again, or --fresh."
         )
-    wanted = Target(plan.target or plan.size_max)
-    create = Create(
-        name=plan.job,
-        size_min=plan.size_min,
-        size_max=plan.size_max,
-        target=wanted,
-        wait_limit_s=plan.wait_limit_s,
-        max_restarts=plan.max_restarts,
-        mode=plan.mode,
-        spares=plan.spares,
-        roles=plan.roles,
-        saves=plan.saves,
-        fresh=plan.fresh,
-        chaos=plan.chaos,
-    )
+    create = Create(plan.job, plan.spec, plan.fresh)
+    target = plan.spec.target
     try:
         _create(client, plan, create, own=own)  # the same again is no second job, another of that name is refused
-        if own and found is not None and plan.target is not None and found.target != plan.target:
-            client.send(plan.job, Resize(wanted))
+        if own and found is not None and target is not None and found.target != target.size:
+            client.send(plan.job, Resize(target))
     except NotAllowed:
         if found is None or found.state.ended:
             raise  # to join one that is there a narrower token will do
@@ -133,7 +113,7 @@ def _create(client: Client, plan: Plan, create: Create, *, own: bool) -> None:
 
 def check_place(client: Client, plan: Plan, folder: Folder) -> None:
     """BadInput if another job of this name saves where this one's workers would. They look, too, but late."""
-    if plan.mode is Mode.RELAUNCH:
+    if plan.spec.mode is Mode.RELAUNCH:
         return  # what such a script saves, and how, is its own affair
     where = _checkpoint_dir(plan, folder)
     try:
@@ -147,7 +127,7 @@ def check_place(client: Client, plan: Plan, folder: Folder) -> None:
 def _owner(client: Client, job: str) -> str:
     """Nobody that a place could have, if the job is not there yet."""
     try:
-        return owner(client.job(job).born)
+        return owner(client.job(job).created_at)
     except Refused as error:
         if error.code != Code.NO_JOB:
             raise
@@ -265,9 +245,9 @@ def clock_off(now: float) -> str:
 def environment(plan: Plan, folder: Folder, place: Elsewhere, token_file: Path, agent: AgentId) -> dict[str, str]:
     """What every worker finds in its environment, besides its own name and what its launch says."""
     quiet = {}
-    if plan.mode is not Mode.RELAUNCH:
+    if plan.spec.mode is not Mode.RELAUNCH:
         quiet["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # gloo reports every wiring that is broken off as if it were an error
-    if plan.capacity > 1 or plan.mode is Mode.LIVE:
+    if plan.capacity > 1 or plan.spec.mode is Mode.LIVE:
         quiet["OMP_NUM_THREADS"] = "1"  # as torchrun: several workers on a machine must not each take all of it
     chosen = {name: value for name, value in quiet.items() if not settings.is_set(name)}
     where = {"PLIANT_ADDRESS": own_address(plan.local_addr)} if plan.local_addr is not None else {}
@@ -293,7 +273,7 @@ def surroundings(plan: Plan, folder: Folder) -> Surroundings:
         kind=plan.kind,
         job=plan.job,
         error_dir=folder.errors.absolute(),
-        max_restarts=plan.max_restarts,
+        max_restarts=plan.spec.max_restarts,
         role=plan.role,
         capacity=plan.capacity,
         devices=plan.devices,

@@ -270,7 +270,7 @@ class Storm:
             found = self._client.job(self._job)
         except PliantError as error:
             return Seen(Alive((), 1, self._lease_s, why=error.why), {}, ())
-        self._forbidden = not found.chaos
+        self._forbidden = not found.spec.chaos_allowed
         processes = {
             line.id: process
             for line in found.members
@@ -296,11 +296,11 @@ class Storm:
         if coordinator is not None:
             named[COORDINATOR] = coordinator
         known = bool(found.members) and all(line.pid for line in found.members)
-        return Seen(alive, named, elsewhere, found.mode, found.job.state.ended, known)
+        return Seen(alive, named, elsewhere, found.spec.mode, found.job.state.ended, known)
 
 
 def _why_not(found: JobStatus) -> str:
     """Why the job is not to be struck at now; empty: it may be."""
-    if not found.chaos:
+    if not found.spec.chaos_allowed:
         return FORBIDDEN
     return "" if found.job.state is JobState.RUNNING else f"it is {found.job.state.value}: {found.job.why}"

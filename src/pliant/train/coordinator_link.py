@@ -73,7 +73,7 @@ class Contact:
     def born(self) -> float:
         """When the job was created; a coordinator is waited for."""
         self._client.about(patience_s=JOIN_PATIENCE_S)
-        return self._client.job(self._job).born
+        return self._client.job(self._job).created_at
 
     def join(self, command: Join) -> None:
         """Returns once this worker is a member; raises what the coordinator has against it."""

@@ -12,7 +12,7 @@ from pliant.core.job.decide import decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.member import signals as s
 from pliant.core.messages import Command, Create, Join, Rejection
-from pliant.core.model.job import Job, Target
+from pliant.core.model.job import Job, JobSpec, Target
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
 from pliant.errors import Refused
@@ -32,7 +32,7 @@ class Alone:
         self._commands: deque[Command] = deque()
         self._deciding = False
         self._closing = threading.Event()
-        self._decide(Create(job, 1, 1, Target(1)))
+        self._decide(Create(job, JobSpec(1, 1, Target(1))))
 
     def join(self, command: Join) -> None:
         self._decide(command)

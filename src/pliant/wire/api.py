@@ -15,7 +15,7 @@ import msgspec
 from pliant.core.data.ledger import Lineage
 from pliant.core.messages import Event
 from pliant.core.model.checkpoint import Checkpoint
-from pliant.core.model.job import JobState, Mode, Target
+from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import MemberState
@@ -211,22 +211,19 @@ class JobStatus:
     """All a person wants to know of a job."""
 
     job: JobLine
-    target: Target
-    wait_limit_s: float | None
-    max_restarts: int
+    spec: JobSpec
+    target: Target  # now; `spec.target` is the one it started with
     failures: int
     broken: str
     members: tuple[MemberLine, ...]
     agents: tuple[AgentLine, ...]
     durable: Lineage
     checkpoint: Checkpoint | None
-    mode: Mode = Mode.LIVE
     live: bool = True  # whether its workers are members themselves
     attempt: int = 1
-    chaos: bool = False  # whether `pliant chaos` may strike at it
-    earlier: tuple[Checkpoint, ...] = ()  # checkpoints before the newest that are kept
-    asked: bool = False  # a checkpoint is wanted that is not there yet
-    born: float = 0.0  # when its first attempt was created
+    older_checkpoints: tuple[Checkpoint, ...] = ()  # kept ones before the newest
+    checkpoint_wanted: bool = False  # a checkpoint is wanted and not written yet
+    created_at: float = 0.0  # the time of its first attempt
 
 
 @dataclass(frozen=True, slots=True)

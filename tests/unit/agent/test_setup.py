@@ -3,6 +3,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,13 +24,13 @@ from pliant.agent.setup import (
 )
 from pliant.core import messages as m
 from pliant.core.messages import Cancel
-from pliant.core.model.job import JobState, Mode
+from pliant.core.model.job import JobSpec, JobState, Mode, Target
 from pliant.core.model.names import AgentId, bad_name
 from pliant.credentials import make_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, Refused
 from pliant.wire.api import Scope, TokenWish
 
-PLAN = Plan("demo", 1, 4, None, Script("file", "train.py"), capacity=4, mode=Mode.LIVE)
+PLAN = Plan("demo", JobSpec(1, 4), Script("file", "train.py"), capacity=4)
 
 
 @pytest.fixture(scope="module")
@@ -45,45 +46,44 @@ def folder(tmp_path: Path) -> Folder:
     return made
 
 
-def named(name: str) -> Plan:
-    return replace(PLAN, job=name)
+def named(name: str, **settings: Any) -> Plan:
+    return replace(PLAN, job=name, spec=replace(PLAN.spec, **settings))
 
 
 def test_a_new_job_wants_as_many_as_may_be_or_as_was_said(coordinator: Running) -> None:
     client = coordinator.client()
     assert open_job(client, named("new")).target == 4
-    assert open_job(client, replace(named("two"), target=2)).target == 2
+    assert open_job(client, named("two", target=Target(2))).target == 2
 
 
 def test_a_job_that_is_there_keeps_its_target_unless_another_one_is_said(coordinator: Running, folder: Folder) -> None:
     client = coordinator.client()
-    plan = replace(named("kept"), target=2)
-    first = open_job(client, plan)
-    assert open_job(client, replace(plan, target=None)) == first
-    assert open_job(client, replace(plan, target=3)).target == 3
+    first = open_job(client, named("kept", target=Target(2)))
+    assert open_job(client, named("kept")) == first
+    assert open_job(client, named("kept", target=Target(3))).target == 3
 
 
 def test_a_job_of_other_sizes_is_refused(coordinator: Running, folder: Folder) -> None:
     client = coordinator.client()
     open_job(client, named("sized"))
     with pytest.raises(Refused, match="sized exists with other settings"):
-        open_job(client, replace(named("sized"), size_max=5))
+        open_job(client, named("sized", size_max=5))
     with pytest.raises(BadInput, match="sizes must satisfy"):
-        open_job(client, replace(named("odd"), size_max=0))
+        open_job(client, named("odd", size_max=0))
 
 
 def test_a_job_says_whether_chaos_is_allowed(coordinator: Running) -> None:
     client = coordinator.client()
     for name, chaos in (("calm", False), ("chaotic", True)):
-        open_job(client, replace(named(name), chaos=chaos))
-        assert client.job(name).chaos is chaos
+        open_job(client, named(name, chaos_allowed=chaos))
+        assert client.job(name).spec.chaos_allowed is chaos
 
 
 def test_a_job_that_has_ended_is_attempted_again(coordinator: Running) -> None:
     client = coordinator.client()
     open_job(client, named("ended"))
     client.send("ended", Cancel("enough"))
-    assert open_job(client, replace(named("ended"), size_max=2)).state is JobState.WAITING
+    assert open_job(client, named("ended", size_max=2)).state is JobState.WAITING
     assert client.job("ended").attempt == 2
 
 
@@ -100,13 +100,13 @@ def test_a_job_that_has_ended_is_not_attempted_again_by_who_may_only_join(coordi
 
 def test_another_target_is_for_who_keeps_the_coordinator_to_say(coordinator: Running) -> None:
     client = coordinator.client()
-    open_job(client, replace(named("sized-once"), target=2))
-    assert open_job(client, replace(named("sized-once"), target=3), own=False).target == 2
+    open_job(client, named("sized-once", target=Target(2)))
+    assert open_job(client, named("sized-once", target=Target(3)), own=False).target == 2
 
 
 def test_who_starts_afresh_begins_another_attempt_unless_the_job_runs(coordinator: Running) -> None:
     client = coordinator.client()
-    plan = replace(named("fresh"), mode=Mode.RELAUNCH, size_min=1, capacity=1)
+    plan = replace(named("fresh", mode=Mode.RELAUNCH), capacity=1)
     open_job(client, plan)
     client.send("fresh", m.AgentJoin(AgentId("vm"), 1, "127.0.0.1", "home", "1"))
     client.send("fresh", m.AgentReady(AgentId("vm"), 0, (20001,)))

@@ -9,7 +9,7 @@ from pliant.chaos.plan import COORDINATOR, Cut, Fault, Wish
 from pliant.chaos.report import Report, Told, deed, report, told_of
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage
-from pliant.core.model.job import JobState, Member, Target
+from pliant.core.model.job import JobSpec, JobState, Member, Target
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
@@ -48,7 +48,7 @@ def formed(at: float, number: int, kind: WorldKind, step: int) -> m.Event:
 def begun() -> list[m.Event]:
     """Ten steps a second, reported each second up to 10."""
     return [
-        m.JobCreated(0.0, "demo", 1, 3, Target(2), None, 3),
+        m.JobCreated(0.0, "demo", JobSpec(1, 3, Target(2))),
         joined(0.1, A),
         joined(0.2, B),
         m.WorldEntered(0.3, 1),
@@ -162,7 +162,7 @@ def launched(at: float, number: int) -> m.Event:
 
 
 def test_of_workers_that_are_no_members_it_is_told_when_they_were_launched_again() -> None:
-    events = [m.JobCreated(0.0, "demo", 1, 3, Target(2), None, 3), launched(1.0, 1), launched(12.0, 2)]
+    events = [m.JobCreated(0.0, "demo", JobSpec(1, 3, Target(2))), launched(1.0, 1), launched(12.0, 2)]
     found = one(KILL, events)
     assert (found.next_step_s, found.restarts, found.generation_before, found.generation_after) == (1.5, 2, 1, 2)
     assert told_of(found, live=False) == "launched again after 1.50 s; generation 1 to 2; 2 started"
@@ -171,10 +171,10 @@ def test_of_workers_that_are_no_members_it_is_told_when_they_were_launched_again
 
 def test_another_attempt_begins_its_own_steps() -> None:
     past = Past()
-    for event in [*begun(), m.JobCreated(20.0, "demo", 1, 3, Target(2), None, 3, attempt=2)]:
+    for event in [*begun(), m.JobCreated(20.0, "demo", JobSpec(1, 3, Target(2)), attempt=2)]:
         past.add(event)
     assert (past.step, past.live, past.state) == (0, False, JobState.STARTING)
-    past.add(m.JobCreated(21.0, "demo", 1, 3, Target(2), None, 3, attempt=3, onward=True))
+    past.add(m.JobCreated(21.0, "demo", JobSpec(1, 3, Target(2)), attempt=3, onward=True))
     assert past.step == 0
 
 

@@ -13,7 +13,7 @@ from pliant.agent.job_dir import RUNNER, Folder
 from pliant.cli.connect import PROGRAM, Flags, Place
 from pliant.client import Client
 from pliant.core.messages import Create
-from pliant.core.model.job import Target
+from pliant.core.model.job import JobSpec, Target
 from pliant.credentials import make_token, read_token, write_token
 from pliant.errors import BadInput
 from pliant.settings import DEFAULT_URL
@@ -72,7 +72,7 @@ def test_a_job_that_nobody_runs_is_looked_up_in_its_store(home: Path) -> None:
     folder.endpoint.write_text(json.dumps(endpoint_of_old))
     assert Flags().asleep("demo") is None  # there is no store: what is written there counts
     with folder.lock(RUNNER, 0), kept(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
-        client.send("demo", Create("demo", 1, 2, Target(2)))
+        client.send("demo", Create("demo", JobSpec(1, 2, Target(2))))
         assert Flags().asleep("demo") is None  # it is run
     assert Flags().asleep("demo") == folder
     assert Flags(("http://h:1",)).asleep("demo") is None
@@ -100,7 +100,7 @@ def test_those_who_look_at_a_job_take_turns(home: Path) -> None:
     folder = Folder(home / "jobs" / "demo")
     folder.make()
     with kept(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
-        client.send("demo", Create("demo", 1, 2, Target(2)))
+        client.send("demo", Create("demo", JobSpec(1, 2, Target(2))))
     command = [PLIANT, "status", "demo", "--json"]
     several = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(home)) for _ in range(3)]
     for each in several:

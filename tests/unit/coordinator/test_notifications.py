@@ -12,7 +12,7 @@ from pliant.coordinator.service.inbox import Accepted, Pumped, Request
 from pliant.coordinator.service.service import Service
 from pliant.core import messages as m
 from pliant.core.job.decide import decide
-from pliant.core.model.job import Target
+from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View, view_of
 from pliant.errors import StoreUnavailable
@@ -86,7 +86,7 @@ def in_office(scene: Callable[[Office], Awaitable[None]]) -> Callable[[], None]:
     return run
 
 
-CREATE = m.Create("demo", 1, 4, Target(4))
+CREATE = m.Create("demo", JobSpec(1, 4, Target(4)))
 ENTERED = m.Report(A, 0, 1, (), frozenset({A}))
 
 
@@ -155,7 +155,7 @@ async def test_progress_wakes_nobody_but_streams_of_events(office: Office) -> No
 
 @in_office
 async def test_only_the_one_that_drains_is_woken(office: Office) -> None:
-    await office.tell(m.Create("demo", 1, 1, Target(1)), join(A), ENTERED, join(B), join(C))
+    await office.tell(m.Create("demo", JobSpec(1, 1, Target(1))), join(A), ENTERED, join(B), join(C))
     first, second = applied(None, await office.watch(B)), applied(None, await office.watch(C))
     waiting, other = office.watching(B, first.revision), office.watching(C, second.revision)
     await office.settle()

@@ -6,6 +6,7 @@ held to the invariants on the way.
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any, TypeVar
 
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
@@ -16,7 +17,7 @@ from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import complaints
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.checkpoint import Checkpoint
-from pliant.core.model.job import FailingSlots, Job, JobState, Member, Target, Terms
+from pliant.core.model.job import FailingSlots, Job, JobSpec, JobState, Member, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 
@@ -28,6 +29,8 @@ GRID = Grid(samples=60, batch=10, slots=6, epochs=2)  # 12 steps
 ORDER = Order(seed=7, samples=GRID.samples)
 TERMS = Terms(GRID, seed=7)
 NOW = 5.0
+
+HasSpec = TypeVar("HasSpec", Job, m.Create)
 
 
 # ------------------------------------------------------------------------------------------------- values
@@ -167,9 +170,14 @@ def new_job(
     max_restarts: int = 3,
 ) -> Job:
     aim = Target(size_max if target is None else target)
-    created = decide(None, m.Create("demo", size_min, size_max, aim, wait_limit_s, max_restarts), NOW)
+    created = decide(None, m.Create("demo", JobSpec(size_min, size_max, aim, wait_limit_s, max_restarts)), NOW)
     assert not isinstance(created, Rejection), created
     return settle_all(evolved(None, *created), NOW)[0]
+
+
+def with_spec(thing: HasSpec, **fields: Any) -> HasSpec:
+    """A job or a command to create one, with other settings."""
+    return replace(thing, spec=replace(thing.spec, **fields))
 
 
 def gathered(count: int, job: Job | None = None) -> Job:

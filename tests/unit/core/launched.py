@@ -3,7 +3,7 @@
 from pliant.core import messages as m
 from pliant.core.job.decide import decide, settle_all
 from pliant.core.messages import Rejection
-from pliant.core.model.job import Agent, Job, Mode, Target
+from pliant.core.model.job import Agent, Job, JobSpec, Mode, Target
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from unit.core.build import NOW, X, Y, evolved, pump
@@ -21,7 +21,7 @@ def created(
     max_restarts: int = 3,
 ) -> Job:
     aim = Target(size_max if target is None else target)
-    command = m.Create("demo", size_min, size_max, aim, None, max_restarts, mode, roles=roles)
+    command = m.Create("demo", JobSpec(size_min, size_max, aim, None, max_restarts, mode, roles=roles))
     made = decide(None, command, NOW)
     assert not isinstance(made, Rejection), made
     return settle_all(evolved(None, *made), NOW)[0]

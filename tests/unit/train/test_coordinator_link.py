@@ -13,7 +13,7 @@ from e2e.running import Running, start, wait_for
 from pliant.core.data.ledger import GENESIS
 from pliant.core.member import signals as s
 from pliant.core.messages import Create, Drain, Exited, Join, Leave, Report
-from pliant.core.model.job import Target, Terms
+from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.errors import Refused
@@ -58,7 +58,7 @@ class Heard:
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     with start(f"sqlite:{tmp_path / 'store.db'}", home=tmp_path / "home", lease_ttl_s=1.5) as found:
-        found.client().send(JOB, Create(JOB, 1, 4, Target(2)))
+        found.client().send(JOB, Create(JOB, JobSpec(1, 4, Target(2))))
         yield found
 
 

@@ -23,7 +23,7 @@ from pliant.core.member import signals as s
 from pliant.core.member.common import unreported_lines
 from pliant.core.member.control_words import Purpose
 from pliant.core.messages import Rejection
-from pliant.core.model.job import Member, Target, Terms
+from pliant.core.model.job import JobSpec, Member, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import view_of
 from pliant_sim.exhaustive.state import Group, Process, Spot
@@ -86,7 +86,7 @@ class Explorer:
 
     def _start(self) -> Spot:
         bounds = self.bounds
-        created = c.JobCreated(0.0, "small", 1, bounds.members, Target(bounds.target), None, 3)
+        created = c.JobCreated(0.0, "small", JobSpec(1, bounds.members, Target(bounds.target)))
         job = evolve(None, created)
         spot = Spot(job, 1, {})
         for index in range(bounds.members):
@@ -116,7 +116,7 @@ class Explorer:
         if job.state.ended or job.generation > self.bounds.generations:
             return True
         alive = [name for name in job.members if spot.processes[name].up]
-        return len(alive) < job.size_min
+        return len(alive) < job.spec.size_min
 
     # --------------------------------------------------------------------------------------------- choices
 

@@ -121,7 +121,7 @@ class Checks:
         launch = before.launch
         assert launch is not None
         seat = launch.seat_of(event.member)
-        if seat is not None and before.roles and seat.role in REFILLED:
+        if seat is not None and before.spec.roles and seat.role in REFILLED:
             return
         if launch.number in self._counted:
             self.complain(f"two failures were counted for launch {launch.number}")
@@ -138,7 +138,7 @@ class Checks:
         if not event.why:
             self.complain(f"P8: the job is {event.state.value} and nobody says why")
         launch = before.launch
-        if event.state is JobState.FAILED and self.failures <= before.max_restarts:
+        if event.state is JobState.FAILED and self.failures <= before.spec.max_restarts:
             self.complain(f"the job failed after {self.failures} failures: {event.why}")
         if event.state is not JobState.FINISHED or before.is_live or launch is None:
             return
@@ -230,7 +230,7 @@ class Checks:
         # A late copy of somebody's word may well cancel the attempt that follows.
         cancels = self.universe.cancelled or self.universe.fired[SimulatedFaultKind.NEXT_ATTEMPT]
         asked = job.state is JobState.CANCELLED and cancels
-        if job.state is not JobState.FINISHED and not asked and self.failures <= job.max_restarts:
+        if job.state is not JobState.FINISHED and not asked and self.failures <= job.spec.max_restarts:
             self.complain(f"liveness: the job is {job.state.value}: {job.why}")
         if left := [toy.id for toy in self.universe.toys()]:
             self.complain(f"{left} are left behind")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pliant.core.data.grid import Grid
 from pliant.core.job.launches import REFILLED
 from pliant.core.messages import Cancel, Command, Create, Event
-from pliant.core.model.job import Mode, Target, Terms
+from pliant.core.model.job import JobSpec, Mode, Target, Terms
 from pliant.core.model.names import AgentId
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
@@ -88,12 +88,7 @@ class Launches(Timeline):
         target = Target(s.workers)
         return Create(
             self.job,
-            s.size_min,
-            s.size_max,
-            target,
-            max_restarts=s.max_restarts,
-            mode=s.mode,
-            roles=s.roles,
+            JobSpec(s.size_min, s.size_max, target, max_restarts=s.max_restarts, mode=s.mode, roles=s.roles),
             fresh=fresh,
         )
 

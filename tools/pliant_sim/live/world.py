@@ -16,7 +16,7 @@ from pliant.core.member.control_words import Words
 from pliant.core.member.signals import Action, Durable, Signal
 from pliant.core.messages import Create, Event
 from pliant.core.model.fingerprint import Fingerprint
-from pliant.core.model.job import Target, Terms
+from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
 from pliant.core.supervisor import Orders
@@ -98,7 +98,7 @@ class Universe(Timeline):
 
     def _creation(self) -> Create:
         s = self.setting
-        return Create(self.job, s.size_min, s.size_max, Target(s.members))
+        return Create(self.job, JobSpec(s.size_min, s.size_max, Target(s.members)))
 
     def ended(self) -> bool:
         """The job is over and told to everybody who was still there, or something is wrong already."""

@@ -180,7 +180,7 @@ def _counted(job: str, flags: Flags) -> tuple[Checkpoint, ...] | None:
         click.echo(f"pliant: the coordinator did not say which ones count ({clean(error.why)})", err=True)
         return None
     newest: Sequence[Checkpoint] = () if status.checkpoint is None else (status.checkpoint,)
-    earlier = sorted(status.earlier, key=lambda each: each.lineage.key(), reverse=True)
+    earlier = sorted(status.older_checkpoints, key=lambda each: each.lineage.key(), reverse=True)
     return (*newest, *(each for each in earlier if each not in newest))
 
 

@@ -61,7 +61,7 @@ def chaos(
         status = client.job(name)
         if status.job.state.ended:
             raise BadInput(f"{name} is {status.job.state.value}: {status.job.why}.")
-        if not status.chaos:
+        if not status.spec.chaos_allowed:
             raise BadInput(
                 f"{name} does not allow chaos. Whoever starts it allows it: `pliant run --allow-chaos`, for a job that "
                 "is new, has ended, or is begun anew with --fresh."

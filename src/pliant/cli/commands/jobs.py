@@ -8,6 +8,7 @@ import click
 
 from pliant.cli.connect import Flags, connection
 from pliant.cli.output import clean, json_option, print_json, print_table
+from pliant.core.model.job import JobSpec
 
 if TYPE_CHECKING:
     from pliant.wire.api import JobLine
@@ -72,7 +73,7 @@ def create(
     low, high = workers
     wanted = high if target is None else target
     with flags.connect() as client:
-        done = client.send(name, Create(name, low, high, Target(wanted), wait_limit_s, max_restarts))
+        done = client.send(name, Create(name, JobSpec(low, high, Target(wanted), wait_limit_s, max_restarts)))
         line = client.job(name).job
     if as_json:
         print_json({"job": line, "revision": done.revision})

@@ -47,7 +47,8 @@ def status(job: str | None, flags: Flags, as_json: bool) -> None:
 def _lines(found: JobStatus) -> list[str]:
     job = found.job
     total = "" if job.total_steps is None else f" of {job.total_steps}"
-    limit = "" if found.wait_limit_s is None else f"; it fails after waiting {found.wait_limit_s:g} s for workers"
+    limit_s = found.spec.wait_limit_s
+    limit = "" if limit_s is None else f"; it fails after waiting {limit_s:g} s for workers"
     placement = ", ".join(f"{count} on {agent}" for agent, count in found.target.placement)
     checkpoint = (
         "none" if found.checkpoint is None else f"step {found.checkpoint.lineage.step}, {found.checkpoint.name}"
@@ -55,7 +56,7 @@ def _lines(found: JobStatus) -> list[str]:
     facts = [
         (job.name, f"{job.state.value}: {job.why}" if job.why else job.state.value),
         ("attempt", str(found.attempt) if found.attempt > 1 else ""),
-        ("mode", "" if found.live else f"{found.mode.value}: a change starts all workers again"),
+        ("mode", "" if found.live else f"{found.spec.mode.value}: a change starts all workers again"),
         ("workers", f"{job.size} in the world, {job.target} wanted, {job.size_min} to {job.size_max} allowed{limit}"),
         ("placement", placement),
         ("world", f"generation {job.generation}" if job.generation else "none yet"),
@@ -65,8 +66,8 @@ def _lines(found: JobStatus) -> list[str]:
             f"step {job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "") if found.live else "",
         ),
         ("checkpoint", checkpoint if found.live else ""),
-        ("failures", f"{found.failures}; the job fails at more than {found.max_restarts}"),
-        ("chaos", "allowed: `pliant chaos` may strike at it" if found.chaos else ""),
+        ("failures", f"{found.failures}; the job fails at more than {found.spec.max_restarts}"),
+        ("chaos", "allowed: `pliant chaos` may strike at it" if found.spec.chaos_allowed else ""),
         ("revision", str(job.revision)),
     ]
     width = max(len(name) for name, _ in facts)

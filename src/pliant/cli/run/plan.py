@@ -126,7 +126,7 @@ def understand(given: Given, around: Around, flags: Flags) -> Understood:
     """Call with everything that was said. BadInput or click's UsageError if it cannot be used, with what to do."""
     from pliant.agent.setup import Plan
     from pliant.core.model.checkpoint import CheckpointPolicy
-    from pliant.core.model.job import Mode
+    from pliant.core.model.job import JobSpec, Mode, Target
 
     notes = unheeded(given)
     name = the_name(given, around, notes)
@@ -138,24 +138,26 @@ def understand(given: Given, around: Around, flags: Flags) -> Understood:
     conf = given.rdzv_conf or Conf()
     plan = Plan(
         job=name,
-        size_min=sizes.low,
-        size_max=sizes.high,
-        target=given.target,
+        spec=JobSpec(
+            size_min=sizes.low,
+            size_max=sizes.high,
+            target=None if given.target is None else Target(given.target),
+            wait_limit_s=given.wait_limit_s or conf.wait_limit_s,
+            max_restarts=given.max_restarts,
+            mode=Mode(given.mode),
+            spares=given.spares,
+            roles=tuple((role, count) for role, count in roles.items() if role != "worker"),
+            checkpoints=CheckpointPolicy(*given.checkpoint_every, keep=given.checkpoint_keep),
+            chaos_allowed=given.chaos,
+        ),
         script=script,
         capacity=sizes.capacity,
         devices=visible(around.variables.get("CUDA_VISIBLE_DEVICES"), around.gpus),
-        spares=given.spares,
-        chaos=given.chaos,
-        saves=CheckpointPolicy(*given.checkpoint_every, keep=given.checkpoint_keep),
         checkpoint_dir=place_of(name, given.checkpoint_dir),
-        mode=Mode(given.mode),
         kind=given.kind,
-        roles=tuple((role, count) for role, count in roles.items() if role != "worker"),
         role="default" if roles else given.role,
         grace_s=given.grace_s,
         shutdown_s=_shutdown_s(given, around),
-        max_restarts=given.max_restarts,
-        wait_limit_s=given.wait_limit_s or conf.wait_limit_s,
         preload=given.preload,
         local_addr=given.local_addr,
         fresh=given.fresh,

@@ -29,8 +29,8 @@ def line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
         members=len(launch.seats) if launch else len(job.members),
         size=len(launch.seats) if launch else size,
         target=job.target.size,
-        size_min=job.size_min,
-        size_max=job.size_max,
+        size_min=job.spec.size_min,
+        size_max=job.spec.size_max,
         generation=job.generation if not job.is_live else job.current,
         step=job.durable.step,
         total_steps=job.terms.grid.total_steps if job.terms else None,
@@ -81,9 +81,8 @@ def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, sile
     members = sorted(job.members.values(), key=lambda member: (ranks.get(member.id, len(ranks)), member.number))
     return JobStatus(
         job=line(job, revision, silent_s),
+        spec=job.spec,
         target=job.target,
-        wait_limit_s=job.wait_limit_s,
-        max_restarts=job.max_restarts,
         failures=job.failures,
         broken=job.broken,
         members=tuple(_seats(launch, uses))
@@ -108,11 +107,9 @@ def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, sile
         ),
         durable=job.durable,
         checkpoint=job.checkpoint,
-        earlier=job.older_checkpoints,
-        asked=job.checkpoint_wanted_at_step is not None,
-        born=job.created_at,
-        mode=job.mode,
+        older_checkpoints=job.older_checkpoints,
+        checkpoint_wanted=job.checkpoint_wanted_at_step is not None,
+        created_at=job.created_at,
         live=job.is_live,
         attempt=job.attempt,
-        chaos=job.chaos,
     )

@@ -47,15 +47,15 @@ class Vigil:
         if job is not None and not job.state.ended:
             wanted = {(name, "member", member): self._ttl_s for member in job.members}
             wanted |= {(name, "agent", agent.id): self._ttl_s for agent in job.agents}
-            if job.state is JobState.WAITING and job.wait_limit_s is not None and not is_stopping(job):
-                wanted[name, "wait", ""] = job.wait_limit_s
+            if job.state is JobState.WAITING and job.spec.wait_limit_s is not None and not is_stopping(job):
+                wanted[name, "wait", ""] = job.spec.wait_limit_s
             if (
-                job.saves.seconds
+                job.spec.checkpoints.seconds
                 and job.state is JobState.RUNNING
                 and job.terms is not None
                 and job.checkpoint_wanted_at_step is None
             ):
-                wanted[name, "save", ""] = job.saves.seconds
+                wanted[name, "save", ""] = job.spec.checkpoints.seconds
         leased = self._leased.setdefault(name, set())
         for key in leased.difference(wanted):
             self._leases.drop(key)

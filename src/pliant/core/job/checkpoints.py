@@ -175,7 +175,11 @@ def unreadable(job: Job, command: c.NotReadable, world: World, now: float) -> tu
 
 def on_drain(job: Job, now: float) -> tuple[Event, ...]:
     """A machine that goes is seldom the only one: whatever is saved in regular intervals is saved now, too."""
-    if job.terms is None or job.checkpoint_wanted_at_step is not None or not (job.saves.steps or job.saves.seconds):
+    if (
+        job.terms is None
+        or job.checkpoint_wanted_at_step is not None
+        or not (job.spec.checkpoints.steps or job.spec.checkpoints.seconds)
+    ):
         return ()
     return (c.CheckpointRequested(now, job.durable.step, "somebody is leaving"),)
 

@@ -18,11 +18,11 @@ from pliant.core.job.divergence import resolve_divergence
 from pliant.core.job.evolve import evolve
 from pliant.core.job.launches import FENCED_CODE, agent_join, agent_ready, describe_exit, drain_agent, seat_ended
 from pliant.core.job.next_world import next_consequence
-from pliant.core.job.validation import bad_grace, bad_member, bad_poison, bad_target, bad_terms, room
+from pliant.core.job.validation import bad_grace, bad_member, bad_poison, bad_target, bad_terms
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.messages.describe import describe_difference, describe_slots
 from pliant.core.model.fingerprint import fingerprint_difference
-from pliant.core.model.job import Job, JobState, Member, Mode
+from pliant.core.model.job import Job, JobState, Member, Mode, member_limit
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 
@@ -106,8 +106,8 @@ def changes_membership(events: tuple[Event, ...]) -> bool:
 
 
 def _resize(job: Job, command: m.Resize, now: float) -> Decision:
-    if (bad := bad_target(job.size_min, job.size_max, command.target)) is not None:
-        return bad
+    if wrong := bad_target(job.spec.size_min, job.spec.size_max, command.target):
+        return Rejection(Code.BAD, wrong)
     if command.target == job.target:
         return ()
     return (m.TargetChanged(now, command.target),)
@@ -127,7 +127,7 @@ def _drain(job: Job, command: m.Drain, now: float) -> Decision:
 def _wait_over(job: Job, now: float) -> Decision:
     if job.state is not JobState.WAITING:
         return ()
-    why = f"waited {job.wait_limit_s} s, the limit: {job.why}"
+    why = f"waited {job.spec.wait_limit_s} s, the limit: {job.why}"
     return (m.StateChanged(now, JobState.FAILED, why),)
 
 
@@ -163,7 +163,7 @@ def _agent_gone(job: Job, agent: AgentId, why: str, now: float, *, lost: bool = 
 
 
 def _join(job: Job, command: m.Join, now: float) -> Decision:
-    if job.mode is Mode.RELAUNCH:
+    if job.spec.mode is Mode.RELAUNCH:
         why = f"the workers of {job.name} are launched again when something changes, so none can join"
         return Rejection(Code.MISMATCH, f"{why}: run it with --mode auto, or live")
     if command.member in job.gone:
@@ -177,8 +177,8 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         return ()
     if (bad := bad_member(command)) is not None:
         return bad
-    if len(job.members) >= room(job):
-        why = f"{job.name} has {len(job.members)} members, far more than it can use: {job.size_max}"
+    if len(job.members) >= member_limit(job):
+        why = f"{job.name} has {len(job.members)} members, far more than it can use: {job.spec.size_max}"
         return Rejection(Code.BAD, why)
     member = Member(
         id=command.member,
@@ -326,9 +326,11 @@ def _exited(job: Job, command: m.Exited, now: float) -> Decision:
 def _failed(job: Job, member: MemberId, code: int, how: str, now: float) -> tuple[Event, ...]:
     """A worker failed by itself: it is gone, and so is the job if that happened too often."""
     events = (m.WorkerFailed(now, member, code), m.MemberGone(now, member, "lost", how))
-    if job.failures < job.max_restarts:
+    if job.failures < job.spec.max_restarts:
         return events
-    why = f"{job.failures + 1} workers failed by themselves, and max_restarts is {job.max_restarts}; {member}: {how}"
+    why = (
+        f"{job.failures + 1} workers failed by themselves, and max_restarts is {job.spec.max_restarts}; {member}: {how}"
+    )
     return (*events, m.StateChanged(now, JobState.FAILED, why))
 
 

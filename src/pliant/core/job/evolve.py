@@ -105,16 +105,8 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
     """A job, or its next attempt: generations and the names of members are never used twice."""
     created = Job(
         name=event.name,
-        size_min=event.size_min,
-        size_max=event.size_max,
-        target=event.target,
-        wait_limit_s=event.wait_limit_s,
-        max_restarts=event.max_restarts,
-        mode=event.mode,
-        spares=event.spares,
-        roles=event.roles,
-        saves=event.saves,
-        chaos=event.chaos,
+        spec=event.spec,
+        target=event.spec.initial_target,
         attempt=event.attempt,
         created_at=event.at if job is None else job.created_at,
     )
@@ -155,7 +147,7 @@ def _with_checkpoints(
             return change(
                 job,
                 checkpoint=newest,
-                older_checkpoints=earlier[max(len(earlier) + 1 - job.saves.keep, 0) :],
+                older_checkpoints=earlier[max(len(earlier) + 1 - job.spec.checkpoints.keep, 0) :],
                 writing=tuple(each for each in job.writing if each.lineage.step > step),
                 checkpoint_wanted_at_step=None
                 if job.checkpoint_wanted_at_step is not None and step >= job.checkpoint_wanted_at_step

@@ -124,13 +124,13 @@ def nobody_is_taken_back(job: Job) -> str:
 def worlds_that_train_are_large_enough(job: Job) -> str:
     """A world below min holds; only members that wait for the state or hand it over may exceed max."""
     for world in job.worlds:
-        if not world.hold and len(world.members) < job.size_min:
-            return f"world {world.number} of {len(world.members)} trains below min {job.size_min}"
+        if not world.hold and len(world.members) < job.spec.size_min:
+            return f"world {world.number} of {len(world.members)} trains below min {job.spec.size_min}"
     newest = job.newest
     if newest is not None and newest.kind is WorldKind.PLANNED:
         staying = [m for m in newest.members if m in job.holders and not job.members[m].draining]
-        if len(staying) > job.size_max:
-            return f"world {newest.number} has {len(staying)} members that stay, above max {job.size_max}"
+        if len(staying) > job.spec.size_max:
+            return f"world {newest.number} has {len(staying)} members that stay, above max {job.spec.size_max}"
     return ""
 
 
@@ -156,8 +156,8 @@ def launches_are_sound(job: Job) -> str:
         return ""
     if launch.number > job.generation:
         return f"rule 4: launch {launch.number} is above the newest generation {job.generation}"
-    if not job.size_min <= len(launch.seats) <= job.size_max:
-        return f"launch {launch.number} has {len(launch.seats)} seats, not {job.size_min} to {job.size_max}"
+    if not job.spec.size_min <= len(launch.seats) <= job.spec.size_max:
+        return f"launch {launch.number} has {len(launch.seats)} seats, not {job.spec.size_min} to {job.spec.size_max}"
     if len({seat.member for seat in launch.seats}) < len(launch.seats):
         return f"launch {launch.number} has two seats for one member"
     return ""

@@ -12,9 +12,9 @@ from collections import Counter
 
 from pliant.core import messages as m
 from pliant.core.job.checkpoints import on_drain
-from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace, room
+from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace
 from pliant.core.messages import Code, Event, Rejection
-from pliant.core.model.job import Agent, Job, JobState
+from pliant.core.model.job import Agent, Job, JobState, member_limit
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId, bad_name
 
@@ -58,8 +58,10 @@ def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] 
         return ()
     if bad := _out_of_reach(command, others):
         return Rejection(Code.BAD, bad)
-    if len(others) >= room(job):
-        return Rejection(Code.BAD, f"{job.name} has {len(others)} agents, far more than it can use: {job.size_max}")
+    if len(others) >= member_limit(job):
+        return Rejection(
+            Code.BAD, f"{job.name} has {len(others)} agents, far more than it can use: {job.spec.size_max}"
+        )
     return (m.AgentJoined(now, command.agent, command.capacity, command.address, command.install_id, command.run_id),)
 
 
@@ -152,7 +154,7 @@ def seat_ended(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
 
 
 def _finished(job: Job, launch: Launch, seat: Seat, now: float) -> tuple[Event, ...]:
-    if any(role == CHIEF for role, _ in job.roles):
+    if any(role == CHIEF for role, _ in job.spec.roles):
         return (
             (m.StateChanged(now, JobState.FINISHED, "the chief ended with exit code 0"),) if seat.role == CHIEF else ()
         )
@@ -165,7 +167,7 @@ def _finished(job: Job, launch: Launch, seat: Seat, now: float) -> tuple[Event, 
 
 
 def _is_refilled(job: Job, seat: Seat) -> bool:
-    return seat.role in REFILLED and any(role == PARAMETER_SERVER for role, _ in job.roles)
+    return seat.role in REFILLED and any(role == PARAMETER_SERVER for role, _ in job.spec.roles)
 
 
 def _taken(launch: Launch, seat: Seat) -> int:
@@ -175,11 +177,12 @@ def _taken(launch: Launch, seat: Seat) -> int:
 
 def _failed(job: Job, end: SeatEnd, now: float) -> tuple[Event, ...]:
     failed = m.WorkerFailed(now, end.member, end.code)
-    if job.failures < job.max_restarts:
+    if job.failures < job.spec.max_restarts:
         return (failed,)
     count = "1 worker" if not job.failures else f"{job.failures + 1} workers"
-    why = f"{count} failed by {'itself' if not job.failures else 'themselves'}, and max_restarts is {job.max_restarts}"
-    return (failed, m.StateChanged(now, JobState.FAILED, f"{why}; {_told(end)}"))
+    by = "itself" if not job.failures else "themselves"
+    why = f"{count} failed by {by}, and max_restarts is {job.spec.max_restarts}; {_told(end)}"
+    return (failed, m.StateChanged(now, JobState.FAILED, why))
 
 
 def _told(end: SeatEnd) -> str:
@@ -226,7 +229,7 @@ def layout(job: Job) -> dict[AgentId, int]:
         return {agent.id: min(wanted.get(agent.id, 0), agent.capacity) for agent in staying}
     before = Counter(seat.agent for seat in job.launch.seats) if job.launch else Counter[AgentId]()
     share = {agent.id: min(before[agent.id], agent.capacity) for agent in staying}
-    limit = min(job.target.size, job.size_max)
+    limit = min(job.target.size, job.spec.size_max)
     for agent in reversed(staying):
         share[agent.id] -= min(share[agent.id], max(0, sum(share.values()) - limit))
     while sum(share.values()) < limit and (free := [a for a in staying if share[a.id] < a.capacity]):
@@ -275,7 +278,7 @@ def _culprit(job: Job, launch: Launch) -> SeatEnd | None:
 
 def _seats(job: Job, share: Counter[AgentId] | dict[AgentId, int]) -> tuple[Seat, ...]:
     """Ranks are dealt agent by agent, in the order in which these came, so rank 0 stays with the oldest."""
-    roles = [role for role, count in job.roles for _ in range(count)]
+    roles = [role for role, count in job.spec.roles for _ in range(count)]
     seats: list[Seat] = []
     for agent in job.agents:
         for index in range(share.get(agent.id, 0)):
@@ -288,7 +291,7 @@ def _seats(job: Job, share: Counter[AgentId] | dict[AgentId, int]) -> tuple[Seat
 
 
 def _too_few(job: Job, seats: tuple[Seat, ...]) -> str:
-    least = max(job.size_min, sum(count for _, count in job.roles) + (1 if job.roles else 0))
+    least = max(job.spec.size_min, sum(count for _, count in job.spec.roles) + (1 if job.spec.roles else 0))
     return f"{len(seats)} of at least {least} workers" if len(seats) < least else ""
 
 

@@ -92,7 +92,7 @@ def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NotYet
         if not bridge:
             return Stay("waiting to hear who holds the state")
     members = _ordered(job, bridge + chosen)
-    hold = len(members) < job.size_min
+    hold = len(members) < job.spec.size_min
     names = tuple(member.id for member in members)
     if names == newest.members and hold == newest.hold and newest.number not in job.unenterable_generations:
         return Stay(newest.why)
@@ -107,11 +107,11 @@ def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NotYet
 def _recovery(job: Job, survivors: list[Member], why: str) -> World | NotYet:
     """Everybody in an open generation who is not gone, lingering leavers too (rule 11); joiners only to reach min."""
     members = survivors
-    if len(survivors) < job.size_min:
+    if len(survivors) < job.spec.size_min:
         present = {member.id for member in survivors}
         joiners = [m for m in _choose(job, frozenset()) if m.id not in present]
         members = survivors + joiners
-    if len(members) < job.size_min:
+    if len(members) < job.spec.size_min:
         return NotYet(f"{_too_few(job, len(members))}; {why}")
     return _world(job, WorldKind.RECOVERY, _ordered(job, members), why)
 
@@ -125,7 +125,7 @@ def _rollback(job: Job, survivors: list[Member]) -> World | NotYet:
         base = job.checkpoint.lineage.step if job.checkpoint else 0
         cause = job.broken if survivors else "every member is gone"
         why = f"{cause}: back to step {base}, {_given_up(job, base)}"
-    if len(chosen) < job.size_min:
+    if len(chosen) < job.spec.size_min:
         return NotYet(f"{_too_few(job, len(chosen))}; {why}")
     able_first = sorted(
         _ordered(job, chosen), key=lambda member: member.id in job.cannot_read
@@ -148,7 +148,7 @@ def _given_up(job: Job, base: int) -> str:
 def _end_of_hold(job: Job, survivors: list[Member]) -> World | NotYet:
     """A world that holds is left by a recovery, since without steps there are no words to switch by."""
     chosen = _choose(job, members_left_out(job.worlds))
-    if len(chosen) < job.size_min:
+    if len(chosen) < job.spec.size_min:
         return NotYet(_too_few(job, len(chosen)))
     present = {member.id for member in survivors}
     members = survivors + [m for m in chosen if m.id not in present]
@@ -187,7 +187,7 @@ def members_left_out(worlds: tuple[World, ...]) -> frozenset[MemberId]:
 
 def wanted_size(job: Job) -> int:
     """How many members the job wants at work: members beyond the slots would own nothing."""
-    return min(job.target.size, job.size_max, job.slots)
+    return min(job.target.size, job.spec.size_max, job.slots)
 
 
 def desired_workers(job: Job) -> dict[AgentId, int]:
@@ -207,7 +207,7 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
         return {agent: min(wanted.get(agent, 0), room) for agent, room in capacity.items()}
     share = dict.fromkeys(capacity, 0)
     fewest = [(0, turn, agent.id) for turn, agent in enumerate(job.agents) if agent.capacity]
-    for _ in range(min(job.target.size + job.spares, sum(capacity.values()))):
+    for _ in range(min(job.target.size + job.spec.spares, sum(capacity.values()))):
         count, turn, name = heappop(fewest)
         share[name] = count + 1
         if count + 1 < capacity[name]:
@@ -280,7 +280,7 @@ def _too_few(job: Job, count: int) -> str:
     """How many there are, and who else is there and does not count."""
     bits = _bits(job)
     others = [m for m in job.members.values() if fingerprint_difference(bits, m.fingerprint) and not m.draining]
-    said = f"{count} of at least {job.size_min} members"
+    said = f"{count} of at least {job.spec.size_min} members"
     if not others:
         return said
     first = others[0]

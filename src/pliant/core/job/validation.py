@@ -6,8 +6,9 @@ Each `bad_...` gives the refusal, or None.
 from __future__ import annotations
 
 from pliant.core.messages import Code, Create, Join, Rejection
+from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.fingerprint import Fingerprint
-from pliant.core.model.job import FailingSlots, Job, Mode, Target, Terms
+from pliant.core.model.job import FailingSlots, JobSpec, Mode, Target, Terms
 from pliant.core.model.names import bad_name
 
 GRACE_MAX_S = 30 * 86400.0
@@ -33,55 +34,56 @@ SIZE_MAX = 100_000  # far beyond what one coordinator is for; keeps a slip of th
 SETTINGS = ("samples", "batch_size", "slots", "epochs", "seed", "checkpoint_every", "verify")
 
 
-def bad_creation(command: Create) -> Rejection | None:
-    low, high = command.size_min, command.size_max
-    if wrong := bad_name(command.name):
+def bad_create(command: Create) -> Rejection | None:
+    if wrong := bad_name(command.name) or bad_spec(command.spec):
         return Rejection(Code.BAD, wrong)
+    return None
+
+
+def bad_spec(spec: JobSpec) -> str:
+    """Return what is wrong with a job's settings, or the empty string."""
+    low, high = spec.size_min, spec.size_max
     if not 1 <= low <= high <= SIZE_MAX:
-        return Rejection(Code.BAD, f"sizes must satisfy 1 <= min <= max <= {SIZE_MAX}; got min {low}, max {high}")
-    if command.wait_limit_s is not None and not 0 < command.wait_limit_s <= WAIT_MAX_S:
-        return Rejection(Code.BAD, f"a wait limit lasts up to {WAIT_MAX_S:g} s; got {command.wait_limit_s}")
-    if command.max_restarts < 0:
-        return Rejection(Code.BAD, f"max_restarts cannot be negative; got {command.max_restarts}")
-    if not 0 <= command.spares <= SIZE_MAX:
-        return Rejection(Code.BAD, f"there are 0 to {SIZE_MAX} spares; got {command.spares}")
-    if wrong := _bad_saves(command):
-        return Rejection(Code.BAD, wrong)
-    if wrong := _bad_roles(command):
-        return Rejection(Code.BAD, wrong)
-    return bad_target(low, high, command.target)
+        return f"sizes must satisfy 1 <= min <= max <= {SIZE_MAX}; got min {low}, max {high}"
+    if spec.wait_limit_s is not None and not 0 < spec.wait_limit_s <= WAIT_MAX_S:
+        return f"a wait limit lasts up to {WAIT_MAX_S:g} s; got {spec.wait_limit_s}"
+    if spec.max_restarts < 0:
+        return f"max_restarts cannot be negative; got {spec.max_restarts}"
+    if not 0 <= spec.spares <= SIZE_MAX:
+        return f"there are 0 to {SIZE_MAX} spares; got {spec.spares}"
+    return _bad_policy(spec.checkpoints) or _bad_roles(spec) or bad_target(low, high, spec.initial_target)
 
 
-def _bad_saves(command: Create) -> str:
-    saves = command.saves
-    if saves.steps < 0 or not 0 <= saves.seconds <= WAIT_MAX_S:
+def _bad_policy(policy: CheckpointPolicy) -> str:
+    if policy.steps < 0 or not 0 <= policy.seconds <= WAIT_MAX_S:
         return f"a checkpoint is made every so many steps or seconds, up to {WAIT_MAX_S:g} s"
-    return "" if 1 <= saves.keep <= KEEP_MAX else f"1 to {KEEP_MAX} checkpoints are kept; got {saves.keep}"
+    return "" if 1 <= policy.keep <= KEEP_MAX else f"1 to {KEEP_MAX} checkpoints are kept; got {policy.keep}"
 
 
-def _bad_roles(command: Create) -> str:
-    names = [role for role, _ in command.roles]
+def _bad_roles(spec: JobSpec) -> str:
+    names = [role for role, _ in spec.roles]
     if len({*names}) < len(names) or not set(names) <= {*ROLES}:
         return f"roles are {', '.join(ROLES)}, each named once; the rest are workers"
-    if any(count < 1 for _, count in command.roles) or any(x == CHIEF and count > 1 for x, count in command.roles):
+    if any(count < 1 for _, count in spec.roles) or any(x == CHIEF and count > 1 for x, count in spec.roles):
         return "a role is had by at least one, and chief by one alone"
-    if command.roles and command.mode is Mode.LIVE:
+    if spec.roles and spec.mode is Mode.LIVE:
         return "a live job has no roles: its members are all equal"
-    if sum(count for _, count in command.roles) >= command.size_max:
-        return f"with {command.size_max} workers at most, so many roles leave no mere worker"
+    if sum(count for _, count in spec.roles) >= spec.size_max:
+        return f"with {spec.size_max} workers at most, so many roles leave no mere worker"
     return ""
 
 
-def bad_target(low: int, high: int, target: Target) -> Rejection | None:
+def bad_target(low: int, high: int, target: Target) -> str:
+    """Return what is wrong with a target of a job with these sizes, or the empty string."""
     if not low <= target.size <= high:
-        return Rejection(Code.BAD, f"the target must lie between min {low} and max {high}; got {target.size}")
+        return f"the target must lie between min {low} and max {high}; got {target.size}"
     if target.placement and sum(count for _, count in target.placement) != target.size:
-        return Rejection(Code.BAD, f"the placement's counts must add up to the target {target.size}")
+        return f"the placement's counts must add up to the target {target.size}"
     if any(count < 0 for _, count in target.placement):
-        return Rejection(Code.BAD, "a placement's counts cannot be negative")
+        return "a placement's counts cannot be negative"
     if len(dict(target.placement)) != len(target.placement):
-        return Rejection(Code.BAD, "a placement names each agent once")
-    return None
+        return "a placement names each agent once"
+    return ""
 
 
 def bad_member(command: Join) -> Rejection | None:
@@ -137,8 +139,3 @@ def bad_grace(grace_s: float) -> Rejection | None:
     if 0 <= grace_s <= GRACE_MAX_S:  # no number at all is not between them either
         return None
     return Rejection(Code.BAD, f"a grace period lasts from 0 to {GRACE_MAX_S:g} s; got {grace_s}")
-
-
-def room(job: Job) -> int:
-    """How many members, and how many agents, a job keeps account of: old and new side by side, and spares."""
-    return 64 + 4 * job.size_max

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from pliant.core.accounting.pauses import Pause
 from pliant.core.data.ledger import LedgerLine, Lineage
-from pliant.core.model.checkpoint import NO_POLICY, Checkpoint, CheckpointPolicy
+from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.fingerprint import Fingerprint
-from pliant.core.model.job import Dispute, FailingSlots, Mode, Target, Terms
+from pliant.core.model.job import Dispute, FailingSlots, JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 
 
@@ -17,17 +17,8 @@ class Create:
     """A user asks for a job. If it has ended, for another attempt: after a failure from where it stood."""
 
     name: str
-    size_min: int
-    size_max: int
-    target: Target
-    wait_limit_s: float | None = None
-    max_restarts: int = 3
-    mode: Mode = Mode.LIVE
-    spares: int = 0
-    roles: tuple[tuple[str, int], ...] = ()
-    saves: CheckpointPolicy = NO_POLICY
+    spec: JobSpec
     fresh: bool = False  # from the beginning, whatever an attempt before came to
-    chaos: bool = False  # whether `pliant chaos` may strike at it
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def describe(event: m.Event) -> str:
     match event:
         case m.JobCreated():
             again = f", attempt {event.attempt}" if event.attempt > 1 else ""
-            size = f"{event.size_min} to {event.size_max} workers, {event.target.size} wanted"
+            size = f"{event.spec.size_min} to {event.spec.size_max} workers, {event.spec.initial_target.size} wanted"
             return f"job {event.name} created{again}: {size}"
         case m.AgentJoined(agent=agent, capacity=capacity):
             return f"agent {agent} has room for {capacity}"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from pliant.core.accounting.pauses import Pause
 from pliant.core.data.ledger import LedgerLine
-from pliant.core.model.checkpoint import NO_POLICY, Checkpoint, CheckpointPolicy
-from pliant.core.model.job import Disputed, FailingSlots, JobState, Member, Mode, Target, Terms
+from pliant.core.model.checkpoint import Checkpoint
+from pliant.core.model.job import Disputed, FailingSlots, JobSpec, JobState, Member, Target, Terms
 from pliant.core.model.launch import Launch, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
@@ -21,18 +21,9 @@ from pliant.core.model.world import World
 class JobCreated:
     at: float
     name: str
-    size_min: int
-    size_max: int
-    target: Target
-    wait_limit_s: float | None
-    max_restarts: int
-    mode: Mode = Mode.LIVE
-    spares: int = 0
-    roles: tuple[tuple[str, int], ...] = ()
-    saves: CheckpointPolicy = NO_POLICY
+    spec: JobSpec
     attempt: int = 1
     onward: bool = False  # from where the attempt before stood
-    chaos: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,29 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
+class JobSpec:
+    """The settings of a job, as its owner chose them.
+
+    A spec never changes while an attempt runs. `Job.target` holds the current target, which a resize changes.
+    """
+
+    size_min: int
+    size_max: int
+    target: Target | None = None  # at the start; None: size_max
+    wait_limit_s: float | None = None  # the job fails after waiting this long for members; None: never
+    max_restarts: int = 3  # the job fails when more workers than this fail by themselves
+    mode: Mode = Mode.LIVE
+    spares: int = 0  # live workers beyond the target, kept warm
+    roles: tuple[tuple[str, int], ...] = ()  # (role, count) of the seats of a launch that are not plain workers
+    checkpoints: CheckpointPolicy = NO_POLICY
+    chaos_allowed: bool = False  # `pliant chaos` may inject faults
+
+    @property
+    def initial_target(self) -> Target:
+        return self.target or Target(self.size_max)
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """What every member of a job must agree on before it may join: the data's shape, the order's seed, and so on.
 
@@ -159,16 +182,8 @@ class Job:
     """Everything the coordinator knows of one job; see the module's docstring."""
 
     name: str
-    size_min: int
-    size_max: int
+    spec: JobSpec
     target: Target
-    wait_limit_s: float | None = None
-    max_restarts: int = 3
-    mode: Mode = Mode.LIVE
-    spares: int = 0  # live workers beyond the target, kept warm
-    roles: tuple[tuple[str, int], ...] = ()  # how many seats of a launch are no mere workers; see `launching`
-    chaos: bool = False  # whether its owner allowed `pliant chaos`
-    saves: CheckpointPolicy = NO_POLICY
     attempt: int = 1
     created_at: float = 0.0  # when its first attempt was created: what tells it from another store's job of this name
     generation_before: int = 0  # the last generation of the attempts before
@@ -227,12 +242,12 @@ class Job:
     @property
     def is_live(self) -> bool:
         """Whether workers are members themselves. Once they are, nothing ever stops them for a change."""
-        return self.mode is Mode.LIVE or self.terms is not None
+        return self.spec.mode is Mode.LIVE or self.terms is not None
 
     @property
     def slots(self) -> int:
         """Members beyond the number of slots would own nothing: they are spares."""
-        return self.terms.grid.slots if self.terms else self.size_max
+        return self.terms.grid.slots if self.terms else self.spec.size_max
 
     def is_open(self, number: int) -> bool:
         return number > self.sealed and self.world(number) is not None
@@ -240,4 +255,4 @@ class Job:
 
 def member_limit(job: Job) -> int:
     """How many departed ids are remembered: enough to refuse late duplicates, bounded by the job's own size."""
-    return 64 + 4 * job.size_max
+    return 64 + 4 * job.spec.size_max

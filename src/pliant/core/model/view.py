@@ -74,7 +74,7 @@ def view_of(job: Job, revision: int, member: MemberId) -> View:
         checkpoint_wanted=job.checkpoint_wanted_at_step is not None,
         split_storage=job.split_storage,
         at_once=record is not None and record.at_once,
-        save_steps=job.saves.steps,
+        save_steps=job.spec.checkpoints.steps,
         spare_why=spare_why(job, member),
     )
 
@@ -104,7 +104,7 @@ def member_state(job: Job, member: MemberId) -> MemberState:
         return MemberState.DRAINING
     if any(member in world.members for world in job.worlds):
         return MemberState.ACTIVE if member in job.holders else MemberState.JOINING
-    wanted = min(job.target.size, job.size_max, job.slots)
+    wanted = min(job.target.size, job.spec.size_max, job.slots)
     newest = job.newest
     if spare_why(job, member):
         return MemberState.SPARE

@@ -12,7 +12,7 @@ from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core import supervisor as v
 from pliant.core.messages import Event
-from pliant.core.model.job import JobState, Target
+from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.core.model.names import AgentId, MemberId
 from unit.cli.program import until
 from unit.core.build import TERMS
@@ -33,7 +33,7 @@ class Scene:
     def __init__(self, coordinator: Running, job: str) -> None:
         self.job = job
         self.client = coordinator.client()
-        self.client.send(job, m.Create(job, 1, 4, Target(2)))
+        self.client.send(job, m.Create(job, JobSpec(1, 4, Target(2))))
         self.events: list[Event] = []
         self.complaints: list[str] = []
         self.heard: SimpleQueue[v.Signal] = SimpleQueue()

@@ -8,7 +8,7 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.model.checkpoint import Checkpoint
-from pliant.core.model.job import Target
+from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
 from pliant.train.checkpoint import place_at
 from pliant.train.checkpoint.storage import MANIFEST_FILE
@@ -32,7 +32,7 @@ def where(running: Running) -> Path:
     """Where the job keeps its checkpoints; three of its steps are durable."""
     with running.client() as client:
         for command in (
-            m.Create("demo", 1, 4, Target(1)),
+            m.Create("demo", JobSpec(1, 4, Target(1))),
             m.AgentJoin(X, 4),
             m.Join(A, X, TERMS),
             m.Report(A, 0, 1, LINES, frozenset({A})),
@@ -68,7 +68,7 @@ def test_those_that_are_kept_are_tried_in_turn(pliant: Callable[..., Done], runn
     for at in range(2):
         counted(running, publish(place, f"g1-s{at + 1}", training(seed=at), 1, LINES[at].lineage))
     with running.client() as client:
-        kept = [each.name for each in client.job("demo").earlier]
+        kept = [each.name for each in client.job("demo").older_checkpoints]
     assert kept == ["g1-s1"]
     counts = {each["name"]: each["counts"] for each in pliant("checkpoints", "demo", "--json").json["checkpoints"]}
     assert counts == {"g1-s2": "newest", "g1-s1": "kept"}

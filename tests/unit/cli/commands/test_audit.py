@@ -9,7 +9,7 @@ from pliant.cli.commands.audit import History
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, LedgerLine, make_line, slot_digest
 from pliant.core.data.sample_order import Order
-from pliant.core.model.job import JobState, Target, Terms
+from pliant.core.model.job import JobSpec, JobState, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import WorldKind
 from unit.cli.program import Done, Running
@@ -22,7 +22,7 @@ ONE = MemberId("a.1")
 def trained(running: Running, job: str, committed: tuple[LedgerLine, ...], terms: Terms = TERMS) -> None:
     """A job of one member that reported these lines."""
     with running.client() as client:
-        client.send(job, m.Create(job, 1, 2, Target(1)))
+        client.send(job, m.Create(job, JobSpec(1, 2, Target(1))))
         client.send(job, m.Join(ONE, AgentId("a"), terms))
         client.send(job, m.Report(ONE, 0, 1, committed, frozenset({ONE})))
 
@@ -160,7 +160,7 @@ def test_after_a_rollback_the_history_ends_at_its_base() -> None:
 def test_another_attempt_goes_on_with_the_ledger_or_begins_its_own() -> None:
     history = History()
     before = lines(GENESIS, 1, 5)
-    again = m.JobCreated(NOW, "demo", 1, 4, Target(2), None, 3, attempt=2, onward=True)
+    again = m.JobCreated(NOW, "demo", JobSpec(1, 4, Target(2)), attempt=2, onward=True)
     events: tuple[m.Event, ...] = (
         m.MemberJoined(NOW, member(A, 1), TERMS),
         m.WorldFormed(NOW, world(1, A, kind=WorldKind.ROLLBACK)),

@@ -15,7 +15,7 @@ from pliant.agent.job_dir import Folder
 from pliant.chaos.plan import NO_COORDINATOR
 from pliant.chaos.processes import recognise_coordinator
 from pliant.core.messages import Cancel, Create
-from pliant.core.model.job import Target
+from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.view import MemberState
 from unit.cli.program import PLIANT, Running, coordinator, environment, until
 
@@ -42,7 +42,7 @@ def is_stopped(pid: int) -> bool:
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     with coordinator(tmp_path / "home") as running, running.client() as client, ExitStack() as workers:
-        client.send("demo", Create("demo", 1, 4, Target(2), chaos=True))
+        client.send("demo", Create("demo", JobSpec(1, 4, Target(2), chaos_allowed=True)))
         found = Stage(running, tuple(workers.enter_context(_worker(running, name)) for name in ("w1", "w2")))
 
         def both_hold() -> bool:
@@ -109,7 +109,7 @@ def test_an_attempt_that_does_not_allow_it_ends_it(stage: Stage) -> None:
     with chaos(stage.running.env(), *STOPS, *SHORT) as one, stage.running.client() as client:
         until(stage.someone_is_stopped, "the stop")
         client.send("demo", Cancel("enough"))
-        client.send("demo", Create("demo", 1, 4, Target(2)))  # all while it waits for the end of the stop
+        client.send("demo", Create("demo", JobSpec(1, 4, Target(2))))  # all while it waits for the end of the stop
         _, err = one.communicate(timeout=30)
         assert (one.returncode, "demo: it does not allow chaos any more" in err) == (0, True), err
         assert err.count("stop w") == 1

@@ -5,7 +5,7 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.model.job import Target
+from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
 from unit.cli.program import Done, Running, real
 from unit.core.build import TERMS, lines
@@ -16,7 +16,7 @@ Pliant = Callable[..., Done]
 def peopled(running: Running, job: str) -> None:
     """Create a job of two members on one agent that has done two steps."""
     with running.client() as client:
-        client.send(job, m.Create(job, 2, 4, Target(2)))
+        client.send(job, m.Create(job, JobSpec(2, 4, Target(2))))
         client.send(job, m.AgentJoin(AgentId("gpu-1"), 4))
         for name, pid in (("gpu-1.1", 4242), ("gpu-1.2", 0)):
             client.send(job, m.Join(MemberId(name), AgentId("gpu-1"), TERMS, pid=pid))
@@ -48,7 +48,7 @@ def test_one_number_of_workers_means_exactly_that_many(pliant: Pliant) -> None:
     assert (made["job"]["size_min"], made["job"]["size_max"], made["job"]["target"]) == (8, 8, 8)
     assert made["revision"] == made["job"]["revision"] == 2
     found = pliant("status", "exact", "--json").json
-    assert (found["wait_limit_s"], found["max_restarts"]) == (60.0, 1)
+    assert (found["spec"]["wait_limit_s"], found["spec"]["max_restarts"]) == (60.0, 1)
     assert "it fails after waiting 60 s for workers" in pliant("status", "exact").out
 
 

@@ -8,7 +8,7 @@ from pliant.core import messages as m
 from pliant.core.accounting.goodput import Goodput, MembershipChange
 from pliant.core.accounting.pauses import Pause
 from pliant.core.data.ledger import GENESIS
-from pliant.core.model.job import Mode, Target
+from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import read_token
 from unit.cli.program import Done, Running
@@ -22,7 +22,7 @@ WORDS = ["training", "recomputing", "checkpointing", "switching", "transfer", "w
 def trained(running: Running, job: str, steps: int, spent: Iterable[Pause] = ()) -> None:
     """A job of one member, a second old when it joins, that reported so many steps."""
     with running.client() as client:
-        client.send(job, m.Create(job, 1, 2, Target(1)))
+        client.send(job, m.Create(job, JobSpec(1, 2, Target(1))))
         client.send(job, m.Join(ONE, AgentId("a"), TERMS, age_s=1.0))
         client.send(job, m.Report(ONE, 0, 1, lines(GENESIS, 1, steps), frozenset({ONE}), tuple(spent)))
 
@@ -66,7 +66,7 @@ def test_people_get_a_calm_table(running: Running, pliant: Pliant) -> None:
 
 def test_a_job_without_workers_has_nothing_to_share_out(running: Running, pliant: Pliant) -> None:
     with running.client() as client:
-        client.send("empty", m.Create("empty", 1, 2, Target(1)))
+        client.send("empty", m.Create("empty", JobSpec(1, 2, Target(1))))
     assert pliant("report", "empty", "--json").json["goodput"] is None
     done = pliant("report", "empty")
     assert "empty: waiting; " in done.out
@@ -76,7 +76,7 @@ def test_a_job_without_workers_has_nothing_to_share_out(running: Running, pliant
 
 def test_what_workers_do_now_is_among_the_metrics(running: Running) -> None:
     with running.client() as client:
-        client.send("seen", m.Create("seen", 1, 2, Target(1)))
+        client.send("seen", m.Create("seen", JobSpec(1, 2, Target(1))))
         client.send("seen", m.Join(MemberId("b.1"), AgentId("a"), TERMS))
         client.send("seen", m.Report(MemberId("b.1"), 0, 1, lines(GENESIS, 1, 1), frozenset({MemberId("b.1")})))
     token = read_token(running.home / "token")
@@ -92,8 +92,8 @@ def test_a_job_that_nobody_knows_is_refused(pliant: Pliant) -> None:
 
 def test_changes_are_told_with_their_pauses(capsys: pytest.CaptureFixture[str]) -> None:
     found = Goodput()
-    found.add(m.JobCreated(0.0, "demo", 1, 2, Target(1), None, 3, Mode.LIVE))
-    found.add(m.JobCreated(1.0, "demo", 1, 2, Target(1), None, 3, Mode.LIVE, attempt=2))
+    found.add(m.JobCreated(0.0, "demo", JobSpec(1, 2, Target(1))))
+    found.add(m.JobCreated(1.0, "demo", JobSpec(1, 2, Target(1)), attempt=2))
     done = found.progress
     done.changes += [
         MembershipChange(1.0, True, 0.5),

@@ -30,7 +30,7 @@ from pliant.cli.run.plan import (
     visible,
 )
 from pliant.core.model.checkpoint import CheckpointPolicy
-from pliant.core.model.job import Mode
+from pliant.core.model.job import JobSpec, Mode, Target
 from pliant.errors import BadInput
 from unit.cli.program import Done, invoke
 
@@ -104,7 +104,8 @@ def meant(
 
 def test_torchrun_s_plainest_command_line_is_one_worker_on_this_machine(ran: Ran, tmp_path: Path) -> None:
     done = run("train.py")
-    assert ran.plan == Plan("train", 1, 1, None, Script("file", "train.py"), 1, saves=CheckpointPolicy(seconds=600.0))
+    spec = JobSpec(1, 1, mode=Mode.AUTO, checkpoints=CheckpointPolicy(seconds=600.0))
+    assert ran.plan == Plan("train", spec, Script("file", "train.py"), 1)
     assert (ran.places, ran.homes, done.code) == ([None], [tmp_path / "home"], 0)
     assert done.out == "[pliant] the job is called train, after its script; --job names it otherwise\n"
 
@@ -124,22 +125,24 @@ def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) ->
     assert done.code == 7
     assert ran.plan == Plan(
         job="j",
-        size_min=2,
-        size_max=6,
-        target=3,
+        spec=JobSpec(
+            size_min=2,
+            size_max=6,
+            target=Target(3),
+            wait_limit_s=9.0,
+            max_restarts=0,
+            mode=Mode.RELAUNCH,
+            spares=1,
+            checkpoints=CheckpointPolicy(steps=500, keep=7),
+            chaos_allowed=True,
+        ),
         script=Script("program", "/bin/echo", ("--job", "--", "x")),
         capacity=4,
-        spares=1,
-        saves=CheckpointPolicy(steps=500, keep=7),
         checkpoint_dir="s3://bucket/j",
-        chaos=True,
-        mode=Mode.RELAUNCH,
         kind="jax",
         role="trainer",
         grace_s=5.0,
         shutdown_s=3.0,
-        max_restarts=0,
-        wait_limit_s=9.0,
         preload=("torch", "numpy.random"),
         local_addr="10.0.0.5",
         fresh=True,
@@ -231,7 +234,13 @@ def test_torchrun_s_variables_are_defaults_and_flags_go_before_them(ran: Ran, mo
         monkeypatch.setenv(f"PET_{name}", value)
     done = run("--nproc_per_node", "4", "train.py")
     plan = ran.plan
-    assert (plan.job, plan.size_min, plan.size_max, plan.capacity, plan.max_restarts) == ("kube", 4, 12, 4, 3)
+    assert (plan.job, plan.spec.size_min, plan.spec.size_max, plan.capacity, plan.spec.max_restarts) == (
+        "kube",
+        4,
+        12,
+        4,
+        3,
+    )
     assert (plan.logs.tee, plan.listen, plan.script.kind) == (Mask(Stream.ALL), None, "file")
     assert done.out == ""
 
@@ -339,14 +348,14 @@ def test_a_second_name_is_not_dropped_without_a_word() -> None:
 )
 def test_sizes_count_workers(given: dict[str, Any], sizes: tuple[int, int, int]) -> None:
     plan = meant({"job": "j", "standalone": True, **given}).plan
-    assert (plan.size_min, plan.size_max, plan.capacity) == sizes
+    assert (plan.spec.size_min, plan.spec.size_max, plan.capacity) == sizes
 
 
 def test_roles_are_tensorflow_s_and_workers_are_the_rest() -> None:
     roles = meant({"kind": "tf", "role": "chief:1, ps:2,worker:3,evaluator:0", "job": "j"}).plan
-    assert (roles.roles, roles.role) == ((("chief", 1), ("ps", 2)), "default")
+    assert (roles.spec.roles, roles.role) == ((("chief", 1), ("ps", 2)), "default")
     other = meant({"role": "a:b", "job": "j"}).plan
-    assert (other.roles, other.role) == ((), "a:b")
+    assert (other.spec.roles, other.role) == ((), "a:b")
     for wrong in ("ps:2,ps:1", "chief:2", "ps:x", "ps:1,evaluator"):
         with pytest.raises(BadInput, match="Say for instance chief:1"):
             the_roles(Given(kind="tf", role=wrong))
@@ -453,8 +462,8 @@ def test_the_time_to_stop_comes_from_the_flag_or_from_torchrun_s_variable() -> N
 
 def test_torchrun_s_time_to_join_is_ours_to_wait() -> None:
     waiting = {"job": "j", "rdzv_conf": Conf(wait_limit_s=60)}
-    assert meant(waiting).plan.wait_limit_s == 60
-    assert meant({**waiting, "wait_limit_s": 5.0}).plan.wait_limit_s == 5
+    assert meant(waiting).plan.spec.wait_limit_s == 60
+    assert meant({**waiting, "wait_limit_s": 5.0}).plan.spec.wait_limit_s == 5
 
 
 # ----------------------------------------------------------------------------------------- where agents meet

@@ -7,7 +7,7 @@ from pliant.coordinator.service.inbox import AgentWatchClosed, WatchClosed, tell
 from pliant.coordinator.service.liveness import AGENT_SUSPICION_S, SILENT_PART, SUSPICION_S
 from pliant.coordinator.service.service import LEASE_TTL_S
 from pliant.core import messages as m
-from pliant.core.model.job import Job, Target
+from pliant.core.model.job import Job, JobSpec, Target
 from pliant.core.model.world import WorldKind
 from pliant.wire.api import Renew, RenewAgent
 from unit.coordinator.shaky import Desk, desk
@@ -18,7 +18,9 @@ QUIET_S = LEASE_TTL_S * SILENT_PART
 
 def at_work(one: Desk, now: float = 0.0) -> Desk:
     """A, B and C train in generation 1; X and Y are agents."""
-    one.tell(now, m.Create("demo", 1, 6, Target(3)), m.AgentJoin(X, 2), m.AgentJoin(Y, 2), join(A), join(B), join(C))
+    one.tell(
+        now, m.Create("demo", JobSpec(1, 6, Target(3))), m.AgentJoin(X, 2), m.AgentJoin(Y, 2), join(A), join(B), join(C)
+    )
     one.tell(now, m.Report(A, 0, 1, (), frozenset({A, B, C})))
     return one
 
@@ -58,7 +60,7 @@ def test_who_does_not_come_back_when_others_do_has_a_whole_lease_from_then() -> 
 
 def test_whoever_is_heard_is_enough_of_whatever_job() -> None:
     one = at_work(desk())
-    one.tell(0.0, m.Create("other", 1, 6, Target(3)), m.AgentJoin(X, 1), job="other")
+    one.tell(0.0, m.Create("other", JobSpec(1, 6, Target(3))), m.AgentJoin(X, 1), job="other")
     for tick in range(1, 20):
         one.tell(tick / 2, RenewAgent(X), job="other")
     assert there(one.job()) == [A, B, C, X, Y]
@@ -95,7 +97,7 @@ def test_after_a_takeover_nobody_expires_before_the_first_word() -> None:
 
 def test_a_machine_that_vanished_alone_is_waited_for_until_somebody_else_speaks() -> None:
     one = desk()
-    one.tell(0.0, m.Create("demo", 1, 6, Target(3)), m.AgentJoin(X, 2), join(A))
+    one.tell(0.0, m.Create("demo", JobSpec(1, 6, Target(3))), m.AgentJoin(X, 2), join(A))
     one.idle(0.5, 100.0)
     assert there(one.job()) == [A, X]
     for tick in range(21):
@@ -109,7 +111,7 @@ def test_a_machine_that_vanished_alone_is_waited_for_until_somebody_else_speaks(
 def test_who_hung_up_is_not_waited_for() -> None:
     """All processes of the only machine were killed: their connections were closed, so the network is well."""
     one = desk()
-    one.tell(0.0, m.Create("demo", 1, 6, Target(3)), m.AgentJoin(X, 2), join(A), join(B))
+    one.tell(0.0, m.Create("demo", JobSpec(1, 6, Target(3))), m.AgentJoin(X, 2), join(A), join(B))
     one.tell(1.0, WatchClosed(A), AgentWatchClosed(X))
     one.idle(1.5, 9.5)
     assert there(one.job()) == [A, B, X]
@@ -201,7 +203,7 @@ def test_a_coordinator_that_heard_nobody_yet_says_so() -> None:
 
 def test_a_job_without_anybody_or_over_has_nobody_to_hear() -> None:
     one = desk()
-    one.tell(0.0, m.Create("demo", 1, 6, Target(3)))
+    one.tell(0.0, m.Create("demo", JobSpec(1, 6, Target(3))))
     assert line(one.job(), 1, 25.0).why == one.job().why
     one.tell(0.0, join(A), m.Cancel("enough"))
     assert line(one.job(), 1, 25.0).why == "enough"

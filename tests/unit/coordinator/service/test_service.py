@@ -13,7 +13,7 @@ from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.data.sample_order import Order
 from pliant.core.job.evolve import evolve
 from pliant.core.messages import Code, Rejection
-from pliant.core.model.job import JobState, Target, Terms
+from pliant.core.model.job import JobSpec, JobState, Target, Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
 from pliant.errors import StoreError, StoreTimeout, StoreUnavailable
@@ -24,7 +24,7 @@ from pliant.wire.codec import encode_state
 from unit.coordinator.shaky import WALL, Desk, Shaky, desk, stored
 from unit.core.build import A, B, C, X, checkpoint, drain, join, lines, stopped
 
-CREATE = m.Create("demo", 1, 6, Target(6))
+CREATE = m.Create("demo", JobSpec(1, 6, Target(6)))
 DOWN = StoreUnavailable("the disk is away")
 SLOW = StoreTimeout("no answer in 2 s")
 
@@ -51,7 +51,7 @@ def test_a_job_is_created_and_durable_when_the_answer_comes() -> None:
     assert one.job().state is JobState.WAITING
     [write] = one.store.writes[0]
     assert [EVENTS.decode(data) for data in write.events] == [
-        m.JobCreated(WALL, "demo", 1, 6, Target(6), None, 3),
+        m.JobCreated(WALL, "demo", JobSpec(1, 6, Target(6))),
         m.StateChanged(WALL, JobState.WAITING, "no member has joined yet"),
     ]
 
@@ -477,7 +477,7 @@ def test_a_long_tail_brings_a_record_along(members: int, tail: int) -> None:
     """The tail is bounded by a constant, or by a share of the job's size, whichever is more."""
     one = desk()
     names = [A, *(MemberId(f"m{number}") for number in range(members - 1))]
-    large = m.Create("demo", 1, 100, Target(4))
+    large = m.Create("demo", JobSpec(1, 100, Target(4)))
     one.tell(0.0, large, *(join(name, terms=Terms(LONG, 7)) for name in names))
     one.tell(0.0, m.Report(A, 0, 1, (), frozenset({A})))
     progress_to_a_record(one)

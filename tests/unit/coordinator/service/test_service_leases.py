@@ -8,7 +8,7 @@ from pliant.coordinator.service.service import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Code, Rejection
-from pliant.core.model.job import JobState, Target
+from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.errors import StoreUnavailable
 from pliant.wire.api import Renew, RenewAgent
 from unit.coordinator.shaky import Desk, desk, stored
@@ -19,7 +19,7 @@ DOWN = StoreUnavailable("the disk is away")
 
 def at_work(one: Desk, size_min: int = 1, target: int = 6, wait_limit_s: float | None = None) -> Desk:
     """A, B and C train in generation 1, as of time 0."""
-    one.tell(0.0, m.Create("demo", size_min, 6, Target(target), wait_limit_s), join(A), join(B), join(C))
+    one.tell(0.0, m.Create("demo", JobSpec(size_min, 6, Target(target), wait_limit_s)), join(A), join(B), join(C))
     one.tell(0.0, m.Report(A, 0, 1, (), frozenset({A, B, C})))
     return one
 
@@ -129,7 +129,7 @@ def test_a_report_does_not_vouch_for_agents() -> None:
 
 def test_the_jobs_leases_are_apart() -> None:
     one = at_work(desk())
-    one.tell(0.0, m.Create("other", 1, 6, Target(6)), join(A), job="other")
+    one.tell(0.0, m.Create("other", JobSpec(1, 6, Target(6))), join(A), job="other")
     alive(one, 0.5, 10.0, Renew(A), Renew(B), Renew(C))
     assert list(one.job().members) == [A, B, C]
     assert one.job("other").members == {}

@@ -5,7 +5,7 @@ from pliant.core import messages as m
 from pliant.core.job.decide import decide
 from pliant.core.job.evolve import evolve
 from pliant.core.messages import Event, Rejection
-from pliant.core.model.job import Job, JobState, Target
+from pliant.core.model.job import Job, JobSpec, JobState, Target
 from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import StoreTimeout, StoreUnavailable
 from pliant.stores.base import Write
@@ -14,7 +14,7 @@ from pliant.wire.codec import encode_state
 from unit.coordinator.shaky import Desk, desk
 from unit.core.build import A, B, D, X, join, lines
 
-CREATE = m.Create("demo", 1, 6, Target(6))
+CREATE = m.Create("demo", JobSpec(1, 6, Target(6)))
 
 
 def test_a_reload_does_not_forget_who_was_vouched_for() -> None:
@@ -135,7 +135,7 @@ def test_the_other_jobs_go_on_when_one_was_set_back() -> None:
     one.tell(0.0, CREATE, join(A))
     two = restored(one)
     two.ask(0.0, Renew(A, one.revision()))
-    two.tell(0.1, m.Create("other", 1, 1, Target(1)), job="other")
+    two.tell(0.1, m.Create("other", JobSpec(1, 1, Target(1))), job="other")
 
 
 def test_a_store_set_back_under_the_coordinator_is_noticed_at_the_next_write() -> None:
@@ -240,7 +240,7 @@ def test_a_store_that_takes_longer_to_read_than_a_hold_lasts_is_read_once() -> N
 
 def test_a_job_takes_account_of_so_many_members_and_agents() -> None:
     one = desk()
-    one.tell(0.0, m.Create("demo", 1, 1, Target(1)))
+    one.tell(0.0, m.Create("demo", JobSpec(1, 1, Target(1))))
     names = [MemberId(f"m{number}") for number in range(69)]
     answers = one.ask(0.0, *(join(name) for name in names))
     assert [isinstance(answer, Rejection) for answer in answers] == [False] * 68 + [True]

@@ -19,14 +19,14 @@ from pliant.core.messages import (
     SeatEnded,
     SeatRefilled,
 )
-from pliant.core.model.job import JobState, Mode, Target
+from pliant.core.model.job import JobSpec, JobState, Mode, Target
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import WorldKind
 from unit.core.build import TERMS, A, B, C, X, Y, checkpoint, lines, member, world
 
-CREATED = m.JobCreated(0.0, "demo", 1, 4, Target(2), None, 3)
-RELAUNCHED = m.JobCreated(0.0, "demo", 1, 4, Target(2), None, 3, Mode.RELAUNCH)
+CREATED = m.JobCreated(0.0, "demo", JobSpec(1, 4, Target(2)))
+RELAUNCHED = m.JobCreated(0.0, "demo", JobSpec(1, 4, Target(2), None, 3, Mode.RELAUNCH))
 BOTH = frozenset({A, B})
 
 
@@ -271,7 +271,7 @@ def test_everybody_ends_with_the_job() -> None:
 
 
 def _second_attempt(*, onward: bool) -> Goodput:
-    again = m.JobCreated(20.0, "demo", 1, 4, Target(2), None, 3, attempt=2, onward=onward)
+    again = m.JobCreated(20.0, "demo", JobSpec(1, 4, Target(2)), attempt=2, onward=onward)
     base = lines(GENESIS, 1, 6)[-1].lineage if onward else GENESIS
     events: Iterable[Event] = (
         *two_train(),
@@ -401,7 +401,7 @@ def test_a_seat_that_is_refilled_leaves_the_others_alone() -> None:
 
 def test_launched_workers_that_join_were_starting_until_then() -> None:
     found = folded(
-        m.JobCreated(0.0, "demo", 1, 4, Target(3), None, 3, Mode.AUTO),
+        m.JobCreated(0.0, "demo", JobSpec(1, 4, Target(3), None, 3, Mode.AUTO)),
         AgentJoined(0.5, X, 3),
         Launched(1.0, launch(1, "a", "b", "c")),
         joined(3.0, A, 1),

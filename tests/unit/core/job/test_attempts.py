@@ -9,7 +9,7 @@ from pliant.core.job.decide import decide
 from pliant.core.job.evolve import evolve
 from pliant.core.job.validation import SIZE_MAX
 from pliant.core.messages import Code, Rejection
-from pliant.core.model.job import Job, JobState, Mode, Target, member_limit
+from pliant.core.model.job import Job, JobSpec, JobState, Mode, Target, member_limit
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
 from unit.core.build import (
@@ -28,12 +28,13 @@ from unit.core.build import (
     pump,
     refused,
     running,
+    with_spec,
 )
 from unit.core.launched import created, hello, launch, members, with_agents
 
-CREATE = m.Create("demo", 1, 6, Target(6))
+CREATE = m.Create("demo", JobSpec(1, 6, Target(6)))
 FRESH = replace(CREATE, fresh=True)
-RELAUNCHED = replace(CREATE, mode=Mode.RELAUNCH)
+RELAUNCHED = with_spec(CREATE, mode=Mode.RELAUNCH)
 
 
 # ------------------------------------------------------------------------------------- what makes no sense
@@ -52,19 +53,19 @@ WRONG_ROLES = [
 
 @pytest.mark.parametrize(("roles", "mode", "why"), WRONG_ROLES, ids=lambda value: str(value))
 def test_roles_that_make_no_sense_are_refused(roles: tuple[tuple[str, int], ...], mode: Mode, why: str) -> None:
-    assert refused(None, replace(CREATE, roles=roles, mode=mode)) == Rejection(Code.BAD, why)
+    assert refused(None, with_spec(CREATE, roles=roles, mode=mode)) == Rejection(Code.BAD, why)
 
 
 def test_roles_that_do_are_not() -> None:
     roles = (("chief", 1), ("ps", 3), ("evaluator", 1))
-    assert evolved(None, *create(replace(CREATE, roles=roles, mode=Mode.AUTO))).roles == roles
+    assert evolved(None, *create(with_spec(CREATE, roles=roles, mode=Mode.AUTO))).spec.roles == roles
 
 
 @pytest.mark.parametrize("spares", [-1, SIZE_MAX + 1])
 def test_spares_that_make_no_sense_are_refused(spares: int) -> None:
     why = f"there are 0 to {SIZE_MAX} spares; got {spares}"
-    assert refused(None, replace(CREATE, spares=spares)) == Rejection(Code.BAD, why)
-    assert create(replace(CREATE, spares=SIZE_MAX))
+    assert refused(None, with_spec(CREATE, spares=spares)) == Rejection(Code.BAD, why)
+    assert create(with_spec(CREATE, spares=SIZE_MAX))
 
 
 def create(command: m.Create) -> tuple[m.Event, ...]:
@@ -79,8 +80,10 @@ def create(command: m.Create) -> tuple[m.Event, ...]:
 @pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
 def test_a_job_that_failed_goes_on_from_where_it_stood(state: JobState) -> None:
     job = replace(ended(state), checkpoint=checkpoint(running(2, steps=3).durable), durable=running(2, steps=3).durable)
-    other = replace(CREATE, size_min=2, size_max=3, target=Target(3), max_restarts=7, spares=1)
-    assert made(job, other) == (m.JobCreated(NOW, "demo", 2, 3, Target(3), None, 7, spares=1, attempt=2, onward=True),)
+    other = with_spec(CREATE, size_min=2, size_max=3, target=Target(3), max_restarts=7, spares=1)
+    assert made(job, other) == (
+        m.JobCreated(NOW, "demo", JobSpec(2, 3, Target(3), None, 7, spares=1), attempt=2, onward=True),
+    )
     again = after(job, other)
     assert (again.attempt, again.terms, again.durable, again.checkpoint) == (2, TERMS, job.durable, job.checkpoint)
     assert (again.members, again.worlds, again.agents, again.failures) == ({}, (), (), 0)
@@ -89,7 +92,7 @@ def test_a_job_that_failed_goes_on_from_where_it_stood(state: JobState) -> None:
 
 def test_a_finished_job_begins_afresh() -> None:
     again = after(ended(JobState.FINISHED), CREATE)
-    assert made(ended(JobState.FINISHED), CREATE)[0] == m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, attempt=2)
+    assert made(ended(JobState.FINISHED), CREATE)[0] == m.JobCreated(NOW, "demo", JobSpec(1, 6, Target(6)), attempt=2)
     assert (again.attempt, again.terms, again.durable.step, again.checkpoint) == (2, None, 0, None)
 
 
@@ -127,7 +130,7 @@ def test_generations_and_names_are_never_used_twice() -> None:
 
 def test_the_departed_are_remembered_up_to_a_limit() -> None:
     many = tuple(MemberId(f"m{number}") for number in range(200))
-    again = evolve(replace(ended(), gone=many), m.JobCreated(NOW, "demo", 1, 1, Target(1), None, 3, attempt=2))
+    again = evolve(replace(ended(), gone=many), m.JobCreated(NOW, "demo", JobSpec(1, 1, Target(1)), attempt=2))
     assert len(again.gone) == member_limit(again) == 68
     assert again.gone[-3:] == (many[-1], A, B)
 
@@ -145,25 +148,25 @@ def test_a_launched_job_begins_its_launches_after_those_before() -> None:
 def test_a_job_that_runs_is_asked_for_again_in_vain() -> None:
     job = running(2)
     assert decide(job, CREATE, NOW) == ()
-    assert decide(job, replace(CREATE, target=Target(2)), NOW) == ()  # which changes while it runs
+    assert decide(job, with_spec(CREATE, target=Target(2)), NOW) == ()  # which changes while it runs
     for other in (
-        replace(CREATE, size_min=2),
-        replace(CREATE, spares=1),
-        replace(CREATE, chaos=True),
-        replace(CREATE, roles=(("ps", 1),), mode=Mode.RELAUNCH),
-        replace(CREATE, max_restarts=4),
-        replace(CREATE, mode=Mode.AUTO),
-        replace(CREATE, wait_limit_s=1.0),
+        with_spec(CREATE, size_min=2),
+        with_spec(CREATE, spares=1),
+        with_spec(CREATE, chaos_allowed=True),
+        with_spec(CREATE, roles=(("ps", 1),), mode=Mode.RELAUNCH),
+        with_spec(CREATE, max_restarts=4),
+        with_spec(CREATE, mode=Mode.AUTO),
+        with_spec(CREATE, wait_limit_s=1.0),
     ):
         why = "job demo exists with other settings; choose another name, or start it afresh"
         assert refused(job, other) == Rejection(Code.EXISTS, why)
 
 
 def test_chaos_is_allowed_by_whoever_creates_the_job_and_for_that_attempt() -> None:
-    assert not evolved(None, *create(CREATE)).chaos
-    allowed = evolved(None, *create(replace(CREATE, chaos=True)))
-    assert allowed.chaos
-    assert not after(allowed, m.Cancel("enough"), CREATE).chaos
+    assert not evolved(None, *create(CREATE)).spec.chaos_allowed
+    allowed = evolved(None, *create(with_spec(CREATE, chaos_allowed=True)))
+    assert allowed.spec.chaos_allowed
+    assert not after(allowed, m.Cancel("enough"), CREATE).spec.chaos_allowed
 
 
 def test_a_job_that_runs_is_not_begun_afresh() -> None:
@@ -180,7 +183,7 @@ def abandoned() -> Job:
 
 def test_a_job_that_everybody_left_may_be_begun_afresh() -> None:
     job, events = pump(abandoned(), replace(RELAUNCHED, fresh=True))
-    assert events[0] == m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, Mode.RELAUNCH, attempt=2)
+    assert events[0] == m.JobCreated(NOW, "demo", JobSpec(1, 6, Target(6), None, 3, Mode.RELAUNCH), attempt=2)
     assert (job.attempt, job.launch, job.generation_before) == (2, None, 1)
     assert made(job, replace(RELAUNCHED, fresh=True)) == ()  # the answer may have been lost
     assert made(abandoned(), RELAUNCHED) == ()

@@ -19,7 +19,7 @@ from pliant.core.job.evolve import WRITING_KEPT
 from pliant.core.job.validation import CHECKPOINT_NAME_MAX, KEEP_MAX, PIECES_MAX, WAIT_MAX_S
 from pliant.core.messages import Code, Command, Rejection
 from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint, CheckpointPolicy, Piece
-from pliant.core.model.job import Job, JobState, Mode, Target
+from pliant.core.model.job import Job, JobSpec, JobState, Mode, Target
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import kept_checkpoints, view_of, written_parts
 from pliant.core.model.world import WorldKind
@@ -78,7 +78,7 @@ def saved(job: Job, steps: int = 2, saves: int = 1) -> Job:
 
 
 def keeping(count: int, size: int = 2) -> Job:
-    created = m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, saves=CheckpointPolicy(keep=count))
+    created = m.JobCreated(NOW, "demo", JobSpec(1, 6, Target(6), checkpoints=CheckpointPolicy(keep=count)))
     return running(size, evolved(None, created))
 
 
@@ -331,18 +331,24 @@ def test_so_many_checkpoints_are_kept(count: int) -> None:
     ],
 )
 def test_saves_that_make_no_sense_are_refused(saves: CheckpointPolicy) -> None:
-    assert refused(None, m.Create("demo", 1, 6, Target(6), None, 3, Mode.LIVE, saves=saves)).code is Code.BAD
+    assert (
+        refused(None, m.Create("demo", JobSpec(1, 6, Target(6), None, 3, Mode.LIVE, checkpoints=saves))).code
+        is Code.BAD
+    )
 
 
 def test_another_idea_of_when_to_save_is_another_job() -> None:
     job = evolved(None, *_create(CheckpointPolicy(steps=5)))
-    assert made(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=CheckpointPolicy(steps=5))) == ()
-    assert refused(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=CheckpointPolicy(steps=6))).code is Code.EXISTS
+    assert made(job, m.Create("demo", JobSpec(1, 6, Target(6), checkpoints=CheckpointPolicy(steps=5)))) == ()
+    assert (
+        refused(job, m.Create("demo", JobSpec(1, 6, Target(6), checkpoints=CheckpointPolicy(steps=6)))).code
+        is Code.EXISTS
+    )
     assert view_of(running(2, job), 1, A).save_steps == 5
 
 
 def _create(saves: CheckpointPolicy) -> tuple[m.Event, ...]:
-    return (m.JobCreated(NOW, "demo", 1, 6, Target(6), None, 3, saves=saves),)
+    return (m.JobCreated(NOW, "demo", JobSpec(1, 6, Target(6), checkpoints=saves)),)
 
 
 # -------------------------------------------------------------------------------------------------- what can be read
@@ -408,7 +414,7 @@ def test_a_checkpoint_out_of_everybodys_reach_ends_the_job() -> None:
     job = after(job, unreadable(job, "b2", damaged=False))
     assert (job.state, job.checkpoint) == (JobState.FAILED, newest)
     assert job.why.startswith(f"nobody can read the checkpoint {newest.name}")
-    again = after(job, m.Create("demo", 1, 6, Target(6), None, 3, saves=CheckpointPolicy(keep=2)))
+    again = after(job, m.Create("demo", JobSpec(1, 6, Target(6), checkpoints=CheckpointPolicy(keep=2))))
     assert (again.checkpoint, again.older_checkpoints, again.cannot_read) == (
         newest,
         job.older_checkpoints,

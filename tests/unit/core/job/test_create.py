@@ -9,7 +9,7 @@ from pliant.core.data.ledger import GENESIS
 from pliant.core.job.decide import decide
 from pliant.core.job.validation import SIZE_MAX, WAIT_MAX_S
 from pliant.core.messages import Code, Command, Rejection
-from pliant.core.model.job import Agent, Job, JobState, Target
+from pliant.core.model.job import Agent, Job, JobSpec, JobState, Target
 from pliant.core.model.names import AgentId
 from unit.core.build import (
     NOW,
@@ -40,14 +40,14 @@ def create(
     wait_limit_s: float | None = 60.0,
     max_restarts: int = 5,
 ) -> m.Create:
-    return m.Create("demo", size_min, size_max, target or Target(3), wait_limit_s, max_restarts)
+    return m.Create("demo", JobSpec(size_min, size_max, target or Target(3), wait_limit_s, max_restarts))
 
 
 def test_a_new_job_waits_for_its_first_member() -> None:
     decision = decide(None, create(), NOW)
-    assert decision == (m.JobCreated(NOW, "demo", 2, 4, Target(3), 60.0, 5),)
+    assert decision == (m.JobCreated(NOW, "demo", JobSpec(2, 4, Target(3), 60.0, 5)),)
     job = evolved(None, *decision)
-    assert job == Job("demo", 2, 4, Target(3), wait_limit_s=60.0, max_restarts=5, created_at=NOW)
+    assert job == Job("demo", JobSpec(2, 4, Target(3), 60.0, 5), Target(3), created_at=NOW)
     assert job.state is JobState.STARTING
     job = new_job(2, 4)
     assert (job.state, job.why) == (JobState.WAITING, "no member has joined yet")

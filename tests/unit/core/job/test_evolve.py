@@ -7,7 +7,7 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.evolve import POISON_KEPT, evolve
-from pliant.core.model.job import Accusation, Agent, Job, JobState, Member, Target
+from pliant.core.model.job import Accusation, Agent, Job, JobSpec, JobState, Member, Target
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import WorldKind
@@ -38,8 +38,7 @@ def job(**changes: object) -> Job:
     """Three members train in 1; 2 leaves C out, 3 takes D in."""
     base = Job(
         "demo",
-        1,
-        6,
+        JobSpec(1, 6),
         Target(6),
         terms=TERMS,
         state=JobState.RUNNING,
@@ -54,13 +53,13 @@ def job(**changes: object) -> Job:
 
 
 def test_the_first_event_creates_the_job() -> None:
-    made = evolve(None, m.JobCreated(NOW, "demo", 2, 4, Target(3), 60.0, 5))
-    assert made == Job("demo", 2, 4, Target(3), wait_limit_s=60.0, max_restarts=5, created_at=NOW)
+    made = evolve(None, m.JobCreated(NOW, "demo", JobSpec(2, 4, Target(3), 60.0, 5)))
+    assert made == Job("demo", JobSpec(2, 4, Target(3), 60.0, 5), Target(3), created_at=NOW)
 
 
 @pytest.mark.parametrize("onward", [True, False])
 def test_a_later_attempt_is_the_same_job(onward: bool) -> None:
-    first = m.JobCreated(NOW, "demo", 2, 4, Target(3), 60.0, 5)
+    first = m.JobCreated(NOW, "demo", JobSpec(2, 4, Target(3), 60.0, 5))
     again = evolve(evolve(None, first), replace(first, at=NOW + 1.0, attempt=2, onward=onward))
     assert (again.attempt, again.created_at) == (2, NOW)
 

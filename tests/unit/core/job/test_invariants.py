@@ -13,7 +13,7 @@ from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.job import invariants
 from pliant.core.job.invariants import OF_A_CHANGE, OF_A_STATE, complaints, forbidden, violations
-from pliant.core.model.job import Agent, Job, JobState, Member, Mode, Target, Terms
+from pliant.core.model.job import Agent, Job, JobSpec, JobState, Member, Mode, Target, Terms
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
@@ -45,8 +45,7 @@ def job(**changes: object) -> Job:
     """A sound job: 1 is current, 2 leaves C out, 3 takes D in; sizes 2 to 3."""
     base = Job(
         "demo",
-        2,
-        3,
+        JobSpec(2, 3),
         Target(3),
         terms=TERMS,
         state=JobState.RUNNING,
@@ -110,10 +109,13 @@ NEXT = Launch(3, (seat(X, 3), seat(Y, 3)), "y was started again")
 AGENTS = (Agent(X, 1, ports=(20000,)), Agent(Y, 2, ports=(20000, 20001)), Agent(AgentId("z"), 0))
 
 
+RELAUNCH = JobSpec(2, 3, mode=Mode.RELAUNCH)
+
+
 def launched(**changes: object) -> Job:
     """A sound job of 2 to 3 workers whose launch 2 is over and stopped."""
     over = replace(LAUNCH, over="y was started again")
-    base = Job("demo", 2, 3, Target(3), mode=Mode.RELAUNCH, generation=2, sealed=2, launch=over, agents=AGENTS)
+    base = Job("demo", RELAUNCH, Target(3), generation=2, sealed=2, launch=over, agents=AGENTS)
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
@@ -260,11 +262,11 @@ STATES = [
         "launches_are_sound",
         launched(launch=replace(LAUNCH, seats=LAUNCH.seats[:1])),
         "launch 2 has 1 seats, not 2 to 3",
-        launched(size_min=1, launch=replace(LAUNCH, seats=LAUNCH.seats[:1])),
+        launched(spec=replace(RELAUNCH, size_min=1), launch=replace(LAUNCH, seats=LAUNCH.seats[:1])),
     ),
     State(
         "launches_are_sound",
-        launched(size_min=1, size_max=1, launch=LAUNCH),
+        launched(spec=replace(RELAUNCH, size_min=1, size_max=1), launch=LAUNCH),
         "launch 2 has 2 seats, not 1 to 1",
         launched(launch=None),
     ),
@@ -301,7 +303,7 @@ def change(event: m.Event, before: Job | None = None, **changes: object) -> tupl
 
 
 def again(attempt: int = 2, *, onward: bool = False) -> m.JobCreated:
-    return m.JobCreated(NOW, "demo", 1, 2, Target(2), None, 3, attempt=attempt, onward=onward)
+    return m.JobCreated(NOW, "demo", JobSpec(1, 2, Target(2)), attempt=attempt, onward=onward)
 
 
 FORMED = m.Launched(NOW, NEXT)
@@ -512,7 +514,7 @@ CHANGES = [
     ),
     Change(
         "live_jobs_have_no_launches",
-        change(m.LaunchOver(NOW, 2, "x leaves"), launched(mode=Mode.LIVE)),
+        change(m.LaunchOver(NOW, 2, "x leaves"), launched(spec=JobSpec(2, 3))),
         "P1: LaunchOver in a live job",
         change(m.LaunchOver(NOW, 2, "x leaves"), launched()),
     ),
@@ -570,7 +572,7 @@ def test_several_complaints_are_all_made() -> None:
 
 def test_what_really_happens_is_not_complained_about() -> None:
     assert complaints(None, ()) == ()
-    assert complaints(None, (m.JobCreated(NOW, "demo", 1, 2, Target(2), None, 3),)) == ()
+    assert complaints(None, (m.JobCreated(NOW, "demo", JobSpec(1, 2, Target(2))),)) == ()
     start = running(3)
     _, events = pump(start, m.Expire(C))
     assert complaints(start, events) == ()

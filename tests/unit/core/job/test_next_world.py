@@ -44,6 +44,7 @@ from unit.core.build import (
     report,
     running,
     stopped,
+    with_spec,
     world,
 )
 
@@ -113,7 +114,7 @@ def test_wanted_is_the_least_of_target_max_and_slots() -> None:
     job = running(1, new_job(1, 6, 4))
     assert wanted_size(job) == 4
     assert wanted_size(replace(job, target=Target(9))) == 6  # max
-    assert wanted_size(replace(job, size_max=8, target=Target(8))) == 6  # slots
+    assert wanted_size(replace(with_spec(job, size_max=8), target=Target(8))) == 6  # slots
     assert wanted_size(replace(new_job(1, 8), target=Target(8))) == 8  # no terms yet
 
 
@@ -483,7 +484,7 @@ def test_no_agent_gets_more_than_it_has_room_for() -> None:
     assert desired_workers(offered(Target(6), (X, 1), (Y, 0), (Z, 9))) == {X: 1, Y: 0, Z: 5}
     assert desired_workers(offered(Target(6), (X, 2), (Y, 2))) == {X: 2, Y: 2}
     assert desired_workers(offered(Target(2), (X, 0), (Y, 0))) == {X: 0, Y: 0}
-    assert desired_workers(replace(offered(Target(2), (X, 2), (Y, 2)), spares=1)) == {X: 2, Y: 1}
+    assert desired_workers(with_spec(offered(Target(2), (X, 2), (Y, 2)), spares=1)) == {X: 2, Y: 1}
 
 
 def test_without_agents_nobody_is_asked_for_workers() -> None:

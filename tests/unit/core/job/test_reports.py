@@ -8,7 +8,7 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.job.decide import changes_membership
 from pliant.core.messages import Code, Command, Event, Rejection
-from pliant.core.model.job import Job, JobState, Target
+from pliant.core.model.job import Job, JobSpec, JobState, Target
 from pliant.core.model.names import MemberId
 from unit.core.build import (
     GRID,
@@ -326,7 +326,7 @@ def test_progress_alone_moves_no_membership() -> None:
     assert not changes_membership((committed, committed))
     others: list[Event] = [
         m.CheckpointPublished(NOW, 1, checkpoint(job.durable)),
-        m.JobCreated(NOW, "demo", 1, 1, Target(1), None, 3),
+        m.JobCreated(NOW, "demo", JobSpec(1, 1, Target(1))),
         m.TargetChanged(NOW, Target(1)),
         m.AgentJoined(NOW, X, 1),
         m.MemberGone(NOW, A, "lost", ""),

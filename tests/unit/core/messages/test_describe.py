@@ -8,7 +8,7 @@ from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Event, SlotDisputed, StatesDiffered
 from pliant.core.messages.describe import NAMES_MAX, describe
-from pliant.core.model.job import Dispute, Disputed, JobState, Member, Target
+from pliant.core.model.job import Dispute, Disputed, JobSpec, JobState, Member, Target
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
@@ -23,8 +23,8 @@ def world(members: tuple[MemberId, ...], *, hold: bool = False) -> World:
 
 
 TOLD: dict[Event, str] = {
-    m.JobCreated(NOW, "demo", 1, 4, Target(2), None, 3): "job demo created: 1 to 4 workers, 2 wanted",
-    m.JobCreated(NOW, "demo", 1, 4, Target(2), None, 3, attempt=2): (
+    m.JobCreated(NOW, "demo", JobSpec(1, 4, Target(2))): "job demo created: 1 to 4 workers, 2 wanted",
+    m.JobCreated(NOW, "demo", JobSpec(1, 4, Target(2)), attempt=2): (
         "job demo created, attempt 2: 1 to 4 workers, 2 wanted"
     ),
     m.TargetChanged(NOW, Target(3)): "target size 3",

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.model.job import Job, JobState, Member, Target, Terms, member_limit
+from pliant.core.model.job import Job, JobSpec, JobState, Member, Target, Terms, member_limit
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import MemberState, View, member_state, view_of
 from unit.core.build import (
@@ -23,6 +23,7 @@ from unit.core.build import (
     new_job,
     report,
     running,
+    with_spec,
     world,
 )
 
@@ -48,8 +49,8 @@ def test_a_world_is_open_while_it_is_listed_and_not_sealed() -> None:
 
 
 def test_a_job_starts_with_nothing() -> None:
-    job = Job("demo", 1, 2, Target(2))
-    assert (job.wait_limit_s, job.max_restarts, job.terms) == (None, 3, None)
+    job = Job("demo", JobSpec(1, 2), Target(2))
+    assert (job.spec.wait_limit_s, job.spec.max_restarts, job.terms) == (None, 3, None)
     assert (job.state, job.why, job.broken, job.stateless) == (JobState.STARTING, "", "", False)
     assert (job.agents, job.members, job.gone, job.worlds) == ((), {}, (), ())
     assert (job.joined, job.generation, job.current, job.sealed, job.failures) == (0, 0, 0, 0, 0)
@@ -126,7 +127,7 @@ def test_outside_every_world_a_member_is_joining_or_spare() -> None:
     job = after(running(2, new_job(1, 6, 2)), join(C))
     assert member_state(job, C) is MemberState.SPARE
     assert member_state(replace(job, target=Target(3)), C) is MemberState.JOINING
-    assert member_state(replace(job, target=Target(3), size_max=2), C) is MemberState.SPARE
+    assert member_state(replace(with_spec(job, size_max=2), target=Target(3)), C) is MemberState.SPARE
     assert member_state(after(new_job(2), join(A)), A) is MemberState.JOINING
 
 
