@@ -17,7 +17,7 @@ from collections.abc import Callable
 from order import order_cost
 
 from pliant.coordinator.service.inbox import Accepted, Request
-from pliant.coordinator.service.service import Service
+from pliant.coordinator.service.pump import Service
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import Lineage, make_line

@@ -57,7 +57,7 @@ class CoordinatorMetrics:
         return generate_latest(self._registry)
 
 
-def _said(record: logging.LogRecord) -> str:
+def _truncated_message(record: logging.LogRecord) -> str:
     text = record.getMessage()
     return text if len(text) <= LINE_MAX else f"{text[:LINE_MAX]}... ({len(text)} characters)"
 
@@ -70,7 +70,7 @@ class _JsonLines(logging.Formatter):
             "at": round(record.created, 3),
             "level": record.levelname.lower(),
             "from": record.name,
-            "say": _said(record),
+            "say": _truncated_message(record),
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
@@ -82,14 +82,14 @@ class _PlainLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        said = _said(record)
+        said = _truncated_message(record)
         if not said.isprintable():  # others are quoted in it: their line breaks and terminal codes must not act
             said = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in said)
         text = f"{time.strftime('%H:%M:%S', time.localtime(record.created))} {level}{said}"
         return f"{text}\n{self.formatException(record.exc_info)}" if record.exc_info else text
 
 
-class Seldom:
+class LogLimiter:
     """Keeps a line that strangers can cause from filling the disk: so many in a while, then their number."""
 
     def __init__(self, most: int = 20, seconds: float = 10.0) -> None:
@@ -112,7 +112,7 @@ class Seldom:
         return unsaid
 
 
-def log_to(stream: IO[str] | None = None, *, as_json: bool = False, level: int = logging.INFO) -> None:
+def configure_logging(stream: IO[str] | None = None, *, as_json: bool = False, level: int = logging.INFO) -> None:
     """Call once when a program starts; a library never does. Without a stream, standard error is meant."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_JsonLines() if as_json else _PlainLines())

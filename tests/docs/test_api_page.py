@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from docs.api_page import PAGE, brought_up_to_date
-from pliant.client import asking
+from pliant.client import client
 from pliant.core.messages import Command
 from pliant.wire import api
 from pliant.wire.codec import Body
@@ -58,7 +58,7 @@ def _references(value: Any) -> list[str]:
 
 def test_the_client_can_call_every_route() -> None:
     """By name: what the table offers and no method of the client mentions would be dead weight."""
-    text = Path(asking.__file__).read_text()
+    text = Path(client.__file__).read_text()
     names = {route.name.upper().replace("-", "_") for route in ROUTES} - {
         route.name.upper().replace("-", "_") for route in COMMANDS.values()
     }

@@ -18,7 +18,7 @@ from pliant.coordinator.api import app, handlers, http_protocol
 from pliant.stores.base import Store
 from pliant.stores.memory import MemoryStore
 from pliant.stores.sqlite import SqliteStore
-from pliant.telemetry import log_to
+from pliant.telemetry import configure_logging
 
 
 def open_store(text: str, until: ExitStack) -> Store:
@@ -42,7 +42,7 @@ def set_limits(options: dict[str, Any]) -> None:
 
 def main() -> None:
     options = json.loads(sys.argv[1])
-    log_to(sys.stderr)
+    configure_logging(sys.stderr)
     set_limits(options)
     home = Path(options["home"])
     with ExitStack() as until:

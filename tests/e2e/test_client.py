@@ -12,7 +12,7 @@ import pytest
 
 from e2e.running import Running, start, token_of
 from pliant.client import Client
-from pliant.client.link import is_self
+from pliant.client.transport import is_self
 from pliant.core import messages as m
 from pliant.core.messages import Code
 from pliant.core.model.job import JobSpec, Target

@@ -248,7 +248,7 @@ PLANTED = (
         "The answers are given first and the store is written afterwards.",
         (
             Edit(
-                "coordinator/service/service.py",
+                "coordinator/service/pump.py",
                 "        again: dict[str, list[tuple[object, Request]]] = {}\n        try:\n",
                 "        again: dict[str, list[tuple[object, Request]]] = {}\n"
                 "        for draft, write in zip(writing, writes, strict=True):\n"
@@ -258,18 +258,18 @@ PLANTED = (
                 "        try:\n",
             ),
             Edit(
-                "coordinator/service/service.py",
+                "coordinator/service/pump.py",
                 "                self._answer(draft.name, draft.asked,"
                 ' Unavailable(f"the store failed: {error}"), replies)\n',
                 "                self._jobs.pop(draft.name, None)\n",
             ),
             Edit(
-                "coordinator/service/service.py",
+                "coordinator/service/pump.py",
                 "            if is_won:\n                self._adopt(draft, write, now)\n",
                 "            if is_won:\n",
             ),
             Edit(
-                "coordinator/service/service.py",
+                "coordinator/service/pump.py",
                 "                draft.known.stale = True\n                again[draft.name] = draft.asked\n"
                 "        for draft in drafts:\n            if draft.name not in again:\n"
                 "                self._finish(draft, now, replies)\n",
@@ -283,7 +283,7 @@ PLANTED = (
         "A coordinator that takes over again goes on with the leases it had when it stepped down.",
         (
             Edit(
-                "coordinator/service/service.py",
+                "coordinator/service/pump.py",
                 "        self._vigil = Vigil(self._lease_ttl_s)\n",
                 "        pass\n",
             ),
@@ -489,7 +489,7 @@ PLANTED = (
         "A write that timed out counts as applied without a look at the store.",
         (
             Edit(
-                "coordinator/service/service.py",
+                "coordinator/service/pump.py",
                 "            won = [self._was_applied(write) for write in writes]\n",
                 "            won = [True for _ in writes]\n",
             ),
@@ -633,7 +633,7 @@ PLANTED = (
         "After a conflict the coordinator decides again on what it remembers, not on what is in the store.",
         (
             Edit(
-                "coordinator/service/service.py",
+                "coordinator/service/pump.py",
                 "                draft.known.stale = True\n                again",
                 "                again",
             ),

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.coordinator.service.liveness import SILENT_PART
-from pliant.coordinator.service.service import LEASE_TTL_S
+from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import MemberId

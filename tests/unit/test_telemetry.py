@@ -1,15 +1,15 @@
 """What strangers can make us log is bounded, and what is counted has its name."""
 
-from pliant.telemetry import CoordinatorMetrics, Seldom
+from pliant.telemetry import CoordinatorMetrics, LogLimiter
 
 
 def test_a_line_is_said_so_often_and_then_counted() -> None:
-    seldom = Seldom(most=2, seconds=10.0)
+    seldom = LogLimiter(most=2, seconds=10.0)
     assert [seldom.allows(0.0), seldom.allows(1.0), seldom.allows(2.0), seldom.allows(9.9)] == [0, 0, None, None]
 
 
 def test_after_a_while_it_is_said_again_with_the_number_of_those_that_were_not() -> None:
-    seldom = Seldom(most=1, seconds=10.0)
+    seldom = LogLimiter(most=1, seconds=10.0)
     seldom.allows(0.0)
     seldom.allows(1.0)
     seldom.allows(2.0)

@@ -16,7 +16,7 @@ from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.plan import Cut, Fault
 from pliant.core import messages as m
 from pliant.core.model.job import JobState
-from pliant.core.model.world import WorldKind as WorldKind
+from pliant.core.model.world import WorldKind
 
 REPORTS = 20  # so many tell how fast training is
 SOME = 0.25  # of the usual speed is going on

@@ -11,6 +11,6 @@ header is somebody else's, and a connection to oneself (which loopback can make,
 port) is nobody's. That is against accidents; against somebody who means to deceive there is TLS.
 """
 
-from pliant.client.asking import Client
+from pliant.client.client import Client
 
 __all__ = ["Client"]

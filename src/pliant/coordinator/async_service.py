@@ -13,10 +13,10 @@ import logging
 import time
 from collections.abc import Callable
 
-from pliant.coordinator.generation_keys import Peers
-from pliant.coordinator.notifications import Feed
+from pliant.coordinator.generation_keys import GenerationKeys
+from pliant.coordinator.notifications import Notifications
 from pliant.coordinator.service.inbox import AgentWatchClosed, Pumped, Reply, Request, Unavailable, WatchClosed
-from pliant.coordinator.service.service import Service
+from pliant.coordinator.service.pump import Service
 from pliant.core.messages import StepsCommitted
 from pliant.core.messages.describe import describe
 from pliant.errors import StoreUnavailable
@@ -27,7 +27,7 @@ TICK_S = 0.1  # how often time gets its turn when nobody asks for anything
 log = logging.getLogger(__name__)
 
 
-class Desk:
+class AsyncService:
     """Give it a service and the keys of its generations; `start` runs it.
 
     For whoever counts, `seen` is called with every pump and its seconds, and `answered` with every answer.
@@ -36,12 +36,12 @@ class Desk:
     def __init__(
         self,
         service: Service,
-        peers: Peers,
+        peers: GenerationKeys,
         seen: Callable[[Pumped, float], None],
         answered: Callable[[Reply], None],
     ) -> None:
         self.service = service
-        self.feed = Feed(service.job, peers.key)
+        self.feed = Notifications(service.job, peers.key)
         self._seen = seen
         self._answered = answered
         self._open: set[asyncio.Future[Reply]] = set()  # who waits for a decision

@@ -27,7 +27,7 @@ class PeerSecret:
     secret: str = field(repr=False)
 
 
-class Peers:
+class GenerationKeys:
     """The keys of one store's generations."""
 
     def __init__(self, store: Store) -> None:

@@ -29,16 +29,16 @@ _NO_CHANGE = b'"change":null}'
 Lookup = Callable[[str], tuple[Job, int] | None]
 
 
-class Closing(Exception):
+class CoordinatorClosing(Exception):
     """The coordinator is going down, or another one decides; ask again, here or elsewhere."""
 
 
-class Hangup(Exception):
+class ClientDisconnected(Exception):
     """Whoever waited is gone: the connection was closed from the other side."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class LongPoll:
     """How long somebody waits, and what is done when it is gone."""
 
     seconds: float
@@ -86,7 +86,7 @@ class _Topic:
     telling: asyncio.TimerHandle | None = None
 
 
-class Feed:
+class Notifications:
     """Call `changed` after every pump; everything else is for those who wait.
 
     `key` gives what the members of a job's generation show one another.
@@ -142,7 +142,7 @@ class Feed:
 
     # ------------------------------------------------------------------------------------------- watching
 
-    async def watch(self, name: str, member: MemberId, after: int, wait: Wait) -> bytes | None:
+    async def watch(self, name: str, member: MemberId, after: int, wait: LongPoll) -> bytes | None:
         """What a member is to know that knows revision `after`, as soon as there is something; None: no such job."""
         topic = self._topic(name)
         if topic is None:
@@ -161,7 +161,7 @@ class Feed:
         found = self._lookup(name) if topic.telling is None else None
         return found[0].durable if found is not None else topic.job.durable
 
-    async def orders(self, name: str, agent: AgentId, after: int, wait: Wait) -> bytes | None:
+    async def orders(self, name: str, agent: AgentId, after: int, wait: LongPoll) -> bytes | None:
         """The same for an agent: how many workers it should run, and who of them drains."""
         topic = self._topic(name)
         if topic is None:
@@ -190,7 +190,7 @@ class Feed:
             )
         )
 
-    async def changes(self, name: str, after: int, wait: Wait) -> None:
+    async def changes(self, name: str, after: int, wait: LongPoll) -> None:
         """Return when the job may have events beyond `after`, when the wait is over, or when nobody waits any more."""
         topic = self._topic(name)
         found = self._lookup(name)
@@ -211,7 +211,7 @@ class Feed:
 
     def _topic(self, name: str) -> _Topic | None:
         if self._closing:
-            raise Closing("the coordinator is going down; ask again")
+            raise CoordinatorClosing("the coordinator is going down; ask again")
         topic = self._topics.get(name)
         if topic is None:
             found = self._lookup(name)
@@ -221,7 +221,7 @@ class Feed:
             self._look(topic)
         return topic
 
-    async def _wait(self, topic: _Topic, who: tuple[str, str], wait: Wait) -> bool:
+    async def _wait(self, topic: _Topic, who: tuple[str, str], wait: LongPoll) -> bool:
         """Wait to be told; False: nothing was. A second watch of the same member lets the first one go."""
         former = topic.watchers.get(who)
         if former is not None and not former.done():
@@ -235,9 +235,9 @@ class Feed:
             if topic.watchers.get(who) is woken:
                 del topic.watchers[who]
         if topic.over:
-            raise Closing("this coordinator does not decide any more; ask again, or another one")
+            raise CoordinatorClosing("this coordinator does not decide any more; ask again, or another one")
         if wait.gone.done():
-            raise Hangup
+            raise ClientDisconnected
         return topic.moved > moved
 
     def _tell(self, name: str) -> None:

@@ -22,14 +22,14 @@ import uvicorn
 from prometheus_client import Counter
 
 from pliant.coordinator.api.app import application
-from pliant.coordinator.api.auth import Keyring
+from pliant.coordinator.api.auth import TokenRegistry
 from pliant.coordinator.api.handlers import Handlers
-from pliant.coordinator.api.http_protocol import KEEP_ALIVE_S, BoundedProtocol, sweep
-from pliant.coordinator.api.middleware import Gate
-from pliant.coordinator.async_service import Desk
-from pliant.coordinator.generation_keys import Peers
+from pliant.coordinator.api.http_protocol import KEEP_ALIVE_S, BoundedProtocol, close_slow_connections
+from pliant.coordinator.api.middleware import RequestGuard
+from pliant.coordinator.async_service import AsyncService
+from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.service.inbox import Accepted, Pumped, Reply, Unavailable
-from pliant.coordinator.service.service import LEASE_TTL_S, Service
+from pliant.coordinator.service.pump import LEASE_TTL_S, Service
 from pliant.credentials import own_token
 from pliant.errors import BadInput
 from pliant.stores.base import Store
@@ -101,16 +101,16 @@ class Coordinator:
     ) -> None:
         self.metrics = CoordinatorMetrics()
         self._counters: dict[tuple[str, str], Counter] = {}  # looked up once: labels are slow
-        self.keyring = Keyring(store, time.time)
+        self.keyring = TokenRegistry(store, time.time)
         self.keyring.load()
         token, self.made_token = own_token(token_file)
         self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
         owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         service = Service(store, owner, time.time, lease_ttl_s)
-        self.desk = Desk(service, Peers(store), self._count, self._answered)
+        self.desk = AsyncService(service, GenerationKeys(store), self._count, self._answered)
         handlers = Handlers(self.desk, store, self.keyring, self.metrics, lease_ttl_s)
         api = application(handlers.by_name(), self.metrics)
-        self.app = Gate(api, self.keyring, store.identity, hosts, self._turned_away)
+        self.app = RequestGuard(api, self.keyring, store.identity, hosts, self._turned_away)
 
     async def serve(self, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGINT or SIGTERM; then let everybody go, finish what is under way, and return."""
@@ -135,7 +135,7 @@ class Coordinator:
             loop.add_signal_handler(each, self._stop, server)
         self.desk.start()
         _calm_the_collector()
-        sweeping = loop.create_task(sweep(server.server_state))
+        sweeping = loop.create_task(close_slow_connections(server.server_state))
         serving = loop.create_task(server.serve(sockets=[bound]))
         ready()
         try:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Reply, Request
-from pliant.coordinator.service.service import Service
+from pliant.coordinator.service.pump import Service
 from pliant.core.job.evolve import evolve
 from pliant.core.model.job import Job
 from pliant.errors import StoreError, StoreTimeout

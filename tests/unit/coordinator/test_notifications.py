@@ -5,11 +5,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from pliant.coordinator.async_service import Desk
-from pliant.coordinator.generation_keys import Peers
-from pliant.coordinator.notifications import REMEMBERED, Closing, Hangup, Wait
+from pliant.coordinator.async_service import AsyncService
+from pliant.coordinator.generation_keys import GenerationKeys
+from pliant.coordinator.notifications import REMEMBERED, CoordinatorClosing, ClientDisconnected, LongPoll
 from pliant.coordinator.service.inbox import Accepted, Pumped, Request
-from pliant.coordinator.service.service import Service
+from pliant.coordinator.service.pump import Service
 from pliant.core import messages as m
 from pliant.core.job.decide import decide
 from pliant.core.model.job import JobSpec, Target
@@ -32,9 +32,9 @@ class Office:
 
     def __init__(self) -> None:
         self.store = MemoryStore("office")
-        self.desk = Desk(
+        self.desk = AsyncService(
             Service(self.store, "c1", lambda: 1000.0, lease_ttl_s=60.0),
-            Peers(self.store),
+            GenerationKeys(self.store),
             lambda pumped, seconds: None,
             lambda reply: None,
         )
@@ -53,12 +53,12 @@ class Office:
         return asyncio.create_task(self.watch(member, after, seconds))
 
     async def watch(self, member: MemberId, after: int = 0, seconds: float = LONG_S) -> Told:
-        body = await self.desk.feed.watch("demo", member, after, Wait(seconds, self.gone))
+        body = await self.desk.feed.watch("demo", member, after, LongPoll(seconds, self.gone))
         assert body is not None
         return TOLD.decode(body)
 
     async def orders(self, agent: AgentId, after: int, seconds: float = LONG_S) -> Orders:
-        body = await self.desk.feed.orders("demo", agent, after, Wait(seconds, self.gone))
+        body = await self.desk.feed.orders("demo", agent, after, LongPoll(seconds, self.gone))
         assert body is not None
         return ORDERS.decode(body)
 
@@ -98,7 +98,7 @@ async def test_who_knows_nothing_is_told_everything_at_once(office: Office) -> N
 
 @in_office
 async def test_a_member_is_told_the_keys_of_the_generations_that_have_it(office: Office) -> None:
-    key = Peers(office.store).key
+    key = GenerationKeys(office.store).key
     await office.tell(CREATE, join(A))
     assert (await office.watch(A)).keys == (PeerKey(1, key("demo", 1)),)
     await office.tell(ENTERED, join(B))
@@ -144,7 +144,7 @@ async def test_progress_wakes_nobody_but_streams_of_events(office: Office) -> No
     await office.tell(CREATE, join(A), ENTERED)
     known = applied(None, await office.watch(A))
     waiting = office.watching(A, known.revision)
-    reading = asyncio.create_task(office.desk.feed.changes("demo", known.revision, Wait(LONG_S, office.gone)))
+    reading = asyncio.create_task(office.desk.feed.changes("demo", known.revision, LongPoll(LONG_S, office.gone)))
     await office.settle()
     revision = await office.tell(m.Report(A, 0, 1, lines(known.durable, 1, 1)))
     await reading
@@ -203,7 +203,7 @@ async def test_who_hangs_up_is_no_longer_told(office: Office) -> None:
     waiting = office.watching(A, revision)
     await office.settle()
     office.gone.set_result(None)
-    with pytest.raises(Hangup):
+    with pytest.raises(ClientDisconnected):
         await waiting
     assert office.desk.feed.waiting == 0
 
@@ -212,13 +212,13 @@ async def test_who_hangs_up_is_no_longer_told(office: Office) -> None:
 async def test_at_the_end_everybody_is_let_go(office: Office) -> None:
     revision = await office.tell(CREATE, join(A))
     waiting = office.watching(A, revision)
-    reading = asyncio.create_task(office.desk.feed.changes("demo", revision, Wait(LONG_S, office.gone)))
+    reading = asyncio.create_task(office.desk.feed.changes("demo", revision, LongPoll(LONG_S, office.gone)))
     await office.settle()
     office.desk.close()
-    with pytest.raises(Closing):
+    with pytest.raises(CoordinatorClosing):
         await waiting
     await reading
-    with pytest.raises(Closing):
+    with pytest.raises(CoordinatorClosing):
         await office.watch(A)
 
 
@@ -249,8 +249,8 @@ async def test_an_agent_is_told_how_many_workers_to_run_and_who_of_them_drains(o
 
 @in_office
 async def test_nobody_can_watch_a_job_that_is_not_there(office: Office) -> None:
-    assert await office.desk.feed.watch("nobody", A, 0, Wait(LONG_S, office.gone)) is None
-    assert await office.desk.feed.orders("nobody", X, 0, Wait(LONG_S, office.gone)) is None
+    assert await office.desk.feed.watch("nobody", A, 0, LongPoll(LONG_S, office.gone)) is None
+    assert await office.desk.feed.orders("nobody", X, 0, LongPoll(LONG_S, office.gone)) is None
 
 
 @in_office

@@ -36,13 +36,13 @@ def then_die(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 POINTS: dict[str, tuple[Any, str, Any]] = {
-    "mark opened": (mark.Mark, "read", die),
+    "mark opened": (mark.StoreMark, "read", die),
     "file made": (schema, "move_on", die),
     "file has tables": (schema, "move_on", then_die(schema.move_on)),
-    "file whole": (mark.Mark, "make", die),
-    "mark made": (mark.Mark, "make", then_die(mark.Mark.make)),
+    "file whole": (mark.StoreMark, "make", die),
+    "mark made": (mark.StoreMark, "make", then_die(mark.StoreMark.make)),
     "file named": (file, "flush_directory", die),
-    "mark noted": (mark.Mark, "note", then_die(mark.Mark.note)),
+    "mark noted": (mark.StoreMark, "note", then_die(mark.StoreMark.note)),
     "in a step": (schema, "STEPS", (*schema.STEPS, half_a_step)),
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pliant.stores.base import Busy, Hold
-from pliant.stores.sqlite import SqliteStore, alive
+from pliant.stores.sqlite import SqliteStore, process_identity
 from unit.stores.disk import PROGRAMS, add
 from unit.stores.writer import EVENTS, JOBS
 
@@ -112,7 +112,7 @@ def test_a_hold_of_another_boot_is_over(path: Path, monkeypatch: pytest.MonkeyPa
     with SqliteStore(path) as store:
         old = store.hold("lead", "x", 10.0, 1_000_000.0)
         assert isinstance(old, Hold)
-        monkeypatch.setattr(alive, "_boot", lambda: "another boot")
+        monkeypatch.setattr(process_identity, "_boot", lambda: "another boot")
         held = store.hold("lead", "y", 10.0, 5.0)
         assert isinstance(held, Hold)
         assert held.term == old.term + 1
@@ -124,14 +124,14 @@ def test_an_owner_of_another_boot_gains_its_own_hold_with_a_new_term(
 ) -> None:
     with SqliteStore(path) as store:
         store.hold("lead", "x", 10.0, 1_000_000.0)
-        monkeypatch.setattr(alive, "_boot", lambda: "another boot")
+        monkeypatch.setattr(process_identity, "_boot", lambda: "another boot")
         assert store.hold("lead", "x", 10.0, 5.0) == Hold("lead", "x", 2, 15.0)
 
 
 def test_where_no_boot_is_known_an_end_that_this_clock_cannot_have_set_is_over(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(alive, "_boot", lambda: "")
+    monkeypatch.setattr(process_identity, "_boot", lambda: "")
     with SqliteStore(path) as store:
         assert store.hold("lead", "x", 10.0, 1_000_000.0) == Hold("lead", "x", 1, 1_000_010.0)
         assert store.hold("lead", "y", 10.0, 1_000_000.0) == Busy(Hold("lead", "x", 1, 1_000_010.0))
@@ -147,28 +147,28 @@ def test_where_the_holder_is_seen_to_run_its_hold_stands_however_far_ahead_its_e
 
 
 def test_a_life_is_over_when_it_surely_is() -> None:
-    me = alive.this_life()
+    me = process_identity.current_process()
     assert me.boot
-    assert not alive.is_over(me)
-    assert alive.is_over(alive.Life("another boot", me.pids, me.pid, me.started))
-    assert alive.is_over(alive.Life(me.boot, me.pids, me.pid, me.started + 1))  # the same number, another process
-    assert alive.is_over(alive.Life(me.boot, me.pids, 2**22 + 1, me.started))
+    assert not process_identity.has_exited(me)
+    assert process_identity.has_exited(process_identity.ProcessIdentity("another boot", me.pids, me.pid, me.started))
+    assert process_identity.has_exited(process_identity.ProcessIdentity(me.boot, me.pids, me.pid, me.started + 1))  # the same number, another process
+    assert process_identity.has_exited(process_identity.ProcessIdentity(me.boot, me.pids, 2**22 + 1, me.started))
 
 
 def test_a_life_is_not_over_when_nobody_can_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    me = alive.this_life()
-    assert not alive.is_over(alive.Life(me.boot, "another container's", me.pid, me.started + 1))
-    assert not alive.is_over(alive.Life("", me.pids, me.pid, me.started + 1))
-    monkeypatch.setattr(alive, "_PROC", tmp_path)  # a system without /proc
-    assert alive.this_life() == alive.Life("", "", me.pid, 0)
-    assert not alive.is_over(me)
-    assert not alive.is_over(alive.this_life())
+    me = process_identity.current_process()
+    assert not process_identity.has_exited(process_identity.ProcessIdentity(me.boot, "another container's", me.pid, me.started + 1))
+    assert not process_identity.has_exited(process_identity.ProcessIdentity("", me.pids, me.pid, me.started + 1))
+    monkeypatch.setattr(process_identity, "_PROC", tmp_path)  # a system without /proc
+    assert process_identity.current_process() == process_identity.ProcessIdentity("", "", me.pid, 0)
+    assert not process_identity.has_exited(me)
+    assert not process_identity.has_exited(process_identity.current_process())
 
 
 def test_a_programs_name_may_hold_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(alive, "_PROC", tmp_path)
+    monkeypatch.setattr(process_identity, "_PROC", tmp_path)
     (tmp_path / "7").mkdir()
     for state, started in (("S", 4711), ("Z", None), ("X", None)):
         fields = " ".join([state, *["0"] * 18, "4711", "0"])
         (tmp_path / "7" / "stat").write_text(f"7 (a) Z (b c) {fields}\n", encoding="utf-8")
-        assert alive._started(7) == started
+        assert process_identity._started(7) == started

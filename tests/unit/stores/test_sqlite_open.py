@@ -216,7 +216,7 @@ def test_a_disk_without_room_for_a_store_is_named_and_nothing_is_left(path: Path
 
 def test_while_another_process_opens_it_the_store_is_unavailable(path: Path) -> None:
     SqliteStore(path).close()
-    theirs = mark.Mark(path.with_name("store.db.mark"))
+    theirs = mark.StoreMark(path.with_name("store.db.mark"))
     with theirs.locked(0.0), pytest.raises(StoreUnavailable, match="try again"):
         SqliteStore(path, wait_s=0.02)
     theirs.close()

@@ -275,7 +275,7 @@ def test_a_file_that_its_disk_lost_commits_of_is_like_a_restored_one(path: Path)
     with SqliteStore(path) as store:
         old = store.identity
         add(store, b"e1")
-        path_to_mark = mark.Mark(mark_of(path))
+        path_to_mark = mark.StoreMark(mark_of(path))
         path_to_mark.note(old, 2, path.stat().st_ino)
         path_to_mark.close()
     assert identity_of(path) != old
@@ -288,7 +288,7 @@ def test_a_mark_that_cannot_be_written_does_not_harm_the_write(
         raise OSError(28, "No space left on device")
 
     with SqliteStore(path) as store:
-        monkeypatch.setattr(mark.Mark, "note", refuse)
+        monkeypatch.setattr(mark.StoreMark, "note", refuse)
         assert add(store, b"e1") == 1
         assert "The mark of" in caplog.text
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.coordinator.service.liveness import SILENT_PART
-from pliant.coordinator.service.service import LEASE_TTL_S
+from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core import supervisor as v
 from pliant.core.job.evolve import evolve

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.coordinator.service.inbox import Request
 from pliant.coordinator.service.liveness import SILENT_PART
-from pliant.coordinator.service.service import LEASE_TTL_S
+from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import Lineage
 from pliant.core.data.sample_order import Order

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, AgentWatchClosed, Answer, Request, Unavailable
-from pliant.coordinator.service.service import Service
+from pliant.coordinator.service.pump import Service
 from pliant.core.job.next_world import desired_workers
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from pliant.coordinator.service.inbox import Accepted, Reply, Request
-from pliant.coordinator.service.service import Service
+from pliant.coordinator.service.pump import Service
 from pliant.core.job.next_world import desired_workers
 from pliant.core.member.signals import DrainNotice
 from pliant.core.messages import Code, Rejection, Report

@@ -66,12 +66,12 @@ def coordinator(
 
     from pliant.coordinator.server import Address, Coordinator, parse_address
     from pliant.coordinator.server import listen as bind
-    from pliant.telemetry import log_to
+    from pliant.telemetry import configure_logging
 
     said = settings.read()
     wanted = parse_address(listen)
     path = _store_path(store_text) if store_text is not None else said.home / "store.db"
-    log_to(sys.stderr, as_json=log_json)
+    configure_logging(sys.stderr, as_json=log_json)
     with bind(wanted, expose=expose) as bound:
         address = Address(wanted.host, bound.getsockname()[1])
         _make_home(said.home)

@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.coordinator.api.auth import Grant
 from pliant.coordinator.api.middleware import CONNECTION, GRANT, HEADERS, answer, refuse
-from pliant.coordinator.notifications import Closing, Hangup
+from pliant.coordinator.notifications import CoordinatorClosing, ClientDisconnected
 from pliant.core.messages import Code
 from pliant.core.model.names import bad_name
 from pliant.errors import BadInput, StoreError, StoreTimeout
@@ -57,7 +57,7 @@ STATUS: Mapping[str, int] = {
 log = logging.getLogger(__name__)
 
 
-class Answered(Exception):
+class ApiError(Exception):
     """Ends a call with a status and a reason."""
 
     def __init__(self, status: int, code: str, why: str, revision: int = 0) -> None:
@@ -66,7 +66,7 @@ class Answered(Exception):
         self.problem = Problem(code, why, revision)
 
 
-class Connection(Protocol):
+class ClientConnection(Protocol):
     """What a request came on, and others will."""
 
     def when_over(self, whose: object, told: Callable[[bool], None]) -> None:
@@ -85,7 +85,7 @@ class Call:
     headers: Mapping[bytes, bytes]
     receive: Receive
     send: Send
-    connection: Connection | None = None  # unless it is none of our own server's
+    connection: ClientConnection | None = None  # unless it is none of our own server's
 
     @property
     def job(self) -> str:
@@ -112,13 +112,13 @@ def application(handlers: Mapping[str, Handler], metrics: CoordinatorMetrics) ->
         route.methods = {method for method in route.methods or () if method != "HEAD"}  # which Starlette adds by itself
     app = Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
     app.router.redirect_slashes = False
-    return _Shortcut(app, [endpoint for endpoint in endpoints if endpoint.route.name in OFTEN])
+    return _FastRoutes(app, [endpoint for endpoint in endpoints if endpoint.route.name in FAST_ROUTES])
 
 
-OFTEN = frozenset({"renew", "watch", "report"})
+FAST_ROUTES = frozenset({"renew", "watch", "report"})
 
 
-class _Shortcut:
+class _FastRoutes:
     """Leads what is asked thousands of times a second past the router, whose way is long."""
 
     def __init__(self, app: ASGIApp, endpoints: Iterable[_Endpoint]) -> None:
@@ -163,9 +163,9 @@ class _Endpoint:
             body = await self._handler(await self._call(scope, receive, send))
             if body is not None:
                 await answer(send, 200, body, self._media)
-        except Hangup:
+        except ClientDisconnected:
             status = 499  # as others count a client that did not wait
-        except Answered as refused:
+        except ApiError as refused:
             status = refused.status
             await refuse(send, status, refused.problem)
         except BadInput as error:
@@ -174,7 +174,7 @@ class _Endpoint:
         except StoreTimeout as error:
             status = 503
             await refuse(send, status, Problem(IN_DOUBT, str(error)))
-        except (StoreError, Closing) as error:
+        except (StoreError, CoordinatorClosing) as error:
             status = 503
             await refuse(send, status, Problem("unavailable", str(error)))
         except Exception as error:  # why: whatever it is, the client gets an answer of ours and the log the stack
@@ -189,16 +189,16 @@ class _Endpoint:
         path: Mapping[str, str] = scope["path_params"]
         grant: Grant | None = scope.get(GRANT)
         if grant is None and self.route.scope is not Access.PUBLIC:
-            raise Answered(401, "no-credential", "this was not let in by the gate")  # no gate, no service
+            raise ApiError(401, "no-credential", "this was not let in by the gate")  # no gate, no service
         if grant is not None and (why := grant.refusal(self.route, path.get("job"))):
-            raise Answered(403, "not-allowed", why)
+            raise ApiError(403, "not-allowed", why)
         for name in path.values():
             if wrong := bad_name(name):
-                raise Answered(422, Code.BAD, wrong)
+                raise ApiError(422, Code.BAD, wrong)
         headers: Mapping[bytes, bytes] = scope[HEADERS]
         query = _query(scope["query_string"], self.route.query) if scope["query_string"] else self._defaults
         body = None if self._body is None else self._body.decode(await _read(receive, headers))
-        connection: Connection | None = scope.get("state", {}).get(CONNECTION)
+        connection: ClientConnection | None = scope.get("state", {}).get(CONNECTION)
         return Call(self.route, grant, path, query, body, headers, receive, send, connection)
 
 
@@ -206,23 +206,23 @@ async def _read(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
     """The whole body, within its limits of size and time."""
     media = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if media != b"application/json":
-        raise Answered(415, "media-type", "send application/json")
+        raise ApiError(415, "media-type", "send application/json")
     if int(headers.get(b"content-length", b"0")) > BODY_MAX:  # a number: the parser has seen to that
-        raise Answered(413, "too-large", _TOO_LARGE)
+        raise ApiError(413, "too-large", _TOO_LARGE)
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_TIME_S):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise Hangup
+                    raise ClientDisconnected
                 data += message.get("body", b"")
                 if len(data) > BODY_MAX:
-                    raise Answered(413, "too-large", _TOO_LARGE)
+                    raise ApiError(413, "too-large", _TOO_LARGE)
                 if not message.get("more_body", False):
                     return bytes(data)
     except TimeoutError:
-        raise Answered(408, "too-slow", f"a body comes within {BODY_TIME_S:g} s") from None
+        raise ApiError(408, "too-slow", f"a body comes within {BODY_TIME_S:g} s") from None
 
 
 def _query(text: bytes, known: tuple[Query, ...]) -> dict[str, float]:
@@ -230,16 +230,16 @@ def _query(text: bytes, known: tuple[Query, ...]) -> dict[str, float]:
     try:
         given = parse_qs(text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text), max_num_fields=16)
     except ValueError as error:
-        raise Answered(422, Code.BAD, f"the query cannot be read: {error}") from None
+        raise ApiError(422, Code.BAD, f"the query cannot be read: {error}") from None
     values = {query.name: query.kind(query.default) for query in known}
     for name, texts in given.items():
         query = next((query for query in known if query.name == name), None)
         if query is None:
-            raise Answered(422, Code.BAD, f"there is no {name[:40]!r} to ask with here")
+            raise ApiError(422, Code.BAD, f"there is no {name[:40]!r} to ask with here")
         written = len(texts) == 1 and _NUMBERS[query.kind].fullmatch(texts[0])  # Python reads "1_0" and " 1" as well
         value = query.kind(texts[0]) if written else query.high + 1
         if not query.low <= value <= query.high:
             what = f"{name} is one number from {query.low:g} to {query.high:g}; got {','.join(texts)[:40]!r}"
-            raise Answered(422, Code.BAD, what)
+            raise ApiError(422, Code.BAD, what)
         values[name] = value
     return values

@@ -20,7 +20,7 @@ from pliant.wire.codec import Codec, decode_state, encode_state
 from pliant.wire.routes import Route
 
 STREAM = "@tokens"
-KEYS_MAX = 10_000
+TOKENS_MAX = 10_000
 LABEL_MAX = 200
 ENDED_KEPT_S = 7 * 86400.0  # how long an ended token stays in the list, so that one can see when it ended
 LOOK_S = 1.0  # how long a token may live on here after another coordinator ended it
@@ -28,7 +28,7 @@ TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class StoredToken:
     """A token, as much as is kept of it. Times are wall-clock seconds: an end is a date, not a lease."""
 
     id: str
@@ -41,24 +41,24 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Keys:
+class StoredTokens:
     """The keyring's state, oldest first."""
 
-    keys: tuple[Key, ...] = ()
+    keys: tuple[StoredToken, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class KeyMade:
-    key: Key
+class TokenCreated:
+    key: StoredToken
 
 
 @dataclass(frozen=True, slots=True)
-class KeyEnds:
+class TokenExpires:
     id: str
     ends_at: float
 
 
-_CHANGES: Codec[KeyMade | KeyEnds] = Codec((KeyMade, KeyEnds))
+_CHANGES: Codec[TokenCreated | TokenExpires] = Codec((TokenCreated, TokenExpires))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,14 @@ class Grant:
         return f"your token is for job {self.job} alone"
 
 
-class Keyring:
+class TokenRegistry:
     """The tokens of one store. `wall` gives the time that ends are compared with."""
 
     def __init__(self, store: Store, wall: Callable[[], float]) -> None:
         self._store = store
         self._wall = wall
         self._revision = 0
-        self._keys: dict[str, Key] = {}
+        self._keys: dict[str, StoredToken] = {}
         self._looked_at = -math.inf
 
     def load(self) -> None:
@@ -93,7 +93,7 @@ class Keyring:
         stored = self._store.read(STREAM)
         if stored is None:
             return
-        keys = {key.id: key for key in decode_state(stored.record, Keys).keys}
+        keys = {key.id: key for key in decode_state(stored.record, StoredTokens).keys}
         for data in stored.tail:
             _apply(keys, _CHANGES.decode(data))
         self._keys, self._revision = keys, stored.revision
@@ -124,14 +124,14 @@ class Keyring:
         _require_sense(wish)
         token, now = make_token(), self._wall()
         ends_at = None if wish.ttl_s is None else now + wish.ttl_s
-        self._add(Key(token.id, token.digest, wish.scope, wish.job, wish.label, now, ends_at))
+        self._add(StoredToken(token.id, token.digest, wish.scope, wish.job, wish.label, now, ends_at))
         return token, self._line(self._keys[token.id])
 
     def adopt(self, token: Token, label: str) -> None:
         """Let in whoever holds a token that was put on this machine by its owner, with scope admin."""
         key = self._keys.get(token.id)
         if key is None:
-            self._add(Key(token.id, token.digest, Scope.ADMIN, None, label, self._wall(), None))
+            self._add(StoredToken(token.id, token.digest, Scope.ADMIN, None, label, self._wall(), None))
         elif isinstance(problem := self.check(token.text), str):
             raise BadInput(f"The coordinator's own token cannot be used: {problem}. Remove its file to get a new one.")
 
@@ -144,29 +144,29 @@ class Keyring:
             raise BadInput(f"A token ends in 0 s or later, not in {after_s} s.")
         ends_at = self._wall() + after_s
         if key.ends_at is None or ends_at < key.ends_at:
-            self._write(KeyEnds(id_, ends_at))
+            self._write(TokenExpires(id_, ends_at))
         return self._line(self._keys[id_])
 
     def lines(self) -> tuple[TokenLine, ...]:
         """Everything that may be shown."""
         return tuple(self._line(key) for key in self._keys.values())
 
-    def _line(self, key: Key) -> TokenLine:
+    def _line(self, key: StoredToken) -> TokenLine:
         ended = key.ends_at is not None and self._wall() >= key.ends_at
         return TokenLine(key.id, key.scope, key.job, key.label, key.made_at, key.ends_at, ended)
 
-    def _add(self, key: Key) -> None:
-        if len(self._keys) >= KEYS_MAX:
-            raise BadInput(f"There are {KEYS_MAX} tokens already; end some first.")
-        self._write(KeyMade(key))
+    def _add(self, key: StoredToken) -> None:
+        if len(self._keys) >= TOKENS_MAX:
+            raise BadInput(f"There are {TOKENS_MAX} tokens already; end some first.")
+        self._write(TokenCreated(key))
 
-    def _write(self, change: KeyMade | KeyEnds) -> None:
+    def _write(self, change: TokenCreated | TokenExpires) -> None:
         for _ in range(TRIES):
             keys = dict(self._keys)
             _apply(keys, change)
             kept_from = self._wall() - ENDED_KEPT_S
             keys = {id_: key for id_, key in keys.items() if _is_kept(key, kept_from)}
-            record = encode_state(Keys(tuple(keys.values())))
+            record = encode_state(StoredTokens(tuple(keys.values())))
             write = Write(STREAM, self._revision, (_CHANGES.encode(change),), record)
             (outcome,) = self._store.write([write])
             if isinstance(outcome, Written):
@@ -189,17 +189,17 @@ class Keyring:
                 raise  # whoever is known goes on: a store that does not answer turns nobody away
 
 
-def _apply(keys: dict[str, Key], change: KeyMade | KeyEnds) -> None:
+def _apply(keys: dict[str, StoredToken], change: TokenCreated | TokenExpires) -> None:
     match change:
-        case KeyMade(key):
+        case TokenCreated(key):
             keys[key.id] = key
-        case KeyEnds(id_, ends_at):
+        case TokenExpires(id_, ends_at):
             if id_ in keys:
                 sooner = min(ends_at, keys[id_].ends_at or math.inf)  # of two that ended it at once, neither revives it
                 keys[id_] = replace(keys[id_], ends_at=sooner)
 
 
-def _is_kept(key: Key, ended_from: float) -> bool:
+def _is_kept(key: StoredToken, ended_from: float) -> bool:
     """What could be `adopt`ed again from a forgotten file is kept for good: else it would come back to life."""
     return key.ends_at is None or key.ends_at >= ended_from or (key.scope is Scope.ADMIN and key.job is None)
 

@@ -11,11 +11,11 @@ from contextlib import contextmanager, suppress
 from functools import cache
 
 from pliant import __version__
-from pliant.coordinator.api.app import STATUS, Answered, Call, Connection, Handler
-from pliant.coordinator.api.auth import Keyring
-from pliant.coordinator.api.job_status import line, status
-from pliant.coordinator.async_service import Desk
-from pliant.coordinator.notifications import Closing, Hangup, Wait
+from pliant.coordinator.api.app import STATUS, ApiError, Call, ClientConnection, Handler
+from pliant.coordinator.api.auth import TokenRegistry
+from pliant.coordinator.api.job_status import job_line, job_status
+from pliant.coordinator.async_service import AsyncService
+from pliant.coordinator.notifications import CoordinatorClosing, ClientDisconnected, LongPoll
 from pliant.coordinator.service.inbox import (
     Accepted,
     AgentWatchClosed,
@@ -24,7 +24,7 @@ from pliant.coordinator.service.inbox import (
     Unavailable,
     WatchClosed,
     set_back,
-    trimmed,
+    truncate_texts,
 )
 from pliant.core.accounting.activity import Category, at_work, doings
 from pliant.core.messages import AgentJoin, Code, Create, Join, Rejection
@@ -46,14 +46,14 @@ STREAM_QUIET_S = 15.0  # a comment is sent so often, so that a dead connection i
 class Handlers:
     """Everything a handler needs, and a handler for every route."""
 
-    def __init__(self, desk: Desk, store: Store, keyring: Keyring, metrics: CoordinatorMetrics, ttl_s: float) -> None:
+    def __init__(self, desk: AsyncService, store: Store, keyring: TokenRegistry, metrics: CoordinatorMetrics, ttl_s: float) -> None:
         self._desk = desk
         self._store = store
         self._keyring = keyring
         self._metrics = metrics
         self._ttl_s = ttl_s
         self._watching: dict[tuple[str, WatchClosed | AgentWatchClosed], Call] = {}  # by what its end would mean
-        self._spoke_on: dict[tuple[str, WatchClosed | AgentWatchClosed], Connection] = {}  # joined or watched last
+        self._spoke_on: dict[tuple[str, WatchClosed | AgentWatchClosed], ClientConnection] = {}  # joined or watched last
         self._uses: dict[str, dict[AgentId, tuple[api.Use, ...]]] = {}  # by job; what was said last
 
     def by_name(self) -> dict[str, Handler]:
@@ -79,11 +79,11 @@ class Handlers:
     async def _create(self, call: Call) -> bytes:
         assert isinstance(call.body, Create)
         if wrong := bad_name(call.body.name):
-            raise Answered(422, Code.BAD, wrong)
+            raise ApiError(422, Code.BAD, wrong)
         return await self._ask(call.body.name, call.body)
 
     async def _command(self, call: Call) -> bytes:
-        request: Request = trimmed(call.body)  # type: ignore[arg-type]  # the table says which ones come here
+        request: Request = truncate_texts(call.body)  # type: ignore[arg-type]  # the table says which ones come here
         if isinstance(request, api.Renew | api.RenewAgent):
             self._require_known(call, request.revision)
         answer = await self._ask(call.job, request)
@@ -127,7 +127,7 @@ class Handlers:
         self._watching[key] = call
         try:
             yield
-        except Hangup:
+        except ClientDisconnected:
             if self._watching.get(key) is call:
                 self._desk.watch_closed(call.job, closed)
             raise
@@ -163,7 +163,7 @@ class Handlers:
         """
         known = self._desk.service.job(call.job)
         if known is not None and revision > known[1] and api.STORE_HEADER.encode() not in call.headers:
-            raise Answered(STATUS[Code.SET_BACK], Code.SET_BACK, set_back(call.job, revision, known[1]), known[1])
+            raise ApiError(STATUS[Code.SET_BACK], Code.SET_BACK, set_back(call.job, revision, known[1]), known[1])
 
     async def _orders(self, call: Call) -> bytes:
         job, agent, after = call.job, AgentId(call.path["agent"]), int(call.query["after"])
@@ -194,7 +194,7 @@ class Handlers:
         self._store.events(call.job, after, 1)  # a store that cannot be read is told before anything else is
         headers = [(b"content-type", call.route.streams.encode() + b"; charset=utf-8")]
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
-        with _waiting(call, STREAM_QUIET_S) as wait, suppress(StoreError, Closing):
+        with _waiting(call, STREAM_QUIET_S) as wait, suppress(StoreError, CoordinatorClosing):
             while not wait.gone.done() and not self._desk.feed.closing and self._is_good(call):
                 known = self._desk.service.job(call.job)
                 entries = self._store.events(call.job, after, STREAM_PAGE)
@@ -260,24 +260,24 @@ class Handlers:
         only = call.grant.job if call.grant else None
         found = [known for name in service.names() if only in (None, name) and (known := service.job(name))]
         silent_s = service.silent_s(time.monotonic())
-        return encode_reply(api.JobList(tuple(line(job, revision, silent_s) for job, revision in found)))
+        return encode_reply(api.JobList(tuple(job_line(job, revision, silent_s) for job, revision in found)))
 
     async def _job(self, call: Call) -> bytes:
         known = self._desk.service.job(call.job)
         if known is None:
             raise self._no_job(call.job)
         uses = {use.member: use for said in self._uses.get(call.job, {}).values() for use in said}
-        return encode_reply(status(*known, uses, self._desk.service.silent_s(time.monotonic())))
+        return encode_reply(job_status(*known, uses, self._desk.service.silent_s(time.monotonic())))
 
     def _found(self, body: bytes | None, name: str) -> bytes:
         if body is None:
             raise self._no_job(name)
         return body
 
-    def _no_job(self, name: str) -> Answered:
+    def _no_job(self, name: str) -> ApiError:
         if not self._desk.service.leads:
             return _not_deciding()
-        return Answered(404, Code.NO_JOB, f"there is no job {name}; `pliant jobs` lists them")
+        return ApiError(404, Code.NO_JOB, f"there is no job {name}; `pliant jobs` lists them")
 
     # --------------------------------------------------------------------------------------------- tokens
 
@@ -299,8 +299,8 @@ def _described() -> bytes:
     return json.dumps(document()).encode()
 
 
-def _not_deciding() -> Answered:
-    return Answered(503, "unavailable", "this coordinator does not decide at the moment")
+def _not_deciding() -> ApiError:
+    return ApiError(503, "unavailable", "this coordinator does not decide at the moment")
 
 
 def _require(reply: Reply) -> None:
@@ -309,17 +309,17 @@ def _require(reply: Reply) -> None:
         case Accepted():
             return
         case Rejection(code, why):
-            raise Answered(STATUS[code], code, why, reply.revision)
+            raise ApiError(STATUS[code], code, why, reply.revision)
         case Unavailable(why):
-            raise Answered(503, "unavailable", why)
+            raise ApiError(503, "unavailable", why)
 
 
 @contextmanager
-def _waiting(call: Call, seconds: float | None = None) -> Iterator[Wait]:
+def _waiting(call: Call, seconds: float | None = None) -> Iterator[LongPoll]:
     """A wait that ends when the other side hangs up."""
     gone = asyncio.get_running_loop().create_task(call.gone())
     try:
-        yield Wait(call.query["wait_s"] if seconds is None else seconds, gone)
+        yield LongPoll(call.query["wait_s"] if seconds is None else seconds, gone)
     finally:
         gone.cancel()
 
@@ -329,7 +329,7 @@ def _last_event_id(call: Call, after: int) -> int:
     if not text:
         return after
     if not (text.isdigit() and len(text) <= 16):
-        raise Answered(422, Code.BAD, "Last-Event-ID is the revision of the last event that was read")
+        raise ApiError(422, Code.BAD, "Last-Event-ID is the revision of the last event that was read")
     return int(text)
 
 

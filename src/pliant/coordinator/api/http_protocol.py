@@ -24,7 +24,7 @@ _SLACK = 4096  # what the parser may have been given before it reports a header
 _FRAME = 8  # bytes around a chunk of a body that one byte in it pays for
 
 
-class OneWrite:
+class CoalescingTransport:
     """A transport that sends the head of an answer together with what follows it: one call to the system, not two.
 
     uvicorn writes them apart, and thousands of small answers are sent in a second.
@@ -64,7 +64,7 @@ class BoundedProtocol(HttpToolsProtocol):
     connections_max = 8192
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        super().connection_made(cast(asyncio.Transport, OneWrite(transport)))
+        super().connection_made(cast(asyncio.Transport, CoalescingTransport(transport)))
         self._in_head = True
         self._head_bytes = 0
         self._beside_body = 0  # bytes after the head that are not of the body: sizes of chunks, and trailers
@@ -149,7 +149,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._under_way = [cycle for cycle in self._under_way if not cycle.response_complete] + [self.cycle]
 
     def on_response_complete(self) -> None:
-        cast(OneWrite, self.transport).flush()
+        cast(CoalescingTransport, self.transport).flush()
         super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -171,7 +171,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._head_since is not None and now - self._head_since > HEAD_TIME_S
 
 
-async def sweep(state: ServerState) -> None:
+async def close_slow_connections(state: ServerState) -> None:
     """Drop connections whose heads do not come, a few times in the time they have: a timer each would cost more."""
     loop = asyncio.get_running_loop()
     while True:

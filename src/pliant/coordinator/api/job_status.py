@@ -17,7 +17,7 @@ from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, Use
 NOTHING: Mapping[MemberId, Use] = MappingProxyType({})
 
 
-def line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
+def job_line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
     """One line of a list. `silent_s` is for how long nobody at all was heard, if that is too long."""
     world = job.world(job.current)
     launch = _running(job)
@@ -71,7 +71,7 @@ def _seats(launch: Launch, uses: Mapping[MemberId, Use]) -> Iterator[MemberLine]
         yield MemberLine(seat.member, MemberState.ACTIVE, rank, seat.agent, 0, use.pid if use else 0, "", *taken)
 
 
-def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, silent_s: float | None = None) -> JobStatus:
+def job_status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, silent_s: float | None = None) -> JobStatus:
     """Everything; costs as much as the job has members. `uses` is what agents said of their workers last."""
     launch = _running(job)
     world = job.world(job.current)
@@ -80,7 +80,7 @@ def status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, sile
     wanted, there = desired_workers(job), Counter(each.agent for each in everybody)
     members = sorted(job.members.values(), key=lambda member: (ranks.get(member.id, len(ranks)), member.number))
     return JobStatus(
-        job=line(job, revision, silent_s),
+        job=job_line(job, revision, silent_s),
         spec=job.spec,
         target=job.target,
         failures=job.failures,

@@ -16,9 +16,9 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from pliant.coordinator.api.auth import Grant, Keyring
+from pliant.coordinator.api.auth import Grant, TokenRegistry
 from pliant.errors import StoreError
-from pliant.telemetry import Seldom
+from pliant.telemetry import LogLimiter
 from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, STORE_HEADER, Problem
 from pliant.wire.api import Scope as Access
 from pliant.wire.codec import encode_reply
@@ -55,7 +55,7 @@ async def refuse(send: Send, status: int, problem: Problem, *, last: bool = Fals
     await answer(send, status, encode_reply(problem), last=last)
 
 
-class Gate:
+class RequestGuard:
     """ASGI middleware around the whole application.
 
     `hosts` are the names, besides addresses and localhost, under which this coordinator may be called. `turned_away`
@@ -65,7 +65,7 @@ class Gate:
     def __init__(
         self,
         app: ASGIApp,
-        keyring: Keyring,
+        keyring: TokenRegistry,
         identity: str,
         hosts: Iterable[str],
         turned_away: Callable[[str], None],
@@ -79,7 +79,7 @@ class Gate:
             (b"cache-control", b"no-store"),
             (b"x-content-type-options", b"nosniff"),
         ]
-        self._seldom = Seldom()
+        self._seldom = LogLimiter()
         self._called: dict[bytes, bool] = {}  # what was found out about the hosts that were asked for lately
         self._hosts = frozenset(host.lower() for host in hosts) | {"localhost"}
         self._turned_away = turned_away

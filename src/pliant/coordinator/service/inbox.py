@@ -51,7 +51,7 @@ SAMPLES_MAX = 4096  # of all of them together
 TEXT_MAX = 2000  # characters of what somebody says in words; the rest is in their own log
 
 
-def trimmed(request: Request) -> Request:
+def truncate_texts(request: Request) -> Request:
     """The same with long texts cut: they would be kept for ever and be told to everybody."""
     if isinstance(request, m.Raised):
         short = _short(request.poison)
@@ -110,7 +110,7 @@ class Pumped:
     bugs: tuple[str, ...] = ()
 
 
-def speaker(request: Request) -> MemberId | None:
+def sender_of(request: Request) -> MemberId | None:
     """The member that asked, if it was one: it is told how things stand with the answer."""
     match request:
         case Renew(member) | m.Join(member=member) | m.Report(member=member) | m.Stopped(member=member):
@@ -123,15 +123,15 @@ def speaker(request: Request) -> MemberId | None:
             return None
 
 
-def tells_of_life(request: Request) -> bool:
+def is_sign_of_life(request: Request) -> bool:
     """Whether a member or an agent says that. What people say does not show that machines can be heard."""
     if isinstance(request, m.Drain):
         return False  # a person may say it as well
     agents = m.Exited | m.AgentJoin | m.AgentReady | m.AgentLeave
-    return speaker(request) is not None or isinstance(request, RenewAgent | m.Raised | m.Leave | agents)
+    return sender_of(request) is not None or isinstance(request, RenewAgent | m.Raised | m.Leave | agents)
 
 
-def overdue(kind: str, ident: str) -> Command:
+def command_for_expiry(kind: str, ident: str) -> Command:
     """What time says when a lease of that kind is over."""
     match kind:
         case "member":

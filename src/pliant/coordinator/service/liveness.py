@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pliant.coordinator.service.inbox import AgentWatchClosed, Request, WatchClosed, overdue, tells_of_life
+from pliant.coordinator.service.inbox import AgentWatchClosed, Request, WatchClosed, command_for_expiry, is_sign_of_life
 from pliant.core import messages as m
 from pliant.core.job.launches import is_stopping
 from pliant.core.leases import IsolationDetector, Leases
@@ -28,7 +28,7 @@ Key = tuple[str, str, str]  # job, kind, name
 _SUSPECTED = {"suspect": "member", "agent-suspect": "agent"}
 
 
-class Vigil:
+class Liveness:
     """The leases of every job a coordinator knows; `ttl_s` is how long one lasts."""
 
     def __init__(self, ttl_s: float) -> None:
@@ -87,7 +87,7 @@ class Vigil:
 
     def hear_early(self, name: str, request: Request, now: float) -> None:
         """Call for what is in the inbox before asking what is due: a member that has renewed by now is not late."""
-        if tells_of_life(request):
+        if is_sign_of_life(request):
             self._listen(now)
         if isinstance(request, Renew | RenewAgent):
             self._leases.renew(_key(name, request), now)
@@ -154,7 +154,7 @@ class Vigil:
         for name, kind, who in over:
             if kind in _SUSPECTED:
                 self._part((name, _SUSPECTED[kind], who), now)
-        return [(name, overdue(kind, ident)) for name, kind, ident in over]
+        return [(name, command_for_expiry(kind, ident)) for name, kind, ident in over]
 
     def _vouched(self, key: Key, job: Job | None) -> float | None:
         if job is None or key[1] != "member":

@@ -27,7 +27,7 @@ from typing import Any, TypeVar
 from pliant.errors import PliantError, StoreError, StoreTimeout, StoreUnavailable
 from pliant.stores.sqlite import schema
 from pliant.stores.sqlite.errors import damaged, explain, explain_os, is_harmless
-from pliant.stores.sqlite.mark import Mark, flush_directory
+from pliant.stores.sqlite.mark import StoreMark, flush_directory
 
 __all__ = ["Row", "StoreFile"]
 
@@ -62,7 +62,7 @@ class StoreFile:
         self._pages = 0  # written since the last checkpoint, about
         self._doubt = False  # an error made this connection one not to be used again
         try:
-            self._mark = Mark(self._file.with_name(f"{self._file.name}.mark"))
+            self._mark = StoreMark(self._file.with_name(f"{self._file.name}.mark"))
         except OSError as error:
             raise explain_os(error, self.path) from error
         try:

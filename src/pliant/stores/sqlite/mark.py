@@ -28,14 +28,14 @@ from pathlib import Path
 
 from pliant.errors import StoreUnavailable
 
-__all__ = ["Mark", "Marked", "flush_directory"]
+__all__ = ["StoreMark", "MarkContents", "flush_directory"]
 
 MODE = 0o600
 LENGTH = 91  # of every mark: well within what a disk writes all of or nothing
 
 
 @dataclass(frozen=True, slots=True)
-class Marked:
+class MarkContents:
     """What a mark says. `digest` stands for the identity, so that every mark has the same length."""
 
     digest: str
@@ -46,7 +46,7 @@ class Marked:
         return self.digest == _digest(identity)
 
 
-class Mark:
+class StoreMark:
     """Open it before the store's file is looked at, and close it after."""
 
     def __init__(self, path: Path) -> None:
@@ -74,12 +74,12 @@ class Mark:
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
-    def read(self) -> Marked | None:
+    def read(self) -> MarkContents | None:
         """None if there is no mark, or none that can be read."""
         fields = os.pread(self._fd, LENGTH, 0).decode("ascii", "replace").split()
         if len(fields) != 5 or fields[0] != "pliant" or fields[4] != _checksum(" ".join(fields[:4])):
             return None
-        return Marked(fields[1], int(fields[2]), int(fields[3]))
+        return MarkContents(fields[1], int(fields[2]), int(fields[3]))
 
     def make(self, identity: str, writes: int, number: int) -> None:
         """Call before anything rests on this mark: returns once it is durable."""

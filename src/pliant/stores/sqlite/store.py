@@ -25,7 +25,7 @@ from pliant.stores.base import (
     check_hold,
     check_limit,
 )
-from pliant.stores.sqlite.alive import Life, is_over, this_life
+from pliant.stores.sqlite.process_identity import ProcessIdentity, has_exited, current_process
 from pliant.stores.sqlite.errors import damaged
 from pliant.stores.sqlite.file import Row, StoreFile
 from pliant.stores.sqlite.watch import REVISION, Watch, Watches
@@ -206,12 +206,12 @@ class SqliteStore:
 
 def _hold(connection: sqlite3.Connection, name: str, owner: str, ttl_s: float, now: float) -> tuple[Hold | Busy, int]:
     rows = connection.execute(HELD, (name,)).fetchall()
-    term, me = 1, this_life()
+    term, me = 1, current_process()
     if rows:
         ((term, holder, until_s, *fields),) = rows
-        life = Life(*fields)
+        life = ProcessIdentity(*fields)
         # `now` is a clock that starts again with the machine, and nobody renews for a process that is gone.
-        in_force = holder is not None and now < until_s and not is_over(life)
+        in_force = holder is not None and now < until_s and not has_exited(life)
         # Nobody can tell whether it did start again; but then an end that far ahead was not set by this clock.
         if holder != owner and not (me.boot and life.boot) and until_s > now + ttl_s:
             in_force = False

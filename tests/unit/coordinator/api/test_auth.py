@@ -7,8 +7,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from pliant.coordinator.api import auth
-from pliant.coordinator.api.auth import ENDED_KEPT_S, KEYS_MAX, LOOK_S, STREAM, Grant, Key, Keyring, Keys
-from pliant.coordinator.api.middleware import Gate
+from pliant.coordinator.api.auth import ENDED_KEPT_S, TOKENS_MAX, LOOK_S, STREAM, Grant, StoredToken, TokenRegistry, StoredTokens
+from pliant.coordinator.api.middleware import RequestGuard
 from pliant.core.messages import Cancel
 from pliant.credentials import Token, make_token
 from pliant.errors import BadInput, StoreUnavailable
@@ -42,21 +42,21 @@ def store() -> Shaky:
 
 
 @pytest.fixture
-def keyring(store: Shaky, clock: Clock) -> Keyring:
+def keyring(store: Shaky, clock: Clock) -> TokenRegistry:
     return opened(store, clock)
 
 
-def opened(store: Shaky, clock: Clock) -> Keyring:
-    keyring = Keyring(store, clock)
+def opened(store: Shaky, clock: Clock) -> TokenRegistry:
+    keyring = TokenRegistry(store, clock)
     keyring.load()
     return keyring
 
 
-def made(keyring: Keyring, scope: Scope = Scope.READ, job: str | None = None, ttl_s: float | None = None) -> Token:
+def made(keyring: TokenRegistry, scope: Scope = Scope.READ, job: str | None = None, ttl_s: float | None = None) -> Token:
     return keyring.make(TokenWish(scope, job, ttl_s))[0]
 
 
-def is_let_in(keyring: Keyring, token: Token) -> bool:
+def is_let_in(keyring: TokenRegistry, token: Token) -> bool:
     return isinstance(keyring.check(token.text), Grant)
 
 
@@ -70,7 +70,7 @@ def everything(store: Shaky) -> bytes:
 # ------------------------------------------------------------------------------------------------- who is let in
 
 
-def test_a_token_that_was_made_is_let_in_as_what_it_was_made_for(keyring: Keyring) -> None:
+def test_a_token_that_was_made_is_let_in_as_what_it_was_made_for(keyring: TokenRegistry) -> None:
     token, line = keyring.make(TokenWish(Scope.JOIN, "demo", None, "for the night run"))
     assert keyring.check(token.text) == Grant(token.id, Scope.JOIN, "demo")
     assert (line.id, line.scope, line.job, line.label, line.ended) == (
@@ -84,25 +84,25 @@ def test_a_token_that_was_made_is_let_in_as_what_it_was_made_for(keyring: Keyrin
 
 
 @pytest.mark.parametrize("text", [None, "", "pliant", "pliant_xx_yy", "a" * 5000, "pliant_é"])
-def test_what_is_no_token_is_not_let_in_and_is_told_why(keyring: Keyring, text: str | None) -> None:
+def test_what_is_no_token_is_not_let_in_and_is_told_why(keyring: TokenRegistry, text: str | None) -> None:
     why = keyring.check(text)
     assert isinstance(why, str)
     assert why
 
 
-def test_a_known_id_with_another_secret_is_not_let_in(keyring: Keyring) -> None:
+def test_a_known_id_with_another_secret_is_not_let_in(keyring: TokenRegistry) -> None:
     token = made(keyring)
     assert not is_let_in(keyring, Token(token.id, make_token().secret))
     assert is_let_in(keyring, token)
 
 
-def test_an_unknown_id_is_told_the_same_as_a_wrong_secret(keyring: Keyring) -> None:
+def test_an_unknown_id_is_told_the_same_as_a_wrong_secret(keyring: TokenRegistry) -> None:
     token = made(keyring)
     assert keyring.check(make_token().text) == keyring.check(Token(token.id, make_token().secret).text)
 
 
 def test_digests_are_compared_in_constant_time_for_known_and_unknown_ids(
-    keyring: Keyring, monkeypatch: pytest.MonkeyPatch
+    keyring: TokenRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared: list[tuple[str, str]] = []
     compare = hmac.compare_digest
@@ -136,7 +136,7 @@ def test_a_scope_covers_what_is_below_it_and_a_job_confines_it() -> None:
 # ------------------------------------------------------------------------------------------------------ the end
 
 
-def test_a_token_ends_at_its_time_and_not_before(keyring: Keyring, clock: Clock) -> None:
+def test_a_token_ends_at_its_time_and_not_before(keyring: TokenRegistry, clock: Clock) -> None:
     token = made(keyring, ttl_s=60.0)
     clock.now += 59.9
     assert is_let_in(keyring, token)
@@ -145,13 +145,13 @@ def test_a_token_ends_at_its_time_and_not_before(keyring: Keyring, clock: Clock)
     assert keyring.lines()[0].ended
 
 
-def test_a_revoked_token_is_not_let_in_from_then_on(keyring: Keyring) -> None:
+def test_a_revoked_token_is_not_let_in_from_then_on(keyring: TokenRegistry) -> None:
     token = made(keyring)
     assert keyring.end(token.id, 0.0).ended
     assert not is_let_in(keyring, token)
 
 
-def test_a_rotation_lets_both_tokens_in_during_the_overlap(keyring: Keyring, clock: Clock) -> None:
+def test_a_rotation_lets_both_tokens_in_during_the_overlap(keyring: TokenRegistry, clock: Clock) -> None:
     old, new = made(keyring), made(keyring)
     assert not keyring.end(old.id, 600.0).ended
     clock.now += 599.0
@@ -162,7 +162,7 @@ def test_a_rotation_lets_both_tokens_in_during_the_overlap(keyring: Keyring, clo
     assert is_let_in(keyring, new)
 
 
-def test_an_end_is_never_put_off(keyring: Keyring, clock: Clock) -> None:
+def test_an_end_is_never_put_off(keyring: TokenRegistry, clock: Clock) -> None:
     token = made(keyring, ttl_s=60.0)
     assert keyring.end(token.id, 600.0).ends_at == clock.now + 60.0
     assert keyring.end(token.id, 10.0).ends_at == clock.now + 10.0
@@ -171,7 +171,7 @@ def test_an_end_is_never_put_off(keyring: Keyring, clock: Clock) -> None:
 
 
 def test_ended_tokens_are_forgotten_after_a_week_with_the_next_change(
-    keyring: Keyring, store: Shaky, clock: Clock
+    keyring: TokenRegistry, store: Shaky, clock: Clock
 ) -> None:
     token, bound = made(keyring), made(keyring, Scope.ADMIN, "demo")
     keyring.end(token.id, 0.0)
@@ -201,13 +201,13 @@ def test_ended_tokens_are_forgotten_after_a_week_with_the_next_change(
         TokenWish(Scope.READ, None, None, "x" * 201),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused(keyring: Keyring, store: Shaky, wish: TokenWish) -> None:
+def test_a_wish_that_makes_no_sense_is_refused(keyring: TokenRegistry, store: Shaky, wish: TokenWish) -> None:
     with pytest.raises(BadInput):
         keyring.make(wish)
     assert store.writes == []
 
 
-def test_what_cannot_end_is_refused(keyring: Keyring) -> None:
+def test_what_cannot_end_is_refused(keyring: TokenRegistry) -> None:
     token = made(keyring)
     for after_s in (-1.0, float("inf"), float("nan")):
         with pytest.raises(BadInput, match="0 s or later"):
@@ -217,8 +217,8 @@ def test_what_cannot_end_is_refused(keyring: Keyring) -> None:
 
 
 def test_there_is_a_most(store: Shaky, clock: Clock) -> None:
-    many = tuple(Key(f"{n:012x}", "0" * 64, Scope.READ, None, "", 0.0, None) for n in range(KEYS_MAX))
-    store.inner.write([Write(STREAM, 0, (b"{}",), encode_state(Keys(many)))])
+    many = tuple(StoredToken(f"{n:012x}", "0" * 64, Scope.READ, None, "", 0.0, None) for n in range(TOKENS_MAX))
+    store.inner.write([Write(STREAM, 0, (b"{}",), encode_state(StoredTokens(many)))])
     with pytest.raises(BadInput, match="end some"):
         made(opened(store, clock))
 
@@ -226,7 +226,7 @@ def test_there_is_a_most(store: Shaky, clock: Clock) -> None:
 # -------------------------------------------------------------------------------------------------- what is kept
 
 
-def test_the_store_has_hashes_and_no_secret(keyring: Keyring, store: Shaky) -> None:
+def test_the_store_has_hashes_and_no_secret(keyring: TokenRegistry, store: Shaky) -> None:
     own = make_token()
     keyring.adopt(own, "own")
     tokens = [own, *(made(keyring) for _ in range(3))]
@@ -238,7 +238,7 @@ def test_the_store_has_hashes_and_no_secret(keyring: Keyring, store: Shaky) -> N
         assert token.secret not in repr(keyring.lines())
 
 
-def test_a_keyring_comes_back_from_the_store(keyring: Keyring, store: Shaky, clock: Clock) -> None:
+def test_a_keyring_comes_back_from_the_store(keyring: TokenRegistry, store: Shaky, clock: Clock) -> None:
     token, ended = made(keyring, Scope.JOIN, "demo", 60.0), made(keyring)
     keyring.end(ended.id, 0.0)
     again = opened(store, clock)
@@ -251,15 +251,15 @@ def test_events_after_the_record_are_read_too(store: Shaky, clock: Clock) -> Non
     first, second = make_token(), make_token()
     keyring = opened(store, clock)
     keyring.adopt(first, "own")
-    key = Key(second.id, second.digest, Scope.READ, None, "", 0.0, None)
-    events = (auth._CHANGES.encode(auth.KeyMade(key)), auth._CHANGES.encode(auth.KeyEnds(first.id, clock.now)))
+    key = StoredToken(second.id, second.digest, Scope.READ, None, "", 0.0, None)
+    events = (auth._CHANGES.encode(auth.TokenCreated(key)), auth._CHANGES.encode(auth.TokenExpires(first.id, clock.now)))
     store.inner.write([Write(STREAM, 1, events)])
     again = opened(store, clock)
     assert is_let_in(again, second)
     assert not is_let_in(again, first)
 
 
-def test_a_change_is_not_answered_before_it_is_durable(keyring: Keyring, store: Shaky) -> None:
+def test_a_change_is_not_answered_before_it_is_durable(keyring: TokenRegistry, store: Shaky) -> None:
     store.trouble["write"] = [StoreUnavailable("the disk is away")]
     with pytest.raises(StoreUnavailable):
         made(keyring)
@@ -270,7 +270,7 @@ def test_a_change_is_not_answered_before_it_is_durable(keyring: Keyring, store: 
 
 
 def test_what_another_coordinator_made_or_ended_is_known_a_moment_later(
-    keyring: Keyring, store: Shaky, clock: Clock
+    keyring: TokenRegistry, store: Shaky, clock: Clock
 ) -> None:
     other = opened(store, clock)
     token = made(other)
@@ -280,7 +280,7 @@ def test_what_another_coordinator_made_or_ended_is_known_a_moment_later(
     assert not is_let_in(keyring, token)
 
 
-def test_strangers_cannot_make_the_store_busy(keyring: Keyring, store: Shaky, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_cannot_make_the_store_busy(keyring: TokenRegistry, store: Shaky, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     def events(job: str, after: int, limit: int) -> tuple[Entry, ...]:
@@ -293,7 +293,7 @@ def test_strangers_cannot_make_the_store_busy(keyring: Keyring, store: Shaky, mo
     assert asked == [STREAM]
 
 
-def test_two_that_change_the_keyring_at_once_lose_nothing(keyring: Keyring, store: Shaky, clock: Clock) -> None:
+def test_two_that_change_the_keyring_at_once_lose_nothing(keyring: TokenRegistry, store: Shaky, clock: Clock) -> None:
     other = opened(store, clock)
     theirs = made(other)
     ours = made(keyring)
@@ -301,7 +301,7 @@ def test_two_that_change_the_keyring_at_once_lose_nothing(keyring: Keyring, stor
 
 
 def test_a_later_end_does_not_revive_what_another_coordinator_has_ended(
-    keyring: Keyring, store: Shaky, clock: Clock
+    keyring: TokenRegistry, store: Shaky, clock: Clock
 ) -> None:
     token = made(keyring)
     other = opened(store, clock)
@@ -310,7 +310,7 @@ def test_a_later_end_does_not_revive_what_another_coordinator_has_ended(
     assert not is_let_in(keyring, token)
 
 
-def test_who_keeps_losing_the_race_is_told_to_try_again(keyring: Keyring, store: Shaky, clock: Clock) -> None:
+def test_who_keeps_losing_the_race_is_told_to_try_again(keyring: TokenRegistry, store: Shaky, clock: Clock) -> None:
     other = opened(Shaky(store.inner), clock)
     store.before_write = [lambda: made(other) for _ in range(auth.TRIES)]
     with pytest.raises(StoreUnavailable, match="try again"):
@@ -318,7 +318,7 @@ def test_who_keeps_losing_the_race_is_told_to_try_again(keyring: Keyring, store:
 
 
 def test_while_the_store_does_not_answer_the_known_go_on_and_the_unknown_are_not_judged(
-    keyring: Keyring, store: Shaky, clock: Clock
+    keyring: TokenRegistry, store: Shaky, clock: Clock
 ) -> None:
     token = made(keyring)
     for _ in range(2):
@@ -334,7 +334,7 @@ def test_while_the_store_does_not_answer_the_known_go_on_and_the_unknown_are_not
 # --------------------------------------------------------------------------------------- the coordinator's own
 
 
-def test_the_token_in_the_owners_file_is_let_in_as_admin_and_written_once(keyring: Keyring, store: Shaky) -> None:
+def test_the_token_in_the_owners_file_is_let_in_as_admin_and_written_once(keyring: TokenRegistry, store: Shaky) -> None:
     token = make_token()
     keyring.adopt(token, "own")
     keyring.adopt(token, "own")
@@ -343,7 +343,7 @@ def test_the_token_in_the_owners_file_is_let_in_as_admin_and_written_once(keyrin
 
 
 def test_an_own_token_that_was_ended_is_not_adopted_again_however_long_ago(
-    keyring: Keyring, store: Shaky, clock: Clock
+    keyring: TokenRegistry, store: Shaky, clock: Clock
 ) -> None:
     token = make_token()
     keyring.adopt(token, "own")
@@ -357,31 +357,31 @@ def test_an_own_token_that_was_ended_is_not_adopted_again_however_long_ago(
         assert not is_let_in(again, token)
 
 
-def test_a_file_with_a_known_id_and_another_secret_is_refused(keyring: Keyring) -> None:
+def test_a_file_with_a_known_id_and_another_secret_is_refused(keyring: TokenRegistry) -> None:
     token = make_token()
     keyring.adopt(token, "own")
     with pytest.raises(BadInput, match="not known here"):
         keyring.adopt(Token(token.id, make_token().secret), "own")
 
 
-def test_the_record_is_what_the_events_say(keyring: Keyring, store: Shaky) -> None:
+def test_the_record_is_what_the_events_say(keyring: TokenRegistry, store: Shaky) -> None:
     keyring.end(made(keyring).id, 5.0)
     kept = store.read(STREAM)
     assert kept is not None
-    keys: dict[str, Key] = {}
+    keys: dict[str, StoredToken] = {}
     for entry in store.events(STREAM, 0, 100):
         auth._apply(keys, auth._CHANGES.decode(entry.data))
-    assert decode_state(kept.record, Keys).keys == tuple(keys.values())
+    assert decode_state(kept.record, StoredTokens).keys == tuple(keys.values())
 
 
 # ------------------------------------------------------------------------------------------------------ the gate
 
 
 def test_a_credential_that_cannot_be_looked_up_is_asked_for_again_and_not_refused(
-    keyring: Keyring, store: Shaky
+    keyring: TokenRegistry, store: Shaky
 ) -> None:
     turned_away: list[str] = []
-    gate = Gate(application, keyring, "unit", (), turned_away.append)
+    gate = RequestGuard(application, keyring, "unit", (), turned_away.append)
     store.trouble["events"] = [StoreUnavailable("locked")]
     with closing(TestClient(gate, base_url="http://localhost")) as http:
         response = http.get("/v1", headers={"authorization": f"Bearer {make_token().text}"})

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.coordinator.service.inbox import SAMPLES_MAX, SLOTS_MAX, TEXT_MAX, Request, trimmed
+from pliant.coordinator.service.inbox import SAMPLES_MAX, SLOTS_MAX, TEXT_MAX, Request, truncate_texts
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.model.job import FailingSlots
@@ -28,24 +28,24 @@ CUT = f"{'y' * TEXT_MAX}... ({TEXT_MAX + 1} characters)"
     ids=lambda request: type(request).__name__,
 )
 def test_a_long_reason_is_cut_and_says_so(request_: m.Drain | m.DrainAgent | m.Cancel | m.Leave | m.Stopped) -> None:
-    found = trimmed(request_)
+    found = truncate_texts(request_)
     assert type(found) is type(request_)
     assert getattr(found, "why") == CUT  # noqa: B009  # of any of them
 
 
 def test_a_long_error_of_user_code_is_cut() -> None:
     poison = FailingSlots(1, (0,), ((1, 2),), A, LONG)
-    assert trimmed(m.Raised(poison)) == m.Raised(replace(poison, error=CUT))
+    assert truncate_texts(m.Raised(poison)) == m.Raised(replace(poison, error=CUT))
 
 
 def test_of_many_slots_and_samples_that_may_have_raised_the_first_are_kept() -> None:
     many = tuple(range(SLOTS_MAX + 1))
-    found = trimmed(m.Raised(FailingSlots(1, many, tuple((slot, slot) for slot in many), A, "short")))
+    found = truncate_texts(m.Raised(FailingSlots(1, many, tuple((slot, slot) for slot in many), A, "short")))
     assert isinstance(found, m.Raised)
     assert found.poison.slots == many[:SLOTS_MAX]
     assert found.poison.samples == tuple((slot, slot) for slot in many[:SLOTS_MAX])
     half = SAMPLES_MAX // 2 + 1
-    found = trimmed(m.Raised(FailingSlots(1, (0, 1, 2), ((5,) * half,) * 3, A, "short")))
+    found = truncate_texts(m.Raised(FailingSlots(1, (0, 1, 2), ((5,) * half,) * 3, A, "short")))
     assert isinstance(found, m.Raised)
     assert found.poison.samples == ((5,) * half, (5,) * (half - 2), ())
 
@@ -54,4 +54,4 @@ def test_of_many_slots_and_samples_that_may_have_raised_the_first_are_kept() -> 
     "request_", [m.Cancel("y" * TEXT_MAX), m.Raised(FailingSlots(1, (0,), ((),), A, "short")), Renew(A)]
 )
 def test_what_is_short_stays_as_it_is(request_: Request) -> None:
-    assert trimmed(request_) is request_
+    assert truncate_texts(request_) is request_

@@ -2,10 +2,10 @@
 
 from math import inf
 
-from pliant.coordinator.api.job_status import line
-from pliant.coordinator.service.inbox import AgentWatchClosed, WatchClosed, tells_of_life
+from pliant.coordinator.api.job_status import job_line
+from pliant.coordinator.service.inbox import AgentWatchClosed, WatchClosed, is_sign_of_life
 from pliant.coordinator.service.liveness import AGENT_SUSPICION_S, SILENT_PART, SUSPICION_S
-from pliant.coordinator.service.service import LEASE_TTL_S
+from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core.model.job import Job, JobSpec, Target
 from pliant.core.model.world import WorldKind
@@ -185,12 +185,12 @@ def test_a_job_says_for_how_long_nobody_was_heard() -> None:
     one.idle(0.5, 25.0)
     silent_s = one.service.silent_s(25.0)
     assert silent_s == 25.0
-    assert line(one.job(), 1, silent_s).why.endswith(
+    assert job_line(one.job(), 1, silent_s).why.endswith(
         "nobody was heard for 25 s: perhaps this coordinator is cut off, so nobody is taken for lost until "
         "somebody is heard"
     )
     assert one.service.silent_s(QUIET_S) is None
-    assert line(one.job(), 1, None).why == one.job().why
+    assert job_line(one.job(), 1, None).why == one.job().why
 
 
 def test_a_coordinator_that_heard_nobody_yet_says_so() -> None:
@@ -198,15 +198,15 @@ def test_a_coordinator_that_heard_nobody_yet_says_so() -> None:
     two = Desk(one.store, "c2")
     two.pump(30.0)
     assert two.service.silent_s(30.0) == inf
-    assert "nobody was heard yet" in line(two.job(), 1, inf).why
+    assert "nobody was heard yet" in job_line(two.job(), 1, inf).why
 
 
 def test_a_job_without_anybody_or_over_has_nobody_to_hear() -> None:
     one = desk()
     one.tell(0.0, m.Create("demo", JobSpec(1, 6, Target(3))))
-    assert line(one.job(), 1, 25.0).why == one.job().why
+    assert job_line(one.job(), 1, 25.0).why == one.job().why
     one.tell(0.0, join(A), m.Cancel("enough"))
-    assert line(one.job(), 1, 25.0).why == "enough"
+    assert job_line(one.job(), 1, 25.0).why == "enough"
 
 
 def test_what_machines_say_tells_of_life_and_what_people_and_time_say_does_not() -> None:
@@ -220,5 +220,5 @@ def test_what_machines_say_tells_of_life_and_what_people_and_time_say_does_not()
         m.AgentLeave(X),
     )
     others = (drain(A), m.Resize(Target(1)), m.Cancel("enough"), m.Expire(A), m.WaitOver(), WatchClosed(A))
-    assert [tells_of_life(request) for request in machines] == [True] * len(machines)
-    assert [tells_of_life(request) for request in others] == [False] * len(others)
+    assert [is_sign_of_life(request) for request in machines] == [True] * len(machines)
+    assert [is_sign_of_life(request) for request in others] == [False] * len(others)

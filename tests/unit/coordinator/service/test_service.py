@@ -6,7 +6,7 @@ import pytest
 
 from pliant.coordinator.service.inbox import Accepted, Reply, Request, Unavailable, WatchClosed
 from pliant.coordinator.service.leader import HOLD_TTL_S
-from pliant.coordinator.service.service import INBOX_MAX, TAIL_MAX, TRIES, Service
+from pliant.coordinator.service.pump import INBOX_MAX, TAIL_MAX, TRIES, Service
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import GENESIS, Lineage

@@ -4,7 +4,7 @@ from functools import partial
 
 from pliant.coordinator.service.inbox import Accepted, Request, WatchClosed
 from pliant.coordinator.service.liveness import SUSPICION_S
-from pliant.coordinator.service.service import LEASE_TTL_S
+from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Code, Rejection

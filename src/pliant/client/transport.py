@@ -37,7 +37,7 @@ class TryAgain(Exception):
         self.unsent = unsent
 
 
-class Link:
+class Transport:
     """The endpoints of one client. `store` is the identity of the store talked to, once there was an answer."""
 
     def __init__(self, endpoints: Sequence[str], token: Token, patience_s: float) -> None:

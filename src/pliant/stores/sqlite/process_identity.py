@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Life", "is_over", "this_life"]
+__all__ = ["ProcessIdentity", "has_exited", "current_process"]
 
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
+class ProcessIdentity:
     """One life of one process. A process id comes again, so its start counts too, and the boot it counts from.
 
     `pids` names the space that process ids are counted in: two containers have the same boot, and each a
@@ -25,13 +25,13 @@ class Life:
     started: int
 
 
-def this_life() -> Life:
+def current_process() -> ProcessIdentity:
     """Call when writing down who holds something."""
     pid = os.getpid()
-    return Life(_boot(), _pids(), pid, _started(pid) or 0)
+    return ProcessIdentity(_boot(), _pids(), pid, _started(pid) or 0)
 
 
-def is_over(life: Life) -> bool:
+def has_exited(life: ProcessIdentity) -> bool:
     """Call to learn that a process is surely gone; False where it runs or where that cannot be told."""
     boot = _boot()
     if not boot or not life.boot:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pliant.client.link import PATIENCE_S, Link, TryAgain, require_names
+from pliant.client.transport import PATIENCE_S, Transport, TryAgain, require_names
 from pliant.core.messages import Command, Create, Event
 from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import Token
@@ -30,7 +30,7 @@ class Client:
     """
 
     def __init__(self, endpoints: Sequence[str], token: Token, *, patience_s: float = PATIENCE_S) -> None:
-        self._link = Link(endpoints, token, patience_s)
+        self._link = Transport(endpoints, token, patience_s)
 
     @property
     def store(self) -> str | None:

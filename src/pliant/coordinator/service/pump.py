@@ -22,10 +22,10 @@ from pliant.coordinator.service.inbox import (
     Unavailable,
     WatchClosed,
     set_back,
-    speaker,
+    sender_of,
 )
 from pliant.coordinator.service.leader import Leader, Standing
-from pliant.coordinator.service.liveness import Vigil
+from pliant.coordinator.service.liveness import Liveness
 from pliant.core import messages as m
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
@@ -47,7 +47,7 @@ TAIL_MAX = 64  # events after the newest record before a write brings a record a
 
 
 @dataclass(slots=True)
-class _Known:
+class _LoadedJob:
     """A job as last read or written, with how many events came after its newest record."""
 
     job: Job | None
@@ -61,7 +61,7 @@ class _Draft:
     """What a pump is about to write for one job."""
 
     name: str
-    known: _Known
+    known: _LoadedJob
     asked: list[tuple[object, Request]]
     after: Job | None
     events: tuple[Event, ...]
@@ -77,8 +77,8 @@ class Service:
         self._wall = wall
         self._lease_ttl_s = lease_ttl_s
         self._inbox: list[tuple[object, str, Request]] = []
-        self._jobs: dict[str, _Known] = {}
-        self._vigil = Vigil(lease_ttl_s)
+        self._jobs: dict[str, _LoadedJob] = {}
+        self._vigil = Liveness(lease_ttl_s)
         self._set_back: dict[str, str] = {}  # by job, why nothing more may be decided here (see `_lost_history`)
         self._leader = Leader(store, owner)
         self._bugs: list[str] = []
@@ -130,7 +130,7 @@ class Service:
         if not self._leader.is_sure(now) or request.revision > known.revision:
             return None
         rejection = self._vigil.hear(name, known.job, request, now)
-        answer = rejection or _accepted(known, request, speaker(request))
+        answer = rejection or _accepted(known, request, sender_of(request))
         return Reply(None, name, request, answer, known.revision)
 
     def silent_s(self, now: float) -> float | None:
@@ -262,7 +262,7 @@ class Service:
         return _Draft(name, known, asked, job, events, answers, bug)
 
     def _note(
-        self, name: str, known: _Known, request: Renew | RenewAgent | WatchClosed | AgentWatchClosed, now: float
+        self, name: str, known: _LoadedJob, request: Renew | RenewAgent | WatchClosed | AgentWatchClosed, now: float
     ) -> Rejection | None:
         """What changes no state. A revision that the store does not have is the exception: it stops the job."""
         if isinstance(request, WatchClosed | AgentWatchClosed):
@@ -308,7 +308,7 @@ class Service:
             elif rejection is not None:
                 answer = rejection
             else:
-                member = speaker(request)
+                member = sender_of(request)
                 if member is not None and not isinstance(request, m.Drain):  # which a person may say as well
                     self._vigil.spoke(draft.name, member, now)
                 answer = _accepted(known, request, member)
@@ -348,7 +348,7 @@ class Service:
 
     def _forget(self) -> None:
         self._jobs.clear()
-        self._vigil = Vigil(self._lease_ttl_s)
+        self._vigil = Liveness(self._lease_ttl_s)
 
     def _lost_history(self, name: str, known: int, found: int) -> None:
         """Somebody knows more than the store. Deciding on would number worlds a second time (P6, ADR 0009)."""
@@ -356,21 +356,21 @@ class Service:
             self._set_back[name] = set_back(name, known, found)
             self._bugs.append(f"{name}: {self._set_back[name]}")
 
-    def _read(self, name: str, now: float) -> _Known:
+    def _read(self, name: str, now: float) -> _LoadedJob:
         """Read a job that somebody else may have written: whoever watches it has to be told."""
         known = self._load(name, now)
         if known.job is not None:
             self._read_again.add(name)
         return known
 
-    def _load(self, name: str, now: float) -> _Known:
+    def _load(self, name: str, now: float) -> _LoadedJob:
         stored = self._store.read(name)
         if stored is None:
-            return _Known(None, 0, 0)  # not remembered: anybody may ask for any name
+            return _LoadedJob(None, 0, 0)  # not remembered: anybody may ask for any name
         job = decode_state(stored.record, Job)
         for data in stored.tail:
             job = evolve(job, EVENTS.decode(data))
-        known = self._jobs[name] = _Known(job, stored.revision, len(stored.tail))
+        known = self._jobs[name] = _LoadedJob(job, stored.revision, len(stored.tail))
         self._vigil.follow(name, job, now)
         return known
 
@@ -382,7 +382,7 @@ class Service:
         return False
 
 
-def _accepted(known: _Known, request: Request, member: MemberId | None) -> Accepted:
+def _accepted(known: _LoadedJob, request: Request, member: MemberId | None) -> Accepted:
     """A yes, with what the member that asked does not know yet."""
     news = member is not None and not (isinstance(request, Renew) and request.revision >= known.revision)
     shown = view_of(known.job, known.revision, member) if known.job and member and news else None
