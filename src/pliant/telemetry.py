@@ -67,10 +67,10 @@ class _JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            "at": round(record.created, 3),
+            "time": round(record.created, 3),
             "level": record.levelname.lower(),
-            "from": record.name,
-            "say": _truncated_message(record),
+            "logger": record.name,
+            "message": _truncated_message(record),
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
@@ -99,7 +99,7 @@ class LogLimiter:
         self._count = 0
         self._unsaid = 0
 
-    def allows(self, now: float | None = None) -> int | None:
+    def admit(self, now: float | None = None) -> int | None:
         """None: do not say it. A number: say it, and that so many were not said before."""
         now = time.monotonic() if now is None else now
         if now - self._since >= self._seconds:

@@ -2,8 +2,7 @@
 
 To add a store, write a function that yields an `Opened` and name it in `STORES`. Every test of this folder
 then runs on it. `another` opens one more handle on the same store, as a second process would; a store that
-lives in one process hands out itself. `settle` returns once every watch has been told all there is to tell;
-a store that tells before `write` returns has nothing to wait for. `where` names the store to other processes; a
+lives in one process hands out itself. `where` names the store to other processes; a
 store that has one belongs into `SHARED` too.
 """
 
@@ -29,14 +28,13 @@ class Opened:
 
     store: Store
     another: Callable[[], Store]
-    settle: Callable[[], None]
     where: str = ""
 
 
 @contextmanager
 def memory(identity: str) -> Iterator[Opened]:
     store = MemoryStore(identity)
-    yield Opened(store, another=lambda: store, settle=lambda: None)
+    yield Opened(store, another=lambda: store)
 
 
 @contextmanager
@@ -48,14 +46,10 @@ def sqlite(identity: str) -> Iterator[Opened]:
         handles.append(SqliteStore(path, identity=identity, wait_s=30.0))
         return handles[-1]
 
-    def settle() -> None:
-        for handle in handles:
-            assert handle.settle()
-
     with TemporaryDirectory() as folder:
         path = Path(folder) / "store.db"
         try:
-            yield Opened(another(), another, settle, where=f"sqlite:{path}")
+            yield Opened(another(), another, where=f"sqlite:{path}")
         finally:
             for handle in handles:
                 handle.close()
@@ -97,12 +91,6 @@ def store(opened: Opened) -> Store:
 def second(opened: Opened) -> Store:
     """Another handle on the store of the same test."""
     return opened.another()
-
-
-@pytest.fixture
-def settle(opened: Opened) -> Callable[[], None]:
-    """Call before looking at what a watch was told."""
-    return opened.settle
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from pliant.stores.base import Busy, Conflict, Entry, Hold, Outcome, Store, Stored, Write, Written
 
-Told = list[tuple[str, int]]
 Factory = Callable[[str], AbstractContextManager[Any]]
 
 JOBS = ("a", "b", "c")
@@ -41,14 +40,11 @@ class Histories(RuleBasedStateMachine):
         self.context = type(self).factory("histories")
         opened = self.context.__enter__()
         self.handles: tuple[Store, Store] = (opened.store, opened.another())
-        self.settle = opened.settle
         self.jobs: dict[str, JobModel] = {}
         self.holds: dict[str, Hold] = {}
         self.past_holds: list[Hold] = []
         self.terms: dict[str, int] = {}
         self.now = 0.0
-        self.watches: list[tuple[str, int, Told, Callable[[], None]]] = []
-        self.stopped: list[tuple[Told, int]] = []
 
     def teardown(self) -> None:
         self.context.__exit__(None, None, None)
@@ -92,19 +88,6 @@ class Histories(RuleBasedStateMachine):
         kept = self.jobs[job].events if job in self.jobs else []
         wanted = [Entry(i, kept[i - 1]) for i in range(after + 1, min(after + limit, len(kept)) + 1)]
         assert list(self.handles[handle].events(job, after, limit)) == wanted
-
-    @rule(handle=st.integers(0, 1), job=st.sampled_from(JOBS), after=st.integers(0, 12))
-    def watch(self, handle: int, job: str, after: int) -> None:
-        told: Told = []
-        stop = self.handles[handle].watch(job, after, lambda name, revision: told.append((name, revision)))
-        self.watches.append((job, after, told, stop))
-
-    @rule(which=st.integers(0, 9))
-    def stop_watching(self, which: int) -> None:
-        if which < len(self.watches):
-            *_, told, stop = self.watches.pop(which)
-            stop()
-            self.stopped.append((told, len(told)))
 
     @rule(by_s=st.sampled_from([0.5, 1.0, 3.0, -1.0]))
     def time_passes(self, by_s: float) -> None:
@@ -154,20 +137,6 @@ class Histories(RuleBasedStateMachine):
                 job = self.jobs[name]
                 tail = tuple(job.events[job.record_revision :])
                 assert stored == Stored(len(job.events), job.record, job.record_revision, tail)
-
-    @invariant()
-    def watches_have_been_told_the_newest(self) -> None:
-        self.settle()
-        for job, after, told, _ in self.watches:
-            revisions = [revision for _, revision in told]
-            assert revisions == sorted(set(revisions))
-            newest = self.revision(job)
-            assert revisions[-1:] == ([newest] if newest > after else [])
-            assert all(after < revision for revision in revisions)
-
-    @invariant()
-    def stopped_watches_are_silent(self) -> None:
-        assert all(len(told) == count for told, count in self.stopped)
 
 
 def test_random_histories_match_the_model(factory: Factory, histories: int) -> None:

@@ -284,7 +284,7 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/pump.py",
-                "        self._vigil = Vigil(self._lease_ttl_s)\n",
+                "        self._liveness = Liveness(self._lease_ttl_s)\n",
                 "        pass\n",
             ),
         ),

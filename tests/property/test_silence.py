@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.coordinator.service.liveness import SILENT_PART
+from pliant.coordinator.service.liveness import ISOLATION_FRACTION
 from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core.model.job import JobSpec, Target
@@ -43,7 +43,7 @@ def test_whoever_expires_was_silent_for_a_lease_in_which_others_were_heard(patte
             spoke = now if speaking else spoke
             for name in before - there(one):
                 assert now - last[name] >= LEASE_TTL_S
-                assert now - spoke <= LEASE_TTL_S * SILENT_PART
+                assert now - spoke <= LEASE_TTL_S * ISOLATION_FRACTION
     # Whatever happened before: if one speaks from now on as often as it should, the others are lost after a lease.
     one.tell(now, join(MemberId("last")))
     for tick in range(1, int(LEASE_TTL_S / TICK_S) + 1):

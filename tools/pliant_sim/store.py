@@ -66,9 +66,6 @@ class FlakyStore:
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         return self.store.events(job, after, limit)
 
-    def watch(self, job: str, after: int, callback: Callable[[str, int], None]) -> Callable[[], None]:
-        return self.store.watch(job, after, callback)
-
     def jobs(self) -> tuple[str, ...]:
         return self.store.jobs()
 

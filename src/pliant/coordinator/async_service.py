@@ -41,7 +41,7 @@ class AsyncService:
         answered: Callable[[Reply], None],
     ) -> None:
         self.service = service
-        self.feed = Notifications(service.job, peers.key)
+        self.notifications = Notifications(service.job, peers.key)
         self._seen = seen
         self._answered = answered
         self._open: set[asyncio.Future[Reply]] = set()  # who waits for a decision
@@ -50,12 +50,12 @@ class AsyncService:
         self._led: bool | None = None  # at the last pump
         self._closed = False
 
-    async def ask(self, job: str, request: Request) -> Reply:
+    async def execute(self, job: str, request: Request) -> Reply:
         """Have something decided. The answer comes when it is durable."""
         if self._closed:
             return Reply(None, job, request, Unavailable("the coordinator is going down; ask again"))
         if isinstance(request, Renew | RenewAgent):
-            heard = self.service.hear(job, request, time.monotonic())
+            heard = self.service.renew(job, request, time.monotonic())
             if heard is not None:
                 self._answered(heard)
                 return heard
@@ -75,10 +75,10 @@ class AsyncService:
         if not self._closed:
             self.service.suspect(job, closed, time.monotonic())
 
-    def hung_up(self, job: str, closed: WatchClosed | AgentWatchClosed) -> None:
+    def record_hangup(self, job: str, closed: WatchClosed | AgentWatchClosed) -> None:
         """The same of the connection itself, also while no watch is open on it."""
         if not self._closed:
-            self.service.hang_up(job, closed, time.monotonic())
+            self.service.record_hangup(job, closed, time.monotonic())
 
     def start(self) -> None:
         """Call on the loop. The first pump is made here, so that a coordinator that serves knows its jobs."""
@@ -88,7 +88,7 @@ class AsyncService:
     def close(self) -> None:
         """Let everybody go, decide what was asked until now, and hand over: a later pump would take it back."""
         self._closed = True
-        self.feed.close()
+        self.notifications.close()
         if self._due is not None:
             self._due.cancel()
         if self._ticker is not None:
@@ -123,10 +123,10 @@ class AsyncService:
             if isinstance(reply.ticket, asyncio.Future) and not reply.ticket.done():
                 reply.ticket.set_result(reply)
         if led and not self.service.leads:
-            self.feed.let_go()
+            self.notifications.release_all()
         if pumped.took_over:
-            self.feed.refresh()
-        self.feed.changed(pumped.changed, pumped.moved)
+            self.notifications.notify_all()
+        self.notifications.notify(pumped.changed, pumped.moved)
         self._say(pumped)
         self._seen(pumped, time.perf_counter() - start)
 

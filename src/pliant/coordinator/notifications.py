@@ -42,9 +42,9 @@ class LongPoll:
     """How long somebody waits, and what is done when it is gone."""
 
     seconds: float
-    gone: asyncio.Future[None]
+    disconnected: asyncio.Future[None]
 
-    async def until(self, woken: asyncio.Future[None]) -> bool:
+    async def wait_for(self, woken: asyncio.Future[None]) -> bool:
         """Wait for that; False if the time was over, or nobody waits any more, before it came.
 
         By hand and not with `asyncio.wait`, which takes several times as long: thousands are woken at once.
@@ -58,12 +58,12 @@ class LongPoll:
                 woken.set_result(None)
 
         timer = asyncio.get_running_loop().call_later(self.seconds, wake)
-        self.gone.add_done_callback(wake)
+        self.disconnected.add_done_callback(wake)
         try:
             await woken
         finally:
             timer.cancel()
-            self.gone.remove_done_callback(wake)
+            self.disconnected.remove_done_callback(wake)
         return not over
 
 
@@ -102,7 +102,7 @@ class Notifications:
     def waiting(self) -> int:
         return sum(len(topic.watchers) + len(topic.readers) for topic in self._topics.values())
 
-    def changed(self, names: tuple[str, ...], moved: tuple[str, ...]) -> None:
+    def notify(self, names: tuple[str, ...], moved: tuple[str, ...]) -> None:
         """Wake whoever waits for one of these jobs. Progress alone wakes streams of events, and nobody else."""
         for name in names:
             topic = self._topics.get(name)
@@ -118,13 +118,13 @@ class Notifications:
                 else:
                     topic.telling = loop.call_at(topic.tell_at, self._tell, name)
 
-    def refresh(self) -> None:
+    def notify_all(self) -> None:
         """Call when another coordinator may have written: tell everybody how things stand."""
         for name, topic in self._topics.items():
             if topic.telling is None:
                 self._tell(name)
 
-    def let_go(self) -> None:
+    def release_all(self) -> None:
         """Call when another coordinator decides: whoever waits here would wait in vain, and should ask there."""
         for topic in self._topics.values():
             if topic.telling is not None:
@@ -138,7 +138,7 @@ class Notifications:
     def close(self) -> None:
         """Let everybody go; from now on nobody can wait."""
         self._closing = True
-        self.let_go()
+        self.release_all()
 
     # ------------------------------------------------------------------------------------------- watching
 
@@ -190,7 +190,7 @@ class Notifications:
             )
         )
 
-    async def changes(self, name: str, after: int, wait: LongPoll) -> None:
+    async def wait_for_events(self, name: str, after: int, wait: LongPoll) -> None:
         """Return when the job may have events beyond `after`, when the wait is over, or when nobody waits any more."""
         topic = self._topic(name)
         found = self._lookup(name)
@@ -199,7 +199,7 @@ class Notifications:
         reader: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         topic.readers.add(reader)
         try:
-            await wait.until(reader)
+            await wait.wait_for(reader)
         finally:
             topic.readers.discard(reader)
 
@@ -230,13 +230,13 @@ class Notifications:
         topic.watchers[who] = woken
         moved = topic.moved
         try:
-            await wait.until(woken)
+            await wait.wait_for(woken)
         finally:
             if topic.watchers.get(who) is woken:
                 del topic.watchers[who]
         if topic.over:
             raise CoordinatorClosing("this coordinator does not decide any more; ask again, or another one")
-        if wait.gone.done():
+        if wait.disconnected.done():
             raise ClientDisconnected
         return topic.moved > moved
 

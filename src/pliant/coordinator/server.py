@@ -107,8 +107,8 @@ class Coordinator:
         self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
         owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         service = Service(store, owner, time.time, lease_ttl_s)
-        self.desk = AsyncService(service, GenerationKeys(store), self._count, self._answered)
-        handlers = Handlers(self.desk, store, self.keyring, self.metrics, lease_ttl_s)
+        self.service = AsyncService(service, GenerationKeys(store), self._count, self._answered)
+        handlers = Handlers(self.service, store, self.keyring, self.metrics, lease_ttl_s)
         api = application(handlers.by_name(), self.metrics)
         self.app = RequestGuard(api, self.keyring, store.identity, hosts, self._turned_away)
 
@@ -133,7 +133,7 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._stop, server)
-        self.desk.start()
+        self.service.start()
         _calm_the_collector()
         sweeping = loop.create_task(close_slow_connections(server.server_state))
         serving = loop.create_task(server.serve(sockets=[bound]))
@@ -149,7 +149,7 @@ class Coordinator:
             return
         server.should_exit = True
         log.info("stopping: nothing is lost, members go on and wait for the next coordinator")
-        self.desk.close()
+        self.service.close()
 
     def _count(self, pumped: Pumped, seconds: float) -> None:
         metrics = self.metrics

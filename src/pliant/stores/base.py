@@ -1,91 +1,67 @@
-"""The contract between whoever decides and wherever decisions are kept.
+"""The contract between the coordinator and the store that keeps its decisions.
 
-**What is kept.** For each job one stream of events and one record. An event's revision is its place in the
-stream: 1, 2, 3, without a gap. A job's revision is that of its newest event, which is also the number of
-events ever written to it; 0 means that there is no such job. The record is the job's state as the writer saw
-it after the event with the revision `record_revision`; the events since then are the tail. So the state is
-the record evolved over the tail, always. A write may leave the record out: a progress report then costs its
-own bytes and not the size of the job. How long a tail may grow is the writer's choice. Nothing is ever
-changed in place or removed; a job's name is taken for as long as the store lives.
+**Contents.** A store keeps one stream of events and one record for each job. An event's revision is its position in
+the stream: 1, 2, 3, without a gap. A job's revision is that of its newest event, which equals the number of events
+ever written to it. Revision 0 means that the job does not exist. The record is the job's state after the event with
+revision `record_revision`. The events after it are the tail. The state is always the record evolved over the tail. A
+write may omit the record, so that a progress report costs its own bytes and not the size of the job. The writer chooses
+how long a tail may grow. Nothing is ever changed in place or removed, and a job's name is taken for the life of the
+store.
 
-**Writing.** `write` takes a batch of writes, at most one to a job. Each is a compare-and-swap of its own: it
-is applied whole, events and record together, if the job's revision is `expected` at that moment, and not at
-all otherwise. The writes are independent: a conflict in one does nothing to the others. When `write`
-returns, every write answered `Written` is as durable as this store ever makes anything, paid for once for
-the whole batch. Nobody sees a write before it is durable: no read, no watch. From then on every read through
-any handle sees it.
+**Writing.** `write` takes a batch of writes, at most one for each job. Each write is its own compare-and-swap: events
+and record are applied together if the job's revision equals `expected` at that moment, and not at all otherwise. The
+writes are independent: a conflict in one does not affect the others. When `write` returns, every write answered
+`Written` is as durable as this store makes anything, and the batch paid for that once. No read returns a write before
+it is durable. Afterwards every read through any handle returns it.
 
-**A lost race.** `Conflict` is an ordinary answer and carries the revision found. Nothing was written to that
-job. Read, decide again on what is there now, write again; never send the old events against the new revision,
-for they were decided on another state. A revision found *below* `expected` cannot come from a race: the store
-was set back, by a restored backup for instance. Whoever meets that stops and says so, because what it has
-acknowledged is gone.
+**A lost race.** `Conflict` is an ordinary answer and carries the revision found. Nothing was written to that job. Read,
+decide again on the current state and write again. Never send the old events against the new revision: they were decided
+on another state. A revision found *below* `expected` cannot come from a race. The store was set back, by a restored
+backup for instance. The writer must stop and report it, because decisions that it has acknowledged are gone.
 
-**Errors.** They say what is known about the whole batch.
+**Errors.** An error describes the whole batch.
 
   `BadInput`          The arguments break the contract, whatever the store holds. Nothing was done.
-  `StoreUnavailable`  Nothing was written and nothing will be. The same batch may be sent again as it is.
-  `StoreTimeout`      Not known. Each write of the batch, independently, may have been applied, may be applied
-                      later, or never. It cannot be applied once another write to that job has succeeded, for
-                      then its `expected` is past.
-  `StoreError` itself Nothing was written, and trying again will not help until somebody has seen to it: the
-                      disk is full, the file is not ours, a page is damaged.
+  `StoreUnavailable`  Nothing was written and nothing will be. The same batch may be sent again unchanged.
+  `StoreTimeout`      The outcome is unknown. Each write of the batch, independently, may have been applied, may be
+                      applied later, or never. It cannot be applied after another write to that job has succeeded,
+                      because its `expected` is then in the past.
+  `StoreError` itself Nothing was written, and a retry will not help before an operator acts: the disk is full, the file
+                      belongs to another program, a page is damaged.
 
-**After a timeout.** Acknowledge nothing. Read the job's events after `expected`: if they begin with exactly
-the bytes that were sent, the write was applied (should another writer have written the very same bytes
-there, the outcome is the same to the bit, so it does not matter whose they are). If the revision is still
-`expected`, the write may yet arrive; decide again and write at that revision: one of the two wins, the other
-conflicts. To send the same write again is safe too, since it cannot be applied twice, but the `Conflict` it
-may get can be one's own earlier success.
+**After a timeout.** Acknowledge nothing. Read the job's events after `expected`. If they begin with exactly the bytes
+that were sent, the write was applied. (If another writer wrote the very same bytes there, the outcome is identical, so
+it does not matter which one it was.) If the revision is still `expected`, the write may still arrive. Decide again and
+write at that revision: one of the two writes wins and the other conflicts. Sending the same write again is safe too,
+since it cannot be applied twice, but the `Conflict` it may get can be the writer's own earlier success.
 
-**Reading.** `read` and `events` have no effect, and each answers from one moment: never half of a write. A
-reader may see a job at a newer revision than another that it read just before; across jobs nothing is
-promised.
+**Reading.** `read` and `events` have no effect. Each answers from one moment and never returns half of a write. A
+reader may see a newer revision of one job than of another that it read just before. The contract promises no order
+across jobs.
 
-**Watching.** `watch(job, after, callback)` calls `callback(job, revision)` when the job's revision is beyond
-`after`: inside the call itself if it already is, and again when it has grown further, whoever wrote. The
-call is a hint with a number, not a delivery. Several writes may be told as one; to one callback the
-revisions only grow; the newest is always told in the end, also across a connection that the store lost and
-made again. Whoever was told asks `events` for what it has not seen. Why this shape, the smallest we found:
+**Holding.** `hold` lets one of several coordinators do the work. It provides liveness and never safety. A holder that
+was paused, or whose clock is wrong, still believes that it holds while another one does, and both write. Only the
+compare-and-swap on every write keeps them apart. A hold is in force while `now < until_s`. While it is, its owner's
+`hold` renews it and every other owner gets `Busy`. Otherwise the first caller gets it. Every hold gained, also by the
+previous owner, has a higher `term` than all before it under that name. Renewing keeps the term. `release` and expiry
+never lower it. `now` is the caller's clock: clocks that disagree only move the change of holder to an earlier or later
+moment. A store with leases of its own may measure the time to live by its own clock. A store that can detect the death
+of the holder's process may end its hold at once. An owner's name belongs to one run of one process. After an error from
+`hold`, assume that you do not hold. The leader does not watch the store for changes: it is the only writer while it
+holds. Standbys poll `hold`, and read every job when they gain it.
 
-  - It serves all callers alike. The simulator schedules a message, a thread sets its `Event`, an asyncio
-    service uses `call_soon_threadsafe`; an iterator, a future or a queue would have chosen one of them for
-    everybody.
-  - Nothing can fall between asking and waiting, because `after` is part of the question. A long poll with a
-    revision is one `watch`; an event stream that resumes where the last connection broke is `events`
-    repeated.
-  - There is no buffer to bound: a slow reader is told less often and reads more each time.
-  - Every store can keep it: SQLite calls after its commit, etcd from one watch on the prefix of all jobs.
+**Identity.** `identity` is assigned when a store is created and stays with its contents for life. Revisions compare
+only within one identity. A client that sees another identity discards what it remembers and reads again. A store that
+finds itself set back to an older state (a restored backup) assigns itself a new identity when it is opened, if it can
+detect that. A handle whose store gets another identity while it is open refuses to write.
 
-A callback runs wherever the store happens to be, perhaps on its writer's thread: it sets a flag or wakes a
-task and returns. It may stop watches, its own too; it calls nothing else of the store. Should it raise, that
-is logged and nobody else is affected: the write it was told of stands. `watch` returns a function that stops
-it, which may be called any number of times. After that the callback is not called, but for a call already
-under way on another thread. A job need not exist to be watched.
-
-**Holding.** `hold` lets one of several coordinators do the work. It gives liveness and never safety: a
-holder that was paused, or whose clock is off, goes on believing while another one holds, and both write.
-What keeps them apart is the compare-and-swap above, on every single write. A hold is in force while `now <
-until_s`. While it is, its owner's `hold` renews it and anybody else's is answered `Busy`; otherwise whoever
-asks first gets it. Every hold gained, also by the owner that had it before, has a higher `term` than all
-before it under that name; renewing keeps the term; `release` and expiry never lower it. `now` is the
-caller's clock: clocks that disagree move the change of holder to an earlier or a later moment, and that is
-all they do. A store with leases of its own may measure the time to live by its own clock instead, and one that
-can tell that the holder's process is dead may end its hold at once. An owner's name belongs to one life of one
-process. After an error from `hold`, believe that you do not hold.
-
-**Identity.** `identity` is given when a store is made and stays with its contents for life. Revisions compare
-only within one identity: a client that sees another one throws away what it remembers and reads afresh. A store
-that finds itself set back to an older state (a backup was restored) gives itself a new identity when it is
-opened, if it can tell. A handle whose store gets another identity while it is open refuses to write.
-
-**Names** are text that has a form in UTF-8; others are `BadInput` where a store cannot keep them.
+**Names** are text that can be encoded in UTF-8. Others are `BadInput` where a store cannot keep them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -99,7 +75,6 @@ __all__ = [
     "Outcome",
     "Store",
     "Stored",
-    "Told",
     "Write",
     "Written",
     "check_after",
@@ -108,13 +83,10 @@ __all__ = [
     "check_limit",
 ]
 
-Told: TypeAlias = Callable[[str, int], None]
-"""What a watch calls: with the job and a revision that it has reached."""
-
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A job as it is kept. `revision == record_revision + len(tail)`, always."""
+    """A job's record and tail. `revision == record_revision + len(tail)`, always."""
 
     revision: int
     record: bytes
@@ -124,7 +96,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One event and its place in the job's stream."""
+    """One event and its revision."""
 
     revision: int
     data: bytes
@@ -132,10 +104,10 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A wish to append `events` to a job that is at revision `expected`.
+    """A request to append `events` to a job that is at revision `expected`.
 
-    `record`, if given, is the state after these events and becomes the newest record. A job's first write,
-    expecting 0, must bring one.
+    `record`, if given, is the state after these events and becomes the newest record. The first write of a job
+    (`expected` is 0) must have one.
     """
 
     job: str
@@ -149,21 +121,21 @@ class Write:
         if self.expected < 0:
             raise BadInput(f"A write to job {self.job!r} expects revision {self.expected}; the lowest is 0.")
         if not self.events:
-            raise BadInput(f"A write to job {self.job!r} brings no event; a revision counts events.")
+            raise BadInput(f"A write to job {self.job!r} has no events. Add at least one: a revision counts events.")
         if self.expected == 0 and self.record is None:
-            raise BadInput(f"The first write to job {self.job!r} brings no record; there is none to fall back on.")
+            raise BadInput(f"The first write to job {self.job!r} has no record. Add the state after its events.")
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The write was applied; the job is at `revision` now, which is `expected` plus the number of events."""
+    """The write was applied. `revision` is `expected` plus the number of events."""
 
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """The write was not applied: the job was at `revision`, not where the writer expected it."""
+    """The write was not applied, because the job was at `revision` and not at `expected`."""
 
     revision: int
 
@@ -173,7 +145,7 @@ Outcome: TypeAlias = Written | Conflict
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`owner` holds `name` until `until_s`. `term` grows with every hold gained: the higher is the newer."""
+    """The right of `owner` to act under `name` until `until_s`. The hold with the higher `term` is newer."""
 
     name: str
     owner: str
@@ -183,77 +155,71 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Somebody else holds it: `hold` says who, and until when unless it is renewed."""
+    """Another owner holds the name. `hold` has the owner and the time at which its hold ends unless renewed."""
 
     hold: Hold
 
 
 class Store(Protocol):
-    """See the module's docstring, which is the contract; `tests/contract` holds every store to it."""
+    """The contract of the module's docstring. `tests/contract` runs against every store."""
 
     @property
     def identity(self) -> str:
-        """Compare with what you remember before trusting a remembered revision."""
+        """Compare it with the remembered identity before relying on a remembered revision."""
         ...
 
     def read(self, job: str) -> Stored | None:
-        """Call to learn a job's state before deciding; None if there is no such job."""
+        """Return a job's record and tail; None if there is no such job."""
         ...
 
     def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
-        """Call once for everything decided in one go; the answers are in the order of `writes`."""
+        """Apply a batch of writes. The outcomes are in the order of `writes`."""
         ...
 
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
-        """Call to follow a job: up to `limit` events from revision `after + 1` on, none if there are none."""
-        ...
-
-    def watch(self, job: str, after: int, callback: Told) -> Callable[[], None]:
-        """Call when `events` has nothing more, to be told when it has; returns what stops it."""
+        """Return up to `limit` events from revision `after + 1` on."""
         ...
 
     def jobs(self) -> tuple[str, ...]:
-        """Call at the start, to learn which jobs there are; sorted by name."""
+        """Return the names of all jobs, sorted."""
         ...
 
     def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
-        """Call to gain the hold, and well before `until_s` again to keep it."""
+        """Gain the hold, or renew it. Call again well before `until_s`."""
         ...
 
     def release(self, hold: Hold) -> None:
-        """Call on a clean exit, so that the next one need not wait; no effect if that hold is over."""
+        """End a hold, so that the next owner need not wait for its expiry. No effect if that hold is over."""
         ...
 
 
-# What follows is for stores: the checks that do not depend on where the bytes are kept.
+# Argument checks that all stores share.
 
 
 def check_batch(writes: Sequence[Write]) -> None:
-    """Call at the top of `write`: two writes to one job in a batch have no order that one could rely on."""
+    """Raise BadInput if a batch has two writes to one job, whose order would be undefined."""
     seen: set[str] = set()
     for write in writes:
         if write.job in seen:
-            raise BadInput(f"Job {write.job!r} is written twice in one batch.")
+            raise BadInput(f"Job {write.job!r} is written twice in one batch. Send the writes one after the other.")
         seen.add(write.job)
 
 
 def check_after(after: int) -> None:
-    """Call at the top of `events` and `watch`."""
     if after < 0:
-        raise BadInput(f"There are no events after revision {after}; the lowest is 0.")
+        raise BadInput(f"`after` must be a revision of 0 or more, got {after}.")
 
 
 def check_limit(limit: int) -> None:
-    """Call at the top of `events`."""
     if limit < 1:
-        raise BadInput(f"A limit of {limit} events asks for nothing; the lowest is 1.")
+        raise BadInput(f"`limit` must be 1 or more, got {limit}.")
 
 
 def check_hold(name: str, owner: str, ttl_s: float, now: float) -> None:
-    """Call at the top of `hold`: a time that is no number would make a hold that never ends, or never was."""
+    """Raise BadInput for an empty name and for times that would make a hold never end or never begin."""
     if not name or not owner:
         raise BadInput("A hold needs a name and an owner.")
     if not (math.isfinite(ttl_s) and ttl_s > 0):
-        raise BadInput(f"A hold for {ttl_s} s is none; the time to live must be above 0 and finite.")
+        raise BadInput(f"The time to live of a hold must be finite and above 0 s, got {ttl_s}.")
     if not math.isfinite(now):
-        raise BadInput(f"The time {now} is not a moment.")
+        raise BadInput(f"`now` must be a finite number, got {now}.")

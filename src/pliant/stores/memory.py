@@ -1,16 +1,14 @@
-"""A store in this process's memory: for the simulator, for tests, and for jobs that need not outlive it.
+"""A store in the memory of this process, for the simulator, for tests, and for jobs that need not outlive it.
 
-Everything is gone when the process ends, and that is the only way in which it keeps less than the contract in
-`pliant.stores.base`. It raises no `StoreError`; whoever wants to see those wraps it (the simulator does).
+Its contents are lost when the process ends. Otherwise it fulfils the contract in `pliant.stores.base`. It never raises
+a `StoreError`; the simulator wraps it to produce those.
 
-Not thread-safe: use it from one thread, or under a lock of your own around every call. Callbacks of `watch`
-run on the thread that writes, after the whole batch has been applied and before `write` returns.
+Not thread-safe: use it from one thread, or under a lock around every call.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from pliant.errors import BadInput
@@ -21,7 +19,6 @@ from pliant.stores.base import (
     Hold,
     Outcome,
     Stored,
-    Told,
     Write,
     Written,
     check_after,
@@ -32,8 +29,6 @@ from pliant.stores.base import (
 
 __all__ = ["MemoryStore"]
 
-log = logging.getLogger(__name__)
-
 
 @dataclass(slots=True)
 class _Job:
@@ -42,26 +37,18 @@ class _Job:
     events: list[bytes] = field(default_factory=list)
 
 
-@dataclass(slots=True, eq=False)
-class _Watch:
-    callback: Told
-    after: int
-    stopped: bool = False
-
-
 class MemoryStore:
-    """Give each store an identity of its own: two with the same one look like one store to a client."""
+    """An in-memory store. Give each one its own identity: clients take two with the same identity for one store."""
 
-    __slots__ = ("_holds", "_jobs", "_terms", "_watches", "identity")
+    __slots__ = ("_holds", "_jobs", "_terms", "identity")
 
     def __init__(self, identity: str) -> None:
         if not identity:
             raise BadInput("A store needs an identity.")
         self.identity = identity
         self._jobs: dict[str, _Job] = {}
-        self._watches: dict[str, list[_Watch]] = {}
         self._holds: dict[str, Hold] = {}
-        self._terms: dict[str, int] = {}  # the highest ever given, kept when the hold is not
+        self._terms: dict[str, int] = {}  # the highest term ever given, also after its hold ended
 
     def read(self, job: str) -> Stored | None:
         kept = self._jobs.get(job)
@@ -71,13 +58,7 @@ class MemoryStore:
 
     def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
         check_batch(writes)
-        outcomes = tuple([self._apply(write) for write in writes])
-        if self._watches:
-            # Only now: whoever is told of one write of the batch may look at all of it.
-            for write, outcome in zip(writes, outcomes, strict=True):
-                if isinstance(outcome, Written):
-                    self._tell(write.job, outcome.revision)
-        return outcomes
+        return tuple([self._apply(write) for write in writes])
 
     def _apply(self, write: Write) -> Outcome:
         kept = self._jobs.get(write.job)
@@ -85,7 +66,7 @@ class MemoryStore:
         if revision != write.expected:
             return Conflict(revision)
         if kept is None:
-            assert write.record is not None  # a `Write` that expects 0 cannot be made without one
+            assert write.record is not None  # `Write` requires one when `expected` is 0
             kept = self._jobs[write.job] = _Job(write.record, 0)
         kept.events.extend(write.events)
         revision = len(kept.events)
@@ -101,28 +82,6 @@ class MemoryStore:
         if kept is None:
             return ()
         return tuple([Entry(i, data) for i, data in enumerate(kept.events[after : after + limit], after + 1)])
-
-    def watch(self, job: str, after: int, callback: Told) -> Callable[[], None]:
-        check_after(after)
-        watch = _Watch(callback, after)
-        self._watches.setdefault(job, []).append(watch)
-
-        def stop() -> None:
-            if not watch.stopped:
-                watch.stopped = True
-                others = self._watches[job]
-                others.remove(watch)
-                if not others:
-                    del self._watches[job]
-
-        kept = self._jobs.get(job)
-        if kept is not None:
-            _call(watch, job, len(kept.events))
-        return stop
-
-    def _tell(self, job: str, revision: int) -> None:
-        for watch in tuple(self._watches.get(job, ())):  # a copy: callbacks may stop watches
-            _call(watch, job, revision)
 
     def jobs(self) -> tuple[str, ...]:
         return tuple(sorted(self._jobs))
@@ -141,16 +100,6 @@ class MemoryStore:
 
     def release(self, hold: Hold) -> None:
         held = self._holds.get(hold.name)
-        # By term, not by time: a renewed hold is the same hold, a later one of the same owner is not.
+        # Compare the term and not the time: a renewed hold is the same hold, a later one of the same owner is not.
         if held is not None and (held.owner, held.term) == (hold.owner, hold.term):
             del self._holds[hold.name]
-
-
-def _call(watch: _Watch, job: str, revision: int) -> None:
-    if watch.stopped or revision <= watch.after:
-        return
-    try:
-        watch.callback(job, revision)
-    except Exception:
-        # why: the write stands; raising would tell its writer that it failed, and other watchers nothing.
-        log.exception("A watch on job %s raised at revision %d.", job, revision)

@@ -12,8 +12,7 @@ from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage
 from pliant.core.model.job import JobSpec, JobState, Member, Target
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.model.world import World
-from pliant.core.model.world import WorldKind
+from pliant.core.model.world import World, WorldKind
 from unit.core.build import TERMS
 
 A, B, C = MemberId("a"), MemberId("b"), MemberId("c")

@@ -7,7 +7,7 @@ from pliant.coordinator.service.pump import Service
 from pliant.core.job.evolve import evolve
 from pliant.core.model.job import Job
 from pliant.errors import StoreError, StoreTimeout
-from pliant.stores.base import Busy, Entry, Hold, Outcome, Stored, Told, Write
+from pliant.stores.base import Busy, Entry, Hold, Outcome, Stored, Write
 from pliant.stores.memory import MemoryStore
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state
@@ -57,9 +57,6 @@ class Shaky:
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         self._fail("events")
         return self.inner.events(job, after, limit)
-
-    def watch(self, job: str, after: int, callback: Told) -> Callable[[], None]:
-        return self.inner.watch(job, after, callback)
 
     def jobs(self) -> tuple[str, ...]:
         self._fail("jobs")

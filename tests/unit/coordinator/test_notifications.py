@@ -7,7 +7,7 @@ import pytest
 
 from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.generation_keys import GenerationKeys
-from pliant.coordinator.notifications import REMEMBERED, CoordinatorClosing, ClientDisconnected, LongPoll
+from pliant.coordinator.notifications import REMEMBERED, ClientDisconnected, CoordinatorClosing, LongPoll
 from pliant.coordinator.service.inbox import Accepted, Pumped, Request
 from pliant.coordinator.service.pump import Service
 from pliant.core import messages as m
@@ -44,7 +44,7 @@ class Office:
     async def tell(self, *requests: Request) -> int:
         revision = 0
         for request in requests:
-            reply = await self.desk.ask("demo", request)
+            reply = await self.desk.execute("demo", request)
             assert isinstance(reply.answer, Accepted), reply.answer
             revision = reply.revision
         return revision
@@ -53,14 +53,17 @@ class Office:
         return asyncio.create_task(self.watch(member, after, seconds))
 
     async def watch(self, member: MemberId, after: int = 0, seconds: float = LONG_S) -> Told:
-        body = await self.desk.feed.watch("demo", member, after, LongPoll(seconds, self.gone))
+        body = await self.desk.notifications.watch("demo", member, after, LongPoll(seconds, self.gone))
         assert body is not None
         return TOLD.decode(body)
 
     async def orders(self, agent: AgentId, after: int, seconds: float = LONG_S) -> Orders:
-        body = await self.desk.feed.orders("demo", agent, after, LongPoll(seconds, self.gone))
+        body = await self.desk.notifications.orders("demo", agent, after, LongPoll(seconds, self.gone))
         assert body is not None
         return ORDERS.decode(body)
+
+    async def events(self, job: str, after: int) -> None:
+        await self.desk.notifications.wait_for_events(job, after, LongPoll(LONG_S, self.gone))
 
     async def settle(self) -> None:
         """Let everything that is ready run."""
@@ -144,7 +147,7 @@ async def test_progress_wakes_nobody_but_streams_of_events(office: Office) -> No
     await office.tell(CREATE, join(A), ENTERED)
     known = applied(None, await office.watch(A))
     waiting = office.watching(A, known.revision)
-    reading = asyncio.create_task(office.desk.feed.changes("demo", known.revision, LongPoll(LONG_S, office.gone)))
+    reading = asyncio.create_task(office.events("demo", known.revision))
     await office.settle()
     revision = await office.tell(m.Report(A, 0, 1, lines(known.durable, 1, 1)))
     await reading
@@ -205,14 +208,14 @@ async def test_who_hangs_up_is_no_longer_told(office: Office) -> None:
     office.gone.set_result(None)
     with pytest.raises(ClientDisconnected):
         await waiting
-    assert office.desk.feed.waiting == 0
+    assert office.desk.notifications.waiting == 0
 
 
 @in_office
 async def test_at_the_end_everybody_is_let_go(office: Office) -> None:
     revision = await office.tell(CREATE, join(A))
     waiting = office.watching(A, revision)
-    reading = asyncio.create_task(office.desk.feed.changes("demo", revision, LongPoll(LONG_S, office.gone)))
+    reading = asyncio.create_task(office.events("demo", revision))
     await office.settle()
     office.desk.close()
     with pytest.raises(CoordinatorClosing):
@@ -249,15 +252,15 @@ async def test_an_agent_is_told_how_many_workers_to_run_and_who_of_them_drains(o
 
 @in_office
 async def test_nobody_can_watch_a_job_that_is_not_there(office: Office) -> None:
-    assert await office.desk.feed.watch("nobody", A, 0, LongPoll(LONG_S, office.gone)) is None
-    assert await office.desk.feed.orders("nobody", X, 0, LongPoll(LONG_S, office.gone)) is None
+    assert await office.desk.notifications.watch("nobody", A, 0, LongPoll(LONG_S, office.gone)) is None
+    assert await office.desk.notifications.orders("nobody", X, 0, LongPoll(LONG_S, office.gone)) is None
 
 
 @in_office
 async def test_what_is_asked_after_the_end_is_not_decided(office: Office) -> None:
     await office.tell(CREATE)
     office.desk.close()
-    reply = await office.desk.ask("demo", Renew(A))
+    reply = await office.desk.execute("demo", Renew(A))
     assert "going down" in str(reply.answer)
 
 
@@ -268,7 +271,7 @@ async def test_who_has_just_joined_is_not_told_that_it_is_not_known(office: Offi
     known = applied(None, await office.watch(A))
     watching = [office.watching(A, known.revision), office.watching(B, known.revision)]
     await office.settle()
-    topic = office.desk.feed._topics["demo"]
+    topic = office.desk.notifications._topics["demo"]
     topic.tell_at = asyncio.get_running_loop().time() + 0.2  # as if thousands had been told just now
     await office.tell(m.AgentJoin(X, 2), join(C))
     assert topic.telling is not None
@@ -292,7 +295,7 @@ async def test_a_job_that_others_wrote_to_is_told_again(office: Office) -> None:
     assert isinstance(events, tuple)
     office.store.write([Write("demo", revision, tuple(EVENTS.encode(event) for event in events))])
     await office.tell(join(A))  # says nothing new, and loses no race: but what it knows is read again when it is told
-    reply = await office.desk.ask("demo", Renew(A, revision + len(events)))
+    reply = await office.desk.execute("demo", Renew(A, revision + len(events)))
     assert isinstance(reply.answer, Accepted)
     news = await asyncio.wait_for(waiting, LONG_S / 2)
     assert applied(known, news) == office.seen(A)
@@ -303,7 +306,7 @@ async def test_a_decision_that_fails_leaves_nobody_waiting_and_the_clock_running
     await office.tell(CREATE)
     pump, office.desk.service.pump = office.desk.service.pump, _fail  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="a bug in Pliant"):
-        await office.desk.ask("demo", join(A))
+        await office.desk.execute("demo", join(A))
     office.desk.service.pump = pump  # type: ignore[method-assign]
     await office.tell(join(A))
 

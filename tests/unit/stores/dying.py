@@ -37,13 +37,13 @@ def then_die(function: Callable[..., Any]) -> Callable[..., Any]:
 
 POINTS: dict[str, tuple[Any, str, Any]] = {
     "mark opened": (mark.StoreMark, "read", die),
-    "file made": (schema, "move_on", die),
-    "file has tables": (schema, "move_on", then_die(schema.move_on)),
-    "file whole": (mark.StoreMark, "make", die),
-    "mark made": (mark.StoreMark, "make", then_die(mark.StoreMark.make)),
+    "file made": (schema, "migrate", die),
+    "file has tables": (schema, "migrate", then_die(schema.migrate)),
+    "file whole": (mark.StoreMark, "write_durably", die),
+    "mark made": (mark.StoreMark, "write_durably", then_die(mark.StoreMark.write_durably)),
     "file named": (file, "flush_directory", die),
-    "mark noted": (mark.StoreMark, "note", then_die(mark.StoreMark.note)),
-    "in a step": (schema, "STEPS", (*schema.STEPS, half_a_step)),
+    "mark noted": (mark.StoreMark, "write", then_die(mark.StoreMark.write)),
+    "in a step": (schema, "MIGRATIONS", (*schema.MIGRATIONS, half_a_step)),
 }
 
 if __name__ == "__main__":

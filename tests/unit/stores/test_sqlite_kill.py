@@ -13,6 +13,7 @@ import pytest
 
 from pliant.stores.base import Busy, Hold
 from pliant.stores.sqlite import SqliteStore, process_identity
+from pliant.stores.sqlite.process_identity import ProcessIdentity, current_process, has_exited
 from unit.stores.disk import PROGRAMS, add
 from unit.stores.writer import EVENTS, JOBS
 
@@ -112,7 +113,7 @@ def test_a_hold_of_another_boot_is_over(path: Path, monkeypatch: pytest.MonkeyPa
     with SqliteStore(path) as store:
         old = store.hold("lead", "x", 10.0, 1_000_000.0)
         assert isinstance(old, Hold)
-        monkeypatch.setattr(process_identity, "_boot", lambda: "another boot")
+        monkeypatch.setattr(process_identity, "_boot_id", lambda: "another boot")
         held = store.hold("lead", "y", 10.0, 5.0)
         assert isinstance(held, Hold)
         assert held.term == old.term + 1
@@ -124,14 +125,14 @@ def test_an_owner_of_another_boot_gains_its_own_hold_with_a_new_term(
 ) -> None:
     with SqliteStore(path) as store:
         store.hold("lead", "x", 10.0, 1_000_000.0)
-        monkeypatch.setattr(process_identity, "_boot", lambda: "another boot")
+        monkeypatch.setattr(process_identity, "_boot_id", lambda: "another boot")
         assert store.hold("lead", "x", 10.0, 5.0) == Hold("lead", "x", 2, 15.0)
 
 
 def test_where_no_boot_is_known_an_end_that_this_clock_cannot_have_set_is_over(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(process_identity, "_boot", lambda: "")
+    monkeypatch.setattr(process_identity, "_boot_id", lambda: "")
     with SqliteStore(path) as store:
         assert store.hold("lead", "x", 10.0, 1_000_000.0) == Hold("lead", "x", 1, 1_000_010.0)
         assert store.hold("lead", "y", 10.0, 1_000_000.0) == Busy(Hold("lead", "x", 1, 1_000_010.0))
@@ -146,23 +147,25 @@ def test_where_the_holder_is_seen_to_run_its_hold_stands_however_far_ahead_its_e
         assert store.hold("lead", "y", 10.0, 5.0) == Busy(held)
 
 
-def test_a_life_is_over_when_it_surely_is() -> None:
-    me = process_identity.current_process()
-    assert me.boot
-    assert not process_identity.has_exited(me)
-    assert process_identity.has_exited(process_identity.ProcessIdentity("another boot", me.pids, me.pid, me.started))
-    assert process_identity.has_exited(process_identity.ProcessIdentity(me.boot, me.pids, me.pid, me.started + 1))  # the same number, another process
-    assert process_identity.has_exited(process_identity.ProcessIdentity(me.boot, me.pids, 2**22 + 1, me.started))
+def test_a_process_of_another_boot_start_or_number_has_exited() -> None:
+    me = current_process()
+    assert me.boot_id
+    assert not has_exited(me)
+    assert has_exited(ProcessIdentity("another boot", me.pid_namespace, me.pid, me.start_ticks))
+    assert has_exited(
+        ProcessIdentity(me.boot_id, me.pid_namespace, me.pid, me.start_ticks + 1)
+    )  # the same number, another process
+    assert has_exited(ProcessIdentity(me.boot_id, me.pid_namespace, 2**22 + 1, me.start_ticks))
 
 
-def test_a_life_is_not_over_when_nobody_can_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    me = process_identity.current_process()
-    assert not process_identity.has_exited(process_identity.ProcessIdentity(me.boot, "another container's", me.pid, me.started + 1))
-    assert not process_identity.has_exited(process_identity.ProcessIdentity("", me.pids, me.pid, me.started + 1))
+def test_a_process_that_cannot_be_seen_is_not_taken_for_exited(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    me = current_process()
+    assert not has_exited(ProcessIdentity(me.boot_id, "another container's", me.pid, me.start_ticks + 1))
+    assert not has_exited(ProcessIdentity("", me.pid_namespace, me.pid, me.start_ticks + 1))
     monkeypatch.setattr(process_identity, "_PROC", tmp_path)  # a system without /proc
-    assert process_identity.current_process() == process_identity.ProcessIdentity("", "", me.pid, 0)
-    assert not process_identity.has_exited(me)
-    assert not process_identity.has_exited(process_identity.current_process())
+    assert current_process() == ProcessIdentity("", "", me.pid, 0)
+    assert not has_exited(me)
+    assert not has_exited(current_process())
 
 
 def test_a_programs_name_may_hold_anything(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -171,4 +174,4 @@ def test_a_programs_name_may_hold_anything(monkeypatch: pytest.MonkeyPatch, tmp_
     for state, started in (("S", 4711), ("Z", None), ("X", None)):
         fields = " ".join([state, *["0"] * 18, "4711", "0"])
         (tmp_path / "7" / "stat").write_text(f"7 (a) Z (b c) {fields}\n", encoding="utf-8")
-        assert process_identity._started(7) == started
+        assert process_identity._start_ticks(7) == started

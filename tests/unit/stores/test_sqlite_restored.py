@@ -276,7 +276,7 @@ def test_a_file_that_its_disk_lost_commits_of_is_like_a_restored_one(path: Path)
         old = store.identity
         add(store, b"e1")
         path_to_mark = mark.StoreMark(mark_of(path))
-        path_to_mark.note(old, 2, path.stat().st_ino)
+        path_to_mark.write(old, 2, path.stat().st_ino)
         path_to_mark.close()
     assert identity_of(path) != old
 
@@ -288,7 +288,7 @@ def test_a_mark_that_cannot_be_written_does_not_harm_the_write(
         raise OSError(28, "No space left on device")
 
     with SqliteStore(path) as store:
-        monkeypatch.setattr(mark.StoreMark, "note", refuse)
+        monkeypatch.setattr(mark.StoreMark, "write", refuse)
         assert add(store, b"e1") == 1
         assert "The mark of" in caplog.text
 
@@ -355,17 +355,6 @@ def test_a_commit_into_a_file_that_is_replaced_meanwhile_is_not_acknowledged(
         monkeypatch.setattr(file.StoreFile, "_check_in_place", move_then_check)
         with pytest.raises(StoreTimeout, match="it is not known whether this write will be found"):
             store.write([first("b")])
-
-
-def test_watches_are_not_told_of_what_another_file_at_the_path_has(path: Path) -> None:
-    with SqliteStore(path) as store, SqliteStore(path.with_name("other.db")) as other:
-        add(store, b"e1")
-        add(other, b"e1")
-        put(other, first("b"))
-        path.rename(path.with_name("away.db"))
-        path.with_name("other.db").rename(path)
-        with pytest.raises(StoreError, match=REPLACED):
-            store._file.connect_to_look()
 
 
 def test_a_store_set_back_by_sqlite_itself_stops(path: Path) -> None:

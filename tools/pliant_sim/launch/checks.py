@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
-from pliant.coordinator.service.liveness import SILENT_PART
+from pliant.coordinator.service.liveness import ISOLATION_FRACTION
 from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core import supervisor as v
@@ -99,7 +99,7 @@ class Checks:
         """Nobody is expired while nobody is heard, but who has hung up: that is evidence of its own."""
         silent_s = self.universe.now - self.universe.spoken.get(self.writer, 0.0)
         expired = "lease ran out" in event.why and self.writer and event.agent not in self.universe.suspected
-        if expired and silent_s > LEASE_TTL_S * SILENT_PART + PUMP_EVERY_S:
+        if expired and silent_s > LEASE_TTL_S * ISOLATION_FRACTION + PUMP_EVERY_S:
             self.complain(f"rule 19: {event.agent} was expired by {self.writer}, which hears nobody at all")
 
     def _launched(self, before: Job, launch: Launch) -> None:

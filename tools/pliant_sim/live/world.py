@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.coordinator.service.inbox import Request
-from pliant.coordinator.service.liveness import SILENT_PART
+from pliant.coordinator.service.liveness import ISOLATION_FRACTION
 from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import Lineage
@@ -248,7 +248,7 @@ class Universe(Timeline):
 
     def hears_nobody(self, coordinator: str) -> bool:
         """Whether that coordinator has heard nobody at all for so long that it must take itself for cut off."""
-        return self.now - self.spoken.get(coordinator, 0.0) > LEASE_TTL_S * SILENT_PART + PUMP_EVERY_S
+        return self.now - self.spoken.get(coordinator, 0.0) > LEASE_TTL_S * ISOLATION_FRACTION + PUMP_EVERY_S
 
     # ------------------------------------------------------------------------------------------- the story
 

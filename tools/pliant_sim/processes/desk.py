@@ -106,7 +106,7 @@ class Desk:
             return
         request = RenewAgent(given.agent, given.after) if isinstance(given, Poll) else given.request
         if not self.paused and isinstance(request, Renew | RenewAgent):
-            reply = self.service.hear(self.universe.job, request, self.universe.now + self.ahead_s)
+            reply = self.service.renew(self.universe.job, request, self.universe.now + self.ahead_s)
             if reply is not None:
                 self.universe.spoken[self.name] = self.universe.now
                 self._reply(given, reply.answer)

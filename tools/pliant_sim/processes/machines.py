@@ -150,7 +150,7 @@ class CoordinatorProcess:
 
     def receive(self, sender: str, request: Request) -> None:
         if self.up and not self.paused and isinstance(request, Renew | RenewAgent):
-            reply = self.service.hear(self.universe.job, request, self.universe.now + self.ahead_s)
+            reply = self.service.renew(self.universe.job, request, self.universe.now + self.ahead_s)
             if reply is not None:
                 self.universe.spoken[self.name] = self.universe.now
                 self._reply(replace(reply, ticket=sender))

@@ -106,7 +106,7 @@ class _Ready:
                 "store": "memory:" if self._path is None else f"sqlite:{self._path.absolute()}",
                 "identity": self._store.identity,
                 "jobs": self._jobs,
-                "leads": self._made.desk.service.leads,
+                "leads": self._made.service.service.leads,
                 "token_file": str(self._token_file),
                 "token_made": self._made.made_token,
                 "version": __version__,
@@ -121,7 +121,7 @@ class _Ready:
         click.echo(f"Token: {short(self._token_file)} ({'made now' if self._made.made_token else 'there already'})")
         if self._path is None:
             click.echo("Ctrl-C stops it. Nothing of this outlives the process: --store sqlite:PATH keeps it.")
-        elif self._made.desk.service.leads:
+        elif self._made.service.service.leads:
             click.echo("Ctrl-C stops it. Jobs go on, and the next start finds them.")
         else:
             click.echo(

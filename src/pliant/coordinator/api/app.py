@@ -23,8 +23,9 @@ from starlette.routing import Route as StarletteRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.coordinator.api.auth import Grant
-from pliant.coordinator.api.middleware import CONNECTION, GRANT, HEADERS, answer, refuse
-from pliant.coordinator.notifications import CoordinatorClosing, ClientDisconnected
+from pliant.coordinator.api.middleware import CONNECTION, GRANT, HEADERS
+from pliant.coordinator.api.responses import answer, refuse
+from pliant.coordinator.notifications import ClientDisconnected, CoordinatorClosing
 from pliant.core.messages import Code
 from pliant.core.model.names import bad_name
 from pliant.errors import BadInput, StoreError, StoreTimeout
@@ -69,7 +70,7 @@ class ApiError(Exception):
 class ClientConnection(Protocol):
     """What a request came on, and others will."""
 
-    def when_over(self, whose: object, told: Callable[[bool], None]) -> None:
+    def on_close(self, whose: object, told: Callable[[bool], None]) -> None:
         """Have its end told, with whether the other side closed it; at once if it is over already."""
 
 
@@ -91,7 +92,7 @@ class Call:
     def job(self) -> str:
         return self.path["job"]
 
-    async def gone(self) -> None:
+    async def wait_disconnected(self) -> None:
         """Returns when the other side has hung up. Make it a task, beside what takes long."""
         while (await self.receive())["type"] != "http.disconnect":
             pass

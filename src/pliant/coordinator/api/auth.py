@@ -119,7 +119,7 @@ class TokenRegistry:
         key = self._keys.get(id_)
         return key is None or (key.ends_at is not None and self._wall() >= key.ends_at)
 
-    def make(self, wish: TokenWish) -> tuple[Token, TokenLine]:
+    def create(self, wish: TokenWish) -> tuple[Token, TokenLine]:
         """A new token; only its caller ever sees it."""
         _require_sense(wish)
         token, now = make_token(), self._wall()
@@ -135,7 +135,7 @@ class TokenRegistry:
         elif isinstance(problem := self.check(token.text), str):
             raise BadInput(f"The coordinator's own token cannot be used: {problem}. Remove its file to get a new one.")
 
-    def end(self, id_: str, after_s: float) -> TokenLine:
+    def expire(self, id_: str, after_s: float) -> TokenLine:
         """Let a token end in `after_s`, unless it ends sooner anyway. One that has ended stays as it is."""
         key = self._keys.get(id_)
         if key is None:

@@ -15,7 +15,7 @@ from pliant.coordinator.api.app import STATUS, ApiError, Call, ClientConnection,
 from pliant.coordinator.api.auth import TokenRegistry
 from pliant.coordinator.api.job_status import job_line, job_status
 from pliant.coordinator.async_service import AsyncService
-from pliant.coordinator.notifications import CoordinatorClosing, ClientDisconnected, LongPoll
+from pliant.coordinator.notifications import ClientDisconnected, CoordinatorClosing, LongPoll
 from pliant.coordinator.service.inbox import (
     Accepted,
     AgentWatchClosed,
@@ -46,14 +46,18 @@ STREAM_QUIET_S = 15.0  # a comment is sent so often, so that a dead connection i
 class Handlers:
     """Everything a handler needs, and a handler for every route."""
 
-    def __init__(self, desk: AsyncService, store: Store, keyring: TokenRegistry, metrics: CoordinatorMetrics, ttl_s: float) -> None:
+    def __init__(
+        self, desk: AsyncService, store: Store, keyring: TokenRegistry, metrics: CoordinatorMetrics, ttl_s: float
+    ) -> None:
         self._desk = desk
         self._store = store
         self._keyring = keyring
         self._metrics = metrics
         self._ttl_s = ttl_s
         self._watching: dict[tuple[str, WatchClosed | AgentWatchClosed], Call] = {}  # by what its end would mean
-        self._spoke_on: dict[tuple[str, WatchClosed | AgentWatchClosed], ClientConnection] = {}  # joined or watched last
+        self._spoke_on: dict[
+            tuple[str, WatchClosed | AgentWatchClosed], ClientConnection
+        ] = {}  # joined or watched last
         self._uses: dict[str, dict[AgentId, tuple[api.Use, ...]]] = {}  # by job; what was said last
 
     def by_name(self) -> dict[str, Handler]:
@@ -103,7 +107,7 @@ class Handlers:
         self._uses[name] = {agent: each for agent, each in uses.items() if agent in known}
 
     async def _ask(self, job: str, request: Request) -> bytes:
-        reply = await self._desk.ask(job, request)
+        reply = await self._desk.execute(job, request)
         _require(reply)
         view = reply.answer.view if isinstance(reply.answer, Accepted) else None
         return encode_reply(api.Done(reply.revision, view.durable if view is not None else None))
@@ -115,10 +119,10 @@ class Handlers:
         self._require_known(call, after)
         with self._noticed(call, WatchClosed(member)):
             # To watch is a sign of life, and the end of a suspicion that an earlier watch was closed.
-            _require(await self._desk.ask(job, api.Renew(member, after)))
+            _require(await self._desk.execute(job, api.Renew(member, after)))
             self._listen(call, WatchClosed(member))
             with _waiting(call) as wait:
-                return self._found(await self._desk.feed.watch(job, member, after, wait), job)
+                return self._found(await self._desk.notifications.watch(job, member, after, wait), job)
 
     @contextmanager
     def _noticed(self, call: Call, closed: WatchClosed | AgentWatchClosed) -> Iterator[None]:
@@ -150,10 +154,10 @@ class Handlers:
             del self._spoke_on[key]
             watch = self._watching.get(key)
             if by_them and (watch is None or watch.connection is connection):
-                self._desk.hung_up(call.job, closed)
+                self._desk.record_hangup(call.job, closed)
 
         self._spoke_on[key] = connection
-        connection.when_over(key, over)
+        connection.on_close(key, over)
 
     def _require_known(self, call: Call, revision: int) -> None:
         """Refuse a revision that is not there yet, from somebody who does not say of which store it is.
@@ -169,10 +173,10 @@ class Handlers:
         job, agent, after = call.job, AgentId(call.path["agent"]), int(call.query["after"])
         self._require_known(call, after)
         with self._noticed(call, AgentWatchClosed(agent)):
-            _require(await self._desk.ask(job, api.RenewAgent(agent, after)))
+            _require(await self._desk.execute(job, api.RenewAgent(agent, after)))
             self._listen(call, AgentWatchClosed(agent))
             with _waiting(call) as wait:
-                return self._found(await self._desk.feed.orders(job, agent, after, wait), job)
+                return self._found(await self._desk.notifications.orders(job, agent, after, wait), job)
 
     async def _events(self, call: Call) -> bytes | None:
         known = self._desk.service.job(call.job)
@@ -195,7 +199,7 @@ class Handlers:
         headers = [(b"content-type", call.route.streams.encode() + b"; charset=utf-8")]
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
         with _waiting(call, STREAM_QUIET_S) as wait, suppress(StoreError, CoordinatorClosing):
-            while not wait.gone.done() and not self._desk.feed.closing and self._is_good(call):
+            while not wait.disconnected.done() and not self._desk.notifications.closing and self._is_good(call):
                 known = self._desk.service.job(call.job)
                 entries = self._store.events(call.job, after, STREAM_PAGE)
                 if known is None or (known[1] > after and not entries):
@@ -204,7 +208,7 @@ class Handlers:
                 data = b"".join(map(_server_sent, entries)) or b": nothing new\n\n"
                 await call.send({"type": "http.response.body", "body": data, "more_body": True})
                 if len(entries) < STREAM_PAGE:
-                    await self._desk.feed.changes(call.job, after, wait)
+                    await self._desk.notifications.wait_for_events(call.job, after, wait)
         await call.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     def _is_good(self, call: Call) -> bool:
@@ -229,7 +233,7 @@ class Handlers:
         doing = Counter(what for job in going_on for what in doings(job, at_work(job)).values())
         for category in Category:
             metrics.workers.labels(category.value).set(doing[category])
-        metrics.waiting.set(self._desk.feed.waiting)
+        metrics.waiting.set(self._desk.notifications.waiting)
         metrics.leads.set(service.leads)
         return metrics.render()
 
@@ -259,7 +263,7 @@ class Handlers:
             raise _not_deciding()
         only = call.grant.job if call.grant else None
         found = [known for name in service.names() if only in (None, name) and (known := service.job(name))]
-        silent_s = service.silent_s(time.monotonic())
+        silent_s = service.isolated_s(time.monotonic())
         return encode_reply(api.JobList(tuple(job_line(job, revision, silent_s) for job, revision in found)))
 
     async def _job(self, call: Call) -> bytes:
@@ -267,7 +271,7 @@ class Handlers:
         if known is None:
             raise self._no_job(call.job)
         uses = {use.member: use for said in self._uses.get(call.job, {}).values() for use in said}
-        return encode_reply(job_status(*known, uses, self._desk.service.silent_s(time.monotonic())))
+        return encode_reply(job_status(*known, uses, self._desk.service.isolated_s(time.monotonic())))
 
     def _found(self, body: bytes | None, name: str) -> bytes:
         if body is None:
@@ -286,12 +290,12 @@ class Handlers:
 
     async def _token(self, call: Call) -> bytes:
         assert isinstance(call.body, api.TokenWish)
-        token, shown = self._keyring.make(call.body)
+        token, shown = self._keyring.create(call.body)
         return encode_reply(api.TokenMade(token.text, shown))
 
     async def _token_end(self, call: Call) -> bytes:
         assert isinstance(call.body, api.TokenEnd)
-        return encode_reply(self._keyring.end(call.body.id, call.body.after_s))
+        return encode_reply(self._keyring.expire(call.body.id, call.body.after_s))
 
 
 @cache
@@ -317,7 +321,7 @@ def _require(reply: Reply) -> None:
 @contextmanager
 def _waiting(call: Call, seconds: float | None = None) -> Iterator[LongPoll]:
     """A wait that ends when the other side hangs up."""
-    gone = asyncio.get_running_loop().create_task(call.gone())
+    gone = asyncio.get_running_loop().create_task(call.wait_disconnected())
     try:
         yield LongPoll(call.query["wait_s"] if seconds is None else seconds, gone)
     finally:

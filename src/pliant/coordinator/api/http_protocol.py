@@ -91,7 +91,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._closed_by_them = not self.transport.is_closing()
         super().eof_received()
 
-    def when_over(self, whose: object, told: Callable[[bool], None]) -> None:
+    def on_close(self, whose: object, told: Callable[[bool], None]) -> None:
         """Have this connection's end told, once for each that it is noted for, with whether the other side closed it.
 
         At once if it is over already.

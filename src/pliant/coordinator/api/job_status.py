@@ -71,7 +71,9 @@ def _seats(launch: Launch, uses: Mapping[MemberId, Use]) -> Iterator[MemberLine]
         yield MemberLine(seat.member, MemberState.ACTIVE, rank, seat.agent, 0, use.pid if use else 0, "", *taken)
 
 
-def job_status(job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, silent_s: float | None = None) -> JobStatus:
+def job_status(
+    job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, silent_s: float | None = None
+) -> JobStatus:
     """Everything; costs as much as the job has members. `uses` is what agents said of their workers last."""
     launch = _running(job)
     world = job.world(job.current)

@@ -11,17 +11,16 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable, Iterable
-from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from pliant.coordinator.api.auth import Grant, TokenRegistry
+from pliant.coordinator.api.responses import refuse
 from pliant.errors import StoreError
 from pliant.telemetry import LogLimiter
 from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, STORE_HEADER, Problem
 from pliant.wire.api import Scope as Access
-from pliant.wire.codec import encode_reply
 from pliant.wire.routes import ROUTES
 
 HEAD_MAX = 16 * 1024
@@ -35,24 +34,6 @@ CONNECTION = "pliant.connection"  # what the server leaves in a scope's state: w
 PUBLIC = frozenset(route.path for route in ROUTES if route.scope is Access.PUBLIC)
 
 log = logging.getLogger(__name__)
-
-
-async def answer(send: Send, status: int, body: bytes, media: str = "application/json", *, last: bool = False) -> None:
-    """Send one whole answer, the `last` one on its connection if so."""
-    headers = [(b"content-type", media.encode()), (b"content-length", str(len(body)).encode())]
-    if last:
-        headers.append((b"connection", b"close"))
-    if status == HTTPStatus.UNAUTHORIZED:
-        headers.append((b"www-authenticate", b'Bearer realm="pliant"'))
-    if status == HTTPStatus.SERVICE_UNAVAILABLE:
-        headers.append((b"retry-after", b"1"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def refuse(send: Send, status: int, problem: Problem, *, last: bool = False) -> None:
-    """Send a refusal."""
-    await answer(send, status, encode_reply(problem), last=last)
 
 
 class RequestGuard:
@@ -111,7 +92,7 @@ class RequestGuard:
         status, code, why = problem
         self._turned_away(code)
         # A stranger's connection is not kept: there is room for so many, and it is for those who may come in.
-        await refuse(marked, status, Problem(code, why), last=True)
+        await refuse(marked, status, Problem(code, why), close=True)
 
     def _problem(
         self, scope: Scope, headers: dict[bytes, bytes], size: int, repeated: bool
@@ -140,7 +121,7 @@ class RequestGuard:
             return 503, "unavailable", f"whether this token is known cannot be looked up: {error}"
         if not isinstance(grant, Grant):
             # The path is a stranger's text: shown as a literal, and not for long.
-            if (unsaid := self._seldom.allows()) is not None:
+            if (unsaid := self._seldom.admit()) is not None:
                 before = f" ({unsaid} more like this before it)" if unsaid else ""
                 what = (_peer(scope), scope["method"], scope["path"], grant, before)
                 log.warning("turned away %s: %s %.60r: %s%s", *what)

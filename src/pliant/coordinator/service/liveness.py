@@ -20,7 +20,7 @@ from pliant.wire.api import Renew, RenewAgent
 
 AGENT_SUSPICION_S = 1.0  # the same of an agent: with it went the workers it had launched
 SUSPICION_S = 0.5  # a closed watch that does not come back within this ends the generation (rule 19)
-SILENT_PART = 0.5  # of a lease: who hears nobody at all for so long is cut off itself, and expires nobody
+ISOLATION_FRACTION = 0.5  # of a lease: who hears nobody at all for so long is cut off itself, and expires nobody
 PAUSE_S = 1.0  # a longer gap between two looks is the coordinator's own sleep, and costs nobody a lease
 
 Key = tuple[str, str, str]  # job, kind, name
@@ -36,7 +36,7 @@ class Liveness:
         # A sleep of our own must never be as long as a lease.
         self._leases: Leases[Key] = Leases(min(PAUSE_S, ttl_s / 4))
         self._leased: dict[str, set[Key]] = {}  # by job, so that no job pays for another
-        self._silence = IsolationDetector(ttl_s * SILENT_PART)
+        self._silence = IsolationDetector(ttl_s * ISOLATION_FRACTION)
         self._anew: float | None = None  # when the last silence ended, in waking time
         self._hung_up: dict[Key, float | None] = {}  # who did not come back; when, if nobody was heard at that moment
         self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
@@ -71,11 +71,11 @@ class Liveness:
         """Whether that member or agent is one of the job's."""
         return _key(name, request) in self._leased.get(name, ())
 
-    def hear(self, name: str, job: Job | None, request: Renew | RenewAgent, now: float) -> Rejection | None:
+    def renew(self, name: str, job: Job | None, request: Renew | RenewAgent, now: float) -> Rejection | None:
         """Somebody said that it is alive."""
         key = _key(name, request)
-        self._listen(now)
-        self._believe(name, request)
+        self.note_contact(now)
+        self.clear_suspicion(name, request)
         if self._leases.renew(key, now) or (job is not None and job.state.ended):
             return None
         if self.knows(name, request):
@@ -85,13 +85,13 @@ class Liveness:
             return Rejection(m.Code.GONE, f"{key[2]} is gone for good; join as a new member")
         return Rejection(m.Code.UNKNOWN, f"{key[2]} has no lease in {name}; join first")
 
-    def hear_early(self, name: str, request: Request, now: float) -> None:
+    def renew_early(self, name: str, request: Request, now: float) -> None:
         """Call for what is in the inbox before asking what is due: a member that has renewed by now is not late."""
         if is_sign_of_life(request):
-            self._listen(now)
+            self.note_contact(now)
         if isinstance(request, Renew | RenewAgent):
             self._leases.renew(_key(name, request), now)
-            self._believe(name, request)
+            self.clear_suspicion(name, request)
 
     def suspect(self, name: str, job: Job | None, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
         """A watch was closed from the other side: evidence against that one, however silent it is otherwise."""
@@ -102,42 +102,42 @@ class Liveness:
         elif isinstance(closed, AgentWatchClosed):
             self._leases.grant((name, "agent-suspect", closed.agent), AGENT_SUSPICION_S, now)
 
-    def hang_up(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
+    def record_hangup(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
         """A connection was closed from the other side, whether or not a watch was open on it.
 
         Without one that may be how a client works, so it is no suspicion. But if nobody comes back it was not we who
         were cut off.
         """
         if isinstance(closed, WatchClosed):
-            self._part((name, "member", closed.member), now)
+            self._record_hangup((name, "member", closed.member), now)
         else:
-            self._part((name, "agent", closed.agent), now)
+            self._record_hangup((name, "agent", closed.agent), now)
 
-    def _part(self, key: Key, now: float) -> None:
+    def _record_hangup(self, key: Key, now: float) -> None:
         if key in self._leases:
             self._hung_up[key] = self._leases.awake(now) if self._silence.is_isolated(now) else None
 
-    def _listen(self, now: float) -> None:
+    def note_contact(self, now: float) -> None:
         """A member or an agent was heard, of whatever job: it is not we who are cut off."""
         if self._silence.note_contact(now):
             self._anew = self._leases.awake(now)
 
-    def silent_s(self, now: float) -> float | None:
+    def isolated_s(self, now: float) -> float | None:
         """For how long nobody at all has been heard, if that is too long; infinite: never yet."""
         return self._silence.quiet_s(now) if self._silence.is_isolated(now) else None
 
-    def _believe(self, name: str, request: Renew | RenewAgent) -> None:
+    def clear_suspicion(self, name: str, request: Renew | RenewAgent) -> None:
         """Who says that it is alive is not suspected any more."""
         kind, who = ("suspect", request.member) if isinstance(request, Renew) else ("agent-suspect", request.agent)
         self._leases.drop((name, kind, who))
         self._hung_up.pop(_key(name, request), None)
 
-    def spoke(self, name: str, member: MemberId, now: float) -> None:
+    def renew_by_command(self, name: str, member: MemberId, now: float) -> None:
         """Whatever a member asks for is a sign of life."""
         self._leases.renew((name, "member", member), now)
         self._hung_up.pop((name, "member", member), None)
 
-    def vouch(self, name: str, generation: int, now: float) -> None:
+    def credit_generation(self, name: str, generation: int, now: float) -> None:
         """A report of a generation was accepted: a sign of life of each of its members (rule 19)."""
         self._vouches[name] = (generation, self._leases.awake(now))
 
@@ -147,23 +147,23 @@ class Liveness:
         """What time itself has to say, each told once; `job` gives a job by its name."""
 
         def vouched(key: Key) -> float | None:
-            signs = (self._vouched(key, job(key[0])), self._excused(key, now))
+            signs = (self._credited_at(key, job(key[0])), self.exempt_until(key, now))
             return max((sign for sign in signs if sign is not None), default=None)
 
         over = self._leases.due(now, vouched)
         for name, kind, who in over:
             if kind in _SUSPECTED:
-                self._part((name, _SUSPECTED[kind], who), now)
+                self._record_hangup((name, _SUSPECTED[kind], who), now)
         return [(name, command_for_expiry(kind, ident)) for name, kind, ident in over]
 
-    def _vouched(self, key: Key, job: Job | None) -> float | None:
+    def _credited_at(self, key: Key, job: Job | None) -> float | None:
         if job is None or key[1] != "member":
             return None
         generation, when = self._vouches.get(key[0], (0, 0.0))
         world = job.world(generation)
         return when if world is not None and MemberId(key[2]) in world.members else None
 
-    def _excused(self, key: Key, now: float) -> float | None:
+    def exempt_until(self, key: Key, now: float) -> float | None:
         """Nobody is expired while nobody is heard; afterwards everybody's time begins anew.
 
         But who hung up was heard to do so: its silence is its own, and not everybody's. If nobody was heard just then

@@ -21,8 +21,8 @@ from pliant.coordinator.service.inbox import (
     Request,
     Unavailable,
     WatchClosed,
-    set_back,
     sender_of,
+    set_back,
 )
 from pliant.coordinator.service.leader import Leader, Standing
 from pliant.coordinator.service.liveness import Liveness
@@ -78,7 +78,7 @@ class Service:
         self._lease_ttl_s = lease_ttl_s
         self._inbox: list[tuple[object, str, Request]] = []
         self._jobs: dict[str, _LoadedJob] = {}
-        self._vigil = Liveness(lease_ttl_s)
+        self._liveness = Liveness(lease_ttl_s)
         self._set_back: dict[str, str] = {}  # by job, why nothing more may be decided here (see `_lost_history`)
         self._leader = Leader(store, owner)
         self._bugs: list[str] = []
@@ -119,7 +119,7 @@ class Service:
         """Call on a clean exit: whoever comes next need not wait for this one."""
         self._leader.release()
 
-    def hear(self, name: str, request: Renew | RenewAgent, now: float) -> Reply | None:
+    def renew(self, name: str, request: Renew | RenewAgent, now: float) -> Reply | None:
         """Answer a sign of life at once, without a pump: thousands come in a second, and none changes anything.
 
         None: it is not as simple as that, `submit` it.
@@ -129,21 +129,21 @@ class Service:
             return None
         if not self._leader.is_sure(now) or request.revision > known.revision:
             return None
-        rejection = self._vigil.hear(name, known.job, request, now)
+        rejection = self._liveness.renew(name, known.job, request, now)
         answer = rejection or _accepted(known, request, sender_of(request))
         return Reply(None, name, request, answer, known.revision)
 
-    def silent_s(self, now: float) -> float | None:
+    def isolated_s(self, now: float) -> float | None:
         """For how long no member or agent of any job has been heard, if that is too long to be their fault."""
-        return self._vigil.silent_s(now)
+        return self._liveness.isolated_s(now)
 
     def suspect(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
         """Note at once that a watch was closed: who comes back in the next moment must find it noted."""
-        self._vigil.suspect(name, self._state_of(name), closed, now)
+        self._liveness.suspect(name, self._state_of(name), closed, now)
 
-    def hang_up(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
+    def record_hangup(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
         """Note that a connection was closed on which its owner had joined or watched."""
-        self._vigil.hang_up(name, closed, now)
+        self._liveness.record_hangup(name, closed, now)
 
     # ------------------------------------------------------------------------------------------- the pump
 
@@ -160,8 +160,8 @@ class Service:
             return Pumped(tuple(Reply(ticket, job, request, refusal) for ticket, job, request in people))
         by_job: dict[str, list[tuple[object, Request]]] = {}
         for _, name, request in inbox:
-            self._vigil.hear_early(name, request, now)
-        for name, command in self._vigil.due(now, self._state_of):
+            self._liveness.renew_early(name, request, now)
+        for name, command in self._liveness.due(now, self._state_of):
             by_job.setdefault(name, []).append((None, command))
         for ticket, name, request in inbox:
             by_job.setdefault(name, []).append((ticket, request))
@@ -241,7 +241,7 @@ class Service:
             if isinstance(request, Renew | RenewAgent | WatchClosed | AgentWatchClosed):
                 answers.append(self._note(name, known, request, now))
                 continue
-            if self._vigil.is_void(name, request):
+            if self._liveness.is_void(name, request):
                 answers.append(None)
                 continue
             decision = decide(job, request, wall)
@@ -266,14 +266,14 @@ class Service:
     ) -> Rejection | None:
         """What changes no state. A revision that the store does not have is the exception: it stops the job."""
         if isinstance(request, WatchClosed | AgentWatchClosed):
-            self._vigil.suspect(name, known.job, request, now)
+            self._liveness.suspect(name, known.job, request, now)
             return None
         if request.revision > known.revision:
             # Only from somebody the store knows: a stranger's slip must not stop the job.
-            if self._vigil.knows(name, request):
+            if self._liveness.knows(name, request):
                 self._lost_history(name, request.revision, known.revision)
             return Rejection(m.Code.SET_BACK, set_back(name, request.revision, known.revision))
-        return self._vigil.hear(name, known.job, request, now)
+        return self._liveness.renew(name, known.job, request, now)
 
     def _write(self, draft: _Draft) -> Write:
         known, job = draft.known, draft.after
@@ -290,7 +290,7 @@ class Service:
         known.revision += len(draft.events)
         known.tail = 0 if write.record is not None else known.tail + len(draft.events)
         if changes_membership(draft.events):
-            self._vigil.follow(draft.name, known.job, now)
+            self._liveness.follow(draft.name, known.job, now)
 
     def _finish(self, draft: _Draft, now: float, replies: list[Reply]) -> None:
         """Answer. Progress vouches for the whole generation that made it (rule 19).
@@ -300,7 +300,7 @@ class Service:
         known = draft.known
         for event in draft.events:
             if isinstance(event, m.StepsCommitted | m.WorldEntered):
-                self._vigil.vouch(draft.name, event.generation, now)
+                self._liveness.credit_generation(draft.name, event.generation, now)
         for (ticket, request), rejection in zip(draft.asked, draft.answers, strict=True):
             answer: Answer
             if draft.bug and not isinstance(request, Renew | RenewAgent):
@@ -310,7 +310,7 @@ class Service:
             else:
                 member = sender_of(request)
                 if member is not None and not isinstance(request, m.Drain):  # which a person may say as well
-                    self._vigil.spoke(draft.name, member, now)
+                    self._liveness.renew_by_command(draft.name, member, now)
                 answer = _accepted(known, request, member)
             replies.append(Reply(ticket, draft.name, request, answer, known.revision))
 
@@ -348,7 +348,7 @@ class Service:
 
     def _forget(self) -> None:
         self._jobs.clear()
-        self._vigil = Liveness(self._lease_ttl_s)
+        self._liveness = Liveness(self._lease_ttl_s)
 
     def _lost_history(self, name: str, known: int, found: int) -> None:
         """Somebody knows more than the store. Deciding on would number worlds a second time (P6, ADR 0009)."""
@@ -371,7 +371,7 @@ class Service:
         for data in stored.tail:
             job = evolve(job, EVENTS.decode(data))
         known = self._jobs[name] = _LoadedJob(job, stored.revision, len(stored.tail))
-        self._vigil.follow(name, job, now)
+        self._liveness.follow(name, job, now)
         return known
 
     def _was_applied(self, write: Write) -> bool:

@@ -86,9 +86,9 @@ class StoreFile:
         else:
             self._check_no_wal()
             self._make(identity or uuid.uuid4().hex)
-        self._connection = self.connect()
+        self._connection = self._connect()
         try:
-            schema.move_on(self._connection)
+            schema.migrate(self._connection)
             self._recognise()
             self._ids = self._ids_now()
             flush_directory(self._file.parent)  # SQLite does it too for a new `-wal` file, and ignores failures
@@ -103,8 +103,8 @@ class StoreFile:
             log.warning("The store %s had %d commits and is gone: a new, empty one is made.", self.path, before.writes)
         draft = self._file.with_name(f".{self._file.name}.{uuid.uuid4().hex}.new")
         try:
-            schema.make(draft, identity)
-            self._mark.make(identity, 0, draft.stat().st_ino)
+            schema.create(draft, identity)
+            self._mark.write_durably(identity, 0, draft.stat().st_ino)
             draft.rename(self._file)
         finally:
             draft.unlink(missing_ok=True)
@@ -118,7 +118,7 @@ class StoreFile:
 
     def _check_wal(self) -> None:
         marked = self._mark.read()
-        if self._wal_left() and marked is not None and marked.number != self._file.stat().st_ino:
+        if self._wal_left() and marked is not None and marked.inode != self._file.stat().st_ino:
             raise StoreError(
                 f"{self._wal} belongs to another file that was at {self.path} before. If you restored a backup, move "
                 f"it away. If you moved the store with all its files, remove {self._mark.path} instead."
@@ -137,7 +137,7 @@ class StoreFile:
         if marked is None or not marked.is_of(identity) or marked.writes > writes:
             old, identity = identity, uuid.uuid4().hex
             # The mark first: should we be killed in between, the two disagree still.
-            self._mark.make(identity, writes, self._number)
+            self._mark.write_durably(identity, writes, self._number)
             self._connection.execute("UPDATE meta SET identity = ?", (identity,))
             self._connection.execute("COMMIT")
             log.warning(
@@ -146,12 +146,12 @@ class StoreFile:
                 identity,
                 old,
             )
-        elif marked.number != self._number:
-            self._mark.make(identity, writes, self._number)
+        elif marked.inode != self._number:
+            self._mark.write_durably(identity, writes, self._number)
         self._undo()  # of what is not committed there is nothing to keep
         self.identity, self._seen = identity, writes
 
-    def connect(self) -> sqlite3.Connection:
+    def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             f"{self._file.as_uri()}?mode=rw",
             uri=True,
@@ -160,23 +160,12 @@ class StoreFile:
             check_same_thread=False,
         )
         try:
-            schema.check_ours(connection, self.path)
+            schema.check_is_store(connection, self.path)
             for setting in SETTINGS:
                 connection.execute(setting).fetchall()
             mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
             if mode != "wal":
                 raise StoreError(f"{self.path} cannot be in WAL mode there ({mode}): use a local disk.")
-        except BaseException:  # why: whatever it was, nobody else has this connection
-            connection.close()
-            raise
-        return connection
-
-    def connect_to_look(self) -> sqlite3.Connection:
-        """Call for a connection that only reads, from any thread."""
-        connection = self.connect()
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            self._check_in_place()  # what is there now may be another store
         except BaseException:  # why: whatever it was, nobody else has this connection
             connection.close()
             raise
@@ -207,7 +196,7 @@ class StoreFile:
         self._check_in_place(committed=True)
         self._seen = writes
         try:
-            self._mark.note(self.identity, writes, self._number)
+            self._mark.write(self.identity, writes, self._number)
         except OSError as error:  # the write stands, and a mark may lag
             log.warning("The mark of %s could not be written: %s", self.path, error)
         self._pages += pages
@@ -231,7 +220,7 @@ class StoreFile:
     def _ready(self) -> sqlite3.Connection:
         if self._doubt:
             try:
-                self._connect_again()
+                self._reconnect()
             except sqlite3.Error as error:
                 raise explain(error, self.path) from error
             except OSError as error:
@@ -239,7 +228,7 @@ class StoreFile:
         self._check_in_place()
         return self._connection
 
-    def _connect_again(self) -> None:
+    def _reconnect(self) -> None:
         """After a failed flush the system may show pages that are not on the disk, and never write them again.
 
         What can be read now is copied into the main file and flushed anew; only then is it built upon.
@@ -247,7 +236,7 @@ class StoreFile:
         self._connection.close()
         if self._id(self.path) != self._ids[0]:
             self._check_in_place()
-        self._connection = self.connect()
+        self._connection = self._connect()
         self._ids = self._ids_now()
         flush_directory(self._file.parent)
         self._check_contents()
@@ -284,7 +273,7 @@ class StoreFile:
                 f"{self.path} was set back to a backup while it was open; nothing was written. Stop, and start again."
             )
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
-        if version != len(schema.STEPS):
+        if version != len(schema.MIGRATIONS):
             raise StoreError(
                 f"{self.path} was moved on to version {version} by a newer Pliant; nothing was written. Start that one."
             )

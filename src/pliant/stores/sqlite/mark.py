@@ -28,7 +28,7 @@ from pathlib import Path
 
 from pliant.errors import StoreUnavailable
 
-__all__ = ["StoreMark", "MarkContents", "flush_directory"]
+__all__ = ["MarkContents", "StoreMark", "flush_directory"]
 
 MODE = 0o600
 LENGTH = 91  # of every mark: well within what a disk writes all of or nothing
@@ -40,7 +40,7 @@ class MarkContents:
 
     digest: str
     writes: int
-    number: int
+    inode: int
 
     def is_of(self, identity: str) -> bool:
         return self.digest == _digest(identity)
@@ -81,13 +81,13 @@ class StoreMark:
             return None
         return MarkContents(fields[1], int(fields[2]), int(fields[3]))
 
-    def make(self, identity: str, writes: int, number: int) -> None:
+    def write_durably(self, identity: str, writes: int, number: int) -> None:
         """Call before anything rests on this mark: returns once it is durable."""
-        self.note(identity, writes, number)
+        self.write(identity, writes, number)
         os.fsync(self._fd)
         flush_directory(self.path.parent)
 
-    def note(self, identity: str, writes: int, number: int) -> None:
+    def write(self, identity: str, writes: int, number: int) -> None:
         """Call after each commit. One small write in place; when it gets to the disk is up to the system."""
         body = f"pliant {_digest(identity)} {writes:020d} {number:020d}"
         os.pwrite(self._fd, f"{body} {_checksum(body)}\n".encode("ascii"), 0)

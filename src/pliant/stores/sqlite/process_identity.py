@@ -1,4 +1,8 @@
-"""Whether a process that wrote its name down still runs. From /proc; where there is none, nobody can tell."""
+"""Identify a process across restarts, to detect that the holder of a store has exited.
+
+Reads /proc. Without it, `has_exited` is always False. psutil does not serve here: its start time of a process is a
+wall-clock time that moves when the clock is set, and two processes must agree on it.
+"""
 
 from __future__ import annotations
 
@@ -6,57 +10,56 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["ProcessIdentity", "has_exited", "current_process"]
+__all__ = ["ProcessIdentity", "current_process", "has_exited"]
 
 _PROC = Path("/proc")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """One life of one process. A process id comes again, so its start counts too, and the boot it counts from.
+    """One run of one process. Process ids are reused, so the start time and the boot belong to it.
 
-    `pids` names the space that process ids are counted in: two containers have the same boot, and each a
-    process 1. An empty text or a 0 stands for what could not be learned.
+    `pid_namespace` tells containers apart, which share a boot and each have a process 1. An empty text or a 0 stands
+    for a value that could not be read.
     """
 
-    boot: str
-    pids: str
+    boot_id: str
+    pid_namespace: str
     pid: int
-    started: int
+    start_ticks: int
 
 
 def current_process() -> ProcessIdentity:
-    """Call when writing down who holds something."""
     pid = os.getpid()
-    return ProcessIdentity(_boot(), _pids(), pid, _started(pid) or 0)
+    return ProcessIdentity(_boot_id(), _pid_namespace(), pid, _start_ticks(pid) or 0)
 
 
-def has_exited(life: ProcessIdentity) -> bool:
-    """Call to learn that a process is surely gone; False where it runs or where that cannot be told."""
-    boot = _boot()
-    if not boot or not life.boot:
+def has_exited(process: ProcessIdentity) -> bool:
+    """Return True if the process has certainly exited; False if it runs, or if that cannot be determined."""
+    boot_id = _boot_id()
+    if not boot_id or not process.boot_id:
         return False
-    if life.boot != boot:
+    if process.boot_id != boot_id:
         return True
-    if not life.pids or life.pids != _pids() or not life.started:
-        return False  # it may run where we cannot see it
-    return _started(life.pid) != life.started
+    if not process.pid_namespace or process.pid_namespace != _pid_namespace() or not process.start_ticks:
+        return False  # it may run in a namespace that this process cannot see
+    return _start_ticks(process.pid) != process.start_ticks
 
 
-def _boot() -> str:
+def _boot_id() -> str:
     return _read(_PROC / "sys/kernel/random/boot_id").strip()
 
 
-def _pids() -> str:
+def _pid_namespace() -> str:
     try:
         return str((_PROC / "self/ns/pid").readlink())
     except OSError:
         return ""
 
 
-def _started(pid: int) -> int | None:
-    """When a process started, in ticks since the boot; None if there is none, or a dead one not yet buried."""
-    # The second field is the program's name in parentheses, which may hold spaces and parentheses itself.
+def _start_ticks(pid: int) -> int | None:
+    """Return the start time of a process in clock ticks since boot; None for no process, and for a zombie."""
+    # The second field is the program's name in parentheses, which may itself contain spaces and parentheses.
     fields = _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()
     return int(fields[19]) if len(fields) > 19 and fields[0] not in "ZX" else None
 

@@ -4,7 +4,7 @@ A job's revision is not kept: it is the newest event's. So a write without a rec
 nothing else of the job. Each event and each record has a checksum, since SQLite has none for its pages and
 hands out a flipped bit as it finds it.
 
-A change of the tables is a new step at the end of `STEPS`; what is there never changes. Each step is one
+A change of the tables is a new step at the end of `MIGRATIONS`; what is there never changes. Each step is one
 transaction together with the number of the version, so a kill leaves the old version whole, or the new one.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from pliant.errors import StoreError
 from pliant.stores.sqlite.mark import MODE
 
-__all__ = ["APPLICATION", "STEPS", "check_ours", "make", "move_on"]
+__all__ = ["APPLICATION", "MIGRATIONS", "check_is_store", "create", "migrate"]
 
 APPLICATION = int.from_bytes(b"Plnt", "big")
 """In the file's header: it says whose file this is, also to `file` and to a person with a hex dump."""
@@ -40,7 +40,7 @@ CREATE TABLE events (
 ) WITHOUT ROWID;
 CREATE TABLE holds (
     name TEXT PRIMARY KEY, term INTEGER NOT NULL, owner TEXT, until_s REAL NOT NULL,
-    boot TEXT NOT NULL, pids TEXT NOT NULL, pid INTEGER NOT NULL, started INTEGER NOT NULL
+    boot_id TEXT NOT NULL, pid_namespace TEXT NOT NULL, pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL
 ) WITHOUT ROWID
 """
 
@@ -50,11 +50,11 @@ def _base(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-STEPS: tuple[Step, ...] = (_base,)
+MIGRATIONS: tuple[Step, ...] = (_base,)
 """The step at place n leads from version n to version n + 1."""
 
 
-def make(path: Path, identity: str) -> None:
+def create(path: Path, identity: str) -> None:
     """Call to make a whole, empty store under a name that nobody knows yet."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     try:
@@ -64,14 +64,14 @@ def make(path: Path, identity: str) -> None:
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None)
     try:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
-        move_on(connection)
+        migrate(connection)
         connection.execute("INSERT INTO meta VALUES (1, ?, 0)", (identity,))
         connection.execute("PRAGMA journal_mode = WAL")
     finally:
         connection.close()
 
 
-def check_ours(connection: sqlite3.Connection, path: Path) -> None:
+def check_is_store(connection: sqlite3.Connection, path: Path) -> None:
     """Call before anything is done to a file: it may be somebody else's, or of a version we do not know."""
     application = _number(connection, "PRAGMA application_id")
     version = _number(connection, "PRAGMA user_version")
@@ -79,19 +79,19 @@ def check_ours(connection: sqlite3.Connection, path: Path) -> None:
         empty = not application and not _number(connection, "SELECT count(*) FROM sqlite_schema")
         kind = "is empty" if empty else "is another program's SQLite file"
         raise StoreError(f"{path} is not a store: it {kind}. Name another path, or move it away.")
-    if version > len(STEPS):
+    if version > len(MIGRATIONS):
         raise StoreError(
-            f"{path} has version {version}, and this Pliant knows versions up to {len(STEPS)}. Use the newer Pliant "
-            f"that wrote it, or restore a backup from before it did."
+            f"{path} has schema version {version}; this Pliant supports versions up to {len(MIGRATIONS)}. Use the "
+            f"newer Pliant that wrote it, or restore a backup from before it did."
         )
 
 
-def move_on(connection: sqlite3.Connection) -> None:
+def migrate(connection: sqlite3.Connection) -> None:
     """Call with a file that is ours, before using it: takes the steps that it has not taken yet."""
-    for version in range(_number(connection, "PRAGMA user_version"), len(STEPS)):
+    for version in range(_number(connection, "PRAGMA user_version"), len(MIGRATIONS)):
         connection.execute("BEGIN IMMEDIATE")
         try:
-            STEPS[version](connection)
+            MIGRATIONS[version](connection)
             connection.execute(f"PRAGMA user_version = {version + 1}")
             connection.execute("COMMIT")
         finally:

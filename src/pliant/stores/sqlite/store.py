@@ -1,11 +1,12 @@
-"""The contract of `pliant.stores.base` on one SQLite file. The package's docstring says what it rests on."""
+"""The contract of `pliant.stores.base` on one SQLite file."""
 
 from __future__ import annotations
 
 import sqlite3
 import threading
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
 
@@ -17,7 +18,6 @@ from pliant.stores.base import (
     Hold,
     Outcome,
     Stored,
-    Told,
     Write,
     Written,
     check_after,
@@ -25,19 +25,17 @@ from pliant.stores.base import (
     check_hold,
     check_limit,
 )
-from pliant.stores.sqlite.process_identity import ProcessIdentity, has_exited, current_process
 from pliant.stores.sqlite.errors import damaged
 from pliant.stores.sqlite.file import Row, StoreFile
-from pliant.stores.sqlite.watch import REVISION, Watch, Watches
+from pliant.stores.sqlite.process_identity import ProcessIdentity, current_process, has_exited
 
 __all__ = ["SqliteStore"]
 
 WAIT_S = 1.0
-POLL_S = 0.05
 PAGE_BYTES = 4096
-NUMBER_MAX = 2**63 - 1  # the largest that SQLite can count to
+NUMBER_MAX = 2**63 - 1  # the largest integer of SQLite
 
-# The record and the tail in one statement, because one statement sees one moment.
+# One statement, because only one statement reads record and tail from the same moment.
 READ = """
 SELECT record_revision, checksum, record FROM jobs WHERE name = ?
 UNION ALL
@@ -50,23 +48,20 @@ WHERE job = (SELECT id FROM jobs WHERE name = ?) AND revision > ? ORDER BY revis
 """
 CREATE = "INSERT INTO jobs (name, record_revision, checksum, record) VALUES (?, ?, ?, ?)"
 RECORD = "UPDATE jobs SET record_revision = ?, checksum = ?, record = ? WHERE id = ?"
-HELD = "SELECT term, owner, until_s, boot, pids, pid, started FROM holds WHERE name = ?"
+HELD = "SELECT term, owner, until_s, boot_id, pid_namespace, pid, start_ticks FROM holds WHERE name = ?"
 RELEASE = "UPDATE holds SET owner = NULL WHERE name = ? AND owner = ? AND term = ?"
 FIND = "SELECT j.id, (SELECT max(revision) FROM events WHERE job = j.id) FROM jobs j WHERE j.name = ?"
 
 
 class SqliteStore:
-    """Makes the file if there is none, with `identity` or one drawn at random; an existing one keeps its own.
+    """One handle on a store file.
 
-    Several handles, in one process or in several, may have one file open. `wait_s` is how long a call waits for
-    another writer before `StoreUnavailable`. A handle may be used by several threads, one call at a time.
-    Callbacks of `watch` run on the thread that writes, after the commit and before `write` returns; for what
-    other handles write, on a thread of this handle, at most about `poll_s` later.
+    Creates the file if there is none, with `identity` or a random one. An existing file keeps its identity. Several
+    handles, in one process or in several, may have one file open. A call waits up to `wait_s` for another writer, then
+    raises `StoreUnavailable`. Threads may share a handle; their calls run one at a time.
     """
 
-    def __init__(
-        self, path: str | Path, *, identity: str | None = None, wait_s: float = WAIT_S, poll_s: float = POLL_S
-    ) -> None:
+    def __init__(self, path: str | Path, *, identity: str | None = None, wait_s: float = WAIT_S) -> None:
         if identity is not None:
             if not identity:
                 raise BadInput("A store needs an identity.")
@@ -74,7 +69,6 @@ class SqliteStore:
         self._lock = threading.RLock()
         self._closed = False
         self._file = StoreFile(Path(path), identity, wait_s)
-        self._watches = Watches(self._file.connect_to_look, poll_s)
 
     @property
     def identity(self) -> str:
@@ -109,7 +103,7 @@ class SqliteStore:
         return entries
 
     def jobs(self) -> tuple[str, ...]:
-        # By bytes of UTF-8, which is the order of code points and so that of Python.
+        # SQLite compares the bytes of UTF-8, whose order is that of code points and of Python's strings.
         return tuple([name for (name,) in self._query("SELECT name FROM jobs ORDER BY name")])
 
     def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
@@ -118,12 +112,7 @@ class SqliteStore:
         if not writes:
             return ()
         with self._lock:
-            outcomes = self._open_file().change(lambda connection: self._apply(connection, writes))
-        if self._watches:
-            for write, outcome in zip(writes, outcomes, strict=True):
-                if isinstance(outcome, Written):
-                    self._watches.tell(write.job, outcome.revision)
-        return outcomes
+            return self._open_file().change(lambda connection: self._apply(connection, writes))
 
     def _apply(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> tuple[tuple[Outcome, ...], int]:
         outcomes: list[Outcome] = []
@@ -147,23 +136,6 @@ class SqliteStore:
         connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
         return tuple(outcomes), _pages(writes) if rows else 0
 
-    def watch(self, job: str, after: int, callback: Told) -> Callable[[], None]:
-        check_after(after)
-        watch = Watch(job, after, callback)
-        stop = self._watches.add(watch)
-        try:
-            ((revision,),) = self._query(REVISION, job)
-        except BaseException:  # why: a watch that was never handed out cannot be stopped by anybody else
-            stop()
-            raise
-        if revision is not None:
-            watch.tell(revision)
-        return stop
-
-    def settle(self, timeout_s: float = 10.0) -> bool:
-        """Call to wait until watches were told of all that anybody wrote before; False: not in this time."""
-        return self._watches.settle(timeout_s)
-
     def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
         check_hold(name, owner, ttl_s, now)
         _check_text(name, owner)
@@ -172,14 +144,13 @@ class SqliteStore:
 
     def release(self, hold: Hold) -> None:
         _check_text(hold.name, hold.owner)
-        # By term, not by time: a renewed hold is the same hold, a later one of the same owner is not.
+        # Compare the term and not the time: a renewed hold is the same hold, a later one of the same owner is not.
         values = (hold.name, hold.owner, hold.term)
         with self._lock:
             self._open_file().change(lambda connection: (None, connection.execute(RELEASE, values).rowcount))
 
     def close(self) -> None:
-        """Call at the end, any number of times. Watches are silent from then on, and every other call fails."""
-        self._watches.close()
+        """Close the file. May be called any number of times; every other call fails afterwards."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -206,32 +177,32 @@ class SqliteStore:
 
 def _hold(connection: sqlite3.Connection, name: str, owner: str, ttl_s: float, now: float) -> tuple[Hold | Busy, int]:
     rows = connection.execute(HELD, (name,)).fetchall()
-    term, me = 1, current_process()
+    term, this_process = 1, current_process()
     if rows:
         ((term, holder, until_s, *fields),) = rows
-        life = ProcessIdentity(*fields)
-        # `now` is a clock that starts again with the machine, and nobody renews for a process that is gone.
-        in_force = holder is not None and now < until_s and not has_exited(life)
-        # Nobody can tell whether it did start again; but then an end that far ahead was not set by this clock.
-        if holder != owner and not (me.boot and life.boot) and until_s > now + ttl_s:
+        process = ProcessIdentity(*fields)
+        # `now` is a clock that restarts with the machine, and a process that has exited does not renew its hold.
+        in_force = holder is not None and now < until_s and not has_exited(process)
+        # Without boot ids a restart of the machine is not detectable. An end that far ahead was set before one.
+        if holder != owner and not (this_process.boot_id and process.boot_id) and until_s > now + ttl_s:
             in_force = False
         if in_force and holder != owner:
             return Busy(Hold(name, holder, term, until_s)), 0
         if not in_force:
             term += 1
     mine = Hold(name, owner, term, now + ttl_s)
-    values = (name, term, owner, mine.until_s, me.boot, me.pids, me.pid, me.started)
+    values = (name, term, owner, mine.until_s, *astuple(this_process))
     connection.execute("INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
     return mine, 2
 
 
 def _checksum(revision: int, data: bytes) -> int:
-    """Of the bytes and of their place: the right bytes in the wrong place are wrong."""
+    """Return a checksum of the bytes and of their revision, so that bytes at the wrong revision do not match."""
     return zlib.crc32(data, revision & 0xFFFFFFFF)
 
 
 def _pages(writes: Sequence[Write]) -> int:
-    """About how many pages a batch adds to the `-wal` file, for the next checkpoint to come in time."""
+    """Estimate how many pages a batch adds to the `-wal` file, to decide when the next checkpoint is due."""
     size = sum(sum(map(len, write.events)) + len(write.record or b"") for write in writes)
     return 1 + 2 * len(writes) + size // PAGE_BYTES
 
@@ -241,4 +212,4 @@ def _check_text(*names: str) -> None:
         try:
             name.encode()
         except UnicodeEncodeError:
-            raise BadInput(f"The name {name!r} is not text: half of a surrogate pair is no character.") from None
+            raise BadInput(f"The name {name!r} cannot be encoded in UTF-8: it has a lone surrogate.") from None

@@ -7,7 +7,16 @@ import pytest
 from starlette.testclient import TestClient
 
 from pliant.coordinator.api import auth
-from pliant.coordinator.api.auth import ENDED_KEPT_S, TOKENS_MAX, LOOK_S, STREAM, Grant, StoredToken, TokenRegistry, StoredTokens
+from pliant.coordinator.api.auth import (
+    ENDED_KEPT_S,
+    LOOK_S,
+    STREAM,
+    TOKENS_MAX,
+    Grant,
+    StoredToken,
+    StoredTokens,
+    TokenRegistry,
+)
 from pliant.coordinator.api.middleware import RequestGuard
 from pliant.core.messages import Cancel
 from pliant.credentials import Token, make_token
@@ -52,8 +61,10 @@ def opened(store: Shaky, clock: Clock) -> TokenRegistry:
     return keyring
 
 
-def made(keyring: TokenRegistry, scope: Scope = Scope.READ, job: str | None = None, ttl_s: float | None = None) -> Token:
-    return keyring.make(TokenWish(scope, job, ttl_s))[0]
+def made(
+    keyring: TokenRegistry, scope: Scope = Scope.READ, job: str | None = None, ttl_s: float | None = None
+) -> Token:
+    return keyring.create(TokenWish(scope, job, ttl_s))[0]
 
 
 def is_let_in(keyring: TokenRegistry, token: Token) -> bool:
@@ -71,7 +82,7 @@ def everything(store: Shaky) -> bytes:
 
 
 def test_a_token_that_was_made_is_let_in_as_what_it_was_made_for(keyring: TokenRegistry) -> None:
-    token, line = keyring.make(TokenWish(Scope.JOIN, "demo", None, "for the night run"))
+    token, line = keyring.create(TokenWish(Scope.JOIN, "demo", None, "for the night run"))
     assert keyring.check(token.text) == Grant(token.id, Scope.JOIN, "demo")
     assert (line.id, line.scope, line.job, line.label, line.ended) == (
         token.id,
@@ -147,13 +158,13 @@ def test_a_token_ends_at_its_time_and_not_before(keyring: TokenRegistry, clock: 
 
 def test_a_revoked_token_is_not_let_in_from_then_on(keyring: TokenRegistry) -> None:
     token = made(keyring)
-    assert keyring.end(token.id, 0.0).ended
+    assert keyring.expire(token.id, 0.0).ended
     assert not is_let_in(keyring, token)
 
 
 def test_a_rotation_lets_both_tokens_in_during_the_overlap(keyring: TokenRegistry, clock: Clock) -> None:
     old, new = made(keyring), made(keyring)
-    assert not keyring.end(old.id, 600.0).ended
+    assert not keyring.expire(old.id, 600.0).ended
     clock.now += 599.0
     assert is_let_in(keyring, old)
     assert is_let_in(keyring, new)
@@ -164,18 +175,18 @@ def test_a_rotation_lets_both_tokens_in_during_the_overlap(keyring: TokenRegistr
 
 def test_an_end_is_never_put_off(keyring: TokenRegistry, clock: Clock) -> None:
     token = made(keyring, ttl_s=60.0)
-    assert keyring.end(token.id, 600.0).ends_at == clock.now + 60.0
-    assert keyring.end(token.id, 10.0).ends_at == clock.now + 10.0
+    assert keyring.expire(token.id, 600.0).ends_at == clock.now + 60.0
+    assert keyring.expire(token.id, 10.0).ends_at == clock.now + 10.0
     clock.now += 20.0
-    assert keyring.end(token.id, 0.0).ends_at == clock.now - 10.0  # as it was
+    assert keyring.expire(token.id, 0.0).ends_at == clock.now - 10.0  # as it was
 
 
 def test_ended_tokens_are_forgotten_after_a_week_with_the_next_change(
     keyring: TokenRegistry, store: Shaky, clock: Clock
 ) -> None:
     token, bound = made(keyring), made(keyring, Scope.ADMIN, "demo")
-    keyring.end(token.id, 0.0)
-    keyring.end(bound.id, 0.0)
+    keyring.expire(token.id, 0.0)
+    keyring.expire(bound.id, 0.0)
     clock.now += ENDED_KEPT_S
     kept = made(keyring)
     assert {line.id for line in keyring.lines()} == {token.id, bound.id, kept.id}
@@ -203,7 +214,7 @@ def test_ended_tokens_are_forgotten_after_a_week_with_the_next_change(
 )
 def test_a_wish_that_makes_no_sense_is_refused(keyring: TokenRegistry, store: Shaky, wish: TokenWish) -> None:
     with pytest.raises(BadInput):
-        keyring.make(wish)
+        keyring.create(wish)
     assert store.writes == []
 
 
@@ -211,9 +222,9 @@ def test_what_cannot_end_is_refused(keyring: TokenRegistry) -> None:
     token = made(keyring)
     for after_s in (-1.0, float("inf"), float("nan")):
         with pytest.raises(BadInput, match="0 s or later"):
-            keyring.end(token.id, after_s)
+            keyring.expire(token.id, after_s)
     with pytest.raises(BadInput, match="no token"):
-        keyring.end("nobody", 0.0)
+        keyring.expire("nobody", 0.0)
 
 
 def test_there_is_a_most(store: Shaky, clock: Clock) -> None:
@@ -230,7 +241,7 @@ def test_the_store_has_hashes_and_no_secret(keyring: TokenRegistry, store: Shaky
     own = make_token()
     keyring.adopt(own, "own")
     tokens = [own, *(made(keyring) for _ in range(3))]
-    keyring.end(tokens[-1].id, 0.0)
+    keyring.expire(tokens[-1].id, 0.0)
     data = everything(store)
     for token in tokens:
         assert token.digest.encode() in data
@@ -240,7 +251,7 @@ def test_the_store_has_hashes_and_no_secret(keyring: TokenRegistry, store: Shaky
 
 def test_a_keyring_comes_back_from_the_store(keyring: TokenRegistry, store: Shaky, clock: Clock) -> None:
     token, ended = made(keyring, Scope.JOIN, "demo", 60.0), made(keyring)
-    keyring.end(ended.id, 0.0)
+    keyring.expire(ended.id, 0.0)
     again = opened(store, clock)
     assert again.lines() == keyring.lines()
     assert again.check(token.text) == keyring.check(token.text)
@@ -252,7 +263,10 @@ def test_events_after_the_record_are_read_too(store: Shaky, clock: Clock) -> Non
     keyring = opened(store, clock)
     keyring.adopt(first, "own")
     key = StoredToken(second.id, second.digest, Scope.READ, None, "", 0.0, None)
-    events = (auth._CHANGES.encode(auth.TokenCreated(key)), auth._CHANGES.encode(auth.TokenExpires(first.id, clock.now)))
+    events = (
+        auth._CHANGES.encode(auth.TokenCreated(key)),
+        auth._CHANGES.encode(auth.TokenExpires(first.id, clock.now)),
+    )
     store.inner.write([Write(STREAM, 1, events)])
     again = opened(store, clock)
     assert is_let_in(again, second)
@@ -275,12 +289,14 @@ def test_what_another_coordinator_made_or_ended_is_known_a_moment_later(
     other = opened(store, clock)
     token = made(other)
     assert is_let_in(keyring, token)
-    other.end(token.id, 0.0)
+    other.expire(token.id, 0.0)
     clock.now += LOOK_S
     assert not is_let_in(keyring, token)
 
 
-def test_strangers_cannot_make_the_store_busy(keyring: TokenRegistry, store: Shaky, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strangers_cannot_make_the_store_busy(
+    keyring: TokenRegistry, store: Shaky, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked: list[str] = []
 
     def events(job: str, after: int, limit: int) -> tuple[Entry, ...]:
@@ -305,8 +321,8 @@ def test_a_later_end_does_not_revive_what_another_coordinator_has_ended(
 ) -> None:
     token = made(keyring)
     other = opened(store, clock)
-    other.end(token.id, 0.0)
-    assert keyring.end(token.id, 3600.0).ended
+    other.expire(token.id, 0.0)
+    assert keyring.expire(token.id, 3600.0).ended
     assert not is_let_in(keyring, token)
 
 
@@ -347,7 +363,7 @@ def test_an_own_token_that_was_ended_is_not_adopted_again_however_long_ago(
 ) -> None:
     token = make_token()
     keyring.adopt(token, "own")
-    keyring.end(token.id, 0.0)
+    keyring.expire(token.id, 0.0)
     for _ in range(3):
         clock.now += ENDED_KEPT_S + DAY_S
         made(keyring)
@@ -365,7 +381,7 @@ def test_a_file_with_a_known_id_and_another_secret_is_refused(keyring: TokenRegi
 
 
 def test_the_record_is_what_the_events_say(keyring: TokenRegistry, store: Shaky) -> None:
-    keyring.end(made(keyring).id, 5.0)
+    keyring.expire(made(keyring).id, 5.0)
     kept = store.read(STREAM)
     assert kept is not None
     keys: dict[str, StoredToken] = {}

@@ -4,7 +4,7 @@ from math import inf
 
 from pliant.coordinator.api.job_status import job_line
 from pliant.coordinator.service.inbox import AgentWatchClosed, WatchClosed, is_sign_of_life
-from pliant.coordinator.service.liveness import AGENT_SUSPICION_S, SILENT_PART, SUSPICION_S
+from pliant.coordinator.service.liveness import AGENT_SUSPICION_S, ISOLATION_FRACTION, SUSPICION_S
 from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core.model.job import Job, JobSpec, Target
@@ -13,7 +13,7 @@ from pliant.wire.api import Renew, RenewAgent
 from unit.coordinator.shaky import Desk, desk
 from unit.core.build import A, B, C, D, X, Y, drain, join, stopped
 
-QUIET_S = LEASE_TTL_S * SILENT_PART
+QUIET_S = LEASE_TTL_S * ISOLATION_FRACTION
 
 
 def at_work(one: Desk, now: float = 0.0) -> Desk:
@@ -121,10 +121,10 @@ def test_who_hung_up_is_not_waited_for() -> None:
 
 def test_who_hung_up_between_two_watches_is_not_waited_for_and_not_suspected() -> None:
     one = at_work(desk())
-    one.service.hang_up("demo", WatchClosed(A), 0.5)
-    one.service.hang_up("demo", AgentWatchClosed(X), 0.5)
-    one.service.hang_up("demo", WatchClosed(D), 0.5)  # which nobody knows
-    one.service.hang_up("nowhere", WatchClosed(A), 0.5)
+    one.service.record_hangup("demo", WatchClosed(A), 0.5)
+    one.service.record_hangup("demo", AgentWatchClosed(X), 0.5)
+    one.service.record_hangup("demo", WatchClosed(D), 0.5)  # which nobody knows
+    one.service.record_hangup("nowhere", WatchClosed(A), 0.5)
     one.idle(0.5, LEASE_TTL_S - 0.5)
     assert (there(one.job()), one.job().sealed) == ([A, B, C, X, Y], 0)
     one.idle(LEASE_TTL_S, LEASE_TTL_S)
@@ -135,7 +135,7 @@ def test_who_hung_up_while_nobody_was_heard_has_a_whole_lease_from_then() -> Non
     """Its way back may be as long as ours: the end of an old connection can arrive before a new one."""
     one = at_work(desk())
     one.idle(0.5, 59.5)
-    one.service.hang_up("demo", WatchClosed(A), 59.5)
+    one.service.record_hangup("demo", WatchClosed(A), 59.5)
     one.idle(60.0, 59.0 + LEASE_TTL_S)
     assert there(one.job()) == [A, B, C, X, Y]
     one.idle(59.5 + LEASE_TTL_S, 59.5 + LEASE_TTL_S)
@@ -144,8 +144,8 @@ def test_who_hung_up_while_nobody_was_heard_has_a_whole_lease_from_then() -> Non
 
 def test_who_hung_up_between_two_watches_and_came_back_is_waited_for_again() -> None:
     one = at_work(desk())
-    one.service.hang_up("demo", WatchClosed(A), 1.0)
-    one.service.hang_up("demo", AgentWatchClosed(X), 1.0)
+    one.service.record_hangup("demo", WatchClosed(A), 1.0)
+    one.service.record_hangup("demo", AgentWatchClosed(X), 1.0)
     one.tell(2.0, Renew(A), RenewAgent(X))
     one.idle(2.5, 60.0)
     assert there(one.job()) == [A, B, C, X, Y]
@@ -183,13 +183,13 @@ def test_a_member_that_left_while_it_was_suspected_leaves_nothing_behind() -> No
 def test_a_job_says_for_how_long_nobody_was_heard() -> None:
     one = at_work(desk())
     one.idle(0.5, 25.0)
-    silent_s = one.service.silent_s(25.0)
+    silent_s = one.service.isolated_s(25.0)
     assert silent_s == 25.0
     assert job_line(one.job(), 1, silent_s).why.endswith(
         "nobody was heard for 25 s: perhaps this coordinator is cut off, so nobody is taken for lost until "
         "somebody is heard"
     )
-    assert one.service.silent_s(QUIET_S) is None
+    assert one.service.isolated_s(QUIET_S) is None
     assert job_line(one.job(), 1, None).why == one.job().why
 
 
@@ -197,7 +197,7 @@ def test_a_coordinator_that_heard_nobody_yet_says_so() -> None:
     one = at_work(desk())
     two = Desk(one.store, "c2")
     two.pump(30.0)
-    assert two.service.silent_s(30.0) == inf
+    assert two.service.isolated_s(30.0) == inf
     assert "nobody was heard yet" in job_line(two.job(), 1, inf).why
 
 
