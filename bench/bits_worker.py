@@ -17,7 +17,7 @@ from torch.utils.data import TensorDataset
 from training_worker import EPOCHS, Raw, drawn, network, sgd
 
 import pliant.torch as pliant
-from pliant.core.data.grid import Grid, deal
+from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Shares
@@ -27,9 +27,9 @@ from pliant.torch.reduce.buckets import Reduced
 from pliant.torch.reduce.deterministic import TreeReducer
 from pliant.torch.reduce.floating import SummedReducer
 from pliant.torch.state.buffers import Buffers
-from pliant.train.data.loader import Part
-from pliant.train.reduce.control_row import Row
-from pliant.train.reduce.metrics import Logged
+from pliant.train.data.loader import MicroBatch
+from pliant.train.reduce.control_row import ControlRow
+from pliant.train.reduce.metrics import StepMetrics
 
 BATCH = {"S": 192, "M": 192, "L": 48}
 FEW = {"S": ("bench", "small 16", "bits 16", "bits 12"), "M": ("bench", "small 16", "bits 16", "bits 12")}
@@ -37,7 +37,7 @@ LANES = FEW | {"L": ("bench", "bits 16")}  # memory for more is not everywhere
 ERROR_NUMEL = 1_000_000
 ERROR_SLOTS = (16, 64)
 CPU = torch.device("cpu")
-ROW = Row(Word(Purpose.STEP, 1, 1, Lineage(0, 0, 0), holds=True), weight=1.0)
+ROW = ControlRow(Word(Purpose.STEP, 1, 1, Lineage(0, 0, 0), holds=True), weight=1.0)
 
 
 def job_name(lane: str) -> str:
@@ -97,7 +97,7 @@ class Lane:
     def group(self) -> Group:
         """That of the world it is in, for use between two steps."""
         session = self.run._loop.session
-        group = session.group(session.machine.number)
+        group = session.group(session.machine.generation)
         assert isinstance(group, Group)
         return group
 
@@ -119,13 +119,13 @@ class Alone:
         self.reducer = reducer
         self._model = model
         self._group = group
-        self._shares: Shares = tuple(tuple(run) for run in deal(slots, (1,) * group.size))
+        self._shares: Shares = tuple(tuple(run) for run in deal_slots(slots, (1,) * group.size))
 
     def bring(self, grads: Callable[[int], Sequence[Tensor]]) -> None:
         """A part for each slot; the last one's gradients are left where backward would leave them."""
         slots = self._shares[self._group.rank]
         for at, slot in enumerate(slots):
-            self.reducer.begin_part(Part(1, (slot,)), 1.0, None, self._shares, idle=False)
+            self.reducer.begin_part(MicroBatch(1, (slot,)), 1.0, None, self._shares, idle=False)
             for param, grad in zip(self._model.parameters(), grads(slot), strict=True):
                 param.grad = grad
             if at < len(slots) - 1:
@@ -191,7 +191,7 @@ def heavy_tailed(slot: int, seed: int) -> Tensor:
 
 
 def reducers(model: nn.Module, slots: int) -> dict[str, Reducer]:
-    common = (model, Buffers(model), Logged(), CPU)
+    common = (model, Buffers(model), StepMetrics(), CPU)
     return {"plain": SummedReducer(*common), "bits": TreeReducer(*common, Grid(slots, slots, slots, 1))}
 
 

@@ -27,7 +27,7 @@ from checkpoint_floor import copy_s, disk_s
 from checkpoint_systems import Broken, Pliant, Raw, System, Turn
 from checkpoint_turns import STEPS
 
-from pliant.train.checkpoint import Damaged, place_at, read, read_manifest
+from pliant.train.checkpoint import DamagedCheckpoint, open_storage, read_checkpoint, read_manifest
 
 SYSTEMS = ("pliant", "save", "async", "staged")
 CALLED = {"pliant": "Pliant", "save": "torch.save", "async": "async", "staged": "staged"}
@@ -99,7 +99,7 @@ def measure(base: Path, model: str, world: int, names: list[str], rounds: int, c
             found.disk_s.append(disk_s(base, found.nbytes, world, hashed=False))
             found.hashed_s.append(disk_s(base, found.nbytes, world, hashed=True))
             found.copy_s.append(copy_s(found.nbytes, world))
-    except (Broken, Damaged) as error:
+    except (Broken, DamagedCheckpoint) as error:
         found.wrong.append(str(error))
         print(f"  {error}", flush=True)
     finally:
@@ -133,10 +133,10 @@ def judged(turn: Turn, bare: Turn) -> Figure:
 
 def check(system: Pliant, number: int, state: str, found: Found) -> int:
     """Compare what was written with the state at its step, and say how large it is."""
-    place = place_at(system.saved)
+    place = open_storage(system.saved)
     manifest = read_manifest(place, system.name_of(number))
     digest = hashlib.sha256()
-    for content in read(place, manifest.checkpoint).contents:
+    for content in read_checkpoint(place, manifest.checkpoint).contents:
         digest.update(content)
     if digest.hexdigest() != state:
         found.wrong.append(f"{found.model} x {found.world}: {manifest.checkpoint.name} is not the state of its step")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from checkpoint_turns import STEPS, Noted
 
-from pliant.train.checkpoint import Damaged, place_at, read_manifest
+from pliant.train.checkpoint import DamagedCheckpoint, open_storage, read_manifest
 
 PLIANT = str(Path(sys.executable).with_name("pliant"))
 HERE = Path(__file__).parent
@@ -130,9 +130,9 @@ class Pliant(System):
 
     def name_of(self, number: int) -> str:
         """The name of a turn's checkpoint; empty while there is none."""
-        place = place_at(self.saved)
-        for name in place.names():
-            with suppress(Damaged):  # an old one, which is removed just now
+        place = open_storage(self.saved)
+        for name in place.checkpoint_names():
+            with suppress(DamagedCheckpoint):  # an old one, which is removed just now
                 if read_manifest(place, name).checkpoint.lineage.step == number * self._steps:
                     return name
         return ""

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset
 
 import pliant.torch as pliant
 from pliant.torch.run import Run
-from pliant.train.checkpoint.background_writer import Copying
+from pliant.train.checkpoint.background_writer import BackgroundWriter
 
 EPOCHS = 10_000  # more than anybody waits for
 SAMPLES = 4096
@@ -22,16 +22,16 @@ SAMPLES = 4096
 
 def note_secure(turns: Turns) -> None:
     """Note what each step waits for, in the one place where it does."""
-    secure = Copying.secure
+    secure = BackgroundWriter.copy_rest
 
-    def timed(self: Copying) -> int:
+    def timed(self: BackgroundWriter) -> int:
         began = time.perf_counter()
         copied = secure(self)
         turns.noted.waits_s += time.perf_counter() - began
         turns.noted.copied += copied
         return copied
 
-    Copying.secure = timed  # type: ignore[method-assign]  # a process of its own, for measuring
+    BackgroundWriter.copy_rest = timed  # type: ignore[method-assign]  # a process of its own, for measuring
 
 
 def state_hash(run: Run) -> str:

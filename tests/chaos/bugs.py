@@ -64,7 +64,7 @@ def _stale_prefetch(bit: Path) -> None:
     def keeping(self: Pool, parts: Sequence[Any]) -> None:
         self._collect(0)
         dropped = [found for part, found in self._ready.items() if part not in parts]
-        stale.update({found.part.step: found for found in dropped})
+        stale.update({found.micro_batch.step: found for found in dropped})
         expect(self, parts)
 
     def serving(self: Pool, part: Any) -> Any:

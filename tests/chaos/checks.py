@@ -13,7 +13,7 @@ from chaos.job import Job
 from chaos.training_log import read_log
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.core import messages as m
-from pliant.core.data.grid import Grid, deal
+from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.data.ledger import LedgerLine
 from pliant.core.data.sample_order import Order
 from pliant.core.model.job import JobState
@@ -112,7 +112,7 @@ def _check_reads(job: Job, broken: list[str], *, exactly: int) -> dict[str, int]
 
 def idle_ranks(grid: Grid, step: int, size: int) -> int:
     """How many ranks of a world that never changes own no sample of that step."""
-    return sum(owned.start >= len(grid.filled(step)) for owned in deal(grid.slots, [1] * size)) if size else 0
+    return sum(owned.start >= len(grid.filled(step)) for owned in deal_slots(grid.slots, [1] * size)) if size else 0
 
 
 def _check_processes(job: Job, faults: Sequence[Fault], broken: list[str]) -> int:

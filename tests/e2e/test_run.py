@@ -10,7 +10,7 @@ import pytest
 
 from e2e.launched import TRAINER, Launched, all_gone, family, kill
 from e2e.running import start, wait_for
-from pliant.train.checkpoint import owner, place_at
+from pliant.train.checkpoint import open_storage, owner_name
 from unit.cli.program import PLIANT, environment, real
 
 BARE = ("--preload", "")  # there is no framework to be imported ahead
@@ -31,13 +31,13 @@ def script(folder: Path, text: str) -> str:
 
 def test_a_place_that_another_job_of_that_name_saves_to_is_refused_before_anything_is_started(tmp_path: Path) -> None:
     """The same command with another PLIANT_HOME, say."""
-    place = place_at(tmp_path / "place" / "demo")
-    mark = place.marked(owner(1.7e9))
+    place = open_storage(tmp_path / "place" / "demo")
+    mark = place.claim(owner_name(1.7e9))
     env = environment(tmp_path / "home")
     refused = real(env, "run", "--job", "demo", "--checkpoint-dir", str(tmp_path / "place"), "--workers", "1", *PACED)
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith(f"pliant: {tmp_path}/place/demo has the checkpoints of another job of this name")
-    assert place.mark() == mark
+    assert place.read_owner() == mark
     assert real(env, "status", "demo").code == 3, "nor was there ever such a job"
     assert family(tmp_path / "home") == {}
 

@@ -5,13 +5,13 @@ from torch.nn.functional import cross_entropy
 
 from live.scenes import Average, Plan, data, net, optimizer_of
 from pliant.core.data.grid import Grid
-from pliant.train.data.loader import Indices
+from pliant.train.data.loader import SampleIndices
 
 
 def plain(plan: Plan) -> tuple[list[float], list[float]]:
     """The weights at the end, and the loss of every step."""
     grid = Grid(plan.samples, plan.batch, plan.slots or plan.batch, plan.epochs)
-    indices = Indices(grid, seed=plan.seed)
+    indices = SampleIndices(grid, seed=plan.seed)
     samples = data(plan)
     model = net(plan)
     optimizer = optimizer_of(model)

@@ -21,7 +21,7 @@ from torch.utils.data import Dataset
 import pliant.torch as pliant
 from pliant.torch.gloo.group import Group, Wiring
 from pliant.train.state import transfer
-from pliant.train.state.transfer import Source
+from pliant.train.state.transfer import StateSource
 
 FEATURES, CLASSES = 6, 3
 _NEVER = threading.Event()
@@ -172,11 +172,11 @@ class Faults:
             transfer._read = read  # type: ignore[assignment]
         if "sending" in self.plan.kill:
 
-            def give(source: Source, kind: str, head: bytes) -> Any:
+            def give(source: StateSource, kind: str, head: bytes) -> Any:
                 say(killed="sending")
                 os.kill(os.getpid(), signal.SIGKILL)
 
-            Source.give = give  # type: ignore[method-assign, assignment]
+            StateSource.answer = give  # type: ignore[method-assign, assignment]
 
     def _before(self, owner: type, name: str, where: str) -> None:
         real = getattr(owner, name)

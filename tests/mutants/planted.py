@@ -20,8 +20,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/step.py",
-                "    if world_of(m).members == (m.id,):\n        commit(m, out, m.lineage)",
-                "    if m.holds:\n        commit(m, out, m.lineage)",
+                "    if world_of(m).members == (m.id,):\n        commit_lineage(m, out, m.lineage)",
+                "    if m.holds_state:\n        commit_lineage(m, out, m.lineage)",
             ),
         ),
     ),
@@ -32,18 +32,18 @@ PLANTED = (
         (
             Edit(
                 "core/member/machine.py",
-                "    world = next((w for w in reversed(m.wired) if w.kind is not WorldKind.PLANNED), None)\n",
-                "    world = m.wired[-1] if m.phase is Phase.STOPPED else None\n"
-                "    world = world or next((w for w in reversed(m.wired) if w.kind is not WorldKind.PLANNED), None)\n",
+                "    world = next((w for w in reversed(m.wired_worlds) if w.kind is not WorldKind.PLANNED), None)\n",
+                "    world = m.wired_worlds[-1] if m.phase is Phase.STOPPED else None\n"
+                "    world = world or next((w for w in reversed(m.wired_worlds) if w.kind is not WorldKind.PLANNED), None)\n",
             ),
             Edit(
                 "core/member/recover.py",
-                "    collect(m, out, Purpose.HELLO)\n\n\ndef restored(",
+                "    start_collective(m, out, Purpose.HELLO)\n\n\ndef on_restored(",
                 "    if world.kind is WorldKind.PLANNED:\n"
                 "        m.holders = frozenset(range(len(world.members)))\n"
-                "        onward(m, out)\n"
+                "        pass_boundary(m, out)\n"
                 "        return\n"
-                "    collect(m, out, Purpose.HELLO)\n\n\ndef restored(",
+                "    start_collective(m, out, Purpose.HELLO)\n\n\ndef on_restored(",
             ),
         ),
     ),
@@ -56,8 +56,8 @@ PLANTED = (
                 "core/member/step.py",
                 "    m.switch_to = generation_to_enter(words)\n",
                 "    newer = [word for word in words if word.wired > word.generation]\n"
-                "    enough = bool(newer) and len(newer) >= newer[0].wired_needed and bool(generation_to_enter(newer[:1]) or m.wired)\n"
-                "    m.switch_to = m.wired[-1].number if enough and m.wired else 0\n",
+                "    enough = bool(newer) and len(newer) >= newer[0].wired_needed and bool(generation_to_enter(newer[:1]) or m.wired_worlds)\n"
+                "    m.switch_to = m.wired_worlds[-1].number if enough and m.wired_worlds else 0\n",
             ),
         ),
     ),
@@ -92,11 +92,11 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "    else:\n        fetch(m, out, m.donors)",
+                "    else:\n        start_fetch(m, out, m.donors)",
                 "    else:\n"
-                "        m.holds = False\n"
+                "        m.holds_state = False\n"
                 "        m.kept_gradients = KeptGradients(base=m.catch_up_to)\n"
-                "        fetch(m, out, m.donors)",
+                "        start_fetch(m, out, m.donors)",
             ),
             Edit(
                 "core/member/recover.py",
@@ -125,7 +125,7 @@ PLANTED = (
             Edit(
                 "core/member/common.py",
                 "        out.append(Compute(step, (idle_slot(grid, step, m.rank),), idle=True))",
-                "        collect(m, out, Purpose.STEP)",
+                "        start_collective(m, out, Purpose.STEP)",
             ),
         ),
     ),
@@ -173,12 +173,12 @@ PLANTED = (
             Edit(
                 "core/member/step.py",
                 "    if world is None:\n        leave.linger(m, out)\n        return\n",
-                "    if world is None:\n        leave.grace_over(m, out)\n        return\n",
+                "    if world is None:\n        leave.on_grace_over(m, out)\n        return\n",
             ),
             Edit(
                 "core/member/leave.py",
-                'goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE and m.holds)',
-                'goodbye(m, out, 0, "left as planned", complete=m.phase is Phase.DONE)',
+                'leave_job(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE and m.holds_state)',
+                'leave_job(m, out, 0, "left as planned", complete=m.phase is Phase.DONE)',
             ),
         ),
     ),
@@ -189,8 +189,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "        todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
-                "        todo = missing(m.terms.grid.filled(best.step + 1), [])\n",
+                "        todo = missing_slots(m.terms.grid.filled(best.step + 1), kept)\n",
+                "        todo = missing_slots(m.terms.grid.filled(best.step + 1), [])\n",
             ),
         ),
     ),
@@ -213,7 +213,7 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "        todo = missing(m.terms.grid.filled(best.step + 1), kept)\n",
+                "        todo = missing_slots(m.terms.grid.filled(best.step + 1), kept)\n",
                 "        todo = ()\n",
             ),
             Edit(
@@ -538,7 +538,7 @@ PLANTED = (
         (
             Edit(
                 "core/member/leave.py",
-                "    if m.in_flight:\n        out.append(Break(m.number))\n    elif ",
+                "    if m.in_flight:\n        out.append(Break(m.generation))\n    elif ",
                 "    if ",
             ),
         ),
@@ -550,8 +550,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/step.py",
-                "    checkpoint.begin_if_due(m, out)\n",
-                "    checkpoint.begin_if_due(m, out)\n    save(m, out)\n",
+                "    checkpoint.start_if_due(m, out)\n",
+                "    checkpoint.start_if_due(m, out)\n    confirm_save(m, out)\n",
             ),
         ),
     ),
@@ -646,8 +646,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/join.py",
-                "            m.committed_lines = tuple(line for line in (*aside.lines, *replay[:-1]) if",
-                "            m.committed_lines = tuple(line for line in replay[:-1] if",
+                "for line in (*aside.lines, *replay[:-1]) if",
+                "for line in replay[:-1] if",
             ),
         ),
     ),
@@ -658,7 +658,7 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "        m.holds = False\n        m.lineage = GENESIS\n",
+                "        m.holds_state = False\n        m.lineage = GENESIS\n",
                 "",
             ),
         ),
@@ -755,7 +755,7 @@ PLANTED = (
         (
             Edit(
                 "core/member/recover.py",
-                "    if rolls_back or m.number < world.rollback_generation:\n",
+                "    if rolls_back or m.generation < world.rollback_generation:\n",
                 "    if rolls_back:\n",
             ),
         ),
@@ -792,7 +792,7 @@ PLANTED = (
             Edit(
                 "core/member/machine.py",
                 "        case Purpose.STEP if signal.disputes and not disagreement(",
-                "        case Purpose.STEP if signal.disputes and not m.holds and not disagreement(",
+                "        case Purpose.STEP if signal.disputes and not m.holds_state and not disagreement(",
             ),
         ),
     ),

@@ -67,7 +67,13 @@ SAVING = (
         "saved twice where a world closes",
         "rules 16, 17",
         "The state is begun at the boundary, and again under the same name when the world has closed.",
-        (Edit(_MEMBER, "(step < m.terms.grid.total_steps and _rests(m))", "(step < 0 and _rests(m))"),),
+        (
+            Edit(
+                _MEMBER,
+                "(step < m.terms.grid.total_steps and _training_pauses(m))",
+                "(step < 0 and _training_pauses(m))",
+            ),
+        ),
     ),
     Planted(
         "a damaged checkpoint for ever",
@@ -133,7 +139,11 @@ SAVING = (
         "a failure said once",
         "rule 17",
         "That a part will never come is said once, and may be lost.",
-        (Edit("core/member/machine.py", "    checkpoint.say_again(m, out)\n", "    checkpoint.publish(m, out)\n"),),
+        (
+            Edit(
+                "core/member/machine.py", "    checkpoint.report_pending(m, out)\n", "    checkpoint.publish(m, out)\n"
+            ),
+        ),
     ),
     Planted(
         "a leaver does not wait for its part",
@@ -142,8 +152,8 @@ SAVING = (
         (
             Edit(
                 "core/member/leave.py",
-                "    if _is_needed(m, view) or is_pending(m):\n",
-                "    if _is_needed(m, view):\n",
+                "    if _recovery_needs_us(m, view) or is_pending(m):\n",
+                "    if _recovery_needs_us(m, view):\n",
             ),
         ),
     ),

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from pliant.core.data.grid import Grid, deal, disjoint, idle_slot, missing, redo
+from pliant.core.data.grid import Grid, are_disjoint, assign_missing, deal_slots, idle_slot, missing_slots
 from pliant.core.data.sample_order import Cursor
 
 
@@ -65,7 +65,7 @@ weights = st.lists(st.integers(0, 50), min_size=1, max_size=12).filter(any)
 
 @given(st.integers(1, 300), weights)
 def test_slots_are_dealt_out_completely_and_within_one_of_the_exact_share(slots: int, weights: list[int]) -> None:
-    runs = deal(slots, weights)
+    runs = deal_slots(slots, weights)
     assert [slot for run in runs for slot in run] == list(range(slots))
     for run, weight in zip(runs, weights, strict=True):
         assert abs(len(run) - Fraction(slots * weight, sum(weights))) < 1
@@ -74,18 +74,18 @@ def test_slots_are_dealt_out_completely_and_within_one_of_the_exact_share(slots:
 
 @given(st.integers(1, 300), weights, st.integers(2, 9))
 def test_only_the_proportion_of_weights_counts(slots: int, weights: list[int], factor: int) -> None:
-    assert deal(slots, weights) == deal(slots, [weight * factor for weight in weights])
+    assert deal_slots(slots, weights) == deal_slots(slots, [weight * factor for weight in weights])
 
 
 @given(st.integers(1, 300), st.integers(1, 40))
 def test_equal_members_own_equally_many_slots_within_one(slots: int, size: int) -> None:
-    owned = [len(run) for run in deal(slots, [1] * size)]
+    owned = [len(run) for run in deal_slots(slots, [1] * size)]
     assert max(owned) - min(owned) <= 1
 
 
 @given(st.sets(st.integers(0, 99)), st.sets(st.integers(0, 30), min_size=1))
 def test_missing_slots_are_redone_once_and_evenly(slots: set[int], ranks: set[int]) -> None:
-    shares = redo(tuple(slots), tuple(ranks))
+    shares = assign_missing(tuple(slots), tuple(ranks))
     assert shares.keys() == ranks
     assert sorted(slot for share in shares.values() for slot in share) == sorted(slots)
     amounts = [len(shares[rank]) for rank in sorted(ranks)]
@@ -97,7 +97,7 @@ def test_missing_slots_are_redone_once_and_evenly(slots: set[int], ranks: set[in
 @given(st.lists(st.frozensets(st.integers(0, 9))))
 def test_disjoint_means_that_no_two_sets_meet(kept: list[frozenset[int]]) -> None:
     pairs = [(one, two) for at, one in enumerate(kept) for two in kept[:at]]
-    assert disjoint(kept) == all(one.isdisjoint(two) for one, two in pairs)
+    assert are_disjoint(kept) == all(one.isdisjoint(two) for one, two in pairs)
 
 
 @given(grids(), st.data())
@@ -130,7 +130,7 @@ class World(RuleBasedStateMachine):
 
     def owned(self) -> list[frozenset[int]]:
         filled = frozenset(self.grid.filled(self.step))
-        return [filled.intersection(run) for run in deal(self.grid.slots, self.weights)]
+        return [filled.intersection(run) for run in deal_slots(self.grid.slots, self.weights)]
 
     @rule(weight=st.integers(0, 5))
     def join(self, weight: int) -> None:
@@ -168,9 +168,9 @@ class World(RuleBasedStateMachine):
         ranks = range(len(self.weights))
         left = sorted(data.draw(st.sets(st.sampled_from(ranks), min_size=1), label="survivors"))
         survivors = [kept[rank] for rank in left]
-        assert disjoint(survivors)
-        lacking = missing(self.grid.filled(self.step), survivors)
-        shares = redo(lacking, range(len(left)))
+        assert are_disjoint(survivors)
+        lacking = missing_slots(self.grid.filled(self.step), survivors)
+        shares = assign_missing(lacking, range(len(left)))
         for rank, had in enumerate(survivors):
             again = frozenset(shares[rank])
             assert again.isdisjoint(had)

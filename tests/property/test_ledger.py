@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pliant.core.data.audit import Audit, audit
-from pliant.core.data.grid import Grid, deal
+from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.data.ledger import (
     GENESIS,
     LedgerLine,
     Lineage,
     add_digests,
+    can_follow,
     expected_digest,
     expected_slot_digest,
-    follows,
     is_sealed,
     make_line,
     slot_digest,
@@ -71,7 +71,7 @@ def test_the_digest_of_a_step_does_not_depend_on_the_world(
     grid, order = job
     step = data.draw(st.integers(1, grid.total_steps))
     total = 0
-    for run in deal(grid.slots, [1] * size):
+    for run in deal_slots(grid.slots, [1] * size):
         mine = 0
         for slot in run:
             read = order.take(grid.cursor(step).epoch, grid.slot(step, slot))
@@ -89,7 +89,7 @@ def test_any_line_that_was_written_is_sealed_and_follows_only_if_it_may(
     grid = Grid(10, 5, 5, 1)
     made = make_line(parent, generation, step, grid.cursor(1), samples=5, digest=number)
     assert is_sealed(made)
-    assert follows(made, parent) == (step == parent.step + 1 and generation >= parent.generation)
+    assert can_follow(made, parent) == (step == parent.step + 1 and generation >= parent.generation)
 
 
 @given(jobs(), st.data())
@@ -162,8 +162,8 @@ class Job(RuleBasedStateMachine):
     @rule()
     def commit_a_step(self) -> None:
         made = honest(self.grid, self.order, self.head, self.generation)
-        assert follows(made, self.head)
-        assert not any(follows(made, one.lineage) for one in self.lines if one.lineage != self.head)
+        assert can_follow(made, self.head)
+        assert not any(can_follow(made, one.lineage) for one in self.lines if one.lineage != self.head)
         self.lines.append(made)
         self.committed.append(made)
 

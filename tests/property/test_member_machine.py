@@ -73,11 +73,15 @@ class Walk:
 
     def awaited(self, chance: Random) -> s.Signal | None:
         m = self.machine
-        if m.wiring and chance.random() < (0.3 if m.world and m.phase is not Phase.STOPPED else 0.9):
-            return s.Wired(m.wiring) if chance.random() < 0.8 else s.WireFailed(m.wiring, chance.choice(PEERS))
+        if m.wiring_generation and chance.random() < (0.3 if m.world and m.phase is not Phase.STOPPED else 0.9):
+            return (
+                s.Wired(m.wiring_generation)
+                if chance.random() < 0.8
+                else s.WireFailed(m.wiring_generation, chance.choice(PEERS))
+            )
         match m.phase:
-            case Phase.OUTSIDE if m.wired:
-                return s.Admission(m.wired[-1].number, self.known, PEERS[:2])
+            case Phase.OUTSIDE if m.wired_worlds:
+                return s.Admission(m.wired_worlds[-1].number, self.known, PEERS[:2])
             case Phase.RESTORING:
                 return s.Restored(chance.randrange(9))
             case Phase.COMPUTING:
@@ -86,8 +90,8 @@ class Walk:
                 if m.fetching and chance.random() < 0.5:
                     return self.stripe(chance)
                 if chance.random() < 0.1:
-                    return s.Failed(m.number, chance.choice([None, *PEERS]))
-                return s.Returned(m.number, self.words(chance))
+                    return s.Failed(m.generation, chance.choice([None, *PEERS]))
+                return s.Returned(m.generation, self.words(chance))
             case Phase.APPLIED:
                 return s.Boundary(chance.randrange(9))
             case Phase.CATCHING_UP:
@@ -105,7 +109,7 @@ class Walk:
 
     def anything(self, chance: Random) -> list[s.Signal]:
         m = self.machine
-        number = chance.choice([m.number, m.number + 1, max(m.number - 1, 0), m.wiring])
+        number = chance.choice([m.generation, m.generation + 1, max(m.generation - 1, 0), m.wiring_generation])
         peer = chance.choice([None, *PEERS])
         lineage = chance.choice([GENESIS, m.lineage, self.known])
         return [
@@ -123,7 +127,7 @@ class Walk:
             s.Gradient(chance.choice([None, m.applied_line])),
             self.stripe(chance),
             s.TransferBroken(),
-            s.TransferBroken(spoilt=True),
+            s.TransferBroken(wrong_state=True),
             s.Returned(number, self.words(chance), (Dispute(1, ME, PEERS[0]),)),
             replace(self.computed(chance), state=chance.randrange(9)),
             s.Installed(chance.randrange(9)),
@@ -159,7 +163,7 @@ class Walk:
         m, mine = self.machine, self.word
         if m.world is None or mine is None:
             return ()
-        lineage = m.lineage if m.holds else self.known
+        lineage = m.lineage if m.holds_state else self.known
         step = lineage.step + 1 if mine.purpose is Purpose.STEP else 0
         if step > GRID.total_steps:
             lineage, step = GENESIS, 1
@@ -222,11 +226,11 @@ class Walk:
 
     def told(self, chance: Random) -> s.ViewReceived:
         m = self.machine
-        ahead = any(world.number > m.number and ME in world.members for world in self.worlds)
+        ahead = any(world.number > m.generation and ME in world.members for world in self.worlds)
         if chance.random() < (0.2 if ahead else 0.7):
             self.form(chance)
         if self.worlds and chance.random() < 0.5:
-            self.current = max(self.current, m.number if m.entered else 0)
+            self.current = max(self.current, m.generation if m.entered else 0)
         self.revision += chance.choice([1, 1, 1, 0, -1])
         ended = chance.random() < 0.01
         some = frozenset(name for name in PEERS if chance.random() < 0.05)
@@ -283,7 +287,7 @@ class Walk:
                     self.compute = action
                 case _:
                     pass
-        self.known = after.lineage if after.holds else self.known
+        self.known = after.lineage if after.holds_state else self.known
         if isinstance(signal, s.Returned) and after.followed_steps:
             self.known = after.followed_steps[-1].line.lineage
         return before, after, actions
@@ -301,7 +305,7 @@ def all_is_well(signal: s.Signal, before: Machine, after: Machine, actions: tupl
         assert isinstance(signal, s.Returned | s.Gradient)
     # Rules 4, 10: generations only grow, and a planned one is not for who stopped, holds or lingers.
     if after.world is not before.world:
-        assert after.number > before.number
+        assert after.generation > before.generation
         planned = after.world is not None and after.world.kind is WorldKind.PLANNED
         assert not (planned and before.phase in (Phase.STOPPED, Phase.HOLDING, Phase.LINGERING))
         assert planned or (s.Collect in kinds) or (s.Restore in kinds)
@@ -316,11 +320,11 @@ def all_is_well(signal: s.Signal, before: Machine, after: Machine, actions: tupl
         assert after.in_flight == (after.phase is Phase.COLLECTING)
     # Rule 7: one wiring at a time; groups are kept in order, and only those still to be entered.
     assert kinds.count(s.Wire) <= 1
-    numbers = [world.number for world in after.wired]
+    numbers = [world.number for world in after.wired_worlds]
     assert numbers == sorted(set(numbers))
-    assert all(number > after.number for number in numbers)
-    if s.Wire in kinds and before.wiring and not isinstance(signal, s.Wired | s.WireFailed):
-        assert s.Break(before.wiring) in actions
+    assert all(number > after.generation for number in numbers)
+    if s.Wire in kinds and before.wiring_generation and not isinstance(signal, s.Wired | s.WireFailed):
+        assert s.Break(before.wiring_generation) in actions
     # Who is stopped waits: no computing, no transfer goes on.
     if after.phase is Phase.STOPPED:
         assert s.Compute not in kinds

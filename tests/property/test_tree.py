@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pliant.train.reduce.tree import Node, Tree, fold, nodes_of
+from pliant.train.reduce.tree import SlotTree, TreeNode, fold, nodes_of
 
 filled_counts = st.integers(1, 70)
 
@@ -42,7 +42,7 @@ def owned(owners: Sequence[int]) -> dict[int, tuple[int, ...]]:
 def test_the_order_of_arrival_changes_nothing(filled: int, chance: object) -> None:
     slots = list(range(filled))
     chance.shuffle(slots)  # type: ignore[attr-defined]
-    tree: Tree[str] = Tree(filled, joined)
+    tree: SlotTree[str] = SlotTree(filled, joined)
     for slot in slots:
         tree.put_slot(slot, name(slot))
     assert tree.root == whole(filled)
@@ -51,9 +51,9 @@ def test_the_order_of_arrival_changes_nothing(filled: int, chance: object) -> No
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=70), st.randoms())
 def test_any_owners_and_any_order_among_them_give_the_same_tree(owners: list[int], chance: object) -> None:
     filled = len(owners)
-    given_by_all: list[tuple[Node, str]] = []
+    given_by_all: list[tuple[TreeNode, str]] = []
     for share in owned(owners).values():
-        tree: Tree[str] = Tree(filled, joined)
+        tree: SlotTree[str] = SlotTree(filled, joined)
         mine = list(share)
         chance.shuffle(mine)  # type: ignore[attr-defined]
         for slot in mine:
@@ -74,7 +74,7 @@ def test_the_nodes_left_are_the_highest_that_lie_whole_within_the_slots_and_asce
         ]
         assert [slot for run in covered for slot in run] == list(share)
         for node in nodes_of(share, filled):
-            parent = Node(node.level + 1, node.place >> 1)
+            parent = TreeNode(node.level + 1, node.place >> 1)
             within = [s for s in range(parent.first, parent.first + (1 << parent.level)) if s < filled]
             assert not set(within) <= set(share) or (1 << node.level) >= filled
 
@@ -93,7 +93,7 @@ def test_slots_that_come_in_order_are_never_held_in_more_than_a_few_values(fille
     """Nor does the number of values in being at once, with the one that is put, grow faster than the logarithm."""
     first = data.draw(st.integers(0, filled - 1))
     stop = data.draw(st.integers(first + 1, filled))
-    tree: Tree[None] = Tree(filled, lambda _left, _right: None)
+    tree: SlotTree[None] = SlotTree(filled, lambda _left, _right: None)
     held = 0
     for slot in range(first, stop):
         tree.put_slot(slot, None)
@@ -105,7 +105,7 @@ def test_slots_that_come_in_order_are_never_held_in_more_than_a_few_values(fille
 
 @given(filled_counts)
 def test_a_tree_that_was_emptied_can_be_filled_again(filled: int) -> None:
-    tree: Tree[str] = Tree(filled, joined)
+    tree: SlotTree[str] = SlotTree(filled, joined)
     tree.put_slot(filled - 1, "old")
     assert tree.take_all() == ["old"]
     assert tree.nodes == ()
@@ -120,9 +120,9 @@ def test_sums_of_floats_have_the_same_bits_for_any_owners(values: list[float], c
     found = set()
     for members in (1, 2, 3, filled):
         owners = [chance.randrange(members) for _ in values]  # type: ignore[attr-defined]
-        given_by_all: list[tuple[Node, float]] = []
+        given_by_all: list[tuple[TreeNode, float]] = []
         for share in owned(owners).values():
-            tree: Tree[float] = Tree(filled, lambda left, right: left + right)
+            tree: SlotTree[float] = SlotTree(filled, lambda left, right: left + right)
             for slot in share:
                 tree.put_slot(slot, values[slot])
             given_by_all += zip(tree.nodes, tree.values, strict=True)

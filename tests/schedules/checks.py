@@ -201,8 +201,8 @@ class Checks(Checkers):
         """Note how things stand with the others at that moment; what it had been told decides later what it means."""
         mirror.left = leaves
         machine = mirror.machine
-        mirror.hanging = self.scene.fabric.is_waiting(machine.number, mirror.id)
-        if machine.holds:
+        mirror.hanging = self.scene.fabric.is_waiting(machine.generation, mirror.id)
+        if machine.holds_state:
             known = leaves.checkpoint is not None and not machine.lineage.newer_than(leaves.checkpoint.lineage)
             mirror.survives = known or self._others_hold(mirror)
 
@@ -210,7 +210,12 @@ class Checks(Checkers):
         lineage = mirror.machine.lineage
         for other in self.scene.workers.values():
             there = other.up or self.scene.now - other.ended_at_s < JUST_NOW_S
-            if other is not mirror and there and other.machine.holds and not lineage.newer_than(other.machine.lineage):
+            if (
+                other is not mirror
+                and there
+                and other.machine.holds_state
+                and not lineage.newer_than(other.machine.lineage)
+            ):
                 return True
         return False
 
@@ -321,7 +326,7 @@ class Checks(Checkers):
 
 def _moved(machine: Machine, state: w.State) -> Machine:
     after = machine.copy()
-    after.phase, after.holds, after.lineage, after.committed_lines = (
+    after.phase, after.holds_state, after.lineage, after.committed_lines = (
         state.phase,
         state.holds,
         state.lineage,

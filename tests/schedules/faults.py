@@ -221,7 +221,7 @@ def _close_watch(scene: Scene, draw: Random) -> bool:
 
 def _break_transfer(scene: Scene, draw: Random) -> bool:
     """Strikes whoever receives a state next; counted when it does."""
-    scene.breaking.update(mirror.id for mirror in scene.workers_up if not mirror.machine.holds)
+    scene.breaking.update(mirror.id for mirror in scene.workers_up if not mirror.machine.holds_state)
     return False
 
 

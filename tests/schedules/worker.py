@@ -125,7 +125,7 @@ class Worker:
         m = self.machine
         if m.followed_steps is not before.followed_steps and m.followed_steps:
             self._remember(m.followed_steps[-1].line.lineage)
-        looked_at = (m.phase, m.world, m.holds, m.lineage, m.committed_lines)
+        looked_at = (m.phase, m.world, m.holds_state, m.lineage, m.committed_lines)
         if looked_at != self._traced:
             self._traced = looked_at
             self._say(w.State(time(), *looked_at))
@@ -244,7 +244,7 @@ class Worker:
 
     def _give_stripe(self, ask: w.StripeWanted) -> None:
         m = self.machine
-        if m.phase in (Phase.APPLIED, Phase.INSTALLING) or not m.holds:
+        if m.phase in (Phase.APPLIED, Phase.INSTALLING) or not m.holds_state:
             self._after(0.01, lambda: self._give_stripe(ask))  # a state is captured at a boundary only (rule 3)
             return
         self._say(w.GiveStripe(ask.asker, ask.transfer, ask.index, ask.count, self._model, unreported_lines(m)))

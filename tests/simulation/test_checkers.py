@@ -48,7 +48,7 @@ def holder(universe: Universe) -> Worker:
         worker
         for worker in universe.workers.values()
         if worker.up
-        and worker.machine.holds
+        and worker.machine.holds_state
         and worker.machine.phase in step
         and worker.machine.applied_line is not None
     )
@@ -235,7 +235,7 @@ def the_last_state_carried_away(universe: Universe) -> None:
 def gone_while_another_waits(universe: Universe) -> None:
     worker = holder(universe)
     others = [other for other in worker.machine.world.members if other != worker.id]  # type: ignore[union-attr]
-    universe.fabric.groups[worker.machine.number].waiting[others[0]] = 0
+    universe.fabric.groups[worker.machine.generation].waiting[others[0]] = 0
     universe.checkers.leaves(worker, Exit(0, "left as planned"))
 
 

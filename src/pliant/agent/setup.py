@@ -24,7 +24,7 @@ from pliant.core.model.job import JobSpec, Mode
 from pliant.core.model.names import AgentId, bad_name
 from pliant.credentials import is_missing, parse_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
-from pliant.train.checkpoint.storage import owner, place_at, taken
+from pliant.train.checkpoint.storage import describe_other_owner, open_storage, owner_name
 from pliant.wire.api import JobLine, Scope, TokenWish
 
 SETUP_S = 30.0
@@ -117,17 +117,17 @@ def check_place(client: Client, plan: Plan, folder: Folder) -> None:
         return  # what such a script saves, and how, is its own affair
     where = _checkpoint_dir(plan, folder)
     try:
-        mark = place_at(where).mark()
+        mark = open_storage(where).read_owner()
     except (OSError, BadInput):
         return  # it is for whoever wants to write there to say so
-    if mark is not None and not mark.is_for(_owner(client, plan.job)):
-        raise BadInput(f"{taken(where, mark)}.")
+    if mark is not None and not mark.allows(_owner(client, plan.job)):
+        raise BadInput(f"{describe_other_owner(where, mark)}.")
 
 
 def _owner(client: Client, job: str) -> str:
     """Nobody that a place could have, if the job is not there yet."""
     try:
-        return owner(client.job(job).created_at)
+        return owner_name(client.job(job).created_at)
     except Refused as error:
         if error.code != Code.NO_JOB:
             raise

@@ -24,9 +24,19 @@ from pliant.errors import BadInput
 from pliant.torch.errors import Left
 from pliant.torch.state.gpu_copy import put_aside
 from pliant.torch.state.training_state import TrainingState, as_leaf
-from pliant.train.checkpoint import Damaged, Facts, OutOfReach, PieceWriter, Place, owner, read, taken, write_manifest
-from pliant.train.checkpoint.background_writer import Copying
-from pliant.train.state.transfer import Received, copied
+from pliant.train.checkpoint import (
+    CheckpointFacts,
+    DamagedCheckpoint,
+    PieceWriter,
+    Storage,
+    StorageUnreachable,
+    describe_other_owner,
+    owner_name,
+    read_checkpoint,
+    write_manifest,
+)
+from pliant.train.checkpoint.background_writer import BackgroundWriter
+from pliant.train.state.transfer import ReceivedState, copy_state
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +53,7 @@ class Shelf:
     """What a member writes, and what it may have to go back to. `place` is None if nothing can be saved."""
 
     def __init__(
-        self, state: TrainingState, place: Place | None, job: str, member: str, grid: Grid, *, goes_back: bool
+        self, state: TrainingState, place: Storage | None, job: str, member: str, grid: Grid, *, goes_back: bool
     ) -> None:
         self._state = state
         self._place = place
@@ -51,9 +61,11 @@ class Shelf:
         self._member = member
         self._grid = grid
         self._goes_back = goes_back  # whether members that find themselves different go back to where they agreed
-        self._initial: Received | None = None  # the state before the first step, while nothing is on disk to go back to
+        self._initial: ReceivedState | None = (
+            None  # the state before the first step, while nothing is on disk to go back to
+        )
         self._owner = ""
-        self._copying: Copying | None = None
+        self._copying: BackgroundWriter | None = None
         self._tidying: threading.Thread | None = None
         self._newest: s.CollectGarbage | None = None  # what was ordered last
         self._unseen_since: float | None = None  # since when no newest checkpoint was all there
@@ -70,14 +82,14 @@ class Shelf:
         """
         if self._place is None:
             return
-        self._owner = owner(born())
+        self._owner = owner_name(born())
         try:
-            mark = self._place.marked(self._owner)
+            mark = self._place.claim(self._owner)
         except OSError as error:
-            log.warning("nothing can be written to %s yet: %s", self._place.where, error.strerror or error)
+            log.warning("nothing can be written to %s yet: %s", self._place.location, error.strerror or error)
             return
-        if not mark.is_for(self._owner):
-            raise BadInput(f"{taken(self._place.where, mark)}.")
+        if not mark.allows(self._owner):
+            raise BadInput(f"{describe_other_owner(self._place.location, mark)}.")
 
     # ------------------------------------------------------------------------------------------------ writing
 
@@ -105,34 +117,36 @@ class Shelf:
 
         def written(pieces: tuple[Piece, ...]) -> None:
             try:
-                mark = place.marked(self._owner)
+                mark = place.claim(self._owner)
             except OSError as error:
                 self._not_written(order.name, error.strerror or str(error))
                 return
-            if mark.is_for(self._owner):
-                self.feed(s.WriteDone(replace(checkpoint, pieces=pieces, place=mark.identity), order.part, order.count))
+            if mark.allows(self._owner):
+                self.feed(
+                    s.WriteDone(replace(checkpoint, pieces=pieces, storage_id=mark.storage_id), order.part, order.count)
+                )
             else:
-                self._not_written(order.name, taken(place.where, mark))
+                self._not_written(order.name, describe_other_owner(place.location, mark))
 
         failed = partial(self._not_written, order.name)
         rests = aside is not None
-        self._copying = Copying(writer, contents, _copy, written, failed, self._apart_s / 2, rests=rests)
+        self._copying = BackgroundWriter(writer, contents, _copy, written, failed, self._apart_s / 2, rests=rests)
 
     def want(self, order: s.Save) -> None:
         """The step of what was begun is committed."""
         if self._copying is not None and self._copying.name == order.name:
-            self._copying.want()
+            self._copying.confirm()
 
     def secure(self) -> None:
         """Call before the state changes."""
         self._apart_s = time.monotonic() - self._boundary
         if self._copying is not None:
-            self._copying.secure()
+            self._copying.copy_rest()
 
     def close(self) -> None:
         """The last thing to call: what is not finished leaves nothing behind. The last manifest has a moment."""
         if self._copying is not None:
-            self._copying.give_up()
+            self._copying.cancel_and_wait()
         if self._tidying is not None:
             self._tidying.join(LAST_LOOK_S)
             self._closing.set()
@@ -156,7 +170,7 @@ class Shelf:
         else:
             self._discarded.append(order.name)  # the training thread may be about to begin it
             if copying is not None and copying.name == order.name:
-                copying.drop()
+                copying.cancel()
         self._tidying = threading.Thread(target=self._tidy, args=(order, before), name="pliant-tidy")
         self._tidying.start()
 
@@ -166,22 +180,22 @@ class Shelf:
         place = self._place
         assert place is not None
         try:
-            mark = place.mark()
-            if mark is not None and not mark.is_for(self._owner):
+            mark = place.read_owner()
+            if mark is not None and not mark.allows(self._owner):
                 return  # nothing here is ours, whatever its name
             if isinstance(order, s.Discard):
                 place.remove(order.name)
             else:
                 self._tidy_after(order, place)
         except OSError as error:
-            log.warning("old checkpoints in %s could not be tidied up: %s", place.where, error.strerror or error)
+            log.warning("old checkpoints in %s could not be tidied up: %s", place.location, error.strerror or error)
 
-    def _tidy_after(self, order: s.CollectGarbage, place: Place) -> None:
+    def _tidy_after(self, order: s.CollectGarbage, place: Storage) -> None:
         newest = order.newest
         if not self._sees_all(order, place):
             return
         cursor = self._grid.cursor(newest.lineage.step)
-        facts = Facts(time.time(), self._job, began_in(newest.name), order.members, cursor)
+        facts = CheckpointFacts(time.time(), self._job, began_in(newest.name), order.members, cursor)
         with suppress(FileExistsError):  # whoever tidied up before us was there already
             write_manifest(place, newest, facts)
         about = (
@@ -191,11 +205,11 @@ class Shelf:
             order.rollback_generation,
             order.generation,
         )
-        for name in (*place.names(), *place.unfinished()):
+        for name in (*place.checkpoint_names(), *place.unfinished_names()):
             if is_garbage(name, *about):
                 place.remove(name)
 
-    def _sees_all(self, order: s.CollectGarbage, place: Place) -> bool:
+    def _sees_all(self, order: s.CollectGarbage, place: Storage) -> bool:
         """Whether every piece is here. A file system that is shared may show others' with some delay.
 
         If none of the newest was all here for long, others write to another disk, which looks like this one. Then the
@@ -203,17 +217,19 @@ class Shelf:
         """
         newest = order.newest
         while True:
-            there, now = place.files(newest.name), time.monotonic()
+            there, now = place.file_sizes(newest.name), time.monotonic()
             if all(there.get(piece.file) == piece.nbytes for piece in newest.pieces):
                 self._unseen_since = None
                 return True
             if self._unseen_since is None:
                 self._unseen_since = now
             if now >= self._unseen_since + SEEN_S:
-                self.feed(s.WriteFailed(newest.name, place.where, split_storage=True))
+                self.feed(s.WriteFailed(newest.name, place.location, split_storage=True))
                 return False
             if self._closing.wait(LOOK_S):
-                log.error("not all of %s was seen in %s: it has no manifest beside its files", newest.name, place.where)
+                log.error(
+                    "not all of %s was seen in %s: it has no manifest beside its files", newest.name, place.location
+                )
                 return False
             if order is not self._newest:
                 return False  # the next one is looked for instead, and for what is left of the time
@@ -227,7 +243,7 @@ class Shelf:
             return
         published = view.checkpoint if view is not None else None
         if step == 0 and published is None:
-            self._initial = copied(self._state.capture())
+            self._initial = copy_state(self._state.capture())
         elif published is not None:
             self._initial = None
 
@@ -236,25 +252,27 @@ class Shelf:
         if checkpoint is not None:
             try:
                 self._state.install(self._read(checkpoint))
-            except (Damaged, OutOfReach) as error:
+            except (DamagedCheckpoint, StorageUnreachable) as error:
                 log.error("the checkpoint of step %d cannot be used: %s", checkpoint.lineage.step, error)
-                return s.RestoreFailed(str(error), isinstance(error, Damaged))
+                return s.RestoreFailed(str(error), isinstance(error, DamagedCheckpoint))
         elif self._initial is not None:
             self._state.install(self._initial)
         elif moved:
             raise Left(FENCED_CODE, "the job starts again from its beginning, and this worker's state has moved on")
         return None
 
-    def _read(self, checkpoint: Checkpoint) -> Received:
+    def _read(self, checkpoint: Checkpoint) -> ReceivedState:
         if self._place is None:
-            raise OutOfReach("PLIANT_CHECKPOINT_DIR is not set: set it to where the job's checkpoints are.")
+            raise StorageUnreachable("PLIANT_CHECKPOINT_DIR is not set: set it to where the job's checkpoints are.")
         try:
-            there = self._place.files(checkpoint.name)
+            there = self._place.file_sizes(checkpoint.name)
         except OSError as error:
-            raise OutOfReach(f"{self._place.where} cannot be read: {error.strerror or error}.") from error
+            raise StorageUnreachable(f"{self._place.location} cannot be read: {error.strerror or error}.") from error
         if not there:
-            raise OutOfReach(f"{checkpoint.name} is not in {self._place.where}: every machine must reach one place.")
-        return read(self._place, checkpoint)
+            raise StorageUnreachable(
+                f"{checkpoint.name} is not in {self._place.location}: every machine must reach one place."
+            )
+        return read_checkpoint(self._place, checkpoint)
 
 
 def _content(tensor: torch.Tensor) -> memoryview:

@@ -18,8 +18,8 @@ from pliant.torch.reduce.deterministic import TreeReducer
 from pliant.torch.reduce.floating import SummedReducer
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.optimizers import Optimizers
-from pliant.train.reduce.metrics import Logged
-from pliant.train.reduce.spot_checks import Check, checks, is_checked
+from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.spot_checks import SpotCheck, is_checked, spot_checks
 
 SNAPSHOT_EVERY = 20  # steps, with verify=1: where two members differ, this many are computed again at most
 
@@ -64,7 +64,9 @@ class Exactness:
         """What this member's bits depend on; nothing, if any will do."""
         return bits(device) if self.deterministic and not self.other_bits else ()
 
-    def reducer(self, model: nn.Module, buffers: Buffers, logged: Logged, device: torch.device, grid: Grid) -> Reducer:
+    def reducer(
+        self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device, grid: Grid
+    ) -> Reducer:
         if not self.deterministic:
             return SummedReducer(model, buffers, logged, device)
         return TreeReducer(model, buffers, logged, device, grid, self._is_checked)
@@ -72,6 +74,6 @@ class Exactness:
     def _is_checked(self, step: int, slot: int) -> bool:
         return is_checked(self.seed, self.verify_slots, step, slot)
 
-    def checks(self, step: int, generation: int, shares: Shares) -> Sequence[Check]:
+    def checks(self, step: int, generation: int, shares: Shares) -> Sequence[SpotCheck]:
         """The spot checks of a step in a generation."""
-        return checks(self.seed, self.verify_slots, step, generation, shares) if self.verify_slots else ()
+        return spot_checks(self.seed, self.verify_slots, step, generation, shares) if self.verify_slots else ()

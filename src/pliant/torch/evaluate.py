@@ -19,12 +19,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from pliant.core.data.grid import deal
+from pliant.core.data.grid import deal_slots
 from pliant.core.data.ledger import Lineage
 from pliant.errors import BadInput
 from pliant.torch.data.dataset import own_randomness, seed_all
 from pliant.torch.data.loader import moved
-from pliant.train.data.seeds import step_key
+from pliant.train.data.loader import step_seed
 from pliant.train.session import Session
 
 SUMS = "sums"
@@ -113,7 +113,7 @@ class Evaluation:
         self._board.want(self._key)
         machine = self._session.machine
         size = len(machine.world.members) if machine.world else 1
-        mine = deal(self._count, [1] * size)[max(machine.rank, 0)]
+        mine = deal_slots(self._count, [1] * size)[max(machine.rank, 0)]
         for number in mine:
             self._do(number)
         rotated = [*range(mine.stop, self._count), *range(mine.stop)]
@@ -125,7 +125,7 @@ class Evaluation:
 
     def _patience_s(self) -> float:
         """Peers that are in trouble are not waited for: they will not be heard of."""
-        if self._session.machine.stopping:
+        if self._session.machine.stop_reason:
             return 0.0
         mean_s = sum(self._spent_s) / len(self._spent_s) if self._spent_s else 0.0
         return max(PATIENCE * mean_s, PATIENCE_MIN_S)
@@ -145,7 +145,7 @@ def batch_sums(
 ) -> Sums:
     """Compute one batch with the user's function."""
     # Whoever computes it draws the same, whatever the membership did before; `evaluating` puts the generators back.
-    chance = step_key(key.turn, key.lineage.step, number)
+    chance = step_seed(key.turn, key.lineage.step, number)
     seed_all((chance, chance, chance))
     samples = range(number * key.batch, min((number + 1) * key.batch, key.samples))
     got = fn(moved(collate([dataset[at] for at in samples]), device))

@@ -44,21 +44,19 @@ from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.optimizers import Optimizers
 from pliant.torch.state.state_hash import StateHash
 from pliant.torch.state.training_state import Stateful, TrainingState
-from pliant.train.checkpoint import place_at
-from pliant.train.coordinator_link import Contact, TooLate
-from pliant.train.data.loader import Indices, OrderOfEpoch, SampleError, WrongSamples, check_micro_batch
-from pliant.train.data.microbatches import Parts
-from pliant.train.peer.kv import Mailbox
-from pliant.train.peer.server import PeerLost, Peers
-from pliant.train.process.pauses import process_age_s
-from pliant.train.process.sigterm import TermNotice
-from pliant.train.process.watchdog import StallWatch
-from pliant.train.reduce.metrics import Logged
+from pliant.train.checkpoint import open_storage
+from pliant.train.coordinator_link import CoordinatorLink, JobAlreadyEnded
+from pliant.train.data.loader import OrderOfEpoch, SampleError, SampleIndices, WrongSamples, check_micro_batch
+from pliant.train.data.microbatches import MicroBatcher
+from pliant.train.peer.kv import PeerValues
+from pliant.train.peer.server import PeerLost, PeerServer
+from pliant.train.process import SigtermListener, StallWatchdog, process_age_s
+from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.session import Session
-from pliant.train.standalone import Alone
+from pliant.train.standalone import StandaloneCoordinator
 from pliant.train.state.flat import State
-from pliant.train.state.state_lock import Gate
-from pliant.train.state.transfer import Source
+from pliant.train.state.state_lock import StateLock
+from pliant.train.state.transfer import StateSource
 
 log = logging.getLogger(__name__)
 
@@ -106,8 +104,8 @@ class Job:
         self._run: Run | None = None
         self._loop: Loop | None = None
         self._session: Session | None = None
-        self._indices: Indices | None = None
-        self._peers: Peers | None = None
+        self._indices: SampleIndices | None = None
+        self._peers: PeerServer | None = None
         self._closing: list[Callable[[], None]] = []
         self._on_leave: list[Callable[[], None]] = []
 
@@ -173,7 +171,7 @@ class Job:
         exactness = Exactness(seed, deterministic, other_bits, verify, verify_slots)
         grid = Grid(len(dataset), batch_size, batch_size if slots is None else slots, epochs)
         check_micro_batch(grid, micro_batch)
-        indices = self._indices = Indices(grid, seed=seed, order=order)
+        indices = self._indices = SampleIndices(grid, seed=seed, order=order)
         bare: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
         where = device_of(bare)
         optimizers = Optimizers(bare, optimizer, scaler, clip_norm)
@@ -189,7 +187,7 @@ class Job:
         snapshots = exactness.snapshot_every if self._said.coordinators else 0  # alone there is nobody to differ from
         terms = Terms(grid, seed, snapshots, (*also(bare, optimizers, indices, others), *exactness.also), verify)
         board = Board()
-        parts = Parts(grid, micro_batch, one_slot=deterministic)
+        parts = MicroBatcher(grid, micro_batch, one_slot=deterministic)
         self._loop = self._assembled(terms, bare, training_state, loader, board, step, exactness, parts)
         join = Join(self.member, self._agent, terms, fingerprint=exactness.bits(where))
         self._start(self._loop.session, join, stall_s)
@@ -217,11 +215,11 @@ class Job:
         board: Board,
         step: Callable[[], None],
         exactness: Exactness,
-        parts: Parts,
+        parts: MicroBatcher,
     ) -> Loop:
         """Everything that runs a training loop, put together; not started yet."""
         assert self._indices is not None
-        gate, logged, device = Gate(), Logged(), device_of(model)
+        gate, logged, device = StateLock(), StepMetrics(), device_of(model)
         reducer = exactness.reducer(model, state.buffers, logged, device, terms.grid)
         self._closing.append(reducer.close)
         shelf = self._shelf(state, terms.grid, goes_back=exactness.verify > 0)
@@ -236,46 +234,46 @@ class Job:
 
     def _shelf(self, state: TrainingState, grid: Grid, *, goes_back: bool) -> Shelf:
         where = self._worker.checkpoint_dir if self._said.coordinators else None
-        place = place_at(where) if where is not None else None
+        place = open_storage(where) if where is not None else None
         shelf = Shelf(state, place, self.name, self.member, grid, goes_back=goes_back)
         self._closing.append(shelf.close)
         return shelf
 
-    def _connect(self, terms: Terms, gate: Gate, state: TrainingState, board: Board, shelf: Shelf) -> Session:
-        mailbox = Mailbox()
+    def _connect(self, terms: Terms, gate: StateLock, state: TrainingState, board: Board, shelf: Shelf) -> Session:
+        mailbox = PeerValues()
         if not self._said.coordinators:
-            contact: Contact | Alone = Alone(self.name, self.member)
+            contact: CoordinatorLink | StandaloneCoordinator = StandaloneCoordinator(self.name, self.member)
             host = "127.0.0.1"
         else:
             token = read_token(self._said.token_file or self._said.own_token_file)
-            contact = Contact(self._said.coordinators, token, self.name, self.member)
+            contact = CoordinatorLink(self._said.coordinators, token, self.name, self.member)
             try:
-                shelf.claim(contact.born)
+                shelf.claim(contact.job_created_at)
             except PliantError:
                 contact.close()
                 raise
             host = self._worker.address or local_address(self._said.coordinators[0])
-        source = Source(gate, state.capture, self._gradient, self._lines)
+        source = StateSource(gate, state.capture, self._gradient, self._lines)
 
         def hear(generation: int, _sender: MemberId, kind: str, head: bytes) -> None:
             if kind == STORE:
-                mailbox.hear(generation, head)
+                mailbox.receive(generation, head)
             elif kind == SUMS:
                 board.hear(head)
             else:
                 session.heard(generation, kind, head)
 
         if self._said.coordinators:
-            self._peers = Peers(host, self.member, hear, lambda _g, _asker, kind, head: source.give(kind, head))
+            self._peers = PeerServer(host, self.member, hear, lambda _g, _asker, kind, head: source.answer(kind, head))
         peers = self._peers
 
         def wire(world: World, key: str) -> Wiring:
             return Wiring(world, key, self.member, peers or _Nobody(), mailbox, host)
 
         def forget(below: int) -> None:
-            mailbox.forget(below)
+            mailbox.forget_below(below)
             if peers is not None:
-                peers.forget(below)
+                peers.forget_below(below)
 
         tidy = shelf.tidy if shelf.can_save else None
         session = self._session = Session(self.member, terms, contact, peers, wire, forget, tidy)
@@ -288,10 +286,10 @@ class Job:
         address = self._peers.address if self._peers is not None else ""
         try:
             session.start(replace(join, address=address, pid=os.getpid(), age_s=process_age_s()))
-        except TooLate as late:
+        except JobAlreadyEnded as late:
             raise Left(late.code, late.why) from late
         self._listen_for_notices(session)
-        self._closing.append(StallWatch(self.member, stall_s, self._busy_since).close)
+        self._closing.append(StallWatchdog(self.member, stall_s, self._busy_since).close)
 
     def _gradient(self, lineage: Lineage) -> State | None:
         return self._loop.gradient(lineage) if self._loop is not None else None
@@ -309,12 +307,12 @@ class Job:
             for member in world.members:
                 if member != self.member:
                     with suppress(PeerLost):  # then it computes them itself
-                        self._peers.tell(world.number, member, SUMS, head)
+                        self._peers.notify(world.number, member, SUMS, head)
 
     def _listen_for_notices(self, session: Session) -> None:
         if self._said.coordinators and threading.current_thread() is threading.main_thread():
             grace_s = self._worker.grace_s
-            notice = TermNotice(lambda: session.feed(s.DrainNotice(grace_s, "SIGTERM")))
+            notice = SigtermListener(lambda: session.feed(s.DrainNotice(grace_s, "SIGTERM")))
             self._closing.append(notice.close)
 
     def _leave(self, left: Left) -> None:
@@ -332,9 +330,9 @@ class Job:
         loop, session = self._loop, self._session
         if session is None or loop is None:
             return
-        part = loop.part.part if loop.part is not None else None
+        part = loop.part.micro_batch if loop.part is not None else None
         if isinstance(error, SampleError):
-            self._raised(error.part.step, error.slots, said)
+            self._raised(error.micro_batch.step, error.slots, said)
         elif isinstance(error, WrongSamples):
             self._raised(error.step, loop.grid.filled(error.step), said)  # on every member alike
         elif part is not None and isinstance(error, Exception) and not isinstance(error, PliantError):
@@ -357,7 +355,7 @@ class Job:
 class _Nobody:
     """The peers of a member that is alone."""
 
-    def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
+    def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
         raise AssertionError(f"{member} is told {kind} ({len(head)} bytes) in {generation}, a world of one")
 
 

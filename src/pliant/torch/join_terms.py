@@ -11,7 +11,7 @@ from torch import nn
 from pliant.errors import BadInput
 from pliant.torch.state.optimizers import Optimizers
 from pliant.torch.state.training_state import Stateful
-from pliant.train.data.loader import Indices
+from pliant.train.data.loader import SampleIndices
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -35,7 +35,7 @@ def others_of(state: Mapping[str, Stateful] | None, scaler: torch.amp.GradScaler
 
 
 def also(
-    model: nn.Module, optimizers: Optimizers, indices: Indices, others: Mapping[str, Stateful]
+    model: nn.Module, optimizers: Optimizers, indices: SampleIndices, others: Mapping[str, Stateful]
 ) -> tuple[tuple[str, str], ...]:
     """What members must have in common besides the data's shape, in words that help whoever got it wrong."""
     parts = [(name, tuple(t.shape), str(t.dtype)) for name, t in [*model.named_parameters(), *model.named_buffers()]]

@@ -21,7 +21,7 @@ from pliant.core.data.grid import Grid, idle_slot
 from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member import Phase
 from pliant.core.member import signals as s
-from pliant.core.member.common import place
+from pliant.core.member.common import history_position
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Dispute
@@ -38,15 +38,14 @@ from pliant.torch.reduce.buckets import Reduced
 from pliant.torch.replay import Replay
 from pliant.torch.state.state_hash import StateHash
 from pliant.torch.state.training_state import TrainingState, gradient_from, gradient_state, moving_in
-from pliant.train.data.loader import Loaded, Part, WrongSamples
-from pliant.train.data.microbatches import Parts, as_set
-from pliant.train.data.seeds import step_key
-from pliant.train.reduce.control_row import Row
-from pliant.train.reduce.metrics import Logged
-from pliant.train.reduce.spot_checks import Check
+from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, WrongSamples, step_seed
+from pliant.train.data.microbatches import MicroBatcher, slot_set
+from pliant.train.reduce.control_row import ControlRow
+from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.spot_checks import SpotCheck
 from pliant.train.session import Order, Session
 from pliant.train.state.flat import State
-from pliant.train.state.state_lock import Gate
+from pliant.train.state.state_lock import StateLock
 
 
 class Loop:
@@ -58,21 +57,21 @@ class Loop:
         state: TrainingState,
         reducer: Reducer,
         loader: Loader,
-        gate: Gate,
+        gate: StateLock,
         step_optimizers: Callable[[], None],
         shelf: Shelf,
-        logged: Logged,
-        parts: Parts,
+        logged: StepMetrics,
+        parts: MicroBatcher,
         hashes: StateHash,
         *,
         expected: Callable[[int], int],
         seed: int,
-        checks: Callable[[int, int, s.Shares], Sequence[Check]],
+        checks: Callable[[int, int, s.Shares], Sequence[SpotCheck]],
         device: torch.device,
     ) -> None:
         self.session = session
         self.grid: Grid = session.machine.terms.grid
-        self.part: Loaded | None = None  # in the user's hands
+        self.part: LoadedMicroBatch | None = None  # in the user's hands
         self.ready: Reduced | None = None  # reduced, not applied
         self.logged = logged
         self.step = 0  # of the part that was yielded last
@@ -95,7 +94,7 @@ class Loop:
         self._is_spot = False  # so is the one in the user's hands
         self._shelf = shelf
         self._device = device
-        self._parts: deque[Part] = deque()
+        self._parts: deque[MicroBatch] = deque()
         self._idle = False
         self._weight = 0.0  # of the parts kept in this step
         self._missed: Missed | None = None
@@ -107,7 +106,7 @@ class Loop:
 
     # ------------------------------------------------------------------------------------------- the iterator
 
-    def next(self) -> Loaded | None:
+    def next(self) -> LoadedMicroBatch | None:
         """The next part for the user's code; None when training is complete. Raises `Left`."""
         self.in_user_code_since = None
         if self.part is not None:
@@ -130,7 +129,7 @@ class Loop:
         state = self._hashes.at_boundary(step)
         self._shelf.at_boundary(step, self.session.machine.view)
         order = self.session.feed_and_take(then(state))
-        self._gate.open(self.session.machine.lineage, self._hashes.label(state))
+        self._gate.allow_reads(self.session.machine.lineage, self._hashes.label(state))
         if self.replay:
             self.replay.at_boundary(step, state)
         return order
@@ -169,28 +168,28 @@ class Loop:
             self._forget_kept()
         self._idle = order.idle
         machine = self.session.machine
-        checks = self._checks(order.step, machine.number, machine.shares)
-        spots = [Part(order.step, (each.slot,)) for each in checks if each.second == machine.rank]
+        checks = self._checks(order.step, machine.generation, machine.shares)
+        spots = [MicroBatch(order.step, (each.slot,)) for each in checks if each.second == machine.rank]
         self._spots = len(spots)
         idle = [self._cutting.idle(order.step, order.slots[0])] if order.idle else []
-        self._yield(order.step, *spots, *(idle or self._cutting.of(order.step, order.slots)))
+        self._yield(order.step, *spots, *(idle or self._cutting.cut(order.step, order.slots)))
 
-    def _yield(self, step: int, *parts: Part) -> None:
+    def _yield(self, step: int, *parts: MicroBatch) -> None:
         """These come next, after those that are still to come."""
         self._parts.extend(parts)
         ahead = self._cutting.ahead(self.session.machine, step, self._loader.reads_ahead)
         self._loader.expect([*self._parts, *ahead])
 
-    def _begin(self, part: Part) -> Loaded:
+    def _begin(self, part: MicroBatch) -> LoadedMicroBatch:
         loaded = self.part = self._loader.load(part)
         self.step = part.step
         self.logged.begin(part.slots[0])
-        seed_all(step_key(self._seed, part.step, part.slots[0]))
+        seed_all(step_seed(self._seed, part.step, part.slots[0]))
         self._is_spot = self._spots > 0
         self._spots = max(self._spots - 1, 0)
         dropped = self._idle or self._is_spot
         last = not self._parts and not dropped
-        group = self.session.group(self.session.machine.number) if last else None
+        group = self.session.group(self.session.machine.generation) if last else None
         group = group if isinstance(group, Group) else None
         self._reducer.begin_part(part, float(loaded.samples), group, self.session.machine.shares, idle=dropped)
         return loaded
@@ -207,7 +206,7 @@ class Loop:
         if loaded is None:
             raise BadInput("run.step() belongs to an item of the loop: call it once for each, inside the loop.")
         if self._is_spot:
-            self._finish_spot(loaded.part.slots[0])
+            self._finish_spot(loaded.micro_batch.slots[0])
             return None
         weight = self._reducer.weight
         self._state.buffers.end_part(weight, drop=self._idle or not weight)
@@ -216,12 +215,12 @@ class Loop:
             self.logged.drop()
         else:
             self._weight += weight
-            self.logged.weigh(weight)
+            self.logged.finish(weight)
         if self._missed is not None:
             return self._take_missed(self._missed)
         if self._parts:
             self._reducer.end_part()
-        slots = frozenset() if self._idle else as_set(loaded.part.slots)
+        slots = frozenset() if self._idle else slot_set(loaded.micro_batch.slots)
         samples, digest = (0, 0) if self._idle else (loaded.samples, loaded.digest)
         state = self._hashes.after_backward() if not self._parts else None
         computed = s.Computed(slots, samples, digest, state)
@@ -249,7 +248,7 @@ class Loop:
 
     def _reduce(self, order: s.Collect) -> Reduced | None:
         number = order.world.number
-        row = Row(order.word, self._weight, self.logged.names_key, self.logged.weight, self.logged.sums)
+        row = ControlRow(order.word, self._weight, self.logged.names_hash, self.logged.weight, self.logged.sums)
         try:
             checks = self._checks(order.word.step, number, order.shares)
             began = time.monotonic()
@@ -285,7 +284,7 @@ class Loop:
     def _compare(self, order: s.Collect) -> Order | None:
         """A collective of words only."""
         number, word = order.world.number, order.word
-        if order.whole:
+        if order.whole_state_hash:
             word = replace(word, state=self._hashes.whole())
         try:
             answers = self._group(number).gather(msgspec.msgpack.encode(word))
@@ -303,15 +302,15 @@ class Loop:
             if not self.session.wait_for_state(number) or self.session.received is None:
                 raise GroupBroken("the generation is over")
             self._state.buffers.learn(moving_in(self.session.received))
-            checks = self._checks(place(self.session.machine).step + 1, number, order.shares)
-            row = Row(order.word)
+            checks = self._checks(history_position(self.session.machine).step + 1, number, order.shares)
+            row = ControlRow(order.word)
             rows, reduced = self._reducer.reduce(self._group(number), row, order.shares, checks, follow=True)
         except GroupBroken as error:
             return self.session.feed_and_take(s.Failed(number, error.peer))
         self._followed = reduced
         return self._feed_returned(order.world, rows, reduced)
 
-    def _feed_returned(self, world: World, rows: Sequence[Row], reduced: Reduced) -> Order | None:
+    def _feed_returned(self, world: World, rows: Sequence[ControlRow], reduced: Reduced) -> Order | None:
         names = world.members
         disputes = tuple(Dispute(each.slot, names[each.owner], names[each.second]) for each in reduced.disputed)
         return self.session.feed_and_take(s.Returned(world.number, tuple(row.word for row in rows), disputes))
@@ -379,12 +378,12 @@ class Loop:
         if reduced.buckets:
             self._last = (self.applied.lineage, reduced)
             self._reducer.next_turn()
-        seed_all(step_key(self._seed, self.applied.lineage.step, None))
+        seed_all(step_seed(self._seed, self.applied.lineage.step, None))
         self.in_user_code_since = time.monotonic()
 
     def _shut(self) -> None:
         """The state is about to change: nobody reads it any more, and what was to be saved of it is copied."""
-        self._gate.shut()
+        self._gate.block_reads()
         with self.session.pauses.during(self.step, CHECKPOINTING):
             self._shelf.secure()
 

@@ -15,7 +15,7 @@ from pliant.torch.errors import Left
 from pliant.torch.evaluate import Board, Evaluation, Key, Totals, batch_sums, evaluating
 from pliant.torch.loop import Loop
 from pliant.torch.state.optimizers import Optimizers
-from pliant.train.data.loader import Loaded
+from pliant.train.data.loader import LoadedMicroBatch
 
 
 class Run:
@@ -39,7 +39,7 @@ class Run:
         self._board = board
         self._tell = tell
         self._device = device
-        self._peeked: Loaded | None = None
+        self._peeked: LoadedMicroBatch | None = None
         self._turn = 0  # evaluations since the last boundary
         self.complete = False
         self.rank = 0
@@ -69,12 +69,12 @@ class Run:
             if not epoch.is_over:
                 raise BadInput("The loop over an epoch was left before its end: go through all of it.")
 
-    def _advance(self) -> Loaded | None:
+    def _advance(self) -> LoadedMicroBatch | None:
         if self.complete:
             return None
         loaded = self._loop.next()
         machine = self._loop.session.machine
-        self.rank, self.generation = machine.rank, machine.number
+        self.rank, self.generation = machine.rank, machine.generation
         self.size = len(machine.world.members) if machine.world else 1
         self._turn = 0
         self.complete = loaded is None
@@ -186,7 +186,7 @@ class Epoch:
         loaded = loaded or run._advance()
         if loaded is None:
             raise StopIteration
-        if run._epoch_of(loaded.part.step) != self.number:
+        if run._epoch_of(loaded.micro_batch.step) != self.number:
             raise Left(FENCED_CODE, "the job went back, or on, to another epoch than this worker's loop is in")
         return loaded.data
 

@@ -8,7 +8,7 @@ from typing import Protocol
 from pliant.core.model.world import World
 
 
-class Group(Protocol):
+class CollectiveGroup(Protocol):
     """One generation's group, from its wiring to its end."""
 
     def break_off(self) -> None:
@@ -18,15 +18,15 @@ class Group(Protocol):
         """Let go of it, off the critical path."""
 
 
-class Wiring(Protocol):
+class GroupWiring(Protocol):
     """The building of one group."""
 
-    def run(self) -> Group:
+    def run(self) -> CollectiveGroup:
         """Build it and complete a barrier in it; raises when it cannot be, or was broken off."""
 
     def break_off(self) -> None:
         """Make `run` return with an error. From any thread."""
 
 
-Wire = Callable[[World, str], Wiring]
+StartWiring = Callable[[World, str], GroupWiring]
 """Called with the world and its key; the key is empty for a world of one."""

@@ -28,11 +28,11 @@ from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.train.adapter import Group, Wire, Wiring
-from pliant.train.coordinator_link import Listener
-from pliant.train.peer.server import PeerLost, Peers
-from pliant.train.process.pauses import Pauses
-from pliant.train.state.transfer import Fetching, Received, ask_gradient
+from pliant.train.adapter import CollectiveGroup, GroupWiring, StartWiring
+from pliant.train.coordinator_link import LinkListener
+from pliant.train.peer.server import PeerLost, PeerServer
+from pliant.train.process import PauseLog
+from pliant.train.state.transfer import ReceivedState, StateDownload, fetch_gradient
 from pliant.wire.views import PeerKey
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Speaks(Protocol):
     """The way to the coordinator: `Contact`, or `Alone`."""
 
     def join(self, command: Join) -> None: ...
-    def start(self, listener: Listener) -> None: ...
+    def start(self, listener: LinkListener) -> None: ...
     def send(self, command: Command) -> None: ...
     def close(self) -> None: ...
 
@@ -65,16 +65,16 @@ class Session:
         member: MemberId,
         terms: Terms,
         contact: Speaks,
-        peers: Peers | None,
-        wire: Wire,
+        peers: PeerServer | None,
+        wire: StartWiring,
         forget: Callable[[int], None],
         tidy: Callable[[s.CollectGarbage | s.Discard], None] | None = None,
     ) -> None:
         self.member = member
         self.machine = Machine(member, terms, can_save=tidy is not None)
         self._tidy = tidy  # of the place that checkpoints are written to; None: there is none
-        self.groups: dict[int, Group] = {}
-        self.received: Received | None = None  # a state or gradient that lies aside
+        self.groups: dict[int, CollectiveGroup] = {}
+        self.received: ReceivedState | None = None  # a state or gradient that lies aside
         self._contact = contact
         self._peers = peers
         self._wire = wire
@@ -85,15 +85,15 @@ class Session:
         self._signals: deque[s.Signal] = deque()
         self._reacting = False
         self._closed = False
-        self._wirings: dict[int, Wiring] = {}
+        self._wirings: dict[int, GroupWiring] = {}
         self._wiring_threads: list[threading.Thread] = []
         self._worlds: dict[int, World] = {}
         self._keys: dict[int, str] = {}
-        self._fetching: Fetching | None = None
+        self._fetching: StateDownload | None = None
         self._catching_up = threading.Event()
         self._timers: list[threading.Timer] = []
         self._said = ""
-        self.pauses = Pauses()
+        self.pauses = PauseLog()
 
     def start(self, join: Join) -> None:
         """Join, and hear from then on. Raises what the coordinator has against this member."""
@@ -127,7 +127,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------- the training thread
 
-    def take_received(self) -> Received:
+    def take_received(self) -> ReceivedState:
         """What lies aside, to be made ours; nothing else keeps it any longer."""
         with self._lock:
             received, self.received = self.received, None
@@ -155,7 +155,7 @@ class Session:
             self._news.wait_for(lambda: self._queued)
             return self._queued.popleft()
 
-    def group(self, generation: int) -> Group | None:
+    def group(self, generation: int) -> CollectiveGroup | None:
         """The group of that generation, unless it was broken or never wired."""
         with self._lock:
             return self.groups.get(generation)
@@ -168,10 +168,10 @@ class Session:
                 lambda: (
                     self.machine.received_state is not None
                     or generation not in self.groups
-                    or bool(self.machine.stopping)
+                    or bool(self.machine.stop_reason)
                 )
             )
-            return generation in self.groups and not self.machine.stopping
+            return generation in self.groups and not self.machine.stop_reason
 
     # -------------------------------------------------------------------------------------------- the machine
 
@@ -207,7 +207,7 @@ class Session:
     def _drop_unused_groups(self) -> None:
         """A world that was wired and then passed over: nobody will enter it any more."""
         machine = self.machine
-        used = {machine.number, *(world.number for world in machine.wired)}
+        used = {machine.generation, *(world.number for world in machine.wired_worlds)}
         if machine.previous_world is not None:
             used.add(machine.previous_world.number)
         for number in [number for number in self.groups if number not in used]:
@@ -221,7 +221,7 @@ class Session:
                 assert self._tidy is not None
                 self._tidy(action)
             case s.Send():
-                self._contact.send(self.pauses.said(action.command))
+                self._contact.send(self.pauses.attach_to(action.command))
             case s.Wire():
                 self._start_wiring(action.world)
             case s.Break():
@@ -248,7 +248,7 @@ class Session:
     def _say_why_we_wait(self) -> None:
         """P8: whoever waits for more than a wiring says why, once for each reason."""
         machine, view, why = self.machine, self.machine.view, ""
-        if view is not None and not machine.wiring and machine.phase in _AT_REST:
+        if view is not None and not machine.wiring_generation and machine.phase in _AT_REST:
             if view.state is JobState.WAITING:
                 why = f"waiting: {view.why}"
             elif machine.phase is Phase.OUTSIDE and view.spare_why:
@@ -261,21 +261,23 @@ class Session:
 
     # --------------------------------------------------------------------------------------- the coordinator
 
-    def told(self, view: View, keys: tuple[PeerKey, ...]) -> None:
+    def view_received(self, view: View, keys: tuple[PeerKey, ...]) -> None:
         with self._lock:
             self._keys.update({each.generation: each.key for each in keys})
             for world in view.worlds:
                 self._worlds[world.number] = world
                 key = self._keys.get(world.number)
                 if self._peers is not None and key is not None and self.member in world.members:
-                    self._peers.know(world.number, key, dict(zip(world.members, world.addresses, strict=True)))
+                    self._peers.add_generation(
+                        world.number, key, dict(zip(world.members, world.addresses, strict=True))
+                    )
             self._forget_before(view)
             self.feed(s.ViewReceived(view))
 
     def _forget_before(self, view: View) -> None:
         """What is sealed is over at once: a transfer in it must not hold anybody up. The rest once it is not open."""
         first = view.worlds[0].number if view.worlds else 0
-        below = max(view.sealed + 1, min(first, self.machine.number))
+        below = max(view.sealed + 1, min(first, self.machine.generation))
         self._forget(below)
         self._worlds = {number: world for number, world in self._worlds.items() if number >= below}
         self._keys = {number: key for number, key in self._keys.items() if number >= below}
@@ -302,7 +304,7 @@ class Session:
         self._wiring_threads = [each for each in self._wiring_threads if each.is_alive()] + [thread]
         thread.start()
 
-    def _wire_up(self, generation: int, wiring: Wiring) -> None:
+    def _wire_up(self, generation: int, wiring: GroupWiring) -> None:
         try:
             group = wiring.run()
         except Exception as error:  # why: whatever keeps a group from being built, the coordinator must hear of it
@@ -327,7 +329,7 @@ class Session:
         if group is not None:
             group.break_off()
             group.dispose()
-        if generation == self.machine.number:
+        if generation == self.machine.generation:
             self._stop_receiving()
 
     # --------------------------------------------------------------------------------------------- the peers
@@ -353,21 +355,21 @@ class Session:
             kind = LET_IN if isinstance(action.signal, s.Admission) else RELEASED
             generation = action.signal.generation if action.signal.generation in shared else max(shared)
             try:
-                self._peers.tell(generation, action.member, kind, msgspec.msgpack.encode(action.signal))
+                self._peers.notify(generation, action.member, kind, msgspec.msgpack.encode(action.signal))
             except (BadInput, PeerLost) as error:
                 log.info("%s could not be told (%s); the coordinator's view will tell it", action.member, error)
 
     def _fetch(self, action: s.Fetch) -> None:
         fetching = self._fetching
-        if fetching is not None and fetching.generation == action.generation and fetching.goes_on():
+        if fetching is not None and fetching.generation == action.generation and fetching.is_progressing():
             return  # a large state: it is on its way
         self._stop_receiving()
         if self._peers is None:
             return
-        self._fetching = Fetching(self._peers, action.generation, action.donors, self._fed_by_transfer)
+        self._fetching = StateDownload(self._peers, action.generation, action.donors, self._fed_by_transfer)
         self._fetching.start()
 
-    def _fed_by_transfer(self, fetching: Fetching, signal: s.Signal) -> None:
+    def _fed_by_transfer(self, fetching: StateDownload, signal: s.Signal) -> None:
         with self._lock:
             if fetching is self._fetching:
                 if fetching.received is not None:
@@ -383,7 +385,7 @@ class Session:
     def _catch_up(self, action: s.CatchUp) -> None:
         stop = self._catching_up = threading.Event()
         donors = self.machine.donors or (action.donor,)
-        generation = self.machine.number
+        generation = self.machine.generation
         threading.Thread(
             target=self._ask_gradient, args=(generation, donors, action, stop), name="pliant-catch-up", daemon=True
         ).start()
@@ -394,7 +396,7 @@ class Session:
         if self._peers is None:
             return
         try:
-            found = ask_gradient(self._peers, generation, donors, action.lineage, stop)
+            found = fetch_gradient(self._peers, generation, donors, action.lineage, stop)
         except (PeerLost, msgspec.MsgspecError) as error:
             log.info("catching up did not work: %s", error)
             signal: s.Signal = s.TransferBroken()

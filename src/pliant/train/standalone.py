@@ -16,19 +16,19 @@ from pliant.core.model.job import Job, JobSpec, Target
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
 from pliant.errors import Refused
-from pliant.train.coordinator_link import Listener
+from pliant.train.coordinator_link import LinkListener
 
 TICK_S = 1.0
 
 
-class Alone:
+class StandaloneCoordinator:
     """The contact of a member that has nobody to be in contact with."""
 
     def __init__(self, job: str, member: MemberId) -> None:
         self._member = member
         self._job: Job | None = None
         self._revision = 0
-        self._listener: Listener | None = None
+        self._listener: LinkListener | None = None
         self._commands: deque[Command] = deque()
         self._deciding = False
         self._closing = threading.Event()
@@ -37,12 +37,12 @@ class Alone:
     def join(self, command: Join) -> None:
         self._decide(command)
 
-    def start(self, listener: Listener) -> None:
+    def start(self, listener: LinkListener) -> None:
         self._listener = listener
-        self._tell()
+        self._send_view()
         threading.Thread(target=self._tick, args=(listener,), name="pliant-tick", daemon=True).start()
 
-    def _tick(self, listener: Listener) -> None:
+    def _tick(self, listener: LinkListener) -> None:
         """So that progress is reported now and then, and what was reported can be forgotten."""
         while not self._closing.wait(TICK_S):
             listener.feed(s.Tick())
@@ -56,7 +56,7 @@ class Alone:
         try:
             while self._commands:
                 self._decide(self._commands.popleft())
-                self._tell()
+                self._send_view()
         finally:
             self._deciding = False
 
@@ -76,7 +76,7 @@ class Alone:
             self._job, _ = settle_all(self._job, 0.0)
         self._revision += 1
 
-    def _tell(self) -> None:
+    def _send_view(self) -> None:
         if self._listener is not None and self._job is not None:
             self._listener.feed(s.Durable(self._revision, self._job.durable))
-            self._listener.told(view_of(self._job, self._revision, self._member), ())
+            self._listener.view_received(view_of(self._job, self._revision, self._member), ())

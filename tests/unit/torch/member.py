@@ -22,8 +22,8 @@ from pliant.core.model.world import World, WorldKind
 from pliant.torch.gloo import group as group_module
 from pliant.torch.gloo import sockets as fence_module
 from pliant.torch.gloo.group import Group, GroupBroken, Wiring
-from pliant.train.peer.kv import Mailbox
-from pliant.train.peer.server import Declined, Peers
+from pliant.train.peer.kv import PeerValues
+from pliant.train.peer.server import PeerServer, RequestRefused
 
 Command = dict[str, Any]
 SO_ATTACH_FILTER = 26
@@ -32,18 +32,18 @@ SO_ATTACH_FILTER = 26
 class Member:
     def __init__(self, name: str) -> None:
         self.name = MemberId(name)
-        self.mailbox = Mailbox()
-        self.peers = Peers("127.0.0.1", self.name, self.hear, self.give)
+        self.mailbox = PeerValues()
+        self.peers = PeerServer("127.0.0.1", self.name, self.hear, self.give)
         self.wirings: dict[int, Wiring] = {}
         self.groups: dict[int, Group] = {}
         self.keys: dict[int, str] = {}
         self.saying = threading.Lock()
 
     def hear(self, generation: int, sender: MemberId, kind: str, head: bytes) -> None:
-        self.mailbox.hear(generation, head)
+        self.mailbox.receive(generation, head)
 
     def give(self, generation: int, asker: MemberId, kind: str, head: bytes) -> tuple[bytes, list[memoryview]]:
-        raise Declined("nothing to give")
+        raise RequestRefused("nothing to give")
 
     def say(self, **what: object) -> None:
         with self.saying:
@@ -74,7 +74,7 @@ class Member:
 
     def do_know(self, command: Command) -> None:
         self.keys[command["generation"]] = command["key"]
-        self.peers.know(command["generation"], command["key"], command["addresses"])
+        self.peers.add_generation(command["generation"], command["key"], command["addresses"])
 
     def do_prepare(self, command: Command) -> None:
         number = command["generation"]
@@ -123,8 +123,8 @@ class Member:
         self.do_forget({"below": below})
 
     def do_forget(self, command: Command) -> None:
-        self.peers.forget(command["below"])
-        self.mailbox.forget(command["below"])
+        self.peers.forget_below(command["below"])
+        self.mailbox.forget_below(command["below"])
 
     def do_count(self, command: Command) -> dict[str, int]:
         """Descriptors and threads, once what is being disposed of is gone."""

@@ -10,7 +10,7 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.model.checkpoint import Checkpoint, Piece
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.training_state import TrainingState
-from pliant.train.checkpoint import Facts, PieceWriter, place_at, write_manifest
+from pliant.train.checkpoint import CheckpointFacts, PieceWriter, open_storage, write_manifest
 from pliant.train.state.flat import State
 
 LINEAGE = Lineage(1, 3, 5)
@@ -52,7 +52,7 @@ def state_of(model: Net, optimizer: torch.optim.Optimizer, scheduler: Any) -> Tr
 
 
 def publish(where: Path, state: State, count: int = 1, name: str = "one") -> Checkpoint:
-    place = place_at(where)
+    place = open_storage(where)
     pieces: list[Piece] = []
     for index in range(count):
         writer = PieceWriter(place, name, state.tree, index, count, f"m-{index}")
@@ -60,5 +60,5 @@ def publish(where: Path, state: State, count: int = 1, name: str = "one") -> Che
             writer.write(state.leaves[leaf].content)
         pieces += writer.finish()
     checkpoint = Checkpoint(LINEAGE, name, 1, tuple(pieces))
-    write_manifest(place, checkpoint, Facts(at=1.8e9, job="demo"))
+    write_manifest(place, checkpoint, CheckpointFacts(at=1.8e9, job="demo"))
     return checkpoint

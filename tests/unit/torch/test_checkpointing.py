@@ -15,8 +15,8 @@ from pliant.core.member.signals import CollectGarbage, Discard, Save, Signal, Sn
 from pliant.errors import BadInput
 from pliant.torch import checkpointing as shelves
 from pliant.torch.checkpointing import Shelf
-from pliant.train.checkpoint import place_at
-from pliant.train.checkpoint.storage import MANIFEST_FILE, MARK_FILE
+from pliant.train.checkpoint import open_storage
+from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE
 from unit.torch.saved import publish, state_of, trained
 
 NAMES = [f"step-{step}-g1-0000000000000001-w1" for step in (1, 2, 3)]
@@ -28,7 +28,7 @@ class Desk:
     """A shelf in a place, for a job that was created then, and what it said."""
 
     def __init__(self, where: Path, born: float) -> None:
-        self.place = place_at(where)
+        self.place = open_storage(where)
         self.heard: list[Signal] = []
         self.shelf = Shelf(state_of(*trained(3)), self.place, "demo", "a", Grid(8, 2, 2, 1), goes_back=False)
         self.shelf.feed = self.heard.append
@@ -47,7 +47,7 @@ class Desk:
         """What is left after that, and after everything else."""
         self.shelf.tidy(order)
         self.shelf.close()
-        return sorted((*self.place.names(), *self.place.unfinished()))
+        return sorted((*self.place.checkpoint_names(), *self.place.unfinished_names()))
 
 
 Sit = Callable[[float], Desk]
@@ -103,7 +103,7 @@ def test_a_part_that_is_seen_late_is_waited_for(
     desk = sit(OURS)
     desk.shelf.tidy(three)
     (tmp_path / "elsewhere").rename(part)
-    wait_for(lambda: desk.place.names() == NAMES[1:], "the first to go")
+    wait_for(lambda: desk.place.checkpoint_names() == NAMES[1:], "the first to go")
     assert desk.heard == []
 
 
@@ -122,7 +122,7 @@ def test_that_parts_are_elsewhere_is_found_though_each_is_the_newest_for_a_momen
 
     wait_for(saves_again, "its word")
     assert desk.heard[0] == WriteFailed(NAMES[2], str(tmp_path), split_storage=True)
-    assert desk.place.names() == NAMES
+    assert desk.place.checkpoint_names() == NAMES
 
 
 def test_one_that_is_not_the_newest_any_more_has_its_manifest_all_the_same(
@@ -138,7 +138,7 @@ def test_one_that_is_not_the_newest_any_more_has_its_manifest_all_the_same(
     for order in orders:
         desk.shelf.tidy(order)
     desk.shelf.close()
-    assert desk.place.names() == NAMES[1:]
+    assert desk.place.checkpoint_names() == NAMES[1:]
 
 
 def test_who_goes_has_a_moment_for_what_it_cannot_see_yet(
@@ -155,7 +155,7 @@ def test_who_goes_has_a_moment_for_what_it_cannot_see_yet(
     leaving.start()
     (tmp_path / "elsewhere").rename(part)
     leaving.join()
-    assert desk.place.names() == NAMES[1:]
+    assert desk.place.checkpoint_names() == NAMES[1:]
 
 
 def test_who_goes_does_not_wait_for_ever_for_what_it_cannot_see(
@@ -184,7 +184,7 @@ def test_if_the_place_is_another_jobs_meanwhile_nothing_counts_and_nothing_is_re
 ) -> None:
     """Somebody moved what was there away, and began another job."""
     first = sit(OURS)
-    (tmp_path / MARK_FILE).unlink()
+    (tmp_path / OWNER_FILE).unlink()
     assert isinstance(sit(THEIRS).write(), WriteDone)
     refused = first.write(NEWER)
     assert isinstance(refused, WriteFailed)
@@ -202,7 +202,7 @@ def test_a_job_that_does_not_say_when_it_was_created_saves_where_nobody_said_so_
 def test_a_mark_that_makes_no_sense_is_somebodys_or_nobodys_and_no_crash(
     sit: Sit, tmp_path: Path, content: bytes
 ) -> None:
-    (tmp_path / MARK_FILE).write_bytes(content)
+    (tmp_path / OWNER_FILE).write_bytes(content)
     assert isinstance(sit(OURS).write(), WriteDone)
 
 
@@ -233,7 +233,7 @@ def test_what_is_being_written_is_written_no_further(sit: Sit, monkeypatch: pyte
     desk.shelf.tidy(Discard(NEW))
     goes_on.set()
     wait_for(lambda: not any(each.name == "pliant-save" for each in threading.enumerate()), "its thread to end")
-    assert (desk.heard, desk.place.unfinished()) == ([], [])
+    assert (desk.heard, desk.place.unfinished_names()) == ([], [])
 
 
 def test_what_was_given_up_before_it_was_begun_is_not_begun(sit: Sit) -> None:

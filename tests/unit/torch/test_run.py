@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import pliant.torch as pliant
 from pliant.core.data.grid import Grid
-from pliant.train.data.loader import Indices
+from pliant.train.data.loader import SampleIndices
 
 SAMPLES, BATCH, EPOCHS, SEED = 45, 8, 2, 7  # the last step of an epoch has 5 samples
 STEPS = 12
@@ -42,7 +42,7 @@ def net(*more: nn.Module, dtype: torch.dtype = torch.float32) -> nn.Sequential:
 def batches(epochs: int = EPOCHS, order: Any = "shuffled", slots: int = BATCH) -> list[Tensor]:
     """The samples of every step, in the canonical order."""
     grid = Grid(SAMPLES, BATCH, slots, epochs)
-    indices = Indices(grid, seed=SEED, order=order)
+    indices = SampleIndices(grid, seed=SEED, order=order)
     return [
         torch.cat([torch.tensor(indices.of(step, slot)) for slot in grid.filled(step)])
         for step in range(1, grid.total_steps + 1)

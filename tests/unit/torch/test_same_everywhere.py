@@ -13,9 +13,9 @@ from pliant.torch.reduce.deterministic import TreeReducer
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.state_hash import StateHash
 from pliant.torch.state.training_state import TrainingState
-from pliant.train.data.loader import Part
-from pliant.train.reduce.metrics import Logged
-from pliant.train.state.transfer import copied
+from pliant.train.data.loader import MicroBatch
+from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.state.transfer import copy_state
 from unit.torch.treed import CPU, Case, Member, alone, loss_of, net, steps
 from unit.torch.wires import ranks, together
 
@@ -92,8 +92,8 @@ def test_a_group_that_goes_before_it_is_waited_for_leaves_nothing_behind() -> No
 def test_who_checks_a_slot_and_who_owns_it_hash_the_same(weight: float) -> None:
     def hashed(*, owner: bool) -> int:
         model = net()
-        reducer = TreeReducer(model, Buffers(model), Logged(), CPU, FOUR.grid, lambda _step, _slot: True)
-        reducer.begin_part(Part(1, (2,)), weight, None, ((0, 1), (2, 3)), idle=not owner)
+        reducer = TreeReducer(model, Buffers(model), StepMetrics(), CPU, FOUR.grid, lambda _step, _slot: True)
+        reducer.begin_part(MicroBatch(1, (2,)), weight, None, ((0, 1), (2, 3)), idle=not owner)
         reducer.weigh(weight)
         loss_of(model, 1, 2).backward()  # type: ignore[no-untyped-call]
         if owner:
@@ -122,7 +122,7 @@ def test_a_state_that_travelled_has_the_hash_it_had(kind: Any) -> None:
         loss_of(model, step, 0).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     _, _, twin = made()
-    twin.install(copied(state.capture()))
+    twin.install(copy_state(state.capture()))
     assert StateHash(twin, 1).whole() == StateHash(state, 1).whole()
 
 

@@ -16,9 +16,9 @@ from pliant.torch.gloo.group import GroupBroken
 from pliant.torch.reduce.buckets import Reduced
 from pliant.torch.reduce.deterministic import TreeReducer
 from pliant.torch.state.buffers import Buffers
-from pliant.train.data.loader import Part
-from pliant.train.reduce.control_row import Row
-from pliant.train.reduce.metrics import Logged
+from pliant.train.data.loader import MicroBatch
+from pliant.train.reduce.control_row import ControlRow
+from pliant.train.reduce.metrics import StepMetrics
 from unit.torch.wires import ranks, same_bits, together
 
 CPU = torch.device("cpu")
@@ -51,7 +51,7 @@ class Outcome:
 
     grads: list[Tensor | None]
     reduced: Reduced
-    rows: tuple[Row, ...]
+    rows: tuple[ControlRow, ...]
     buffers: list[Tensor] = field(default_factory=list)
 
     def same(self, other: "Outcome") -> bool:
@@ -76,7 +76,7 @@ class Member:
         self.case = case
         self.model = case.model()
         self.buffers = Buffers(self.model)
-        self.logged = Logged()
+        self.logged = StepMetrics()
         self.reducer = TreeReducer(self.model, self.buffers, self.logged, CPU, case.grid)
         self.kept: set[int] = set()
 
@@ -85,7 +85,7 @@ class Member:
         for at, slot in enumerate(slots):
             last = at == len(slots) - 1 and not stop
             self.logged.begin(slot)
-            part = Part(step, (slot,))
+            part = MicroBatch(step, (slot,))
             self.reducer.begin_part(part, self.case.weight(slot), group if last else None, shares, idle=False)
             weight = self.case.weight(slot)
             self.reducer.weigh(weight)
@@ -94,7 +94,7 @@ class Member:
             if loss.requires_grad:
                 loss.backward()  # type: ignore[no-untyped-call]
             self.buffers.end_part(weight, drop=not weight)
-            self.logged.weigh(weight)
+            self.logged.finish(weight)
             if not weight:
                 self.reducer.drop_part()
             if not last:
@@ -104,7 +104,7 @@ class Member:
     def idle(self, step: int, shares: Shares) -> None:
         """A part of which nothing is kept: a member without slots has one, so that its loop runs (rule 22)."""
         self.logged.begin(0)
-        self.reducer.begin_part(Part(step, (0,)), 1.0, None, shares, idle=True)
+        self.reducer.begin_part(MicroBatch(step, (0,)), 1.0, None, shares, idle=True)
         loss = self.case.loss(self.model, step, 0)
         self.logged.log({"loss": loss.detach()})
         loss.backward()  # type: ignore[no-untyped-call]
@@ -112,11 +112,13 @@ class Member:
         self.reducer.drop_part()
         self.logged.drop()
 
-    def reduce(self, group: Any, shares: Shares, *, follow: bool = False) -> tuple[tuple[Row, ...], Reduced]:
-        row = Row(WORD, names=self.logged.names_key, log_weight=self.logged.weight, logged=self.logged.sums)
+    def reduce(self, group: Any, shares: Shares, *, follow: bool = False) -> tuple[tuple[ControlRow, ...], Reduced]:
+        row = ControlRow(
+            WORD, names_hash=self.logged.names_hash, log_weight=self.logged.weight, logged=self.logged.sums
+        )
         return self.reducer.reduce(group, row, shares, follow=follow)
 
-    def apply(self, rows: tuple[Row, ...], reduced: Reduced) -> Outcome:
+    def apply(self, rows: tuple[ControlRow, ...], reduced: Reduced) -> Outcome:
         """What the loop does with what was reduced; nothing is trained."""
         self.reducer.give(reduced)
         grads = [None if param.grad is None else param.grad.clone() for param in self.model.parameters()]

@@ -8,7 +8,7 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
 from pliant.torch.gloo.group import Group, Wiring
-from pliant.train.peer.kv import Mailbox
+from pliant.train.peer.kv import PeerValues
 from unit.torch.wires import together
 
 PATIENCE_S = 30.0
@@ -17,11 +17,11 @@ PATIENCE_S = 30.0
 class ToTheOthers:
     """Tells peers that are in this process, without a wire."""
 
-    def __init__(self, boxes: dict[MemberId, Mailbox]) -> None:
+    def __init__(self, boxes: dict[MemberId, PeerValues]) -> None:
         self._boxes = boxes
 
-    def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
-        self._boxes[member].hear(generation, head)
+    def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
+        self._boxes[member].receive(generation, head)
 
 
 @contextmanager
@@ -29,7 +29,7 @@ def wired(size: int) -> Iterator[list[Group]]:
     """All ranks of a world, by rank; at the end nothing is left of it."""
     names = [MemberId(f"m{rank}") for rank in range(size)]
     world = World(1, WorldKind.PLANNED, tuple(names), (1,) * size, Lineage(0, 0, 0))
-    boxes = {name: Mailbox() for name in names}
+    boxes = {name: PeerValues() for name in names}
     wirings = [Wiring(world, "ab" * 32, name, ToTheOthers(boxes), boxes[name]) for name in names]
     groups: Sequence[Group] = together(*(wiring.run for wiring in wirings))
     try:

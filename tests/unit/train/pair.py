@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from pliant.core.model.names import MemberId
-from pliant.train.peer.rpc import Give
-from pliant.train.peer.server import Peers
+from pliant.train.peer.rpc import RequestHandler
+from pliant.train.peer.server import PeerServer
 
 PATIENCE_S = 30.0
 KEY = secrets.token_hex(32)
@@ -26,23 +26,23 @@ class Talker:
     """One member: `peers`, and what it `heard`."""
 
     name: MemberId
-    peers: Peers
+    peers: PeerServer
     heard: "queue.Queue[Heard]" = field(default_factory=queue.Queue)
 
     def next(self) -> Heard:
         return self.heard.get(timeout=PATIENCE_S)
 
 
-def talker(name: str, give: Give = gives_nothing) -> Talker:
+def talker(name: str, give: RequestHandler = gives_nothing) -> Talker:
     heard: queue.Queue[Heard] = queue.Queue()
     me = MemberId(name)
-    return Talker(me, Peers("127.0.0.1", me, lambda *what: heard.put(what), give), heard)
+    return Talker(me, PeerServer("127.0.0.1", me, lambda *what: heard.put(what), give), heard)
 
 
 def introduce(generation: int, *talkers: Talker, key: str = KEY) -> None:
     addresses = {each.name: each.peers.address for each in talkers}
     for each in talkers:
-        each.peers.know(generation, key, addresses)
+        each.peers.add_generation(generation, key, addresses)
 
 
 Make = Callable[..., Talker]
@@ -53,7 +53,7 @@ def talkers() -> Iterator[Make]:
     """Makes talkers, and closes them all at the end."""
     made: list[Talker] = []
 
-    def one(name: str, give: Give = gives_nothing) -> Talker:
+    def one(name: str, give: RequestHandler = gives_nothing) -> Talker:
         made.append(talker(name, give))
         return made[-1]
 
@@ -86,7 +86,7 @@ def none_left(name: str) -> bool:
     return all(ended(thread) for thread in threading.enumerate() if thread.name == name)
 
 
-def count_calls(owner: Peers, name: str) -> threading.Semaphore:
+def count_calls(owner: PeerServer, name: str) -> threading.Semaphore:
     calls = threading.Semaphore(0)
     original = getattr(owner, name)
 

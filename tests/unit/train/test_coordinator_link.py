@@ -17,7 +17,7 @@ from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.errors import Refused
-from pliant.train.coordinator_link import Contact
+from pliant.train.coordinator_link import CoordinatorLink
 from pliant.wire.views import PeerKey
 from unit.core.build import GRID, TERMS, A, B, X, lines
 
@@ -33,7 +33,7 @@ class Heard:
         self.signals: queue.Queue[s.Signal] = queue.Queue()
         self.fences: queue.Queue[tuple[int, str]] = queue.Queue()
 
-    def told(self, view: View, keys: tuple[PeerKey, ...]) -> None:
+    def view_received(self, view: View, keys: tuple[PeerKey, ...]) -> None:
         self.views.put((view, keys))
 
     def feed(self, signal: s.Signal) -> None:
@@ -64,10 +64,10 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def contacts(running: Running) -> Iterator[Any]:
-    made: list[Contact] = []
+    made: list[CoordinatorLink] = []
 
-    def one(member: MemberId = A, terms: Terms = TERMS) -> tuple[Contact, Heard]:
-        contact, heard = Contact((running.url,), running.token, JOB, member), Heard()
+    def one(member: MemberId = A, terms: Terms = TERMS) -> tuple[CoordinatorLink, Heard]:
+        contact, heard = CoordinatorLink((running.url,), running.token, JOB, member), Heard()
         made.append(contact)
         contact.join(Join(member, X, terms, address=f"127.0.0.1:{len(made)}"))
         contact.start(heard)

@@ -1,6 +1,6 @@
 """A member's session: what the machine orders is done by whoever can do it, from whichever thread it came.
 
-The machine is the real one, and so is the coordinator's decision (`Alone`); groups are made by the tests.
+The machine is the real one, and so is the coordinator's decision (`StandaloneCoordinator`). The tests make groups.
 """
 
 import logging
@@ -19,9 +19,9 @@ from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.core.model.world import World, WorldKind
-from pliant.train.coordinator_link import Listener
+from pliant.train.coordinator_link import LinkListener
 from pliant.train.session import Order, Session
-from pliant.train.standalone import Alone
+from pliant.train.standalone import StandaloneCoordinator
 from unit.core.build import GRID, TERMS, A, B, X, world
 
 PATIENCE_S = 20.0
@@ -38,7 +38,7 @@ class Lines:
     def join(self, command: Join) -> None:
         self.said.append(command)
 
-    def start(self, listener: Listener) -> None: ...
+    def start(self, listener: LinkListener) -> None: ...
 
     def send(self, command: Command) -> None:
         self.said.append(command)
@@ -87,7 +87,7 @@ class Wires:
         return made
 
 
-def session(contact: Lines | Alone, wires: Wires) -> Session:
+def session(contact: Lines | StandaloneCoordinator, wires: Wires) -> Session:
     return Session(A, TERMS, contact, None, wires, lambda _below: None)
 
 
@@ -109,7 +109,7 @@ def closing() -> Iterator[list[Session]]:
 
 
 def alone(closing: list[Session]) -> tuple[Session, Wires]:
-    contact, wires = Alone("demo", A), Wires()
+    contact, wires = StandaloneCoordinator("demo", A), Wires()
     made = session(contact, wires)
     closing.append(made)
     made.start(Join(A, X, TERMS))
@@ -218,7 +218,7 @@ def test_a_thread_that_waits_for_an_order_is_woken(closing: list[Session]) -> No
 
 def told(made: Session, *worlds: World, **more: object) -> None:
     revision = made.machine.view.revision + 1 if made.machine.view else 1
-    made.told(replace(VIEW, revision=revision, worlds=worlds, **more), ())  # type: ignore[arg-type]
+    made.view_received(replace(VIEW, revision=revision, worlds=worlds, **more), ())  # type: ignore[arg-type]
 
 
 def start_of(*members: MemberId, number: int = 1) -> World:
@@ -284,7 +284,7 @@ def test_fenced_stops_a_member_and_an_older_word_does_not(closing: list[Session]
     assert made.machine.view is not None
     made.fenced(made.machine.view.revision - 1, "the coordinator came back without knowing us")
     assert made.machine.phase is Phase.COLLECTING
-    assert not made.machine.stopping
+    assert not made.machine.stop_reason
     made.fenced(made.machine.view.revision, "lost")
     collect = made.wait_for_order()
     assert isinstance(collect, s.Collect)
@@ -326,8 +326,8 @@ def test_whoever_waits_says_why_once_for_each_reason(closing: list[Session], cap
     logging.getLogger("pliant").propagate = True
     with caplog.at_level(logging.INFO, "pliant.train.session"):
         for at, why in enumerate(("1 of at least 2 members", "1 of at least 2 members", "another reason")):
-            made.told(replace(VIEW, revision=10 + at, state=JobState.WAITING, why=why), ())
-        made.told(replace(VIEW, revision=20), ())
+            made.view_received(replace(VIEW, revision=10 + at, state=JobState.WAITING, why=why), ())
+        made.view_received(replace(VIEW, revision=20), ())
     assert [record.getMessage() for record in caplog.records] == [
         "waiting: 1 of at least 2 members",
         "waiting: another reason",

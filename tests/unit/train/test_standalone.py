@@ -8,7 +8,7 @@ from pliant.core.messages import Join, Leave, Report
 from pliant.core.model.job import JobState, Terms
 from pliant.core.model.view import View
 from pliant.errors import Refused
-from pliant.train.standalone import Alone
+from pliant.train.standalone import StandaloneCoordinator
 from pliant.wire.views import PeerKey
 from unit.core.build import GRID, TERMS, A, X, lines
 
@@ -20,7 +20,7 @@ class Listening:
         self.views: list[View] = []
         self.signals: list[s.Signal] = []
 
-    def told(self, view: View, keys: tuple[PeerKey, ...]) -> None:
+    def view_received(self, view: View, keys: tuple[PeerKey, ...]) -> None:
         assert keys == ()
         self.views.append(view)
 
@@ -31,8 +31,8 @@ class Listening:
         raise AssertionError(why)
 
 
-def alone() -> tuple[Alone, Listening]:
-    contact, listening = Alone("demo", A), Listening()
+def alone() -> tuple[StandaloneCoordinator, Listening]:
+    contact, listening = StandaloneCoordinator("demo", A), Listening()
     contact.join(Join(A, X, TERMS))
     contact.start(listening)
     return contact, listening
@@ -75,12 +75,12 @@ def test_what_the_decision_has_against_it_is_raised() -> None:
 
 def test_a_command_that_leads_to_another_is_decided_first() -> None:
     """The session sends from within what it is told."""
-    contact = Alone("demo", A)
+    contact = StandaloneCoordinator("demo", A)
     sent: list[int] = []
 
     class Answering(Listening):
-        def told(self, view: View, keys: tuple[PeerKey, ...]) -> None:
-            super().told(view, keys)
+        def view_received(self, view: View, keys: tuple[PeerKey, ...]) -> None:
+            super().view_received(view, keys)
             if view.durable.step < 3 and view.worlds:
                 sent.append(view.durable.step)
                 number = view.worlds[-1].number

@@ -312,7 +312,7 @@ class Explorer:
         if source is None:
             self._feed(spot, name, s.TransferBroken())
             process.task = None  # asked again by a tick, in real life; here its world breaks with its donors
-        elif source.machine.phase in (Phase.APPLIED, Phase.INSTALLING) or not source.machine.holds:
+        elif source.machine.phase in (Phase.APPLIED, Phase.INSTALLING) or not source.machine.holds_state:
             process.task = task  # a state is captured at a boundary only
         else:
             process.aside = source.model

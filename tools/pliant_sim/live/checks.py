@@ -147,7 +147,7 @@ class Checkers:
             return  # nobody's state, or not that of the only one who gave it to the others, can be trusted
         for member in job.members:
             worker = self.universe.workers.get(member)
-            if worker is None or not worker.up or not worker.machine.holds:
+            if worker is None or not worker.up or not worker.machine.holds_state:
                 continue
             if worker.machine.world is not None and worker.machine.world.number <= job.sealed:
                 continue  # its world was sealed before, it may well be behind
@@ -176,8 +176,8 @@ class Checkers:
             if (
                 other is None
                 or not other.up
-                or not other.machine.holds
-                or other.machine.number != worker.machine.number
+                or not other.machine.holds_state
+                or other.machine.generation != worker.machine.generation
             ):
                 continue
             if line.lineage.newer_than(other.model.lineage) and other.machine.phase is not Phase.RESTORING:
@@ -189,8 +189,8 @@ class Checkers:
         world = worker.machine.world
         if world is not None and world.kind is WorldKind.ROLLBACK:
             worker.tainted = False  # nobody's state, and nothing that came of it, is kept
-        if world is None or world.number <= before.number:
-            self.complain(f"rule 10: {worker.id} went from generation {before.number} back")
+        if world is None or world.number <= before.generation:
+            self.complain(f"rule 10: {worker.id} went from generation {before.generation} back")
         elif world.kind is WorldKind.PLANNED and before.phase in (Phase.STOPPED, Phase.HOLDING):
             self.complain(f"rule 10: {worker.id} stopped and entered planned world {world.number}")
 
@@ -239,7 +239,7 @@ class Checkers:
         worker = self.universe.workers.get(world.members[holding[0]]) if len(holding) == 1 else None
         if worker is not None and worker.tainted:
             closing = words[holding[0]].purpose is Purpose.CLOSE
-            self.escaped = self.escaped or closing or worker.machine.state == worker.said
+            self.escaped = self.escaped or closing or worker.machine.state_hash == worker.said
 
     def forgets(self, worker: Worker) -> None:
         """Its state goes. Where not every step is verified, what a corrupted one did to the others stays unseen."""
@@ -279,10 +279,10 @@ class Checkers:
             return
         if leave.code or machine.world is None or worker.id in self.ever_gone or "grace" in leave.why:
             return
-        hanging = self.universe.fabric.is_waiting(machine.number, worker.id)
+        hanging = self.universe.fabric.is_waiting(machine.generation, worker.id)
         if hanging is not None:
-            self.complain(f"rule 9: {worker.id} left while {hanging} was in a collective of {machine.number}")
-        if machine.holds and not self._state_survives(worker):
+            self.complain(f"rule 9: {worker.id} left while {hanging} was in a collective of {machine.generation}")
+        if machine.holds_state and not self._state_survives(worker):
             self.complain(f"rule 16: {worker.id} left with the last state of step {machine.lineage.step}")
 
     def _leaves_at_the_end(self, worker: Worker, leave: Exit) -> None:
@@ -296,7 +296,7 @@ class Checkers:
             sent = (
                 machine.switch_to or "grace" in leave.why
             )  # it was to go anyway, and may not know that the job is over
-            if machine.holds and machine.lineage.step == last and leave.code == 0 and not sent:
+            if machine.holds_state and machine.lineage.step == last and leave.code == 0 and not sent:
                 self.complain(f"P2: {worker.id} has the final state and is told it left early")
 
     def _state_survives(self, worker: Worker) -> bool:
@@ -308,7 +308,12 @@ class Checkers:
         for other in self.universe.workers.values():
             # One that was killed this very moment did hold it when it said so: that is a crash, not a mistake.
             there = other.up or self.universe.now - other.ended_at_s < 0.1
-            if other is not worker and there and other.machine.holds and not lineage.newer_than(other.machine.lineage):
+            if (
+                other is not worker
+                and there
+                and other.machine.holds_state
+                and not lineage.newer_than(other.machine.lineage)
+            ):
                 return True
         checkpoint = self.job.checkpoint if self.job else None
         return checkpoint is not None and not lineage.newer_than(checkpoint.lineage)

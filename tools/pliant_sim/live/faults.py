@@ -184,7 +184,9 @@ def _raise(universe: Universe, draw: Random) -> bool:
 def _corrupt(universe: Universe, draw: Random) -> bool:
     """A bit flips in a state that is in use, and will be compared at least once more."""
     last = universe.setting.grid.total_steps
-    workers = [worker for worker in _workers(universe) if worker.machine.holds and worker.model.lineage.step < last]
+    workers = [
+        worker for worker in _workers(universe) if worker.machine.holds_state and worker.model.lineage.step < last
+    ]
     if not workers or not universe.setting.verify:
         return False
     draw.choice(workers).corrupt(draw.randrange(62))
@@ -334,7 +336,7 @@ def _close_watch(universe: Universe, draw: Random) -> bool:
 
 def _break_transfer(universe: Universe, draw: Random) -> bool:
     """Strikes whoever receives a state next; counted when it does."""
-    receiving = [worker for worker in _workers(universe) if not worker.machine.holds]
+    receiving = [worker for worker in _workers(universe) if not worker.machine.holds_state]
     universe.breaking.update(worker.id for worker in receiving)
     return False
 

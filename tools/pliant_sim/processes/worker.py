@@ -216,7 +216,7 @@ class Worker:
             universe.after(universe.chance.uniform(0.05, 0.3), self._computed, step, rest, ())
 
     def _collect(self, action: s.Collect) -> None:
-        if action.whole:
+        if action.whole_state_hash:
             action = replace(action, word=replace(action.word, state=self.model.hash))
         step = action.word.purpose is Purpose.STEP
         part = tuple(self.kept) if step and action.word.holds and action.word.slots else ()
@@ -292,14 +292,14 @@ class Worker:
             self.transfer += 1
             self.feed(s.TransferBroken())
             return
-        if source.paused or source.machine.phase in (Phase.APPLIED, Phase.INSTALLING) or not source.machine.holds:
+        if source.paused or source.machine.phase in (Phase.APPLIED, Phase.INSTALLING) or not source.machine.holds_state:
             # A state is captured at a boundary only (rule 3).
             self.universe.after(0.05, self._stripe, transfer, index, count, donor)
             return
-        label = source.machine.state
+        label = source.machine.state_hash
         if source.said != label:
             self.transfer += 1
-            self.feed(s.TransferBroken(spoilt=True))
+            self.feed(s.TransferBroken(wrong_state=True))
             return
         self.aside[index] = source.model
         lines = unreported_lines(source.machine)

@@ -20,7 +20,7 @@ from pliant.errors import BadInput
 if TYPE_CHECKING:
     from pliant.core.model.checkpoint import Checkpoint
     from pliant.train.checkpoint import Manifest
-    from pliant.train.state.transfer import Received
+    from pliant.train.state.transfer import ReceivedState
 
 TORCH_ENDINGS = (".pt", ".pth")
 
@@ -37,9 +37,11 @@ def checkpoints(where: str | None, flags: Flags, as_json: bool) -> None:
     source = find_source(where, flags)
     found = look(source)
     if as_json:
-        print_json({"place": source.place.where, "job": source.job, "checkpoints": [_facts(each) for each in found]})
+        print_json(
+            {"place": source.storage.location, "job": source.job, "checkpoints": [_facts(each) for each in found]}
+        )
     elif not found:
-        click.echo(f"There are no checkpoints in {source.place.where}.", err=True)
+        click.echo(f"There are no checkpoints in {source.storage.location}.", err=True)
     else:
         heads = ("name", "step", "size", "age", "members", "state")
         now = time.time()
@@ -63,7 +65,7 @@ def verify(where: str | None, name: str | None, flags: Flags, as_json: bool) -> 
         print_json(
             {
                 "ok": not any(problems for _, problems in results),
-                "place": source.place.where,
+                "place": source.storage.location,
                 "checkpoints": [
                     {**_facts(each), "ok": not problems, "problems": problems} for each, problems in results
                 ],
@@ -73,7 +75,7 @@ def verify(where: str | None, name: str | None, flags: Flags, as_json: bool) -> 
         for each, problems in results:
             _show_verified(each, problems)
         if not results:
-            click.echo(f"There is no finished checkpoint in {source.place.where}.", err=True)
+            click.echo(f"There is no finished checkpoint in {source.storage.location}.", err=True)
     return 1 if any(problems for _, problems in results) else 0
 
 
@@ -95,7 +97,7 @@ def export(where: str | None, name: str | None, out: Path, kind: str | None, fla
     Without NAME the newest that is whole. safetensors: a folder with model.safetensors and the rest, or one file with
     the model alone. torch: one file for `torch.load`, which needs the extra `torch`.
     """
-    from pliant.train.checkpoint import Damaged
+    from pliant.train.checkpoint import DamagedCheckpoint
 
     kind = kind or ("torch" if out.suffix in TORCH_ENDINGS else "safetensors")
     write = _writer(out, kind)
@@ -105,7 +107,7 @@ def export(where: str | None, name: str | None, out: Path, kind: str | None, fla
         manifest = _manifest(each)
         try:
             received = _read(source, manifest.checkpoint)
-        except Damaged as damage:
+        except DamagedCheckpoint as damage:
             if len(wanted) == 1:
                 raise
             click.echo(f"pliant: {clean(damage.why)} The one before is tried.", err=True)
@@ -117,21 +119,22 @@ def export(where: str | None, name: str | None, out: Path, kind: str | None, fla
             raise BadInput(f"{out} cannot be written: {why or error}.") from error
         _say_exported(each, files, as_json)
         return
-    raise BadInput(f"None of the checkpoints in {source.place.where} can be used: `pliant verify` says why.")
+    raise BadInput(f"None of the checkpoints in {source.storage.location} can be used: `pliant verify` says why.")
 
 
 # ------------------------------------------------------------------------------------------------ verify
 
 
 def _problems(source: Source, found: Found) -> list[dict[str, str]]:
-    from pliant.train.checkpoint import problems
+    from pliant.train.checkpoint import find_problems
 
     if found.checkpoint is None:
         return [{"file": "manifest.json", "wrong": found.wrong}]
     total = sum(piece.nbytes for piece in found.checkpoint.pieces)
     with progress(f"Reading {found.name}", total) as seen:
         return [
-            {"file": problem.file, "wrong": problem.wrong} for problem in problems(source.place, found.checkpoint, seen)
+            {"file": problem.file, "wrong": problem.wrong}
+            for problem in find_problems(source.storage, found.checkpoint, seen)
         ]
 
 
@@ -145,18 +148,18 @@ def _show_verified(found: Found, problems: list[dict[str, str]]) -> None:
 # ------------------------------------------------------------------------------------------------ export
 
 
-def _writer(out: Path, kind: str) -> Callable[[Received, Manifest], list[Path]]:
+def _writer(out: Path, kind: str) -> Callable[[ReceivedState, Manifest], list[Path]]:
     """How to write what was asked for. BadInput if it cannot be done, before anything long begins."""
     from pliant.train.checkpoint import export
 
     if kind == "torch":
         file = out / "checkpoint.pt" if out.is_dir() else out
-        export.refuse_what_is_there([file])
+        export.refuse_existing([file])
         return _torch_writer(file)
     if out.suffix == ".safetensors":
-        export.refuse_what_is_there([out])
+        export.refuse_existing([out])
 
-        def write_one(received: Received, manifest: Manifest) -> list[Path]:
+        def write_one(received: ReceivedState, manifest: Manifest) -> list[Path]:
             export.export_model(out, received, manifest)
             return [out]
 
@@ -164,11 +167,11 @@ def _writer(out: Path, kind: str) -> Callable[[Received, Manifest], list[Path]]:
     if out.suffix in TORCH_ENDINGS:
         raise BadInput(f"{out} is the name of a torch file: say --format torch, or name a folder.")
     names = (export.MODEL_FILE, export.REST_FILE, export.REST_TENSORS)
-    export.refuse_what_is_there([out / name for name in names])
+    export.refuse_existing([out / name for name in names])
     return lambda received, manifest: export.export_folder(out, received, manifest)
 
 
-def _torch_writer(file: Path) -> Callable[[Received, Manifest], list[Path]]:
+def _torch_writer(file: Path) -> Callable[[ReceivedState, Manifest], list[Path]]:
     try:
         from pliant.torch.state.export import export_torch
     except ModuleNotFoundError as missing:
@@ -177,26 +180,26 @@ def _torch_writer(file: Path) -> Callable[[Received, Manifest], list[Path]]:
             "torch out for safetensors, which needs nothing."
         ) from missing
 
-    def write(received: Received, manifest: Manifest) -> list[Path]:
+    def write(received: ReceivedState, manifest: Manifest) -> list[Path]:
         export_torch(file, received, manifest)
         return [file]
 
     return write
 
 
-def _read(source: Source, checkpoint: Checkpoint) -> Received:
-    from pliant.train.checkpoint import read
+def _read(source: Source, checkpoint: Checkpoint) -> ReceivedState:
+    from pliant.train.checkpoint import read_checkpoint
 
     with progress(f"Reading {checkpoint.name}", sum(piece.nbytes for piece in checkpoint.pieces)) as seen:
-        return read(source.place, checkpoint, seen)
+        return read_checkpoint(source.storage, checkpoint, seen)
 
 
 def _manifest(found: Found) -> Manifest:
-    from pliant.train.checkpoint import Facts, Manifest
+    from pliant.train.checkpoint import CheckpointFacts, Manifest
 
     if found.checkpoint is None:
         raise AssertionError("a checkpoint without a manifest was chosen")
-    return Manifest(found.checkpoint, found.facts or Facts(0.0))
+    return Manifest(found.checkpoint, found.facts or CheckpointFacts(0.0))
 
 
 def _say_exported(found: Found, files: list[Path], as_json: bool) -> None:

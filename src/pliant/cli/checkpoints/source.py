@@ -18,7 +18,7 @@ from pliant.errors import BadInput, PliantError
 
 if TYPE_CHECKING:
     from pliant.core.model.checkpoint import Checkpoint
-    from pliant.train.checkpoint import Facts, Place
+    from pliant.train.checkpoint import CheckpointFacts, Storage
 
 NEWEST, KEPT = "newest", "kept"
 
@@ -27,7 +27,7 @@ NEWEST, KEPT = "newest", "kept"
 class Source:
     """A place, and of a job's place what its coordinator counts: newest first, None if nobody said."""
 
-    place: Place
+    storage: Storage
     name: str | None = None  # the path was that of one checkpoint
     job: str | None = None
     counted: tuple[Checkpoint, ...] | None = None
@@ -39,7 +39,7 @@ class Found:
 
     name: str
     checkpoint: Checkpoint | None
-    facts: Facts | None = None
+    facts: CheckpointFacts | None = None
     wrong: str = ""
     counts: str = ""
     nbytes: int = 0  # what lies there
@@ -67,15 +67,15 @@ def look(source: Source) -> list[Found]:
     """What is there, newest first; then what cannot be told. No more is read than manifests."""
     counted = {checkpoint.name: checkpoint for checkpoint in source.counted or ()}
     try:
-        names = {*source.place.names(), *counted}
+        names = {*source.storage.checkpoint_names(), *counted}
         found = [_looked_at(source, name, counted) for name in names]
         found += [
-            Found(name, None, wrong="not finished", nbytes=_size(source.place.files(name)), finished=False)
-            for name in source.place.unfinished()
+            Found(name, None, wrong="not finished", nbytes=_size(source.storage.file_sizes(name)), finished=False)
+            for name in source.storage.unfinished_names()
             if name not in names
         ]
     except OSError as error:
-        raise BadInput(f"{source.place.where} cannot be read: {error.strerror or error}.") from error
+        raise BadInput(f"{source.storage.location} cannot be read: {error.strerror or error}.") from error
     if source.name is not None:
         found = [each for each in found if each.name == source.name]
     return sorted(found, key=_age)
@@ -89,9 +89,9 @@ def choose(source: Source, name: str | None) -> list[Found]:
             if each.name == name:
                 return [each]
         there = ", ".join(each.name for each in found) or "none"
-        raise BadInput(f"There is no checkpoint {clean(name)} in {source.place.where}; there are: {there}.")
+        raise BadInput(f"There is no checkpoint {clean(name)} in {source.storage.location}; there are: {there}.")
     if not found:
-        raise BadInput(f"There is no checkpoint in {source.place.where}.")
+        raise BadInput(f"There is no checkpoint in {source.storage.location}.")
     if source.counted:  # what else lies there may belong to a history that is not this job's
         return [each for each in found if each.counts]
     return found
@@ -105,15 +105,15 @@ def _age(found: Found) -> tuple[Any, ...]:
 
 
 def _looked_at(source: Source, name: str, counted: Mapping[str, Checkpoint]) -> Found:
-    from pliant.train.checkpoint import Damaged, read_manifest
+    from pliant.train.checkpoint import DamagedCheckpoint, read_manifest
 
     checkpoint, facts, wrong = counted.get(name), None, ""
     try:
-        manifest = read_manifest(source.place, name)
+        manifest = read_manifest(source.storage, name)
         checkpoint, facts = checkpoint or manifest.checkpoint, manifest.facts
-    except Damaged as damage:
+    except DamagedCheckpoint as damage:
         wrong = "" if checkpoint is not None else damage.why  # the coordinator's manifest is as good
-    files = source.place.files(name)
+    files = source.storage.file_sizes(name)
     if checkpoint is not None:
         wrong = _misfit(checkpoint, files)
     counts = "" if name not in counted else NEWEST if name == next(iter(counted)) else KEPT
@@ -139,28 +139,28 @@ def _size(files: Mapping[str, int]) -> int:
 
 def _place(text: str) -> Source | None:
     """What can only be a path or a URL."""
-    from pliant.train.checkpoint import place_at
+    from pliant.train.checkpoint import open_storage
     from pliant.train.checkpoint.storage import MANIFEST_FILE, is_url
 
     if is_url(text) and not text.startswith("file://"):
-        return Source(place_at(text))
+        return Source(open_storage(text))
     path = Path(text.removeprefix("file://")).expanduser()
     if "/" not in text and text not in (".", ".."):
         return None
     if not path.is_dir():
         raise BadInput(f"There is no folder {clean(text)}.")
     if (path / MANIFEST_FILE).is_file():
-        return Source(place_at(path.resolve().parent), path.resolve().name)
-    return Source(place_at(path))
+        return Source(open_storage(path.resolve().parent), path.resolve().name)
+    return Source(open_storage(path))
 
 
 def _job(text: str, flags: Flags) -> Source | None:
-    from pliant.train.checkpoint import place_at
+    from pliant.train.checkpoint import open_storage
 
     folder = Folder(settings.read().home / "jobs" / text)
     if bad_name(text) or not folder.path.is_dir():
         return None
-    return Source(place_at(_place_of(folder)), job=text, counted=_counted(text, flags))
+    return Source(open_storage(_place_of(folder)), job=text, counted=_counted(text, flags))
 
 
 def _place_of(folder: Folder) -> str:
@@ -185,9 +185,9 @@ def _counted(job: str, flags: Flags) -> tuple[Checkpoint, ...] | None:
 
 
 def _folder(text: str) -> Source | None:
-    from pliant.train.checkpoint import place_at
+    from pliant.train.checkpoint import open_storage
 
-    return Source(place_at(text)) if Path(text).is_dir() else None
+    return Source(open_storage(text)) if Path(text).is_dir() else None
 
 
 def _nothing(text: str) -> Source:

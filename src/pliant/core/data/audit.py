@@ -92,8 +92,8 @@ def audit(
     if head is None:
         head = lines[-1].lineage if lines else GENESIS
     findings = _Findings()
-    known, links = _read(lines, findings)
-    chain = _committed(known, links, head, findings)
+    known, links = _index_lines(lines, findings)
+    chain = _committed_chain(known, links, head, findings)
     last = grid.total_steps if finished else max(0, min(head.step, grid.total_steps))
     seen: set[int] = set()
     for line in chain:
@@ -109,10 +109,10 @@ def audit(
             findings.add(f"step {step} is committed twice: {size} samples repeated", repeated=size)
         else:
             seen.add(step)
-            _check(grid, order, line, expected(grid, order, step), findings)
-    _gaps(grid, seen, last, findings)
+            _check_line(grid, order, line, expected(grid, order, step), findings)
+    _report_gaps(grid, seen, last, findings)
     return Audit(
-        samples=_consumed(grid, last),
+        samples=_samples_up_to(grid, last),
         lost=findings.lost,
         repeated=findings.repeated,
         steps=len(chain),
@@ -121,7 +121,7 @@ def audit(
     )
 
 
-def _read(lines: Iterable[LedgerLine], findings: _Findings) -> tuple[dict[Lineage, LedgerLine], set[Lineage]]:
+def _index_lines(lines: Iterable[LedgerLine], findings: _Findings) -> tuple[dict[Lineage, LedgerLine], set[Lineage]]:
     """Give the lines by lineage, and the lineages whose parent was accepted before them."""
     known: dict[Lineage, LedgerLine] = {}
     links: set[Lineage] = set()
@@ -149,7 +149,7 @@ def _read(lines: Iterable[LedgerLine], findings: _Findings) -> tuple[dict[Lineag
     return known, links
 
 
-def _committed(
+def _committed_chain(
     known: dict[Lineage, LedgerLine], links: set[Lineage], head: Lineage, findings: _Findings
 ) -> list[LedgerLine]:
     """Follow the parents from the head down; give the lines, first step first.
@@ -170,7 +170,7 @@ def _committed(
     return chain
 
 
-def _check(grid: Grid, order: Order, line: LedgerLine, promised: int, findings: _Findings) -> None:
+def _check_line(grid: Grid, order: Order, line: LedgerLine, promised: int, findings: _Findings) -> None:
     """Compare one committed line with what the grid and the order promise for its step."""
     step = line.lineage.step
     cursor = grid.cursor(step)
@@ -181,7 +181,7 @@ def _check(grid: Grid, order: Order, line: LedgerLine, promised: int, findings: 
             f"but its line says epoch {line.epoch}, position {line.position}"
         )
     if line.digest != promised:
-        _explain(grid, order, line, findings)
+        _explain_digest(grid, order, line, findings)
     elif line.samples != size:
         findings.add(
             f"step {step} holds {size} samples, but its line counts {line.samples}",
@@ -190,7 +190,7 @@ def _check(grid: Grid, order: Order, line: LedgerLine, promised: int, findings: 
         )
 
 
-def _explain(grid: Grid, order: Order, line: LedgerLine, findings: _Findings) -> None:
+def _explain_digest(grid: Grid, order: Order, line: LedgerLine, findings: _Findings) -> None:
     """Say what a wrong digest means: a run of slots left out, or counted twice, or no one can tell.
 
     The first two are what forgetting a lost member's slots and redoing kept ones look like (H13, H15), and
@@ -226,12 +226,12 @@ def _explain(grid: Grid, order: Order, line: LedgerLine, findings: _Findings) ->
     )
 
 
-def _gaps(grid: Grid, seen: set[int], last: int, findings: _Findings) -> None:
+def _report_gaps(grid: Grid, seen: set[int], last: int, findings: _Findings) -> None:
     """Report the runs of steps, up to the last one, that no committed line names."""
     before = 0
     for step in (*sorted(at for at in seen if at <= last), last + 1):
         if step > before + 1:
-            lost = _consumed(grid, step - 1) - _consumed(grid, before)
+            lost = _samples_up_to(grid, step - 1) - _samples_up_to(grid, before)
             findings.add(
                 f"steps {before + 1} to {step - 1} are not in the committed history: {lost} samples lost",
                 lost=lost,
@@ -239,7 +239,7 @@ def _gaps(grid: Grid, seen: set[int], last: int, findings: _Findings) -> None:
         before = step
 
 
-def _consumed(grid: Grid, step: int) -> int:
+def _samples_up_to(grid: Grid, step: int) -> int:
     """Count the samples of all steps up to and with this one."""
     cursor = grid.cursor(step + 1)
     return cursor.epoch * grid.samples + cursor.position

@@ -2,8 +2,8 @@
 
 A step's global batch is a fixed row of slots. What a slot holds depends on the step and the slot alone, so
 the world may grow and shrink between any two steps and the batch, the cursor and (in deterministic mode)
-the bits stay the same. Only ownership follows the world: `deal` for a step that starts, `missing` and
-`redo` for one that a failure interrupted.
+the bits stay the same. Only ownership follows the world: `deal_slots` for a step that starts, `missing_slots` and
+`assign_missing` for one that a failure interrupted.
 
 Steps are numbered from 1; step 0 means "nothing applied yet". No step spans two epochs: the last step of an
 epoch is short where the batch does not divide the data.
@@ -110,18 +110,18 @@ def _filled(size: int, batch: int, slots: int) -> tuple[int, ...]:
     return tuple(range(count))
 
 
-def deal(slots: int, weights: Sequence[int]) -> tuple[range, ...]:
+def deal_slots(slots: int, weights: Sequence[int]) -> tuple[range, ...]:
     """Deal out a grid's slots to ranks 0, 1, ... in proportion to their weights: one run of slots each.
 
     Call it with the weights of the world record (H27): every member gets the same answer, because nothing
     else goes into it. Each slot is in exactly one run. A run is within one slot of its exact share, and
     weight 0 owns nothing.
     """
-    return _deal(slots, tuple(weights))
+    return _deal_cached(slots, tuple(weights))
 
 
 @lru_cache
-def _deal(slots: int, weights: tuple[int, ...]) -> tuple[range, ...]:
+def _deal_cached(slots: int, weights: tuple[int, ...]) -> tuple[range, ...]:
     total = sum(weights)
     if slots < 1:
         raise BadInput(f"there must be at least 1 slot to deal out, not {slots}")
@@ -138,25 +138,25 @@ def _deal(slots: int, weights: tuple[int, ...]) -> tuple[range, ...]:
     return tuple(runs)
 
 
-def missing(slots: Iterable[int], kept: Iterable[frozenset[int]]) -> tuple[int, ...]:
+def missing_slots(slots: Iterable[int], kept: Iterable[frozenset[int]]) -> tuple[int, ...]:
     """List the slots whose gradients nobody kept, ascending (rule 14).
 
     Call it on hello when nobody applied the step, with `grid.filled(step)` and the kept sets of the
-    members at the winning lineage; check `disjoint` first.
+    members at the winning lineage; check `are_disjoint` first.
     """
     return tuple(sorted(set(slots).difference(*kept)))
 
 
-def disjoint(kept: Iterable[frozenset[int]]) -> bool:
+def are_disjoint(kept: Iterable[frozenset[int]]) -> bool:
     """Tell whether no slot is in two kept sets. If one is, the step must not go on: it would count twice."""
     sets = tuple(kept)
     return len(frozenset().union(*sets)) == sum(map(len, sets))
 
 
-def redo(missing: Sequence[int], ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def assign_missing(missing: Sequence[int], ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Deal out the missing slots for the interrupted step, one by one in rank order (rule 14).
 
-    Call it with what `missing` returned and the ranks that can compute. Every rank has an entry, an empty
+    Call it with what `missing_slots` returned and the ranks that can compute. Every rank has an entry, an empty
     one if there is nothing left for it; shares differ by at most one slot. A rank's set is in general no
     run of slots (H13).
     """

@@ -24,7 +24,7 @@ from pliant.core.data.grid import Grid
 from pliant.core.data.sample_order import MASK_64, MIX_1, MIX_2, Cursor, Order
 from pliant.errors import BadInput
 
-REMEMBERED = 65_536
+DIGESTS_CACHED = 65_536
 """How many expected digests are kept: enough for a simulated job, a few megabytes of them."""
 
 GOLDEN = 0x9E3779B97F4A7C15
@@ -127,12 +127,12 @@ def expected_slot_digest(grid: Grid, order: Order, step: int, slot: int) -> int:
     return _expected_slot_digest(grid, order, step, slot)
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=DIGESTS_CACHED)
 def _expected_digest(grid: Grid, order: Order, step: int) -> int:
     return sum(_expected_slot_digest(grid, order, step, slot) for slot in grid.filled(step)) & MASK_64
 
 
-@lru_cache(maxsize=REMEMBERED)
+@lru_cache(maxsize=DIGESTS_CACHED)
 def _expected_slot_digest(grid: Grid, order: Order, step: int, slot: int) -> int:
     if grid.samples != order.samples:
         raise BadInput(
@@ -148,7 +148,7 @@ def make_line(
     """Write the line of a step: call it when the step is committed, with what its control words added up to.
 
     `cursor` is where the step started. The new lineage's digest covers the whole parent and every other
-    field. It does not judge: `follows` does that where a line is accepted, and the audit where all of
+    field. It does not judge: `can_follow` does that where a line is accepted, and the audit where all of
     them are read.
     """
     lineage = Lineage(generation, step, _chain(parent, generation, step, cursor, samples, digest, state))
@@ -173,7 +173,7 @@ def is_sealed(line: LedgerLine) -> bool:
     return digest == own.digest
 
 
-def follows(line: LedgerLine, head: Lineage) -> bool:
+def can_follow(line: LedgerLine, head: Lineage) -> bool:
     """Tell whether the line may come after `head`. Call it before accepting a line (rules 17, 24).
 
     It must be a child of just that lineage, the next step, of the same generation or a later one, and sealed.

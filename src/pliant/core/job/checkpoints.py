@@ -111,13 +111,15 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
     if command.count > 1 and began_in(checkpoint.name) <= job.sealed:
         return ()  # some of its members are lost, and their parts with them
     known = next((each for each in job.writing if each.name == checkpoint.name), None)
-    writing = known or Writing(lineage, checkpoint.name, checkpoint.state, command.count, place=checkpoint.place)
+    writing = known or Writing(
+        lineage, checkpoint.name, checkpoint.state, command.count, storage_id=checkpoint.storage_id
+    )
     if writing.failed or any(part == command.part for part, _ in writing.pieces):
         return ()
     if (writing.lineage, writing.state, writing.count) != (lineage, checkpoint.state, command.count):
         why = f"it is not of the state that others wrote as {checkpoint.name}"
         return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, why),)
-    if writing.place != checkpoint.place:
+    if writing.storage_id != checkpoint.storage_id:
         return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, APART, split_storage=True),)
     parts = sorted((*writing.pieces, (command.part, checkpoint.pieces)))
     if len(parts) < command.count:

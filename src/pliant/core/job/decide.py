@@ -11,7 +11,7 @@ from typing import assert_never
 
 from pliant.core import messages as m
 from pliant.core.accounting.pauses import accepted, sound
-from pliant.core.data.ledger import LedgerLine, Lineage, follows
+from pliant.core.data.ledger import LedgerLine, Lineage, can_follow
 from pliant.core.job import checkpoints
 from pliant.core.job.create import create
 from pliant.core.job.divergence import resolve_divergence
@@ -205,7 +205,7 @@ def _report(job: Job, command: m.Report, now: float) -> Decision:
     if any(line.lineage != head for line in known):
         return Rejection(Code.MISMATCH, f"step {head.step} is durable with another history")
     for line in fresh:
-        if not follows(line, head):
+        if not can_follow(line, head):
             return Rejection(Code.NOT_NEXT, f"step {line.lineage.step} does not follow step {head.step}")
         head = line.lineage
         if not job.rollback_generation <= head.generation <= world.number:

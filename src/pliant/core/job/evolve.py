@@ -156,7 +156,7 @@ def _with_checkpoints(
             )
         case m.PartWritten(checkpoint=part):
             known = next((each for each in job.writing if each.name == part.name), None)
-            writing = known or Writing(part.lineage, part.name, part.state, event.count, place=part.place)
+            writing = known or Writing(part.lineage, part.name, part.state, event.count, storage_id=part.storage_id)
             writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
             return change(job, writing=_with_writing(job, writing))
         case m.CheckpointFailed(name=name, split_storage=True) if name in kept_checkpoints(job):

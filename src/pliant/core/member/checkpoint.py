@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.checkpoints import began_in, checkpoint_name, is_due, part_of, step_in
-from pliant.core.member.common import Out, report, save, world_of
+from pliant.core.member.common import Out, confirm_save, report_progress, world_of
 from pliant.core.member.signals import CollectGarbage, Discard, Send, Snapshot, WriteDone, WriteFailed
 from pliant.core.member.state import Machine, PartInProgress
 from pliant.core.messages import PartNotWritten as SayNotWritten
@@ -13,41 +13,41 @@ from pliant.core.model.checkpoint import NEVER_WHOLE
 from pliant.core.model.view import View
 from pliant.core.model.world import World
 
-NOWHERE = "nobody who has the state has a place for it: set PLIANT_CHECKPOINT_DIR to one that all members reach"
+NO_STORAGE = "nobody who has the state has a place for it: set PLIANT_CHECKPOINT_DIR to one that all members reach"
 
 
-def begin_if_due(m: Machine, out: Out) -> None:
+def start_if_due(m: Machine, out: Out) -> None:
     """Call at a boundary: everybody decides alike, by the step and by what the words said.
 
     Where the world ends or holds here, the state is saved anyway, once that is agreed.
     """
     view, step = m.view, m.lineage.step
     asked, m.checkpoint_wanted = m.checkpoint_wanted, False
-    if view is None or (step < m.terms.grid.total_steps and _rests(m)):
+    if view is None or (step < m.terms.grid.total_steps and _training_pauses(m)):
         return
     if is_due(m.terms, view.save_steps, step, asked=asked):
         wanted = asked or bool(m.terms.checkpoint_every or view.save_steps)
-        begin(m, out, waits=step == m.terms.grid.total_steps, wanted=wanted)
+        start_checkpoint(m, out, waits=step == m.terms.grid.total_steps, wanted=wanted)
 
 
-def _rests(m: Machine) -> bool:
-    after = _after(m)
+def _training_pauses(m: Machine) -> bool:
+    after = _world_after(m)
     return m.closing or (after is not None and after.hold)
 
 
-def _after(m: Machine) -> World | None:
+def _world_after(m: Machine) -> World | None:
     """The world after this boundary; None: this member has no place in it."""
-    return next((each for each in m.wired if each.number == m.switch_to), None) if m.switch_to else world_of(m)
+    return next((each for each in m.wired_worlds if each.number == m.switch_to), None) if m.switch_to else world_of(m)
 
 
-def begin(m: Machine, out: Out, *, waits: bool, wanted: bool = False) -> None:
+def start_checkpoint(m: Machine, out: Out, *, waits: bool, wanted: bool = False) -> None:
     """Begin to write, each holder its part. Who leaves at this very boundary has none: it will be gone. Who drains is
     let off, too, unless everybody does: it should not have to wait for a disk. Who has no place to write to cannot.
 
     If nothing is trained meanwhile, it `waits` for the one that is still being written. If somebody `wanted` it, it is
     said that nobody can.
     """
-    world, after, newest = world_of(m), _after(m), m.view.checkpoint if m.view is not None else None
+    world, after, newest = world_of(m), _world_after(m), m.view.checkpoint if m.view is not None else None
     if after is None or (newest is not None and newest.lineage == m.lineage):
         return
     holding = [rank for rank in sorted(m.holders) if world.members[rank] in after.members]
@@ -55,20 +55,20 @@ def begin(m: Machine, out: Out, *, waits: bool, wanted: bool = False) -> None:
     calm = [rank for rank in able if rank not in m.draining_ranks]
     writers = [world.members[rank] for rank in calm or able]
     if wanted and not writers and m.rank in holding[:1]:
-        _fail(m, out, WriteFailed(checkpoint_name(m.lineage, m.number), NOWHERE))
+        _report_failure(m, out, WriteFailed(checkpoint_name(m.lineage, m.generation), NO_STORAGE))
     part = part_of(m.id, writers[:1] if m.view is not None and m.view.split_storage else writers)
     if part is not None:
-        _begin(m, out, PartInProgress(m.lineage, checkpoint_name(m.lineage, m.number), *part), waits=waits)
+        _start_part(m, out, PartInProgress(m.lineage, checkpoint_name(m.lineage, m.generation), *part), waits=waits)
 
 
 def save_alone(m: Machine, out: Out) -> None:
     """Write all of the state, whatever the others do: there may be no time to hear from them."""
     if m.can_save:
-        _begin(m, out, PartInProgress(m.lineage, checkpoint_name(m.lineage, m.number, m.id), 0, 1), waits=True)
-        save(m, out)
+        _start_part(m, out, PartInProgress(m.lineage, checkpoint_name(m.lineage, m.generation, m.id), 0, 1), waits=True)
+        confirm_save(m, out)
 
 
-def is_first(m: Machine, view: View) -> bool:
+def is_first_saver(m: Machine, view: View) -> bool:
     """Whether this is the first of those that hold the state, as far as the coordinator knows, and can save it."""
     members = m.world.members if m.world is not None else ()
     able = (member for rank, member in enumerate(members) if rank not in m.cannot_save_ranks)
@@ -82,16 +82,16 @@ def save_last(m: Machine, out: Out, view: View) -> bool:
     """
     newest = view.checkpoint
     saved = newest is not None and newest.lineage == m.lineage
-    if m.saves_alone or not m.can_save or saved or not is_first(m, view):
+    if m.saves_alone or not m.can_save or saved or not is_first_saver(m, view):
         return False
     m.saves_alone = True
     save_alone(m, out)
     return True
 
 
-def _begin(m: Machine, out: Out, saving: PartInProgress, *, waits: bool) -> None:
-    if m.part_in_progress is not None and m.part_in_progress.ordered and not waits:
-        _fail(m, out, WriteFailed(saving.name, "the one before is still being written"))
+def _start_part(m: Machine, out: Out, saving: PartInProgress, *, waits: bool) -> None:
+    if m.part_in_progress is not None and m.part_in_progress.confirmed and not waits:
+        _report_failure(m, out, WriteFailed(saving.name, "the one before is still being written"))
         return
     m.part_in_progress = saving
     out.append(Snapshot(saving.lineage, saving.name, saving.part, saving.count, waits))
@@ -99,31 +99,31 @@ def _begin(m: Machine, out: Out, saving: PartInProgress, *, waits: bool) -> None
 
 def is_pending(m: Machine) -> bool:
     """Whether others count on this member to finish its part."""
-    return m.unpublished_part is not None or (m.part_in_progress is not None and m.part_in_progress.ordered)
+    return m.unpublished_part is not None or (m.part_in_progress is not None and m.part_in_progress.confirmed)
 
 
-def written(m: Machine, out: Out, signal: WriteDone) -> None:
+def on_written(m: Machine, out: Out, signal: WriteDone) -> None:
     if m.part_in_progress is not None and m.part_in_progress.name == signal.checkpoint.name:
         m.part_in_progress = None
-    if signal.checkpoint.name in m.given_up:
+    if signal.checkpoint.name in m.abandoned_checkpoints:
         out.append(Discard(signal.checkpoint.name))  # it was too late to stop
-    elif not _is_void(m, signal):
+    elif not _is_publish_over(m, signal):
         m.unpublished_part = signal
         publish(m, out)
 
 
-def not_written(m: Machine, out: Out, signal: WriteFailed) -> None:
+def on_write_failed(m: Machine, out: Out, signal: WriteFailed) -> None:
     if m.part_in_progress is not None and m.part_in_progress.name == signal.name:
         m.part_in_progress = None
-    _fail(m, out, signal)
+    _report_failure(m, out, signal)
 
 
-def _fail(m: Machine, out: Out, signal: WriteFailed) -> None:
+def _report_failure(m: Machine, out: Out, signal: WriteFailed) -> None:
     m.unreported_failure = signal
-    say_again(m, out)
+    report_pending(m, out)
 
 
-def say_again(m: Machine, out: Out) -> None:
+def report_pending(m: Machine, out: Out) -> None:
     """What the coordinator may not have heard of this member's parts."""
     publish(m, out)
     if m.unreported_failure is not None and m.world is not None:
@@ -131,7 +131,7 @@ def say_again(m: Machine, out: Out) -> None:
             Send(
                 SayNotWritten(
                     m.id,
-                    m.number,
+                    m.generation,
                     m.unreported_failure.name,
                     m.unreported_failure.why,
                     m.unreported_failure.split_storage,
@@ -143,28 +143,28 @@ def say_again(m: Machine, out: Out) -> None:
 def publish(m: Machine, out: Out) -> None:
     """Report the step first: a manifest of a step that is not durable is refused."""
     if m.unpublished_part is not None and m.world is not None:
-        report(m, out)
+        report_progress(m, out)
         manifest = m.unpublished_part
-        out.append(Send(Publish(m.id, m.number, manifest.checkpoint, manifest.part, manifest.count)))
+        out.append(Send(Publish(m.id, m.generation, manifest.checkpoint, manifest.part, manifest.count)))
 
 
-def heed_view(m: Machine, out: Out, view: View) -> None:
+def apply_view(m: Machine, out: Out, view: View) -> None:
     """The coordinator knows of our part, or will never want it; and somebody tidies up after each new checkpoint.
 
     What is durable is committed, though the words that showed it to others never came back to us: the last ones, say.
     """
     if m.part_in_progress is not None and m.part_in_progress.lineage == view.durable:
-        save(m, out)
-    if m.unpublished_part is not None and _is_void(m, m.unpublished_part):
+        confirm_save(m, out)
+    if m.unpublished_part is not None and _is_publish_over(m, m.unpublished_part):
         m.unpublished_part = None
-    if m.unreported_failure is not None and _is_over(m.unreported_failure, view):
+    if m.unreported_failure is not None and _is_failure_over(m.unreported_failure, view):
         m.unreported_failure = None
-    _give_up(m, out, view)
+    _discard_abandoned(m, out, view)
     newest = view.checkpoint
     if newest is None or newest.name == m.collected_after or m.world is None or not m.can_save:
         return
     m.collected_after = newest.name
-    if _tidies(m):
+    if _collects_garbage(m):
         out.append(
             CollectGarbage(
                 newest,
@@ -172,28 +172,28 @@ def heed_view(m: Machine, out: Out, view: View) -> None:
                 view.kept_checkpoints,
                 view.history_from_generation,
                 m.world.rollback_generation,
-                m.number,
+                m.generation,
             )
         )
 
 
-def _tidies(m: Machine) -> bool:
-    return m.can_save and m.holds and m.rank == min(m.holders.difference(m.cannot_save_ranks), default=m.rank)
+def _collects_garbage(m: Machine) -> bool:
+    return m.can_save and m.holds_state and m.rank == min(m.holders.difference(m.cannot_save_ranks), default=m.rank)
 
 
-def _give_up(m: Machine, out: Out, view: View) -> None:
+def _discard_abandoned(m: Machine, out: Out, view: View) -> None:
     """What will never be whole takes room, which the next one may need: after a disk was full, say."""
     never = frozenset(name for name, part in view.written_parts if part == NEVER_WHOLE)
-    for name in sorted(never.difference(m.given_up)):
+    for name in sorted(never.difference(m.abandoned_checkpoints)):
         mine = m.part_in_progress is not None and m.part_in_progress.name == name
         if mine:
             m.part_in_progress = None
-        if mine or _tidies(m):
+        if mine or _collects_garbage(m):
             out.append(Discard(name))
-    m.given_up = never
+    m.abandoned_checkpoints = never
 
 
-def _is_void(m: Machine, manifest: WriteDone) -> bool:
+def _is_publish_over(m: Machine, manifest: WriteDone) -> bool:
     """Whether that part need not be said any more. After a recovery the other parts may never come.
 
     Who writes the first part stays until all are there, so that somebody is left to tidy up.
@@ -217,7 +217,7 @@ def _is_void(m: Machine, manifest: WriteDone) -> bool:
     )
 
 
-def _is_over(failed: WriteFailed, view: View) -> bool:
+def _is_failure_over(failed: WriteFailed, view: View) -> bool:
     """Whether everybody knows that there will be no checkpoint of that name, or nobody waits for it."""
     name = failed.name
     if failed.split_storage:

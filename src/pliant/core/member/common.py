@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from pliant.core.data.grid import deal, idle_slot
+from pliant.core.data.grid import deal_slots, idle_slot
 from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member.control_words import Purpose, Word, Words, diverged, minority, winner
 from pliant.core.member.signals import (
@@ -41,25 +41,25 @@ Out = list[Action]
 # ------------------------------------------------------------------------------------------- collectives
 
 
-def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) -> None:
+def start_collective(m: Machine, out: Out, purpose: Purpose, state: int | None = None) -> None:
     """Enter the next collective of this world; `state` is its state's hash, where it was taken anew for this one.
 
     It is not kept: a comparison must say the same whether a member got as far as its reduction or not.
     """
     world = world_of(m)
-    wired = m.wired[-1] if m.wired else None
+    wired = m.wired_worlds[-1] if m.wired_worlds else None
     step = purpose is Purpose.STEP
     word = Word(
         purpose=purpose,
         generation=world.number,
-        step=m.lineage.step + 1 if step and m.holds else 0,
+        step=m.lineage.step + 1 if step and m.holds_state else 0,
         lineage=m.lineage,
-        holds=m.holds,
-        state=(m.state if state is None else state) if m.holds else 0,
+        holds=m.holds_state,
+        state=(m.state_hash if state is None else state) if m.holds_state else 0,
         wired=wired.number if wired else 0,
         wired_needed=len(set(world.members).intersection(wired.members)) if wired else 0,
         drain_urgency=m.drain_urgency,
-        wants_checkpoint=step and _asks(m),
+        wants_checkpoint=step and _wants_checkpoint(m),
         can_save=m.can_save,
         slots=len(m.kept_gradients.slots) if step else 0,
         samples=m.kept_gradients.samples if step else 0,
@@ -70,17 +70,17 @@ def collect(m: Machine, out: Out, purpose: Purpose, state: int | None = None) ->
     m.phase = Phase.COLLECTING
     m.in_flight = True
     # What is compared outside of steps may be saved right after: it must be the state as it is now (rule 1).
-    whole = m.holds and m.terms.verify > 0 and not step
+    whole = m.holds_state and m.terms.verify > 0 and not step
     out.append(Collect(world, word, m.shares if step else (), whole))
 
 
-def _asks(m: Machine) -> bool:
+def _wants_checkpoint(m: Machine) -> bool:
     """Whether a checkpoint is wanted that nobody, as far as this member knows, is writing already."""
     view = m.view
     if view is None or not view.checkpoint_wanted:
         return False
     under_way = any(part != NEVER_WHOLE for _, part in view.written_parts)
-    return m.holds and m.part_in_progress is None and m.unpublished_part is None and not under_way
+    return m.holds_state and m.part_in_progress is None and m.unpublished_part is None and not under_way
 
 
 def start_step(m: Machine, out: Out) -> None:
@@ -89,17 +89,17 @@ def start_step(m: Machine, out: Out) -> None:
     A member without state has nothing to compute: it follows the others' collectives until it holds.
     """
     world, grid = world_of(m), m.terms.grid
-    step = place(m).step + 1
+    step = history_position(m).step + 1
     weights = tuple([weight if rank in m.holders else 0 for rank, weight in enumerate(world.weights)])
-    m.shares = m.recovery_shares or _dealt(grid.slots, weights, len(grid.filled(step)))
+    m.shares = m.recovery_shares or _slots_by_rank(grid.slots, weights, len(grid.filled(step)))
     m.recovery_shares = ()
-    if not m.holds:
-        collect(m, out, Purpose.STEP)
+    if not m.holds_state:
+        start_collective(m, out, Purpose.STEP)
         return
     if m.kept_gradients.base != m.lineage:
         m.kept_gradients = KeptGradients(base=m.lineage)
     mine = tuple([slot for slot in m.shares[m.rank] if slot not in m.kept_gradients.slots])
-    m.todo = frozenset(mine)
+    m.slots_to_compute = frozenset(mine)
     m.phase = Phase.COMPUTING
     if mine:
         out.append(Compute(step, mine, idle=False))
@@ -108,33 +108,33 @@ def start_step(m: Machine, out: Out) -> None:
 
 
 @lru_cache(maxsize=256)
-def _dealt(slots: int, weights: tuple[int, ...], filled: int) -> Shares:
+def _slots_by_rank(slots: int, weights: tuple[int, ...], filled: int) -> Shares:
     """What each rank owns of a step of which the first so many slots hold samples. It is the same in most steps."""
     if not any(weights):
         return tuple(() for _ in weights)  # told by somebody who knows no better; the words will say who holds
-    return tuple(tuple(slot for slot in run if slot < filled) for run in deal(slots, weights))
+    return tuple(tuple(slot for slot in run if slot < filled) for run in deal_slots(slots, weights))
 
 
-def commit(m: Machine, out: Out, lineage: Lineage) -> None:
+def commit_lineage(m: Machine, out: Out, lineage: Lineage) -> None:
     """A collective showed that every holder had applied `lineage`: it is history now (rule 1)."""
     if m.applied_line is None or m.applied_line.lineage != lineage:
         return
     m.committed_lines = (*m.committed_lines, m.applied_line)
     m.applied_line = None
     if m.part_in_progress is not None and m.part_in_progress.lineage == lineage:
-        save(m, out)
+        confirm_save(m, out)
 
 
 # ------------------------------------------------------------------------------------------------ worlds
 
 
-def enter(m: Machine, world: World) -> None:
+def enter_world(m: Machine, world: World) -> None:
     """Be in `world` from now on. Lower wired groups are of no use any more."""
     m.world = world
     m.rank = world.members.index(m.id)
     m.entered = False
-    m.stopping = ""
-    m.peer = None
+    m.stop_reason = ""
+    m.blamed_peer = None
     m.stateless = False
     m.diverged = False
     m.suspects = ()
@@ -148,7 +148,7 @@ def enter(m: Machine, world: World) -> None:
     m.catch_up_to = None
     m.compare_again = False
     m.previous_world = None
-    m.wired = tuple(other for other in m.wired if other.number > world.number)
+    m.wired_worlds = tuple(other for other in m.wired_worlds if other.number > world.number)
     m.admission = None
 
 
@@ -157,8 +157,8 @@ def wire_next_world(m: Machine, out: Out) -> None:
     view = m.view
     if view is None or m.phase in (Phase.GONE, Phase.DONE):
         return
-    above = max(m.number, m.unwirable, m.wired[-1].number if m.wired else 0)
-    stopped = m.phase in (Phase.STOPPED, Phase.HOLDING, Phase.LINGERING) or bool(m.stopping)
+    above = max(m.generation, m.unwirable_generation, m.wired_worlds[-1].number if m.wired_worlds else 0)
+    stopped = m.phase in (Phase.STOPPED, Phase.HOLDING, Phase.LINGERING) or bool(m.stop_reason)
     goal = None
     for world in reversed(view.worlds):
         if world.number <= above:
@@ -166,31 +166,31 @@ def wire_next_world(m: Machine, out: Out) -> None:
         if m.id in world.members and not (stopped and world.kind is WorldKind.PLANNED):
             goal = world
             break
-    if goal is None or goal.number == m.wiring:
+    if goal is None or goal.number == m.wiring_generation:
         return
-    if m.wiring:
-        out.append(Break(m.wiring))
-    m.wiring = goal.number
+    if m.wiring_generation:
+        out.append(Break(m.wiring_generation))
+    m.wiring_generation = goal.number
     out.append(Wire(goal))
 
 
 def stop_in_world(m: Machine, out: Out, why: str, peer: MemberId | None = None) -> None:
     """Apply nothing more in this generation, say so, and wait for a recovery world (rule 10)."""
     m.phase = Phase.STOPPED
-    m.stopping = why
-    m.peer = peer
+    m.stop_reason = why
+    m.blamed_peer = peer
     m.switch_to = 0
     m.closing = False
     m.fetching = False
     m.stripes = ()
     m.received_state = None
     m.followed_steps = ()
-    out.append(Break(m.number))
-    say_stopped(m, out)
+    out.append(Break(m.generation))
+    report_stopped(m, out)
     wire_next_world(m, out)
 
 
-def disagree(m: Machine, out: Out, words: Words, why: str) -> None:
+def stop_on_disagreement(m: Machine, out: Out, words: Words, why: str) -> None:
     """Stop because of what the words said. Whoever's state is not the majority's brings nothing it computed from it."""
     m.diverged = diverged(words)
     m.followed_lineage = winner(words) or m.followed_lineage
@@ -201,27 +201,27 @@ def disagree(m: Machine, out: Out, words: Words, why: str) -> None:
     stop_in_world(m, out, why)
 
 
-def dispute(m: Machine, out: Out, disputes: tuple[Dispute, ...]) -> None:
+def stop_on_dispute(m: Machine, out: Out, disputes: tuple[Dispute, ...]) -> None:
     """Stop because gradients that should be equal are not. Who is in a dispute computes all it has again."""
     m.disputes = disputes
     if any(m.id in (each.a, each.b) for each in disputes):
         m.kept_gradients = KeptGradients(base=m.lineage)
-    stop_in_world(m, out, describe_dispute(place(m).step + 1, disputes[0]))
+    stop_in_world(m, out, describe_dispute(history_position(m).step + 1, disputes[0]))
 
 
-def say_stopped(m: Machine, out: Out) -> None:
-    if m.view is not None and m.view.sealed >= m.number:
+def report_stopped(m: Machine, out: Out) -> None:
+    if m.view is not None and m.view.sealed >= m.generation:
         return  # the coordinator is further already
     kept = m.kept_gradients.slots if m.kept_gradients.base == m.lineage else frozenset()
     doubts = (m.stateless, m.diverged, m.suspects, m.disputes)
-    out.append(Send(Stopped(m.id, m.number, place(m), kept, m.stopping, m.peer, *doubts)))
+    out.append(Send(Stopped(m.id, m.generation, history_position(m), kept, m.stop_reason, m.blamed_peer, *doubts)))
 
 
-def say_unwirable(m: Machine, out: Out) -> None:
-    out.append(Send(WiringFailed(m.id, m.unwirable, m.failed_peer)))
+def report_unwirable(m: Machine, out: Out) -> None:
+    out.append(Send(WiringFailed(m.id, m.unwirable_generation, m.unwirable_peer)))
 
 
-def tell_joiners(m: Machine, out: Out) -> None:
+def admit_joiners(m: Machine, out: Out) -> None:
     """Whoever is new in a planned world waits to be told that it was entered."""
     world, before = world_of(m), m.previous_world
     if before is None:
@@ -229,10 +229,10 @@ def tell_joiners(m: Machine, out: Out) -> None:
     donors = tuple(world.members[rank] for rank in sorted(m.holders))
     for member in world.members:
         if member not in before.members:
-            out.append(SendToPeer(member, Admission(world.number, place(m), donors)))
+            out.append(SendToPeer(member, Admission(world.number, history_position(m), donors)))
 
 
-def tell_leavers(m: Machine, out: Out) -> None:
+def release_leavers(m: Machine, out: Out) -> None:
     """A collective completed here: whoever lingers in the world before may go (rule 9)."""
     world, before = world_of(m), m.previous_world
     if before is None:
@@ -247,7 +247,7 @@ def tell_leavers(m: Machine, out: Out) -> None:
 # ----------------------------------------------------------------------------- reports, checkpoints, goodbye
 
 
-def report(m: Machine, out: Out) -> None:
+def report_progress(m: Machine, out: Out) -> None:
     """Report what is committed and not durable, and who holds the state if the coordinator does not know yet."""
     view = m.view
     world = world_of(m)
@@ -260,30 +260,30 @@ def is_reporter(m: Machine) -> bool:
     return m.rank in sorted(m.holders)[:REPORTERS]
 
 
-def save(m: Machine, out: Out) -> None:
+def confirm_save(m: Machine, out: Out) -> None:
     """The step of what this member began to write is committed: it is wanted (rule 17)."""
-    if m.part_in_progress is not None and not m.part_in_progress.ordered:
-        m.part_in_progress = replace(m.part_in_progress, ordered=True)
+    if m.part_in_progress is not None and not m.part_in_progress.confirmed:
+        m.part_in_progress = replace(m.part_in_progress, confirmed=True)
         out.append(Save(m.part_in_progress.name))
 
 
-def fetch(m: Machine, out: Out, donors: tuple[MemberId, ...]) -> None:
+def start_fetch(m: Machine, out: Out, donors: tuple[MemberId, ...]) -> None:
     """Start to receive the state aside; whatever an earlier attempt brought is void."""
     m.fetching = True
     m.quiet_ticks = 0
     m.stripes = ()
     m.received_state = None
-    out.append(Fetch(m.number, donors))
+    out.append(Fetch(m.generation, donors))
 
 
-def goodbye(m: Machine, out: Out, code: int, why: str, *, complete: bool = False) -> None:
+def leave_job(m: Machine, out: Out, code: int, why: str, *, complete: bool = False) -> None:
     """Leave for good."""
     m.phase = Phase.GONE
-    if m.wiring:
-        out.append(Break(m.wiring))
+    if m.wiring_generation:
+        out.append(Break(m.wiring_generation))
     if m.world is not None:
-        out.append(Break(m.number))
-    out.append(Send(Leave(m.id, m.released, why)))
+        out.append(Break(m.generation))
+    out.append(Send(Leave(m.id, m.released_by, why)))
     out.append(Exit(code, why, complete))
 
 
@@ -294,9 +294,9 @@ def world_of(m: Machine) -> World:
     return m.world
 
 
-def place(m: Machine) -> Lineage:
+def history_position(m: Machine) -> Lineage:
     """Where the history is: what this member holds, or as far as it followed the others."""
-    return m.lineage if m.holds else m.followed_lineage
+    return m.lineage if m.holds_state else m.followed_lineage
 
 
 def unreported_lines(m: Machine) -> tuple[LedgerLine, ...]:

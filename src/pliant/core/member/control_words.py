@@ -71,11 +71,11 @@ def slot_checksum(slot: int) -> int:
 
 def step_checksum(grid: Grid, step: int) -> int:
     """What the marks of a whole step add up to."""
-    return _marks_of_first(len(grid.filled(step)))
+    return _checksum_of_first(len(grid.filled(step)))
 
 
 @lru_cache(maxsize=1024)
-def _marks_of_first(slots: int) -> int:
+def _checksum_of_first(slots: int) -> int:
     return sum(map(slot_checksum, range(slots))) & _MASK
 
 
@@ -128,7 +128,7 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
 
 def diverged(words: Words) -> bool:
     """Whether members with the history that wins hold different states: user code or a machine did something else."""
-    return len(set(_states(words).values())) > 1
+    return len(set(_states_of_winner(words).values())) > 1
 
 
 def minority(words: Words) -> frozenset[int]:
@@ -136,14 +136,14 @@ def minority(words: Words) -> frozenset[int]:
 
     Nobody, where there is no such majority: of two states nothing says which is the right one.
     """
-    states = _states(words)
+    states = _states_of_winner(words)
     [(most, count)] = Counter(states.values()).most_common(1) or [(0, 0)]
     if 2 * count <= len(states):
         return frozenset()
     return frozenset(rank for rank, state in states.items() if state != most)
 
 
-def _states(words: Words) -> dict[int, int]:
+def _states_of_winner(words: Words) -> dict[int, int]:
     """The states of those who hold the history that wins, by rank."""
     best = winner(words)
     return {rank: word.state for rank, word in enumerate(words) if word.holds and word.lineage == best}

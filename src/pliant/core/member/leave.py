@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pliant.core.job.launches import FENCED_CODE
-from pliant.core.member.checkpoint import is_first, is_pending, save_alone, save_last
-from pliant.core.member.common import Out, goodbye, stop_in_world
+from pliant.core.member.checkpoint import is_first_saver, is_pending, save_alone, save_last
+from pliant.core.member.common import Out, leave_job, stop_in_world
 from pliant.core.member.control_words import CALM, LEAVING, OUT_OF_TIME
 from pliant.core.member.signals import Break, DrainNotice, Released, Send, StartGrace
 from pliant.core.member.state import IN_USER_CODE, Machine, Phase
@@ -35,86 +35,91 @@ def reason_to_stop(m: Machine, view: View) -> str:
     return ""
 
 
-def heed_view(m: Machine, out: Out, view: View) -> None:
+def apply_view(m: Machine, out: Out, view: View) -> None:
     """Act on what was told: at once where nothing runs, else at the next safe moment."""
     if view.draining and m.drain_urgency == CALM:
         m.drain_urgency = LEAVING
         out.append(StartGrace(view.grace_s))
     if view.draining and view.at_once:
         m.drain_urgency = OUT_OF_TIME
-    if m.phase is Phase.LINGERING and _may_go(m, view):
-        return goodbye(m, out, 0, "left as planned")
-    if m.phase is Phase.STOPPED and view.current > m.number > view.sealed:
-        return goodbye(m, out, 0, "left as planned")  # the others went on without us, as the words had said
+    if m.phase is Phase.LINGERING and _may_leave(m, view):
+        return leave_job(m, out, 0, "left as planned")
+    if m.phase is Phase.STOPPED and view.current > m.generation > view.sealed:
+        return leave_job(m, out, 0, "left as planned")  # the others went on without us, as the words had said
     if m.phase is Phase.OUTSIDE and m.drain_urgency:
-        return goodbye(m, out, 0, "drained before it was needed")
+        return leave_job(m, out, 0, "drained before it was needed")
     why = reason_to_stop(m, view)
     if not why:
         return None
-    m.stopping = m.stopping or why
+    m.stop_reason = m.stop_reason or why
     if m.in_flight:
-        out.append(Break(m.number))
+        out.append(Break(m.generation))
     elif m.phase not in IN_USER_CODE and m.phase not in (Phase.RESTORING, Phase.INSTALLING):
-        come_to_rest(m, out)
+        stop_or_leave(m, out)
     return None
 
 
-def come_to_rest(m: Machine, out: Out) -> None:
+def stop_or_leave(m: Machine, out: Out) -> None:
     """At a safe moment, with a reason to stop: go for good, or wait for a recovery world."""
     view = m.view
     if view is not None and not view.known:
-        goodbye(m, out, FENCED_CODE, reason_to_stop(m, view))
+        leave_job(m, out, FENCED_CODE, reason_to_stop(m, view))
     elif view is not None and view.state.ended:
-        _end(m, out, view)
+        _finish_job(m, out, view)
     elif m.phase is not Phase.STOPPED and m.world is not None:
-        stop_in_world(m, out, m.stopping)
+        stop_in_world(m, out, m.stop_reason)
 
 
-def _end(m: Machine, out: Out, view: View) -> None:
+def _finish_job(m: Machine, out: Out, view: View) -> None:
     last = m.lineage.step == m.terms.grid.total_steps
-    if view.state is JobState.FINISHED and m.holds and last:
-        patience = END_TICKS if m.saves_alone or not is_first(m, view) else ALONE_TICKS
+    if view.state is JobState.FINISHED and m.holds_state and last:
+        patience = END_TICKS if m.saves_alone or not is_first_saver(m, view) else ALONE_TICKS
         if (is_pending(m) and m.end_ticks < patience) or save_last(m, out, view):
             m.phase = Phase.DONE
             return  # the final state is being saved
-        goodbye(m, out, 0, view.why, complete=True)
+        leave_job(m, out, 0, view.why, complete=True)
     else:
         code = 1 if view.state is JobState.FAILED else 0
-        goodbye(m, out, code, f"the job is {view.state.value}: {view.why}")
+        leave_job(m, out, code, f"the job is {view.state.value}: {view.why}")
 
 
 def linger(m: Machine, out: Out) -> None:
     """Keep group and state until the next world is seen to work, or a checkpoint of them is published (rules 9, 16)."""
     m.phase = Phase.LINGERING
-    if m.view is not None and _may_go(m, m.view):
-        goodbye(m, out, 0, "left as planned")
+    if m.view is not None and _may_leave(m, m.view):
+        leave_job(m, out, 0, "left as planned")
 
 
-def _may_go(m: Machine, view: View) -> bool:
-    if _is_needed(m, view) or is_pending(m):
+def _may_leave(m: Machine, view: View) -> bool:
+    if _recovery_needs_us(m, view) or is_pending(m):
         return False
     if m.switch_to:
         if view.current >= m.switch_to:
-            m.released = view.current
-        return m.released >= m.switch_to
+            m.released_by = view.current
+        return m.released_by >= m.switch_to
     return view.checkpoint is not None and view.checkpoint.lineage == m.lineage
 
 
-def _is_needed(m: Machine, view: View | None) -> bool:
+def _recovery_needs_us(m: Machine, view: View | None) -> bool:
     """Whether a recovery after the world that let us go counts on us: whoever was in that one may be lost (rule 16)."""
     worlds = view.worlds if view is not None else ()
-    above = max(m.switch_to, m.number)
+    above = max(m.switch_to, m.generation)
     return any(w.kind is not WorldKind.PLANNED and w.number > above and m.id in w.members for w in worlds)
 
 
-def released(m: Machine, out: Out, signal: Released) -> None:
-    if m.phase is Phase.LINGERING and m.switch_to and signal.generation >= m.switch_to and not _is_needed(m, m.view):
-        m.released = signal.generation
+def on_released(m: Machine, out: Out, signal: Released) -> None:
+    if (
+        m.phase is Phase.LINGERING
+        and m.switch_to
+        and signal.generation >= m.switch_to
+        and not _recovery_needs_us(m, m.view)
+    ):
+        m.released_by = signal.generation
         if not is_pending(m):
-            goodbye(m, out, 0, "left as planned")
+            leave_job(m, out, 0, "left as planned")
 
 
-def notice(m: Machine, out: Out, signal: DrainNotice) -> None:
+def on_drain_notice(m: Machine, out: Out, signal: DrainNotice) -> None:
     """The machine under this worker is going away: tell the coordinator, and leave at a boundary (rule 16)."""
     if m.drain_urgency:
         return
@@ -122,10 +127,10 @@ def notice(m: Machine, out: Out, signal: DrainNotice) -> None:
     out.append(StartGrace(signal.grace_s))
     out.append(Send(Drain(m.id, signal.grace_s, signal.why)))
     if m.phase is Phase.OUTSIDE:
-        goodbye(m, out, 0, signal.why)
+        leave_job(m, out, 0, signal.why)
 
 
-def grace_short(m: Machine, out: Out) -> None:
+def on_grace_short(m: Machine, out: Out) -> None:
     """The next words say so. Who waits for others to receive the state may have none: it leaves a copy behind at once.
 
     The comparison it waits after committed what it holds, or the state is not yet to be written (rules 1, 16).
@@ -135,9 +140,9 @@ def grace_short(m: Machine, out: Out) -> None:
         save_alone(m, out)
 
 
-def grace_over(m: Machine, out: Out) -> None:
+def on_grace_over(m: Machine, out: Out) -> None:
     """Too late for a boundary: this counts as a crash, and the others recover from it (rule 16).
 
     Unless the run is over: then the final state is in place, and the others see to the report.
     """
-    goodbye(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE and m.holds)
+    leave_job(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE and m.holds_state)

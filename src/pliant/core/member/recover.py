@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from pliant.core.data.grid import disjoint, missing, redo
+from pliant.core.data.grid import are_disjoint, assign_missing, missing_slots
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.member import leave
 from pliant.core.member.common import (
     Out,
-    collect,
-    commit,
-    disagree,
-    enter,
-    fetch,
+    commit_lineage,
+    enter_world,
+    start_collective,
+    start_fetch,
     stop_in_world,
+    stop_on_disagreement,
     wire_next_world,
     world_of,
 )
@@ -27,17 +27,17 @@ from pliant.core.member.control_words import (
 )
 from pliant.core.member.signals import Apply, CatchUp, Gradient, Restore, Restored, RestoreFailed, Send
 from pliant.core.member.state import KeptGradients, Machine, Phase
-from pliant.core.member.step import onward
+from pliant.core.member.step import pass_boundary
 from pliant.core.messages import NotReadable
 from pliant.core.model.world import World, WorldKind
 
 
-def greet(m: Machine, out: Out, world: World) -> None:
+def enter_recovery(m: Machine, out: Out, world: World) -> None:
     """Enter a recovery or rollback world. Its first collective is the comparison (rule 12)."""
     rolls_back = world.kind is WorldKind.ROLLBACK
-    if rolls_back or m.number < world.rollback_generation:
+    if rolls_back or m.generation < world.rollback_generation:
         # Whatever we had is not on the history any more, even if the world that went back was not entered by anybody.
-        m.holds = False
+        m.holds_state = False
         m.lineage = GENESIS
         m.applied_line = None
         m.committed_lines = ()
@@ -45,42 +45,42 @@ def greet(m: Machine, out: Out, world: World) -> None:
         m.unpublished_part = None
         m.unreported_failure = None
         m.kept_gradients = KeptGradients()
-    enter(m, world)
+    enter_world(m, world)
     if rolls_back and m.rank == 0:  # the lowest rank brings the base back for everybody
         m.phase = Phase.RESTORING
         checkpoint = m.view.checkpoint if m.view is not None and world.base != GENESIS else None
         out.append(Restore(checkpoint))
         return
-    collect(m, out, Purpose.HELLO)
+    start_collective(m, out, Purpose.HELLO)
 
 
-def restored(m: Machine, out: Out, signal: Restored) -> None:
+def on_restored(m: Machine, out: Out, signal: Restored) -> None:
     if m.phase is not Phase.RESTORING:
         return
-    m.holds = True
+    m.holds_state = True
     m.lineage = world_of(m).base
     m.kept_gradients = KeptGradients(base=m.lineage)
-    m.state = signal.state
-    if m.stopping:
-        leave.come_to_rest(m, out)
+    m.state_hash = signal.state
+    if m.stop_reason:
+        leave.stop_or_leave(m, out)
     else:
-        collect(m, out, Purpose.HELLO)
+        start_collective(m, out, Purpose.HELLO)
 
 
-def unread(m: Machine, out: Out, signal: RestoreFailed) -> None:
+def on_restore_failed(m: Machine, out: Out, signal: RestoreFailed) -> None:
     """Nobody can go on in this world. The coordinator says where to go back to instead."""
     if m.phase is not Phase.RESTORING:
         return
     name = m.view.checkpoint.name if m.view is not None and m.view.checkpoint is not None else ""
-    out.append(Send(NotReadable(m.id, m.number, name, signal.why, signal.damaged)))
-    if m.stopping:
-        leave.come_to_rest(m, out)
+    out.append(Send(NotReadable(m.id, m.generation, name, signal.why, signal.damaged)))
+    if m.stop_reason:
+        leave.stop_or_leave(m, out)
     else:
         m.stateless = True
         stop_in_world(m, out, f"the checkpoint cannot be read: {signal.why}")
 
 
-def compared(m: Machine, out: Out, words: Words) -> None:
+def on_compared(m: Machine, out: Out, words: Words) -> None:
     """Everybody's lineage is known: the highest wins, and whoever is not there catches up.
 
     If somebody holds no state at all, everybody compares again once it does: only then are slots dealt out, so that
@@ -89,7 +89,7 @@ def compared(m: Machine, out: Out, words: Words) -> None:
     world = world_of(m)
     why = disagreement(words, world.number, Purpose.HELLO, m.terms.grid)
     if why:
-        disagree(m, out, words, why)
+        stop_on_disagreement(m, out, words, why)
         return
     best = winner(words)
     if best is None or world.base.newer_than(best):
@@ -101,53 +101,55 @@ def compared(m: Machine, out: Out, words: Words) -> None:
     m.cannot_save_ranks = ranks_that_cannot_save(words)
     lineage = agreed(words)
     if lineage is not None:
-        commit(m, out, lineage)
+        commit_lineage(m, out, lineage)
     m.compare_again = len(m.holders) < len(words)
     if not m.compare_again and best.step < m.terms.grid.total_steps:
-        _deal_missing(m, words, best)
+        _assign_missing_slots(m, words, best)
     m.donors = tuple(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
-    if m.stopping:
-        leave.come_to_rest(m, out)
-    elif m.holds and m.lineage == best:
-        onward(m, out)
+    if m.stop_reason:
+        leave.stop_or_leave(m, out)
+    elif m.holds_state and m.lineage == best:
+        pass_boundary(m, out)
     else:
         m.catch_up_to = best
         m.phase = Phase.CATCHING_UP
-        if not m.holds and m.terms.verify and len(m.donors) == 1 < len(m.holders):
-            collect(m, out, Purpose.HELLO)  # nobody could compare that state yet; who is one step behind soon can
-        elif m.holds:
+        if not m.holds_state and m.terms.verify and len(m.donors) == 1 < len(m.holders):
+            start_collective(
+                m, out, Purpose.HELLO
+            )  # nobody could compare that state yet; who is one step behind soon can
+        elif m.holds_state:
             out.append(CatchUp(m.donors[0], best))
         else:
-            fetch(m, out, m.donors)
+            start_fetch(m, out, m.donors)
     wire_next_world(m, out)
 
 
-def _deal_missing(m: Machine, words: Words, best: Lineage) -> None:
+def _assign_missing_slots(m: Machine, words: Words, best: Lineage) -> None:
     """Who computes what of the step in flight: kept slots stay where they are, the rest is dealt out (rule 14)."""
     kept = [word.kept if word.holds and word.lineage == best else frozenset() for word in words]
-    if not disjoint(kept):
+    if not are_disjoint(kept):
         # Cannot be, and must not be counted twice if it is: nobody's kept sum can be split, so all start afresh.
         kept = [frozenset() for _ in words]
         m.kept_gradients = KeptGradients(base=m.lineage)
     if any(kept):  # else it is a step like any other, and its slots are dealt out by the world's weights
-        todo = missing(m.terms.grid.filled(best.step + 1), kept)
-        more = redo(todo, sorted(m.holders))
+        todo = missing_slots(m.terms.grid.filled(best.step + 1), kept)
+        more = assign_missing(todo, sorted(m.holders))
         m.recovery_shares = tuple(tuple(sorted((*mine, *more.get(rank, ())))) for rank, mine in enumerate(kept))
 
 
-def gradient(m: Machine, out: Out, signal: Gradient) -> None:
+def on_gradient(m: Machine, out: Out, signal: Gradient) -> None:
     """The winner's gradient makes the missing step our own; without it, the whole state comes aside (rule 13)."""
-    if m.phase is not Phase.CATCHING_UP or m.catch_up_to is None or not m.holds:
+    if m.phase is not Phase.CATCHING_UP or m.catch_up_to is None or not m.holds_state:
         return  # without a state there is nothing to apply it to; it was asked for in another world
     line = signal.line
     if line is not None and line.parent == m.lineage and line.lineage == m.catch_up_to:
         if m.terms.verify:
             m.part_in_progress = None  # no words of a lingering leaver were compared after its last step
-        commit(m, out, m.lineage)
+        commit_lineage(m, out, m.lineage)
         m.applied_line = line
         m.lineage = m.catch_up_to
         m.catch_up_to = None
         m.phase = Phase.APPLIED
         out.append(Apply(line))
     else:
-        fetch(m, out, m.donors)
+        start_fetch(m, out, m.donors)

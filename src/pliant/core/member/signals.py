@@ -138,7 +138,7 @@ class TransferBroken:
     `spoilt` says that all arrived, and has not the hash that it was labelled with, or not one hash everywhere.
     """
 
-    spoilt: bool = False
+    wrong_state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +312,7 @@ class Collect:
     world: World
     word: Word
     shares: Shares = ()
-    whole: bool = False
+    whole_state_hash: bool = False
 
 
 @dataclass(frozen=True, slots=True)

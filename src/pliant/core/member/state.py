@@ -45,7 +45,7 @@ class KeptGradients:
     slot_checksum: int = 0
     digest: int = 0
 
-    def plus(self, slots: frozenset[int], samples: int, digest: int) -> KeptGradients:
+    def with_slots(self, slots: frozenset[int], samples: int, digest: int) -> KeptGradients:
         return KeptGradients(
             base=self.base,
             slots=self.slots | slots if self.slots else slots,
@@ -60,7 +60,7 @@ class FollowedStep:
     """A step a member without state saw go by, with the hash of the state it was applied to (rule 15)."""
 
     line: LedgerLine
-    state: int
+    state_hash: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class PartInProgress:
     name: str
     part: int
     count: int
-    ordered: bool = False
+    confirmed: bool = False
 
 
 @dataclass
@@ -93,8 +93,8 @@ class Machine:
     previous_world: World | None = None  # the world it switched from, until a collective here completed (rule 9)
     entered: bool = False  # a collective completed in this world
     in_flight: bool = False  # an operation of this world's group has not returned
-    stopping: str = ""  # why it must stop at the next safe moment
-    peer: MemberId | None = None  # whom the failed collective named
+    stop_reason: str = ""  # why it must stop at the next safe moment
+    blamed_peer: MemberId | None = None  # whom the failed collective named
     diverged: bool = False  # members of this world hold different states of one history
     suspects: tuple[MemberId, ...] = ()  # those of them whose state is not the majority's
     disputes: tuple[Dispute, ...] = ()  # slots on which members of this world got other gradients
@@ -107,12 +107,12 @@ class Machine:
 
     # Its state and its place in the history.
     lineage: Lineage = GENESIS
-    holds: bool = False
-    state: int = 0
+    holds_state: bool = False
+    state_hash: int = 0
     applied_line: LedgerLine | None = None  # applied, not committed
     committed_lines: tuple[LedgerLine, ...] = ()  # committed, not durable
     kept_gradients: KeptGradients = field(default_factory=KeptGradients)
-    todo: frozenset[int] = frozenset()  # slots the user's code still has to compute
+    slots_to_compute: frozenset[int] = frozenset()  # slots the user's code still has to compute
     recovery_shares: Shares = ()  # who brings which slots into the step in flight, as the comparison decided
     shares: Shares = ()  # who brings which slots into the step under way
     catch_up_to: Lineage | None = None  # the winner this member has to catch up with
@@ -120,10 +120,10 @@ class Machine:
     donors: tuple[MemberId, ...] = ()  # who was at the winner's lineage when everybody compared
 
     # Wiring of worlds to come.
-    wiring: int = 0
-    wired: tuple[World, ...] = ()
-    unwirable: int = 0  # the highest generation whose wiring failed
-    failed_peer: MemberId | None = None
+    wiring_generation: int = 0
+    wired_worlds: tuple[World, ...] = ()
+    unwirable_generation: int = 0  # the highest generation whose wiring failed
+    unwirable_peer: MemberId | None = None
     admission: Admission | None = None
 
     # Receiving a state.
@@ -136,13 +136,15 @@ class Machine:
 
     # Going.
     drain_urgency: int = CALM
-    released: int = 0
+    released_by: int = 0
 
     # Checkpoints and reports.
     part_in_progress: PartInProgress | None = None  # a part of a checkpoint, until it is written
     unpublished_part: WriteDone | None = None  # written, and the coordinator may not know yet
     unreported_failure: WriteFailed | None = None  # not written, and the coordinator may not know yet
-    given_up: frozenset[str] = frozenset()  # checkpoints that will never be whole, as far as the coordinator remembers
+    abandoned_checkpoints: frozenset[str] = (
+        frozenset()
+    )  # checkpoints that will never be whole, as far as the coordinator remembers
     checkpoint_wanted: bool = False  # the words said that a checkpoint is wanted
     end_ticks: int = 0  # since the job finished and our part was written
     saves_alone: bool = False  # the last state is saved, or was to be, by this member alone
@@ -155,6 +157,6 @@ class Machine:
         return twin
 
     @property
-    def number(self) -> int:
+    def generation(self) -> int:
         """The generation it is in; 0 outside."""
         return self.world.number if self.world else 0

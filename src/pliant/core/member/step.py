@@ -6,15 +6,15 @@ from pliant.core.data.ledger import LedgerLine, add_digests, make_line
 from pliant.core.member import checkpoint, leave
 from pliant.core.member.common import (
     Out,
-    collect,
-    commit,
-    disagree,
-    enter,
-    place,
-    report,
-    save,
+    admit_joiners,
+    commit_lineage,
+    confirm_save,
+    enter_world,
+    history_position,
+    report_progress,
+    start_collective,
     start_step,
-    tell_joiners,
+    stop_on_disagreement,
     wire_next_world,
     world_of,
 )
@@ -33,27 +33,27 @@ from pliant.core.member.state import KeptGradients, Machine, Phase
 from pliant.core.model.world import World
 
 
-def computed(m: Machine, out: Out, signal: Computed) -> None:
+def on_computed(m: Machine, out: Out, signal: Computed) -> None:
     """Some slots are done. The last of them leads to the reduction."""
     if m.phase is not Phase.COMPUTING:
         return
-    m.kept_gradients = m.kept_gradients.plus(signal.slots, signal.samples, signal.digest)
-    m.todo = m.todo - signal.slots
-    if m.stopping:
-        leave.come_to_rest(m, out)
-    elif not m.todo:
-        collect(m, out, Purpose.STEP, signal.state)
+    m.kept_gradients = m.kept_gradients.with_slots(signal.slots, signal.samples, signal.digest)
+    m.slots_to_compute = m.slots_to_compute - signal.slots
+    if m.stop_reason:
+        leave.stop_or_leave(m, out)
+    elif not m.slots_to_compute:
+        start_collective(m, out, Purpose.STEP, signal.state)
 
 
-def reduced(m: Machine, out: Out, words: Words) -> None:
+def on_reduced(m: Machine, out: Out, words: Words) -> None:
     """The reduction returned here: apply, unless the words disagree (rules 1, 6)."""
-    why = disagreement(words, m.number, Purpose.STEP, m.terms.grid)
+    why = disagreement(words, m.generation, Purpose.STEP, m.terms.grid)
     if why:
-        disagree(m, out, words, why)
+        stop_on_disagreement(m, out, words, why)
         return
-    commit(m, out, m.lineage)
+    commit_lineage(m, out, m.lineage)
     step = step_line(m, words)
-    heed(m, words)
+    read_words(m, words)
     m.lineage = step.lineage
     m.applied_line = step
     m.kept_gradients = KeptGradients(base=step.lineage)
@@ -69,10 +69,10 @@ def step_line(m: Machine, words: Words) -> LedgerLine:
         digest = add_digests(digest, word.digest)
     samples = sum(word.samples for word in words)
     cursor = m.terms.grid.cursor(first.step)
-    return make_line(first.lineage, m.number, first.step, cursor, samples, digest, first.state)
+    return make_line(first.lineage, m.generation, first.step, cursor, samples, digest, first.state)
 
 
-def heed(m: Machine, words: Words) -> None:
+def read_words(m: Machine, words: Words) -> None:
     """Take from the words what decides the coming boundary (rule 8)."""
     m.holders = holders(words)
     m.switch_to = generation_to_enter(words)
@@ -84,32 +84,32 @@ def heed(m: Machine, words: Words) -> None:
     m.cannot_save_ranks = ranks_that_cannot_save(words)
 
 
-def boundary(m: Machine, out: Out, signal: Boundary) -> None:
+def on_boundary(m: Machine, out: Out, signal: Boundary) -> None:
     """The user's post-step code is done; now, and only now, anything may change (rule 3)."""
     if m.phase is not Phase.APPLIED:
         return
-    m.state = signal.state
-    checkpoint.begin_if_due(m, out)
+    m.state_hash = signal.state
+    checkpoint.start_if_due(m, out)
     if world_of(m).members == (m.id,):
-        commit(m, out, m.lineage)  # a world of one commits as it applies
-    onward(m, out)
+        commit_lineage(m, out, m.lineage)  # a world of one commits as it applies
+    pass_boundary(m, out)
 
 
-def onward(m: Machine, out: Out) -> None:
+def pass_boundary(m: Machine, out: Out) -> None:
     """At a boundary: stop, compare again, switch, close or go on, in this order."""
-    if m.stopping and not _escapes(m):
-        leave.come_to_rest(m, out)
+    if m.stop_reason and not _can_switch_instead(m):
+        leave.stop_or_leave(m, out)
     elif m.compare_again:
-        collect(m, out, Purpose.HELLO)
+        start_collective(m, out, Purpose.HELLO)
     elif m.switch_to:
-        cross(m, out)
+        switch_world(m, out)
     elif m.closing or m.lineage.step == m.terms.grid.total_steps:
-        collect(m, out, Purpose.CLOSE)
+        start_collective(m, out, Purpose.CLOSE)
     else:
         start_step(m, out)
 
 
-def _escapes(m: Machine) -> bool:
+def _can_switch_instead(m: Machine) -> bool:
     """Whether the world to be entered is free of what is wrong with this one (a leaver that died, say)."""
     view = m.view
     world = _wired(m, m.switch_to)
@@ -123,10 +123,10 @@ def _escapes(m: Machine) -> bool:
 
 
 def _wired(m: Machine, number: int) -> World | None:
-    return next((world for world in m.wired if world.number == number), None)
+    return next((world for world in m.wired_worlds if world.number == number), None)
 
 
-def cross(m: Machine, out: Out) -> None:
+def switch_world(m: Machine, out: Out) -> None:
     """The switch: be in the next world from this boundary on, or linger if it is not ours (rules 8, 9)."""
     world = _wired(m, m.switch_to)
     if world is None:
@@ -135,39 +135,39 @@ def cross(m: Machine, out: Out) -> None:
     before = world_of(m)
     holding = {before.members[rank] for rank in m.holders}
     placeless = {before.members[rank] for rank in m.cannot_save_ranks}
-    enter(m, world)
+    enter_world(m, world)
     m.previous_world = before
     m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in holding)
     m.cannot_save_ranks = frozenset(rank for rank, member in enumerate(world.members) if member in placeless)
-    tell_joiners(m, out)
-    if world.hold or place(m).step == m.terms.grid.total_steps:
-        collect(m, out, Purpose.CLOSE)
+    admit_joiners(m, out)
+    if world.hold or history_position(m).step == m.terms.grid.total_steps:
+        start_collective(m, out, Purpose.CLOSE)
     else:
         start_step(m, out)
     wire_next_world(m, out)
 
 
-def closed(m: Machine, out: Out, words: Words) -> None:
+def on_closed(m: Machine, out: Out, words: Words) -> None:
     """A closing collective returned: what was applied is committed; the run, the world or this member ends (rule 1)."""
-    why = disagreement(words, m.number, Purpose.CLOSE, m.terms.grid)
+    why = disagreement(words, m.generation, Purpose.CLOSE, m.terms.grid)
     if why:
-        disagree(m, out, words, why)
+        stop_on_disagreement(m, out, words, why)
         return
     m.holders = holders(words)
     m.cannot_save_ranks = ranks_that_cannot_save(words)
     lineage = agreed(words)
     if lineage is not None:
-        commit(m, out, lineage)
-    report(m, out)
-    if m.stopping:
-        leave.come_to_rest(m, out)
+        commit_lineage(m, out, lineage)
+    report_progress(m, out)
+    if m.stop_reason:
+        leave.stop_or_leave(m, out)
         return
     if lineage is not None and lineage.step == m.terms.grid.total_steps:
         m.phase = Phase.DONE
         return
-    if m.holds:
-        checkpoint.begin(m, out, waits=True)
-        save(m, out)
+    if m.holds_state:
+        checkpoint.start_checkpoint(m, out, waits=True)
+        confirm_save(m, out)
     if m.closing:
         leave.linger(m, out)
     else:

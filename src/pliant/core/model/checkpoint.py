@@ -24,7 +24,7 @@ class Checkpoint:
     name: str
     state: int  # hash of the whole state, to be found again in the file
     pieces: tuple[Piece, ...] = ()
-    place: str = ""  # what tells the place it lies in from others; empty: nobody knows
+    storage_id: str = ""  # what tells the place it lies in from others; empty: nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Writing:
     count: int
     pieces: tuple[tuple[int, tuple[Piece, ...]], ...] = ()
     failed: bool = False  # somebody's part will never come
-    place: str = ""
+    storage_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

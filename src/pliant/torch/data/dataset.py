@@ -31,7 +31,15 @@ from torch.utils.data import (
 from torch.utils.data._utils import worker
 
 from pliant.errors import BadInput
-from pliant.train.data.loader import Loaded, Plan, SampleError, digest, ends_of, part_key, sample_key
+from pliant.train.data.loader import (
+    LoadedMicroBatch,
+    ReadPlan,
+    SampleError,
+    digest_read,
+    micro_batch_seeds,
+    sample_seeds,
+    slot_ends,
+)
 
 
 def check_dataset(dataset: Any, samples: int) -> None:
@@ -69,57 +77,59 @@ class Reader:
         """Whether reading reseeds this process's generators: put them back after reading in a training process."""
         return self._draws_reading or self._draws_collating
 
-    def read(self, plan: Plan) -> Loaded:
+    def read(self, plan: ReadPlan) -> LoadedMicroBatch:
         """Read a part and collate it. Whatever the data set raises comes out as SampleError."""
         if self._tensors is not None:
             taken = torch.from_numpy(plan.samples)
             data: Any = [tensor.index_select(0, taken) for tensor in self._tensors]
-            return Loaded(plan.part, data, len(taken), digest(plan.part, taken.numpy(), ends_of(plan.sizes)))
+            return LoadedMicroBatch(
+                plan.micro_batch, data, len(taken), digest_read(plan.micro_batch, taken.numpy(), slot_ends(plan.sizes))
+            )
         rows, read, ends = self._read_batch(plan) if self._batched else self._read_each(plan)
-        with _told(plan, plan.part.slots, read):
+        with _told(plan, plan.micro_batch.slots, read):
             if self._draws_collating:
-                seed_all(part_key(self.seed, plan.part))
+                seed_all(micro_batch_seeds(self.seed, plan.micro_batch))
             data = self._collate(rows)
-        return Loaded(plan.part, data, len(read), digest(plan.part, read, ends))
+        return LoadedMicroBatch(plan.micro_batch, data, len(read), digest_read(plan.micro_batch, read, ends))
 
-    def _read_each(self, plan: Plan) -> tuple[list[Any], list[int], list[int]]:
+    def _read_each(self, plan: ReadPlan) -> tuple[list[Any], list[int], list[int]]:
         rows: list[Any] = []
         read: list[int] = []
         ends: list[int] = []
         # Python's own integers: data sets index lists, build file names and compare with them.
         samples = plan.samples.tolist()
         at = 0
-        for slot, size in zip(plan.part.slots, plan.sizes, strict=True):
+        for slot, size in zip(plan.micro_batch.slots, plan.sizes, strict=True):
             for sample in samples[at : at + size]:
                 if self._draws_reading:
-                    seed_all(sample_key(self.seed, plan.epoch, sample))
+                    seed_all(sample_seeds(self.seed, plan.epoch, sample))
                 try:
                     rows.append(self.dataset[sample])
                 except Exception as error:  # why: a data set is user code and may raise anything
-                    raise SampleError(plan.part, (slot,), (sample,), traceback.format_exc()) from error
+                    raise SampleError(plan.micro_batch, (slot,), (sample,), traceback.format_exc()) from error
                 read.append(sample)
             ends.append(len(read))
             at += size
         return rows, read, ends
 
-    def _read_batch(self, plan: Plan) -> tuple[list[Any], list[int], list[int]]:
+    def _read_batch(self, plan: ReadPlan) -> tuple[list[Any], list[int], list[int]]:
         asked = plan.samples.tolist()
-        with _told(plan, plan.part.slots, asked):
+        with _told(plan, plan.micro_batch.slots, asked):
             if self._draws_reading:
-                seed_all(part_key(self.seed, plan.part))
+                seed_all(micro_batch_seeds(self.seed, plan.micro_batch))
             rows = self.dataset.__getitems__(asked)
             if len(rows) != len(asked):
                 raise ValueError(f"__getitems__ was asked for {len(asked)} samples and gave {len(rows)}")
-        return rows, asked, list(ends_of(plan.sizes))
+        return rows, asked, list(slot_ends(plan.sizes))
 
 
 @contextmanager
-def _told(plan: Plan, slots: tuple[int, ...], samples: list[int]) -> Iterator[None]:
+def _told(plan: ReadPlan, slots: tuple[int, ...], samples: list[int]) -> Iterator[None]:
     """Turn an error in user code that concerns several samples into one that names them."""
     try:
         yield
     except Exception as error:  # why: a data set and a collate function are user code and may raise anything
-        raise SampleError(plan.part, slots, tuple(samples), traceback.format_exc()) from error
+        raise SampleError(plan.micro_batch, slots, tuple(samples), traceback.format_exc()) from error
 
 
 def _collate(rows: list[Any]) -> Any:

@@ -17,7 +17,7 @@ from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
 from pliant.torch.data.dataset import Reader, check_dataset, own_randomness
 from pliant.torch.data.workers import Pool
-from pliant.train.data.loader import Indices, Loaded, Part
+from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, SampleIndices
 
 
 class Loader:
@@ -26,7 +26,7 @@ class Loader:
     def __init__(
         self,
         dataset: Any,
-        indices: Indices,
+        indices: SampleIndices,
         grid: Grid,
         *,
         seed: int,
@@ -42,7 +42,7 @@ class Loader:
             raise BadInput(f"num_workers must be 0 (read in the training process) or more, not {num_workers}")
         self._indices = indices
         self._reader = Reader(dataset, seed=seed, collate_fn=collate_fn)
-        self._pool = Pool(self._reader, indices.plan, num_workers) if num_workers else None
+        self._pool = Pool(self._reader, indices.plan_read, num_workers) if num_workers else None
         self._device = device
         # Pinned memory is for copies to a device; a batch that stays where it is gains nothing from it.
         self._pin = pin_memory and device.type != "cpu"
@@ -62,7 +62,7 @@ class Loader:
         """How many parts there is use for in `expect`; 0: each is read when it is asked for."""
         return self._pool.depth if self._pool is not None else 0
 
-    def expect(self, parts: Sequence[Part]) -> None:
+    def expect(self, parts: Sequence[MicroBatch]) -> None:
         """Say what will be asked for next, in order. Call it at every boundary, and after every change.
 
         What was read ahead and is not among these parts is dropped, and never served later.
@@ -70,15 +70,15 @@ class Loader:
         if self._pool is not None:
             self._pool.expect(parts)
 
-    def load(self, part: Part) -> Loaded:
+    def load(self, part: MicroBatch) -> LoadedMicroBatch:
         """Give a part, its batch on the device; expected or not, it is read. SampleError if it cannot be."""
         if self._pool is not None:
             loaded = self._pool.take(part)
         elif self._reader.draws:
             with own_randomness():
-                loaded = self._reader.read(self._indices.plan(part))
+                loaded = self._reader.read(self._indices.plan_read(part))
         else:
-            loaded = self._reader.read(self._indices.plan(part))
+            loaded = self._reader.read(self._indices.plan_read(part))
         if self._device.type == "cpu":
             return loaded
         return dataclasses.replace(loaded, data=moved(loaded.data, self._device, pin=self._pin))

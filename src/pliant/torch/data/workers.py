@@ -32,7 +32,7 @@ from torch.utils.data import _utils as torch_data
 from pliant.errors import BadInput, PliantError
 from pliant.torch.data.dataset import Reader
 from pliant.torch.data.shared_memory import receive, send
-from pliant.train.data.loader import Loaded, Part, Plan, SampleError
+from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, ReadPlan, SampleError
 
 DEPTH = 2
 """How many parts are read ahead for each data worker: while one is used, the next is being read."""
@@ -61,14 +61,14 @@ class _Hand:
 class Pool:
     """The data workers of one loader. All calls come from the thread that called `start`."""
 
-    def __init__(self, reader: Reader, plan: Callable[[Part], Plan], count: int) -> None:
+    def __init__(self, reader: Reader, plan: Callable[[MicroBatch], ReadPlan], count: int) -> None:
         self._reader = reader
         self._plan = plan
         self._count = count
         self._hands: list[_Hand] = []
-        self._waiting: list[Part] = []
-        self._under_way: dict[int, Part] = {}
-        self._ready: dict[Part, Loaded | SampleError] = {}
+        self._waiting: list[MicroBatch] = []
+        self._under_way: dict[int, MicroBatch] = {}
+        self._ready: dict[MicroBatch, LoadedMicroBatch | SampleError] = {}
         self._ticket = 0
         self._end: Finalize | None = None
 
@@ -91,7 +91,7 @@ class Pool:
         for number in range(self._count):
             self._hands.append(self._fork(number))
 
-    def expect(self, parts: Sequence[Part]) -> None:
+    def expect(self, parts: Sequence[MicroBatch]) -> None:
         """Read these ahead, in this order, and nothing else. What was read for others is dropped."""
         wanted = dict.fromkeys(parts)
         self._ready = {part: found for part, found in self._ready.items() if part in wanted}
@@ -106,7 +106,7 @@ class Pool:
         self._collect(0)
         self._hand_out()
 
-    def take(self, part: Part) -> Loaded:
+    def take(self, part: MicroBatch) -> LoadedMicroBatch:
         """Give a part. If it is not here yet, wait for it; if it was not expected, have it read now."""
         if not self._hands:
             raise BadInput("the loader is not started, or is closed: call start first")
@@ -136,7 +136,7 @@ class Pool:
     def _least_busy(self) -> _Hand:
         return min(self._hands, key=lambda hand: len(hand.tickets))
 
-    def _give(self, part: Part, hand: _Hand) -> None:
+    def _give(self, part: MicroBatch, hand: _Hand) -> None:
         plan = self._plan(part)
         self._ticket += 1
         self._under_way[self._ticket] = part
@@ -230,7 +230,7 @@ def _serve(own: socket.socket, reader: Reader) -> None:
     """Answer tickets. News are read before every part, so that what is not wanted any more is not begun."""
     news = poll()
     news.register(own, POLLIN)
-    queue: dict[int, Plan] = {}
+    queue: dict[int, ReadPlan] = {}
     while True:
         while not queue or news.poll(0):
             message = receive(own)
@@ -245,7 +245,7 @@ def _serve(own: socket.socket, reader: Reader) -> None:
         _answer(own, ticket, queue.pop(ticket), reader)
 
 
-def _answer(own: socket.socket, ticket: int, plan: Plan, reader: Reader) -> None:
+def _answer(own: socket.socket, ticket: int, plan: ReadPlan, reader: Reader) -> None:
     try:
         send(own, (ticket, reader.read(plan)))
     except SampleError as error:
@@ -253,7 +253,9 @@ def _answer(own: socket.socket, ticket: int, plan: Plan, reader: Reader) -> None
     except (BrokenPipeError, ConnectionResetError):
         raise
     except Exception:  # why: a batch may hold anything, also what cannot be pickled
-        unsent = SampleError(plan.part, plan.part.slots, tuple(plan.samples.tolist()), traceback.format_exc())
+        unsent = SampleError(
+            plan.micro_batch, plan.micro_batch.slots, tuple(plan.samples.tolist()), traceback.format_exc()
+        )
         send(own, (ticket, unsent))
 
 

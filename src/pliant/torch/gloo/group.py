@@ -40,7 +40,7 @@ from pliant.torch.gloo.hung import Stillness, keep_for_ever, workers
 from pliant.torch.gloo.kv_store import PeerStore, StoreClosed
 from pliant.torch.gloo.sockets import Address, Fence
 from pliant.train.peer.framing import PeerLost
-from pliant.train.peer.kv import Mailbox
+from pliant.train.peer.kv import PeerValues
 
 CONNECT_S = 30.0  # gloo's patience for one connection while wiring, should nobody break the wiring off
 FOR_EVER = timedelta(days=3650)  # no timeout of the data plane ends a world (H25)
@@ -67,7 +67,7 @@ class GroupBroken(Exception):
 class Tells(Protocol):
     """What wiring needs of `pliant.train.peer.server.Peers`."""
 
-    def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None: ...
+    def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None: ...
 
 
 class Pending:
@@ -246,7 +246,7 @@ class Wiring:
     """
 
     def __init__(
-        self, world: World, key: str, me: MemberId, peers: Tells, mailbox: Mailbox, host: str = "127.0.0.1"
+        self, world: World, key: str, me: MemberId, peers: Tells, mailbox: PeerValues, host: str = "127.0.0.1"
     ) -> None:
         rank = world.rank_of(me)
         if rank is None:
@@ -356,7 +356,7 @@ class Wiring:
 
     def _spread(self, head: bytes) -> None:
         for member in self._others:
-            self._peers.tell(self._world.number, member, "store", head)
+            self._peers.notify(self._world.number, member, "store", head)
 
     def _saw(self, key: str, value: bytes) -> None:
         """Every value that gloo puts into the store is an address, under its rank."""

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import Store  # torch.distributed's own; only here it has types
 
-from pliant.train.peer.kv import Mailbox, letter
+from pliant.train.peer.kv import PeerValues, encode_value
 
 Spread = Callable[[bytes], None]  # tells every peer of the world, with the kind `store`
 Saw = Callable[[str, bytes], None]  # is shown every value that gloo sets or gets
@@ -23,7 +23,7 @@ class StoreClosed(Exception):
 class PeerStore(Store):
     """Keys are set here and at every peer; whoever waits for one waits here."""
 
-    def __init__(self, mailbox: Mailbox, generation: int, spread: Spread, saw: Saw) -> None:
+    def __init__(self, mailbox: PeerValues, generation: int, spread: Spread, saw: Saw) -> None:
         super().__init__()
         self._mailbox = mailbox
         self._generation = generation
@@ -41,7 +41,7 @@ class PeerStore(Store):
         value = value.encode() if isinstance(value, str) else bytes(value)
         self._saw(key, value)
         self._mailbox.put(self._generation, key, value)
-        self._spread(letter(key, value))
+        self._spread(encode_value(key, value))
 
     def get(self, key: str) -> bytes:
         [value] = self._values([key])

@@ -20,16 +20,16 @@ from pliant.torch.gloo.group import Group, GroupBroken
 from pliant.torch.reduce.buckets import Bucket, Reduced, cut
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.tensor_hash import tensors_hash
-from pliant.train.data.loader import Part
-from pliant.train.reduce.control_row import Row
-from pliant.train.reduce.metrics import Logged
-from pliant.train.reduce.spot_checks import Check
+from pliant.train.data.loader import MicroBatch
+from pliant.train.reduce.control_row import ControlRow
+from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.spot_checks import SpotCheck
 
 
 class Reducer(ABC):
     """One run's gradients. The training thread calls everything; autograd calls the hooks."""
 
-    def __init__(self, model: nn.Module, buffers: Buffers, logged: Logged, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device) -> None:
         self.params = [p for p in model.parameters() if p.requires_grad]
         self._frozen = [(name, p) for name, p in model.named_parameters() if not p.requires_grad]
         self._names = [name for name, p in model.named_parameters() if p.requires_grad]
@@ -63,7 +63,7 @@ class Reducer(ABC):
 
     def begin_part(  # some of it is for one kind alone
         self,
-        part: Part,  # noqa: ARG002
+        part: MicroBatch,  # noqa: ARG002
         factor: float,
         group: Group | None,
         shares: Shares,  # noqa: ARG002
@@ -182,8 +182,8 @@ class Reducer(ABC):
 
     @abstractmethod
     def reduce(
-        self, group: Group, row: Row, shares: Shares, checks: Sequence[Check] = (), *, follow: bool = False
-    ) -> tuple[tuple[Row, ...], Reduced]:
+        self, group: Group, row: ControlRow, shares: Shares, checks: Sequence[SpotCheck] = (), *, follow: bool = False
+    ) -> tuple[tuple[ControlRow, ...], Reduced]:
         """Send what is left and wait for all of it. GroupBroken: nothing came of it, and the buffers are ours again.
 
         A member that follows has nothing to add (rule 15). `checks` are the same on every rank.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from pliant.train.reduce.spot_checks import Check
+from pliant.train.reduce.spot_checks import SpotCheck
 
 FIRST_BYTES = 1 << 20  # the first bucket is small, so that the wire is busy early
 BUCKET_BYTES = 25 << 20
@@ -27,7 +27,7 @@ class Reduced:
     alone: float = 1.0
     means: tuple[float, ...] = ()  # of what was logged, in the order of the names
     views: list[list[Tensor]] = field(default_factory=list)  # each parameter's place in the buckets, where it is known
-    disputed: tuple[Check, ...] = ()  # of which two members got other gradients
+    disputed: tuple[SpotCheck, ...] = ()  # of which two members got other gradients
 
 
 class Bucket:

@@ -32,11 +32,18 @@ from pliant.torch.reduce.base import Reducer
 from pliant.torch.reduce.buckets import Reduced, multiplied
 from pliant.torch.reduce.tree_buffers import Nodes, Plan, Ready, nodes_in, plan_of
 from pliant.torch.state.buffers import Buffers
-from pliant.train.data.loader import Part
-from pliant.train.reduce.control_row import LOGGED_MAX, ROW, Row, pack_cells, require_one_set_of_names, unpack_cells
-from pliant.train.reduce.metrics import Logged
-from pliant.train.reduce.spot_checks import Check
-from pliant.train.reduce.tree import Node, Tree, fold
+from pliant.train.data.loader import MicroBatch
+from pliant.train.reduce.control_row import (
+    LOGGED_MAX,
+    ROW_CELLS,
+    ControlRow,
+    pack_cells,
+    require_same_names,
+    unpack_cells,
+)
+from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.spot_checks import SpotCheck
+from pliant.train.reduce.tree import SlotTree, TreeNode, fold
 
 _BY_SLOT = 2 + LOGGED_MAX  # a slot's weight, the weight it was logged with, and what was logged
 _AT_ONCE_BYTES = 1 << 19  # of the last bucket's nodes, so much goes along with what is small in a world of up to 5
@@ -49,7 +56,7 @@ class TreeReducer(Reducer):
         self,
         model: nn.Module,
         buffers: Buffers,
-        logged: Logged,
+        logged: StepMetrics,
         device: torch.device,
         grid: Grid,
         is_checked: Callable[[int, int], bool] = lambda _step, _slot: False,
@@ -58,14 +65,14 @@ class TreeReducer(Reducer):
         self._grid = grid
         self._is_checked = is_checked  # whether a slot of a step is computed by a second member, too
         self._nodes = [Nodes(bucket, grid.slots) for bucket in self._buckets]
-        self._moves: Tree[Tensor] = Tree(1, torch.add)  # of the buffers
+        self._moves: SlotTree[Tensor] = SlotTree(1, torch.add)  # of the buffers
         self._weights: dict[int, float] = {}  # of the slots kept
         self._marked: set[int] = set()  # parameters that got a gradient in one of them
         self._slot: int | None = None  # of the part that has not joined those kept
         self._joined = 0  # how many buckets of it have
         self._hash_it = False
         self._rank = 0
-        self._checks: Sequence[Check] = ()
+        self._checks: Sequence[SpotCheck] = ()
         self._shares: Shares = ()
         self._moving: Tensor | slice = slice(None)  # which numbers of the buffers' moves are worth sending
         self._turn = 0
@@ -83,7 +90,7 @@ class TreeReducer(Reducer):
 
     # ---------------------------------------------------------------------------------------------- a part
 
-    def begin_part(self, part: Part, factor: float, group: Group | None, shares: Shares, *, idle: bool) -> None:
+    def begin_part(self, part: MicroBatch, factor: float, group: Group | None, shares: Shares, *, idle: bool) -> None:
         super().begin_part(part, factor, group, shares, idle=idle)
         self._shares = shares
         self._slot = None if idle else part.slots[0]
@@ -96,7 +103,7 @@ class TreeReducer(Reducer):
         for nodes in self._nodes:
             nodes.begin(filled)
         if self._moves.filled != filled:
-            self._moves = Tree(filled, torch.add)
+            self._moves = SlotTree(filled, torch.add)
 
     def end_part(self) -> None:
         self._keep_part()
@@ -147,8 +154,8 @@ class TreeReducer(Reducer):
     # ------------------------------------------------------------------------------------------ the reduction
 
     def reduce(
-        self, group: Group, row: Row, shares: Shares, checks: Sequence[Check] = (), *, follow: bool = False
-    ) -> tuple[tuple[Row, ...], Reduced]:
+        self, group: Group, row: ControlRow, shares: Shares, checks: Sequence[SpotCheck] = (), *, follow: bool = False
+    ) -> tuple[tuple[ControlRow, ...], Reduced]:
         if not follow:
             self._require_untouched()
         self._shares, self._checks, self._rank = shares, checks, group.rank
@@ -257,7 +264,7 @@ class TreeReducer(Reducer):
         self, group: Group, nodes: Nodes, plan: Plan, length: int, arriving: list[tuple[Pending, Tensor]]
     ) -> None:
         """Add up what arrived for our stretch, and send the sum to everybody."""
-        given: list[tuple[Node, Tensor]] = []
+        given: list[tuple[TreeNode, Tensor]] = []
         for number, (pending, data) in enumerate(arriving):
             pending.wait()
             senders = [each for each in plan.nodes if number < len(each)]
@@ -272,7 +279,7 @@ class TreeReducer(Reducer):
 
     # ------------------------------------------------------------------------------------------- what is small
 
-    def _tail(self, row: Row) -> Tensor:
+    def _tail(self, row: ControlRow) -> Tensor:
         """Everything else that a rank has to say, in cells of 64 bits; as long on every rank."""
         plan = plan_of(self._shares)
         slots = np.zeros((plan.slots_max, _BY_SLOT))
@@ -327,11 +334,15 @@ class TreeReducer(Reducer):
         """How many cells a node of the last bucket takes, two numbers in each; 0: it has travelled already."""
         return -(-self._buckets[-1].numel // 2) if self._rides() else 0
 
-    def _read(self, everybodys: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> tuple[tuple[Row, ...], Reduced]:
+    def _read(
+        self, everybodys: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+    ) -> tuple[tuple[ControlRow, ...], Reduced]:
         plan = plan_of(self._shares)
         cells = everybodys.view(np.uint64)
         numel, riding = self._moves_numel, self._riding_cells()
-        edges = np.cumsum([ROW, len(self.params), len(self._checks), plan.slots_max * _BY_SLOT, plan.sendings * numel])
+        edges = np.cumsum(
+            [ROW_CELLS, len(self.params), len(self._checks), plan.slots_max * _BY_SLOT, plan.sendings * numel]
+        )
         words, marks, hashes, slots, moves, sums = np.split(cells, edges, axis=1)
         rows = unpack_cells(np.ascontiguousarray(words))
         by_slot = np.zeros((plan.filled, _BY_SLOT))
@@ -350,7 +361,7 @@ class TreeReducer(Reducer):
         reduced.disputed = tuple(check for check, one, other in pairs if one and other and one != other)
         return rows, reduced
 
-    def _alone(self, row: Row) -> Reduced:
+    def _alone(self, row: ControlRow) -> Reduced:
         """A world of one has the whole tree to itself; the rest is as everywhere."""
         for nodes in self._nodes:
             (root,) = nodes.tree.take_all()
@@ -369,12 +380,12 @@ class TreeReducer(Reducer):
         by_slot: np.ndarray[tuple[int, int], np.dtype[np.float64]],
         moved: Tensor,
         marks: list[float],
-        rows: tuple[Row, ...],
+        rows: tuple[ControlRow, ...],
     ) -> Reduced:
         # Rounded once: neither the order of slots nor the version of Python, whose sum is another since 3.12, matters.
         weight, log_weight, *logged = map(fsum, by_slot.T.tolist())
         means = tuple(value / log_weight for value in logged) if log_weight else ()
-        require_one_set_of_names(rows)
+        require_same_names(rows)
         results = [nodes.results[self._turn] for nodes in self._nodes]
         flats = [flat for flat in results if flat is not None]
         sums = [flat.data[: bucket.numel] for flat, bucket in zip(flats, self._buckets, strict=True)]

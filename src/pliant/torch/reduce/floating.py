@@ -25,10 +25,10 @@ from pliant.torch.gloo.group import Group, GroupBroken, Pending
 from pliant.torch.reduce.base import Reducer
 from pliant.torch.reduce.buckets import Bucket, Reduced, multiplied
 from pliant.torch.state.buffers import Buffers
-from pliant.train.data.loader import Part
-from pliant.train.reduce.control_row import PIECES, Row, pack, unpack, weighted_means
-from pliant.train.reduce.metrics import Logged
-from pliant.train.reduce.spot_checks import Check
+from pliant.train.data.loader import MicroBatch
+from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, pack, unpack, weighted_means
+from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.spot_checks import SpotCheck
 
 
 class _Places:
@@ -57,7 +57,7 @@ class _Places:
 class SummedReducer(Reducer):
     """Reduction in floating point."""
 
-    def __init__(self, model: nn.Module, buffers: Buffers, logged: Logged, device: torch.device) -> None:
+    def __init__(self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device) -> None:
         super().__init__(model, buffers, logged, device)
         self._early = len(self._buckets) - 1
         self._places = [_Places(bucket) for bucket in self._buckets]
@@ -66,7 +66,7 @@ class SummedReducer(Reducer):
         self._kept: set[int] = set()  # parameters with something in `kept`
         self._pending: list[Pending] = []
 
-    def begin_part(self, part: Part, factor: float, group: Group | None, shares: Shares, *, idle: bool) -> None:
+    def begin_part(self, part: MicroBatch, factor: float, group: Group | None, shares: Shares, *, idle: bool) -> None:
         super().begin_part(part, factor, group, shares, idle=idle)
         if self._group is not None:
             self._make_room(self._group.size)
@@ -94,12 +94,12 @@ class SummedReducer(Reducer):
     def reduce(  # a sum does not depend on who brought what
         self,
         group: Group,
-        row: Row,
+        row: ControlRow,
         shares: Shares,  # noqa: ARG002
-        checks: Sequence[Check] = (),  # noqa: ARG002
+        checks: Sequence[SpotCheck] = (),  # noqa: ARG002
         *,
         follow: bool = False,
-    ) -> tuple[tuple[Row, ...], Reduced]:
+    ) -> tuple[tuple[ControlRow, ...], Reduced]:
         self._learn_overlap()
         if not follow:
             self._require_untouched()
@@ -149,21 +149,21 @@ class SummedReducer(Reducer):
                 else:
                     view.zero_()
 
-    def _fill_tail(self, tail: Tensor, group: Group, row: Row, *, empty: bool) -> None:
+    def _fill_tail(self, tail: Tensor, group: Group, row: ControlRow, *, empty: bool) -> None:
         count = self._buffers.numel
         if empty:
             tail.zero_()
         else:
             self._buffers.fill(tail[:count])
-        words = np.zeros(len(self.params) + group.size * PIECES, dtype=np.float32)
+        words = np.zeros(len(self.params) + group.size * ROW_FLOATS, dtype=np.float32)
         if not empty:
             words[: len(self.params)] = [p.grad is not None or i in self._kept for i, p in enumerate(self.params)]
-        at = len(self.params) + group.rank * PIECES
-        words[at : at + PIECES] = pack(row)
+        at = len(self.params) + group.rank * ROW_FLOATS
+        words[at : at + ROW_FLOATS] = pack(row)
         tail[count:].copy_(torch.from_numpy(words))
 
     def _make_room(self, size: int) -> None:
-        extra = self._buffers.numel + len(self.params) + size * PIECES
+        extra = self._buffers.numel + len(self.params) + size * ROW_FLOATS
         for places in self._places[:-1]:
             if not places.wires:
                 places.make_wires(0)
@@ -171,7 +171,7 @@ class SummedReducer(Reducer):
             self._places[-1].make_wires(extra)
             self._extra = extra
 
-    def _read(self, group: Group) -> tuple[tuple[Row, ...], Reduced]:
+    def _read(self, group: Group) -> tuple[tuple[ControlRow, ...], Reduced]:
         numel, wire = self._buckets[-1].numel, self._places[-1].wires[self._turn]
         tail = wire[numel:]
         count = self._buffers.numel
@@ -186,7 +186,7 @@ class SummedReducer(Reducer):
         means = weighted_means(rows)
         return rows, Reduced(sums, tail[:count], marks, weight, means=means, views=views)
 
-    def _alone(self, row: Row) -> Reduced:
+    def _alone(self, row: ControlRow) -> Reduced:
         """A world of one: the gradients stay where they are, and with a single part they are the mean already."""
         room = torch.zeros(self._buffers.numel, device=self._device)
         self._buffers.fill(room)

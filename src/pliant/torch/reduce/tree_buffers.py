@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pliant.core.member.signals import Shares
 from pliant.torch.reduce.buckets import Bucket
-from pliant.train.reduce.tree import Node, Tree, nodes_of
+from pliant.train.reduce.tree import SlotTree, TreeNode, nodes_of
 
 
 class Flat:
@@ -37,7 +37,7 @@ class Nodes:
         self._bucket = bucket
         self._extra = slots  # stretches are of one length: their ends reach over by less than one for each rank
         self._spare: list[Flat] = []
-        self.tree: Tree[Flat] = Tree(1, self._combine)
+        self.tree: SlotTree[Flat] = SlotTree(1, self._combine)
         self.results: list[Flat | None] = [None, None]  # roots of the last two steps, in turn
         self.arriving: list[Tensor] = []  # scratch, one for each sending
 
@@ -53,7 +53,7 @@ class Nodes:
         """A step begins in which so many slots hold samples."""
         if self.tree.filled != filled:
             self.clear()
-            self.tree = Tree(filled, self._combine)
+            self.tree = SlotTree(filled, self._combine)
 
     def _combine(self, left: Flat, right: Flat) -> Flat:
         left.data.add_(right.data)
@@ -111,7 +111,7 @@ plan_of = lru_cache(maxsize=64)(Plan)
 
 def nodes_in(
     everybodys: np.ndarray[tuple[int, int], np.dtype[Any]], plan: Plan, numel: int
-) -> list[tuple[Node, Tensor]]:
+) -> list[tuple[TreeNode, Tensor]]:
     """The nodes that came with what is small, of so many numbers each."""
     return [
         (node, torch.from_numpy(everybodys[rank, at * numel : (at + 1) * numel]))

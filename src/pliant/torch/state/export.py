@@ -11,13 +11,13 @@ from typing import Any
 import torch
 
 from pliant.torch.state.training_state import from_leaf
-from pliant.train.checkpoint.export import facts_of
+from pliant.train.checkpoint.export import origin_of
 from pliant.train.checkpoint.manifest import Manifest
 from pliant.train.state.flat import restore
-from pliant.train.state.transfer import Received
+from pliant.train.state.transfer import ReceivedState
 
 
-def export_torch(file: Path, received: Received, manifest: Manifest) -> None:
+def export_torch(file: Path, received: ReceivedState, manifest: Manifest) -> None:
     """Write what `torch.load(file, weights_only=True)` opens: whole under its name, or not at all."""
     value = restore(received.tree, received.contents, from_leaf)
     kept = {key: _loadable(each) for key, each in value.items() if key != "moving"}  # which is of use to Pliant alone
@@ -25,7 +25,7 @@ def export_torch(file: Path, received: Received, manifest: Manifest) -> None:
     hidden = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
         with hidden.open("xb") as opened:
-            torch.save({**kept, **facts_of(manifest)}, opened)
+            torch.save({**kept, **origin_of(manifest)}, opened)
             opened.flush()
             os.fsync(opened.fileno())
         hidden.replace(file)

@@ -16,8 +16,8 @@ from pliant.errors import BadInput
 from pliant.torch.reduce.buckets import Reduced
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.tensor_hash import tensors_hash
-from pliant.train.state.flat import Leaf, Outline, State, flatten, restore
-from pliant.train.state.transfer import Received
+from pliant.train.state.flat import Leaf, LeafOutline, State, flatten, restore
+from pliant.train.state.transfer import ReceivedState
 
 
 class Stateful(Protocol):
@@ -66,7 +66,7 @@ class TrainingState:
             if not isinstance(value, Tensor):
                 return None
             tensors.append(value)
-            return Outline(_kind(value), tuple(value.shape), memoryview(b""), value.numel() * value.element_size())
+            return LeafOutline(_kind(value), tuple(value.shape), memoryview(b""), value.numel() * value.element_size())
 
         return flatten(self._value(), note).tree, tensors
 
@@ -95,7 +95,7 @@ class TrainingState:
             "moving": self.buffers.moving,
         }
 
-    def install(self, received: Received) -> None:
+    def install(self, received: ReceivedState) -> None:
         """Make what lies aside the state. It was checked: from here on it is all or a bug."""
         own: dict[str, Tensor] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         device = next(iter(own.values())).device
@@ -133,7 +133,7 @@ def _put_back_types(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
                 optimizer.state[params[index]][key] = value.to(loaded.device)
 
 
-def moving_in(received: Received) -> Sequence[str] | None:
+def moving_in(received: ReceivedState) -> Sequence[str] | None:
     """Which buffers the others know to move: whoever follows their reductions must lay out its own like theirs."""
     moving: Sequence[str] | None = restore(received.tree, received.contents, lambda *_: None)["moving"]
     return moving
@@ -153,7 +153,7 @@ def gradient_state(reduced: Reduced) -> State:
     )
 
 
-def gradient_from(received: Received, device: torch.device) -> Reduced:
+def gradient_from(received: ReceivedState, device: torch.device) -> Reduced:
     value = restore(received.tree, received.contents, from_leaf)
     buckets = [bucket.to(device) for bucket in value["buckets"]]
     return Reduced(buckets, value["buffers"].to(device), value["marks"], value["weight"], means=value["means"])

@@ -11,25 +11,25 @@ of a base install reads checkpoints, so nothing here imports numpy or a framewor
 
 from __future__ import annotations
 
-from pliant.train.checkpoint.errors import Damaged, OutOfReach
-from pliant.train.checkpoint.manifest import Facts, Manifest, read_manifest, write_manifest
-from pliant.train.checkpoint.reader import Problem, problems, read
-from pliant.train.checkpoint.storage import Place, owner, place_at, taken
+from pliant.train.checkpoint.errors import DamagedCheckpoint, StorageUnreachable
+from pliant.train.checkpoint.manifest import CheckpointFacts, Manifest, read_manifest, write_manifest
+from pliant.train.checkpoint.reader import CheckpointProblem, find_problems, read_checkpoint
+from pliant.train.checkpoint.storage import Storage, describe_other_owner, open_storage, owner_name
 from pliant.train.checkpoint.writer import PieceWriter
 
 __all__ = [
-    "Damaged",
-    "Facts",
+    "CheckpointFacts",
+    "CheckpointProblem",
+    "DamagedCheckpoint",
     "Manifest",
-    "OutOfReach",
     "PieceWriter",
-    "Place",
-    "Problem",
-    "owner",
-    "place_at",
-    "problems",
-    "read",
+    "Storage",
+    "StorageUnreachable",
+    "describe_other_owner",
+    "find_problems",
+    "open_storage",
+    "owner_name",
+    "read_checkpoint",
     "read_manifest",
-    "taken",
     "write_manifest",
 ]

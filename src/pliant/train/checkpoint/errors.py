@@ -7,7 +7,7 @@ import errno
 from pliant.errors import BadInput
 
 
-class Damaged(BadInput):
+class DamagedCheckpoint(BadInput):
     """A file of a checkpoint is not what was written: go back to an older one. `file` says which."""
 
     def __init__(self, file: str, wrong: str) -> None:
@@ -16,23 +16,23 @@ class Damaged(BadInput):
         self.wrong = wrong
 
 
-class OutOfReach(BadInput):
+class StorageUnreachable(BadInput):
     """A place cannot be read from here, or not now: that says nothing about what lies there."""
 
 
-def unread(where: str, error: OSError) -> BadInput:
+def read_error(where: str, error: OSError) -> BadInput:
     """What an error of the system means for the file that was to be read."""
     match error:
         case FileNotFoundError() | NotADirectoryError():
-            return Damaged(where, "it is not there")
+            return DamagedCheckpoint(where, "it is not there")
         case IsADirectoryError():
-            return Damaged(where, "it is a folder")
+            return DamagedCheckpoint(where, "it is a folder")
         case _ if error.errno in (errno.EIO, errno.EUCLEAN, errno.ENODATA):
-            return Damaged(where, f"the disk cannot read it ({reason(error)})")
+            return DamagedCheckpoint(where, f"the disk cannot read it ({error_text(error)})")
         case _:
-            return OutOfReach(f"{where} cannot be read: {reason(error)}.")
+            return StorageUnreachable(f"{where} cannot be read: {error_text(error)}.")
 
 
-def reason(error: OSError) -> str:
+def error_text(error: OSError) -> str:
     """The system's words, without numbers and paths where it gives them apart."""
     return error.strerror or str(error) or type(error).__name__

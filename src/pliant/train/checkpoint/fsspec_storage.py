@@ -13,22 +13,22 @@ from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 
 from pliant.errors import BadInput
-from pliant.train.checkpoint.storage import MANIFEST_FILE, MARK_FILE, Mark, good_name
+from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE, StorageOwner, checked_name
 
 BLOCK = 16 << 20  # of an upload or a download: a request each; an upload has at most 10 000 of them in S3
-_PLAIN = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+_PASSED_ON = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
-def _plainly(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+def _raising_oserror(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
     """Call something of fsspec's; whatever it raises becomes OSError.
 
     An error number says something about a disk. A store that is in trouble has none: what lies there is not damaged.
     """
     try:
         return function(*args, **kwargs)
-    except _PLAIN:
+    except _PASSED_ON:
         raise
     except OSError as error:
         raise OSError(error.strerror or str(error) or type(error).__name__) from error
@@ -36,29 +36,29 @@ def _plainly(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) ->
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-class NewObject:
+class FsspecNewFile:
     """An upload. Its object appears when it is finished."""
 
     def __init__(self, fs: Any, path: str) -> None:
         self._fs, self._path = fs, path
         self._file: Any = None
-        self._file = _plainly(fs.open, path, "wb", block_size=BLOCK, autocommit=False)
+        self._file = _raising_oserror(fs.open, path, "wb", block_size=BLOCK, autocommit=False)
 
     def write(self, content: memoryview) -> None:
-        _plainly(self._file.write, content)
+        _raising_oserror(self._file.write, content)
 
     def finish(self) -> None:
-        _plainly(self._file.close)
-        _plainly(self._file.commit)
+        _raising_oserror(self._file.close)
+        _raising_oserror(self._file.commit)
         self._file = None
 
     def abandon(self) -> None:
         """What was uploaded is thrown away; if that fails, the store's own rule for unfinished uploads does it."""
         with suppress(OSError):
-            _plainly(self._file.discard)
+            _raising_oserror(self._file.discard)
         self._let_go()
         with suppress(OSError):  # where a file is seen while it grows, there is a half one
-            _plainly(self._fs.rm_file, self._path)
+            _raising_oserror(self._fs.rm_file, self._path)
 
     def __del__(self) -> None:
         self._let_go()
@@ -70,11 +70,11 @@ class NewObject:
             file.closed = True
 
 
-class Objects:
+class FsspecStorage:
     """The place itself."""
 
     def __init__(self, url: str) -> None:
-        self.where = url
+        self.location = url
         try:
             import fsspec
         except ModuleNotFoundError as missing:
@@ -88,83 +88,83 @@ class Objects:
             raise BadInput(f"{url} cannot be used: {str(error).rstrip('.')}.") from error
         self._root = str(root).rstrip("/")
 
-    def begin(self, name: str, file: str) -> NewObject:
-        return NewObject(self._fs, self._path(name, file))
+    def create_file(self, name: str, file: str) -> FsspecNewFile:
+        return FsspecNewFile(self._fs, self._path(name, file))
 
-    def put(self, name: str, file: str, content: bytes) -> None:
-        _plainly(self._fs.pipe_file, self._path(name, file), content)
+    def write_file(self, name: str, file: str, content: bytes) -> None:
+        _raising_oserror(self._fs.pipe_file, self._path(name, file), content)
 
     @contextmanager
-    def opened(self, name: str, file: str) -> Iterator[BinaryIO]:
-        raw = _plainly(self._fs.open, self._path(name, file), "rb", block_size=BLOCK, cache_type="none")
-        with io.BufferedReader(_Plain(raw), BLOCK) as gathered:
+    def open_file(self, name: str, file: str) -> Iterator[BinaryIO]:
+        raw = _raising_oserror(self._fs.open, self._path(name, file), "rb", block_size=BLOCK, cache_type="none")
+        with io.BufferedReader(_OSErrorReader(raw), BLOCK) as gathered:
             yield cast("BinaryIO", gathered)
 
-    def names(self) -> list[str]:
-        return [name for name in self._folders() if MANIFEST_FILE in self.files(name)]
+    def checkpoint_names(self) -> list[str]:
+        return [name for name in self._folders() if MANIFEST_FILE in self.file_sizes(name)]
 
-    def unfinished(self) -> list[str]:
-        return [name for name in self._folders() if MANIFEST_FILE not in self.files(name)]
+    def unfinished_names(self) -> list[str]:
+        return [name for name in self._folders() if MANIFEST_FILE not in self.file_sizes(name)]
 
-    def files(self, name: str) -> Mapping[str, int]:
+    def file_sizes(self, name: str) -> Mapping[str, int]:
         return {
-            _last(each["name"]): int(each["size"] or 0)
-            for each in self._listed(f"{self._root}/{good_name(name)}")
+            _base_name(each["name"]): int(each["size"] or 0)
+            for each in self._list(f"{self._root}/{checked_name(name)}")
             if each["type"] == "file"
         }
 
     def remove(self, name: str) -> None:
-        files = self.files(name)
+        files = self.file_sizes(name)
         for file in sorted(files, key=lambda each: each != MANIFEST_FILE):
             with suppress(FileNotFoundError):
-                _plainly(self._fs.rm_file, f"{self._root}/{name}/{file}")
+                _raising_oserror(self._fs.rm_file, f"{self._root}/{name}/{file}")
         with suppress(OSError, NotImplementedError):  # where folders are real, an empty one may stay
-            _plainly(self._fs.rmdir, f"{self._root}/{name}")
+            _raising_oserror(self._fs.rmdir, f"{self._root}/{name}")
 
-    def mark(self) -> Mark | None:
+    def read_owner(self) -> StorageOwner | None:
         try:
-            return Mark.read(bytes(_plainly(self._fs.cat_file, f"{self._root}/{MARK_FILE}")))
+            return StorageOwner.parse(bytes(_raising_oserror(self._fs.cat_file, f"{self._root}/{OWNER_FILE}")))
         except FileNotFoundError:
             return None
 
-    def marked(self, owner: str) -> Mark:
-        mark = self.mark()
+    def claim(self, owner: str) -> StorageOwner:
+        mark = self.read_owner()
         if mark is not None:
             return mark
-        self._make_mark(Mark(secrets.token_hex(16), owner).content)
-        mark = self.mark()
+        self._write_owner(StorageOwner(secrets.token_hex(16), owner).content)
+        mark = self.read_owner()
         if mark is None:
-            raise FileNotFoundError(f"{self.where} took its mark, and does not have it")
+            raise FileNotFoundError(f"{self.location} took its mark, and does not have it")
         return mark
 
-    def _make_mark(self, content: bytes) -> None:
+    def _write_owner(self, content: bytes) -> None:
         """Unless it is there, where the store can be asked for that. In another one the last of those who come at once
         stays: it is read again for every checkpoint, so who does that sees one and the same."""
-        path = f"{self._root}/{MARK_FILE}"
+        path = f"{self._root}/{OWNER_FILE}"
         try:
-            _plainly(self._fs.pipe_file, path, content, mode="create")
+            _raising_oserror(self._fs.pipe_file, path, content, mode="create")
         except FileExistsError:
             return
         except OSError:  # some stores refuse the condition, or say in their own words that it is there
-            if self.mark() is None:
-                _plainly(self._fs.pipe_file, path, content)
+            if self.read_owner() is None:
+                _raising_oserror(self._fs.pipe_file, path, content)
 
     def _path(self, name: str, file: str) -> str:
-        return f"{self._root}/{good_name(name)}/{good_name(file)}"
+        return f"{self._root}/{checked_name(name)}/{checked_name(file)}"
 
     def _folders(self) -> list[str]:
-        return sorted(_last(each["name"]) for each in self._listed(self._root) if each["type"] == "directory")
+        return sorted(_base_name(each["name"]) for each in self._list(self._root) if each["type"] == "directory")
 
-    def _listed(self, path: str) -> list[dict[str, Any]]:
+    def _list(self, path: str) -> list[dict[str, Any]]:
         """What is below a path now, not what a cache remembers; nothing if there is no such path."""
-        _plainly(self._fs.invalidate_cache)
+        _raising_oserror(self._fs.invalidate_cache)
         try:
-            return list(_plainly(self._fs.ls, path, detail=True))
+            return list(_raising_oserror(self._fs.ls, path, detail=True))
         except FileNotFoundError:
             return []
 
 
-class _Plain(io.RawIOBase):
+class _OSErrorReader(io.RawIOBase):
     """A file of fsspec's whose errors are OSError; what is read goes straight into the caller's memory."""
 
     def __init__(self, file: Any) -> None:
@@ -177,15 +177,15 @@ class _Plain(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        return int(_plainly(self._file.seek, offset, whence))
+        return int(_raising_oserror(self._file.seek, offset, whence))
 
     def readinto(self, buffer: Any) -> int:
-        return int(_plainly(self._file.readinto, buffer))
+        return int(_raising_oserror(self._file.readinto, buffer))
 
     def close(self) -> None:
         super().close()
         self._file.close()
 
 
-def _last(path: str) -> str:
+def _base_name(path: str) -> str:
     return path.rstrip("/").rpartition("/")[2]

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from pliant.train.checkpoint.storage import MANIFEST_FILE, MARK_FILE, Mark, good_name
+from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE, StorageOwner, checked_name
 
 _GATHER = 1 << 20
 _SEND = 32 << 20
@@ -22,7 +22,7 @@ _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 _NO_FLUSH = (errno.EINVAL, errno.EOPNOTSUPP)  # a file system that keeps folders safe without being asked
 
 
-class NewFile:
+class LocalNewFile:
     """A file on its way into a folder."""
 
     def __init__(self, folder: Path, file: str) -> None:
@@ -31,9 +31,9 @@ class NewFile:
         self._sent = 0  # so many of them the disk was asked to take
         self._hidden = folder / f".{file}.{secrets.token_hex(4)}"
         try:
-            self._handle = _made(self._hidden)
+            self._handle = _create(self._hidden)
         except FileNotFoundError:  # another member gave up meanwhile, and took the empty folder away
-            self._handle = _made(self._hidden)
+            self._handle = _create(self._hidden)
 
     def write(self, content: memoryview) -> None:
         while content.nbytes:
@@ -52,8 +52,8 @@ class NewFile:
             os.fsync(self._handle)
         finally:
             self._close()
-        _give_name(self._hidden, self._path)
-        _flush(self._path.parent)
+        _link_name(self._hidden, self._path)
+        _flush_folder(self._path.parent)
 
     def abandon(self) -> None:
         """Nothing of it is left; the folder neither, if it was the only thing in it."""
@@ -70,33 +70,33 @@ class NewFile:
             os.close(handle)
 
 
-class Folder:
+class LocalStorage:
     """The place itself."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         return str(self._path)
 
-    def begin(self, name: str, file: str) -> NewFile:
-        return NewFile(self._path / good_name(name), good_name(file))
+    def create_file(self, name: str, file: str) -> LocalNewFile:
+        return LocalNewFile(self._path / checked_name(name), checked_name(file))
 
-    def put(self, name: str, file: str, content: bytes) -> None:
-        _put(self._path / good_name(name), good_name(file), content)
+    def write_file(self, name: str, file: str, content: bytes) -> None:
+        _write_whole(self._path / checked_name(name), checked_name(file), content)
 
-    def opened(self, name: str, file: str) -> AbstractContextManager[BinaryIO]:
-        return (self._path / good_name(name) / good_name(file)).open("rb", buffering=_GATHER)
+    def open_file(self, name: str, file: str) -> AbstractContextManager[BinaryIO]:
+        return (self._path / checked_name(name) / checked_name(file)).open("rb", buffering=_GATHER)
 
-    def names(self) -> list[str]:
+    def checkpoint_names(self) -> list[str]:
         return [name for name in self._folders() if (self._path / name / MANIFEST_FILE).is_file()]
 
-    def unfinished(self) -> list[str]:
+    def unfinished_names(self) -> list[str]:
         return [name for name in self._folders() if not (self._path / name / MANIFEST_FILE).exists()]
 
-    def files(self, name: str) -> Mapping[str, int]:
-        with _listed(self._path / good_name(name)) as entries:
+    def file_sizes(self, name: str) -> Mapping[str, int]:
+        with _entries(self._path / checked_name(name)) as entries:
             return {
                 each.name: each.stat().st_size
                 for each in sorted(entries, key=lambda entry: entry.name)
@@ -104,41 +104,41 @@ class Folder:
             }
 
     def remove(self, name: str) -> None:
-        folder = self._path / good_name(name)
+        folder = self._path / checked_name(name)
         with suppress(FileNotFoundError):
             (folder / MANIFEST_FILE).unlink()
-            _flush(folder)  # the name is no checkpoint any more before any piece of it goes
-        with _listed(folder) as entries:
+            _flush_folder(folder)  # the name is no checkpoint any more before any piece of it goes
+        with _entries(folder) as entries:
             for each in [*entries]:
                 with suppress(FileNotFoundError):  # somebody else removes it, too
                     (folder / each.name).unlink()
         with suppress(FileNotFoundError):
             folder.rmdir()
-            _flush(self._path)
+            _flush_folder(self._path)
 
-    def mark(self) -> Mark | None:
+    def read_owner(self) -> StorageOwner | None:
         try:
-            return Mark.read((self._path / MARK_FILE).read_bytes())
+            return StorageOwner.parse((self._path / OWNER_FILE).read_bytes())
         except FileNotFoundError:
             return None
 
-    def marked(self, owner: str) -> Mark:
-        mark = self.mark()
+    def claim(self, owner: str) -> StorageOwner:
+        mark = self.read_owner()
         if mark is None:
             with suppress(FileExistsError):  # another one was first
-                _put(self._path, MARK_FILE, Mark(secrets.token_hex(16), owner).content)
-            mark = self.mark()
+                _write_whole(self._path, OWNER_FILE, StorageOwner(secrets.token_hex(16), owner).content)
+            mark = self.read_owner()
         if mark is None:
-            raise FileNotFoundError(errno.ENOENT, "its mark is gone again", str(self._path / MARK_FILE))
+            raise FileNotFoundError(errno.ENOENT, "its mark is gone again", str(self._path / OWNER_FILE))
         return mark
 
     def _folders(self) -> list[str]:
-        with _listed(self._path) as entries:
+        with _entries(self._path) as entries:
             return sorted(each.name for each in entries if each.is_dir() and not each.name.startswith("."))
 
 
-def _put(folder: Path, file: str, content: bytes) -> None:
-    new = NewFile(folder, file)
+def _write_whole(folder: Path, file: str, content: bytes) -> None:
+    new = LocalNewFile(folder, file)
     try:
         new.write(memoryview(content))
         new.finish()
@@ -148,7 +148,7 @@ def _put(folder: Path, file: str, content: bytes) -> None:
 
 
 @contextmanager
-def _listed(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+def _entries(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
     """What is in a folder; nothing if there is none."""
     try:
         entries = os.scandir(folder)
@@ -159,23 +159,23 @@ def _listed(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
         yield entries
 
 
-def _made(hidden: Path) -> int:
+def _create(hidden: Path) -> int:
     """An empty file, open for writing, in a folder that is there."""
-    _make(hidden.parent)
+    _make_folder(hidden.parent)
     return os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     """Make a folder so that it stays, with those above it."""
     if folder.is_dir():
         return
-    _make(folder.parent)
+    _make_folder(folder.parent)
     with suppress(FileExistsError):
         folder.mkdir()
-        _flush(folder.parent)
+        _flush_folder(folder.parent)
 
 
-def _give_name(hidden: Path, path: Path) -> None:
+def _link_name(hidden: Path, path: Path) -> None:
     """What is under a name never changes: a link is refused where there is one."""
     try:
         os.link(hidden, path)
@@ -189,7 +189,7 @@ def _give_name(hidden: Path, path: Path) -> None:
     hidden.unlink()
 
 
-def _flush(folder: Path) -> None:
+def _flush_folder(folder: Path) -> None:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(handle)

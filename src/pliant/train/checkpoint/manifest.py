@@ -17,11 +17,11 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.data.sample_order import Cursor
 from pliant.core.model.checkpoint import Checkpoint, Piece
 from pliant.errors import BadInput
-from pliant.train.checkpoint.errors import Damaged, unread
+from pliant.train.checkpoint.errors import DamagedCheckpoint, read_error
 from pliant.train.checkpoint.storage import MANIFEST_FILE
 
 if TYPE_CHECKING:
-    from pliant.train.checkpoint.storage import Place
+    from pliant.train.checkpoint.storage import Storage
 
 FORMAT = "pliant checkpoint 1"
 NBYTES_MAX = 64 << 20  # of a manifest; what is larger is none
@@ -29,7 +29,7 @@ _LAST = re.compile(rb',\n  "check": "([0-9a-f]{64})"\n}\n\Z')
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class CheckpointFacts:
     """What people want to know of a checkpoint beside its lineage, and nothing decides by."""
 
     at: float  # seconds since 1970
@@ -44,50 +44,50 @@ class Manifest:
     """A manifest that vouches for itself."""
 
     checkpoint: Checkpoint
-    facts: Facts
+    facts: CheckpointFacts
 
     @property
     def nbytes(self) -> int:
         return sum(piece.nbytes for piece in self.checkpoint.pieces)
 
 
-def write_manifest(place: Place, checkpoint: Checkpoint, facts: Facts) -> None:
+def write_manifest(place: Storage, checkpoint: Checkpoint, facts: CheckpointFacts) -> None:
     """Call once all pieces are written: with it the name is a checkpoint. OSError if it cannot be written.
 
     Several may call it for one checkpoint: the first one's facts stay.
     """
     try:
-        place.put(checkpoint.name, MANIFEST_FILE, text_of(Manifest(checkpoint, facts)))
+        place.write_file(checkpoint.name, MANIFEST_FILE, encode_manifest(Manifest(checkpoint, facts)))
     except FileExistsError:
         if not _is_of(place, checkpoint):
             raise
 
 
-def _is_of(place: Place, checkpoint: Checkpoint) -> bool:
+def _is_of(place: Storage, checkpoint: Checkpoint) -> bool:
     try:
         return read_manifest(place, checkpoint.name).checkpoint == checkpoint
     except BadInput:
         return False
 
 
-def read_manifest(place: Place, name: str) -> Manifest:
+def read_manifest(place: Storage, name: str) -> Manifest:
     """What `write_manifest` wrote. Damaged if a bit of it is another one; OutOfReach if it cannot be read here."""
     where = f"{name}/{MANIFEST_FILE}"
     try:
-        with place.opened(name, MANIFEST_FILE) as file:
+        with place.open_file(name, MANIFEST_FILE) as file:
             text = file.read(NBYTES_MAX + 1)
     except OSError as error:
-        raise unread(where, error) from error
+        raise read_error(where, error) from error
     try:
-        manifest = manifest_of(text)
+        manifest = decode_manifest(text)
     except ValueError as error:
-        raise Damaged(where, str(error)) from error
+        raise DamagedCheckpoint(where, str(error)) from error
     if manifest.checkpoint.name != name:
-        raise Damaged(where, f"it is the manifest of {manifest.checkpoint.name!r}")
+        raise DamagedCheckpoint(where, f"it is the manifest of {manifest.checkpoint.name!r}")
     return manifest
 
 
-def text_of(manifest: Manifest) -> bytes:
+def encode_manifest(manifest: Manifest) -> bytes:
     """The manifest as the content of a file."""
     checkpoint, facts = manifest.checkpoint, manifest.facts
     said: dict[str, Any] = {
@@ -108,8 +108,8 @@ def text_of(manifest: Manifest) -> bytes:
     return body + f',\n  "check": "{hashlib.sha256(body).hexdigest()}"\n}}\n'.encode()
 
 
-def manifest_of(text: bytes) -> Manifest:
-    """What `text_of` was given. ValueError, with what is wrong, if it is not that to the bit."""
+def decode_manifest(text: bytes) -> Manifest:
+    """What `encode_manifest` was given. ValueError, with what is wrong, if it is not that to the bit."""
     last = _LAST.search(text)
     if last is None:
         raise ValueError("it is not whole" if text else "it is empty")
@@ -120,16 +120,16 @@ def manifest_of(text: bytes) -> Manifest:
     if not isinstance(said, dict) or said.get("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT!r}: it was written by another version")
     try:
-        return _manifest(said)
+        return _manifest_from(said)
     except (KeyError, TypeError) as error:
         raise ValueError(f"something is missing in it ({error})") from error
 
 
-def _manifest(said: dict[str, Any]) -> Manifest:
+def _manifest_from(said: dict[str, Any]) -> Manifest:
     lineage = Lineage(said["lineage"]["generation"], said["step"], int(said["lineage"]["digest"], 16))
     pieces = tuple(Piece(each["file"], each["nbytes"], each["sha256"]) for each in said["pieces"])
     cursor = said["cursor"]
-    facts = Facts(
+    facts = CheckpointFacts(
         at=said["at"],
         job=said["job"],
         generation=said["world"]["generation"],

@@ -14,88 +14,94 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from pliant.core.model.checkpoint import Checkpoint, Piece
 from pliant.errors import BadInput
-from pliant.train.checkpoint.errors import Damaged, unread
-from pliant.train.checkpoint.safetensors_header import LENGTH, Placed, piece_number, placed_in
-from pliant.train.checkpoint.storage import good_name
-from pliant.train.checkpoint.tree_json import STATE_FILE, Tensor, tensors_in, tree_of
-from pliant.train.state.transfer import Received
+from pliant.train.checkpoint.errors import DamagedCheckpoint, read_error
+from pliant.train.checkpoint.safetensors_header import LENGTH, TensorRange, decode_header, parse_piece_name
+from pliant.train.checkpoint.storage import checked_name
+from pliant.train.checkpoint.tree_json import STATE_FILE, TensorInfo, json_to_tree, tensors_of
+from pliant.train.state.transfer import ReceivedState
 
 if TYPE_CHECKING:
-    from pliant.train.checkpoint.storage import Place
+    from pliant.train.checkpoint.storage import Storage
 
 BLOCK = 4 << 20
-AT_ONCE_MAX = 4  # pieces that are read side by side
+PARALLEL_MAX = 4  # pieces that are read side by side
 
-Seen = Callable[[int], None]
+OnBytesRead = Callable[[int], None]
 """Is told how many bytes more were read, from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CheckpointProblem:
     """One file that is not as its manifest says."""
 
     file: str
     wrong: str
 
 
-def read(place: Place, checkpoint: Checkpoint, seen: Seen = lambda _: None) -> Received:
+def read_checkpoint(place: Storage, checkpoint: Checkpoint, seen: OnBytesRead = lambda _: None) -> ReceivedState:
     """The state that was written. Damaged, naming the file, if a byte is another one; OutOfReach if nobody can say."""
-    for problem in _misfits(checkpoint):
-        raise Damaged(f"{checkpoint.name}/{problem.file}", problem.wrong)
-    reading = {piece.file: _Reading(place, checkpoint.name, piece, seen) for piece in checkpoint.pieces}
+    for problem in _piece_list_problems(checkpoint):
+        raise DamagedCheckpoint(f"{checkpoint.name}/{problem.file}", problem.wrong)
+    reading = {piece.file: _PieceReader(place, checkpoint.name, piece, seen) for piece in checkpoint.pieces}
     tree = _read_tree(reading.pop(STATE_FILE))
-    tensors = tensors_in(tree)
+    tensors = tensors_of(tree)
     wanted = {tensor.name: (at, tensor) for at, tensor in enumerate(tensors)}
     contents: dict[int, memoryview] = {}
-    with ThreadPoolExecutor(min(AT_ONCE_MAX, len(reading)), "pliant-read") as pool:
+    with ThreadPoolExecutor(min(PARALLEL_MAX, len(reading)), "pliant-read") as pool:
         for made in pool.map(lambda each: _read_piece(each, wanted), reading.values()):
             contents.update(made)
     for at, tensor in enumerate(tensors):
         if at not in contents:
-            raise Damaged(f"{checkpoint.name}/{STATE_FILE}", f"no piece has its tensor {tensor.name}")
-    return Received(tree, tuple(contents[at] for at in range(len(tensors))))
+            raise DamagedCheckpoint(f"{checkpoint.name}/{STATE_FILE}", f"no piece has its tensor {tensor.name}")
+    return ReceivedState(tree, tuple(contents[at] for at in range(len(tensors))))
 
 
-def problems(place: Place, checkpoint: Checkpoint, seen: Seen = lambda _: None) -> tuple[Problem, ...]:
+def find_problems(
+    place: Storage, checkpoint: Checkpoint, seen: OnBytesRead = lambda _: None
+) -> tuple[CheckpointProblem, ...]:
     """Read every byte and keep none: what is wrong, file by file. OutOfReach if it cannot be read here."""
-    found = list(_misfits(checkpoint))
+    found = list(_piece_list_problems(checkpoint))
     for piece in checkpoint.pieces:
-        if not _is_good(piece.file):
+        if not _is_valid_name(piece.file):
             continue  # that was said
-        reading = _Reading(place, checkpoint.name, piece, seen)
+        reading = _PieceReader(place, checkpoint.name, piece, seen)
         try:
             if piece.file == STATE_FILE:
                 _read_tree(reading)
             else:
-                reading.all_of_it()
-        except Damaged as damage:
-            found.append(Problem(piece.file, damage.wrong))
+                reading.verify()
+        except DamagedCheckpoint as damage:
+            found.append(CheckpointProblem(piece.file, damage.wrong))
     return tuple(found)
 
 
-def _misfits(checkpoint: Checkpoint) -> Iterator[Problem]:
+def _piece_list_problems(checkpoint: Checkpoint) -> Iterator[CheckpointProblem]:
     """What is wrong with the list of pieces itself."""
     numbers: list[int] = []
     counts: set[int] = set()
     files = [piece.file for piece in checkpoint.pieces]
     if files.count(STATE_FILE) != 1:
-        yield Problem(STATE_FILE, "the manifest does not name it" if STATE_FILE not in files else "it is named twice")
+        yield CheckpointProblem(
+            STATE_FILE, "the manifest does not name it" if STATE_FILE not in files else "it is named twice"
+        )
         return
     for file in files:
-        number = piece_number(file)
-        if file != STATE_FILE and (number is None or not _is_good(file)):
-            yield Problem(file, "it is no file of a checkpoint")
+        number = parse_piece_name(file)
+        if file != STATE_FILE and (number is None or not _is_valid_name(file)):
+            yield CheckpointProblem(file, "it is no file of a checkpoint")
             return
         if number is not None:
             numbers.append(number[0])
             counts.add(number[1])
     if len(counts) != 1 or sorted(numbers) != list(range(*counts)):
-        yield Problem(STATE_FILE, f"of its pieces there are {', '.join(sorted(files))}: some are missing, or foreign")
+        yield CheckpointProblem(
+            STATE_FILE, f"of its pieces there are {', '.join(sorted(files))}: some are missing, or foreign"
+        )
 
 
-def _is_good(file: str) -> bool:
+def _is_valid_name(file: str) -> bool:
     try:
-        good_name(file)
+        checked_name(file)
     except BadInput:
         return False
     return True
@@ -104,28 +110,28 @@ def _is_good(file: str) -> bool:
 # ------------------------------------------------------------------------------------------------ one file
 
 
-Wanted = Mapping[str, tuple[int, Tensor]]
+Wanted = Mapping[str, tuple[int, TensorInfo]]
 """By the name of a tensor its number in the state, and its kind."""
 
 
-class _Reading:
+class _PieceReader:
     """One file that is read once, from its beginning to its end."""
 
-    def __init__(self, place: Place, name: str, piece: Piece, seen: Seen) -> None:
+    def __init__(self, place: Storage, name: str, piece: Piece, seen: OnBytesRead) -> None:
         self.where = f"{name}/{piece.file}"
         self.nbytes = piece.nbytes
-        self._place, self._name, self._piece, self._seen = place, name, piece, seen
+        self._storage, self._name, self._piece, self._on_bytes = place, name, piece, seen
         self._digest = hashlib.sha256()
         self._left = piece.nbytes
 
     def stream(self, use: Callable[[], None]) -> None:
         """Open the file, have it used, and check that all of it was read and that it was the right bytes."""
         try:
-            with self._place.opened(self._name, self._piece.file) as self._file:
+            with self._storage.open_file(self._name, self._piece.file) as self._file:
                 use()
                 self._check()
         except OSError as error:
-            raise unread(self.where, error) from error
+            raise read_error(self.where, error) from error
 
     def fill(self, buffer: memoryview) -> None:
         """The next bytes. Damaged if there are not so many."""
@@ -134,17 +140,17 @@ class _Reading:
             _fill(self._file, block, self._torn)
             self._digest.update(block)
             self._left -= block.nbytes
-            self._seen(block.nbytes)
+            self._on_bytes(block.nbytes)
 
     def take(self, nbytes: int) -> bytes:
         """The next bytes, by themselves."""
         if nbytes > self._left:
-            raise Damaged(self.where, "it is not what was written")
+            raise DamagedCheckpoint(self.where, "it is not what was written")
         buffer = bytearray(nbytes)
         self.fill(memoryview(buffer))
         return bytes(buffer)
 
-    def all_of_it(self) -> None:
+    def verify(self) -> None:
         """Read and check it, and keep nothing."""
         buffer = memoryview(bytearray(min(BLOCK, self._piece.nbytes)))
 
@@ -156,18 +162,18 @@ class _Reading:
 
     def _check(self) -> None:
         if self._left:
-            raise Damaged(self.where, "it is not what was written")
+            raise DamagedCheckpoint(self.where, "it is not what was written")
         if self._file.read(1):
-            raise Damaged(self.where, f"it has more than the {self._piece.nbytes} bytes that were written")
+            raise DamagedCheckpoint(self.where, f"it has more than the {self._piece.nbytes} bytes that were written")
         if self._digest.hexdigest() != self._piece.sha256:
-            raise Damaged(self.where, "it is not what was written: its sha256 is another one")
+            raise DamagedCheckpoint(self.where, "it is not what was written: its sha256 is another one")
 
-    def _torn(self) -> Damaged:
+    def _torn(self) -> DamagedCheckpoint:
         at = self._file.tell()
-        return Damaged(self.where, f"it ends after {at} of {self._piece.nbytes} bytes")
+        return DamagedCheckpoint(self.where, f"it ends after {at} of {self._piece.nbytes} bytes")
 
 
-def _fill(file: BinaryIO, buffer: memoryview, torn: Callable[[], Damaged]) -> None:
+def _fill(file: BinaryIO, buffer: memoryview, torn: Callable[[], DamagedCheckpoint]) -> None:
     while buffer.nbytes:
         count = file.readinto(buffer)  # type: ignore[attr-defined]  # every binary file has it, and the protocol not
         if not count:
@@ -175,25 +181,25 @@ def _fill(file: BinaryIO, buffer: memoryview, torn: Callable[[], Damaged]) -> No
         buffer = buffer[count:]
 
 
-def _read_tree(reading: _Reading) -> bytes:
+def _read_tree(reading: _PieceReader) -> bytes:
     found: list[bytes] = []
     reading.stream(lambda: found.append(reading.take(reading.nbytes)))
     try:
-        return tree_of(found[0].decode())
+        return json_to_tree(found[0].decode())
     except ValueError as error:
-        raise Damaged(reading.where, str(error)) from error
+        raise DamagedCheckpoint(reading.where, str(error)) from error
 
 
-def _read_piece(reading: _Reading, wanted: Wanted) -> list[tuple[int, memoryview]]:
+def _read_piece(reading: _PieceReader, wanted: Wanted) -> list[tuple[int, memoryview]]:
     """The tensors of a piece, once all of it was the right bytes."""
     made: list[tuple[int, memoryview]] = []
 
     def use() -> None:
         (length,) = LENGTH.unpack(reading.take(LENGTH.size))
         try:
-            made.extend(_room(placed_in(reading.take(length)), wanted))
+            made.extend(_buffers(decode_header(reading.take(length)), wanted))
         except ValueError as error:
-            raise Damaged(reading.where, str(error)) from error
+            raise DamagedCheckpoint(reading.where, str(error)) from error
         for _, buffer in made:
             reading.fill(buffer)
 
@@ -201,7 +207,7 @@ def _read_piece(reading: _Reading, wanted: Wanted) -> list[tuple[int, memoryview
     return made
 
 
-def _room(placed: Sequence[Placed], wanted: Wanted) -> Iterator[tuple[int, memoryview]]:
+def _buffers(placed: Sequence[TensorRange], wanted: Wanted) -> Iterator[tuple[int, memoryview]]:
     """Memory for the tensors of a file, in its order. ValueError if the state has not such a one."""
     for each in placed:
         at, tensor = wanted.get(each.name, (-1, None))

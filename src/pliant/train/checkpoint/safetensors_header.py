@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pliant.train.checkpoint.tree_json import Tensor
+from pliant.train.checkpoint.tree_json import TensorInfo
 
 LENGTH = struct.Struct("<Q")
-_AWAY = "@device"  # after the type of a tensor that was not on the CPU: an accelerator's bits are the same
-_NAMES = {
+_DEVICE_SUFFIX = "@device"  # after the type of a tensor that was not on the CPU: an accelerator's bits are the same
+_TYPES = {
     "bool": ("BOOL", 1),
     "uint8": ("U8", 1),
     "int8": ("I8", 1),
@@ -31,11 +31,11 @@ _NAMES = {
     "float8_e4m3fn": ("F8_E4M3", 1),
     "float8_e5m2": ("F8_E5M2", 1),
 }
-_PIECE = re.compile(r"(\d+)-of-(\d+)-(.+)\.safetensors")
+_PIECE_NAME = re.compile(r"(\d+)-of-(\d+)-(.+)\.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class TensorRange:
     """One tensor of a file: where its bytes are, counted from the end of the head."""
 
     name: str
@@ -43,33 +43,33 @@ class Placed:
     end: int
 
 
-def piece_file(index: int, count: int, member: str) -> str:
+def piece_name(index: int, count: int, member: str) -> str:
     """What the file of a piece is called."""
     return f"{index}-of-{count}-{member}.safetensors"
 
 
-def piece_number(file: str) -> tuple[int, int] | None:
+def parse_piece_name(file: str) -> tuple[int, int] | None:
     """Which piece of how many a file is; None if its name is no piece's."""
-    found = _PIECE.fullmatch(file)
+    found = _PIECE_NAME.fullmatch(file)
     return (int(found[1]), int(found[2])) if found else None
 
 
-def stored_as(tensor: Tensor) -> tuple[str, list[int]]:
+def safetensors_type(tensor: TensorInfo) -> tuple[str, list[int]]:
     """Type and shape by which safetensors knows a tensor: bytes, with one dimension more, where it has no name."""
     shape, count = list(tensor.shape), math.prod(tensor.shape)
-    name, each = _NAMES.get(tensor.dtype.removesuffix(_AWAY), ("", 0))
+    name, each = _TYPES.get(tensor.dtype.removesuffix(_DEVICE_SUFFIX), ("", 0))
     if name and count * each == tensor.nbytes:
         return name, shape
     whole = count > 0 and tensor.nbytes % count == 0
     return "U8", [*shape, tensor.nbytes // count] if whole else [tensor.nbytes]
 
 
-def head_of(tensors: Iterable[Tensor], about: Mapping[str, str]) -> bytes:
+def encode_header(tensors: Iterable[TensorInfo], about: Mapping[str, str]) -> bytes:
     """What a file begins with whose tensors follow one another in this order."""
     rows: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
     at = 0
     for tensor in tensors:
-        dtype, shape = stored_as(tensor)
+        dtype, shape = safetensors_type(tensor)
         rows[tensor.name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + tensor.nbytes]}
         at += tensor.nbytes
     text = json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
@@ -77,7 +77,7 @@ def head_of(tensors: Iterable[Tensor], about: Mapping[str, str]) -> bytes:
     return LENGTH.pack(len(text)) + text
 
 
-def placed_in(text: bytes) -> Sequence[Placed]:
+def decode_header(text: bytes) -> Sequence[TensorRange]:
     """The tensors of a head, in the order of their bytes. ValueError if it is none, or leaves a byte out."""
     try:
         rows = json.loads(text)
@@ -85,13 +85,13 @@ def placed_in(text: bytes) -> Sequence[Placed]:
         raise ValueError("its head is no JSON") from error
     if not isinstance(rows, dict):
         raise ValueError("its head is no JSON object")
-    found: list[Placed] = []
+    found: list[TensorRange] = []
     for name, row in rows.items():
         match row:
             case _ if name == "__metadata__":
                 pass
             case {"data_offsets": [int(begin), int(end)]} if 0 <= begin <= end:
-                found.append(Placed(name, begin, end))
+                found.append(TensorRange(name, begin, end))
             case _:
                 raise ValueError(f"its head does not say where {name} is")
     found.sort(key=lambda each: (each.begin, each.end))

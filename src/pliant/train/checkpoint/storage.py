@@ -17,29 +17,29 @@ from typing import BinaryIO, NamedTuple, Protocol
 from pliant.errors import BadInput
 
 MANIFEST_FILE = "manifest.json"
-MARK_FILE = "place-id"
+OWNER_FILE = "place-id"
 NAME_MAX = 200
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]*")  # never hidden, never a way out of the folder
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
 
 
-class Mark(NamedTuple):
-    """What tells a place from others, and who saves there, as `owner` names it; empty: nobody said."""
+class StorageOwner(NamedTuple):
+    """What tells a place from others, and who saves there, as `owner_name` names it; empty: nobody said."""
 
-    identity: str
+    storage_id: str
     owner: str
 
     @property
     def content(self) -> bytes:
         """As it is in its file."""
-        return f"{self.identity} {self.owner}\n".encode()
+        return f"{self.storage_id} {self.owner}\n".encode()
 
     @staticmethod
-    def read(content: bytes) -> Mark:
+    def parse(content: bytes) -> StorageOwner:
         identity, _, owner = content.decode(errors="replace").strip().partition(" ")
-        return Mark(identity, owner)
+        return StorageOwner(identity, owner)
 
-    def is_for(self, owner: str) -> bool:
+    def allows(self, owner: str) -> bool:
         """Whether that owner may save here."""
         return self.owner in ("", owner)
 
@@ -52,35 +52,35 @@ class NewFile(Protocol):
     def abandon(self) -> None: ...
 
 
-class Place(Protocol):
+class Storage(Protocol):
     """All that writing, reading and removing checkpoints needs. What fails raises OSError, and nothing else."""
 
     @property
-    def where(self) -> str:
+    def location(self) -> str:
         """As a person would name it."""
         ...
 
-    def begin(self, name: str, file: str) -> NewFile:
+    def create_file(self, name: str, file: str) -> NewFile:
         """Call to write a file of any size."""
         ...
 
-    def put(self, name: str, file: str, content: bytes) -> None:
+    def write_file(self, name: str, file: str, content: bytes) -> None:
         """Call to write a small file."""
         ...
 
-    def opened(self, name: str, file: str) -> AbstractContextManager[BinaryIO]:
+    def open_file(self, name: str, file: str) -> AbstractContextManager[BinaryIO]:
         """Call to read a file, from the beginning or from where one seeks; small reads are gathered."""
         ...
 
-    def names(self) -> list[str]:
+    def checkpoint_names(self) -> list[str]:
         """The names that have a manifest, sorted: whether it is a good one is for `read_manifest` to say."""
         ...
 
-    def unfinished(self) -> list[str]:
+    def unfinished_names(self) -> list[str]:
         """The names that have none, sorted: they are being written or removed, or whoever did so was killed."""
         ...
 
-    def files(self, name: str) -> Mapping[str, int]:
+    def file_sizes(self, name: str) -> Mapping[str, int]:
         """The files under a name with their sizes; empty if there is no such name."""
         ...
 
@@ -88,23 +88,23 @@ class Place(Protocol):
         """Remove a name with everything under it, the manifest first. Calling it again does no harm."""
         ...
 
-    def mark(self) -> Mark | None:
+    def read_owner(self) -> StorageOwner | None:
         """Its mark: who reads the same one shares the place. None: nobody has saved here yet."""
         ...
 
-    def marked(self, owner: str) -> Mark:
+    def claim(self, owner: str) -> StorageOwner:
         """The same; if there is none, that owner's is made."""
         ...
 
 
-def owner(born: float) -> str:
+def owner_name(born: float) -> str:
     """A job that was created then, as the owner of a place. Its name is in the place's own; stores come and go."""
     if not born:
         return ""
     return datetime.fromtimestamp(born, UTC).isoformat(timespec="microseconds")
 
 
-def taken(where: str, mark: Mark) -> str:
+def describe_other_owner(where: str, mark: StorageOwner) -> str:
     """Why another job may not save there."""
     return (
         f"{where} has the checkpoints of another job of this name, created {mark.owner}: "
@@ -112,7 +112,7 @@ def taken(where: str, mark: Mark) -> str:
     )
 
 
-def place_at(where: str | Path) -> Place:
+def open_storage(where: str | Path) -> Storage:
     """The place that somebody named: a path, or a URL of fsspec's. Nothing is made or looked for yet."""
     text = str(where)
     if not text:
@@ -120,12 +120,12 @@ def place_at(where: str | Path) -> Place:
     if text.startswith(("file://", "local://")):
         text = text.partition("://")[2]
     elif _URL.match(text):
-        from pliant.train.checkpoint.fsspec_storage import Objects
+        from pliant.train.checkpoint.fsspec_storage import FsspecStorage
 
-        return Objects(text)
-    from pliant.train.checkpoint.local_storage import Folder
+        return FsspecStorage(text)
+    from pliant.train.checkpoint.local_storage import LocalStorage
 
-    return Folder(Path(text))
+    return LocalStorage(Path(text))
 
 
 def is_url(where: str) -> bool:
@@ -133,7 +133,7 @@ def is_url(where: str) -> bool:
     return _URL.match(where) is not None
 
 
-def good_name(name: str) -> str:
+def checked_name(name: str) -> str:
     """The name, if a file or a checkpoint may be called so. BadInput if not: it would lead out of its place."""
     if len(name) > NAME_MAX or not _NAME.fullmatch(name):
         raise BadInput(

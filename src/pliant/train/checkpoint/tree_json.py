@@ -36,12 +36,12 @@ _MAPPINGS = frozenset({"dict", "counter"})
 _PLAIN = frozenset({"value", "integer", "complex"})
 
 
-class _Unreadable(Exception):
+class _UnknownFormat(Exception):
     """No description of a state that this version knows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TensorInfo:
     """One tensor of a state: what it is called in files, and how it is made again."""
 
     name: str
@@ -50,33 +50,33 @@ class Tensor:
     nbytes: int
 
 
-def tensors_in(tree: bytes) -> tuple[Tensor, ...]:
+def tensors_of(tree: bytes) -> tuple[TensorInfo, ...]:
     """The tensors of a tree, in order, each under a name that says where it belongs and that no other one has."""
     found: list[tuple[str, Any]] = []
-    _walk(msgspec.msgpack.decode(tree), "", found)
+    _find_tensors(msgspec.msgpack.decode(tree), "", found)
     taken = {"__metadata__"}  # which safetensors keeps for itself
-    tensors: list[Tensor] = []
+    tensors: list[TensorInfo] = []
     for path, (_, _, dtype, shape, nbytes) in found:
         name, more = path or "state", 2
         while name in taken:
             name, more = f"{path}~{more}", more + 1
         taken.add(name)
-        tensors.append(Tensor(name, dtype, tuple(shape), nbytes))
+        tensors.append(TensorInfo(name, dtype, tuple(shape), nbytes))
     return tuple(tensors)
 
 
-def text_of(tree: bytes, about: Mapping[str, str] | None = None) -> str:
+def tree_to_json(tree: bytes, about: Mapping[str, str] | None = None) -> str:
     """The tree as the text of a file, and what else is to be said of it."""
-    names = iter([tensor.name for tensor in tensors_in(tree)])
-    described = {**(about or {}), "format": FORMAT, "state": _describe(msgspec.msgpack.decode(tree), names)}
+    names = iter([tensor.name for tensor in tensors_of(tree)])
+    described = {**(about or {}), "format": FORMAT, "state": _to_json(msgspec.msgpack.decode(tree), names)}
     text = _render(described) + "\n"
-    if tree_of(text) != tree:
+    if json_to_tree(text) != tree:
         raise BadInput("The state's tree cannot be written as JSON: it was made by another version.")
     return text
 
 
-def tree_of(text: str) -> bytes:
-    """The bytes that `text_of` was given. ValueError, with the reason, if it is no such text."""
+def json_to_tree(text: str) -> bytes:
+    """The bytes that `tree_to_json` was given. ValueError, with the reason, if it is no such text."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -84,8 +84,8 @@ def tree_of(text: str) -> bytes:
     if not isinstance(said, dict) or said.get("format") != FORMAT or "state" not in said:
         raise ValueError(f"it does not say that its format is {FORMAT!r}")
     try:
-        return msgspec.msgpack.encode(_note(said["state"], _Counter()))
-    except (_Unreadable, ValueError, TypeError, RecursionError, struct.error) as error:
+        return msgspec.msgpack.encode(_from_json(said["state"], _Counter()))
+    except (_UnknownFormat, ValueError, TypeError, RecursionError, struct.error) as error:
         raise ValueError(f"what it says is no state: {error}") from error
 
 
@@ -94,21 +94,21 @@ def tree_of(text: str) -> bytes:
 
 # A large model has ten thousand tensors and each has its notes. This runs beside training and takes its interpreter
 # away meanwhile, so it goes by the kind alone instead of matching patterns.
-def _walk(note: Any, path: str, found: list[tuple[str, Any]]) -> None:
+def _find_tensors(note: Any, path: str, found: list[tuple[str, Any]]) -> None:
     """The note of every tensor below a note, with its path, in the order of their numbers."""
     kind = note[0]
     if kind == "tensor":
         found.append((path, note))
     elif kind in _SEQUENCES:
         for at, each in enumerate(note[1]):
-            _walk(each, f"{path}.{at}" if path else f"{at}", found)
+            _find_tensors(each, f"{path}.{at}" if path else f"{at}", found)
     elif kind in _MAPPINGS:
         for key, each in note[1]:
             name = key[1] if key[0] == "value" and type(key[1]) is str else _key_name(key)
             below = f"{path}.{name}" if path else name
             if key[0] not in _PLAIN:
-                _walk(key, f"{below}.key", found)
-            _walk(each, below, found)
+                _find_tensors(key, f"{below}.key", found)
+            _find_tensors(each, below, found)
 
 
 def _key_name(note: Any) -> str:
@@ -127,26 +127,26 @@ def _key_name(note: Any) -> str:
             return str(note[0])
 
 
-def _describe(note: Any, names: Iterator[str]) -> Any:
+def _to_json(note: Any, names: Iterator[str]) -> Any:
     kind, value = note[0], note[1]
     if kind == "value":
         plain = type(value) is not float and type(value) is not bytes
-        return value if plain else _describe_float(value) if type(value) is float else _describe_bytes(value)
+        return value if plain else _float_to_json(value) if type(value) is float else _bytes_to_json(value)
     if kind == "tensor":
         return {"$tensor": next(names), "dtype": note[2], "shape": note[3], "nbytes": note[4]}
     if kind == "dict" and _is_plain(value):
-        return {key[1]: _describe(each, names) for key, each in value}
+        return {key[1]: _to_json(each, names) for key, each in value}
     if kind in _MAPPINGS:
-        return {f"${kind}": [[_describe(key, names), _describe(each, names)] for key, each in value]}
+        return {f"${kind}": [[_to_json(key, names), _to_json(each, names)] for key, each in value]}
     if kind == "list":
-        return [_describe(each, names) for each in value]
+        return [_to_json(each, names) for each in value]
     if kind in _SEQUENCES:
         more = {"maxlen": note[2]} if kind == "deque" else {}
-        return {f"${kind}": [_describe(each, names) for each in value], **more}
+        return {f"${kind}": [_to_json(each, names) for each in value], **more}
     if kind == "integer":
         return {"$integer": value}
     if kind == "complex" and type(value) is type(note[2]) is float:
-        return {"$complex": [_describe_float(value), _describe_float(note[2])]}
+        return {"$complex": [_float_to_json(value), _float_to_json(note[2])]}
     raise BadInput("A state's tree cannot be read: it was written by another version, or damaged.")
 
 
@@ -156,11 +156,11 @@ def _is_plain(pairs: list[Any]) -> bool:
     return len(set(keys)) == len(pairs)
 
 
-def _describe_bytes(value: bytes) -> Any:
+def _bytes_to_json(value: bytes) -> Any:
     return {"$bytes": base64.b64encode(value).decode()}
 
 
-def _describe_float(value: float) -> Any:
+def _float_to_json(value: float) -> Any:
     if math.isfinite(value):
         return value
     for name, known in _FLOATS.items():
@@ -200,20 +200,20 @@ class _Counter:
         self.next = 0
 
 
-def _note(value: Any, tensors: _Counter) -> list[Any]:
+def _from_json(value: Any, tensors: _Counter) -> list[Any]:
     kind = type(value)
     if kind is dict:
         if next(iter(value), "").startswith("$"):
-            return _note_marked(value, tensors)
-        return ["dict", [[["value", key], _note(each, tensors)] for key, each in value.items()]]
+            return _from_tagged_json(value, tensors)
+        return ["dict", [[["value", key], _from_json(each, tensors)] for key, each in value.items()]]
     if kind is list:
-        return ["list", [_note(each, tensors) for each in value]]
+        return ["list", [_from_json(each, tensors) for each in value]]
     if kind is int and not _INT_MIN <= value < _INT_END:
-        raise _Unreadable(f"the number {value} is too large")
+        raise _UnknownFormat(f"the number {value} is too large")
     return ["value", value]
 
 
-def _note_marked(value: dict[str, Any], tensors: _Counter) -> list[Any]:
+def _from_tagged_json(value: dict[str, Any], tensors: _Counter) -> list[Any]:
     match value:
         case {"$tensor": str(), "dtype": str(dtype), "shape": list(shape), "nbytes": int(nbytes)} if nbytes >= 0:
             tensors.next += 1
@@ -227,22 +227,22 @@ def _note_marked(value: dict[str, Any], tensors: _Counter) -> list[Any]:
         case {"$complex": [real, imag]}:
             return ["complex", _float(real), _float(imag)]
         case {"$tuple": list(each)}:
-            return ["tuple", [_note(one, tensors) for one in each]]
+            return ["tuple", [_from_json(one, tensors) for one in each]]
         case {"$set": list(each)}:
-            return ["set", [_note(one, tensors) for one in each]]
+            return ["set", [_from_json(one, tensors) for one in each]]
         case {"$deque": list(each), "maxlen": int() | None as maxlen}:
-            return ["deque", [_note(one, tensors) for one in each], maxlen]
+            return ["deque", [_from_json(one, tensors) for one in each], maxlen]
         case {"$dict": list(pairs)}:
-            return ["dict", [[_note(key, tensors), _note(each, tensors)] for key, each in pairs]]
+            return ["dict", [[_from_json(key, tensors), _from_json(each, tensors)] for key, each in pairs]]
         case {"$counter": list(pairs)}:
-            return ["counter", [[_note(key, tensors), _note(each, tensors)] for key, each in pairs]]
+            return ["counter", [[_from_json(key, tensors), _from_json(each, tensors)] for key, each in pairs]]
         case _:
-            raise _Unreadable(f"nothing is known of {', '.join(value)}")
+            raise _UnknownFormat(f"nothing is known of {', '.join(value)}")
 
 
 def _size(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise _Unreadable(f"{value!r} is no size")
+        raise _UnknownFormat(f"{value!r} is no size")
     return value
 
 
@@ -256,4 +256,4 @@ def _float(value: Any) -> float:
             (number,) = _FLOAT.unpack(bytes.fromhex(bits.removeprefix("bits ")))
             return float(number)
         case _:
-            raise _Unreadable(f"{value!r} is no number")
+            raise _UnknownFormat(f"{value!r} is no number")

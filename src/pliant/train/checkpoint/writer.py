@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from pliant.core.model.checkpoint import Piece
 from pliant.errors import BadInput
-from pliant.train.checkpoint.safetensors_header import head_of, piece_file
-from pliant.train.checkpoint.storage import good_name
-from pliant.train.checkpoint.tree_json import STATE_FILE, tensors_in, text_of
-from pliant.train.state.flat import sizes, stripe
+from pliant.train.checkpoint.safetensors_header import encode_header, piece_name
+from pliant.train.checkpoint.storage import checked_name
+from pliant.train.checkpoint.tree_json import STATE_FILE, tensors_of, tree_to_json
+from pliant.train.state.flat import leaf_sizes, stripe_leaves
 
 if TYPE_CHECKING:
-    from pliant.train.checkpoint.storage import NewFile, Place
+    from pliant.train.checkpoint.storage import NewFile, Storage
 
 BLOCK = 4 << 20  # so much is hashed and written at once: both leave other threads alone meanwhile
 GATHERED = 1 << 20  # smaller things are put together until there is so much
@@ -30,7 +30,7 @@ class PieceWriter:
 
     def __init__(
         self,
-        place: Place,
+        place: Storage,
         name: str,
         tree: bytes,
         index: int,
@@ -40,11 +40,11 @@ class PieceWriter:
     ) -> None:
         if not 0 <= index < count:
             raise BadInput(f"There is no piece {index} of {count}: they are counted from 0.")
-        self.file = good_name(piece_file(index, count, member))
-        nbytes = sizes(tree) if nbytes is None else nbytes
-        self.leaves = stripe(nbytes, index, count)
-        self._place = place
-        self.name = good_name(name)
+        self.file = checked_name(piece_name(index, count, member))
+        nbytes = leaf_sizes(tree) if nbytes is None else nbytes
+        self.leaves = stripe_leaves(nbytes, index, count)
+        self._storage = place
+        self.name = checked_name(name)
         self._tree = tree
         self._writes_tree = index == 0
         self._due = sum(nbytes[leaf] for leaf in self.leaves)  # bytes of leaves that are still to come
@@ -72,7 +72,7 @@ class PieceWriter:
             raise BadInput(f"{self.file} still lacks {self._due} bytes of its leaves.")
         self._send_pending()
         tree = (self._write_tree(),) if self._writes_tree else ()  # first: it is small, should the rest fail
-        self._begun().finish()
+        self._open().finish()
         self._new = None
         return (Piece(self.file, self._nbytes, self._digest.hexdigest()), *tree)
 
@@ -84,8 +84,8 @@ class PieceWriter:
             new.abandon()
 
     def _write_tree(self) -> Piece:
-        text = text_of(self._tree).encode()
-        self._place.put(self.name, STATE_FILE, text)
+        text = tree_to_json(self._tree).encode()
+        self._storage.write_file(self.name, STATE_FILE, text)
         return Piece(STATE_FILE, len(text), hashlib.sha256(text).hexdigest())
 
     def _send_pending(self) -> None:
@@ -93,16 +93,16 @@ class PieceWriter:
         self._send(memoryview(pending))
 
     def _send(self, content: memoryview) -> None:
-        new = self._begun()
+        new = self._open()
         for at in range(0, content.nbytes, BLOCK):
             block = content[at : at + BLOCK]
             self._digest.update(block)
             new.write(block)
             self._nbytes += block.nbytes
 
-    def _begun(self) -> NewFile:
+    def _open(self) -> NewFile:
         if self._new is None:
-            self._new = self._place.begin(self.name, self.file)
-            tensors = tensors_in(self._tree)
-            self._send(memoryview(head_of([tensors[leaf] for leaf in self.leaves], self._about)))
+            self._new = self._storage.create_file(self.name, self.file)
+            tensors = tensors_of(self._tree)
+            self._send(memoryview(encode_header([tensors[leaf] for leaf in self.leaves], self._about)))
         return self._new

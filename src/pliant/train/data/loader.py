@@ -1,9 +1,9 @@
-"""What a member reads: parts of a step, the samples they hold, and the digest of what was really read.
+"""Micro-batches of a step, the samples they hold, and the digest of the samples that were really read.
 
-A *part* is what the user's loop is given at once: the samples of some slots of one step, in ascending order.
-`cut` makes parts of the slots a member owns; `Indices` says which samples they hold; an adapter reads them and
-digests what it read. Which samples a part holds depends on its step and slots alone, so the part is its own
-name: data prefetched for one owner is right for any other, and stale only if nobody asks for it any more.
+A *micro-batch* is what one pass of the user's loop receives: the samples of some slots of one step, in ascending order.
+`cut_micro_batches` cuts the slots of a member, `SampleIndices` lists their samples, and an adapter reads and digests
+them. The samples depend on the step and the slots alone, so step and slots identify a micro-batch: data prefetched for
+one owner is valid for any other owner.
 
 It needs numpy (the `train` extra).
 """
@@ -40,7 +40,7 @@ OrderOfEpoch: TypeAlias = Callable[[int], Iterable[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MicroBatch:
     """Samples that are yielded together: those of these slots of this step. It names what is prefetched."""
 
     step: int
@@ -53,20 +53,20 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReadPlan:
     """What reading a part takes: its epoch, its samples in order, and how many of them each slot holds."""
 
-    part: Part
+    micro_batch: MicroBatch
     epoch: int
     samples: Samples
     sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedMicroBatch:
     """A part that was read: the batch, and the count and digest of the samples really read for it."""
 
-    part: Part
+    micro_batch: MicroBatch
     data: Any
     samples: int
     digest: int
@@ -79,17 +79,17 @@ class SampleError(PliantError):
     of them. `trace` is the traceback of the data set's own error, from whichever process it was raised in.
     """
 
-    def __init__(self, part: Part, slots: tuple[int, ...], samples: tuple[int, ...], trace: str) -> None:
+    def __init__(self, part: MicroBatch, slots: tuple[int, ...], samples: tuple[int, ...], trace: str) -> None:
         named = f"sample {samples[0]}" if len(samples) == 1 else f"{len(samples)} samples, the first is {samples[0]},"
         where = f"slot {slots[0]}" if len(slots) == 1 else f"{len(slots)} slots from {slots[0]} on"
         super().__init__(f"{named} of step {part.step}, {where}, could not be read:\n{trace.rstrip()}")
-        self.part = part
+        self.micro_batch = part
         self.slots = slots
         self.samples = samples
         self.trace = trace
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SampleError, (self.part, self.slots, self.samples, self.trace)
+        return SampleError, (self.micro_batch, self.slots, self.samples, self.trace)
 
     @property
     def slot(self) -> int:
@@ -129,7 +129,7 @@ def check_micro_batch(grid: Grid, micro_batch: int | None) -> None:
         )
 
 
-def cut(grid: Grid, step: int, slots: Iterable[int], micro_batch: int | None) -> tuple[Part, ...]:
+def cut_micro_batches(grid: Grid, step: int, slots: Iterable[int], micro_batch: int | None) -> tuple[MicroBatch, ...]:
     """Cut the slots a member computes in this step into parts of at most `micro_batch` samples.
 
     Parts ascend, are as few as that allows or nearly so, and as equal in size as slots permit. Slots without
@@ -143,7 +143,7 @@ def cut(grid: Grid, step: int, slots: Iterable[int], micro_batch: int | None) ->
     if not owned:
         return ()
     if micro_batch is None:
-        return (Part(step, tuple(owned)),)
+        return (MicroBatch(step, tuple(owned)),)
     sizes = [len(grid.slot(step, slot)) for slot in owned]
     if max(sizes) > micro_batch:
         check_micro_batch(grid, micro_batch)
@@ -152,7 +152,7 @@ def cut(grid: Grid, step: int, slots: Iterable[int], micro_batch: int | None) ->
     # With as many parts as samples no two slots share one, so this ends.
     while max(map(sum, _spread(sizes, sizes, count))) > micro_batch:
         count += 1
-    return tuple(Part(step, tuple(group)) for group in _spread(owned, sizes, count))
+    return tuple(MicroBatch(step, tuple(group)) for group in _spread(owned, sizes, count))
 
 
 def _spread(things: Sequence[int], sizes: Sequence[int], count: int) -> list[list[int]]:
@@ -166,7 +166,7 @@ def _spread(things: Sequence[int], sizes: Sequence[int], count: int) -> list[lis
     return [group for group in groups if group]
 
 
-class Indices:
+class SampleIndices:
     """The canonical order of a job's samples, for members that read them.
 
     Make one per job and data set. `order` is "shuffled" (by the seed, P3), "sequential", or a function of the
@@ -201,13 +201,13 @@ class Indices:
 
     def of(self, step: int, slot: int) -> Samples:
         """Give the samples of one slot. Call `of_part` for several."""
-        return self.of_part(Part(step, (slot,)))
+        return self.of_micro_batch(MicroBatch(step, (slot,)))
 
-    def of_part(self, part: Part) -> Samples:
+    def of_micro_batch(self, part: MicroBatch) -> Samples:
         """Give the samples of a part, slot after slot."""
-        return self.plan(part).samples
+        return self.plan_read(part).samples
 
-    def plan(self, part: Part) -> Plan:
+    def plan_read(self, part: MicroBatch) -> ReadPlan:
         """Say what to read for a part. Call it when the part is read, not long before: it is not free."""
         step, slots = part.step, part.slots
         samples = self._of_step(step)
@@ -224,7 +224,7 @@ class Indices:
             taken = samples[edges[slots[0]] : edges[slots[-1] + 1]]
         else:
             taken = np.concatenate([samples[edges[slot] : edges[slot + 1]] for slot in slots])
-        return Plan(part, self.grid.cursor(step).epoch, taken, shape)
+        return ReadPlan(part, self.grid.cursor(step).epoch, taken, shape)
 
     def expected(self, step: int) -> int:
         """Say what the digests of all slots of a step must add up to. Compare the words' total with it."""
@@ -278,7 +278,7 @@ class Indices:
             return np.arange(positions.start, positions.stop, dtype=np.int64)
         if epoch not in self._epochs:
             assert callable(self._order)
-            _keep(self._epochs, epoch, _checked(self._order(epoch), epoch, self.grid.samples), EPOCHS_KEPT)
+            _keep(self._epochs, epoch, _checked_order(self._order(epoch), epoch, self.grid.samples), EPOCHS_KEPT)
         return self._epochs[epoch][positions.start : positions.stop]
 
 
@@ -289,7 +289,7 @@ def _keep(kept: dict[int, Samples], key: int, samples: Samples, most: int) -> No
     kept[key] = samples
 
 
-def _checked(given: Iterable[int], epoch: int, samples: int) -> Samples:
+def _checked_order(given: Iterable[int], epoch: int, samples: int) -> Samples:
     """Make an array of what a user's function gave, or say what is wrong with it."""
     name = f"order({epoch})"
     sized = given if hasattr(given, "__len__") else list(given)
@@ -320,12 +320,12 @@ def _checked(given: Iterable[int], epoch: int, samples: int) -> Samples:
 
 
 @lru_cache(maxsize=256)
-def ends_of(sizes: tuple[int, ...]) -> tuple[int, ...]:
+def slot_ends(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Where each slot ends, from how many samples each holds."""
     return tuple(accumulate(sizes))
 
 
-def digest(part: Part, read: Samples | Sequence[int], ends: Iterable[int]) -> int:
+def digest_read(part: MicroBatch, read: Samples | Sequence[int], ends: Iterable[int]) -> int:
     """Digest what was really read for a part. Call it where the samples are read, with their numbers.
 
     `ends` says for each slot of the part where its samples end in `read`. The answer is the sum of the slots'
@@ -334,17 +334,26 @@ def digest(part: Part, read: Samples | Sequence[int], ends: Iterable[int]) -> in
     return slots_digest(part.step, part.slots, np.asarray(read, dtype=np.int64), tuple(ends))
 
 
-def sample_key(seed: int, epoch: int, sample: int) -> tuple[int, int, int]:
+def sample_seeds(seed: int, epoch: int, sample: int) -> tuple[int, int, int]:
     """Give three seeds for reading one sample: whoever reads it, whenever, draws the same (DESIGN section 6)."""
-    return _key(f"sample {seed:x} {epoch:x} {sample:x}")
+    return _three_seeds(f"sample {seed:x} {epoch:x} {sample:x}")
 
 
-def part_key(seed: int, part: Part) -> tuple[int, int, int]:
+def micro_batch_seeds(seed: int, part: MicroBatch) -> tuple[int, int, int]:
     """Give three seeds for what is done with a part as a whole: a batched read, a collate function."""
-    return _key(f"part {seed:x} {part.step:x} {part.slots[0]:x}")
+    return _three_seeds(f"part {seed:x} {part.step:x} {part.slots[0]:x}")
 
 
-def _key(text: str) -> tuple[int, int, int]:
+def _three_seeds(text: str) -> tuple[int, int, int]:
     stream = blake2b(text.encode(), digest_size=24, person=b"pliant chance 1").digest()
     first, second, third = unpack("<3Q", stream)
     return first, second, third
+
+
+def step_seed(seed: int, step: int, slot: int | None) -> int:
+    """Return the seed for user code in the micro-batch that begins with this slot; it never depends on a rank.
+
+    With None it is the seed for user code after the step, which must draw the same numbers on every member.
+    """
+    text = f"{seed:x} {step:x} {'after' if slot is None else format(slot, 'x')}"
+    return int.from_bytes(blake2b(text.encode(), digest_size=8, person=b"pliant step 1").digest(), "little")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import lru_cache
 
-from pliant.core.data.grid import Grid, deal
+from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.member import Machine
-from pliant.train.data.loader import Part, cut
+from pliant.train.data.loader import MicroBatch, cut_micro_batches
 
 
-class Parts:
+class MicroBatcher:
     """Makes parts. Make one per run: `micro_batch` caps the samples of one, `one_slot` makes each slot its own."""
 
     def __init__(self, grid: Grid, micro_batch: int | None, *, one_slot: bool) -> None:
@@ -18,14 +18,14 @@ class Parts:
         self._micro_batch = micro_batch
         self._one_slot = one_slot
 
-    def of(self, step: int, slots: Iterable[int]) -> tuple[Part, ...]:
+    def cut(self, step: int, slots: Iterable[int]) -> tuple[MicroBatch, ...]:
         """The parts of these slots, without those that hold no samples."""
         if not self._one_slot:
-            return cut(self._grid, step, slots, self._micro_batch)
+            return cut_micro_batches(self._grid, step, slots, self._micro_batch)
         filled = len(self._grid.filled(step))
-        return tuple([Part(step, (slot,)) for slot in sorted(slots) if slot < filled])
+        return tuple([MicroBatch(step, (slot,)) for slot in sorted(slots) if slot < filled])
 
-    def idle(self, step: int, slot: int) -> Part:
+    def idle(self, step: int, slot: int) -> MicroBatch:
         """A real slot, with its neighbours until there are two samples: a batch of one breaks BatchNorm (rule 22)."""
         filled = len(self._grid.filled(step))
         first = last = slot
@@ -35,25 +35,25 @@ class Parts:
             and last - first + 1 < filled
         ):
             first, last = (first, last + 1) if last + 1 < filled else (first - 1, last)
-        return Part(step, tuple(range(first, last + 1)))
+        return MicroBatch(step, tuple(range(first, last + 1)))
 
-    def ahead(self, machine: Machine, step: int, count: int) -> list[Part]:
+    def ahead(self, machine: Machine, step: int, count: int) -> list[MicroBatch]:
         """What this member will read after `step` if nothing changes, for data workers to begin with."""
-        found: list[Part] = []
+        found: list[MicroBatch] = []
         if not count or machine.world is None:
             return found
         weights = [w if rank in machine.holders else 0 for rank, w in enumerate(machine.world.weights)]
         if not sum(weights):
             return found
-        mine = deal(self._grid.slots, weights)[machine.rank]
+        mine = deal_slots(self._grid.slots, weights)[machine.rank]
         for later in range(step + 1, self._grid.total_steps + 1):
-            found += self.of(later, mine)
+            found += self.cut(later, mine)
             if len(found) >= count:
                 break
         return found
 
 
 @lru_cache(maxsize=64)
-def as_set(slots: tuple[int, ...]) -> frozenset[int]:
+def slot_set(slots: tuple[int, ...]) -> frozenset[int]:
     """The same set for the same slots: a member has the same ones in most steps."""
     return frozenset(slots)

@@ -28,17 +28,17 @@ import msgspec
 from pliant.core.model.names import MemberId
 
 HELLO_MAX = 1024  # bytes of a frame before both sides have shown who they are
-HELLO_S = 5.0  # how long the whole handshake may take
+HANDSHAKE_S = 5.0  # how long the whole handshake may take
 HEAD_MAX = 1 << 20  # bytes of a message
 PIECE_MAX = 1 << 20  # bytes of a body that share a checksum; small enough to be in the cache when it is computed
-VANISHED_S = 10  # a machine that has not acknowledged a byte for so long is gone
-LOOK_S = 0.05  # how often a wait that may be called off looks whether it was
+DEAD_PEER_S = 10  # a machine that has not acknowledged a byte for so long is gone
+POLL_S = 0.05  # how often a wait that may be called off looks whether it was
 
 _FRAME = struct.Struct("!II")  # length, checksum
 _PROTOCOL = "pliant-peers-1"
 
 T = TypeVar("T")
-Check = Callable[[], None]  # raises when there is no more reason to wait
+WaitCheck = Callable[[], None]  # raises when there is no more reason to wait
 
 
 class PeerLost(Exception):
@@ -49,23 +49,23 @@ class PeerLost(Exception):
         self.why = why
 
 
-class Damaged(PeerLost):
+class DamagedFrame(PeerLost):
     """What came is not what was sent, or no frame of ours at all."""
 
 
-class Unproven(PeerLost):
+class PeerNotAuthenticated(PeerLost):
     """The other side did not show that it has the generation's key."""
 
 
-class NotYet(Exception):
+class GenerationUnknown(Exception):
     """The other side does not know the generation (yet), or not us in it."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
     protocol: str
     generation: int
-    asker: MemberId
-    answerer: MemberId
+    client: MemberId
+    server: MemberId
     nonce: bytes
 
 
@@ -80,25 +80,25 @@ _hello = msgspec.msgpack.Decoder(Hello)
 _challenge = msgspec.msgpack.Decoder(Challenge)
 
 
-class Line:
+class PeerConnection:
     """One connection, read by one thread at a time. `end` from any thread ends whatever waits on it."""
 
-    def __init__(self, sock: socket.socket, check: Check | None = None) -> None:
+    def __init__(self, sock: socket.socket, check: WaitCheck | None = None) -> None:
         self._sock = sock
         self._closing = threading.Lock()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_S // 2)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, DEAD_PEER_S // 2)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, VANISHED_S * 1000)
-        self.watch(check)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAD_PEER_S * 1000)
+        self.set_check(check)
 
-    def watch(self, check: Check | None) -> None:
+    def set_check(self, check: WaitCheck | None) -> None:
         """Have `check` asked while waiting, and whenever something came; without one waits only end by `end`."""
         self._check = check
-        self._sock.settimeout(None if check is None else LOOK_S)
+        self._sock.settimeout(None if check is None else POLL_S)
 
-    def end(self) -> None:
+    def shut_down(self) -> None:
         """From any thread: whoever reads or sends here fails now, and closes."""
         with self._closing, suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
@@ -118,7 +118,7 @@ class Line:
         length, checksum = self._header(length_max)
         frame = bytearray(length)
         self._fill(memoryview(frame))
-        _compare(zlib.crc32(frame), checksum)
+        _require_checksum(zlib.crc32(frame), checksum)
         return bytes(frame)
 
     def piece_header(self) -> tuple[int, int]:
@@ -128,14 +128,14 @@ class Line:
     def receive_piece(self, view: memoryview, checksum: int) -> None:
         """Fill `view` with the piece whose header was read."""
         self._fill(view)
-        _compare(zlib.crc32(view), checksum)
+        _require_checksum(zlib.crc32(view), checksum)
 
     def _header(self, length_max: int) -> tuple[int, int]:
         header = bytearray(_FRAME.size)
         self._fill(memoryview(header))
         length, checksum = _FRAME.unpack(header)
         if length > length_max:
-            raise Damaged(f"a frame of {length} bytes was announced; at most {length_max} are taken here")
+            raise DamagedFrame(f"a frame of {length} bytes was announced; at most {length_max} are taken here")
         return length, checksum
 
     def _fill(self, view: memoryview) -> None:
@@ -147,7 +147,7 @@ class Line:
                     raise ConnectionResetError("the other side closed the connection")
                 filled += count
             except TimeoutError as error:
-                _require_only_a_look(error)
+                _raise_if_peer_is_dead(error)
             if self._check is not None:
                 self._check()
 
@@ -157,7 +157,7 @@ class Line:
             try:
                 count = self._sock.sendmsg(left)
             except TimeoutError as error:
-                _require_only_a_look(error)
+                _raise_if_peer_is_dead(error)
                 count = 0
             if self._check is not None:
                 self._check()
@@ -167,7 +167,7 @@ class Line:
                 left[0] = left[0][count:]
 
 
-def within(limit_s: float) -> Check:
+def deadline_check(limit_s: float) -> WaitCheck:
     """A check that raises once `limit_s` have passed from now."""
     until = time.monotonic() + limit_s
 
@@ -178,60 +178,64 @@ def within(limit_s: float) -> Check:
     return check
 
 
-def introduce(line: Line, generation: int, me: MemberId, peer: MemberId, key: bytes) -> None:
+def authenticate_to_peer(line: PeerConnection, generation: int, me: MemberId, peer: MemberId, key: bytes) -> None:
     """Open a connection as the asking side."""
     nonce = secrets.token_bytes(32)
     hello = Hello(_PROTOCOL, generation, me, peer, nonce)
     line.send(_encode(hello))
     challenge = decode(_challenge, line.receive(HELLO_MAX))
     if not challenge.known:
-        raise NotYet(f"{peer} does not know generation {generation} with {me} in it")
+        raise GenerationUnknown(f"{peer} does not know generation {generation} with {me} in it")
     _require_nonce(challenge.nonce)
     if not hmac.compare_digest(challenge.proof, _proof("answerer", hello, challenge.nonce, key)):
-        raise Unproven(f"what answers for {peer} does not have the key of generation {generation}")
+        raise PeerNotAuthenticated(f"what answers for {peer} does not have the key of generation {generation}")
     line.send(_proof("asker", hello, challenge.nonce, key))
 
 
-def admit(line: Line, me: MemberId, key_of: Callable[[int, MemberId], bytes | None]) -> tuple[int, MemberId]:
+def authenticate_peer(
+    line: PeerConnection, me: MemberId, key_of: Callable[[int, MemberId], bytes | None]
+) -> tuple[int, MemberId]:
     """Let a stranger show who it is: the generation it may speak in, and its name."""
     hello = decode(_hello, line.receive(HELLO_MAX))
-    if hello.protocol != _PROTOCOL or hello.answerer != me:
-        raise Damaged("somebody connected who does not speak to us")
+    if hello.protocol != _PROTOCOL or hello.server != me:
+        raise DamagedFrame("somebody connected who does not speak to us")
     _require_nonce(hello.nonce)
-    key = key_of(hello.generation, hello.asker)
+    key = key_of(hello.generation, hello.client)
     if key is None:
         line.send(_encode(Challenge(known=False)))
-        raise NotYet(f"{hello.asker} came for generation {hello.generation}, where it is not known")
+        raise GenerationUnknown(f"{hello.client} came for generation {hello.generation}, where it is not known")
     nonce = secrets.token_bytes(32)
     line.send(_encode(Challenge(True, nonce, _proof("answerer", hello, nonce, key))))
     if not hmac.compare_digest(line.receive(HELLO_MAX), _proof("asker", hello, nonce, key)):
-        raise Unproven(f"who came as {hello.asker} does not have the key of generation {hello.generation}")
-    return hello.generation, hello.asker
+        raise PeerNotAuthenticated(f"who came as {hello.client} does not have the key of generation {hello.generation}")
+    return hello.generation, hello.client
 
 
 def _proof(side: str, hello: Hello, nonce: bytes, key: bytes) -> bytes:
-    what = (_PROTOCOL, side, hello.generation, hello.asker, hello.answerer, hello.nonce, nonce)
+    what = (_PROTOCOL, side, hello.generation, hello.client, hello.server, hello.nonce, nonce)
     return hmac.new(key, _encode(what), hashlib.sha256).digest()
 
 
-def _require_only_a_look(error: TimeoutError) -> None:
+def _raise_if_peer_is_dead(error: TimeoutError) -> None:
     """Time to look around, or has the system given up on a machine that vanished? Only then there is a number."""
     if error.errno is not None:
-        raise ConnectionResetError(f"no sign of the other machine for {VANISHED_S} s") from error
+        raise ConnectionResetError(f"no sign of the other machine for {DEAD_PEER_S} s") from error
 
 
 def _require_nonce(nonce: bytes) -> None:
     if len(nonce) != 32:
-        raise Damaged(f"a nonce has 32 bytes; this one has {len(nonce)}")
+        raise DamagedFrame(f"a nonce has 32 bytes; this one has {len(nonce)}")
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], frame: bytes) -> T:
     try:
         return decoder.decode(frame)
     except msgspec.MsgspecError as error:
-        raise Damaged(f"not a message of ours: {error}") from error
+        raise DamagedFrame(f"not a message of ours: {error}") from error
 
 
-def _compare(computed: int, announced: int) -> None:
+def _require_checksum(computed: int, announced: int) -> None:
     if computed != announced:
-        raise Damaged(f"a frame's checksum is {computed:08x}, and {announced:08x} was announced: damaged on the way")
+        raise DamagedFrame(
+            f"a frame's checksum is {computed:08x}, and {announced:08x} was announced: damaged on the way"
+        )

@@ -15,25 +15,25 @@ VALUE_MAX = 1 << 16
 GENERATIONS_MAX = 64
 
 
-class Letter(msgspec.Struct, frozen=True, array_like=True):
+class PeerValue(msgspec.Struct, frozen=True, array_like=True):
     """One key and its value, as a peer tells it."""
 
     key: str
     value: bytes
 
 
-_decoder = msgspec.msgpack.Decoder(Letter)
+_decoder = msgspec.msgpack.Decoder(PeerValue)
 
 
-class Mailbox:
+class PeerValues:
     """Keys and values by generation. Hand it to `hear` for what comes with the kind `store`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._letters: dict[int, dict[str, bytes]] = {}
+        self._values: dict[int, dict[str, bytes]] = {}
         self._floor = 0
 
-    def hear(self, generation: int, head: bytes) -> None:
+    def receive(self, generation: int, head: bytes) -> None:
         """When a peer told something of the kind `store`; what it told is kept."""
         try:
             letter = _decoder.decode(head)
@@ -45,9 +45,9 @@ class Mailbox:
         with self._changed:
             if generation < self._floor:
                 return
-            if generation not in self._letters and len(self._letters) >= GENERATIONS_MAX:
+            if generation not in self._values and len(self._values) >= GENERATIONS_MAX:
                 raise ValueError(f"{GENERATIONS_MAX} generations have letters here; `forget` those that are over")
-            letters = self._letters.setdefault(generation, {})
+            letters = self._values.setdefault(generation, {})
             if (key not in letters and len(letters) >= KEYS_MAX) or len(value) > VALUE_MAX:
                 raise ValueError(f"the mailbox of generation {generation} takes {KEYS_MAX} values of {VALUE_MAX} bytes")
             letters[key] = value
@@ -60,31 +60,31 @@ class Mailbox:
             return called_off() or generation < self._floor
 
         def there() -> bool:
-            letters = self._letters.get(generation, {})
+            letters = self._values.get(generation, {})
             return all(key in letters for key in keys)
 
         with self._changed:
             self._changed.wait_for(lambda: over() or there())
-            return None if over() else [self._letters[generation][key] for key in keys]
+            return None if over() else [self._values[generation][key] for key in keys]
 
     def has(self, generation: int, keys: list[str]) -> bool:
         with self._changed:
-            return all(key in self._letters.get(generation, {}) for key in keys)
+            return all(key in self._values.get(generation, {}) for key in keys)
 
     def wake(self) -> None:
         """Whoever waits looks again whether it was called off."""
         with self._changed:
             self._changed.notify_all()
 
-    def forget(self, below: int) -> None:
+    def forget_below(self, below: int) -> None:
         """When generations below are over, or wired: what was said about them is dropped."""
         with self._changed:
             self._floor = max(self._floor, below)
-            for generation in [each for each in self._letters if each < self._floor]:
-                del self._letters[generation]
+            for generation in [each for each in self._values if each < self._floor]:
+                del self._values[generation]
             self._changed.notify_all()
 
 
-def letter(key: str, value: bytes) -> bytes:
+def encode_value(key: str, value: bytes) -> bytes:
     """What to tell peers, with the kind `store`."""
-    return msgspec.msgpack.encode(Letter(key, value))
+    return msgspec.msgpack.encode(PeerValue(key, value))

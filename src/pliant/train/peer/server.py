@@ -29,30 +29,41 @@ from typing import Protocol
 
 from pliant.core.model.names import MemberId
 from pliant.errors import BadInput
-from pliant.train.peer.framing import HELLO_S, LOOK_S, Check, Damaged, Line, NotYet, PeerLost, admit, introduce, within
+from pliant.train.peer.framing import (
+    HANDSHAKE_S,
+    POLL_S,
+    DamagedFrame,
+    GenerationUnknown,
+    PeerConnection,
+    PeerLost,
+    WaitCheck,
+    authenticate_peer,
+    authenticate_to_peer,
+    deadline_check,
+)
 from pliant.train.peer.rpc import (
-    PAUSE_FIRST_S,
-    PAUSE_MAX_S,
-    Answer,
-    Declined,
-    Ear,
-    Give,
-    Hear,
-    Teller,
-    question,
-    require_short,
+    RETRY_FIRST_S,
+    RETRY_MAX_S,
+    NotificationHandler,
+    NotificationSender,
+    RequestHandler,
+    RequestRefused,
+    RpcReceiver,
+    RpcReply,
+    require_small,
+    send_request,
 )
 
-__all__ = ["Answer", "Damaged", "Declined", "PeerLost", "Peers", "Stop"]
+__all__ = ["DamagedFrame", "PeerLost", "PeerServer", "RequestRefused", "RpcReply", "StopEvent"]
 
-STRANGERS_MAX = 64  # connections at a time that have not shown who they are; for one more the oldest ends
+UNAUTHENTICATED_MAX = 64  # connections at a time that have not shown who they are; for one more the oldest ends
 KEY_MIN = 16  # bytes
 CONNECT_S = 10.0  # for one attempt, with the handshake
 
 _log = logging.getLogger(__name__)
 
 
-class Stop(Protocol):
+class StopEvent(Protocol):
     """What calls off a question: a `threading.Event`, or something like it."""
 
     def is_set(self) -> bool: ...
@@ -67,27 +78,27 @@ class _Generation:
     key: bytes = field(repr=False)
     addresses: dict[MemberId, str]
     over: threading.Event = field(default_factory=threading.Event)
-    lines: set[Line] = field(default_factory=set)
-    tellers: dict[MemberId, Teller] = field(default_factory=dict)
-    ears: dict[MemberId, Ear] = field(default_factory=dict)
+    connections: set[PeerConnection] = field(default_factory=set)
+    senders: dict[MemberId, NotificationSender] = field(default_factory=dict)
+    receivers: dict[MemberId, RpcReceiver] = field(default_factory=dict)
 
 
-class Peers:
+class PeerServer:
     """One member's conversations with the others. Make it before joining, so that its address can be told.
 
     `hear(generation, sender, kind, head)` is called for what others tell, in order for each sender; it should return
     soon. `give(generation, asker, kind, head)` answers a question with a head and the memory to send, and may take as
-    long as it needs; it raises `Declined` to say no. Both are called on threads of their own, several at a time.
+    long as it needs; it raises `RequestRefused` to say no. Both are called on threads of their own, several at a time.
     """
 
-    def __init__(self, host: str, me: MemberId, hear: Hear, give: Give) -> None:
+    def __init__(self, host: str, me: MemberId, hear: NotificationHandler, give: RequestHandler) -> None:
         self._me = me
-        self._hear = hear
-        self._give = give
+        self._on_notification = hear
+        self._on_request = give
         self._lock = threading.Lock()
         self._generations: dict[int, _Generation] = {}
         self._floor = 0  # generations below are forgotten
-        self._strangers: dict[Line, None] = {}  # oldest first
+        self._unauthenticated: dict[PeerConnection, None] = {}  # oldest first
         self._closed = threading.Event()
         if host in ("", "0.0.0.0", "::"):
             raise BadInput(
@@ -100,7 +111,7 @@ class Peers:
         self._listening = threading.Thread(target=self._listen, name="pliant-listen", daemon=True)
         self._listening.start()
 
-    def know(self, generation: int, key: str, addresses: Mapping[MemberId, str]) -> None:
+    def add_generation(self, generation: int, key: str, addresses: Mapping[MemberId, str]) -> None:
         """When the coordinator's view shows a generation: from here on its members can talk to us, and we to them."""
         try:
             secret = bytes.fromhex(key)
@@ -115,51 +126,51 @@ class Peers:
             known.key = secret
             known.addresses = dict(addresses)
 
-    def forget(self, below: int) -> None:
+    def forget_below(self, below: int) -> None:
         """When generations below are over: their connections end, and what was still to be told is given up."""
         with self._lock:
             self._floor = max(self._floor, below)
             numbers = [number for number in self._generations if number < self._floor]
             forgotten = [self._generations.pop(number) for number in numbers]
         for generation in forgotten:
-            self._end(generation)
+            self._close_generation(generation)
 
-    def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
+    def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
         """Have `member` hear this, after all it was told before. Sent again until it was heard or is forgotten."""
-        require_short(kind, head)
+        require_small(kind, head)
         with self._lock:
             if self._is_over(generation):
                 return
-            known = self._known(generation, member)
-            if member not in known.tellers:
-                known.tellers[member] = Teller(
+            known = self._require_generation(generation, member)
+            if member not in known.senders:
+                known.senders[member] = NotificationSender(
                     lambda: self._open(known, member, lambda: None),
-                    lambda line: self._leave(known, line),
+                    lambda line: self._remove_connection(known, line),
                     known.over,
                 )
-            teller = known.tellers[member]
+            teller = known.senders[member]
         teller.put(kind, head)
 
-    def ask(self, generation: int, member: MemberId, kind: str, head: bytes, stop: Stop) -> Answer:
-        """Wait for `member`'s answer. Raises `Declined` if it says no, `PeerLost` if it is gone or `stop` is set."""
-        require_short(kind, head)
+    def request(self, generation: int, member: MemberId, kind: str, head: bytes, stop: StopEvent) -> RpcReply:
+        """Wait for `member`'s reply. Raises `RequestRefused` from it, `PeerLost` if it is gone or `stop` is set."""
+        require_small(kind, head)
         lost = f"{member} cannot be asked for {kind} in generation {generation}"
         with self._lock:
             if self._is_over(generation):
                 raise PeerLost(f"{lost}: it is over")
-            known = self._known(generation, member)
+            known = self._require_generation(generation, member)
 
         def check() -> None:
             if stop.is_set() or known.over.is_set():
                 raise PeerLost(f"{lost}: nobody wants the answer any more")
 
         try:
-            line = self._open_when_known(known, member, check, stop)
+            line = self._open_with_retries(known, member, check, stop)
             try:
-                line.watch(check)
-                return question(line, kind, head, lambda: self._leave(known, line), lost)
+                line.set_check(check)
+                return send_request(line, kind, head, lambda: self._remove_connection(known, line), lost)
             except BaseException:  # why: whatever ended the question, its connection must not stay open
-                self._leave(known, line)
+                self._remove_connection(known, line)
                 raise
         except OSError as error:
             raise PeerLost(f"{lost}: {error}") from error
@@ -172,13 +183,13 @@ class Peers:
         with self._lock:
             generations = list(self._generations.values())
             self._generations.clear()
-            strangers = list(self._strangers)
+            strangers = list(self._unauthenticated)
         for line in strangers:
-            line.end()
+            line.shut_down()
         for generation in generations:
-            self._end(generation)
+            self._close_generation(generation)
         self._listening.join()
-        for teller in [teller for generation in generations for teller in generation.tellers.values()]:
+        for teller in [teller for generation in generations for teller in generation.senders.values()]:
             teller.thread.join()
 
     # ------------------------------------------------------------------------------------ whom we know
@@ -186,47 +197,49 @@ class Peers:
     def _is_over(self, generation: int) -> bool:
         return generation < self._floor or self._closed.is_set()
 
-    def _known(self, generation: int, member: MemberId) -> _Generation:
+    def _require_generation(self, generation: int, member: MemberId) -> _Generation:
         known = self._generations.get(generation)
         if known is None or member not in known.addresses:
             raise BadInput(f"No address of {member} in generation {generation} is known here; `know` comes first.")
         return known
 
-    def _end(self, generation: _Generation) -> None:
+    def _close_generation(self, generation: _Generation) -> None:
         generation.over.set()
         with self._lock:
-            lines, tellers = list(generation.lines), list(generation.tellers.values())
+            lines, tellers = list(generation.connections), list(generation.senders.values())
         for line in lines:
-            line.end()
+            line.shut_down()
         for teller in tellers:
             teller.wake()
 
-    def _enter(self, generation: _Generation, line: Line) -> None:
+    def _add_connection(self, generation: _Generation, line: PeerConnection) -> None:
         with self._lock:
-            generation.lines.add(line)
+            generation.connections.add(line)
         if generation.over.is_set():  # forgotten while we connected: too late for `_end` to have seen this one
-            line.end()
+            line.shut_down()
 
-    def _leave(self, generation: _Generation, line: Line) -> None:
+    def _remove_connection(self, generation: _Generation, line: PeerConnection) -> None:
         with self._lock:
-            generation.lines.discard(line)
+            generation.connections.discard(line)
         line.close()
 
     # ------------------------------------------------------------------------------------ connections we make
 
-    def _open_when_known(self, generation: _Generation, member: MemberId, check: Check, stop: Stop) -> Line:
+    def _open_with_retries(
+        self, generation: _Generation, member: MemberId, check: WaitCheck, stop: StopEvent
+    ) -> PeerConnection:
         """The other side may be told of the generation a moment later than we are."""
-        pause_s = PAUSE_FIRST_S
+        pause_s = RETRY_FIRST_S
         while True:
             try:
                 return self._open(generation, member, check)
-            except NotYet:
+            except GenerationUnknown:
                 stop.wait(pause_s)
                 check()
-                pause_s = min(2 * pause_s, PAUSE_MAX_S)
+                pause_s = min(2 * pause_s, RETRY_MAX_S)
 
-    def _open(self, generation: _Generation, member: MemberId, wanted: Check) -> Line:
-        in_time = within(CONNECT_S)
+    def _open(self, generation: _Generation, member: MemberId, wanted: WaitCheck) -> PeerConnection:
+        in_time = deadline_check(CONNECT_S)
 
         def check() -> None:
             wanted()
@@ -234,14 +247,14 @@ class Peers:
             if generation.over.is_set():
                 raise ConnectionResetError("it is over")
 
-        line = Line(_connected(generation.addresses[member], check), check)
-        self._enter(generation, line)
+        line = PeerConnection(_connect(generation.addresses[member], check), check)
+        self._add_connection(generation, line)
         try:
-            introduce(line, generation.number, self._me, member, generation.key)
+            authenticate_to_peer(line, generation.number, self._me, member, generation.key)
         except BaseException:  # why: whoever did not become a peer must not keep a connection
-            self._leave(generation, line)
+            self._remove_connection(generation, line)
             raise
-        line.watch(None)
+        line.set_check(None)
         return line
 
     # ------------------------------------------------------------------------------------ connections made to us
@@ -252,45 +265,47 @@ class Peers:
                 try:
                     sock, _ = self._listener.accept()
                 except OSError as error:
-                    if not self._closed.wait(LOOK_S):  # out of descriptors, most likely: some may be free again soon
+                    if not self._closed.wait(POLL_S):  # out of descriptors, most likely: some may be free again soon
                         _log.warning("A connection could not be accepted: %s.", error)
                     continue
-                line = Line(sock, within(HELLO_S))
+                line = PeerConnection(sock, deadline_check(HANDSHAKE_S))
                 with self._lock:
-                    if len(self._strangers) >= STRANGERS_MAX:
-                        oldest = next(iter(self._strangers))
-                        del self._strangers[oldest]
-                        oldest.end()
-                    self._strangers[line] = None
+                    if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:
+                        oldest = next(iter(self._unauthenticated))
+                        del self._unauthenticated[oldest]
+                        oldest.shut_down()
+                    self._unauthenticated[line] = None
                 threading.Thread(target=self._serve, args=(line,), name="pliant-peer", daemon=True).start()
 
-    def _serve(self, line: Line) -> None:
+    def _serve(self, line: PeerConnection) -> None:
         try:
-            number, sender = self._admit(line)
+            number, sender = self._authenticate(line)
             with self._lock:
                 generation = self._generations.get(number)
                 if generation is None:
                     return
-                ear = generation.ears.setdefault(sender, Ear(number, sender, self._hear, self._give))
-            self._enter(generation, line)
+                ear = generation.receivers.setdefault(
+                    sender, RpcReceiver(number, sender, self._on_notification, self._on_request)
+                )
+            self._add_connection(generation, line)
             try:
-                line.watch(None)
-                ear.listen(line)
+                line.set_check(None)
+                ear.serve(line)
             finally:
-                self._leave(generation, line)
-        except (PeerLost, NotYet) as error:
+                self._remove_connection(generation, line)
+        except (PeerLost, GenerationUnknown) as error:
             _log.debug("A connection was ended: %s.", error)
         except OSError:
             pass  # the other side went away, or we ended it
         finally:
             line.close()
 
-    def _admit(self, line: Line) -> tuple[int, MemberId]:
+    def _authenticate(self, line: PeerConnection) -> tuple[int, MemberId]:
         try:
-            return admit(line, self._me, self._key_of)
+            return authenticate_peer(line, self._me, self._key_of)
         finally:
             with self._lock:
-                self._strangers.pop(line, None)
+                self._unauthenticated.pop(line, None)
 
     def _key_of(self, generation: int, member: MemberId) -> bytes | None:
         with self._lock:
@@ -298,7 +313,7 @@ class Peers:
             return known.key if known is not None and member in known.addresses else None
 
 
-def _connected(address: str, check: Check) -> socket.socket:
+def _connect(address: str, check: WaitCheck) -> socket.socket:
     """A connection to there; `check` is asked while it takes its time."""
     host, _, port = address.rpartition(":")
     family, kind, number, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
@@ -306,7 +321,7 @@ def _connected(address: str, check: Check) -> socket.socket:
     try:
         sock.setblocking(False)
         pending = sock.connect_ex(where)
-        while pending == errno.EINPROGRESS and not select.select([], [sock], [], LOOK_S)[1]:
+        while pending == errno.EINPROGRESS and not select.select([], [sock], [], POLL_S)[1]:
             check()
         if pending in (0, errno.EINPROGRESS):
             pending = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

@@ -23,14 +23,14 @@ Cells: TypeAlias = npt.NDArray[np.uint64]
 
 LOGGED_MAX = 8  # names that a step may log
 _WORD = 13
-ROW = _WORD + 3 + LOGGED_MAX
+ROW_CELLS = _WORD + 3 + LOGGED_MAX
 """How many cells a row takes."""
-PIECES = ROW * 4
+ROW_FLOATS = ROW_CELLS * 4
 """How many floating-point numbers a row takes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ControlRow:
     """One rank's word with what rides along: the weight of its gradients and the weighted sums it logged.
 
     `names` is a hash of the logged names, so that members that log different ones are found; 0: nothing was logged.
@@ -39,22 +39,22 @@ class Row:
 
     word: Word
     weight: float = 0.0
-    names: int = 0
+    names_hash: int = 0
     log_weight: float = 0.0
     logged: tuple[float, ...] = ()
 
 
-def pack(row: Row) -> Floats:
+def pack(row: ControlRow) -> Floats:
     """A row as it is put into a bucket of floating-point numbers."""
     return pack_cells(row).view(np.uint16).astype(np.float32)
 
 
-def pack_cells(row: Row) -> Cells:
+def pack_cells(row: ControlRow) -> Cells:
     """A row as it is sent where bits travel unchanged."""
     if len(row.logged) > LOGGED_MAX:
         raise BadInput(f"A step logs at most {LOGGED_MAX} values; {len(row.logged)} were given.")
     word = row.word
-    cells = np.zeros(ROW, dtype=np.uint64)
+    cells = np.zeros(ROW_CELLS, dtype=np.uint64)
     cells[:_WORD] = (
         word.generation,
         word.step,
@@ -70,7 +70,7 @@ def pack_cells(row: Row) -> Cells:
         word.slot_checksum,
         word.digest,
     )
-    cells[_WORD] = row.names
+    cells[_WORD] = row.names_hash
     values = np.zeros(2 + LOGGED_MAX, dtype=np.float64)
     values[: 2 + len(row.logged)] = (row.weight, row.log_weight, *row.logged)
     cells[_WORD + 1 :] = values.view(np.uint64)
@@ -84,19 +84,19 @@ def _flags(word: Word) -> int:
     return spoken | (word.purpose is Purpose.STEP) << 8
 
 
-def unpack(floats: Floats, size: int) -> tuple[Row, ...]:
+def unpack(floats: Floats, size: int) -> tuple[ControlRow, ...]:
     """Everybody's rows, by rank. What is no row at all (a collective of another kind, say) gives rows that disagree."""
     with np.errstate(invalid="ignore"):  # what is not a number becomes some number, which no rank can have meant
         whole = floats.astype(np.int64).astype(np.uint16)
-    return unpack_cells(whole.view(np.uint64).reshape(size, ROW))
+    return unpack_cells(whole.view(np.uint64).reshape(size, ROW_CELLS))
 
 
-def unpack_cells(cells: Cells) -> tuple[Row, ...]:
+def unpack_cells(cells: Cells) -> tuple[ControlRow, ...]:
     """Everybody's rows from what `pack_cells` gave on each rank."""
     return tuple(_row(each) for each in cells)
 
 
-def _row(cells: Cells) -> Row:
+def _row(cells: Cells) -> ControlRow:
     (generation, step, in_generation, at_step, digest, flags, state, wired, need, slots, samples, marks, read) = cells[
         :_WORD
     ].tolist()
@@ -119,20 +119,20 @@ def _row(cells: Cells) -> Row:
         digest=read,
     )
     weight, log_weight, *logged = cells[_WORD + 1 :].view(np.float64).tolist()
-    return Row(word, weight, int(cells[_WORD]), log_weight, tuple(logged))
+    return ControlRow(word, weight, int(cells[_WORD]), log_weight, tuple(logged))
 
 
-def weighted_means(rows: Sequence[Row]) -> tuple[float, ...]:
+def weighted_means(rows: Sequence[ControlRow]) -> tuple[float, ...]:
     """What was logged in a step, over all its parts, in the order of the names: the same on every member."""
-    require_one_set_of_names(rows)
-    logging = [row for row in rows if row.names]
+    require_same_names(rows)
+    logging = [row for row in rows if row.names_hash]
     weight = sum(row.log_weight for row in logging)
     if not weight:
         return ()
     return tuple(sum(row.logged[at] for row in logging) / weight for at in range(len(logging[0].logged)))
 
 
-def require_one_set_of_names(rows: Sequence[Row]) -> None:
+def require_same_names(rows: Sequence[ControlRow]) -> None:
     """BadInput if members log other names in one step."""
-    if len({row.names for row in rows if row.names}) > 1:
+    if len({row.names_hash for row in rows if row.names_hash}) > 1:
         raise BadInput("Members log different names in one step: call run.log with the same names everywhere.")

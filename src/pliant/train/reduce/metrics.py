@@ -11,59 +11,59 @@ from pliant.train.reduce.control_row import LOGGED_MAX
 
 
 @dataclass(frozen=True, slots=True)
-class Values:
+class LoggedValues:
     """What was logged in one part, times the part's weight."""
 
     weight: float
     values: Mapping[str, float]
 
 
-NOTHING = Values(0.0, {})
+NOTHING = LoggedValues(0.0, {})
 
 
-class Logged:
+class StepMetrics:
     """The values of the part under way, and those of the parts kept."""
 
     def __init__(self) -> None:
-        self._now: dict[str, object] = {}
+        self._current: dict[str, object] = {}
         self._slot = -1
-        self._kept: dict[int, Values] = {}  # by the first slot of the part
+        self._kept: dict[int, LoggedValues] = {}  # by the first slot of the part
         self.names: tuple[str, ...] = ()  # as they were logged last, kept for a step that was computed by others
 
     def begin(self, slot: int) -> None:
         """A part is yielded whose first slot this is."""
         self._slot = slot
-        self._now = {}
+        self._current = {}
 
     def log(self, values: Mapping[str, object]) -> None:
         """Values of this part; a name that is logged twice keeps the last one."""
-        self._now |= dict(values)
-        if len(self._now) > LOGGED_MAX:
-            raise BadInput(f"A step logs at most {LOGGED_MAX} values, not {len(self._now)}: log fewer names.")
+        self._current |= dict(values)
+        if len(self._current) > LOGGED_MAX:
+            raise BadInput(f"A step logs at most {LOGGED_MAX} values, not {len(self._current)}: log fewer names.")
 
-    def weigh(self, weight: float) -> None:
+    def finish(self, weight: float) -> None:
         """The part is done: its values count as much as its gradient, and not at all where that has no weight."""
-        if not weight or not self._now:
+        if not weight or not self._current:
             self.drop()
             return
-        if self._kept and set(self._now) != set(self.names):
+        if self._kept and set(self._current) != set(self.names):
             raise BadInput(
-                f"A step logs the same names in all its parts: {sorted(self._now)} here, {list(self.names)} before."
+                f"A step logs the same names in all its parts: {sorted(self._current)} here, {list(self.names)} before."
             )
-        weighted = {name: weight * float(value) for name, value in self._now.items()}  # type: ignore[arg-type]  # a tensor
-        self._kept[self._slot] = Values(weight, weighted)
+        weighted = {name: weight * float(value) for name, value in self._current.items()}  # type: ignore[arg-type]  # a tensor
+        self._kept[self._slot] = LoggedValues(weight, weighted)
         self.names = tuple(sorted(weighted))
 
     def drop(self) -> None:
         """Nothing of the part counts: of its values only the names are kept."""
         if not self._kept:
-            self.names = tuple(sorted(self._now))
+            self.names = tuple(sorted(self._current))
 
     def clear(self) -> None:
         """The step is applied, or its parts are of no use."""
         self._kept = {}
 
-    def of(self, slot: int) -> Values:
+    def of(self, slot: int) -> LoggedValues:
         """What was logged in the part that begins with this slot."""
         return self._kept.get(slot, NOTHING)
 
@@ -80,7 +80,7 @@ class Logged:
         return tuple(sum(part.values.get(name, 0.0) for part in self._kept.values()) for name in self.names)
 
     @property
-    def names_key(self) -> int:
+    def names_hash(self) -> int:
         """A hash of the names; 0 if nothing was logged."""
         if not self._kept:
             return 0

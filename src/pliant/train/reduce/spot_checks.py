@@ -16,7 +16,7 @@ from pliant.core.member.signals import Shares
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class SpotCheck:
     """A slot that its owner and another rank compute."""
 
     slot: int
@@ -25,13 +25,13 @@ class Check:
 
 
 @lru_cache(maxsize=256)
-def checks(seed: int, fraction: float, step: int, generation: int, shares: Shares) -> tuple[Check, ...]:
+def spot_checks(seed: int, fraction: float, step: int, generation: int, shares: Shares) -> tuple[SpotCheck, ...]:
     """The checks of a step, by slot: about this fraction of its slots. None where there is nobody to check."""
     ranks = [rank for rank, share in enumerate(shares) if share]
     if not fraction or len(ranks) < 2:
         return ()
     found = [
-        Check(slot, rank, _second(ranks, at, generation))
+        SpotCheck(slot, rank, _second(ranks, at, generation))
         for at, rank in enumerate(ranks)
         for slot in shares[rank]
         if is_checked(seed, fraction, step, slot)

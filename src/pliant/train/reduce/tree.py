@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, TypeVar
 Value = TypeVar("Value")
 
 
-class Node(NamedTuple):
+class TreeNode(NamedTuple):
     """A run of slots, `2**level` of them, beginning with slot `place * 2**level`; in order of their first slots."""
 
     level: int
@@ -30,7 +30,7 @@ class Node(NamedTuple):
         return self.place << self.level
 
 
-class Tree(Generic[Value]):
+class SlotTree(Generic[Value]):
     """Values of nodes, added up as far as they go. `filled` is how many slots hold samples.
 
     `combine(left, right)` gives the value of two neighbours' parent; it may reuse the memory of both.
@@ -39,26 +39,26 @@ class Tree(Generic[Value]):
     def __init__(self, filled: int, combine: Callable[[Value, Value], Value]) -> None:
         self.filled = filled
         self._combine = combine
-        self._held: dict[Node, Value] = {}
+        self._held: dict[TreeNode, Value] = {}
 
-    def put(self, node: Node, value: Value) -> None:
+    def put(self, node: TreeNode, value: Value) -> None:
         """Add a value. If its neighbour is there already, both become their parent, and so on upwards."""
         while True:
             node = _raised(node, self.filled)
-            other = Node(node.level, node.place ^ 1)
+            other = TreeNode(node.level, node.place ^ 1)
             if other not in self._held:
                 break
             beside = self._held.pop(other)
             value = self._combine(value, beside) if other.place & 1 else self._combine(beside, value)
-            node = Node(node.level + 1, node.place >> 1)
+            node = TreeNode(node.level + 1, node.place >> 1)
         self._held[node] = value
 
     def put_slot(self, slot: int, value: Value) -> None:
         """Add the value of one slot."""
-        self.put(Node(0, slot), value)
+        self.put(TreeNode(0, slot), value)
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
+    def nodes(self) -> tuple[TreeNode, ...]:
         """What could not be added up any further, in order of slots."""
         return tuple(sorted(self._held, key=lambda node: node.first))
 
@@ -80,26 +80,26 @@ class Tree(Generic[Value]):
         return values
 
 
-def _raised(node: Node, filled: int) -> Node:
+def _raised(node: TreeNode, filled: int) -> TreeNode:
     """The highest node that stands for the same filled slots: where there is no right neighbour, the parent does."""
     level, place = node
     while place % 2 == 0 and (place << level) + (1 << level) >= filled and (1 << level) < filled:
         level, place = level + 1, place >> 1
-    return Node(level, place)
+    return TreeNode(level, place)
 
 
 @lru_cache(maxsize=1024)
-def nodes_of(slots: tuple[int, ...], filled: int) -> tuple[Node, ...]:
+def nodes_of(slots: tuple[int, ...], filled: int) -> tuple[TreeNode, ...]:
     """The nodes that are left when a member has added up these slots of a step. The same slots, the same nodes."""
-    tree: Tree[None] = Tree(filled, lambda _left, _right: None)
+    tree: SlotTree[None] = SlotTree(filled, lambda _left, _right: None)
     for slot in slots:
         tree.put_slot(slot, None)
     return tree.nodes
 
 
-def fold(given: Iterable[tuple[Node, Value]], filled: int, combine: Callable[[Value, Value], Value]) -> Value:
+def fold(given: Iterable[tuple[TreeNode, Value]], filled: int, combine: Callable[[Value, Value], Value]) -> Value:
     """The sum over all slots of a step, from the nodes of everybody who has some."""
-    tree = Tree(filled, combine)
+    tree = SlotTree(filled, combine)
     for node, value in given:
         tree.put(node, value)
     return tree.root

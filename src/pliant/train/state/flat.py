@@ -33,7 +33,7 @@ class Leaf:
 
 
 @dataclass(frozen=True, slots=True)
-class Outline(Leaf):
+class LeafOutline(Leaf):
     """A tensor whose bytes are asked for later."""
 
     size: int = 0
@@ -73,7 +73,7 @@ def restore(tree: bytes, contents: Sequence[memoryview], from_leaf: FromLeaf) ->
     return _read(msgspec.msgpack.decode(tree), contents, from_leaf)
 
 
-def sizes(tree: bytes) -> tuple[int, ...]:
+def leaf_sizes(tree: bytes) -> tuple[int, ...]:
     """How many bytes each leaf has, in order: what to make room for before they arrive."""
     found: list[int] = []
     _collect_sizes(msgspec.msgpack.decode(tree), found)
@@ -172,7 +172,7 @@ def _collect_sizes(note: Any, found: list[int]) -> None:
             pass
 
 
-def stripe(nbytes: Sequence[int], index: int, count: int) -> range:
+def stripe_leaves(nbytes: Sequence[int], index: int, count: int) -> range:
     """Which leaves stripe `index` of `count` holds: runs of leaves with about equally many bytes each."""
     total = sum(nbytes) or 1
     before, firsts = 0, [0] * (count + 1)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pliant.core.data.ledger import Lineage
 
 
-class Gate:
+class StateLock:
     """The training thread opens it at a boundary and shuts it before it changes the state; donors read in between.
 
     Shutting waits for whoever reads: that is what a join costs where sending takes longer than the step. A reader that
@@ -22,13 +22,13 @@ class Gate:
         self._readers = 0
         self._closed = False
 
-    def open(self, lineage: Lineage, state: int | Callable[[], int]) -> None:
+    def allow_reads(self, lineage: Lineage, state: int | Callable[[], int]) -> None:
         """The state is that of this lineage, with this hash, until `shut`. A function gives it to whoever asks."""
         with self._moved:
             self._label = (lineage, state)
             self._moved.notify_all()
 
-    def shut(self) -> None:
+    def block_reads(self) -> None:
         """Returns once nobody reads; nobody can until it is opened again."""
         with self._moved:
             self._label = None

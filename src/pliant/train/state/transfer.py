@@ -18,22 +18,22 @@ from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member import signals as s
 from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
-from pliant.train.peer.rpc import Stream
-from pliant.train.peer.server import Answer, Declined, PeerLost, Peers
-from pliant.train.state.flat import Leaf, State, sizes, stripe
-from pliant.train.state.state_lock import Gate
+from pliant.train.peer.rpc import RpcBody
+from pliant.train.peer.server import PeerLost, PeerServer, RequestRefused, RpcReply
+from pliant.train.state.flat import Leaf, State, leaf_sizes, stripe_leaves
+from pliant.train.state.state_lock import StateLock
 
 log = logging.getLogger(__name__)
 
 STATE, GRADIENT = "state", "gradient"
 STRIPES_MAX = 3
 PIECE = 1 << 20
-NO_ANSWER = (PliantError, PeerLost, Declined, msgspec.MsgspecError)
-AGAIN_S = 0.2  # between two attempts: a donor that declines must not be asked without pause
+TRANSFER_ERRORS = (PliantError, PeerLost, RequestRefused, msgspec.MsgspecError)
+RETRY_S = 0.2  # between two attempts: a donor that declines must not be asked without pause
 
 
 @dataclass(frozen=True, slots=True)
-class StripeWanted:
+class StripeRequest:
     """Stripe `index` of `count`."""
 
     index: int
@@ -41,7 +41,7 @@ class StripeWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class StripeHead:
+class StripeHeader:
     """What a stripe is a stripe of. Its body begins with a preface of so many bytes, then come the leaves."""
 
     lineage: Lineage
@@ -50,7 +50,7 @@ class StripeHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Preface:
+class StripePreface:
     """What may be long: the donor's ledger lines that are not durable yet, and the whole tree."""
 
     lines: tuple[LedgerLine, ...]
@@ -58,7 +58,7 @@ class Preface:
 
 
 @dataclass(frozen=True, slots=True)
-class GradientHead:
+class GradientHeader:
     """The line of the step whose reduced gradient follows; None: there is none."""
 
     line: LedgerLine | None
@@ -66,57 +66,57 @@ class GradientHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Received:
+class ReceivedState:
     """A state or gradient that lies aside, whole and checked."""
 
     tree: bytes
     contents: tuple[memoryview, ...]
 
 
-def copied(state: State) -> Received:
+def copy_state(state: State) -> ReceivedState:
     """A state of which nothing is live memory any more."""
-    return Received(state.tree, tuple(memoryview(bytearray(leaf.content)) for leaf in state.leaves))
+    return ReceivedState(state.tree, tuple(memoryview(bytearray(leaf.content)) for leaf in state.leaves))
 
 
-class Source:
+class StateSource:
     """What a donor gives from. The adapter provides the two captures, which give live memory."""
 
     def __init__(
         self,
-        gate: Gate,
+        gate: StateLock,
         capture: Callable[[], State],
         gradient: Callable[[Lineage], State | None],
         lines: Callable[[], tuple[LedgerLine, ...]],
     ) -> None:
-        self._gate = gate
+        self._lock = gate
         self._capture = capture
         self._gradient = gradient
         self._lines = lines
 
-    def give(self, kind: str, head: bytes) -> tuple[bytes, Stream]:
+    def answer(self, kind: str, head: bytes) -> tuple[bytes, RpcBody]:
         """Answer a peer. Blocks until the state can be read; it stays so until the body is sent, or closed."""
         if kind == STATE:
-            sending = self._send_stripe(msgspec.msgpack.decode(head, type=StripeWanted))
+            sending = self._send_stripe(msgspec.msgpack.decode(head, type=StripeRequest))
         elif kind == GRADIENT:
             sending = self._send_gradient(msgspec.msgpack.decode(head, type=Lineage))
         else:
-            raise Declined(f"{kind} is nothing that members give one another")
+            raise RequestRefused(f"{kind} is nothing that members give one another")
         first = next(sending)  # started, so that closing it lets go of the gate
         length = int.from_bytes(next(sending), "little")
-        return bytes(first), Stream(length, sending, sending.close)
+        return bytes(first), RpcBody(length, sending, sending.close)
 
-    def _send_stripe(self, wanted: StripeWanted) -> Generator[memoryview]:
+    def _send_stripe(self, wanted: StripeRequest) -> Generator[memoryview]:
         """The head, the body's length, then the body, one after the other."""
         if not 0 <= wanted.index < wanted.count <= STRIPES_MAX:
-            raise Declined(f"there is no stripe {wanted.index} of {wanted.count}")
-        with self._gate.reading() as label:
+            raise RequestRefused(f"there is no stripe {wanted.index} of {wanted.count}")
+        with self._lock.reading() as label:
             if label is None:
-                raise Declined("this member is leaving")
+                raise RequestRefused("this member is leaving")
             lineage, state = label
             whole = self._capture()
-            preface = msgspec.msgpack.encode(Preface(self._lines(), whole.tree))
-            yield memoryview(msgspec.msgpack.encode(StripeHead(lineage, state, len(preface))))
-            mine = stripe([leaf.nbytes for leaf in whole.leaves], wanted.index, wanted.count)
+            preface = msgspec.msgpack.encode(StripePreface(self._lines(), whole.tree))
+            yield memoryview(msgspec.msgpack.encode(StripeHeader(lineage, state, len(preface))))
+            mine = stripe_leaves([leaf.nbytes for leaf in whole.leaves], wanted.index, wanted.count)
             leaves = [whole.leaves[at] for at in mine if whole.leaves[at].nbytes]
             yield _length(len(preface), leaves)
             yield memoryview(preface)
@@ -127,10 +127,10 @@ class Source:
         line = next((each for each in self._lines() if each.lineage == lineage), None)
         gradient = self._gradient(lineage) if line is not None else None
         if gradient is None:
-            yield memoryview(msgspec.msgpack.encode(GradientHead(None)))
+            yield memoryview(msgspec.msgpack.encode(GradientHeader(None)))
             yield _length(0, [])
             return
-        yield memoryview(msgspec.msgpack.encode(GradientHead(line, len(gradient.tree))))
+        yield memoryview(msgspec.msgpack.encode(GradientHeader(line, len(gradient.tree))))
         leaves = [leaf for leaf in gradient.leaves if leaf.nbytes]
         yield _length(len(gradient.tree), leaves)
         yield memoryview(gradient.tree)
@@ -142,59 +142,63 @@ def _length(preface: int, leaves: list[Leaf]) -> memoryview:
     return memoryview((preface + sum(leaf.nbytes for leaf in leaves)).to_bytes(8, "little"))
 
 
-class Fetching:
+class StateDownload:
     """One attempt to receive a state, in threads of its own. It ends by feeding the machine, or when it is stopped."""
 
     def __init__(
-        self, peers: Peers, generation: int, donors: tuple[MemberId, ...], feed: Callable[[Fetching, s.Signal], None]
+        self,
+        peers: PeerServer,
+        generation: int,
+        donors: tuple[MemberId, ...],
+        feed: Callable[[StateDownload, s.Signal], None],
     ) -> None:
         self.generation = generation
         self.donors = donors[:STRIPES_MAX]
-        self.received: Received | None = None
+        self.received: ReceivedState | None = None
         self._peers = peers
         self._feed = feed
         self._stop = threading.Event()
         self._labels: dict[int, tuple[Lineage, int, bytes]] = {}  # lineage, hash and tree, by stripe
         self._contents: dict[int, memoryview] = {}
         self._lock = threading.Lock()
-        self._moved = 0  # bytes, to see that it goes on
-        self._looked = 0
+        self._received_bytes = 0  # bytes, to see that it goes on
+        self._last_seen_bytes = 0
 
     def start(self) -> None:
         if not self.donors:
             self._fail("nobody to receive the state from")
         for index, donor in enumerate(self.donors):
-            threading.Thread(target=self._stripe, args=(index, donor), name="pliant-fetch", daemon=True).start()
+            threading.Thread(target=self._receive_stripe, args=(index, donor), name="pliant-fetch", daemon=True).start()
 
     def stop(self) -> None:
         self._stop.set()
 
-    def goes_on(self) -> bool:
+    def is_progressing(self) -> bool:
         """Whether bytes came since the last time this was asked, and nothing went wrong."""
-        moved, self._looked = self._looked, self._moved
-        return not self._stop.is_set() and self.received is None and self._moved > moved
+        moved, self._last_seen_bytes = self._last_seen_bytes, self._received_bytes
+        return not self._stop.is_set() and self.received is None and self._received_bytes > moved
 
-    def _stripe(self, index: int, donor: MemberId) -> None:
+    def _receive_stripe(self, index: int, donor: MemberId) -> None:
         try:
-            wanted = msgspec.msgpack.encode(StripeWanted(index, len(self.donors)))
-            with self._peers.ask(self.generation, donor, STATE, wanted, self._stop) as answer:
-                head = msgspec.msgpack.decode(answer.head, type=StripeHead)
-                preface = msgspec.msgpack.decode(_read(answer, head.preface), type=Preface)
-                nbytes = sizes(preface.tree)
-                mine = stripe(nbytes, index, len(self.donors))
+            wanted = msgspec.msgpack.encode(StripeRequest(index, len(self.donors)))
+            with self._peers.request(self.generation, donor, STATE, wanted, self._stop) as answer:
+                head = msgspec.msgpack.decode(answer.head, type=StripeHeader)
+                preface = msgspec.msgpack.decode(_read(answer, head.preface), type=StripePreface)
+                nbytes = leaf_sizes(preface.tree)
+                mine = stripe_leaves(nbytes, index, len(self.donors))
                 if answer.length != head.preface + sum(nbytes[at] for at in mine):
                     raise PeerLost(f"{donor} sends {answer.length} bytes, which its tree does not explain")
                 for at in mine:
-                    self._contents[at] = _read(answer, nbytes[at], self._count)
-        except NO_ANSWER as error:
+                    self._contents[at] = _read(answer, nbytes[at], self._count_bytes)
+        except TRANSFER_ERRORS as error:
             self._fail(str(error))
             return
-        self._arrived(index, (head.lineage, head.state, preface.tree), preface.lines)
+        self._stripe_received(index, (head.lineage, head.state, preface.tree), preface.lines)
 
-    def _count(self, nbytes: int) -> None:
-        self._moved += nbytes
+    def _count_bytes(self, nbytes: int) -> None:
+        self._received_bytes += nbytes
 
-    def _arrived(self, index: int, label: tuple[Lineage, int, bytes], lines: tuple[LedgerLine, ...]) -> None:
+    def _stripe_received(self, index: int, label: tuple[Lineage, int, bytes], lines: tuple[LedgerLine, ...]) -> None:
         with self._lock:
             self._labels[index] = label
             if len(self._labels) < len(self.donors):
@@ -207,7 +211,7 @@ class Fetching:
             )
             self._fail("the donors' states are not of one lineage, or not equal", spoilt=spoilt)
             return
-        self.received = Received(tree, tuple(self._contents[at] for at in sorted(self._contents)))
+        self.received = ReceivedState(tree, tuple(self._contents[at] for at in sorted(self._contents)))
         for at in range(len(self.donors)):
             self._feed(self, s.Stripe(at, len(self.donors), lineage, state, lines))
 
@@ -216,32 +220,32 @@ class Fetching:
             return
         self._stop.set()
         log.info("receiving the state did not work, it is tried again: %s", why)
-        again = threading.Timer(AGAIN_S, self._feed, (self, s.TransferBroken(spoilt)))
+        again = threading.Timer(RETRY_S, self._feed, (self, s.TransferBroken(spoilt)))
         again.daemon = True
         again.start()
 
 
-def ask_gradient(
-    peers: Peers, generation: int, donors: tuple[MemberId, ...], lineage: Lineage, stop: threading.Event
-) -> tuple[LedgerLine, Received] | None:
+def fetch_gradient(
+    peers: PeerServer, generation: int, donors: tuple[MemberId, ...], lineage: Lineage, stop: threading.Event
+) -> tuple[LedgerLine, ReceivedState] | None:
     """The reduced gradient of that step from whoever still has it; None if nobody has. PeerLost if nobody answers."""
     lost: PeerLost | None = None
     for donor in donors:
         try:
-            with peers.ask(generation, donor, GRADIENT, msgspec.msgpack.encode(lineage), stop) as answer:
-                head = msgspec.msgpack.decode(answer.head, type=GradientHead)
+            with peers.request(generation, donor, GRADIENT, msgspec.msgpack.encode(lineage), stop) as answer:
+                head = msgspec.msgpack.decode(answer.head, type=GradientHeader)
                 if head.line is None or head.line.lineage != lineage:
                     continue
                 tree = bytes(_read(answer, head.preface))
-                return head.line, Received(tree, tuple(_read(answer, nbytes) for nbytes in sizes(tree)))
-        except NO_ANSWER as error:
+                return head.line, ReceivedState(tree, tuple(_read(answer, nbytes) for nbytes in leaf_sizes(tree)))
+        except TRANSFER_ERRORS as error:
             lost = PeerLost(str(error))
     if lost is not None:
         raise lost
     return None
 
 
-def _read(answer: Answer, nbytes: int, moved: Callable[[int], None] | None = None) -> memoryview:
+def _read(answer: RpcReply, nbytes: int, moved: Callable[[int], None] | None = None) -> memoryview:
     room = memoryview(bytearray(nbytes))
     for start in range(0, nbytes, PIECE):
         piece = room[start : start + PIECE]

@@ -12,8 +12,8 @@ from safetensors import safe_open
 
 from pliant.cli.checkpoints import commands as module
 from pliant.core.data.ledger import Lineage
-from pliant.train.checkpoint import place_at, write_manifest
-from pliant.train.checkpoint.tree_json import tree_of
+from pliant.train.checkpoint import open_storage, write_manifest
+from pliant.train.checkpoint.tree_json import json_to_tree
 from pliant.train.state.flat import flatten
 from unit.cli.program import Done, invoke
 from unit.train.checkpoint.states import FACTS, Blob, as_leaf, numbers, publish, strange, training, write
@@ -32,7 +32,7 @@ def pliant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Don
 @pytest.fixture
 def where(tmp_path: Path) -> str:
     """A place with two checkpoints, the newer one of a higher generation, and one that was not finished."""
-    place = place_at(tmp_path / "place")
+    place = open_storage(tmp_path / "place")
     publish(place, "older", training(seed=1), 1, Lineage(2, 50, 7))
     publish(place, "newer", training(seed=2), 2, Lineage(3, 40, 8))
     write(place, "half", training())
@@ -127,7 +127,7 @@ def test_a_folder_may_be_named_without_a_slash_and_a_checkpoint_by_its_own(
 
 
 def test_a_url_will_do(pliant: Callable[..., Done]) -> None:
-    publish(place_at("memory://cli/place"), "one", training())
+    publish(open_storage("memory://cli/place"), "one", training())
     assert pliant("checkpoints", "memory://cli/place", "--json").json["checkpoints"][0]["name"] == "one"
     assert pliant("verify", "memory://cli/place").code == 0
 
@@ -174,7 +174,7 @@ def test_one_that_was_not_finished_fails_if_it_is_asked_for(pliant: Callable[...
 
 
 def test_a_place_with_nothing_finished_has_nothing_to_verify(pliant: Callable[..., Done], tmp_path: Path) -> None:
-    write(place_at(tmp_path / "p"), "half", training())
+    write(open_storage(tmp_path / "p"), "half", training())
     done = pliant("verify", "./p")
     assert (done.code, done.out) == (0, "")
     assert "no finished checkpoint" in done.err
@@ -197,7 +197,7 @@ def test_a_model_is_exported_under_its_own_names(pliant: Callable[..., Done], wh
     text = Path("there/rest.json").read_text()
     assert json.loads(text)["step"] == "40"
     assert "model" not in json.loads(text)["state"]
-    assert tree_of(text)
+    assert json_to_tree(text)
     again = pliant("export", where, "--out", "there")
     assert again.code == 2
     assert "there/model.safetensors is there already" in again.err
@@ -217,7 +217,7 @@ def test_the_model_alone_is_one_file(pliant: Callable[..., Done], where: str) ->
 def test_types_are_put_in_order_of_their_width(pliant: Callable[..., Done], tmp_path: Path) -> None:
     """As the library that made the format does it: then every tensor lies where a processor likes it."""
     model = {"flag": Blob("bool", (3,), b"\1\0\1"), "count": Blob("int64", (), bytes(8)), "w": numbers(3)}
-    publish(place_at(tmp_path / "p"), "one", flatten({"model": model}, as_leaf))
+    publish(open_storage(tmp_path / "p"), "one", flatten({"model": model}, as_leaf))
     pliant("export", "./p", "--out", "m.safetensors")
     content = Path("m.safetensors").read_bytes()
     head = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
@@ -230,10 +230,10 @@ def test_types_are_put_in_order_of_their_width(pliant: Callable[..., Done], tmp_
 
 
 def test_everything_else_in_a_state_is_exported_too(pliant: Callable[..., Done], tmp_path: Path) -> None:
-    publish(place_at(tmp_path / "p"), "one", flatten({**strange(), "model": {"w": numbers(2)}}, as_leaf))
+    publish(open_storage(tmp_path / "p"), "one", flatten({**strange(), "model": {"w": numbers(2)}}, as_leaf))
     assert pliant("export", "./p", "--out", "there").code == 0
     rest = flatten(strange(), as_leaf)
-    assert tree_of(Path("there/rest.json").read_text()) == rest.tree
+    assert json_to_tree(Path("there/rest.json").read_text()) == rest.tree
     with safe_open("there/rest.safetensors", "numpy") as opened:
         assert len([*opened.keys()]) == len(rest.leaves)
 
@@ -271,7 +271,7 @@ def test_what_cannot_be_written_is_said(pliant: Callable[..., Done], where: str)
 
 
 def test_a_state_without_a_model_cannot_be_exported(pliant: Callable[..., Done], tmp_path: Path) -> None:
-    publish(place_at(tmp_path / "p"), "one", flatten({"a": numbers(1)}, as_leaf))
+    publish(open_storage(tmp_path / "p"), "one", flatten({"a": numbers(1)}, as_leaf))
     done = pliant("export", "./p", "--out", "x")
     assert done.code == 2
     assert "one has no model in it" in done.err
@@ -301,7 +301,7 @@ def test_sizes_and_ages_are_those_of_people() -> None:
 
 
 def test_an_age_is_counted_from_now(pliant: Callable[..., Done], tmp_path: Path) -> None:
-    place = place_at(tmp_path / "p")
+    place = open_storage(tmp_path / "p")
     checkpoint = publish(place, "one", training())
     write_manifest(place, replace(checkpoint, name="two"), replace(FACTS, at=time.time() - 600))
     assert " 10 min " in pliant("checkpoints", "./p").out

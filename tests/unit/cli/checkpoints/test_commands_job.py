@@ -10,7 +10,7 @@ from pliant.core.data.ledger import GENESIS
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
-from pliant.train.checkpoint import place_at
+from pliant.train.checkpoint import open_storage
 from pliant.train.checkpoint.storage import MANIFEST_FILE
 from unit.cli.program import Done, Running, coordinator, invoke
 from unit.core.build import TERMS, lines
@@ -52,7 +52,7 @@ def counted(running: Running, checkpoint: Checkpoint) -> Checkpoint:
 
 
 def test_the_coordinator_says_which_one_counts(pliant: Callable[..., Done], running: Running, where: Path) -> None:
-    place = place_at(where)
+    place = open_storage(where)
     counted(running, publish(place, "g1-s2", training(seed=2), 1, LINES[1].lineage))
     publish(place, "g1-s3", training(seed=3), 1, LINES[2].lineage)  # of a world that nobody knows of
     said = pliant("checkpoints", "demo", "--json").json
@@ -64,7 +64,7 @@ def test_the_coordinator_says_which_one_counts(pliant: Callable[..., Done], runn
 
 
 def test_those_that_are_kept_are_tried_in_turn(pliant: Callable[..., Done], running: Running, where: Path) -> None:
-    place = place_at(where)
+    place = open_storage(where)
     for at in range(2):
         counted(running, publish(place, f"g1-s{at + 1}", training(seed=at), 1, LINES[at].lineage))
     with running.client() as client:
@@ -82,9 +82,9 @@ def test_those_that_are_kept_are_tried_in_turn(pliant: Callable[..., Done], runn
 
 def test_the_manifest_of_the_store_is_enough(pliant: Callable[..., Done], running: Running, where: Path) -> None:
     """Whoever was to write the file beside the pieces was killed: the checkpoint counts all the same."""
-    place = place_at(where)
+    place = open_storage(where)
     counted(running, Checkpoint(LINES[0].lineage, "g1-s1", 7, write(place, "g1-s1", training())))
-    assert place.names() == []
+    assert place.checkpoint_names() == []
     assert pliant("checkpoints", "demo", "--json").json["checkpoints"][0]["ok"]
     assert pliant("verify", "demo").out.startswith("g1-s1, step 1")
     assert pliant("export", "demo", "--out", str(where / "../out")).code == 0
@@ -93,7 +93,7 @@ def test_the_manifest_of_the_store_is_enough(pliant: Callable[..., Done], runnin
 def test_a_checkpoint_that_counts_and_is_gone_is_damage(
     pliant: Callable[..., Done], running: Running, where: Path
 ) -> None:
-    place = place_at(where)
+    place = open_storage(where)
     counted(running, publish(place, "g1-s1", training(), 1, LINES[0].lineage))
     place.remove("g1-s1")
     assert "g1-s1/0-of-1-m-0.safetensors is damaged: it is not there" in pliant("checkpoints", "demo").out
@@ -104,7 +104,7 @@ def test_a_checkpoint_that_counts_and_is_gone_is_damage(
 def test_without_a_coordinator_the_files_speak(
     pliant: Callable[..., Done], running: Running, where: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    publish(place_at(where), "g1-s1", training(), 1, LINES[0].lineage)
+    publish(open_storage(where), "g1-s1", training(), 1, LINES[0].lineage)
     running.process.kill()
     running.process.wait()
     done = pliant("checkpoints", "demo")
@@ -117,7 +117,7 @@ def test_without_a_coordinator_the_files_speak(
 def test_a_job_may_keep_them_elsewhere(
     pliant: Callable[..., Done], running: Running, where: Path, tmp_path: Path
 ) -> None:
-    publish(place_at(tmp_path / "elsewhere"), "g1-s1", training(), 1, LINES[0].lineage)
+    publish(open_storage(tmp_path / "elsewhere"), "g1-s1", training(), 1, LINES[0].lineage)
     (where / "../checkpoints-at").write_text(f"{tmp_path / 'elsewhere'}\n")
     assert pliant("checkpoints", "demo", "--json").json["place"] == str(tmp_path / "elsewhere")
     (where / "../checkpoints-at").write_text("\n")

@@ -1,6 +1,6 @@
 import pytest
 
-from pliant.core.data.grid import Grid, deal, disjoint, idle_slot, missing, redo
+from pliant.core.data.grid import Grid, are_disjoint, assign_missing, deal_slots, idle_slot, missing_slots
 from pliant.core.data.sample_order import Cursor
 from pliant.errors import BadInput
 
@@ -134,7 +134,7 @@ def test_a_lone_sample_of_a_wider_slot_joins_even_a_slot_of_one() -> None:
     ],
 )
 def test_slots_are_dealt_out_in_runs_by_weight(slots: int, weights: list[int], runs: list[range]) -> None:
-    dealt = deal(slots, weights)
+    dealt = deal_slots(slots, weights)
     assert dealt == tuple(runs)
     assert [(run.start, run.stop) for run in dealt if run] == [(run.start, run.stop) for run in runs if run]
 
@@ -142,64 +142,64 @@ def test_slots_are_dealt_out_in_runs_by_weight(slots: int, weights: list[int], r
 def test_somebody_must_own_the_slots() -> None:
     for weights in ([], [0], [0, 0]):
         with pytest.raises(BadInput, match="somebody must own the slots"):
-            deal(8, weights)
+            deal_slots(8, weights)
 
 
 def test_a_weight_below_zero_is_refused() -> None:
     with pytest.raises(BadInput, match="0 or more, not -1"):
-        deal(8, [2, -1])
+        deal_slots(8, [2, -1])
 
 
 def test_there_must_be_a_slot_to_deal_out() -> None:
     with pytest.raises(BadInput, match="at least 1 slot"):
-        deal(0, [1])
+        deal_slots(0, [1])
 
 
 def test_missing_slots_are_those_nobody_kept() -> None:
     kept = [frozenset({5, 0, 1}), frozenset[int](), frozenset({3})]
-    assert missing(range(8), kept) == (2, 4, 6, 7)
-    assert missing((64, 10, 1), []) == (1, 10, 64)
-    assert missing(range(3), [frozenset({0, 1, 2})]) == ()
+    assert missing_slots(range(8), kept) == (2, 4, 6, 7)
+    assert missing_slots((64, 10, 1), []) == (1, 10, 64)
+    assert missing_slots(range(3), [frozenset({0, 1, 2})]) == ()
 
 
 def test_a_kept_slot_without_samples_in_this_step_is_not_missing_nor_needed() -> None:
-    assert missing(GRID.filled(3), [frozenset({0, 3})]) == ()
+    assert missing_slots(GRID.filled(3), [frozenset({0, 3})]) == ()
 
 
 def test_kept_sets_are_disjoint_if_no_slot_is_in_two() -> None:
-    assert disjoint([])
-    assert disjoint([frozenset({1, 2}), frozenset(), frozenset({0})])
-    assert not disjoint([frozenset({1, 2}), frozenset({3}), frozenset({2})])
-    assert disjoint(frozenset({rank}) for rank in range(3))
+    assert are_disjoint([])
+    assert are_disjoint([frozenset({1, 2}), frozenset(), frozenset({0})])
+    assert not are_disjoint([frozenset({1, 2}), frozenset({3}), frozenset({2})])
+    assert are_disjoint(frozenset({rank}) for rank in range(3))
 
 
 def test_missing_slots_are_dealt_out_one_by_one_in_rank_order() -> None:
-    assert redo((2, 4, 6, 7), (0, 1, 2)) == {0: (2, 7), 1: (4,), 2: (6,)}
-    assert redo((7, 2, 6, 4), (2, 0, 1)) == {0: (2, 7), 1: (4,), 2: (6,)}
+    assert assign_missing((2, 4, 6, 7), (0, 1, 2)) == {0: (2, 7), 1: (4,), 2: (6,)}
+    assert assign_missing((7, 2, 6, 4), (2, 0, 1)) == {0: (2, 7), 1: (4,), 2: (6,)}
 
 
 def test_every_rank_has_an_entry_when_slots_are_redone() -> None:
-    assert redo((5,), (0, 3)) == {0: (5,), 3: ()}
-    assert redo((), (1,)) == {1: ()}
+    assert assign_missing((5,), (0, 3)) == {0: (5,), 3: ()}
+    assert assign_missing((), (1,)) == {1: ()}
 
 
 def test_a_slot_kept_by_one_member_is_not_computed_again_by_another() -> None:
     """H13: A kept 0-3, B 4-7, C (8-11) died; contiguous reassignment would count 4 and 5 twice."""
     kept = {0: frozenset(range(4)), 1: frozenset(range(4, 8))}
-    again = redo(missing(range(12), kept.values()), tuple(kept))
+    again = assign_missing(missing_slots(range(12), kept.values()), tuple(kept))
     assert again == {0: (8, 10), 1: (9, 11)}
-    assert disjoint(kept[rank].union(again[rank]) for rank in kept)
+    assert are_disjoint(kept[rank].union(again[rank]) for rank in kept)
 
 
 def test_somebody_must_be_there_to_redo_the_missing_slots() -> None:
     with pytest.raises(BadInput, match="at least one rank"):
-        redo((1, 2), ())
+        assign_missing((1, 2), ())
 
 
 @pytest.mark.parametrize(("slots", "ranks"), [((1, 1), (0,)), ((1,), (0, 0))])
 def test_nothing_is_redone_twice(slots: tuple[int, ...], ranks: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match="named once"):
-        redo(slots, ranks)
+        assign_missing(slots, ranks)
 
 
 def test_a_member_without_samples_is_given_a_slot_that_has_some() -> None:

@@ -8,9 +8,9 @@ from pliant.core.data.ledger import (
     LedgerLine,
     Lineage,
     add_digests,
+    can_follow,
     expected_digest,
     expected_slot_digest,
-    follows,
     is_sealed,
     make_line,
     slot_digest,
@@ -147,7 +147,7 @@ CHANGED = {
 def test_a_line_is_sealed_against_a_change_of_any_field(what: str) -> None:
     assert is_sealed(LINE)
     assert not is_sealed(CHANGED[what])
-    assert not follows(CHANGED[what], CHANGED[what].parent)
+    assert not can_follow(CHANGED[what], CHANGED[what].parent)
 
 
 def test_two_fields_that_trade_places_make_another_chain() -> None:
@@ -171,24 +171,24 @@ def test_a_line_with_a_number_that_fits_no_word_is_never_made_nor_believed(value
         make_line(PARENT, 3, 5, Cursor(1, 10), 10, value)
     assert not is_sealed(replace(LINE, digest=value))
     assert not is_sealed(replace(LINE, state=value))
-    assert not follows(replace(LINE, samples=value), PARENT)
+    assert not can_follow(replace(LINE, samples=value), PARENT)
 
 
 def test_a_line_follows_its_parent_and_nothing_else() -> None:
-    assert follows(LINE, PARENT)
-    assert not follows(LINE, GENESIS)
-    assert not follows(LINE, replace(PARENT, digest=98))
-    assert not follows(LINE, LINE.lineage)
+    assert can_follow(LINE, PARENT)
+    assert not can_follow(LINE, GENESIS)
+    assert not can_follow(LINE, replace(PARENT, digest=98))
+    assert not can_follow(LINE, LINE.lineage)
 
 
 def test_a_later_generation_may_go_on_where_an_earlier_one_stopped() -> None:
-    assert follows(make_line(PARENT, 7, 5, Cursor(1, 10), 10, 77), PARENT)
+    assert can_follow(make_line(PARENT, 7, 5, Cursor(1, 10), 10, 77), PARENT)
 
 
 def test_a_line_of_an_earlier_generation_does_not_follow() -> None:
-    assert not follows(make_line(PARENT, 2, 5, Cursor(1, 10), 10, 77), PARENT)
+    assert not can_follow(make_line(PARENT, 2, 5, Cursor(1, 10), 10, 77), PARENT)
 
 
 @pytest.mark.parametrize("step", [3, 4, 6])
 def test_a_line_that_is_not_of_the_next_step_does_not_follow(step: int) -> None:
-    assert not follows(make_line(PARENT, 3, step, Cursor(1, 10), 10, 77), PARENT)
+    assert not can_follow(make_line(PARENT, 3, step, Cursor(1, 10), 10, 77), PARENT)

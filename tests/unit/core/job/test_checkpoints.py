@@ -125,8 +125,8 @@ def test_parts_are_of_one_division() -> None:
 def test_members_without_a_common_place_are_told_and_one_writes_everything_from_then_on() -> None:
     job = running(2, steps=4)
     here, there = publish(job, A, 0), publish(job, B, 1)
-    job = after(job, replace(here, checkpoint=replace(here.checkpoint, place="here")))
-    job, [failed] = pump(job, replace(there, checkpoint=replace(there.checkpoint, place="there")))
+    job = after(job, replace(here, checkpoint=replace(here.checkpoint, storage_id="here")))
+    job, [failed] = pump(job, replace(there, checkpoint=replace(there.checkpoint, storage_id="there")))
     assert isinstance(failed, m.CheckpointFailed)
     assert failed.split_storage
     assert "give --checkpoint-dir a place that every machine reaches" in failed.why

@@ -13,7 +13,7 @@ from typing import Any
 from zlib import crc32
 
 from pliant.core.data.grid import Grid
-from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, expected_slot_digest, follows
+from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, can_follow, expected_slot_digest
 from pliant.core.data.sample_order import Order
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
@@ -188,9 +188,9 @@ class Crew:
         assert before.__dict__ == image, "a machine once given out stays as it was"
         assert before.phase is not Phase.GONE or (machine is before and actions == ())
         assert not any(isinstance(action, s.Exit) for action in actions[:-1]), "an exit is the last thing said"
-        assert machine.number >= before.number, "generations only grow"
+        assert machine.generation >= before.generation, "generations only grow"
         if machine.committed_lines and machine.committed_lines[:-1] == before.committed_lines:
-            self._committed(machine.number, machine.committed_lines[-1])
+            self._committed(machine.generation, machine.committed_lines[-1])
         seat.machine = machine
         seat.said += actions
         for action in actions:
@@ -200,7 +200,7 @@ class Crew:
     def _committed(self, generation: int, line: LedgerLine) -> None:
         """Rule 1: every member of that world that holds the state has applied what one of them takes for committed."""
         for seat in self.seats.values():
-            if seat.alive and seat.machine.holds and seat.machine.number == generation:
+            if seat.alive and seat.machine.holds_state and seat.machine.generation == generation:
                 assert not line.lineage.newer_than(seat.state.lineage), "rule 1"
 
     def _perform(self, name: MemberId, seat: Seat, action: s.Action) -> None:
@@ -212,7 +212,7 @@ class Crew:
             case s.Wire(world):
                 self.calling.setdefault(world.number, set()).add(name)
             case s.Collect(world, word, shares):
-                if action.whole:
+                if action.whole_state_hash:
                     word = replace(word, state=seat.state.hash)
                 self.entered.setdefault(world.number, {}).setdefault(name, []).append(word)
                 self._shared(name, seat, action, shares)
@@ -251,7 +251,7 @@ class Crew:
         for line in report.lines:
             if line.lineage.step <= durable.step:
                 continue
-            assert follows(line, durable)
+            assert can_follow(line, durable)
             self.history.append(line)
             durable = line.lineage
         current = max(self.view.current, report.generation)
@@ -319,19 +319,19 @@ class Crew:
 
     def word(self, name: MemberId) -> Word:
         """What this member said last."""
-        return self.entered[self[name].number][name][-1]
+        return self.entered[self[name].generation][name][-1]
 
     def returns(self, *names: MemberId) -> None:
         """The collective these members are in, or everybody is in, returns to them."""
         for name in names or self._waiting():
             self._settle_order(name, s.Collect)
-            self.feed(name, s.Returned(self[name].number, self.words(name)))
+            self.feed(name, s.Returned(self[name].generation, self.words(name)))
 
     def fails(self, *names: MemberId, peer: MemberId | None = None) -> None:
         """The collective these members are in, or everybody is in, returns an error."""
         for name in names or self._waiting():
             self._settle_order(name, s.Collect)
-            self.feed(name, s.Failed(self[name].number, peer))
+            self.feed(name, s.Failed(self[name].generation, peer))
 
     def compute(self, *names: MemberId) -> None:
         """The user's code of these members, or of all, is done with its slots."""

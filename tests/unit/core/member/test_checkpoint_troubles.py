@@ -7,7 +7,7 @@ import pytest
 
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.checkpoints import checkpoint_name
-from pliant.core.member.checkpoint import NOWHERE
+from pliant.core.member.checkpoint import NO_STORAGE
 from pliant.core.member.signals import CollectGarbage, Discard, Exit, Save, Snapshot, Tick, WriteDone, WriteFailed
 from pliant.core.messages import PartNotWritten as SayNotWritten
 from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint
@@ -62,7 +62,9 @@ def test_if_nobody_has_a_place_whoever_wants_a_checkpoint_is_told_once(how: str)
     crew.step()
     said = [action for name in (A, B) for action in crew.said(name)]
     assert not any(isinstance(action, Snapshot) for action in said)
-    assert [each for each in commands(*said) if isinstance(each, SayNotWritten)] == [SayNotWritten(A, 1, NAME, NOWHERE)]
+    assert [each for each in commands(*said) if isinstance(each, SayNotWritten)] == [
+        SayNotWritten(A, 1, NAME, NO_STORAGE)
+    ]
 
 
 def test_if_nobody_has_a_place_and_nobody_wants_a_checkpoint_nothing_is_said() -> None:

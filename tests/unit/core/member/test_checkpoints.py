@@ -514,7 +514,7 @@ def test_one_part_is_written_at_a_time() -> None:
     assert busy in commands(*crew.said(A))
     saving = crew[A].part_in_progress
     assert saving is not None
-    assert (saving.name, saving.ordered) == (NAME, True)
+    assert (saving.name, saving.confirmed) == (NAME, True)
 
 
 def test_the_last_state_waits_for_the_one_before() -> None:
@@ -544,7 +544,7 @@ def test_who_holds_nothing_removes_nothing() -> None:
     crew.wire(2)
     crew.step()
     crew.deliver()
-    assert not crew[D].holds
+    assert not crew[D].holds_state
     assert crew.tell(D, checkpoint=Checkpoint(THIRD, NAME, 5)) == ()
 
 

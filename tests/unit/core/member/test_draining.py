@@ -192,7 +192,7 @@ def test_a_switch_is_better_than_closing() -> None:
     crew.returns()
     assert (crew[B].switch_to, crew[B].closing) == (2, False)
     crew.boundary()
-    assert (crew[A].phase, crew[B].number) == (Phase.LINGERING, 2)
+    assert (crew[A].phase, crew[B].generation) == (Phase.LINGERING, 2)
 
 
 def test_a_closed_world_is_left_when_its_checkpoint_is_published() -> None:

@@ -165,7 +165,7 @@ def test_a_joiner_without_state_is_not_complete_though_the_run_is() -> None:
     crew.step()
     crew.deliver()
     crew.returns()
-    assert (crew[D].phase, crew[D].holds) == (Phase.DONE, False)
+    assert (crew[D].phase, crew[D].holds_state) == (Phase.DONE, False)
     actions = crew.tell(D, state=JobState.FINISHED, why="enough")
     assert actions[-1] == Exit(0, "the job is finished: enough", complete=False)
 
@@ -244,7 +244,7 @@ def test_a_fenced_member_leaves_at_once_where_nothing_runs(crew: Callable[[], Cr
 def test_a_fenced_member_in_user_code_leaves_at_the_next_safe_moment() -> None:
     crew = training(A, B)
     assert crew.tell(A, known=False) == ()
-    assert crew[A].stopping == FENCED
+    assert crew[A].stop_reason == FENCED
     assert crew.feed(A, computed(3, 0))[-1] == Exit(75, FENCED)
 
 

@@ -141,7 +141,7 @@ def test_a_member_may_die_at_any_moment_of_the_start(victim: MemberId) -> None:
         crew = gathered(A, B, C, terms=SHORT)
         run(crew, orders)
         crew.crash(victim)
-        holders = [name for name in present(crew) if crew[name].holds]
+        holders = [name for name in present(crew) if crew[name].holds_state]
         before = committed(crew) if holders else set()
         finish(crew, 2)
         check_history(crew, before)

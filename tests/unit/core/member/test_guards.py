@@ -4,7 +4,7 @@ import pytest
 
 from pliant.core.data.ledger import GENESIS
 from pliant.core.member import Machine, react
-from pliant.core.member.common import Out, save, tell_joiners, wire_next_world, world_of
+from pliant.core.member.common import Out, admit_joiners, confirm_save, wire_next_world, world_of
 from pliant.core.member.signals import ViewReceived, Wired
 from unit.core.build import A, B
 from unit.core.member.drive import TERMS, lines, training
@@ -19,13 +19,13 @@ def test_a_member_in_no_world_has_none_to_give() -> None:
 
 def test_who_came_from_nowhere_has_nobody_to_let_in() -> None:
     out: Out = []
-    tell_joiners(training(A, B)[A], out)
+    admit_joiners(training(A, B)[A], out)
     assert out == []
 
 
 def test_what_was_not_begun_is_not_wanted() -> None:
     out: Out = []
-    save(training(A, B)[A], out)
+    confirm_save(training(A, B)[A], out)
     assert out == []
 
 
@@ -33,7 +33,7 @@ def test_who_was_told_nothing_wires_nothing() -> None:
     out: Out = []
     wire_next_world(Machine(A, TERMS), out)
     assert out == []
-    machine = Machine(A, TERMS, wiring=2)
+    machine = Machine(A, TERMS, wiring_generation=2)
     assert react(machine, Wired(2)) == (machine, ())
 
 

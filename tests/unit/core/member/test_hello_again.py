@@ -84,7 +84,11 @@ def test_who_has_the_winning_state_says_hello_again_and_computes_nothing() -> No
     for name in (A, B):
         said = crew.said(name)
         assert [action for action in said if isinstance(action, Compute)] == []
-        assert (crew[name].phase, crew[name].compare_again, crew[name].todo) == (Phase.COLLECTING, True, NOBODY)
+        assert (crew[name].phase, crew[name].compare_again, crew[name].slots_to_compute) == (
+            Phase.COLLECTING,
+            True,
+            NOBODY,
+        )
         assert crew.word(name) == words[crew[name].rank]  # nothing happened in between: what it kept is in it, too
     assert crew.word(A).kept == these(0, 1)
     assert crew.said(E) == (Fetch(2, (A, B)),)
@@ -96,7 +100,7 @@ def test_who_holds_nothing_installs_what_it_received_and_compares() -> None:
     crew.hush()
     crew.receive(E)
     assert crew.said(E) == (Install(SECOND, ()),)
-    assert (crew[E].phase, crew[E].holds, crew[E].catch_up_to) == (Phase.INSTALLING, False, None)
+    assert (crew[E].phase, crew[E].holds_state, crew[E].catch_up_to) == (Phase.INSTALLING, False, None)
     crew.install(E)
     word = Word(Purpose.HELLO, 2, 0, SECOND, holds=True, state=crew.state(A).hash)
     assert crew.said(E) == (Collect(crew.view.worlds[0], word),)
@@ -130,7 +134,7 @@ def test_at_the_beginning_the_slots_are_dealt_out_by_weight_once_all_hold() -> N
     crew.seal(World(1, first.kind, first.members, (1, 3, 2), GENESIS))
     crew.wire(1)
     crew.run(lambda: all(crew[name].phase is Phase.COMPUTING for name in (A, B, C)))
-    assert [crew[name].todo for name in (A, B, C)] == [these(0), these(1, 2, 3), these(4, 5)]
+    assert [crew[name].slots_to_compute for name in (A, B, C)] == [these(0), these(1, 2, 3), these(4, 5)]
     crew.run(lambda: all(crew[name].phase is Phase.DONE for name in (A, B, C)))
     assert crew.state(A) == crew.state(B) == crew.state(C)
 
@@ -140,7 +144,7 @@ def test_where_everybody_holds_once_is_enough() -> None:
     crew.answer(A)
     crew.returns()
     assert (crew[A].phase, crew[A].compare_again) == (Phase.COMPUTING, False)
-    assert crew[A].todo == frozenset(range(GRID.slots))
+    assert crew[A].slots_to_compute == frozenset(range(GRID.slots))
 
 
 def test_what_a_comparison_committed_the_next_one_does_not_commit_again() -> None:
@@ -169,7 +173,9 @@ def test_a_laggard_catches_up_first_and_then_compares_again() -> None:
     crew.receive(E)
     crew.install(E)
     crew.returns()
-    assert [crew[name].todo for name in (A, B, E)] == [NOBODY] * 3  # the short step 4: A had computed all of it
+    assert [crew[name].slots_to_compute for name in (A, B, E)] == [
+        NOBODY
+    ] * 3  # the short step 4: A had computed all of it
     assert [crew[name].kept_gradients.base for name in (A, B, E)] == [THIRD] * 3
     assert [crew[name].applied_line for name in (A, B, E)] == [None] * 3  # by now it is shown that all have step 3
     crew.step()
@@ -234,7 +240,7 @@ def test_a_broken_transfer_starts_again_from_the_winners() -> None:
 def test_a_state_of_another_step_is_not_taken() -> None:
     crew = waiting()
     assert crew.feed(E, Stripe(0, 1, STEPS[0].lineage, 5, ())) == (Fetch(2, (A, B)),)
-    assert (crew[E].phase, crew[E].holds) == (Phase.CATCHING_UP, False)
+    assert (crew[E].phase, crew[E].holds_state) == (Phase.CATCHING_UP, False)
 
 
 def test_a_donor_that_dies_ends_the_world_and_what_was_kept_stays_kept() -> None:
@@ -250,7 +256,7 @@ def test_a_donor_that_dies_ends_the_world_and_what_was_kept_stays_kept() -> None
     crew.wire(3)
     assert [crew[name].compare_again for name in (A, E)] == [False, False]
     crew.run(lambda: all(crew[name].phase is Phase.COMPUTING for name in (A, E)))
-    assert [crew[name].todo for name in (A, E)] == [these(2, 4), these(3, 5)]
+    assert [crew[name].slots_to_compute for name in (A, E)] == [these(2, 4), these(3, 5)]
     crew.step()
     assert crew.state(A) == crew.state(E)
 
@@ -272,7 +278,7 @@ def test_who_is_told_to_stop_while_it_receives_stops_at_once() -> None:
     crew = waiting()
     crew.hush()
     assert crew.tell(E, sealed=2) == (Break(2),)
-    assert (crew[E].phase, crew[E].fetching, crew[E].holds) == (Phase.STOPPED, False, False)
+    assert (crew[E].phase, crew[E].fetching, crew[E].holds_state) == (Phase.STOPPED, False, False)
     assert crew.feed(E, Stripe(0, 1, SECOND, 5, ())) == ()
 
 
@@ -281,7 +287,7 @@ def test_who_is_told_to_stop_while_it_installs_keeps_the_state_for_the_next_worl
     crew.receive(E)
     assert crew.tell(E, sealed=2) == ()
     crew.install(E)
-    assert (crew[E].phase, crew[E].holds, crew[E].lineage) == (Phase.STOPPED, True, SECOND)
+    assert (crew[E].phase, crew[E].holds_state, crew[E].lineage) == (Phase.STOPPED, True, SECOND)
 
 
 def test_who_hears_during_the_comparison_that_the_world_is_over_fetches_nothing() -> None:
@@ -312,8 +318,8 @@ def test_a_planned_world_is_wired_meanwhile_and_entered_after_a_step() -> None:
     crew.hush()
     crew.propose(world(3, A, B))
     assert crew.said(A) == (Wire(world(3, A, B)),)
-    crew.run(lambda: crew[A].number == 3)
-    assert (crew[A].number, crew[A].lineage.step) == (3, 3)
+    crew.run(lambda: crew[A].generation == 3)
+    assert (crew[A].generation, crew[A].lineage.step) == (3, 3)
 
 
 # ------------------------------------------------------------------------------------------------ hardly any time left

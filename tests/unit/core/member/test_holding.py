@@ -81,8 +81,8 @@ def test_who_holds_commits_reports_and_writes_a_checkpoint_at_once() -> None:
         m = crew[name]
         assert (m.phase, m.applied_line, m.committed_lines) == (Phase.HOLDING, None, committed)
         assert m.part_in_progress is not None
-        assert m.part_in_progress.ordered
-        assert (m.holds, m.holders, m.in_flight) == (True, these(0, 1), False)
+        assert m.part_in_progress.confirmed
+        assert (m.holds_state, m.holders, m.in_flight) == (True, these(0, 1), False)
 
 
 def test_who_holds_says_so_and_takes_no_step() -> None:
@@ -99,7 +99,7 @@ def test_the_wait_ends_with_a_recovery_world() -> None:
     crew.add(D)
     after = crew.recover(3, A, B, D)
     assert crew.said(A) == (Break(2), Wire(after))
-    assert (crew[A].phase, crew[A].stopping) == (Phase.STOPPED, "generation 2 is sealed")
+    assert (crew[A].phase, crew[A].stop_reason) == (Phase.STOPPED, "generation 2 is sealed")
     crew.wire(3)
     assert (crew.word(A).purpose, crew.word(A).lineage) == (Purpose.HELLO, STEPS[2].lineage)
     crew.run(lambda: all(crew[name].phase is Phase.DONE for name in (A, B, D)))
@@ -112,7 +112,7 @@ def test_a_planned_world_is_not_for_who_holds() -> None:
     crew = holding()
     crew.propose(world(3, A, B, D), A)
     assert crew.said(A) == ()
-    assert crew[A].wiring == 0
+    assert crew[A].wiring_generation == 0
 
 
 def test_who_hears_while_it_closes_that_the_world_is_over_stops_after_it() -> None:
@@ -122,7 +122,7 @@ def test_who_hears_while_it_closes_that_the_world_is_over_stops_after_it() -> No
     crew.hush()
     crew.returns(A)
     assert crew.said(A)[-1] == Break(2)
-    assert (crew[A].phase, crew[A].applied_line, crew[A].stopping) == (Phase.STOPPED, None, "generation 2 is sealed")
+    assert (crew[A].phase, crew[A].applied_line, crew[A].stop_reason) == (Phase.STOPPED, None, "generation 2 is sealed")
 
 
 def test_whoever_holds_the_state_writes_its_part_of_the_checkpoint() -> None:
@@ -137,7 +137,7 @@ def test_whoever_holds_the_state_writes_its_part_of_the_checkpoint() -> None:
     crew.returns()
     wrote = [any(isinstance(action, Save) for action in crew.said(name)) for name in (D, A, B)]
     assert wrote == [False, True, True]
-    assert (crew[D].phase, crew[D].holds) == (Phase.HOLDING, False)
+    assert (crew[D].phase, crew[D].holds_state) == (Phase.HOLDING, False)
 
 
 def test_nobody_writes_a_checkpoint_of_a_state_nobody_holds() -> None:

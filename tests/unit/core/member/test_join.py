@@ -9,7 +9,7 @@ from pliant.core.data.ledger import GENESIS, LedgerLine
 from pliant.core.member import Phase
 from pliant.core.member.common import unreported_lines
 from pliant.core.member.control_words import Purpose, Word
-from pliant.core.member.join import HEARD_MAX
+from pliant.core.member.join import FOLLOWED_MAX
 from pliant.core.member.signals import (
     Admission,
     Break,
@@ -80,11 +80,11 @@ def test_a_joiner_is_let_in_by_a_member_of_the_world_it_wired() -> None:
     crew.add(D)
     crew.propose(NEXT, D)
     crew.feed(D, Wired(2))
-    assert (crew[D].phase, crew[D].wired) == (Phase.OUTSIDE, (NEXT,))
+    assert (crew[D].phase, crew[D].wired_worlds) == (Phase.OUTSIDE, (NEXT,))
     assert crew.feed(D, Admission(2, crew[A].lineage, (A, B))) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
     m = crew[D]
-    assert (m.phase, m.world, m.rank, m.wired) == (Phase.COLLECTING, NEXT, 2, ())
-    assert (m.fetching, m.in_flight, m.holds, m.entered) == (True, True, False, False)
+    assert (m.phase, m.world, m.rank, m.wired_worlds) == (Phase.COLLECTING, NEXT, 2, ())
+    assert (m.fetching, m.in_flight, m.holds_state, m.entered) == (True, True, False, False)
 
 
 def test_a_joiner_let_in_before_its_own_wiring_returned_follows_when_it_does() -> None:
@@ -95,7 +95,7 @@ def test_a_joiner_let_in_before_its_own_wiring_returned_follows_when_it_does() -
     assert crew.feed(D, word) == ()
     assert (crew[D].admission, crew[D].phase) == (word, Phase.OUTSIDE)
     assert crew.feed(D, Wired(2)) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
-    assert (crew[D].admission, crew[D].number) == (None, 2)
+    assert (crew[D].admission, crew[D].generation) == (None, 2)
 
 
 def test_a_joiner_is_not_let_into_another_world_than_the_one_entered() -> None:
@@ -107,7 +107,7 @@ def test_a_joiner_is_not_let_into_another_world_than_the_one_entered() -> None:
     word = Admission(2, crew[A].lineage, (A, B))
     crew.feed(D, word)
     assert crew.feed(D, Wired(3)) == ()
-    assert (crew[D].phase, crew[D].number, crew[D].admission) == (Phase.OUTSIDE, 0, word)
+    assert (crew[D].phase, crew[D].generation, crew[D].admission) == (Phase.OUTSIDE, 0, word)
 
 
 def test_nobody_is_let_in_twice() -> None:
@@ -130,7 +130,7 @@ def test_a_late_word_that_lets_a_joiner_into_a_sealed_world_leads_nowhere() -> N
     assert crew.said(D)[-1] == Break(2)
     crew.fails(D)
     crew.wire(3, D)
-    assert (crew[D].number, crew.word(D).purpose) == (3, Purpose.HELLO)
+    assert (crew[D].generation, crew.word(D).purpose) == (3, Purpose.HELLO)
 
 
 @pytest.mark.parametrize("step", [LAST - 1, LAST])
@@ -169,7 +169,7 @@ def test_a_step_that_goes_by_is_remembered_and_not_applied() -> None:
     assert crew.said(D) == (Collect(NEXT, STATELESS, THEIRS),)
     m = crew[D]
     assert m.followed_steps == (FollowedStep(STEPS[5], before),)
-    assert (m.phase, m.lineage, m.applied_line, m.committed_lines, m.holds) == (
+    assert (m.phase, m.lineage, m.applied_line, m.committed_lines, m.holds_state) == (
         Phase.COLLECTING,
         GENESIS,
         None,
@@ -182,11 +182,11 @@ def test_a_step_that_goes_by_is_remembered_and_not_applied() -> None:
 
 def test_only_so_many_steps_are_remembered() -> None:
     """H9: the backlog is bounded."""
-    assert HEARD_MAX == 8
+    assert FOLLOWED_MAX == 8
     crew = admitted(step=2)
-    for _ in range(HEARD_MAX + 1):
+    for _ in range(FOLLOWED_MAX + 1):
         crew.step()
-    assert [heard.line.lineage.step for heard in crew[D].followed_steps] == list(range(4, 4 + HEARD_MAX))
+    assert [heard.line.lineage.step for heard in crew[D].followed_steps] == list(range(4, 4 + FOLLOWED_MAX))
 
 
 def test_a_follower_stops_when_the_words_disagree() -> None:
@@ -208,7 +208,7 @@ def test_a_follower_closes_after_the_last_step(steps: int) -> None:
         crew.step()
     assert crew.word(D) == replace(STATELESS, purpose=Purpose.CLOSE)
     crew.returns()
-    assert (crew[D].phase, crew[D].holds) == (Phase.DONE, False)
+    assert (crew[D].phase, crew[D].holds_state) == (Phase.DONE, False)
     assert (crew[D].applied_line, crew[D].committed_lines) == (None, ())
 
 
@@ -221,12 +221,12 @@ def test_a_whole_state_is_installed_once_the_words_prove_it() -> None:
     crew.receive(D)
     aside = crew[D].received_state
     assert aside == Stripe(0, 1, STEPS[4].lineage, crew.state(A).hash, STEPS[3:5])
-    assert (crew[D].fetching, crew[D].holds, crew.said(D)) == (False, False, ())
+    assert (crew[D].fetching, crew[D].holds_state, crew.said(D)) == (False, False, ())
     crew.compute()
     crew.returns(D)
     assert crew.said(D) == (Install(STEPS[4].lineage, (STEPS[5],)),)
     m = crew[D]
-    assert (m.phase, m.lineage, m.holds) == (Phase.INSTALLING, STEPS[5].lineage, False)
+    assert (m.phase, m.lineage, m.holds_state) == (Phase.INSTALLING, STEPS[5].lineage, False)
     assert (m.committed_lines, m.applied_line) == (STEPS[3:5], STEPS[5])
 
 
@@ -248,7 +248,7 @@ def test_who_installed_holds_the_state_and_says_so_in_the_next_words() -> None:
     crew.install(D)
     assert crew.said(D) == (Compute(7, (2,), idle=True),)
     m = crew[D]
-    assert (m.phase, m.holds, m.state) == (Phase.COMPUTING, True, crew.state(A).hash)
+    assert (m.phase, m.holds_state, m.state_hash) == (Phase.COMPUTING, True, crew.state(A).hash)
     assert (m.kept_gradients, m.received_state, m.stripes, m.followed_steps) == (
         KeptGradients(base=STEPS[5].lineage),
         None,
@@ -261,7 +261,7 @@ def test_who_installed_holds_the_state_and_says_so_in_the_next_words() -> None:
     crew.returns()
     crew.boundary()
     assert [crew[name].holders for name in (A, B, D)] == [these(0, 1, 2)] * 3
-    assert [crew[name].todo for name in (A, B, D)] == [these(0, 1), NOBODY, NOBODY]  # step 8 is a short one
+    assert [crew[name].slots_to_compute for name in (A, B, D)] == [these(0, 1), NOBODY, NOBODY]  # step 8 is a short one
     assert crew.state(D) == crew.state(A)
 
 
@@ -324,7 +324,7 @@ def test_a_state_of_another_history_is_fetched_again() -> None:
     assert crew.said(D) == (Fetch(2, (A, B)), Collect(NEXT, STATELESS, THEIRS))
 
 
-@pytest.mark.parametrize(("steps", "installs"), [(HEARD_MAX, True), (HEARD_MAX + 1, False)])
+@pytest.mark.parametrize(("steps", "installs"), [(FOLLOWED_MAX, True), (FOLLOWED_MAX + 1, False)])
 def test_a_state_older_than_what_is_remembered_is_fetched_again(steps: int, installs: bool) -> None:
     """H9: bound the backlog; with more steps to replay a newer state is the shorter way."""
     crew = admitted(step=2)
@@ -409,8 +409,8 @@ def test_donors_whose_states_differ_end_the_collective_that_waits_for_the_joiner
     """Else the words that show which of them is wrong would never be compared."""
     crew = admitted()
     crew.hush()
-    assert crew.feed(D, TransferBroken(spoilt=True)) == (Break(2),)
-    assert crew[D].stopping == "the donors' states differ"
+    assert crew.feed(D, TransferBroken(wrong_state=True)) == (Break(2),)
+    assert crew[D].stop_reason == "the donors' states differ"
     said = crew.feed(D, Failed(2, None))
     sent = [each.command for each in said if isinstance(each, Send)]
     assert [(each.why, each.diverged) for each in sent if isinstance(each, Stopped)] == [
@@ -483,8 +483,8 @@ def test_a_joiner_told_to_stop_installs_nothing_more() -> None:
     crew.hush()
     crew.returns(D)
     assert crew.said(D) == (Break(2),)
-    assert (crew[D].phase, crew[D].stopping) == (Phase.STOPPED, "generation 2 is sealed")
-    assert (crew[D].holds, crew[D].received_state) == (False, None)
+    assert (crew[D].phase, crew[D].stop_reason) == (Phase.STOPPED, "generation 2 is sealed")
+    assert (crew[D].holds_state, crew[D].received_state) == (False, None)
 
 
 def test_an_installation_is_not_interrupted() -> None:
@@ -503,7 +503,7 @@ def test_an_installation_is_not_interrupted() -> None:
     crew.install(D)
     assert crew.said(D) == (Break(2),)
     m = crew[D]
-    assert (m.phase, m.holds, m.lineage) == (Phase.STOPPED, True, STEPS[5].lineage)
+    assert (m.phase, m.holds_state, m.lineage) == (Phase.STOPPED, True, STEPS[5].lineage)
     assert m.kept_gradients == KeptGradients(base=STEPS[5].lineage)
 
 
@@ -516,14 +516,14 @@ def test_words_that_say_both_install_and_switch_are_followed_in_this_order() -> 
     crew.receive(D)
     crew.compute()
     crew.returns(D)
-    assert (crew[D].phase, crew[D].switch_to, crew[D].number) == (Phase.INSTALLING, 3, 2)
+    assert (crew[D].phase, crew[D].switch_to, crew[D].generation) == (Phase.INSTALLING, 3, 2)
     crew.returns(A, B)
     crew.boundary(A, B)
     crew.hush()
     crew.install(D)
     assert crew.said(D) == (Compute(8, (1,), idle=True),)
     m = crew[D]
-    assert (m.number, m.rank, m.holds, m.holders) == (3, 1, True, these(0))
+    assert (m.generation, m.rank, m.holds_state, m.holders) == (3, 1, True, these(0))
     assert crew[B].phase is Phase.LINGERING
 
 
@@ -535,7 +535,7 @@ def test_who_installs_the_last_step_closes_with_the_others() -> None:
     word = crew.word(D)
     assert (word.purpose, word.holds, word.lineage.step) == (Purpose.CLOSE, True, LAST)
     crew.returns()
-    assert [(crew[name].phase, crew[name].holds) for name in (A, B, D)] == [(Phase.DONE, True)] * 3
+    assert [(crew[name].phase, crew[name].holds_state) for name in (A, B, D)] == [(Phase.DONE, True)] * 3
 
 
 def test_an_installation_nobody_ordered_changes_nothing() -> None:
@@ -563,4 +563,4 @@ def test_two_joiners_take_the_state_at_their_own_pace() -> None:
     crew.step()
     assert len({crew.state(name) for name in (A, B, C, D)}) == 1
     assert crew[A].holders == these(0, 1, 2, 3)
-    assert [crew[name].todo for name in (A, B, C, D)] == [these(0), these(1, 2), these(3), these(4, 5)]
+    assert [crew[name].slots_to_compute for name in (A, B, C, D)] == [these(0), these(1, 2), these(3), these(4, 5)]

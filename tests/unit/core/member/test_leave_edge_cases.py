@@ -62,7 +62,7 @@ def test_without_the_state_nobody_ends_as_complete() -> None:
     crew.step()
     crew.deliver()
     crew.returns()
-    assert (crew[D].phase, crew[D].holds) == (Phase.DONE, False)
+    assert (crew[D].phase, crew[D].holds_state) == (Phase.DONE, False)
     assert crew.feed(D, GraceOver())[-1] == Exit(0, "the grace period is over", complete=False)
 
 
@@ -74,7 +74,7 @@ def test_a_follower_crosses_into_the_closing_collective_with_the_others() -> Non
     crew.step()
     crew.wire(3, A, B)
     crew.step()
-    assert [crew[name].number for name in (A, B, D)] == [3, 3, 3]
+    assert [crew[name].generation for name in (A, B, D)] == [3, 3, 3]
     assert [crew.word(name).purpose for name in (A, B, D)] == [Purpose.CLOSE] * 3
 
 

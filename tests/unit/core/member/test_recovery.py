@@ -77,8 +77,8 @@ def test_a_failed_collective_stops_a_member_which_says_what_it_kept() -> None:
     stopped = Stopped(A, 1, SECOND, these(0, 1), "a collective failed", C, stateless=False)
     assert crew.said(A) == (Break(1), Send(stopped))
     m = crew[A]
-    assert (m.phase, m.in_flight, m.stopping, m.peer) == (Phase.STOPPED, False, "a collective failed", C)
-    assert (m.lineage, m.applied_line, m.holds, m.kept_gradients.slots) == (SECOND, STEPS[1], True, these(0, 1))
+    assert (m.phase, m.in_flight, m.stop_reason, m.blamed_peer) == (Phase.STOPPED, False, "a collective failed", C)
+    assert (m.lineage, m.applied_line, m.holds_state, m.kept_gradients.slots) == (SECOND, STEPS[1], True, these(0, 1))
 
 
 def test_who_stopped_says_so_again_until_the_world_is_sealed() -> None:
@@ -96,7 +96,7 @@ def test_a_stopped_member_hears_of_the_recovery_world_and_wires_it() -> None:
     crew.hush()
     after = crew.recover(2, A, B)
     assert crew.said(A) == (Wire(after),)
-    assert (crew[A].phase, crew[A].stopping, crew[A].wiring) == (Phase.STOPPED, "a collective failed", 2)
+    assert (crew[A].phase, crew[A].stop_reason, crew[A].wiring_generation) == (Phase.STOPPED, "a collective failed", 2)
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_who_hears_that_its_world_is_over_breaks_the_group_and_waits_for_the_ope
     crew = training(A, B, C)
     crew.compute(A)
     assert crew.tell(A, **facts) == (Break(1),)
-    assert (crew[A].phase, crew[A].in_flight, crew[A].stopping) == (Phase.COLLECTING, True, why)
+    assert (crew[A].phase, crew[A].in_flight, crew[A].stop_reason) == (Phase.COLLECTING, True, why)
     stopped = Stopped(A, 1, SECOND, these(0, 1), why, None, stateless=False)
     said = () if "sealed" in facts else (Send(stopped),)
     assert crew.feed(A, Failed(1, B)) == (Break(1), *said)
-    assert (crew[A].phase, crew[A].in_flight, crew[A].stopping) == (Phase.STOPPED, False, why)
+    assert (crew[A].phase, crew[A].in_flight, crew[A].stop_reason) == (Phase.STOPPED, False, why)
 
 
 @pytest.mark.parametrize(
@@ -135,14 +135,14 @@ def test_what_does_not_concern_its_world_stops_nobody(facts: dict[str, Any]) -> 
     crew = training(A, B, C)
     crew.compute(A)
     crew.tell(A, **facts)
-    assert (crew[A].phase, crew[A].stopping) == (Phase.COLLECTING, "")
+    assert (crew[A].phase, crew[A].stop_reason) == (Phase.COLLECTING, "")
 
 
 def test_user_code_is_not_interrupted() -> None:
     """Rule 10: the next safe moment is when some slots are done; what was computed is kept."""
     crew = training(A, B, C)
     assert crew.tell(A, gone_in_open_worlds=frozenset({C})) == ()
-    assert (crew[A].phase, crew[A].stopping) == (Phase.COMPUTING, "c is gone")
+    assert (crew[A].phase, crew[A].stop_reason) == (Phase.COMPUTING, "c is gone")
     stopped = Stopped(A, 1, SECOND, these(1), "c is gone", None, stateless=False)
     assert crew.feed(A, computed(3, 1)) == (Break(1), Send(stopped))
     assert crew[A].phase is Phase.STOPPED
@@ -165,7 +165,7 @@ def test_the_first_reason_to_stop_is_the_one_that_is_told() -> None:
     crew = training(A, B, C)
     crew.tell(A, gone_in_open_worlds=frozenset({C}))
     crew.tell(A, gone_in_open_worlds=frozenset({B, C}))
-    assert crew[A].stopping == "c is gone"
+    assert crew[A].stop_reason == "c is gone"
 
 
 def test_an_operation_that_returns_in_time_is_applied_all_the_same() -> None:
@@ -202,7 +202,7 @@ def test_a_switch_that_was_decided_is_forgotten_by_who_stops() -> None:
     assert crew[A].switch_to == 2
     crew.tell(A, sealed=2)
     crew.boundary(A)
-    assert (crew[A].phase, crew[A].switch_to, crew[A].number) == (Phase.STOPPED, 0, 1)
+    assert (crew[A].phase, crew[A].switch_to, crew[A].generation) == (Phase.STOPPED, 0, 1)
 
 
 # ------------------------------------------------------------------------------------------------------- hello
@@ -218,7 +218,13 @@ def test_a_recovery_world_begins_with_a_comparison() -> None:
         word = Word(Purpose.HELLO, 2, 0, SECOND, holds=True, state=crew.state(A).hash, kept=kept)
         assert crew.said(name) == (Collect(after, word),)
         m = crew[name]
-        assert (m.number, m.phase, m.entered, m.stopping, m.peer) == (2, Phase.COLLECTING, False, "", None)
+        assert (m.generation, m.phase, m.entered, m.stop_reason, m.blamed_peer) == (
+            2,
+            Phase.COLLECTING,
+            False,
+            "",
+            None,
+        )
         assert (m.holders, m.previous_world, m.lineage) == (NOBODY, None, SECOND)
         assert m.kept_gradients.slots == kept
 
@@ -284,7 +290,7 @@ def test_below_the_durable_step_the_world_stops_and_says_what_is_left() -> None:
     crew.returns(A)
     why = "only step 2 is left of 3"
     assert crew.said(A) == (Break(2), Send(Stopped(A, 2, SECOND, these(0, 1), why, None, stateless=True)))
-    assert (crew[A].phase, crew[A].stateless, crew[A].holds) == (Phase.STOPPED, True, True)
+    assert (crew[A].phase, crew[A].stateless, crew[A].holds_state) == (Phase.STOPPED, True, True)
     assert crew[A].applied_line == STEPS[1]
 
 
@@ -316,7 +322,7 @@ def test_a_world_entered_afterwards_forgets_what_the_last_comparison_found() -> 
     crew.seal(recovery(3, A, B, base=SECOND))
     crew.wire(3)
     assert not crew[A].stateless
-    assert crew[A].stopping == ""
+    assert crew[A].stop_reason == ""
 
 
 # -------------------------------------------------------------------------------------------------------- redo
@@ -359,7 +365,7 @@ def test_the_dealing_out_is_for_the_step_in_flight_only() -> None:
 def test_a_member_that_kept_its_slots_and_gets_no_more_runs_an_idle_one() -> None:
     """Rules 14, 22: what it kept is in its sum all the same."""
     crew = training(A, B, C, D)
-    assert [crew[name].todo for name in (A, B, C, D)] == [these(0), these(1, 2), these(3), these(4, 5)]
+    assert [crew[name].slots_to_compute for name in (A, B, C, D)] == [these(0), these(1, 2), these(3), these(4, 5)]
     crew.compute()
     crew.crash(C)
     crew.fails(A, B, D, peer=C)
@@ -424,7 +430,7 @@ def test_a_laggard_takes_the_winners_gradient_and_makes_the_step_its_own() -> No
     crew.returns()
     assert crew.said(B)[-2:] == (CatchUp(A, THIRD), Send(Report(B, 1, 2, (), frozenset({A, B}))))
     m = crew[B]
-    assert (m.phase, m.catch_up_to, m.lineage, m.holds) == (Phase.CATCHING_UP, THIRD, SECOND, True)
+    assert (m.phase, m.catch_up_to, m.lineage, m.holds_state) == (Phase.CATCHING_UP, THIRD, SECOND, True)
     assert m.kept_gradients.slots == these(2, 3)
     crew.hush()
     assert crew.feed(B, Gradient(STEPS[2])) == (Apply(STEPS[2]),)
@@ -455,7 +461,12 @@ def test_a_laggard_that_cannot_apply_the_gradient_receives_the_state_aside(line:
     assert crew.feed(B, Gradient(line)) == (Fetch(2, (A,)),)
     m = crew[B]
     assert (m.phase, m.fetching, m.catch_up_to) == (Phase.CATCHING_UP, True, THIRD)
-    assert (m.lineage, m.holds, m.kept_gradients.slots, m.state) == (SECOND, True, these(2, 3), crew.state(B).hash)
+    assert (m.lineage, m.holds_state, m.kept_gradients.slots, m.state_hash) == (
+        SECOND,
+        True,
+        these(2, 3),
+        crew.state(B).hash,
+    )
 
 
 def test_a_laggard_that_installs_the_winners_state_runs_no_post_step_code() -> None:
@@ -508,7 +519,7 @@ def test_a_donor_that_dies_leaves_the_laggard_as_it_was() -> None:
     stopped = Stopped(B, 2, SECOND, these(2, 3), "the donor of a gradient is out of reach", None, stateless=False)
     assert crew.feed(B, TransferBroken()) == (Break(2), Send(stopped))
     m = crew[B]
-    assert (m.phase, m.lineage, m.applied_line, m.holds) == (Phase.STOPPED, SECOND, STEPS[1], True)
+    assert (m.phase, m.lineage, m.applied_line, m.holds_state) == (Phase.STOPPED, SECOND, STEPS[1], True)
 
 
 def test_the_last_holder_of_a_step_may_die_and_the_step_is_done_again() -> None:
@@ -557,7 +568,7 @@ def test_who_hears_during_the_comparison_that_the_world_is_over_stops_after_it()
     crew.hush()
     crew.returns(A)
     assert crew.said(A) == (Break(2),)
-    assert (crew[A].phase, crew[A].stopping) == (Phase.STOPPED, "generation 2 is sealed")
+    assert (crew[A].phase, crew[A].stop_reason) == (Phase.STOPPED, "generation 2 is sealed")
 
 
 def test_a_laggard_that_hears_so_applies_nothing_more() -> None:

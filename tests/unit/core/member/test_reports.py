@@ -214,7 +214,7 @@ def test_a_world_is_not_reported_before_a_collective_completed_in_it() -> None:
     crew.propose(world(2, B, A))
     crew.wire(2)
     crew.step()
-    assert (crew[A].number, crew[A].entered) == (2, False)
+    assert (crew[A].generation, crew[A].entered) == (2, False)
     assert crew.feed(A, Tick()) == ()
     assert crew[A].stale_ticks == 1
     crew.compute()

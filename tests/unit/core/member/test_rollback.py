@@ -62,7 +62,7 @@ def test_the_first_rank_brings_the_checkpoint_back_for_everybody() -> None:
     world = rollback(2, A, B, C, base=BASE)
     assert crew.said(A)[1:] == (Wire(world), Restore(PUBLISHED))
     m = crew[A]
-    assert (m.phase, m.number, m.in_flight) == (Phase.RESTORING, 2, False)
+    assert (m.phase, m.generation, m.in_flight) == (Phase.RESTORING, 2, False)
     assert crew.said(B) == (Wire(world), Collect(world, Word(Purpose.HELLO, 2, 0, GENESIS, holds=False)))
 
 
@@ -71,7 +71,7 @@ def test_what_a_member_had_is_not_on_the_history_any_more() -> None:
     crew = rolled_back()
     for name in (A, B):
         m = crew[name]
-        assert (m.holds, m.lineage, m.applied_line, m.committed_lines) == (False, GENESIS, None, ())
+        assert (m.holds_state, m.lineage, m.applied_line, m.committed_lines) == (False, GENESIS, None, ())
         assert (m.part_in_progress, m.unpublished_part, m.unreported_failure, m.kept_gradients) == (
             None,
             None,
@@ -88,7 +88,12 @@ def test_what_was_restored_is_what_the_comparison_finds() -> None:
     word = Word(Purpose.HELLO, 2, 0, BASE, holds=True, state=PUBLISHED.state)
     assert crew.said(A) == (Collect(world, word),)
     m = crew[A]
-    assert (m.holds, m.lineage, m.state, m.kept_gradients) == (True, BASE, PUBLISHED.state, KeptGradients(base=BASE))
+    assert (m.holds_state, m.lineage, m.state_hash, m.kept_gradients) == (
+        True,
+        BASE,
+        PUBLISHED.state,
+        KeptGradients(base=BASE),
+    )
     crew.returns()
     assert crew.said(A) == (Collect(world, word), Send(Report(A, 0, 2, (), frozenset({A}))))
     assert crew.said(B) == (Fetch(2, (A,)),)
@@ -131,7 +136,7 @@ def test_who_cannot_read_the_checkpoint_says_so_and_stops(damaged: bool) -> None
     said = commands(*crew.feed(A, RestoreFailed("a bit flipped", damaged)))
     assert said[0] == NotReadable(A, 2, "published", "a bit flipped", damaged)
     assert isinstance(said[1], Stopped)
-    assert (said[1].stateless, crew[A].phase, crew[A].holds) == (True, Phase.STOPPED, False)
+    assert (said[1].stateless, crew[A].phase, crew[A].holds_state) == (True, Phase.STOPPED, False)
     assert crew.feed(A, RestoreFailed("a bit flipped", damaged)) == ()
 
 
@@ -169,7 +174,7 @@ def test_a_recovery_world_restores_nothing() -> None:
     crew.hush()
     crew.wire(2)
     assert not any(isinstance(action, Restore) for action in crew.said(A))
-    assert crew[A].holds
+    assert crew[A].holds_state
 
 
 def test_a_restoration_is_not_interrupted() -> None:
@@ -177,9 +182,9 @@ def test_a_restoration_is_not_interrupted() -> None:
     crew = rolled_back()
     crew.hush()
     assert crew.tell(A, sealed=2) == ()
-    assert (crew[A].phase, crew[A].stopping) == (Phase.RESTORING, "generation 2 is sealed")
+    assert (crew[A].phase, crew[A].stop_reason) == (Phase.RESTORING, "generation 2 is sealed")
     assert crew.feed(A, Restored(4)) == (Break(2),)
-    assert (crew[A].phase, crew[A].holds, crew[A].lineage) == (Phase.STOPPED, True, BASE)
+    assert (crew[A].phase, crew[A].holds_state, crew[A].lineage) == (Phase.STOPPED, True, BASE)
 
 
 def test_a_restored_state_that_nobody_asked_for_changes_nothing() -> None:
@@ -200,5 +205,5 @@ def test_a_rollback_forgets_what_was_on_its_way() -> None:
     crew.seal(rollback(3, B, A))
     crew.fails()
     crew.wire(3)
-    assert [(crew[name].holds, crew[name].holders) for name in (A, B)] == [(False, NOBODY)] * 2
+    assert [(crew[name].holds_state, crew[name].holders) for name in (A, B)] == [(False, NOBODY)] * 2
     assert (crew[B].phase, crew[A].phase) == (Phase.RESTORING, Phase.COLLECTING)

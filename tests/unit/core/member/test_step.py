@@ -32,7 +32,7 @@ def test_each_rank_computes_its_run_of_slots() -> None:
     assert crew.said(A)[-1] == Compute(3, (0, 1), idle=False)
     assert crew.said(B)[-1] == Compute(3, (2, 3), idle=False)
     assert crew.said(C)[-1] == Compute(3, (4, 5), idle=False)
-    assert [crew[name].todo for name in (A, B, C)] == [{0, 1}, {2, 3}, {4, 5}]
+    assert [crew[name].slots_to_compute for name in (A, B, C)] == [{0, 1}, {2, 3}, {4, 5}]
     assert crew[B].kept_gradients == KeptGradients(base=at(2))
 
 
@@ -40,7 +40,7 @@ def test_ownership_follows_the_weights_of_the_world_record() -> None:
     """H27: nothing a member measures by itself goes into it."""
     crew = Crew(A, B)
     crew.seal(World(1, rollback(1).kind, (A, B), (1, 2), GENESIS))
-    crew.run(lambda: all(crew[name].lineage.step == 2 and crew[name].todo for name in (A, B)))
+    crew.run(lambda: all(crew[name].lineage.step == 2 and crew[name].slots_to_compute for name in (A, B)))
     assert crew.said(A)[-1] == Compute(3, (0, 1), idle=False)
     assert crew.said(B)[-1] == Compute(3, (2, 3, 4, 5), idle=False)
 
@@ -51,7 +51,7 @@ def test_the_state_said_in_the_words_is_the_one_the_slots_were_computed_from() -
     crew.feed(B, computed(3, 2))
     crew.feed(B, replace(computed(3, 3), state=77))
     assert crew.word(B).state == 77
-    assert crew[B].state == crew.state(B).hash  # what a comparison says, however far this step got
+    assert crew[B].state_hash == crew.state(B).hash  # what a comparison says, however far this step got
     crew.compute(A, C)
     assert crew.word(A).state == crew.state(A).hash
 
@@ -61,7 +61,7 @@ def test_a_member_enters_the_reduction_with_what_it_counted() -> None:
     crew = training(A, B, C)
     assert crew.feed(B, computed(3, 3)) == ()
     assert crew[B].phase is Phase.COMPUTING
-    assert crew[B].todo == {2}
+    assert crew[B].slots_to_compute == {2}
     assert crew[B].kept_gradients == KeptGradients(at(2), frozenset({3}), 2, slot_checksum(3), computed(3, 3).digest)
     digest = computed(3, 2, 3).digest
     word = Word(
@@ -78,11 +78,11 @@ def test_a_member_enters_the_reduction_with_what_it_counted() -> None:
     )
     assert crew.feed(B, computed(3, 2)) == (Collect(WORLD, word, ((0, 1), (2, 3), (4, 5))),)
     assert crew[B].kept_gradients == KeptGradients(at(2), frozenset({2, 3}), 4, word.slot_checksum, digest)
-    assert (crew[B].phase, crew[B].in_flight, crew[B].todo) == (Phase.COLLECTING, True, frozenset())
+    assert (crew[B].phase, crew[B].in_flight, crew[B].slots_to_compute) == (Phase.COLLECTING, True, frozenset())
 
 
 def test_what_is_counted_stays_within_64_bits() -> None:
-    part = KeptGradients(slot_checksum=2**64 - 1, digest=2**64 - 1).plus(frozenset({4}), 2, 5)
+    part = KeptGradients(slot_checksum=2**64 - 1, digest=2**64 - 1).with_slots(frozenset({4}), 2, 5)
     assert part == KeptGradients(slots=frozenset({4}), samples=2, slot_checksum=slot_checksum(4) - 1, digest=4)
 
 
@@ -167,7 +167,7 @@ def test_nothing_is_applied_when_the_words_disagree(said: dict[str, Any], why: s
     split = "state" in said
     assert actions == (Break(1), Send(Stopped(A, 1, at(2), frozenset({0, 1}), why, None, diverged=split)))
     m = crew[A]
-    assert (m.phase, m.stopping, m.lineage) == (Phase.STOPPED, why, at(2))
+    assert (m.phase, m.stop_reason, m.lineage) == (Phase.STOPPED, why, at(2))
     assert (m.applied_line, m.committed_lines) == (STEPS[1], ())
     assert m.kept_gradients.slots == {0, 1}
 
@@ -179,7 +179,7 @@ def test_a_member_without_samples_is_yielded_one_slot_all_the_same() -> None:
     assert crew.said(A)[-1] == Compute(4, (0, 1), idle=False)
     assert crew.said(B)[-1] == Compute(4, (idle_slot(GRID, 4, 1),), idle=True)
     assert crew.said(C)[-1] == Compute(4, (idle_slot(GRID, 4, 2),), idle=True)
-    assert crew[C].todo == frozenset()
+    assert crew[C].slots_to_compute == frozenset()
     [collect] = crew.feed(C, IDLE)
     assert isinstance(collect, Collect)
     assert (collect.word.slots, collect.word.samples, collect.word.slot_checksum, collect.word.digest) == (0, 0, 0, 0)
@@ -198,9 +198,9 @@ def test_the_boundary_brings_the_hash_that_the_next_words_carry() -> None:
     crew = training(A, B, C)
     crew.compute()
     crew.returns()
-    before = crew[A].state
+    before = crew[A].state_hash
     assert crew.feed(A, Boundary(77)) == (Compute(4, (0, 1), idle=False),)
-    assert crew[A].state == 77 != before
+    assert crew[A].state_hash == 77 != before
     [collect] = crew.feed(A, computed(4, 0, 1))
     assert isinstance(collect, Collect)
     assert collect.word.state == 77

@@ -56,11 +56,11 @@ def test_the_word_carries_the_generation_wired_and_how_many_must_say_so() -> Non
     crew = training(A, B, C)
     crew.add(D)
     crew.propose(NEXT)
-    assert crew[A].wiring == 2
+    assert crew[A].wiring_generation == 2
     crew.compute(A)
     assert (crew.word(A).wired, crew.word(A).wired_needed) == (0, 0)
     crew.wire(2)
-    assert (crew[A].wiring, crew[A].wired) == (0, (NEXT,))
+    assert (crew[A].wiring_generation, crew[A].wired_worlds) == (0, (NEXT,))
     assert crew.said(A)[0] == Wire(NEXT)
     crew.compute(B, C)
     assert (crew.word(B).wired, crew.word(B).wired_needed) == (2, 2)
@@ -79,7 +79,7 @@ def test_nothing_changes_before_the_boundary() -> None:
     crew = switching()
     for rank, name in enumerate((A, B, C)):
         m = crew[name]
-        assert (m.phase, m.number, m.rank, m.switch_to) == (Phase.APPLIED, 1, rank, 2)
+        assert (m.phase, m.generation, m.rank, m.switch_to) == (Phase.APPLIED, 1, rank, 2)
 
 
 def test_from_the_boundary_on_a_member_is_in_the_next_world() -> None:
@@ -90,8 +90,8 @@ def test_from_the_boundary_on_a_member_is_in_the_next_world() -> None:
     let_in = SendToPeer(D, Admission(2, STEPS[4].lineage, (A, B)))
     assert crew.said(A) == (let_in, Compute(6, (0, 1, 2), idle=False))
     m = crew[A]
-    assert (m.world, m.number, m.rank, m.previous_world) == (NEXT, 2, 0, before)
-    assert (m.holders, m.switch_to, m.closing, m.entered, m.wired) == (these(0, 1), 0, False, False, ())
+    assert (m.world, m.generation, m.rank, m.previous_world) == (NEXT, 2, 0, before)
+    assert (m.holders, m.switch_to, m.closing, m.entered, m.wired_worlds) == (these(0, 1), 0, False, False, ())
     crew.boundary(B)
     assert crew.said(B) == (let_in, Compute(6, (3, 4, 5), idle=False))
     assert crew[B].rank == 1
@@ -116,7 +116,7 @@ def test_a_member_that_never_heard_of_the_next_world_can_tell_that_its_own_is_ov
     assert view is not None
     assert NEXT not in view.worlds
     crew.boundary(C)
-    assert (crew[C].phase, crew[C].switch_to, crew[C].number) == (Phase.LINGERING, 2, 1)
+    assert (crew[C].phase, crew[C].switch_to, crew[C].generation) == (Phase.LINGERING, 2, 1)
 
 
 def test_a_count_of_members_that_wired_something_is_not_enough() -> None:
@@ -131,11 +131,11 @@ def test_a_count_of_members_that_wired_something_is_not_enough() -> None:
     assert [(crew.word(name).wired, crew.word(name).wired_needed) for name in (A, B, C)] == [(2, 3), (2, 3), (3, 3)]
     crew.returns()
     crew.boundary()
-    assert [(crew[name].switch_to, crew[name].number) for name in (A, B, C)] == [(0, 1)] * 3
+    assert [(crew[name].switch_to, crew[name].generation) for name in (A, B, C)] == [(0, 1)] * 3
     crew.wire(3, A, B)
-    assert [one.number for one in crew[A].wired] == [2, 3]
+    assert [one.number for one in crew[A].wired_worlds] == [2, 3]
     crew.step()
-    assert [(crew[name].number, crew[name].wired) for name in (A, B, C)] == [(3, ())] * 3
+    assert [(crew[name].generation, crew[name].wired_worlds) for name in (A, B, C)] == [(3, ())] * 3
 
 
 def beside_joiners(*names: MemberId) -> Crew:
@@ -167,14 +167,14 @@ def test_a_world_without_a_holder_is_not_entered() -> None:
     crew.returns()
     crew.boundary(A)
     crew.install(B)
-    assert [crew[name].number for name in (A, B, C)] == [2, 2, 2]
+    assert [crew[name].generation for name in (A, B, C)] == [2, 2, 2]
     crew.compute()
     crew.returns()
     crew.boundary()
-    assert [crew[name].number for name in (A, B, C)] == [2, 3, 3]
+    assert [crew[name].generation for name in (A, B, C)] == [2, 3, 3]
     assert (crew[A].phase, crew[A].switch_to) == (Phase.LINGERING, 3)
-    assert (crew[B].holders, crew[B].holds, crew[B].previous_world) == (these(0), True, crew[A].world)
-    assert (crew[C].holders, crew[C].holds, crew[C].phase) == (these(0), False, Phase.COLLECTING)
+    assert (crew[B].holders, crew[B].holds_state, crew[B].previous_world) == (these(0), True, crew[A].world)
+    assert (crew[C].holders, crew[C].holds_state, crew[C].phase) == (these(0), False, Phase.COLLECTING)
 
 
 def test_after_a_switch_a_newer_world_is_wired_that_was_out_of_reach_before_it() -> None:
@@ -182,10 +182,10 @@ def test_after_a_switch_a_newer_world_is_wired_that_was_out_of_reach_before_it()
     crew = switching()
     newer = world(3, A, B, D)
     crew.tell(A, gone_in_open_worlds=frozenset({C}), worlds=(*crew.view.worlds, newer))
-    assert (crew.said(A), crew[A].wiring) == ((), 0)
+    assert (crew.said(A), crew[A].wiring_generation) == ((), 0)
     crew.boundary(A)
     assert crew.said(A)[1:] == (Compute(6, (0, 1, 2), idle=False), Wire(newer))
-    assert (crew[A].number, crew[A].wiring) == (2, 3)
+    assert (crew[A].generation, crew[A].wiring_generation) == (2, 3)
 
 
 def test_a_switch_at_the_last_step_goes_straight_to_the_closing_collective() -> None:
@@ -210,16 +210,16 @@ def test_a_member_whose_reduction_failed_never_enters_the_planned_world() -> Non
     crew.compute()
     crew.returns(B)
     crew.boundary(B)
-    assert (crew[B].number, crew[B].lineage.step) == (2, 3)
+    assert (crew[B].generation, crew[B].lineage.step) == (2, 3)
     crew.hush()
     crew.fails(A, peer=C)
     stopped = Stopped(A, 1, STEPS[1].lineage, frozenset({0, 1}), "a collective failed", C, False)
     assert crew.said(A) == (Break(1), Send(stopped))
-    assert (crew[A].phase, crew[A].peer) == (Phase.STOPPED, C)
+    assert (crew[A].phase, crew[A].blamed_peer) == (Phase.STOPPED, C)
     assert crew.feed(A, Admission(2, STEPS[2].lineage, (B,))) == ()
     crew.propose(world(3, A, B, C), A)
     assert crew.said(A) == ()
-    assert (crew[A].number, crew[A].wiring) == (1, 0)
+    assert (crew[A].generation, crew[A].wiring_generation) == (1, 0)
     after = recovery(4, A, B, C)
     crew.seal(after, A)
     assert crew.said(A) == (Wire(after),)
@@ -232,10 +232,10 @@ def test_planned_worlds_wired_before_a_failure_are_not_entered_after_it() -> Non
     crew.compute()
     crew.fails(A)
     crew.wire(2, A)
-    assert (crew[A].phase, crew[A].number, crew[A].wired) == (Phase.STOPPED, 1, (world(2, A, B),))
+    assert (crew[A].phase, crew[A].generation, crew[A].wired_worlds) == (Phase.STOPPED, 1, (world(2, A, B),))
     crew.recover(3, A, B, C)
     crew.wire(3, A)
-    assert (crew[A].number, crew[A].wired, crew[A].phase) == (3, (), Phase.COLLECTING)
+    assert (crew[A].generation, crew[A].wired_worlds, crew[A].phase) == (3, (), Phase.COLLECTING)
     assert (crew.word(A).purpose, crew.word(A).wired) == (Purpose.HELLO, 0)
 
 
@@ -248,7 +248,7 @@ def test_a_leaver_lingers_until_a_collective_completed_in_the_next_world() -> No
     crew.boundary()
     crew.deliver()
     assert crew.said(C) == ()
-    assert (crew[C].phase, crew[C].holds, crew[C].released) == (Phase.LINGERING, True, 0)
+    assert (crew[C].phase, crew[C].holds_state, crew[C].released_by) == (Phase.LINGERING, True, 0)
     assert crew.feed(C, Tick()) == ()
     crew.compute()
     crew.hush()
@@ -264,7 +264,7 @@ def test_a_leaver_lingers_until_a_collective_completed_in_the_next_world() -> No
     crew.deliver()
     why = "left as planned"
     assert crew.said(C) == (Break(1), Send(Leave(C, 2, why)), Exit(0, why, complete=False))
-    assert (crew[C].phase, crew[C].released) == (Phase.GONE, 2)
+    assert (crew[C].phase, crew[C].released_by) == (Phase.GONE, 2)
 
 
 def test_the_group_before_is_kept_until_the_first_collective_and_given_up_once() -> None:
@@ -310,7 +310,7 @@ def test_a_leaver_that_knows_already_goes_at_the_boundary() -> None:
 def test_nobody_is_released_who_is_not_leaving() -> None:
     crew = switching()
     assert crew.feed(C, Released(2)) == ()
-    assert (crew[C].phase, crew[C].released) == (Phase.APPLIED, 0)
+    assert (crew[C].phase, crew[C].released_by) == (Phase.APPLIED, 0)
 
 
 def test_a_lingering_leaver_is_taken_into_the_recovery_world() -> None:
@@ -359,7 +359,7 @@ def test_a_joiner_in_the_world_before_is_nobody_new() -> None:
         crew.returns()
         crew.boundary(A)
     assert [target for target, _ in crew.post] == [C, C]
-    assert (crew[B].number, crew[B].holds, crew[B].holders) == (3, False, these(0))
+    assert (crew[B].generation, crew[B].holds_state, crew[B].holders) == (3, False, these(0))
 
 
 def test_a_member_without_state_crosses_with_the_others() -> None:
@@ -386,22 +386,22 @@ def test_a_leaver_that_dies_does_not_stop_the_others_from_crossing() -> None:
     crew = switching()
     crew.tell(A, gone_in_open_worlds=frozenset({C}))
     assert crew.said(A) == ()
-    assert crew[A].stopping == "c is gone"
+    assert crew[A].stop_reason == "c is gone"
     crew.boundary(A)
-    assert (crew[A].number, crew[A].stopping, crew[A].phase) == (2, "", Phase.COMPUTING)
+    assert (crew[A].generation, crew[A].stop_reason, crew[A].phase) == (2, "", Phase.COMPUTING)
 
 
 def test_what_is_wrong_with_the_next_world_alone_stops_a_member_inside_it() -> None:
     """Rule 8: the words decide the switch, and nothing a member knows besides; D died, so the world stops there."""
     crew = switching()
     assert crew.tell(A, gone_in_open_worlds=frozenset({D}), unenterable_generations=frozenset({2})) == ()
-    assert crew[A].stopping == ""
+    assert crew[A].stop_reason == ""
     crew.boundary(A)
     assert crew.said(A)[-1] == Compute(6, (0, 1, 2), idle=False)
-    assert (crew[A].number, crew[A].phase) == (2, Phase.COMPUTING)
-    assert crew[A].stopping == "generation 2 cannot be entered by everybody"
+    assert (crew[A].generation, crew[A].phase) == (2, Phase.COMPUTING)
+    assert crew[A].stop_reason == "generation 2 cannot be entered by everybody"
     crew.compute(A)
-    assert (crew[A].number, crew[A].phase) == (2, Phase.STOPPED)
+    assert (crew[A].generation, crew[A].phase) == (2, Phase.STOPPED)
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_what_is_wrong_with_the_next_world_too_stops_a_member_at_the_boundary(fa
     crew.tell(A, **facts)
     assert crew.said(A) == ()
     crew.boundary(A)
-    assert (crew[A].number, crew[A].phase, crew[A].stopping) == (1, Phase.STOPPED, why)
+    assert (crew[A].generation, crew[A].phase, crew[A].stop_reason) == (1, Phase.STOPPED, why)
     assert crew[A].switch_to == 0
     assert crew.said(A)[0] == Break(1)
 
@@ -429,7 +429,7 @@ def test_nobody_crosses_who_is_fenced_or_whose_job_has_ended(known: bool, state:
     crew.tell(A, known=known, state=state, why="enough")
     assert crew.said(A) == ()
     crew.boundary(A)
-    assert (crew[A].number, crew[A].phase) == (1, Phase.GONE)
+    assert (crew[A].generation, crew[A].phase) == (1, Phase.GONE)
     last = crew.said(A)[-1]
     assert isinstance(last, Exit)
     assert last.code == code
@@ -453,7 +453,7 @@ def test_replacing_everybody_takes_two_generations() -> None:
     for name in new:
         crew.add(name)
     crew.propose(world(2, *old, *new))
-    crew.run(lambda: all(crew[name].holds for name in new))
+    crew.run(lambda: all(crew[name].holds_state for name in new))
     assert [crew[name].phase is Phase.GONE for name in old] == [False, False]
     crew.propose(world(3, *new))
     crew.run(lambda: all(crew[name].phase is Phase.DONE for name in new))
@@ -475,7 +475,7 @@ def test_a_reduction_that_fails_for_a_leaver_and_for_nobody_else_keeps_its_state
         Break(1),
         Send(Stopped(C, 1, STEPS[1].lineage, frozenset({4, 5}), "a collective failed", A, False)),
     )
-    assert (crew[C].phase, crew[C].holds) == (Phase.STOPPED, True)
+    assert (crew[C].phase, crew[C].holds_state) == (Phase.STOPPED, True)
 
 
 def test_the_donors_a_joiner_is_given_are_the_holders() -> None:

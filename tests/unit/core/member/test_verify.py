@@ -136,14 +136,14 @@ def test_outside_of_steps_the_whole_state_is_hashed_anew(verify: int) -> None:
     crew = training(A, B, step=LAST, terms=replace(TERMS, verify=verify))
     crew.step()
     [close] = [action for action in crew.said(A) if isinstance(action, Collect) and not action.shares]
-    assert (close.word.purpose, close.whole) == (Purpose.CLOSE, verify > 0)
+    assert (close.word.purpose, close.whole_state_hash) == (Purpose.CLOSE, verify > 0)
 
 
 def test_in_a_step_the_state_is_the_one_it_was_computed_from() -> None:
     crew = training(A, B, terms=EVERY)
     crew.compute()
     [step] = [action for action in crew.said(A) if isinstance(action, Collect)]
-    assert not step.whole
+    assert not step.whole_state_hash
 
 
 def test_who_holds_nothing_hashes_nothing() -> None:
@@ -154,7 +154,7 @@ def test_who_holds_nothing_hashes_nothing() -> None:
     crew.recover(2, A, B, D)
     crew.wire(2)
     hellos = {name: crew.said(name)[-1] for name in (A, D)}
-    assert [hello.whole for hello in hellos.values() if isinstance(hello, Collect)] == [True, False]
+    assert [hello.whole_state_hash for hello in hellos.values() if isinstance(hello, Collect)] == [True, False]
 
 
 def test_a_snapshot_is_not_written_when_its_state_turns_out_to_differ() -> None:
@@ -214,7 +214,7 @@ def test_a_state_that_only_one_holds_is_compared_before_it_is_handed_on() -> Non
     crew = joined(A)
     assert isinstance(crew.said(B)[0], CatchUp)
     assert [type(crew.said(name)[0]) for name in (D, E)] == [Collect, Collect]
-    crew.run(lambda: crew[D].holds and crew[E].holds)
+    crew.run(lambda: crew[D].holds_state and crew[E].holds_state)
     assert crew[D].lineage.step >= 3
 
 
@@ -226,7 +226,7 @@ def test_else_it_is_handed_on_at_once(holding: tuple[str, ...], verify: int) -> 
 
 def test_a_state_that_is_not_what_its_donors_said_ends_the_world_and_they_compare_again() -> None:
     crew = joined(A, B)
-    crew.feed(D, TransferBroken(spoilt=True))
+    crew.feed(D, TransferBroken(wrong_state=True))
     [stopped] = [command for command in commands(*crew.said(D)) if isinstance(command, Stopped)]
     assert (stopped.why, stopped.stateless) == ("the state received is not the one that was promised", False)
 
@@ -240,7 +240,7 @@ def test_where_only_one_had_it_there_is_no_state_to_go_on_from() -> None:
     crew.wire(2)
     crew.returns()
     crew.hush()
-    crew.feed(D, TransferBroken(spoilt=True))
+    crew.feed(D, TransferBroken(wrong_state=True))
     [stopped] = [command for command in commands(*crew.said(D)) if isinstance(command, Stopped)]
     assert stopped.stateless
 
@@ -259,7 +259,7 @@ def follower() -> Crew:
 
 def test_a_joiner_that_follows_ends_the_world_so_that_all_compare() -> None:
     crew = follower()
-    assert crew.feed(D, TransferBroken(spoilt=True)) == (Break(2),)
+    assert crew.feed(D, TransferBroken(wrong_state=True)) == (Break(2),)
     crew.fails(D)
     [stopped] = [command for command in commands(*crew.said(D)) if isinstance(command, Stopped)]
     assert (stopped.why, stopped.stateless) == ("the donors' states differ", False)

@@ -35,7 +35,7 @@ def test_a_member_wires_the_newest_world_it_is_in() -> None:
     assert crew.tell(D, worlds=(*crew.view.worlds, world(2, A, B, D), world(3, A, B, C, D))) == (
         Wire(world(3, A, B, C, D)),
     )
-    assert (crew[D].wiring, crew[D].phase) == (3, Phase.OUTSIDE)
+    assert (crew[D].wiring_generation, crew[D].phase) == (3, Phase.OUTSIDE)
 
 
 def test_a_world_without_it_is_none_of_its_business() -> None:
@@ -46,7 +46,7 @@ def test_a_world_without_it_is_none_of_its_business() -> None:
 def test_a_spare_wires_nothing() -> None:
     crew = outside()
     assert crew.said(D) == ()
-    assert (crew[D].phase, crew[D].wiring) == (Phase.OUTSIDE, 0)
+    assert (crew[D].phase, crew[D].wiring_generation) == (Phase.OUTSIDE, 0)
 
 
 def test_a_newer_world_takes_the_wirings_place() -> None:
@@ -57,11 +57,11 @@ def test_a_newer_world_takes_the_wirings_place() -> None:
     crew.hush()
     crew.propose(world(3, A, B, C, D), D)
     assert crew.said(D) == (Break(2), Wire(world(3, A, B, C, D)))
-    assert crew[D].wiring == 3
+    assert crew[D].wiring_generation == 3
     assert crew.feed(D, Wired(2)) == ()
-    assert (crew[D].wiring, crew[D].wired) == (3, ())
+    assert (crew[D].wiring_generation, crew[D].wired_worlds) == (3, ())
     assert crew.feed(D, WireFailed(2, A)) == ()
-    assert (crew[D].wiring, crew[D].unwirable) == (3, 0)
+    assert (crew[D].wiring_generation, crew[D].unwirable_generation) == (3, 0)
 
 
 def test_what_is_wired_is_kept_beside_what_is_newer() -> None:
@@ -69,13 +69,13 @@ def test_what_is_wired_is_kept_beside_what_is_newer() -> None:
     second, third = world(2, A, B, C, D), world(3, A, B, C, D)
     crew.propose(second, D)
     crew.wire(2, D)
-    assert (crew[D].wiring, crew[D].wired) == (0, (second,))
+    assert (crew[D].wiring_generation, crew[D].wired_worlds) == (0, (second,))
     assert crew.tell(D) == ()
     crew.hush()
     crew.propose(third, D)
     assert crew.said(D) == (Wire(third),)
     crew.wire(3, D)
-    assert crew[D].wired == (second, third)
+    assert crew[D].wired_worlds == (second, third)
 
 
 def test_a_world_that_could_not_be_wired_is_accused_and_not_tried_again() -> None:
@@ -83,7 +83,7 @@ def test_a_world_that_could_not_be_wired_is_accused_and_not_tried_again() -> Non
     crew = outside()
     crew.propose(world(2, A, B, C, D), D)
     assert crew.feed(D, WireFailed(2, B)) == (Send(WiringFailed(D, 2, B)),)
-    assert (crew[D].wiring, crew[D].unwirable, crew[D].failed_peer) == (0, 2, B)
+    assert (crew[D].wiring_generation, crew[D].unwirable_generation, crew[D].unwirable_peer) == (0, 2, B)
     assert crew.tell(D) == ()
     crew.hush()
     crew.propose(world(3, A, C, D), D)
@@ -95,9 +95,9 @@ def test_a_world_sealed_while_it_was_wired_is_given_up() -> None:
     crew = outside()
     crew.propose(world(2, A, B, C, D), D)
     crew.tell(D, worlds=(recovery(3, A, B, C),), sealed=2)
-    assert crew[D].wiring == 2
+    assert crew[D].wiring_generation == 2
     assert crew.feed(D, Wired(2)) == ()
-    assert (crew[D].wiring, crew[D].wired) == (0, ())
+    assert (crew[D].wiring_generation, crew[D].wired_worlds) == (0, ())
 
 
 def test_an_older_view_is_ignored() -> None:
@@ -116,18 +116,18 @@ def test_who_stopped_wires_recovery_worlds_only(phase: Phase) -> None:
     crew = training(A, B, C)
     crew[A].phase = phase
     assert crew.tell(A, worlds=(*crew.view.worlds, world(2, A, B, C))) == ()
-    assert crew[A].wiring == 0
+    assert crew[A].wiring_generation == 0
 
 
 def test_who_is_about_to_stop_wires_recovery_worlds_only() -> None:
     """Rule 10: its user code still runs, its world is over."""
     crew = training(A, B, C)
     assert crew.tell(A, gone_in_open_worlds=frozenset({C}), worlds=(*crew.view.worlds, world(2, A, B))) == ()
-    assert (crew[A].phase, crew[A].stopping) == (Phase.COMPUTING, "c is gone")
+    assert (crew[A].phase, crew[A].stop_reason) == (Phase.COMPUTING, "c is gone")
     after = recovery(3, A, B, base=crew.view.durable)
     assert crew.tell(A, gone_in_open_worlds=frozenset(), worlds=(after,), sealed=2) == (Wire(after),)
     assert crew.feed(A, Wired(3)) == ()
-    assert (crew[A].phase, crew[A].number) == (Phase.COMPUTING, 1)
+    assert (crew[A].phase, crew[A].generation) == (Phase.COMPUTING, 1)
 
 
 def test_a_recovery_world_is_entered_as_soon_as_the_last_operation_returned() -> None:
@@ -138,7 +138,7 @@ def test_a_recovery_world_is_entered_as_soon_as_the_last_operation_returned() ->
     after = recovery(2, A, B, base=crew.view.durable)
     assert crew.tell(A, worlds=(after,), sealed=1) == (Break(1), Wire(after))
     assert crew.feed(A, Wired(2)) == ()
-    assert (crew[A].number, crew[A].in_flight, crew[A].wired) == (1, True, (after,))
+    assert (crew[A].generation, crew[A].in_flight, crew[A].wired_worlds) == (1, True, (after,))
     actions = crew.feed(A, Failed(1, C))
     hello = Word(
         Purpose.HELLO,
@@ -150,14 +150,14 @@ def test_a_recovery_world_is_entered_as_soon_as_the_last_operation_returned() ->
         kept=frozenset({0, 1}),
     )
     assert actions == (Break(1), Collect(after, hello))
-    assert (crew[A].number, crew[A].phase, crew[A].wired) == (2, Phase.COLLECTING, ())
+    assert (crew[A].generation, crew[A].phase, crew[A].wired_worlds) == (2, Phase.COLLECTING, ())
 
 
 def test_a_recovery_world_is_entered_when_the_user_code_is_done() -> None:
     crew = training(A, B, C)
     after = crew.recover(2, A, B, C)
     crew.wire(2)
-    assert [crew[name].number for name in (A, B, C)] == [1, 1, 1]
+    assert [crew[name].generation for name in (A, B, C)] == [1, 1, 1]
     crew.hush()
     crew.feed(A, computed(3, 1))
     word = Word(Purpose.HELLO, 2, 0, crew[A].lineage, True, crew.state(A).hash, kept=frozenset({1}))
@@ -170,9 +170,9 @@ def test_of_two_recovery_worlds_the_newer_one_is_entered() -> None:
     crew.wire(2, A)
     crew.recover(3, A, B, C)
     crew.wire(3, A)
-    assert [one.number for one in crew[A].wired] == [2, 3]
+    assert [one.number for one in crew[A].wired_worlds] == [2, 3]
     crew.feed(A, computed(3, 0))
-    assert (crew[A].number, crew[A].wired) == (3, ())
+    assert (crew[A].generation, crew[A].wired_worlds) == (3, ())
 
 
 def test_a_recovery_world_that_is_sealed_already_is_not_entered() -> None:
@@ -182,9 +182,9 @@ def test_a_recovery_world_that_is_sealed_already_is_not_entered() -> None:
     crew.wire(2, A)
     crew.recover(3, A, B, C)
     crew.feed(A, computed(3, 0))
-    assert (crew[A].phase, crew[A].number, crew[A].wiring) == (Phase.STOPPED, 1, 3)
+    assert (crew[A].phase, crew[A].generation, crew[A].wiring_generation) == (Phase.STOPPED, 1, 3)
     crew.wire(3, A)
-    assert (crew[A].number, crew[A].wired, crew[A].phase) == (3, (), Phase.COLLECTING)
+    assert (crew[A].generation, crew[A].wired_worlds, crew[A].phase) == (3, (), Phase.COLLECTING)
 
 
 def test_what_was_told_before_a_world_is_entered_holds_for_it_too() -> None:
@@ -196,9 +196,9 @@ def test_what_was_told_before_a_world_is_entered_holds_for_it_too() -> None:
     crew.hush()
     crew.feed(A, computed(3, 0))
     assert crew.said(A)[-1] == Break(2)
-    assert (crew[A].number, crew[A].in_flight, crew[A].stopping) == (2, True, "b is gone")
+    assert (crew[A].generation, crew[A].in_flight, crew[A].stop_reason) == (2, True, "b is gone")
     crew.fails(A)
-    assert (crew[A].number, crew[A].phase) == (2, Phase.STOPPED)
+    assert (crew[A].generation, crew[A].phase) == (2, Phase.STOPPED)
 
 
 def test_a_failure_is_said_again_until_the_coordinator_is_further() -> None:
@@ -221,7 +221,7 @@ def test_a_failure_is_not_said_again_once_a_later_world_was_entered() -> None:
     crew.propose(world(3, A, B))
     crew.wire(3)
     crew.step()
-    assert crew[A].number == 3
+    assert crew[A].generation == 3
     assert Send(WiringFailed(A, 2, B)) not in crew.feed(A, Tick())
 
 
@@ -233,8 +233,8 @@ def test_a_finished_member_wires_nothing_more() -> None:
 
 def test_a_job_begins_outside_every_world() -> None:
     machine = Machine(A, TERMS)
-    assert (machine.phase, machine.number, machine.rank) == (Phase.OUTSIDE, 0, -1)
-    assert (machine.lineage, machine.holds) == (GENESIS, False)
+    assert (machine.phase, machine.generation, machine.rank) == (Phase.OUTSIDE, 0, -1)
+    assert (machine.lineage, machine.holds_state) == (GENESIS, False)
     assert react(machine, Tick()) == (machine, ())
     assert react(machine, Wired(0)) == (machine, ())
 
@@ -246,7 +246,7 @@ def test_the_first_world_is_entered_as_soon_as_it_is_wired() -> None:
     assert crew.said(B) == (Wire(first),)
     crew.wire(1)
     assert crew.said(B) == (Collect(first, Word(Purpose.HELLO, 1, 0, GENESIS, holds=False)),)
-    assert (crew[B].number, crew[B].rank, crew[B].phase) == (1, 1, Phase.COLLECTING)
+    assert (crew[B].generation, crew[B].rank, crew[B].phase) == (1, 1, Phase.COLLECTING)
 
 
 def test_a_planned_world_is_not_entered_because_it_is_wired() -> None:
@@ -258,7 +258,7 @@ def test_a_planned_world_is_not_entered_because_it_is_wired() -> None:
     crew.hush()
     crew.wire(2)
     assert crew.said(A) == ()
-    assert (crew[A].number, crew[A].phase) == (1, Phase.COMPUTING)
+    assert (crew[A].generation, crew[A].phase) == (1, Phase.COMPUTING)
     crew.step()
     assert crew.said(A)[-1] == Compute(2, (0, 1, 2, 3, 4, 5), idle=False)
-    assert crew[A].number == 2
+    assert crew[A].generation == 2

@@ -13,7 +13,7 @@ import torch
 
 from pliant.core.data.grid import Grid
 from pliant.torch.data.loader import Loader
-from pliant.train.data.loader import Indices, Part
+from pliant.train.data.loader import MicroBatch, SampleIndices
 
 GRID = Grid(64, 8, 8, 1)
 
@@ -33,13 +33,13 @@ class Slow:
 def main(how: str, port: int | None) -> None:
     peer = socket.create_connection(("127.0.0.1", port)) if port else None
     loader = Loader(
-        Slow(), Indices(GRID, seed=0, order="sequential"), GRID, seed=0, num_workers=2, device=torch.device("cpu")
+        Slow(), SampleIndices(GRID, seed=0, order="sequential"), GRID, seed=0, num_workers=2, device=torch.device("cpu")
     )
     loader.start()
-    loader.load(Part(1, (0,)))
-    loader.load(Part(1, (1,)))
+    loader.load(MicroBatch(1, (0,)))
+    loader.load(MicroBatch(1, (1,)))
     if how != "idle":
-        loader.expect([Part(2, (slot,)) for slot in range(8)])
+        loader.expect([MicroBatch(2, (slot,)) for slot in range(8)])
     print(*loader.pids, flush=True)
     if how == "leave":
         sys.exit(3)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.core.data.audit import audit
-from pliant.core.data.grid import Grid, deal
+from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.data.ledger import GENESIS, LedgerLine, add_digests, make_line, slot_digest
 from pliant.core.data.sample_order import Order
 
@@ -24,7 +24,7 @@ def train(grid: Grid, order: Order, sizes: list[int]) -> tuple[Counter[tuple[int
     for step, size in enumerate(sizes, start=1):
         epoch = grid.cursor(step).epoch
         samples = digest = 0
-        for run in deal(grid.slots, [1] * size):
+        for run in deal_slots(grid.slots, [1] * size):
             for slot in run:
                 read = order.take(epoch, grid.slot(step, slot))
                 seen.update((epoch, sample) for sample in read)

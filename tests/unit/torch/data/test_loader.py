@@ -22,7 +22,7 @@ from torch.utils.data import (
 from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
 from pliant.torch.data.loader import Loader
-from pliant.train.data.loader import Indices, Part, SampleError, cut
+from pliant.train.data.loader import MicroBatch, SampleError, SampleIndices, cut_micro_batches
 
 CPU = torch.device("cpu")
 META = torch.device("meta")  # a device that every machine has and that is not the CPU
@@ -45,11 +45,15 @@ def same(one: Any, other: Any) -> bool:
 
 
 def loader(dataset: Any, *, device: torch.device = CPU, **options: Any) -> Loader:
-    return Loader(dataset, Indices(GRID, seed=7), GRID, seed=7, device=device, **options)
+    return Loader(dataset, SampleIndices(GRID, seed=7), GRID, seed=7, device=device, **options)
 
 
-def parts_of(micro_batch: int | None = 6) -> list[Part]:
-    return [part for step in range(1, GRID.total_steps + 1) for part in cut(GRID, step, range(GRID.slots), micro_batch)]
+def parts_of(micro_batch: int | None = 6) -> list[MicroBatch]:
+    return [
+        part
+        for step in range(1, GRID.total_steps + 1)
+        for part in cut_micro_batches(GRID, step, range(GRID.slots), micro_batch)
+    ]
 
 
 class Squares(Dataset[Any]):
@@ -109,14 +113,14 @@ KINDS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_are_those_of_torch(kind: str) -> None:
     parts = parts_of()
-    indices = Indices(GRID, seed=7)
-    wanted = DataLoader(KINDS[kind](), batch_sampler=[indices.of_part(part).tolist() for part in parts])
+    indices = SampleIndices(GRID, seed=7)
+    wanted = DataLoader(KINDS[kind](), batch_sampler=[indices.of_micro_batch(part).tolist() for part in parts])
     ours = loader(KINDS[kind]())
     for part, batch in zip(parts, wanted, strict=True):
         loaded = ours.load(part)
-        assert loaded.part == part
+        assert loaded.micro_batch == part
         assert same(loaded.data, batch)
-        assert loaded.samples == len(indices.of_part(part))
+        assert loaded.samples == len(indices.of_micro_batch(part))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -124,19 +128,19 @@ def test_the_digests_of_a_step_add_up_to_what_is_expected(kind: str) -> None:
     ours = loader(KINDS[kind]())
     for step in (1, GRID.total_steps):
         loaded = [ours.load(part) for part in parts_of() if part.step == step]
-        assert sum(one.digest for one in loaded) % 2**64 == Indices(GRID, seed=7).expected(step)
+        assert sum(one.digest for one in loaded) % 2**64 == SampleIndices(GRID, seed=7).expected(step)
         assert sum(one.samples for one in loaded) == GRID.size(step)
 
 
 def test_a_collate_function_gets_the_samples_in_order() -> None:
     ours = loader(Squares(lambda sample: sample), collate_fn=tuple)
-    part = Part(2, (1, 4))
-    assert ours.load(part).data == tuple(Indices(GRID, seed=7).of_part(part).tolist())
+    part = MicroBatch(2, (1, 4))
+    assert ours.load(part).data == tuple(SampleIndices(GRID, seed=7).of_micro_batch(part).tolist())
 
 
 def test_tensors_with_a_collate_function_are_read_one_by_one() -> None:
     ours = loader(TensorDataset(VALUES), collate_fn=len)
-    assert ours.load(Part(1, (0, 1, 2))).data == 6
+    assert ours.load(MicroBatch(1, (0, 1, 2))).data == 6
 
 
 def test_a_subclass_of_the_tensor_data_set_is_read_its_own_way() -> None:
@@ -144,16 +148,18 @@ def test_a_subclass_of_the_tensor_data_set_is_read_its_own_way() -> None:
         def __getitem__(self, sample: Any) -> Any:
             return tuple(-tensor[sample] for tensor in self.tensors)
 
-    part = Part(1, (0, 1))
+    part = MicroBatch(1, (0, 1))
     (read,) = loader(Negative(VALUES)).load(part).data
-    assert torch.equal(read, -VALUES[Indices(GRID, seed=7).of_part(part)])
+    assert torch.equal(read, -VALUES[SampleIndices(GRID, seed=7).of_micro_batch(part)])
 
 
 def test_sparse_tensors_are_read_one_by_one() -> None:
     rows = [row.to_sparse() for row in torch.eye(SAMPLES)]
     ours = loader(TensorDataset(torch.stack(rows)), collate_fn=lambda rows: [row[0].to_dense() for row in rows])
-    part = Part(1, (0, 1))
-    assert [int(row.argmax()) for row in ours.load(part).data] == Indices(GRID, seed=7).of_part(part).tolist()
+    part = MicroBatch(1, (0, 1))
+    assert [int(row.argmax()) for row in ours.load(part).data] == SampleIndices(GRID, seed=7).of_micro_batch(
+        part
+    ).tolist()
 
 
 @pytest.mark.parametrize("kind", [Squares, Batched])
@@ -175,13 +181,13 @@ class Draws(Squares):
         super().__init__(lambda sample: (torch.rand(2), random.random(), np.random.rand(), np.random.randn()))
 
 
-def by_sample(ours: Loader, parts: list[Part]) -> dict[tuple[int, int], Any]:
+def by_sample(ours: Loader, parts: list[MicroBatch]) -> dict[tuple[int, int], Any]:
     """What was drawn for each sample of each epoch."""
     found = {}
     for part in parts:
         rows = list(zip(*ours.load(part).data, strict=True))
         epoch = GRID.cursor(part.step).epoch
-        for sample, row in zip(Indices(GRID, seed=7).of_part(part).tolist(), rows, strict=True):
+        for sample, row in zip(SampleIndices(GRID, seed=7).of_micro_batch(part).tolist(), rows, strict=True):
             found[epoch, sample] = [value.tolist() for value in row]
     return found
 
@@ -204,7 +210,12 @@ def test_wrappers_do_not_take_a_sample_its_own_randomness(wrapped: Callable[[Any
 
 def test_another_seed_draws_something_else() -> None:
     def drawn(seed: int) -> Any:
-        return Loader(Draws(), Indices(GRID, seed=7), GRID, seed=seed, device=CPU).load(Part(1, (0,))).data[0].tolist()
+        return (
+            Loader(Draws(), SampleIndices(GRID, seed=7), GRID, seed=seed, device=CPU)
+            .load(MicroBatch(1, (0,)))
+            .data[0]
+            .tolist()
+        )
 
     assert drawn(1) == drawn(1) != drawn(2)
 
@@ -220,28 +231,28 @@ def states() -> list[Any]:
 )
 def test_loading_leaves_the_training_process_its_own_randomness(data: Any, options: dict[str, Any]) -> None:
     before = states()
-    loader(data, **options).load(Part(1, (0, 1)))
+    loader(data, **options).load(MicroBatch(1, (0, 1)))
     assert states() == before
 
 
 def test_a_failed_read_leaves_the_randomness_alone_too() -> None:
     before = states()
     with pytest.raises(SampleError):
-        loader(Squares(lambda sample: [][sample])).load(Part(1, (0,)))
+        loader(Squares(lambda sample: [][sample])).load(MicroBatch(1, (0,)))
     assert states() == before
 
 
 def test_a_collate_function_draws_by_step_and_first_slot() -> None:
-    def drawn(part: Part) -> float:
+    def drawn(part: MicroBatch) -> float:
         return float(loader(VALUES, collate_fn=lambda rows: torch.rand(1)).load(part).data)
 
-    assert drawn(Part(1, (0, 1))) == drawn(Part(1, (0,))) != drawn(Part(1, (1,)))
-    assert drawn(Part(1, (0, 1))) != drawn(Part(2, (0, 1)))
+    assert drawn(MicroBatch(1, (0, 1))) == drawn(MicroBatch(1, (0,))) != drawn(MicroBatch(1, (1,)))
+    assert drawn(MicroBatch(1, (0, 1))) != drawn(MicroBatch(2, (0, 1)))
 
 
 def test_a_sample_that_raises_is_named_with_slot_and_traceback() -> None:
-    part = Part(2, (3, 5, 6))
-    plan = Indices(GRID, seed=7).plan(part)
+    part = MicroBatch(2, (3, 5, 6))
+    plan = SampleIndices(GRID, seed=7).plan_read(part)
     bad = plan.samples.tolist()[sum(plan.sizes[:1])]  # the first sample of slot 5
 
     def form(sample: int) -> int:
@@ -251,7 +262,7 @@ def test_a_sample_that_raises_is_named_with_slot_and_traceback() -> None:
 
     with pytest.raises(SampleError, match="no such picture") as caught:
         loader(Squares(form)).load(part)
-    assert (caught.value.part, caught.value.slot, caught.value.sample) == (part, 5, bad)
+    assert (caught.value.micro_batch, caught.value.slot, caught.value.sample) == (part, 5, bad)
     assert (caught.value.slots, caught.value.samples) == ((5,), (bad,))
     assert "in form" in caught.value.trace
     assert isinstance(caught.value.__cause__, KeyError)
@@ -267,11 +278,11 @@ def test_a_sample_that_raises_is_named_with_slot_and_traceback() -> None:
     ids=["batched read", "own collate", "default collate"],
 )
 def test_a_failure_of_several_samples_together_names_them_all(data: Any, collate: Any) -> None:
-    part = Part(2, (3, 5))
+    part = MicroBatch(2, (3, 5))
     with pytest.raises(SampleError, match="2 slots from 3 on") as caught:
         loader(data, collate_fn=collate).load(part)
     assert caught.value.slots == (3, 5)
-    assert list(caught.value.samples) == Indices(GRID, seed=7).of_part(part).tolist()
+    assert list(caught.value.samples) == SampleIndices(GRID, seed=7).of_micro_batch(part).tolist()
 
 
 def test_a_batched_read_that_gives_too_little_is_an_error() -> None:
@@ -280,7 +291,7 @@ def test_a_batched_read_that_gives_too_little_is_an_error() -> None:
             return super().__getitems__(samples)[1:]
 
     with pytest.raises(SampleError, match="asked for 4 samples and gave 3"):
-        loader(Short()).load(Part(1, (0, 1)))
+        loader(Short()).load(MicroBatch(1, (0, 1)))
 
 
 class Stream(IterableDataset[int]):
@@ -316,15 +327,15 @@ def test_mistakes_are_refused_in_words(data: Any, options: dict[str, Any], says:
 
 def test_an_order_of_another_grid_is_refused() -> None:
     with pytest.raises(BadInput, match="use one grid"):
-        Loader(VALUES, Indices(Grid(SAMPLES, 16, 4, 2), seed=7), GRID, seed=7, device=CPU)
+        Loader(VALUES, SampleIndices(Grid(SAMPLES, 16, 4, 2), seed=7), GRID, seed=7, device=CPU)
 
 
 def test_batches_arrive_on_the_device() -> None:
-    x, y = loader(TensorDataset(VALUES, VALUES), device=META).load(Part(1, (0,))).data
+    x, y = loader(TensorDataset(VALUES, VALUES), device=META).load(MicroBatch(1, (0,))).data
     assert x.is_meta
     assert y.is_meta
 
 
 def test_pinning_without_a_device_to_copy_to_changes_nothing() -> None:
-    part = Part(1, (0,))
+    part = MicroBatch(1, (0,))
     assert same(loader(VALUES, pin_memory=True).load(part).data, loader(VALUES).load(part).data)

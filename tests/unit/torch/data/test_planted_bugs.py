@@ -8,30 +8,30 @@ import torch
 
 from pliant.core.data import ledger
 from pliant.core.data.audit import Audit, audit
-from pliant.core.data.grid import Grid, deal, missing, redo
+from pliant.core.data.grid import Grid, assign_missing, deal_slots, missing_slots
 from pliant.core.data.sample_order import Order
 from pliant.torch.data.dataset import Reader
 from pliant.torch.data.loader import Loader
 from pliant.torch.data.workers import Pool
-from pliant.train.data.loader import Indices, Loaded, Part, Plan, cut
+from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, ReadPlan, SampleIndices, cut_micro_batches
 
 GRID = Grid(100, 16, 8, 2)  # the epoch's last step holds four samples, in two slots
 SEED = 7
 BAD_STEP = 5
 DATA = [float(sample) for sample in range(GRID.samples)]
 
-Member = Callable[[Part], Loaded]
+Member = Callable[[MicroBatch], LoadedMicroBatch]
 
 
 def loader(**options: Any) -> Loader:
-    return Loader(DATA, Indices(GRID, seed=SEED), GRID, seed=SEED, device=torch.device("cpu"), **options)
+    return Loader(DATA, SampleIndices(GRID, seed=SEED), GRID, seed=SEED, device=torch.device("cpu"), **options)
 
 
-def shares(step: int, world: int) -> list[tuple[Part, ...]]:
-    return [cut(GRID, step, run, 4) for run in deal(GRID.slots, [1] * world)]
+def shares(step: int, world: int) -> list[tuple[MicroBatch, ...]]:
+    return [cut_micro_batches(GRID, step, run, 4) for run in deal_slots(GRID.slots, [1] * world)]
 
 
-def train(member: Member, shares: Callable[[int], Sequence[Sequence[Part]]]) -> Audit:
+def train(member: Member, shares: Callable[[int], Sequence[Sequence[MicroBatch]]]) -> Audit:
     """Let the same member load everybody's parts of all steps, keep the ledger and audit it."""
     lines: list[ledger.LedgerLine] = []
     for step in range(1, GRID.total_steps + 1):
@@ -57,8 +57,8 @@ class Faulty(Reader):
         super().__init__(DATA, seed=SEED)
         self.twist = twist
 
-    def _read_each(self, plan: Plan) -> tuple[list[Any], list[int], list[int]]:
-        if plan.part.step != BAD_STEP:
+    def _read_each(self, plan: ReadPlan) -> tuple[list[Any], list[int], list[int]]:
+        if plan.micro_batch.step != BAD_STEP:
             return super()._read_each(plan)
         samples = self.twist(plan.samples.tolist())
         # The bug is in what is read; counting happens where it is read, as in the real one.
@@ -95,9 +95,9 @@ def test_a_world_of_changing_size_passes_the_audit() -> None:
     ids=["skip the first", "skip the last", "double the last", "one in place of another", "off by one", "turned"],
 )
 def test_a_wrong_read_is_caught(twist: Callable[[list[int]], list[int]]) -> None:
-    indices = Indices(GRID, seed=SEED)
+    indices = SampleIndices(GRID, seed=SEED)
     faulty = Faulty(twist)
-    found = train(lambda part: faulty.read(indices.plan(part)), lambda step: shares(step, 2))
+    found = train(lambda part: faulty.read(indices.plan_read(part)), lambda step: shares(step, 2))
     assert not found.ok
     assert found.lost > 0
     assert all(f"step {BAD_STEP}" in problem for problem in found.problems)
@@ -106,32 +106,32 @@ def test_a_wrong_read_is_caught(twist: Callable[[list[int]], list[int]]) -> None
 class Stale(Pool):
     """A pool that forgets to drop what it read for the world before, and serves the first thing it finds."""
 
-    def expect(self, parts: Sequence[Part]) -> None:
+    def expect(self, parts: Sequence[MicroBatch]) -> None:
         self._waiting = list(parts)
         self._hand_out()
 
-    def take(self, part: Part) -> Loaded:
+    def take(self, part: MicroBatch) -> LoadedMicroBatch:
         if self._ready:
             found = self._ready.pop(next(iter(self._ready)))
-            assert isinstance(found, Loaded)
+            assert isinstance(found, LoadedMicroBatch)
             return found
         return super().take(part)
 
 
 @pytest.mark.parametrize(("kind", "caught"), [(Pool, False), (Stale, True)])
 def test_a_stale_prefetch_after_a_resize_is_caught(kind: type[Pool], caught: bool) -> None:
-    indices = Indices(GRID, seed=SEED)
-    pool = kind(Reader(DATA, seed=SEED), indices.plan, 1)
+    indices = SampleIndices(GRID, seed=SEED)
+    pool = kind(Reader(DATA, seed=SEED), indices.plan_read, 1)
     pool.start()
 
-    def parts(step: int) -> list[list[Part]]:
+    def parts(step: int) -> list[list[MicroBatch]]:
         """The world shrinks from 2 to 1 in the middle; the other member's parts come with it."""
         return [list(own) for own in shares(step, 2 if step < BAD_STEP else 1)]
 
-    def member(part: Part) -> Loaded:
+    def member(part: MicroBatch) -> LoadedMicroBatch:
         if part.step == BAD_STEP - 1:
             # Read ahead for a world that will not be: one of another step lies ready when the resize comes.
-            pool.expect([part, Part(BAD_STEP, (0, 1, 2))])
+            pool.expect([part, MicroBatch(BAD_STEP, (0, 1, 2))])
             loaded = pool.take(part)
             while not pool._ready:
                 pool._collect(None)
@@ -150,13 +150,13 @@ def test_a_stale_prefetch_after_a_resize_is_caught(kind: type[Pool], caught: boo
 def test_a_victims_slot_left_out_is_caught(forget: bool) -> None:
     """Of three members the last dies in one step; two kept their gradients and redo what is missing."""
 
-    def parts(step: int) -> list[Sequence[Part]]:
-        kept = deal(GRID.slots, [1, 1, 1])
+    def parts(step: int) -> list[Sequence[MicroBatch]]:
+        kept = deal_slots(GRID.slots, [1, 1, 1])
         if step != BAD_STEP:
-            return [cut(GRID, step, run, 4) for run in kept]
-        again = redo(missing(GRID.filled(step), [frozenset(run) for run in kept[:2]]), [0, 1])
-        redone = [cut(GRID, step, slots[forget:], 4) for slots in again.values()]
-        return [*[cut(GRID, step, run, 4) for run in kept[:2]], *redone]
+            return [cut_micro_batches(GRID, step, run, 4) for run in kept]
+        again = assign_missing(missing_slots(GRID.filled(step), [frozenset(run) for run in kept[:2]]), [0, 1])
+        redone = [cut_micro_batches(GRID, step, slots[forget:], 4) for slots in again.values()]
+        return [*[cut_micro_batches(GRID, step, run, 4) for run in kept[:2]], *redone]
 
     found = train(loader().load, parts)
     assert found.ok is not forget
@@ -166,8 +166,8 @@ def test_a_victims_slot_left_out_is_caught(forget: bool) -> None:
 
 
 def test_a_slot_computed_by_two_is_caught() -> None:
-    def parts(step: int) -> list[Sequence[Part]]:
-        return [*shares(step, 2), cut(GRID, step, [3] if step == BAD_STEP else [], None)]
+    def parts(step: int) -> list[Sequence[MicroBatch]]:
+        return [*shares(step, 2), cut_micro_batches(GRID, step, [3] if step == BAD_STEP else [], None)]
 
     found = train(loader().load, parts)
     assert (found.ok, found.lost, found.repeated) == (False, 0, 2)
@@ -176,10 +176,10 @@ def test_a_slot_computed_by_two_is_caught() -> None:
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_digest_comes_from_the_reading_not_from_the_plan(num_workers: int) -> None:
     """A plan that was twisted on its way to the reader shows, wherever it is read."""
-    indices = Indices(GRID, seed=SEED)
-    part = Part(1, (0, 1))
-    plan = indices.plan(part)
-    twisted = Plan(part, plan.epoch, plan.samples[::-1].copy(), plan.sizes)
+    indices = SampleIndices(GRID, seed=SEED)
+    part = MicroBatch(1, (0, 1))
+    plan = indices.plan_read(part)
+    twisted = ReadPlan(part, plan.epoch, plan.samples[::-1].copy(), plan.sizes)
     reader = Reader(DATA, seed=SEED)
     right = reader.read(plan)
     if num_workers:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pliant.torch.data.shared_memory import receive, send
-from pliant.train.data.loader import Part, SampleError
+from pliant.train.data.loader import MicroBatch, SampleError
 
 Ends = tuple[socket.socket, socket.socket]
 
@@ -85,7 +85,7 @@ def test_the_same_tensor_twice_is_one_tensor_there(ends: Ends) -> None:
     "thing",
     [
         {"a": [1, "two", None, (3.0,)]},
-        Part(3, (1, 2)),
+        MicroBatch(3, (1, 2)),
         {"names": [f"sample {number}" for number in range(50_000)]},
         b"",
     ],
@@ -103,9 +103,9 @@ def test_arrays_arrive_with_their_shape(ends: Ends) -> None:
 
 
 def test_an_error_arrives_with_its_place(ends: Ends) -> None:
-    error = sent(ends, SampleError(Part(4, (1, 2)), (2,), (77,), "KeyError: 3"))
+    error = sent(ends, SampleError(MicroBatch(4, (1, 2)), (2,), (77,), "KeyError: 3"))
     assert isinstance(error, SampleError)
-    assert (error.part, error.slot, error.sample, error.trace) == (Part(4, (1, 2)), 2, 77, "KeyError: 3")
+    assert (error.micro_batch, error.slot, error.sample, error.trace) == (MicroBatch(4, (1, 2)), 2, 77, "KeyError: 3")
 
 
 def test_parcels_arrive_in_the_order_they_were_sent(ends: Ends) -> None:

@@ -23,12 +23,12 @@ from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
 from pliant.torch.data.loader import Loader
 from pliant.torch.data.workers import DEPTH, DataWorkerLost
-from pliant.train.data.loader import Indices, Part, SampleError, cut
+from pliant.train.data.loader import MicroBatch, SampleError, SampleIndices, cut_micro_batches
 
 SAMPLES = 64
 GRID = Grid(SAMPLES, 8, 8, 2)
-INDICES = Indices(GRID, seed=7)
-PARTS = [part for step in range(1, GRID.total_steps + 1) for part in cut(GRID, step, range(8), 4)]
+INDICES = SampleIndices(GRID, seed=7)
+PARTS = [part for step in range(1, GRID.total_steps + 1) for part in cut_micro_batches(GRID, step, range(8), 4)]
 
 
 class Watched(Dataset[Any]):
@@ -71,7 +71,7 @@ def start() -> Iterator[Start]:
         def started(dataset: Any, num_workers: int = 1, grid: Grid = GRID, **options: Any) -> Loader:
             made = Loader(
                 dataset,
-                Indices(grid, seed=7),
+                SampleIndices(grid, seed=7),
                 grid,
                 seed=7,
                 num_workers=num_workers,
@@ -85,8 +85,8 @@ def start() -> Iterator[Start]:
         yield started
 
 
-def samples_of(part: Part) -> list[int]:
-    samples: list[int] = INDICES.of_part(part).tolist()
+def samples_of(part: MicroBatch) -> list[int]:
+    samples: list[int] = INDICES.of_micro_batch(part).tolist()
     return samples
 
 
@@ -101,7 +101,7 @@ def test_data_workers_give_what_the_training_process_would_read(start: Start, nu
     ahead.expect(PARTS)
     for part in PARTS:
         ours, theirs = ahead.load(part), inline.load(part)
-        assert (ours.part, ours.samples, ours.digest) == (theirs.part, theirs.samples, theirs.digest)
+        assert (ours.micro_batch, ours.samples, ours.digest) == (theirs.micro_batch, theirs.samples, theirs.digest)
         assert list(ours.data) == list(theirs.data)
         for key in "xyz":
             assert torch.equal(ours.data[key], theirs.data[key])
@@ -128,8 +128,8 @@ def test_tensors_can_be_read_by_data_workers(start: Start) -> None:
 def test_a_part_may_be_larger_than_any_socket_holds(start: Start) -> None:
     grid = Grid(300_000, 300_000, 2, 1)
     ours = start(TensorDataset(torch.arange(grid.samples)), grid=grid)
-    loaded = ours.load(Part(1, (0, 1)))
-    assert loaded.digest == Indices(grid, seed=7).expected(1)
+    loaded = ours.load(MicroBatch(1, (0, 1)))
+    assert loaded.digest == SampleIndices(grid, seed=7).expected(1)
     assert sorted(loaded.data[0].tolist()) == list(range(grid.samples))
 
 
@@ -160,7 +160,7 @@ def test_after_a_resize_what_was_not_begun_is_withdrawn_and_what_was_is_dropped(
     assert data.gate is not None
     ours = start(data)
     pids = ours.pids
-    begun, queued, new, newer = PARTS[0], PARTS[1], Part(1, (1, 5)), Part(1, (2, 6))
+    begun, queued, new, newer = PARTS[0], PARTS[1], MicroBatch(1, (1, 5)), MicroBatch(1, (2, 6))
     ours.expect([begun, queued])
     assert data.reads(1) == samples_of(begun)[:1]
     ours.expect([new, newer])  # another ownership of the same step
@@ -212,7 +212,7 @@ def test_a_sample_that_raises_is_named_when_its_part_is_asked_for(start: Start) 
     assert ours.load(PARTS[0]).data.tolist() == samples_of(PARTS[0])
     with pytest.raises(SampleError, match="no such picture") as caught:
         ours.load(PARTS[1])
-    assert (caught.value.part, caught.value.slot, caught.value.sample) == (PARTS[1], PARTS[1].slots[2], bad)
+    assert (caught.value.micro_batch, caught.value.slot, caught.value.sample) == (PARTS[1], PARTS[1].slots[2], bad)
     assert "in form" in caught.value.trace
     assert ours.load(PARTS[2]).data.tolist() == samples_of(PARTS[2])
 
@@ -226,7 +226,7 @@ def test_an_error_in_a_part_nobody_asks_for_any_more_is_no_error(start: Start) -
     ours.expect([])
     with pytest.raises(SampleError) as caught:
         ours.load(PARTS[9])
-    assert caught.value.part == PARTS[9]
+    assert caught.value.micro_batch == PARTS[9]
 
 
 def test_a_batch_that_cannot_be_sent_is_an_error_of_its_part(start: Start) -> None:

@@ -13,7 +13,7 @@ from pliant.core.model.names import MemberId
 from pliant.torch.gloo.hung import Stillness, workers
 from pliant.torch.gloo.kv_store import PeerStore, StoreClosed
 from pliant.torch.gloo.sockets import Fence, published
-from pliant.train.peer.kv import Letter, Mailbox
+from pliant.train.peer.kv import PeerValue, PeerValues
 from unit.torch.blob import blob
 
 ME, OTHER = MemberId("me"), MemberId("other")
@@ -188,7 +188,7 @@ def test_a_culprit_is_known_by_the_port_that_gloo_prints(scene: Scene) -> None:
 
 
 def test_a_closed_store_ends_whoever_waits_and_whoever_comes() -> None:
-    store = PeerStore(Mailbox(), 1, lambda _: None, lambda *_: None)
+    store = PeerStore(PeerValues(), 1, lambda _: None, lambda *_: None)
     raised: list[Exception] = []
 
     def wait() -> None:
@@ -209,14 +209,14 @@ def test_a_closed_store_ends_whoever_waits_and_whoever_comes() -> None:
 def test_a_store_shows_what_passes_and_takes_text_and_bytes() -> None:
     seen: list[tuple[str, bytes]] = []
     told: list[bytes] = []
-    store = PeerStore(Mailbox(), 1, told.append, lambda key, value: seen.append((key, value)))
+    store = PeerStore(PeerValues(), 1, told.append, lambda key, value: seen.append((key, value)))
     store.set("a", "text")
     store.set("b", b"bytes")
     assert (store.get("a"), store.get("b")) == (b"text", b"bytes")
     assert store.check(["a", "b"])
     assert not store.check(["a", "c"])
     assert seen == [("a", b"text"), ("b", b"bytes")] * 2
-    assert [msgspec.msgpack.decode(head, type=Letter).key for head in told] == ["a", "b"]
+    assert [msgspec.msgpack.decode(head, type=PeerValue).key for head in told] == ["a", "b"]
 
 
 def test_a_thread_is_still_only_when_it_has_not_run_at_all() -> None:

@@ -17,7 +17,7 @@ from pliant.errors import BadInput
 from pliant.torch.gloo.group import GATHER_MAX, Group, GroupBroken, Wiring
 from pliant.torch.gloo.sockets import published
 from pliant.train.peer.framing import PeerLost
-from pliant.train.peer.kv import Letter, Mailbox
+from pliant.train.peer.kv import PeerValue, PeerValues
 from unit.torch.blob import blob
 
 ME, OTHER = MemberId("me"), MemberId("other")
@@ -28,16 +28,16 @@ class Forger:
     """The other member of a world of two, as far as this wiring can tell: it answers letters as a test wants."""
 
     def __init__(self, answer: Callable[[str, bytes], dict[str, bytes]]) -> None:
-        self.mailbox = Mailbox()
+        self.mailbox = PeerValues()
         self._answer = answer
         world = World(5, WorldKind.PLANNED, (ME, OTHER), (1, 1), Lineage(0, 0, 0))
         self.wiring = Wiring(world, "ab" * 32, ME, self, self.mailbox)
         self.raised: list[Exception] = []
         self.thread = threading.Thread(target=self._run)
 
-    def tell(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
+    def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
         assert (generation, member, kind) == (5, OTHER, "store")
-        told = msgspec.msgpack.decode(head, type=Letter)
+        told = msgspec.msgpack.decode(head, type=PeerValue)
         for key, value in self._answer(told.key, told.value).items():
             self.mailbox.put(5, key, value)
 
@@ -149,7 +149,7 @@ def test_a_peer_that_cannot_be_told_breaks_the_wiring_with_the_reason() -> None:
 def test_who_is_not_in_the_world_cannot_wire_it() -> None:
     world = World(5, WorldKind.PLANNED, (OTHER,), (1,), Lineage(0, 0, 0))
     with pytest.raises(BadInput, match="me is not a member of generation 5"):
-        Wiring(world, "", ME, Forger(lambda *_: {}), Mailbox())
+        Wiring(world, "", ME, Forger(lambda *_: {}), PeerValues())
 
 
 def test_the_prefix_cannot_be_guessed_and_does_not_give_the_key_away() -> None:
@@ -171,7 +171,7 @@ def test_the_prefix_cannot_be_guessed_and_does_not_give_the_key_away() -> None:
 
 def alone() -> Group:
     world = World(3, WorldKind.PLANNED, (ME,), (1,), Lineage(0, 0, 0))
-    return Wiring(world, "", ME, Forger(lambda *_: {}), Mailbox()).run()
+    return Wiring(world, "", ME, Forger(lambda *_: {}), PeerValues()).run()
 
 
 def test_a_world_of_one_leaves_its_tensors_as_they_are() -> None:

@@ -20,15 +20,15 @@ from pliant.torch.reduce.buckets import Reduced
 from pliant.torch.reduce.floating import SummedReducer
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.training_state import gradient_from, gradient_state
-from pliant.train.data.loader import Part
-from pliant.train.reduce.control_row import Row
-from pliant.train.reduce.metrics import Logged
-from pliant.train.state.transfer import Received
+from pliant.train.data.loader import MicroBatch
+from pliant.train.reduce.control_row import ControlRow
+from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.state.transfer import ReceivedState
 from unit.torch.wires import ranks as groups
 from unit.torch.wires import together
 
 CPU = torch.device("cpu")
-PART = Part(17, (0,))
+PART = MicroBatch(17, (0,))
 WORD = Word(Purpose.STEP, 3, 17, Lineage(2, 16, 2**64 - 1), holds=True, samples=8)
 
 
@@ -37,7 +37,7 @@ class Member:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.reducer = SummedReducer(model, Buffers(model), Logged(), CPU)
+        self.reducer = SummedReducer(model, Buffers(model), StepMetrics(), CPU)
         self.weight = 0.0
 
     def part(self, x: Tensor, weight: float | None = None, *, last: Group | None = None) -> None:
@@ -50,8 +50,8 @@ class Member:
         if last is None:
             self.reducer.end_part()
 
-    def reduce(self, group: Group, *, follow: bool = False) -> tuple[tuple[Row, ...], Reduced]:
-        found = self.reducer.reduce(group, Row(WORD, self.weight), (), follow=follow)
+    def reduce(self, group: Group, *, follow: bool = False) -> tuple[tuple[ControlRow, ...], Reduced]:
+        found = self.reducer.reduce(group, ControlRow(WORD, self.weight), (), follow=follow)
         self.weight = 0.0
         return found
 
@@ -245,7 +245,7 @@ def test_a_member_that_missed_the_step_gets_its_gradient(buckets: str) -> None:
     reduced.means = (0.5,)
     whole = gradient_state(reduced)
     contents = tuple(memoryview(bytearray(leaf.content)) for leaf in whole.leaves)
-    received = gradient_from(Received(whole.tree, contents), CPU)
+    received = gradient_from(ReceivedState(whole.tree, contents), CPU)
     laggard.reducer.give(received)
     assert received.means == (0.5,)
     assert close(laggard.gradients, cast("list[Tensor]", a.gradients), 0.0)

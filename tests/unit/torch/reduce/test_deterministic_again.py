@@ -16,7 +16,7 @@ from pliant.torch.reduce import deterministic as treed_module
 from pliant.torch.reduce import tree_buffers as nodes_module
 from pliant.torch.reduce.buckets import Bucket
 from pliant.torch.state.training_state import gradient_from, gradient_state
-from pliant.train.state.transfer import Received
+from pliant.train.state.transfer import ReceivedState
 from unit.torch.treed import CPU, Case, Member, Outcome, alone, batch, loss_of, net, steps
 from unit.torch.wired import wired
 from unit.torch.wires import ranks, same_bits, together
@@ -173,7 +173,7 @@ def test_a_member_that_missed_the_step_gets_the_same_bits() -> None:
     all_at_once(members, ranks(2, 3), lambda member, group: member.broken_step(2, group, shares))
     whole = gradient_state(first[0].reduced)
     contents = tuple(memoryview(bytearray(leaf.content)) for leaf in whole.leaves)
-    received = gradient_from(Received(whole.tree, contents), CPU)
+    received = gradient_from(ReceivedState(whole.tree, contents), CPU)
     found = laggard.apply((), received)
     assert found.same_gradients(expected)
     assert all(same_bits(a, b) for a, b in zip(found.buffers, expected.buffers, strict=True))

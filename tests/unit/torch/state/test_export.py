@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from pliant.torch.state.training_state import as_leaf, from_leaf
-from pliant.train.checkpoint import place_at, read
-from pliant.train.checkpoint.safetensors_header import stored_as
+from pliant.train.checkpoint import open_storage, read_checkpoint
+from pliant.train.checkpoint.safetensors_header import safetensors_type
 from pliant.train.state.flat import flatten, restore
 from unit.cli.program import invoke
 from unit.torch.saved import Net, publish, state_of, step, trained
@@ -71,7 +71,7 @@ ODD = [
 def test_odd_tensors_come_back_to_the_bit_and_the_library_opens_them(tmp_path: Path, tensor: Tensor) -> None:
     state = flatten([torch.tensor([True]), tensor], as_leaf)  # the flag puts what follows at an odd place
     checkpoint = publish(tmp_path, state)
-    received = read(place_at(tmp_path), checkpoint)
+    received = read_checkpoint(open_storage(tmp_path), checkpoint)
     assert same(restore(received.tree, received.contents, from_leaf)[1], tensor)
     loaded = load_file(tmp_path / "one" / "0-of-1-m-0.safetensors")["1"]
     assert _bits(loaded).tolist() == _bits(tensor).tolist()
@@ -80,15 +80,15 @@ def test_odd_tensors_come_back_to_the_bit_and_the_library_opens_them(tmp_path: P
 
 
 def test_every_type_of_torch_has_a_name_or_goes_as_bytes() -> None:
-    from pliant.train.checkpoint.tree_json import Tensor as Described
+    from pliant.train.checkpoint.tree_json import TensorInfo as Described
 
     kinds = {value for value in vars(torch).values() if isinstance(value, torch.dtype)}
     for kind in kinds:
         name = str(kind).removeprefix("torch.")
         nbytes = 6 * kind.itemsize
-        assert stored_as(Described("x", name, (2, 3), nbytes)) in (
+        assert safetensors_type(Described("x", name, (2, 3), nbytes)) in (
             ("U8", [2, 3, kind.itemsize]),
-            (stored_as(Described("x", name, (2, 3), nbytes))[0], [2, 3]),
+            (safetensors_type(Described("x", name, (2, 3), nbytes))[0], [2, 3]),
         )
 
 
@@ -97,7 +97,7 @@ def test_a_checkpoint_is_installed_into_a_training_that_goes_on_to_the_same_bits
     first = trained(3)
     checkpoint = publish(tmp_path, state_of(*first).capture(), 3)
     other = trained(1)
-    state_of(*other).install(read(place_at(tmp_path), checkpoint))
+    state_of(*other).install(read_checkpoint(open_storage(tmp_path), checkpoint))
     for _ in range(2):
         step(other[0], other[1])
         other[2].step()

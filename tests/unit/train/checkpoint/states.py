@@ -11,11 +11,11 @@ from typing import Any
 from pliant.core.data.ledger import Lineage
 from pliant.core.data.sample_order import Cursor
 from pliant.core.model.checkpoint import Checkpoint, Piece
-from pliant.train.checkpoint import Facts, PieceWriter, Place, write_manifest
+from pliant.train.checkpoint import CheckpointFacts, PieceWriter, Storage, write_manifest
 from pliant.train.state.flat import Leaf, State, flatten
 
 LINEAGE = Lineage(3, 40, 2**64 - 1)
-FACTS = Facts(at=1_800_000_000.25, job="demo", generation=3, members=("a-1", "b-1"), cursor=Cursor(1, 128))
+FACTS = CheckpointFacts(at=1_800_000_000.25, job="demo", generation=3, members=("a-1", "b-1"), cursor=Cursor(1, 128))
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def strange() -> dict[Any, Any]:
     }
 
 
-def write(place: Place, name: str, state: State, count: int = 1, chunk: int = 0) -> tuple[Piece, ...]:
+def write(place: Storage, name: str, state: State, count: int = 1, chunk: int = 0) -> tuple[Piece, ...]:
     """Write all pieces of a state, each by a member of its own."""
     pieces: list[Piece] = []
     for index in range(count):
@@ -108,7 +108,7 @@ def write(place: Place, name: str, state: State, count: int = 1, chunk: int = 0)
     return tuple(pieces)
 
 
-def publish(place: Place, name: str, state: State, count: int = 1, lineage: Lineage = LINEAGE) -> Checkpoint:
+def publish(place: Storage, name: str, state: State, count: int = 1, lineage: Lineage = LINEAGE) -> Checkpoint:
     """Write a whole checkpoint, with its manifest."""
     checkpoint = Checkpoint(lineage, name, 77, write(place, name, state, count))
     write_manifest(place, checkpoint, FACTS)

@@ -11,8 +11,8 @@ import pytest
 
 from e2e.running import PATIENCE_S, wait_for
 from pliant.core.model.checkpoint import Checkpoint, Piece
-from pliant.train.checkpoint import PieceWriter, place_at, read
-from pliant.train.checkpoint.background_writer import BLOCK, Copying
+from pliant.train.checkpoint import PieceWriter, open_storage, read_checkpoint
+from pliant.train.checkpoint.background_writer import BLOCK, BackgroundWriter
 from pliant.train.state.flat import flatten
 from unit.train.checkpoint.states import LINEAGE, Blob, as_leaf
 
@@ -29,7 +29,7 @@ class Part:
             assert goes_on is None or goes_on.wait(PATIENCE_S)
             return memoryview(bytes(content))
 
-        self.place = place_at(path)
+        self.place = open_storage(path)
         self.live = [bytearray([at + 1]) * count for at, count in enumerate(LEAVES)]
         self.before = [bytes(each) for each in self.live]
         self.written: list[tuple[Piece, ...]] = []
@@ -37,26 +37,26 @@ class Part:
         tree = flatten([Blob("uint8", (len(each),), bytes(each)) for each in self.live], as_leaf).tree
         writer = PieceWriter(self.place, "one", tree, 0, 1, "a")
         contents = [partial(memoryview, self.live[leaf]) for leaf in writer.leaves]
-        self.copying = Copying(writer, contents, copy, self.written.append, self.failed.append)
+        self.copying = BackgroundWriter(writer, contents, copy, self.written.append, self.failed.append)
 
     def apply(self) -> None:
         """The step changes everything."""
-        self.copying.secure()
+        self.copying.copy_rest()
         for each in self.live:
             each[:] = bytes(len(each))
 
     def saved(self) -> list[bytes]:
         [pieces] = self.written
-        return [bytes(each) for each in read(self.place, Checkpoint(LINEAGE, "one", 0, pieces)).contents]
+        return [bytes(each) for each in read_checkpoint(self.place, Checkpoint(LINEAGE, "one", 0, pieces)).contents]
 
 
 @pytest.mark.parametrize("wanted_first", [True, False])
 def test_what_is_written_is_the_state_of_the_boundary(tmp_path: Path, wanted_first: bool) -> None:
     part = Part(tmp_path)
     if wanted_first:
-        part.copying.want()
+        part.copying.confirm()
     part.apply()
-    part.copying.want()
+    part.copying.confirm()
     part.copying.wait()
     assert part.saved() == part.before
     assert part.failed == []
@@ -64,9 +64,9 @@ def test_what_is_written_is_the_state_of_the_boundary(tmp_path: Path, wanted_fir
 
 def test_what_is_all_written_need_not_be_secured(tmp_path: Path) -> None:
     part = Part(tmp_path)
-    part.copying.want()
+    part.copying.confirm()
     part.copying.wait()
-    assert part.copying.secure() == 0
+    assert part.copying.copy_rest() == 0
     part.apply()
     assert part.saved() == part.before
 
@@ -75,7 +75,7 @@ def test_nothing_is_said_before_it_is_wanted(tmp_path: Path) -> None:
     part = Part(tmp_path)
     part.apply()
     assert (part.written, part.copying.is_busy) == ([], False)
-    part.copying.want()
+    part.copying.confirm()
     part.copying.wait()
     assert len(part.written) == 1
 
@@ -88,12 +88,12 @@ def test_what_nobody_wants_leaves_nothing_behind(tmp_path: Path, secured: bool) 
     part.copying.abandon()
     part.copying.wait()
     assert (part.written, part.failed) == ([], [])
-    assert (part.place.names(), part.place.unfinished()) == ([], [])
+    assert (part.place.checkpoint_names(), part.place.unfinished_names()) == ([], [])
 
 
 def test_what_is_wanted_is_not_abandoned(tmp_path: Path) -> None:
     part = Part(tmp_path)
-    part.copying.want()
+    part.copying.confirm()
     part.copying.abandon()
     part.copying.wait()
     assert part.saved() == part.before
@@ -104,20 +104,20 @@ def test_what_is_dropped_is_not_written_though_it_was_wanted_and_counts_as_busy_
 ) -> None:
     goes_on = threading.Event()
     part = Part(tmp_path, goes_on)
-    part.copying.want()
-    part.copying.drop()
+    part.copying.confirm()
+    part.copying.cancel()
     assert part.copying.is_busy, "the next one must not begin beside it"
     goes_on.set()
     part.copying.wait()
-    assert (part.written, part.failed, part.place.unfinished(), part.copying.is_busy) == ([], [], [], False)
+    assert (part.written, part.failed, part.place.unfinished_names(), part.copying.is_busy) == ([], [], [], False)
 
 
 def test_at_the_end_of_everything_even_what_is_wanted_is_given_up_and_never_half_there(tmp_path: Path) -> None:
     part = Part(tmp_path)
-    part.copying.want()
-    part.copying.give_up()
+    part.copying.confirm()
+    part.copying.cancel_and_wait()
     assert not part.copying.is_busy
-    assert part.place.unfinished() == []
+    assert part.place.unfinished_names() == []
     assert part.failed == []
     if part.written:  # it was quicker
         assert part.saved() == part.before
@@ -137,11 +137,11 @@ def small_files() -> Iterator[None]:
 def test_a_disk_that_takes_no_more_is_said_once_and_training_goes_on(tmp_path: Path) -> None:
     with small_files():
         part = Part(tmp_path)
-        part.copying.want()
+        part.copying.confirm()
         part.copying.wait()
     part.apply()
     assert (part.written, part.failed) == ([], ["File too large"])
-    assert (part.place.names(), part.place.unfinished(), part.copying.is_busy) == ([], [], False)
+    assert (part.place.checkpoint_names(), part.place.unfinished_names(), part.copying.is_busy) == ([], [], False)
 
 
 def test_a_disk_that_does_not_even_let_go_is_said_all_the_same(
@@ -151,7 +151,7 @@ def test_a_disk_that_does_not_even_let_go_is_said_all_the_same(
     wait_for(lambda: any(tmp_path.glob("one/.*")), "the file, not only its folder")
     (tmp_path / "one").rename(tmp_path / "away")  # from under its writer, which can then neither name nor remove it
     (tmp_path / "one").touch()
-    part.copying.want()
+    part.copying.confirm()
     part.copying.wait()
     assert (part.written, part.failed) == ([], ["Not a directory"])
     assert "could not be removed: Not a directory" in caplog.text
@@ -161,7 +161,7 @@ def test_what_cannot_be_told_when_it_is_written_counts_as_not_written(tmp_path: 
     part = Part(tmp_path)
     part.copying._written = refuse_to_hear
     part.apply()
-    part.copying.want()
+    part.copying.confirm()
     part.copying.wait()
     assert (part.written, part.failed) == ([], ["nobody listens"])
 
@@ -175,6 +175,6 @@ def test_a_place_that_cannot_be_written_to_is_said_once(tmp_path: Path) -> None:
     file.write_text("not a folder")
     part = Part(file)
     part.apply()
-    part.copying.want()
+    part.copying.confirm()
     part.copying.wait()
     assert (part.written, part.failed) == ([], ["Not a directory"])

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pliant.core.model.checkpoint import Checkpoint, Piece
-from pliant.train.checkpoint import PieceWriter, Place, place_at, read
-from pliant.train.checkpoint.background_writer import BLOCK, Copying
+from pliant.train.checkpoint import PieceWriter, Storage, open_storage, read_checkpoint
+from pliant.train.checkpoint.background_writer import BLOCK, BackgroundWriter
 from pliant.train.state.flat import State, flatten
 from unit.train.checkpoint.states import LINEAGE, Blob, as_leaf
 
@@ -22,7 +22,7 @@ PATIENCE_S = 30.0
 class Training:
     """Memory that is saved while it is in use."""
 
-    def __init__(self, place: Place, *nbytes: int) -> None:
+    def __init__(self, place: Storage, *nbytes: int) -> None:
         self.place = place
         self.live = [bytearray([at + 1]) * count for at, count in enumerate(nbytes)]
         self.before = [bytes(each) for each in self.live]
@@ -34,11 +34,11 @@ class Training:
         self.failed: list[str] = []
         self.has_memory = True
 
-    def begin(self, writes_for_s: float = inf) -> Copying:
+    def begin(self, writes_for_s: float = inf) -> BackgroundWriter:
         state: State = flatten([Blob("uint8", (len(each),), bytes(each)) for each in self.live], as_leaf)
         writer = PieceWriter(self.place, "one", state.tree, 0, 1, "a")
         contents = [partial(memoryview, self.live[leaf]) for leaf in writer.leaves]
-        return Copying(writer, contents, self._copy, self._written, self.failed.append, writes_for_s)
+        return BackgroundWriter(writer, contents, self._copy, self._written, self.failed.append, writes_for_s)
 
     def _copy(self, content: memoryview) -> memoryview:
         if threading.current_thread() is not threading.main_thread():
@@ -59,12 +59,14 @@ class Training:
 
     @property
     def saved(self) -> list[bytes]:
-        return [bytes(each) for each in read(self.place, Checkpoint(LINEAGE, "one", 0, self.pieces)).contents]
+        return [
+            bytes(each) for each in read_checkpoint(self.place, Checkpoint(LINEAGE, "one", 0, self.pieces)).contents
+        ]
 
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[Training]:
-    made = Training(place_at(tmp_path), 2 * BLOCK + 5, 0, 7, BLOCK + 1)
+    made = Training(open_storage(tmp_path), 2 * BLOCK + 5, 0, 7, BLOCK + 1)
     yield made
     made.may_copy.set()
 
@@ -73,19 +75,19 @@ def test_a_thread_that_is_stuck_in_a_block_holds_nobody_up(training: Training) -
     training.may_copy.clear()
     copying = training.begin()
     assert training.in_copy.wait(PATIENCE_S)
-    assert copying.secure() == sum(map(len, training.live))
+    assert copying.copy_rest() == sum(map(len, training.live))
     training.apply()
     training.may_copy.set()
-    copying.want()
+    copying.confirm()
     copying.wait()
     assert training.saved == training.before
 
 
 def test_what_the_thread_has_copied_need_not_be_copied_again(training: Training) -> None:
     copying = training.begin(writes_for_s=0.0)
-    copying.want()
+    copying.confirm()
     copying.wait()
-    assert copying.secure() == 0
+    assert copying.copy_rest() == 0
     training.apply()
     assert training.copies == sum(map(len, training.live))
     assert training.saved == training.before
@@ -95,9 +97,9 @@ def test_late_in_a_step_it_copies_before_it_writes(training: Training) -> None:
     training.may_copy.clear()
     copying = training.begin(writes_for_s=0.0)
     assert training.in_copy.wait(PATIENCE_S)
-    assert training.place.unfinished() == []
+    assert training.place.unfinished_names() == []
     training.may_copy.set()
-    copying.want()
+    copying.confirm()
     copying.wait()
     assert training.saved == training.before
 
@@ -107,12 +109,12 @@ def test_one_that_is_abandoned_while_it_is_stuck_leaves_nothing(training: Traini
     copying = training.begin()
     assert training.in_copy.wait(PATIENCE_S)
     copying.abandon()
-    assert copying.secure() == sum(map(len, training.live))
+    assert copying.copy_rest() == sum(map(len, training.live))
     training.may_copy.set()
     copying.wait()
     assert training.pieces == ()
     assert training.failed == []
-    assert training.place.unfinished() == []
+    assert training.place.unfinished_names() == []
 
 
 def test_where_memory_ends_the_checkpoint_fails_and_training_goes_on(training: Training) -> None:
@@ -120,11 +122,11 @@ def test_where_memory_ends_the_checkpoint_fails_and_training_goes_on(training: T
     training.has_memory = False
     copying = training.begin()
     assert training.in_copy.wait(PATIENCE_S)
-    copying.secure()
+    copying.copy_rest()
     training.apply()
     training.may_copy.set()
-    copying.want()
+    copying.confirm()
     copying.wait()
     assert training.failed == ["Cannot allocate memory"]
     assert training.pieces == ()
-    assert training.place.unfinished() == []
+    assert training.place.unfinished_names() == []

@@ -21,9 +21,18 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.errors import BadInput
-from pliant.train.checkpoint import Damaged, OutOfReach, PieceWriter, Place, place_at, problems, read, read_manifest
+from pliant.train.checkpoint import (
+    DamagedCheckpoint,
+    PieceWriter,
+    Storage,
+    StorageUnreachable,
+    find_problems,
+    open_storage,
+    read_checkpoint,
+    read_manifest,
+)
 from pliant.train.checkpoint import fsspec_storage as objects_module
-from pliant.train.checkpoint.errors import unread
+from pliant.train.checkpoint.errors import read_error
 from unit.train.checkpoint.states import FACTS, LINEAGE, numbers, publish, training, write
 
 
@@ -57,8 +66,8 @@ def test_a_store_in_trouble_is_out_of_reach_and_nothing_in_it_is_damaged() -> No
         raise OSError(errno.EIO, "the key is disabled")
 
     with pytest.raises(OSError, match="the key is disabled") as caught:
-        objects_module._plainly(trouble)
-    assert isinstance(unread("s3://b/piece", caught.value), OutOfReach)
+        objects_module._raising_oserror(trouble)
+    assert isinstance(read_error("s3://b/piece", caught.value), StorageUnreachable)
 
 
 @pytest.fixture(params=["s3", "memory"])
@@ -69,68 +78,70 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def place(url: str) -> Place:
-    return place_at(url)
+def place(url: str) -> Storage:
+    return open_storage(url)
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_what_was_written_is_read(place: Place, url: str, count: int) -> None:
+def test_what_was_written_is_read(place: Storage, url: str, count: int) -> None:
     state = training(2000)
     checkpoint = publish(place, "one", state, count)
-    received = read(place_at(url), checkpoint)
+    received = read_checkpoint(open_storage(url), checkpoint)
     assert received.tree == state.tree
     assert [bytes(each) for each in received.contents] == [bytes(leaf.content) for leaf in state.leaves]
     assert not any(each.readonly for each in received.contents)
-    manifest = read_manifest(place_at(url), "one")
+    manifest = read_manifest(open_storage(url), "one")
     assert (manifest.checkpoint, manifest.facts) == (checkpoint, FACTS)
 
 
-def test_a_large_piece_goes_up_and_comes_down_in_parts(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_piece_goes_up_and_comes_down_in_parts(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects_module, "BLOCK", 5 << 20)  # the least that S3 takes for a part
     state = training(3 << 20)
     checkpoint = publish(place, "one", state)
     assert checkpoint.pieces[0].nbytes > 4 * objects_module.BLOCK
-    assert [each.nbytes for each in read(place, checkpoint).contents] == [leaf.nbytes for leaf in state.leaves]
-    assert problems(place, checkpoint) == ()
+    assert [each.nbytes for each in read_checkpoint(place, checkpoint).contents] == [
+        leaf.nbytes for leaf in state.leaves
+    ]
+    assert find_problems(place, checkpoint) == ()
 
 
-def test_names_are_those_with_a_manifest(place: Place) -> None:
-    assert (place.names(), place.unfinished(), place.files("none")) == ([], [], {})
+def test_names_are_those_with_a_manifest(place: Storage) -> None:
+    assert (place.checkpoint_names(), place.unfinished_names(), place.file_sizes("none")) == ([], [], {})
     publish(place, "b", training())
     publish(place, "a", training(), 2)
     pieces = write(place, "c", training())
-    place.marked("me")
-    assert (place.names(), place.unfinished()) == (["a", "b"], ["c"])
-    assert place.files("c") == {piece.file: piece.nbytes for piece in pieces}
+    place.claim("me")
+    assert (place.checkpoint_names(), place.unfinished_names()) == (["a", "b"], ["c"])
+    assert place.file_sizes("c") == {piece.file: piece.nbytes for piece in pieces}
 
 
-def test_what_is_abandoned_leaves_nothing(place: Place) -> None:
+def test_what_is_abandoned_leaves_nothing(place: Storage) -> None:
     writer = PieceWriter(place, "one", training(1 << 20).tree, 0, 1, "m")
     writer.write(memoryview(bytes(2 << 20)))
     writer.abandon()
     writer.abandon()
-    assert (place.names(), place.unfinished(), place.files("one")) == ([], [], {})
+    assert (place.checkpoint_names(), place.unfinished_names(), place.file_sizes("one")) == ([], [], {})
 
 
 def test_nothing_is_seen_before_it_is_whole(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(objects_module, "BLOCK", 5 << 20)
-    place = place_at(f"s3://{bucket}/x")
+    place = open_storage(f"s3://{bucket}/x")
     state = training(3 << 20)
     writer = PieceWriter(place, "one", state.tree, 0, 1, "m")
     writer.write(state.leaves[0].content)
-    assert place.files("one") == {}
+    assert place.file_sizes("one") == {}
     writer.abandon()
-    assert (place.names(), place.unfinished(), place.files("one")) == ([], [], {})
+    assert (place.checkpoint_names(), place.unfinished_names(), place.file_sizes("one")) == ([], [], {})
 
 
 DYING = """
 import os, signal, sys
-from pliant.train.checkpoint import PieceWriter, objects, place_at
-from unit.train.stored.states import training
+from pliant.train.checkpoint import PieceWriter, fsspec_storage, open_storage
+from unit.train.checkpoint.states import training
 
-objects.BLOCK = 5 << 20
+fsspec_storage.BLOCK = 5 << 20
 state = training(3 << 20)
-writer = PieceWriter(place_at(sys.argv[1]), "one", state.tree, 0, 1, "m")
+writer = PieceWriter(open_storage(sys.argv[1]), "one", state.tree, 0, 1, "m")
 for leaf in writer.leaves:
     writer.write(state.leaves[leaf].content)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -143,28 +154,28 @@ def test_a_writer_that_is_killed_leaves_nothing_that_is_seen(bucket: str, server
     command = [sys.executable, "-c", DYING, f"s3://{bucket}/x"]
     done = subprocess.run(command, env={**os.environ, **told, "PYTHONPATH": tests}, check=False, timeout=100)
     assert done.returncode == -signal.SIGKILL
-    place = place_at(f"s3://{bucket}/x")
-    assert (place.names(), place.unfinished(), place.files("one")) == ([], [], {})
-    assert read(place, publish(place, "one", training())).tree == training().tree
+    place = open_storage(f"s3://{bucket}/x")
+    assert (place.checkpoint_names(), place.unfinished_names(), place.file_sizes("one")) == ([], [], {})
+    assert read_checkpoint(place, publish(place, "one", training())).tree == training().tree
 
 
-def test_a_name_is_removed_whole_and_may_be_removed_again(place: Place) -> None:
+def test_a_name_is_removed_whole_and_may_be_removed_again(place: Storage) -> None:
     publish(place, "one", training(), 2)
     publish(place, "two", training())
     place.remove("one")
     place.remove("one")
-    assert (place.names(), place.unfinished(), place.files("one")) == (["two"], [], {})
+    assert (place.checkpoint_names(), place.unfinished_names(), place.file_sizes("one")) == (["two"], [], {})
 
 
 def heard_by_four(url: str) -> set[str]:
     start = threading.Barrier(4)
 
     def ask() -> str:
-        place = place_at(url)
+        place = open_storage(url)
         start.wait(10)
-        place.marked("me")
+        place.claim("me")
         start.wait(10)  # a member claims its place when it starts, and its first checkpoint comes later
-        return place.marked("me").identity
+        return place.claim("me").storage_id
 
     with ThreadPoolExecutor(4) as pool:
         return {asked.result() for asked in [pool.submit(ask) for _ in range(4)]}
@@ -173,7 +184,7 @@ def heard_by_four(url: str) -> set[str]:
 def test_everybody_who_asks_hears_one_identity(url: str) -> None:
     heard = heard_by_four(url)
     assert len(heard) == 1
-    assert place_at(f"{url}-other").marked("me").identity not in heard
+    assert open_storage(f"{url}-other").claim("me").storage_id not in heard
 
 
 class Refusing(MemoryFileSystem):  # type: ignore[misc]  # of fsspec nothing is known
@@ -199,21 +210,21 @@ def test_a_store_without_conditional_writes_has_one_identity_all_the_same(kind: 
     assert len(heard_by_four(url)) == 1
 
 
-def test_a_damaged_object_is_named(place: Place) -> None:
+def test_a_damaged_object_is_named(place: Storage) -> None:
     checkpoint = publish(place, "one", training())
     piece = checkpoint.pieces[0]
-    with place.opened("one", piece.file) as file:
+    with place.open_file("one", piece.file) as file:
         whole = file.read()
         file.seek(8)
         assert file.read(4) == whole[8:12]
-    place.put("one", piece.file, whole[:-1])
-    with pytest.raises(Damaged, match=f"it ends after {piece.nbytes - 1} of {piece.nbytes} bytes"):
-        read(place, checkpoint)
-    place.put("one", piece.file, whole[:-1] + b"!")
-    assert [problem.file for problem in problems(place, checkpoint)] == [piece.file]
-    with pytest.raises(Damaged, match=r"one/2-of-3-m\.safetensors is damaged"):
-        read(place, missing_the_last(checkpoint))
-    with pytest.raises(Damaged, match=r"two/manifest\.json is damaged: it is not there"):
+    place.write_file("one", piece.file, whole[:-1])
+    with pytest.raises(DamagedCheckpoint, match=f"it ends after {piece.nbytes - 1} of {piece.nbytes} bytes"):
+        read_checkpoint(place, checkpoint)
+    place.write_file("one", piece.file, whole[:-1] + b"!")
+    assert [problem.file for problem in find_problems(place, checkpoint)] == [piece.file]
+    with pytest.raises(DamagedCheckpoint, match=r"one/2-of-3-m\.safetensors is damaged"):
+        read_checkpoint(place, missing_the_last(checkpoint))
+    with pytest.raises(DamagedCheckpoint, match=r"two/manifest\.json is damaged: it is not there"):
         read_manifest(place, "two")
 
 
@@ -232,17 +243,17 @@ def test_a_store_that_does_not_answer_is_out_of_reach(bucket: str, monkeypatch: 
     }
     monkeypatch.setitem(fsspec.config.conf, "s3", away)
     checkpoint = Checkpoint(LINEAGE, "one", 1, ())
-    place = place_at(f"s3://{bucket}/x")
-    with pytest.raises(OutOfReach, match=r"one/manifest\.json cannot be read"):
+    place = open_storage(f"s3://{bucket}/x")
+    with pytest.raises(StorageUnreachable, match=r"one/manifest\.json cannot be read"):
         read_manifest(place, checkpoint.name)
     with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):
         write(place, "one", training())
     with pytest.raises(OSError, match=r"127\.0\.0\.1:9"):
-        place.names()
+        place.checkpoint_names()
 
 
 def test_a_bucket_that_is_not_there_says_so(bucket: str) -> None:
-    place = place_at(f"s3://{bucket}-other/x")
+    place = open_storage(f"s3://{bucket}-other/x")
     with pytest.raises(OSError, match=r"(?i)bucket"):
         publish(place, "one", training())
     gc.collect()  # what was begun is dropped, and asks nothing of the server any more
@@ -250,22 +261,22 @@ def test_a_bucket_that_is_not_there_says_so(bucket: str) -> None:
 
 def test_a_url_that_fsspec_does_not_know_is_refused() -> None:
     with pytest.raises(BadInput, match="nonsense://x cannot be used: Protocol not known"):
-        place_at("nonsense://x")
+        open_storage("nonsense://x")
 
 
 def test_without_fsspec_the_extra_is_named(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['fsspec'] = None\n"
         "from pliant.errors import BadInput\n"
-        "from pliant.train.checkpoint import place_at\n"
-        "try: place_at('s3://x')\n"
+        "from pliant.train.checkpoint import open_storage\n"
+        "try: open_storage('s3://x')\n"
         "except BadInput as error: print(error.why)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert "pip install 'pliant[fsspec]'" in done.stdout
 
 
-def test_memory_of_reading_is_what_is_handed_out(place: Place) -> None:
+def test_memory_of_reading_is_what_is_handed_out(place: Storage) -> None:
     """A file of fsspec's gives bytes of its own; they are passed on a block at a time."""
     import tracemalloc
 
@@ -274,7 +285,7 @@ def test_memory_of_reading_is_what_is_handed_out(place: Place) -> None:
     del state
     tracemalloc.start()
     try:
-        received = read(place, checkpoint)
+        received = read_checkpoint(place, checkpoint)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -18,7 +18,14 @@ import pytest
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.errors import BadInput
-from pliant.train.checkpoint import Damaged, Place, place_at, problems, read, read_manifest
+from pliant.train.checkpoint import (
+    DamagedCheckpoint,
+    Storage,
+    find_problems,
+    open_storage,
+    read_checkpoint,
+    read_manifest,
+)
 from pliant.train.checkpoint import writer as writer_module
 from unit.train.checkpoint.states import publish, training
 
@@ -99,15 +106,15 @@ def prepared(quick: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A place with a whole checkpoint in it; blocks are small, so that there are many writes."""
     monkeypatch.setattr(writer_module, "GATHERED", 256)
     monkeypatch.setattr(writer_module, "BLOCK", 1024)
-    publish(place_at(quick / "prepared"), "old", training(4), 1, OLD)
+    publish(open_storage(quick / "prepared"), "old", training(4), 1, OLD)
     return quick / "prepared"
 
 
-def newest(place: Place) -> Checkpoint:
+def newest(place: Storage) -> Checkpoint:
     """The newest checkpoint, as a reader finds it; whatever claims to be one is whole."""
-    found = [read_manifest(place, name).checkpoint for name in place.names()]
+    found = [read_manifest(place, name).checkpoint for name in place.checkpoint_names()]
     for each in found:
-        assert problems(place, each) == ()
+        assert find_problems(place, each) == ()
     return max(found, key=lambda each: each.lineage.key())
 
 
@@ -119,11 +126,11 @@ def test_a_writer_killed_at_any_call_leaves_a_valid_checkpoint_and_never_a_wrong
     at = quick / "place"
 
     def act() -> object:
-        return publish(place_at(at), "new", state, count, NEW)
+        return publish(open_storage(at), "new", state, count, NEW)
 
     shutil.copytree(prepared, at)
     calls = in_a_process(Turn(), act)
-    whole = newest(place_at(at))
+    whole = newest(open_storage(at))
     assert whole.lineage == NEW
     assert [name for name in CALLS if name not in calls] == ["rename", "replace", "rmdir"]
     taken = {OLD: 0, NEW: 0}
@@ -131,16 +138,16 @@ def test_a_writer_killed_at_any_call_leaves_a_valid_checkpoint_and_never_a_wrong
         shutil.rmtree(at)
         shutil.copytree(prepared, at)
         assert in_a_process(turn, act) == []
-        place = place_at(at)
+        place = open_storage(at)
         found = newest(place)
         taken[found.lineage] += 1
         if found.lineage == NEW:
             assert found == whole
             continue
-        assert place.names() == ["old"]
+        assert place.checkpoint_names() == ["old"]
         check_that_nobody_takes_it(place, whole)
         place.remove("new")
-        assert place.unfinished() == []
+        assert place.unfinished_names() == []
     assert taken[OLD] > 20
     assert taken[NEW] == 3  # its manifest has its name: the hidden one is to go, the folder to be opened and flushed
 
@@ -148,10 +155,10 @@ def test_a_writer_killed_at_any_call_leaves_a_valid_checkpoint_and_never_a_wrong
 def test_whoever_tries_again_is_not_hindered_by_what_a_dead_one_left(prepared: Path, quick: Path) -> None:
     state = training(width=600, seed=4)
     shutil.copytree(prepared, quick / "whole")
-    calls = in_a_process(Turn(), lambda: publish(place_at(quick / "whole"), "new", state, 2, NEW))
+    calls = in_a_process(Turn(), lambda: publish(open_storage(quick / "whole"), "new", state, 2, NEW))
     for last in range(calls.index("link") + 1):  # the same name cannot be used once a piece has it: names have a nonce
         shutil.copytree(prepared, quick / f"{last}")
-        place = place_at(quick / f"{last}")
+        place = open_storage(quick / f"{last}")
         in_a_process(Turn(last), lambda place=place: publish(place, "new", state, 2, NEW))  # type: ignore[misc]
         publish(place, "new", state, 2, NEW)
         assert newest(place).lineage == NEW
@@ -177,7 +184,7 @@ def test_what_has_a_name_was_flushed_and_so_is_the_name(quick: Path, monkeypatch
 
     for name in CALLS:
         monkeypatch.setattr(os, name, note(name))
-    publish(place_at(quick / "place"), "one", training())
+    publish(open_storage(quick / "place"), "one", training())
 
     def named(name: str) -> list[tuple[str, str]]:
         return [("fsync", "hidden"), ("link", name), ("unlink", "hidden"), ("fsync", "one")]
@@ -195,66 +202,66 @@ def test_what_has_a_name_was_flushed_and_so_is_the_name(quick: Path, monkeypatch
     ]
 
 
-def check_that_nobody_takes_it(place: Place, checkpoint: Checkpoint) -> None:
+def check_that_nobody_takes_it(place: Storage, checkpoint: Checkpoint) -> None:
     """What is under a piece's name is whole even so; all else is missing."""
     for piece in checkpoint.pieces:
-        if piece.file in place.files("new"):
-            assert place.files("new")[piece.file] == piece.nbytes
+        if piece.file in place.file_sizes("new"):
+            assert place.file_sizes("new")[piece.file] == piece.nbytes
     try:
-        received = read(place, checkpoint)
-    except Damaged:
+        received = read_checkpoint(place, checkpoint)
+    except DamagedCheckpoint:
         return
     assert received.tree  # every piece was written, the manifest not yet: it is the right one, to the byte
 
 
 def test_a_removal_killed_at_any_call_leaves_no_checkpoint_that_lacks_a_piece(prepared: Path, quick: Path) -> None:
-    publish(place_at(prepared), "new", training(seed=4), 2, NEW)
+    publish(open_storage(prepared), "new", training(seed=4), 2, NEW)
     at = quick / "place"
     shutil.copytree(prepared, at)
-    calls = in_a_process(Turn(), lambda: place_at(at).remove("old"))
-    assert place_at(at).names() == ["new"]
+    calls = in_a_process(Turn(), lambda: open_storage(at).remove("old"))
+    assert open_storage(at).checkpoint_names() == ["new"]
     assert calls.count("unlink") == 3
     for turn in turns(calls):
         shutil.rmtree(at)
         shutil.copytree(prepared, at)
-        in_a_process(turn, lambda: place_at(at).remove("old"))
-        place = place_at(at)
+        in_a_process(turn, lambda: open_storage(at).remove("old"))
+        place = open_storage(at)
         assert newest(place).lineage == NEW
         place.remove("old")
-        assert (place.names(), place.unfinished()) == (["new"], [])
+        assert (place.checkpoint_names(), place.unfinished_names()) == (["new"], [])
 
 
 def test_an_identity_killed_at_any_call_is_asked_for_again(quick: Path) -> None:
     at = quick / "place"
-    calls = in_a_process(Turn(), lambda: place_at(at).marked("me").identity)
+    calls = in_a_process(Turn(), lambda: open_storage(at).claim("me").storage_id)
     assert "link" in calls
     for turn in turns(calls):
         shutil.rmtree(at)
-        in_a_process(turn, lambda: place_at(at).marked("me").identity)
-        assert len(place_at(at).marked("me").identity) == 32
-        assert place_at(at).marked("me").identity == place_at(at).marked("you").identity
+        in_a_process(turn, lambda: open_storage(at).claim("me").storage_id)
+        assert len(open_storage(at).claim("me").storage_id) == 32
+        assert open_storage(at).claim("me").storage_id == open_storage(at).claim("you").storage_id
 
 
 # ------------------------------------------------------------------------------------------------ every byte
 
 
 def test_every_flipped_byte_is_found(quick: Path) -> None:
-    place = place_at(quick)
+    place = open_storage(quick)
     checkpoint = publish(place, "one", training(width=4))
-    for file in place.files("one"):
+    for file in place.file_sizes("one"):
         with (quick / "one" / file).open("r+b", buffering=0) as opened:
             whole = opened.read()
             for at, byte in enumerate(whole):
                 os.pwrite(opened.fileno(), bytes([byte ^ (1, 0x20, 0x80)[at % 3]]), at)
                 check_that_it_is_damaged(place, checkpoint, file)
                 os.pwrite(opened.fileno(), bytes([byte]), at)
-    assert read(place, checkpoint).tree == training(width=4).tree
+    assert read_checkpoint(place, checkpoint).tree == training(width=4).tree
 
 
 def test_every_cut_is_found(quick: Path) -> None:
-    place = place_at(quick)
+    place = open_storage(quick)
     checkpoint = publish(place, "one", training(width=4))
-    for file in place.files("one"):
+    for file in place.file_sizes("one"):
         path = quick / "one" / file
         whole = path.read_bytes()
         for more in (b"\0", b" ", b"\n", whole):
@@ -264,21 +271,21 @@ def test_every_cut_is_found(quick: Path) -> None:
             os.truncate(path, length)
             check_that_it_is_damaged(place, checkpoint, file)
         path.write_bytes(whole)
-    assert read(place, checkpoint).tree == training(width=4).tree
+    assert read_checkpoint(place, checkpoint).tree == training(width=4).tree
 
 
-def check_that_it_is_damaged(place: Place, checkpoint: Checkpoint, file: str) -> None:
+def check_that_it_is_damaged(place: Storage, checkpoint: Checkpoint, file: str) -> None:
     """For a member, with the manifest of the coordinator's store; for a person, with the one beside it."""
     is_manifest = file == "manifest.json"
-    with pytest.raises(Damaged):
-        _ = read_manifest(place, checkpoint.name) if is_manifest else read(place, checkpoint)
+    with pytest.raises(DamagedCheckpoint):
+        _ = read_manifest(place, checkpoint.name) if is_manifest else read_checkpoint(place, checkpoint)
 
 
 def test_a_manifest_whose_hash_is_wrong_spoils_nothing_else(quick: Path) -> None:
-    place = place_at(quick)
+    place = open_storage(quick)
     checkpoint = publish(place, "one", training())
     lying = replace(checkpoint, pieces=tuple(replace(each, sha256="0" * 64) for each in checkpoint.pieces))
     with pytest.raises(BadInput, match="its sha256 is another one"):
-        read(place, lying)
-    assert len(problems(place, lying)) == 2
-    read(place, checkpoint)
+        read_checkpoint(place, lying)
+    assert len(find_problems(place, lying)) == 2
+    read_checkpoint(place, checkpoint)

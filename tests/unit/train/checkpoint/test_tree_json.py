@@ -9,25 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import BadInput
-from pliant.train.checkpoint.tree_json import tensors_in, text_of, tree_of
-from pliant.train.state.flat import flatten, sizes
+from pliant.train.checkpoint.tree_json import json_to_tree, tensors_of, tree_to_json
+from pliant.train.state.flat import flatten, leaf_sizes
 from unit.train.checkpoint.states import as_leaf, strange, training
 
 
 def described(value: object) -> Any:
-    return json.loads(text_of(flatten(value, as_leaf).tree))["state"]
+    return json.loads(tree_to_json(flatten(value, as_leaf).tree))["state"]
 
 
 def test_every_kind_comes_back_as_the_same_bytes() -> None:
     tree = flatten(strange(), as_leaf).tree
-    assert tree_of(text_of(tree)) == tree
+    assert json_to_tree(tree_to_json(tree)) == tree
 
 
 def test_the_text_is_strict_json() -> None:
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is no JSON")
 
-    json.loads(text_of(flatten(strange(), as_leaf).tree), parse_constant=refuse)
+    json.loads(tree_to_json(flatten(strange(), as_leaf).tree), parse_constant=refuse)
 
 
 VALUES = st.recursive(
@@ -50,7 +50,7 @@ VALUES = st.recursive(
 @given(VALUES)
 def test_whatever_a_state_may_hold_comes_back_as_the_same_bytes(value: object) -> None:
     tree = flatten(value, as_leaf).tree
-    assert tree_of(text_of(tree)) == tree
+    assert json_to_tree(tree_to_json(tree)) == tree
 
 
 def test_what_json_has_words_for_looks_as_anybody_expects() -> None:
@@ -72,21 +72,21 @@ def test_a_training_state_reads_like_one() -> None:
 
 
 def described_training() -> Any:
-    text = text_of(training().tree)
+    text = tree_to_json(training().tree)
     assert max(map(len, text.splitlines())) <= 120
     return json.loads(text)["state"]
 
 
 def test_tensors_have_names_of_their_own_in_the_order_of_the_tree() -> None:
     state = flatten(strange(), as_leaf)
-    tensors = tensors_in(state.tree)
+    tensors = tensors_of(state.tree)
     names = [tensor.name for tensor in tensors]
     assert len(set(names)) == len(names) == len(state.leaves)
-    assert tuple(tensor.nbytes for tensor in tensors) == sizes(state.tree)
+    assert tuple(tensor.nbytes for tensor in tensors) == leaf_sizes(state.tree)
     assert names[:3] == ["nested.a.b", "nested.a.b~2", "nested.."]
     assert "__metadata__" not in names
-    assert tensors_in(flatten(as_one(), as_leaf).tree)[0].name == "state"
-    assert tensors_in(flatten({"__metadata__": as_one()}, as_leaf).tree)[0].name == "__metadata__~2"
+    assert tensors_of(flatten(as_one(), as_leaf).tree)[0].name == "state"
+    assert tensors_of(flatten({"__metadata__": as_one()}, as_leaf).tree)[0].name == "__metadata__~2"
 
 
 def as_one() -> object:
@@ -117,7 +117,7 @@ def as_one() -> object:
 )
 def test_what_is_no_description_is_refused_with_the_reason(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        tree_of(text)
+        json_to_tree(text)
 
 
 def test_a_tree_of_another_version_is_not_written() -> None:
@@ -125,7 +125,7 @@ def test_a_tree_of_another_version_is_not_written() -> None:
 
     for tree in (["new", 1], ["list", [["tensor", 1, "float32", [], 4]]], ["complex", 1, 2]):
         with pytest.raises(BadInput, match="another version"):
-            text_of(msgspec.msgpack.encode(tree))
+            tree_to_json(msgspec.msgpack.encode(tree))
 
 
 def test_a_nan_is_the_same_nan() -> None:

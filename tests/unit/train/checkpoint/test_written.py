@@ -15,13 +15,13 @@ import pytest
 from pliant.core.model.checkpoint import Checkpoint, Piece
 from pliant.errors import BadInput
 from pliant.train.checkpoint import (
-    Damaged,
-    OutOfReach,
+    DamagedCheckpoint,
     PieceWriter,
-    Place,
-    place_at,
-    problems,
-    read,
+    Storage,
+    StorageUnreachable,
+    find_problems,
+    open_storage,
+    read_checkpoint,
     read_manifest,
     write_manifest,
 )
@@ -32,8 +32,8 @@ from unit.train.checkpoint.states import FACTS, LINEAGE, as_leaf, from_leaf, num
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return place_at(tmp_path / "place")
+def place(tmp_path: Path) -> Storage:
+    return open_storage(tmp_path / "place")
 
 
 def contents(state: State) -> list[bytes]:
@@ -41,9 +41,9 @@ def contents(state: State) -> list[bytes]:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 50])
-def test_what_was_written_is_read(place: Place, count: int) -> None:
+def test_what_was_written_is_read(place: Storage, count: int) -> None:
     state = flatten(strange(), as_leaf)
-    received = read(place, publish(place, "one", state, count))
+    received = read_checkpoint(place, publish(place, "one", state, count))
     assert received.tree == state.tree
     assert [bytes(content) for content in received.contents] == contents(state)
     assert not any(content.readonly for content in received.contents)
@@ -56,16 +56,18 @@ def strange_as_restored() -> object:
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 0])
-def test_the_bytes_may_come_in_any_cuts(place: Place, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bytes_may_come_in_any_cuts(place: Storage, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer_module, "GATHERED", 500)
     monkeypatch.setattr(writer_module, "BLOCK", 64)
     monkeypatch.setattr(reader_module, "BLOCK", 50)
     state = training()
     pieces = write(place, "one", state, 2, chunk)
-    assert [bytes(each) for each in read(place, Checkpoint(LINEAGE, "one", 1, pieces)).contents] == contents(state)
+    assert [bytes(each) for each in read_checkpoint(place, Checkpoint(LINEAGE, "one", 1, pieces)).contents] == contents(
+        state
+    )
 
 
-def test_a_state_without_tensors_has_pieces_too(place: Place) -> None:
+def test_a_state_without_tensors_has_pieces_too(place: Storage) -> None:
     state = flatten({"epoch": 3}, as_leaf)
     checkpoint = publish(place, "one", state, 2)
     assert [piece.file for piece in checkpoint.pieces] == [
@@ -73,10 +75,10 @@ def test_a_state_without_tensors_has_pieces_too(place: Place) -> None:
         "state.json",
         "1-of-2-m-1.safetensors",
     ]
-    assert read(place, checkpoint).contents == ()
+    assert read_checkpoint(place, checkpoint).contents == ()
 
 
-def test_every_file_is_in_the_manifest_so_that_sha256sum_can_check_it(place: Place, tmp_path: Path) -> None:
+def test_every_file_is_in_the_manifest_so_that_sha256sum_can_check_it(place: Storage, tmp_path: Path) -> None:
     publish(place, "one", training(), 2)
     folder = tmp_path / "place" / "one"
     manifest = json.loads((folder / "manifest.json").read_text())
@@ -92,43 +94,43 @@ def test_every_file_is_in_the_manifest_so_that_sha256sum_can_check_it(place: Pla
     assert manifest["time"] == "2027-01-15T08:00:00.250000+00:00"
 
 
-def test_a_manifest_comes_back(place: Place) -> None:
+def test_a_manifest_comes_back(place: Storage) -> None:
     checkpoint = publish(place, "one", training())
     manifest = read_manifest(place, "one")
     assert (manifest.checkpoint, manifest.facts) == (checkpoint, FACTS)
-    assert manifest.nbytes == sum(place.files("one").values()) - place.files("one")["manifest.json"]
+    assert manifest.nbytes == sum(place.file_sizes("one").values()) - place.file_sizes("one")["manifest.json"]
     bare = replace(FACTS, cursor=None, members=(), job="")
     write_manifest(place, replace(checkpoint, name="two", pieces=()), bare)
     assert read_manifest(place, "two").facts == bare
 
 
-def test_a_manifest_of_another_name_is_not_taken(place: Place, tmp_path: Path) -> None:
+def test_a_manifest_of_another_name_is_not_taken(place: Storage, tmp_path: Path) -> None:
     publish(place, "one", training())
     (tmp_path / "place" / "one").rename(tmp_path / "place" / "two")
-    with pytest.raises(Damaged, match=r"two/manifest\.json is damaged: it is the manifest of 'one'"):
+    with pytest.raises(DamagedCheckpoint, match=r"two/manifest\.json is damaged: it is the manifest of 'one'"):
         read_manifest(place, "two")
 
 
 @pytest.mark.parametrize("text", ["{}", '{"format": "pliant checkpoint 2"}', '{"format": "pliant checkpoint 1"}', "[]"])
-def test_a_manifest_of_another_version_is_not_taken(place: Place, tmp_path: Path, text: str) -> None:
+def test_a_manifest_of_another_version_is_not_taken(place: Storage, tmp_path: Path, text: str) -> None:
     body = text.removesuffix("}")
     last = f',\n  "check": "{hashlib.sha256(body.encode()).hexdigest()}"\n}}\n'
-    place.put("one", "manifest.json", (body + last).encode())
-    with pytest.raises(Damaged, match=r"one/manifest\.json is damaged"):
+    place.write_file("one", "manifest.json", (body + last).encode())
+    with pytest.raises(DamagedCheckpoint, match=r"one/manifest\.json is damaged"):
         read_manifest(place, "one")
 
 
 # ------------------------------------------------------------------------------------------------ the writer
 
 
-def test_a_writer_knows_which_leaves_are_its_own(place: Place) -> None:
+def test_a_writer_knows_which_leaves_are_its_own(place: Storage) -> None:
     state = training()
     runs = [PieceWriter(place, "one", state.tree, index, 3, "m").leaves for index in range(3)]
     assert [leaf for run in runs for leaf in run] == list(range(len(state.leaves)))
-    assert place.unfinished() == []  # nothing is opened before there are bytes
+    assert place.unfinished_names() == []  # nothing is opened before there are bytes
 
 
-def test_too_many_or_too_few_bytes_are_refused(place: Place) -> None:
+def test_too_many_or_too_few_bytes_are_refused(place: Storage) -> None:
     state = training()
     writer = PieceWriter(place, "one", state.tree, 0, 1, "m")
     with pytest.raises(BadInput, match="still lacks"):
@@ -136,37 +138,37 @@ def test_too_many_or_too_few_bytes_are_refused(place: Place) -> None:
     with pytest.raises(BadInput, match="1 bytes more than its leaves have"):
         writer.write(memoryview(bytes(state.nbytes + 1)))
     writer.abandon()
-    assert place.unfinished() == []
+    assert place.unfinished_names() == []
 
 
 @pytest.mark.parametrize(
     ("name", "index", "member"), [("../up", 0, "m"), ("a/b", 0, "m"), (".a", 0, "m"), ("a", 1, "m"), ("a", 0, "m/x")]
 )
-def test_names_that_lead_elsewhere_are_refused(place: Place, name: str, index: int, member: str) -> None:
+def test_names_that_lead_elsewhere_are_refused(place: Storage, name: str, index: int, member: str) -> None:
     with pytest.raises(BadInput, match=r"cannot be the name of a checkpoint|no piece 1 of 1"):
         PieceWriter(place, name, training().tree, index, 1, member)
 
 
-def test_what_is_abandoned_leaves_nothing(place: Place, tmp_path: Path) -> None:
+def test_what_is_abandoned_leaves_nothing(place: Storage, tmp_path: Path) -> None:
     state = training(1 << 20)
     writer = PieceWriter(place, "one", state.tree, 0, 1, "m")
     writer.write(state.leaves[0].content)
-    assert place.unfinished() == ["one"]
+    assert place.unfinished_names() == ["one"]
     writer.abandon()
     writer.abandon()
     assert list((tmp_path / "place").iterdir()) == []
 
 
-def test_what_is_under_a_name_never_changes(place: Place) -> None:
+def test_what_is_under_a_name_never_changes(place: Storage) -> None:
     checkpoint = publish(place, "one", training())
     with pytest.raises(FileExistsError):
         write(place, "one", training(seed=5))
     with pytest.raises(FileExistsError):
         write_manifest(place, replace(checkpoint, state=78), FACTS)
-    assert read(place, checkpoint).tree == training().tree
+    assert read_checkpoint(place, checkpoint).tree == training().tree
 
 
-def test_several_may_write_the_manifest_of_one_checkpoint(place: Place, tmp_path: Path) -> None:
+def test_several_may_write_the_manifest_of_one_checkpoint(place: Storage, tmp_path: Path) -> None:
     checkpoint = publish(place, "one", training())
     write_manifest(place, checkpoint, replace(FACTS, at=FACTS.at + 1))
     assert read_manifest(place, "one").facts == FACTS
@@ -175,7 +177,7 @@ def test_several_may_write_the_manifest_of_one_checkpoint(place: Place, tmp_path
         write_manifest(place, checkpoint, FACTS)
 
 
-def test_the_disk_is_asked_to_begin_before_all_is_there(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_disk_is_asked_to_begin_before_all_is_there(place: Storage, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
     real = os.posix_fadvise
 
@@ -190,7 +192,7 @@ def test_the_disk_is_asked_to_begin_before_all_is_there(place: Place, monkeypatc
 
 
 def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = place_at(tmp_path)
+    place = open_storage(tmp_path)
     state = training(1 << 20)
 
     def full(handle: int, content: memoryview) -> int:
@@ -203,11 +205,11 @@ def test_a_full_disk_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch:
             writer.write(state.leaves[0].content)
         writer.abandon()
         with pytest.raises(OSError, match="No space left"):
-            place.put("two", "state.json", b"x")
+            place.write_file("two", "state.json", b"x")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_writing_and_reading_keep_no_second_copy(place: Place) -> None:
+def test_writing_and_reading_keep_no_second_copy(place: Storage) -> None:
     """Of a state of 64 MiB: the writer needs what it gathers, the reader what it hands out."""
     state = flatten({"a": numbers(0), "b": big(), "c": numbers(7)}, as_leaf)
     tracemalloc.start()
@@ -216,7 +218,7 @@ def test_writing_and_reading_keep_no_second_copy(place: Place) -> None:
         _, peak = tracemalloc.get_traced_memory()
         assert peak < 8 << 20
         tracemalloc.reset_peak()
-        received = read(place, Checkpoint(LINEAGE, "one", 1, pieces))
+        received = read_checkpoint(place, Checkpoint(LINEAGE, "one", 1, pieces))
         _, peak = tracemalloc.get_traced_memory()
         assert peak < state.nbytes + (8 << 20)
     finally:
@@ -232,7 +234,7 @@ def big() -> object:
 # ------------------------------------------------------------------------------------------------ the reader
 
 
-def test_a_damaged_file_is_named_with_what_is_wrong(place: Place, tmp_path: Path) -> None:
+def test_a_damaged_file_is_named_with_what_is_wrong(place: Storage, tmp_path: Path) -> None:
     checkpoint = publish(place, "one", training(), 2)
     folder = tmp_path / "place" / "one"
     piece = folder / "1-of-2-m-1.safetensors"
@@ -242,9 +244,9 @@ def test_a_damaged_file_is_named_with_what_is_wrong(place: Place, tmp_path: Path
         piece.unlink(missing_ok=True)
         if content is not None:
             piece.write_bytes(content)
-        with pytest.raises(Damaged) as raised:
-            read(place, checkpoint)
-        assert [problem.file for problem in problems(place, checkpoint)] == [piece.name]
+        with pytest.raises(DamagedCheckpoint) as raised:
+            read_checkpoint(place, checkpoint)
+        assert [problem.file for problem in find_problems(place, checkpoint)] == [piece.name]
         assert raised.value.file == f"one/{piece.name}"
         return raised.value.why
 
@@ -256,27 +258,27 @@ def test_a_damaged_file_is_named_with_what_is_wrong(place: Place, tmp_path: Path
     assert "is damaged" in says((folder / "0-of-2-m-0.safetensors").read_bytes())
     piece.unlink()
     piece.mkdir()
-    with pytest.raises(Damaged, match="it is a folder"):
-        read(place, checkpoint)
+    with pytest.raises(DamagedCheckpoint, match="it is a folder"):
+        read_checkpoint(place, checkpoint)
 
 
-def test_a_checkpoint_without_a_folder_or_a_place_is_damaged(place: Place) -> None:
+def test_a_checkpoint_without_a_folder_or_a_place_is_damaged(place: Storage) -> None:
     checkpoint = publish(place, "one", training())
     place.remove("one")
-    with pytest.raises(Damaged, match=r"one/state\.json is damaged: it is not there"):
-        read(place, checkpoint)
-    assert len(problems(place, checkpoint)) == 2
+    with pytest.raises(DamagedCheckpoint, match=r"one/state\.json is damaged: it is not there"):
+        read_checkpoint(place, checkpoint)
+    assert len(find_problems(place, checkpoint)) == 2
 
 
-def test_what_cannot_be_read_here_is_not_called_damaged(place: Place, tmp_path: Path) -> None:
+def test_what_cannot_be_read_here_is_not_called_damaged(place: Storage, tmp_path: Path) -> None:
     checkpoint = publish(place, "one", training())
     loop = tmp_path / "place" / "one" / "state.json"
     loop.unlink()
     loop.symlink_to(loop.name)  # a refusal of the system that root gets, too
-    with pytest.raises(OutOfReach, match=r"one/state\.json cannot be read: Too many levels"):
-        read(place, checkpoint)
-    with pytest.raises(OutOfReach):
-        problems(place, checkpoint)
+    with pytest.raises(StorageUnreachable, match=r"one/state\.json cannot be read: Too many levels"):
+        read_checkpoint(place, checkpoint)
+    with pytest.raises(StorageUnreachable):
+        find_problems(place, checkpoint)
 
 
 @pytest.mark.parametrize(
@@ -292,18 +294,18 @@ def test_what_cannot_be_read_here_is_not_called_damaged(place: Place, tmp_path: 
     ],
 )
 def test_a_list_of_pieces_that_is_no_checkpoint_is_refused(
-    place: Place, keep: tuple[int, ...], more: tuple[str, ...], why: str
+    place: Storage, keep: tuple[int, ...], more: tuple[str, ...], why: str
 ) -> None:
     whole = publish(place, "one", training(), 2)
     pieces = (*(whole.pieces[at] for at in keep), *(Piece(file, 0, "") for file in more))
-    with pytest.raises(Damaged, match=why):
-        read(place, replace(whole, pieces=pieces))
+    with pytest.raises(DamagedCheckpoint, match=why):
+        read_checkpoint(place, replace(whole, pieces=pieces))
     assert any(
-        problem.wrong in why or why in problem.wrong for problem in problems(place, replace(whole, pieces=pieces))
+        problem.wrong in why or why in problem.wrong for problem in find_problems(place, replace(whole, pieces=pieces))
     )
 
 
-def test_a_piece_of_another_state_with_the_right_hash_is_refused(place: Place, tmp_path: Path) -> None:
+def test_a_piece_of_another_state_with_the_right_hash_is_refused(place: Storage, tmp_path: Path) -> None:
     """A manifest may be wrong, too: what a piece holds is held against the state."""
     right, wrong = publish(place, "one", training()), publish(place, "two", training(width=8))
     other = flatten({"other": numbers(3)}, as_leaf)
@@ -315,21 +317,21 @@ def test_a_piece_of_another_state_with_the_right_hash_is_refused(place: Place, t
         target.write_bytes((tmp_path / "place" / other.name / piece.file).read_bytes())
         return replace(right, pieces=(right.pieces[1], piece))
 
-    with pytest.raises(Damaged, match="bytes in it, and"):
-        read(place, mixed(wrong))
-    with pytest.raises(Damaged, match="the state has no tensor other"):
-        read(place, mixed(foreign))
+    with pytest.raises(DamagedCheckpoint, match="bytes in it, and"):
+        read_checkpoint(place, mixed(wrong))
+    with pytest.raises(DamagedCheckpoint, match="the state has no tensor other"):
+        read_checkpoint(place, mixed(foreign))
     empty = publish(place, "four", flatten({}, as_leaf))
-    with pytest.raises(Damaged, match=r"no piece has its tensor model\.layer\.0\.weight"):
-        read(place, mixed(empty))
+    with pytest.raises(DamagedCheckpoint, match=r"no piece has its tensor model\.layer\.0\.weight"):
+        read_checkpoint(place, mixed(empty))
 
 
-def test_progress_is_told(place: Place) -> None:
+def test_progress_is_told(place: Storage) -> None:
     checkpoint = publish(place, "one", training(), 2)
     told: list[int] = []
-    read(place, checkpoint, told.append)
+    read_checkpoint(place, checkpoint, told.append)
     assert sum(told) == sum(piece.nbytes for piece in checkpoint.pieces)
-    problems(place, checkpoint, told.append)
+    find_problems(place, checkpoint, told.append)
     assert sum(told) == 2 * sum(piece.nbytes for piece in checkpoint.pieces)
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from pliant.train.peer import kv as module
-from pliant.train.peer.kv import Mailbox, letter
+from pliant.train.peer.kv import PeerValues, encode_value
 
 
 def never() -> bool:
@@ -13,8 +13,8 @@ def never() -> bool:
 
 
 def test_what_came_before_the_wiring_is_there_for_it() -> None:
-    box = Mailbox()
-    box.hear(3, letter("a", b"1"))
+    box = PeerValues()
+    box.receive(3, encode_value("a", b"1"))
     box.put(3, "b", b"2")
     assert box.wait(3, ["b", "a"], never) == [b"2", b"1"]
     assert box.has(3, ["a", "b"])
@@ -23,14 +23,14 @@ def test_what_came_before_the_wiring_is_there_for_it() -> None:
 
 
 def test_generations_do_not_mix() -> None:
-    box = Mailbox()
+    box = PeerValues()
     box.put(1, "a", b"old")
     box.put(2, "a", b"new")
     assert box.wait(1, ["a"], never) == [b"old"]
     assert box.wait(2, ["a"], never) == [b"new"]
 
 
-def waiting(box: Mailbox, keys: list[str], called_off: threading.Event) -> tuple[threading.Thread, list[object]]:
+def waiting(box: PeerValues, keys: list[str], called_off: threading.Event) -> tuple[threading.Thread, list[object]]:
     got: list[object] = []
     thread = threading.Thread(target=lambda: got.append(box.wait(1, keys, called_off.is_set)))
     thread.start()
@@ -38,7 +38,7 @@ def waiting(box: Mailbox, keys: list[str], called_off: threading.Event) -> tuple
 
 
 def test_whoever_waits_gets_what_comes_later() -> None:
-    box = Mailbox()
+    box = PeerValues()
     thread, got = waiting(box, ["a", "b"], threading.Event())
     box.put(1, "a", b"1")
     box.put(1, "b", b"2")
@@ -48,25 +48,25 @@ def test_whoever_waits_gets_what_comes_later() -> None:
 
 @pytest.mark.parametrize("how", ["called off", "forgotten"])
 def test_whoever_waits_in_vain_hears_that_it_is_over(how: str) -> None:
-    box = Mailbox()
+    box = PeerValues()
     off = threading.Event()
     thread, got = waiting(box, ["a"], off)
     if how == "called off":
         off.set()
         box.wake()
     else:
-        box.forget(2)
+        box.forget_below(2)
     thread.join()
     assert got == [None]
 
 
 def test_what_is_forgotten_does_not_come_back() -> None:
-    box = Mailbox()
+    box = PeerValues()
     box.put(1, "a", b"1")
     box.put(2, "a", b"2")
-    box.forget(2)
+    box.forget_below(2)
     box.put(1, "a", b"late")
-    box.forget(1)
+    box.forget_below(1)
     assert not box.has(1, ["a"])
     assert box.wait(1, ["a"], never) is None
     assert box.has(2, ["a"])
@@ -74,7 +74,7 @@ def test_what_is_forgotten_does_not_come_back() -> None:
 
 def test_a_mailbox_takes_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEYS_MAX", 2)
-    box = Mailbox()
+    box = PeerValues()
     box.put(1, "a", b"")
     box.put(1, "b", b"")
     box.put(1, "a", b"again")
@@ -89,4 +89,4 @@ def test_a_mailbox_takes_so_much_and_no_more(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_no_letter_is_refused() -> None:
     with pytest.raises(ValueError, match="not a letter"):
-        Mailbox().hear(1, b"\x93abc")
+        PeerValues().receive(1, b"\x93abc")

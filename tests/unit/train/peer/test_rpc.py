@@ -10,7 +10,7 @@ import pytest
 
 from pliant.core.model.names import MemberId
 from pliant.errors import BadInput
-from pliant.train.peer.server import Declined, PeerLost
+from pliant.train.peer.server import PeerLost, RequestRefused
 from unit.train.pair import KEY, PATIENCE_S, Make, count_calls, ended, in_thread, introduce, none_left, talkers
 
 A, B = MemberId("a"), MemberId("b")
@@ -34,7 +34,7 @@ def test_an_answer_of_64_megabytes_arrives_whole(make: Make) -> None:
     a, b = make("a"), make("b", give)
     introduce(1, a, b)
     received = bytearray(len(body))
-    with a.peers.ask(1, B, "state", b"all of it", NEVER) as answer:
+    with a.peers.request(1, B, "state", b"all of it", NEVER) as answer:
         assert (answer.head, answer.length) == (b"the head", len(body))
         # Views that do not end where pieces do.
         for start in range(0, len(body), 5_000_001):
@@ -46,7 +46,7 @@ def test_an_answer_can_be_read_into_any_memory(make: Make) -> None:
     a, b = make("a"), make("b", lambda *_: (b"", [memoryview(b"12345678")]))
     introduce(1, a, b)
     numbers = memoryview(bytearray(8)).cast("I")
-    with a.peers.ask(1, B, "x", b"", NEVER) as answer:
+    with a.peers.request(1, B, "x", b"", NEVER) as answer:
         answer.readinto(numbers)
     assert numbers.tobytes() == b"12345678"
 
@@ -54,7 +54,7 @@ def test_an_answer_can_be_read_into_any_memory(make: Make) -> None:
 def test_an_answer_without_a_body_is_its_head(make: Make) -> None:
     a, b = make("a"), make("b", lambda *_: (b"head", []))
     introduce(1, a, b)
-    with a.peers.ask(1, B, "x", b"", NEVER) as answer:
+    with a.peers.request(1, B, "x", b"", NEVER) as answer:
         assert (answer.head, answer.length) == (b"head", 0)
         answer.readinto(memoryview(bytearray()))
         with pytest.raises(BadInput, match="has 0 left"):
@@ -63,12 +63,12 @@ def test_an_answer_without_a_body_is_its_head(make: Make) -> None:
 
 def test_a_no_comes_with_its_reason(make: Make) -> None:
     def give(*_: object) -> tuple[bytes, Iterable[memoryview]]:
-        raise Declined("this member holds no state")
+        raise RequestRefused("this member holds no state")
 
     a, b = make("a"), make("b", give)
     introduce(1, a, b)
-    with pytest.raises(Declined, match="holds no state"):
-        a.peers.ask(1, B, "state", b"", NEVER)
+    with pytest.raises(RequestRefused, match="holds no state"):
+        a.peers.request(1, B, "state", b"", NEVER)
 
 
 def test_a_giver_that_fails_says_no_without_its_secrets(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -77,20 +77,20 @@ def test_a_giver_that_fails_says_no_without_its_secrets(make: Make, caplog: pyte
 
     a, b = make("a"), make("b", give)
     introduce(1, a, b)
-    with pytest.raises(Declined, match="giving it failed: KeyError") as refused:
-        a.peers.ask(1, B, "state", b"", NEVER)
+    with pytest.raises(RequestRefused, match="giving it failed: KeyError") as refused:
+        a.peers.request(1, B, "state", b"", NEVER)
     assert "private" not in str(refused.value)
     assert "could not be given" in caplog.text
 
 
 def test_a_question_waits_until_the_peer_knows_the_generation(make: Make) -> None:
     a, b = make("a"), make("b", lambda *_: (b"yes", []))
-    a.peers.know(1, KEY, {B: b.peers.address})
+    a.peers.add_generation(1, KEY, {B: b.peers.address})
     asked = count_calls(b.peers, "_key_of")
     answers: list[bytes] = []
-    thread, raised = in_thread(lambda: answers.append(a.peers.ask(1, B, "x", b"", NEVER).head))
+    thread, raised = in_thread(lambda: answers.append(a.peers.request(1, B, "x", b"", NEVER).head))
     assert asked.acquire(timeout=PATIENCE_S)
-    b.peers.know(1, KEY, {A: a.peers.address})
+    b.peers.add_generation(1, KEY, {A: a.peers.address})
     assert ended(thread)
     assert (answers, raised) == ([b"yes"], [])
 
@@ -120,14 +120,14 @@ def test_a_question_in_flight_ends_at_once(make: Make, slow: Slow, how: str) -> 
     a, b = make("a"), make("b", slow)
     introduce(1, a, b)
     stop = threading.Event()
-    thread, raised = in_thread(lambda: a.peers.ask(1, B, "state", b"", stop))
+    thread, raised = in_thread(lambda: a.peers.request(1, B, "state", b"", stop))
     assert slow.asked.wait(PATIENCE_S)
     began = time.monotonic()
     {
         "stop": stop.set,
-        "forget": lambda: a.peers.forget(2),
+        "forget": lambda: a.peers.forget_below(2),
         "close": a.peers.close,
-        "giver forgets": lambda: b.peers.forget(2),
+        "giver forgets": lambda: b.peers.forget_below(2),
         "giver closes": b.peers.close,
     }[how]()
     assert ended(thread)
@@ -143,9 +143,9 @@ def test_reading_an_answer_ends_at_once(make: Make, slow: Slow, how: str) -> Non
     introduce(1, a, b)
     slow.ready.set()
     stop = threading.Event()
-    with a.peers.ask(1, B, "state", b"", stop) as answer:
+    with a.peers.request(1, B, "state", b"", stop) as answer:
         answer.readinto(memoryview(bytearray(1 << 20)))
-        {"stop": stop.set, "forget": lambda: a.peers.forget(2), "giver closes": b.peers.close}[how]()
+        {"stop": stop.set, "forget": lambda: a.peers.forget_below(2), "giver closes": b.peers.close}[how]()
         with pytest.raises(PeerLost):
             answer.readinto(memoryview(bytearray(15 << 20)))
 
@@ -154,7 +154,7 @@ def test_a_giver_whose_asker_is_gone_is_free_again(make: Make, slow: Slow) -> No
     a, b = make("a"), make("b", slow)
     introduce(1, a, b)
     slow.ready.set()
-    a.peers.ask(1, B, "state", b"", NEVER).close()  # of 16 MB nothing was read
+    a.peers.request(1, B, "state", b"", NEVER).close()  # of 16 MB nothing was read
     assert none_left("pliant-peer")
 
 
@@ -163,15 +163,15 @@ def test_asking_a_dead_peer_fails_at_once(make: Make) -> None:
     introduce(1, a, b)
     b.peers.close()
     with pytest.raises(PeerLost, match="Connection refused"):
-        a.peers.ask(1, B, "x", b"", NEVER)
+        a.peers.request(1, B, "x", b"", NEVER)
 
 
 def test_asking_in_a_generation_that_is_over_fails(make: Make) -> None:
     a, b = make("a"), make("b")
     introduce(1, a, b)
-    a.peers.forget(2)
+    a.peers.forget_below(2)
     with pytest.raises(PeerLost, match="it is over"):
-        a.peers.ask(1, B, "x", b"", NEVER)
+        a.peers.request(1, B, "x", b"", NEVER)
 
 
 @pytest.mark.parametrize("how", ["stop", "forget", "close"])
@@ -184,12 +184,12 @@ def test_the_wait_for_a_machine_that_does_not_answer_ends_at_once(make: Make, ho
         sock.setblocking(False)
         sock.connect_ex(("127.0.0.1", port))
     a = make("a")
-    a.peers.know(1, KEY, {B: f"127.0.0.1:{port}"})
+    a.peers.add_generation(1, KEY, {B: f"127.0.0.1:{port}"})
     stop = threading.Event()
-    a.peers.tell(1, B, "x", b"")
-    thread, raised = in_thread(lambda: a.peers.ask(1, B, "x", b"", stop))
+    a.peers.notify(1, B, "x", b"")
+    thread, raised = in_thread(lambda: a.peers.request(1, B, "x", b"", stop))
     began = time.monotonic()
-    {"stop": stop.set, "forget": lambda: a.peers.forget(2), "close": a.peers.close}[how]()
+    {"stop": stop.set, "forget": lambda: a.peers.forget_below(2), "close": a.peers.close}[how]()
     assert ended(thread)
     assert time.monotonic() - began < 5.0
     assert isinstance(raised[0], PeerLost)

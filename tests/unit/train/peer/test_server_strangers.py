@@ -13,7 +13,14 @@ import pytest
 from pliant.core.model.names import MemberId
 from pliant.train.peer import framing
 from pliant.train.peer import server as peers_module
-from pliant.train.peer.framing import Challenge, Damaged, Hello, Line, NotYet, Unproven
+from pliant.train.peer.framing import (
+    Challenge,
+    DamagedFrame,
+    GenerationUnknown,
+    Hello,
+    PeerConnection,
+    PeerNotAuthenticated,
+)
 from pliant.train.peer.server import PeerLost
 from unit.train.pair import KEY, PATIENCE_S, Talker, introduce, talker
 from unit.train.relay import Relay
@@ -27,7 +34,7 @@ BODY = bytes(range(256)) * 8192  # two pieces
 def b() -> Iterator[Talker]:
     """The member that strangers come to. It knows `a` and itself in generation 1."""
     member = talker("b", lambda *_: (b"head", [memoryview(BODY)]))
-    member.peers.know(1, KEY, {A: "127.0.0.1:1", B: member.peers.address})
+    member.peers.add_generation(1, KEY, {A: "127.0.0.1:1", B: member.peers.address})
     yield member
     member.peers.close()
 
@@ -96,9 +103,9 @@ def test_who_is_not_known_gets_no_proof_to_study(b: Talker, generation: int, ask
 
 def test_a_proof_made_with_another_key_opens_nothing(b: Talker) -> None:
     with visit(b) as sock:
-        line = Line(sock)
-        with pytest.raises(Unproven, match="does not have the key of generation 1"):
-            framing.introduce(line, 1, A, B, secrets.token_bytes(32))
+        line = PeerConnection(sock)
+        with pytest.raises(PeerNotAuthenticated, match="does not have the key of generation 1"):
+            framing.authenticate_to_peer(line, 1, A, B, secrets.token_bytes(32))
         # One that does not mind that it is not answered properly, and goes on.
         sock.sendall(framed(bytes(32)) + framed(msgspec.msgpack.encode(["Told", 1, "x", b"let me in"])))
         assert turned_away(sock) == b""
@@ -108,11 +115,11 @@ def test_a_proof_made_with_another_key_opens_nothing(b: Talker) -> None:
 def test_what_the_member_proves_cannot_be_used_to_answer_it(b: Talker) -> None:
     """Two connections: the challenge of the one is given back as the proof of the other, and of itself."""
     with visit(b) as first:
-        line = Line(first)
+        line = PeerConnection(first)
         line.send(hello())
         challenge = msgspec.msgpack.decode(line.receive(1024), type=Challenge)
         with visit(b) as second:
-            other = Line(second)
+            other = PeerConnection(second)
             other.send(hello(nonce=challenge.nonce))
             again = msgspec.msgpack.decode(other.receive(1024), type=Challenge)
             assert again.nonce != challenge.nonce
@@ -132,8 +139,8 @@ def test_a_good_conversation_played_again_opens_nothing(b: Talker) -> None:
 
     relay = Relay(b.peers.address, record)
     try:
-        a.peers.know(1, KEY, {B: relay.address})
-        a.peers.tell(1, B, "x", b"pay 100")
+        a.peers.add_generation(1, KEY, {B: relay.address})
+        a.peers.notify(1, B, "x", b"pay 100")
         assert b.next() == (1, A, "x", b"pay 100")
     finally:
         a.peers.close()
@@ -156,12 +163,12 @@ def test_a_member_with_the_wrong_key_can_neither_tell_nor_ask(b: Talker, caplog:
     b.peers._key_of = key_of  # type: ignore[method-assign]
     try:
         wrong = secrets.token_hex(32)
-        a.peers.know(1, wrong, {B: b.peers.address})
-        a.peers.tell(1, B, "x", b"hear me")
+        a.peers.add_generation(1, wrong, {B: b.peers.address})
+        a.peers.notify(1, B, "x", b"hear me")
         for _ in range(3):
             assert refusals.acquire(timeout=PATIENCE_S)
         with pytest.raises(PeerLost, match="does not have the key"):
-            a.peers.ask(1, B, "x", b"", NEVER)
+            a.peers.request(1, B, "x", b"", NEVER)
         assert b.heard.empty()
     finally:
         a.peers.close()
@@ -173,11 +180,11 @@ def test_a_member_does_not_talk_to_one_that_only_pretends() -> None:
     """Somebody listens on a dead peer's port. It gets a hello, and nothing after it."""
     a = talker("a")
     with socket.create_server(("127.0.0.1", 0)) as pretender:
-        a.peers.know(1, KEY, {B: f"127.0.0.1:{pretender.getsockname()[1]}"})
-        a.peers.tell(1, B, "x", b"a secret")
+        a.peers.add_generation(1, KEY, {B: f"127.0.0.1:{pretender.getsockname()[1]}"})
+        a.peers.notify(1, B, "x", b"a secret")
         sock, _ = pretender.accept()
         with sock:
-            line = Line(sock)
+            line = PeerConnection(sock)
             line.receive(1024)
             line.send(msgspec.msgpack.encode(Challenge(True, bytes(32), bytes(32))))
             assert turned_away(sock) == b""
@@ -185,13 +192,13 @@ def test_a_member_does_not_talk_to_one_that_only_pretends() -> None:
 
 
 def test_a_stranger_that_says_nothing_is_not_waited_for(b: Talker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers_module, "HELLO_S", 0.1)
+    monkeypatch.setattr(peers_module, "HANDSHAKE_S", 0.1)
     with visit(b) as sock:
         assert turned_away(sock) == b""
 
 
 def test_a_stranger_that_dribbles_is_not_waited_for(b: Talker, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers_module, "HELLO_S", 0.1)
+    monkeypatch.setattr(peers_module, "HANDSHAKE_S", 0.1)
     gone = threading.Event()
     with visit(b) as sock:
 
@@ -214,16 +221,16 @@ def test_a_stranger_that_dribbles_is_not_waited_for(b: Talker, monkeypatch: pyte
 def test_the_number_of_strangers_is_bounded_and_members_still_come_through(
     b: Talker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers_module, "STRANGERS_MAX", 5)
+    monkeypatch.setattr(peers_module, "UNAUTHENTICATED_MAX", 5)
     strangers = [visit(b) for _ in range(40)]
     a = talker("a")
     try:
-        a.peers.know(1, KEY, {B: b.peers.address})
-        a.peers.tell(1, B, "x", b"through")
+        a.peers.add_generation(1, KEY, {B: b.peers.address})
+        a.peers.notify(1, B, "x", b"through")
         assert b.next()[3] == b"through"
         for sock in strangers[:35]:
             assert turned_away(sock) == b""
-        assert len(b.peers._strangers) <= 5
+        assert len(b.peers._unauthenticated) <= 5
     finally:
         a.peers.close()
         for sock in strangers:
@@ -250,9 +257,9 @@ def test_a_flipped_bit_is_found_before_the_bytes_are_used(b: Talker, at: int) ->
     a = talker("a")
     relay = Relay(b.peers.address, back=spoiled(at))
     try:
-        a.peers.know(1, KEY, {B: relay.address})
-        answer = a.peers.ask(1, B, "state", b"", NEVER)
-        with answer, pytest.raises(Damaged, match=r"damaged on the way|was announced"):
+        a.peers.add_generation(1, KEY, {B: relay.address})
+        answer = a.peers.request(1, B, "state", b"", NEVER)
+        with answer, pytest.raises(DamagedFrame, match=r"damaged on the way|was announced"):
             answer.readinto(memoryview(bytearray(answer.length)))
     finally:
         a.peers.close()
@@ -267,8 +274,8 @@ def test_a_flipped_bit_in_what_is_told_is_never_heard(b: Talker) -> None:
 
     relay = Relay(b.peers.address, onward)
     try:
-        a.peers.know(1, KEY, {B: relay.address})
-        a.peers.tell(1, B, "x", b"pay 100")
+        a.peers.add_generation(1, KEY, {B: relay.address})
+        a.peers.notify(1, B, "x", b"pay 100")
         assert b.next()[3] == b"pay 100"
         assert b.heard.empty()
         assert relay.connections == 3
@@ -280,25 +287,25 @@ def test_a_flipped_bit_in_what_is_told_is_never_heard(b: Talker) -> None:
 def test_a_member_that_sends_what_is_no_message_is_hung_up_on(b: Talker) -> None:
     for said in (framed(b"no message"), struct.pack("!II", framing.HEAD_MAX + 1, 0)):
         with visit(b) as sock:
-            line = Line(sock)
-            framing.introduce(line, 1, A, B, bytes.fromhex(KEY))
+            line = PeerConnection(sock)
+            framing.authenticate_to_peer(line, 1, A, B, bytes.fromhex(KEY))
             sock.sendall(said)
             assert turned_away(sock) == b""
     assert b.heard.empty()
 
 
 def test_a_generation_that_is_over_is_not_known_any_more(b: Talker) -> None:
-    b.peers.forget(2)
-    b.peers.know(1, KEY, {A: "127.0.0.1:1"})  # a view that came late
-    with visit(b) as sock, pytest.raises(NotYet):
-        framing.introduce(Line(sock), 1, A, B, bytes.fromhex(KEY))
+    b.peers.forget_below(2)
+    b.peers.add_generation(1, KEY, {A: "127.0.0.1:1"})  # a view that came late
+    with visit(b) as sock, pytest.raises(GenerationUnknown):
+        framing.authenticate_to_peer(PeerConnection(sock), 1, A, B, bytes.fromhex(KEY))
 
 
 def test_what_came_before_it_was_over_is_hung_up_on(b: Talker) -> None:
     a = talker("a")
     introduce(3, a, b)
     with visit(b) as sock:
-        framing.introduce(Line(sock), 3, A, B, bytes.fromhex(KEY))
-        b.peers.forget(4)
+        framing.authenticate_to_peer(PeerConnection(sock), 3, A, B, bytes.fromhex(KEY))
+        b.peers.forget_below(4)
         assert turned_away(sock) == b""
     a.peers.close()

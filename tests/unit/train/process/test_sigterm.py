@@ -6,15 +6,15 @@ import subprocess
 import sys
 import threading
 
-from pliant.train.process.sigterm import TermNotice
+from pliant.train.process import SigtermListener
 
 PATIENCE_S = 20.0
 
 # A lock of the C library that is taken twice: a signal does not wake the thread that waits for it.
 STUCK = """
 import ctypes, os
-from pliant.train.process.sigterm import TermNotice
-notice = TermNotice(lambda: os.write(1, b"heard"))
+from pliant.train.process import SigtermListener
+notice = SigtermListener(lambda: os.write(1, b"heard"))
 c, lock = ctypes.CDLL(None), (ctypes.c_char * 64)()
 os.write(1, b"ready ")
 c.pthread_mutex_lock(lock)
@@ -30,7 +30,7 @@ def test_it_is_heard_on_another_thread() -> None:
         where.append(threading.current_thread())
         heard.set()
 
-    notice = TermNotice(hear)
+    notice = SigtermListener(hear)
     try:
         os.kill(os.getpid(), signal.SIGTERM)
         assert heard.wait(PATIENCE_S)
@@ -42,7 +42,7 @@ def test_it_is_heard_on_another_thread() -> None:
 def test_every_one_is_heard_and_other_signals_are_not() -> None:
     heard = threading.Semaphore(0)
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
-    notice = TermNotice(heard.release)
+    notice = SigtermListener(heard.release)
     try:
         os.kill(os.getpid(), signal.SIGUSR1)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -60,7 +60,7 @@ def test_close_puts_everything_back() -> None:
     signal.set_wakeup_fd(wakeup)
     threads = threading.active_count()
     files = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  # links to what may be gone already
-    notice = TermNotice(lambda: None)
+    notice = SigtermListener(lambda: None)
     notice.close()
     assert signal.getsignal(signal.SIGTERM) == handler
     now = signal.set_wakeup_fd(-1)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pliant.train.process.watchdog import StallWatch
+from pliant.train.process import StallWatchdog
 
 PATIENCE_S = 10.0
 
@@ -29,7 +29,7 @@ class Ear(logging.Handler):
 @pytest.fixture
 def ear() -> Iterator[Ear]:
     found = Ear()
-    logger = logging.getLogger("pliant.train.process.watchdog")
+    logger = logging.getLogger("pliant.train.process")
     logger.addHandler(found)
     yield found
     logger.removeHandler(found)
@@ -41,7 +41,7 @@ def stuck_here(ear: Ear) -> None:
 
 def test_it_is_named_with_its_stack(ear: Ear) -> None:
     since = time.monotonic()
-    watch = StallWatch("m1", 0.04, lambda: since)
+    watch = StallWatchdog("m1", 0.04, lambda: since)
     try:
         stuck_here(ear)
     finally:
@@ -53,7 +53,7 @@ def test_it_is_named_with_its_stack(ear: Ear) -> None:
 
 def test_once_for_each_time_it_is_stuck(ear: Ear) -> None:
     since = [time.monotonic()]
-    watch = StallWatch("m1", 0.02, lambda: since[0])
+    watch = StallWatchdog("m1", 0.02, lambda: since[0])
     try:
         assert ear.news.acquire(timeout=PATIENCE_S)
         assert not ear.news.acquire(timeout=0.1)
@@ -71,7 +71,7 @@ def test_nobody_is_named_outside_user_code_or_in_time(ear: Ear) -> None:
         asked.release()
         return time.monotonic() if next(inside) else None
 
-    watch = StallWatch("m1", 0.02, busy_since)
+    watch = StallWatchdog("m1", 0.02, busy_since)
     try:
         for _ in range(4):
             assert asked.acquire(timeout=PATIENCE_S)
@@ -82,5 +82,5 @@ def test_nobody_is_named_outside_user_code_or_in_time(ear: Ear) -> None:
 
 def test_close_ends_its_thread() -> None:
     threads = threading.active_count()
-    StallWatch("m1", 300.0, lambda: None).close()
+    StallWatchdog("m1", 300.0, lambda: None).close()
     assert threading.active_count() == threads

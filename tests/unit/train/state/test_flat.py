@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import BadInput
-from pliant.train.state.flat import Leaf, flatten, restore, sizes, stripe
+from pliant.train.state.flat import Leaf, flatten, leaf_sizes, restore, stripe_leaves
 
 
 def as_leaf(value: object) -> Leaf | None:
@@ -91,7 +91,7 @@ def test_tensors_travel_beside_the_tree() -> None:
     state = flatten({"a": first, "b": [second, 3]}, as_leaf)
     assert [leaf.nbytes for leaf in state.leaves] == [16, 4]
     assert state.nbytes == 20
-    assert sizes(state.tree) == (16, 4)
+    assert leaf_sizes(state.tree) == (16, 4)
     assert there_and_back({"a": first, "b": [second, 3]}) == {"a": first, "b": [second, 3]}
 
 
@@ -131,17 +131,17 @@ def test_tensor_of_another_size_than_announced_is_refused() -> None:
 def test_tensors_out_of_order_are_refused() -> None:
     tree = msgspec.msgpack.encode(["list", [["tensor", 1, "d", [1], 8], ["tensor", 0, "d", [1], 8]]])
     with pytest.raises(BadInput, match="out of order"):
-        sizes(tree)
+        leaf_sizes(tree)
 
 
 @given(st.lists(st.integers(0, 1000), max_size=40), st.integers(1, 3))
 def test_every_leaf_is_in_exactly_one_stripe(nbytes: list[int], count: int) -> None:
-    found = [at for index in range(count) for at in stripe(nbytes, index, count)]
+    found = [at for index in range(count) for at in stripe_leaves(nbytes, index, count)]
     assert found == list(range(len(nbytes)))
 
 
 def test_stripes_hold_about_equally_much() -> None:
     nbytes = [100] * 30
-    assert [sum(nbytes[at] for at in stripe(nbytes, index, 3)) for index in range(3)] == [1000, 1000, 1000]
+    assert [sum(nbytes[at] for at in stripe_leaves(nbytes, index, 3)) for index in range(3)] == [1000, 1000, 1000]
     uneven = [1, 1, 1, 3000, 1, 1]
-    assert sum(len(stripe(uneven, index, 3)) for index in range(3)) == 6
+    assert sum(len(stripe_leaves(uneven, index, 3)) for index in range(3)) == 6

@@ -13,8 +13,8 @@ from pliant.core.member import signals as s
 from pliant.core.model.names import MemberId
 from pliant.train.peer.server import PeerLost
 from pliant.train.state.flat import Leaf, State, flatten, restore
-from pliant.train.state.state_lock import Gate
-from pliant.train.state.transfer import STATE, Fetching, Received, Source, StripeWanted, ask_gradient
+from pliant.train.state.state_lock import StateLock
+from pliant.train.state.transfer import STATE, ReceivedState, StateDownload, StateSource, StripeRequest, fetch_gradient
 from unit.core.build import lines
 from unit.train.pair import Make, Talker, introduce, talkers
 
@@ -27,7 +27,7 @@ def as_leaf(value: object) -> Leaf | None:
     return Leaf("u1", (len(value),), memoryview(value)) if isinstance(value, bytearray) else None
 
 
-def value_of(received: Received) -> object:
+def value_of(received: ReceivedState) -> object:
     return restore(received.tree, received.contents, lambda _d, _s, content: content.tobytes())
 
 
@@ -35,14 +35,14 @@ class Donor:
     """A member that holds a state and a gradient, with a gate before them."""
 
     def __init__(self, make: Make, name: str, *, content: bytes = b"abcdefgh", state: int = 5) -> None:
-        self.gate = Gate()
+        self.gate = StateLock()
         self.live = [bytearray(content), bytearray(b""), bytearray(b"x" * 100), bytearray(b"y" * 50)]
         self.gradient: dict[Lineage, bytearray] = {LINEAGE: bytearray(b"gradient")}
         self.lines: tuple[LedgerLine, ...] = LINES
-        self.source = Source(self.gate, self.capture, self.gradient_of, lambda: self.lines)
-        self.talker = make(name, lambda _g, _asker, kind, head: self.source.give(kind, head))
+        self.source = StateSource(self.gate, self.capture, self.gradient_of, lambda: self.lines)
+        self.talker = make(name, lambda _g, _asker, kind, head: self.source.answer(kind, head))
         self.name = self.talker.name
-        self.gate.open(LINEAGE, state)
+        self.gate.allow_reads(LINEAGE, state)
 
     def capture(self) -> State:
         return flatten({"model": self.live, "rate": 0.5}, as_leaf)
@@ -59,8 +59,8 @@ class Joiner:
         self.talker = make("joiner")
         self.fed: queue.Queue[s.Signal] = queue.Queue()
 
-    def fetch(self, *donors: MemberId) -> Fetching:
-        fetching = Fetching(self.talker.peers, 1, donors, lambda _fetching, signal: self.fed.put(signal))
+    def fetch(self, *donors: MemberId) -> StateDownload:
+        fetching = StateDownload(self.talker.peers, 1, donors, lambda _fetching, signal: self.fed.put(signal))
         fetching.start()
         return fetching
 
@@ -112,25 +112,25 @@ def test_donors_that_differ_make_no_state(make: Make, what: str) -> None:
         Donor(make, "d1", content=b"longer than the other" if what == "tree" else b"abcdefgh"),
     )
     if what == "lineage":
-        other.gate.open(replace(LINEAGE, step=9), 5)
+        other.gate.allow_reads(replace(LINEAGE, step=9), 5)
     elif what == "hash":
-        other.gate.open(LINEAGE, 6)
+        other.gate.allow_reads(LINEAGE, 6)
     joiner = Joiner(make)
     introduce(1, joiner.talker, one.talker, other.talker)
     fetching = joiner.fetch(one.name, other.name)
-    assert joiner.next() == s.TransferBroken(spoilt=what == "hash")  # the others may differ for a moment
+    assert joiner.next() == s.TransferBroken(wrong_state=what == "hash")  # the others may differ for a moment
     assert fetching.received is None
 
 
 def test_a_donor_between_apply_and_boundary_is_waited_for(make: Make) -> None:
     donor, joiner = Donor(make, "d"), Joiner(make)
-    donor.gate.shut()
+    donor.gate.block_reads()
     introduce(1, joiner.talker, donor.talker)
     joiner.fetch(donor.name)
     with pytest.raises(queue.Empty):
         joiner.fed.get(timeout=0.1)
     later = replace(LINEAGE, step=3)
-    donor.gate.open(later, 8)
+    donor.gate.allow_reads(later, 8)
     assert joiner.next() == s.Stripe(0, 1, later, 8, LINES)
 
 
@@ -139,11 +139,11 @@ def test_a_donor_does_not_change_its_state_while_it_is_read(make: Make) -> None:
     donor, asker = Donor(make, "d", content=bytes(64 << 20)), make("asker")
     introduce(1, asker, donor.talker)
 
-    answer = asker.peers.ask(1, donor.name, STATE, msgspec.msgpack.encode(StripeWanted(0, 1)), threading.Event())
+    answer = asker.peers.request(1, donor.name, STATE, msgspec.msgpack.encode(StripeRequest(0, 1)), threading.Event())
     shut = threading.Event()
 
     def step() -> None:
-        donor.gate.shut()
+        donor.gate.block_reads()
         shut.set()
 
     threading.Thread(target=step, daemon=True).start()
@@ -154,7 +154,7 @@ def test_a_donor_does_not_change_its_state_while_it_is_read(make: Make) -> None:
 
 def test_a_donor_that_leaves_declines(make: Make) -> None:
     donor, joiner = Donor(make, "d"), Joiner(make)
-    donor.gate.shut()
+    donor.gate.block_reads()
     introduce(1, joiner.talker, donor.talker)
     joiner.fetch(donor.name)
     donor.gate.close()
@@ -179,11 +179,11 @@ def test_a_donor_that_dies_is_noticed(make: Make) -> None:
 
 def test_what_was_stopped_feeds_nothing(make: Make) -> None:
     donor, joiner = Donor(make, "d"), Joiner(make)
-    donor.gate.shut()
+    donor.gate.block_reads()
     introduce(1, joiner.talker, donor.talker)
     fetching = joiner.fetch(donor.name)
     fetching.stop()
-    donor.gate.open(LINEAGE, 5)
+    donor.gate.allow_reads(LINEAGE, 5)
     with pytest.raises(queue.Empty):
         joiner.fed.get(timeout=0.2)
 
@@ -191,9 +191,9 @@ def test_what_was_stopped_feeds_nothing(make: Make) -> None:
 # --------------------------------------------------------------------------------------------- gradients
 
 
-def asked(joiner: Talker, lineage: Lineage, *donors: Donor) -> tuple[LedgerLine, Received] | None:
+def asked(joiner: Talker, lineage: Lineage, *donors: Donor) -> tuple[LedgerLine, ReceivedState] | None:
     names = tuple(donor.name for donor in donors)
-    return ask_gradient(joiner.peers, 1, names, lineage, threading.Event())
+    return fetch_gradient(joiner.peers, 1, names, lineage, threading.Event())
 
 
 def test_the_gradient_of_the_last_step_comes_with_its_line(make: Make) -> None:

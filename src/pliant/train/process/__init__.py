@@ -1,1 +1,0 @@
-"""What a training process does for itself: SIGTERM, the watchdog, measured pauses."""
