@@ -17,14 +17,14 @@ STAMP := $(VENV)/.installed
 CORE_TESTS := $(wildcard tests/unit tests/property)
 # Without SEED the property tests draw the same examples every time; with it, others.
 PYTEST := $(BIN)/python -m pytest -q $(if $(SEED),--hypothesis-profile=explore --hypothesis-seed=$(SEED))
-# Some tests take a hundred times as long as others: who has none left takes from those who have.
+# Some tests take a hundred times as long as others: idle processes take over tests from busy ones.
 SHARED := $(PYTEST) --dist worksteal
 
-# The tests start hundreds of processes: each would compile all that it imports.
+# The tests start hundreds of processes. Without bytecode files each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure
+.PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,16 +46,38 @@ long: $(STAMP)  ## Run the tests that take long or need an object store, which `
 	$(SHARED) -n $(PATIENT) -m long
 	$(PYTEST) tests/unit/train/stored/test_objects.py
 
-check: $(STAMP)  ## Lint, format, types, layers and tidiness
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(wildcard src tools tests bench)
+check: lint format-check types  ## Lint, format, types, layers and tidiness
 	$(BIN)/lint-imports --no-logo
 	$(SHARED) -n $(WORKERS) tests/tidy
+
+lint: $(STAMP)  ## Lint alone
+	$(BIN)/ruff check .
+
+format-check: $(STAMP)  ## Check the format alone
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## Check the types alone
+	$(BIN)/mypy $(wildcard src tools tests bench)
 
 format: $(STAMP)  ## Rewrite the code in the house format
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
+
+PYTHONS ?= 3.11 3.12 3.13
+
+# Each interpreter gets an environment of its own, .venv311 and so on.
+test-all-pythons:  ## Run the tests on each of PYTHONS= that is installed, and name those that are not
+	@failed=; for version in $(PYTHONS); do \
+		if ! python$$version --version >/dev/null 2>&1; then echo "skipped: python$$version is not installed"; continue; fi; \
+		echo "python$$version"; \
+		$(MAKE) test PYTHON=python$$version VENV=.venv$$(echo $$version | tr -d .) || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+
+# --no-isolation: with the pinned hatchling of the environment, and without a network.
+dist: $(STAMP)  ## Build the wheel and the sdist into dist/, and run the README's quick start from the wheel
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(PYTEST) tests/docs/test_wheel.py
 
 mutants: $(STAMP)  ## Plant bugs in the code and show that each is caught
 	cd tests && $(abspath $(BIN))/python -m mutants --seed $(or $(SEED),0)
@@ -138,6 +160,6 @@ docs: $(STAMP)  ## Test the documentation
 	$(PYTEST) tests/docs
 
 clean:  ## Remove the environment, the caches and the results
-	rm -rf $(VENV) $(SCRIPTS) build dist htmlcov .coverage .coverage.* .hypothesis
+	rm -rf $(VENV) .venv311 .venv312 .venv313 $(SCRIPTS) build dist htmlcov .coverage .coverage.* .hypothesis
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
-	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find src tools tests -name __pycache__ -type d -prune -exec rm -rf {} +
