@@ -1,4 +1,4 @@
-"""Walks through docs/start.md: a training whose workers are killed, live and launched, in front of two terminals."""
+"""Walks through the pages for newcomers: a training whose workers are killed, live and launched, in two terminals."""
 
 import pytest
 
@@ -7,11 +7,11 @@ from tidy.files import ROOT
 
 
 @pytest.mark.timeout(600)
-def test_the_page_shows_exactly_what_is_printed(walk: Walk) -> None:
-    page = (ROOT / "docs/start.md").read_text(encoding="utf-8")
-    told = list(blocks(page))
-    assert len(told) >= 10
-    for name, lines in told:
+@pytest.mark.parametrize(("page", "least"), [("start.md", 8), ("start-scripts.md", 3)])
+def test_the_page_shows_exactly_what_is_printed(page: str, least: int, walk: Walk) -> None:
+    shown = list(blocks((ROOT / "docs" / page).read_text(encoding="utf-8")))
+    assert len(shown) >= least
+    for name, lines in shown:
         walk.see(name, lines)
     assert {name: terminal.end() for name, terminal in walk.terminals.items()} == {"first": 0, "second": 0}
 
