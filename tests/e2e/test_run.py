@@ -193,7 +193,7 @@ def test_a_killed_warden_takes_everybody_with_it_and_is_said(tmp_path: Path) -> 
         kill(warden)
         assert run.ended() == 1
         all_gone(everybody, tmp_path)
-    assert "pliant: The process that keeps the workers was killed, and took them with it. Run it again." in run.lines
+    assert "pliant: The process that starts workers was killed, and all workers with it. Run the command again." in run.lines
 
 
 def test_a_worker_s_end_is_the_end_of_all_it_started(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_a_script_that_cannot_run_ends_the_job_with_its_reason(tmp_path: Path) -
     assert run.output.count("] NameError: no such thing") == 2  # each try in full
     assert "ended with exit code 1 before it had joined" in run.output
     assert "pliant: demo is cancelled: 2 workers in a row ended before they joined" in run.output
-    assert f"what it wrote is in {run.folder}/logs/" in run.output
+    assert f"its output is in {run.folder}/logs/" in run.output
 
 
 def test_a_worker_that_is_killed_before_it_joins_is_replaced_and_not_held_against_the_script(tmp_path: Path) -> None:

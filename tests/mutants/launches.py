@@ -24,7 +24,7 @@ LAUNCHES = (
             Edit(
                 "core/supervisor.py",
                 "    if live or not asked:\n",
-                "    if live or not asked or signal.code == 0:\n",
+                "    if live or not asked or ended.code == 0:\n",
             ),
             Edit("core/job/launches.py", "    if launch.over:\n        return (ended,)\n", ""),
         ),

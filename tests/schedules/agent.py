@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import assert_never
@@ -105,6 +105,10 @@ class Agent:
                     self.commands.put(command)
                 case v.Finish():
                     self.done = True
+                case v.ReadEvents(ended):
+                    self.inbox.put(replace(ended, events_read=False))  # this agent follows no events
+                case v.Announce():
+                    pass
                 case v.StartSeat() | v.Offer():
                     self.connection.say(w.Trouble(f"{action} launches workers of a live job"))
                 case _:
@@ -145,7 +149,7 @@ class Agent:
                 pause.wait(0.1)
                 continue
             self.revision = orders.revision
-            self.inbox.put(v.Orders(orders.workers, orders.members, orders.draining, orders.state.ended))
+            self.inbox.put(v.OrdersReceived(orders.workers, orders.members, orders.draining, orders.state.ended))
             if orders.state.ended:
                 pause.wait(0.2)
 

@@ -202,7 +202,7 @@ def test_a_job_that_is_finished_too_soon_is_seen(universe: Launches) -> None:
 def test_what_agents_must_not_do_is_seen(universe: Launches) -> None:
     host = universe.hosts["a0"]
     toy = runs(universe, "a0-g1.0", 1)
-    host.state = replace(host.state, workers=frozenset({toy.id}), order=v.Orders(1, frozenset(), frozenset()))
+    host.state = replace(host.state, workers=frozenset({toy.id}), order=v.OrdersReceived(1, frozenset(), frozenset()))
     universe.checks.reacted(host, (v.Offer(1), v.Terminate(toy.id, 1.0)))
     host.state = replace(host.state, workers=frozenset())
     universe.checks.reacted(host, ())

@@ -1,7 +1,7 @@
 """`pliant run`: one machine's agent in the foreground, with a coordinator of its own unless there is one already.
 
-What to do with workers is decided by `pliant.core.supervisor`; here it is observed and done. Everything comes through
-one inbox, and one thread acts.
+`pliant.core.supervisor` decides what happens to workers. This module feeds it with what it observes, through one inbox,
+and carries out its actions in one thread.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ import signal
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, assert_never
 
+from pliant import settings
 from pliant.agent.coordinator import child
 from pliant.agent.coordinator.child import Keeper
-from pliant.agent.coordinator.event_follower import Screen, Story
-from pliant.agent.coordinator.link import Dialogue
-from pliant.agent.exit_status import SIGNALLED, Ends, conclude
+from pliant.agent.coordinator.link import CoordinatorLink
+from pliant.agent.exit_status import SIGNALLED, StopSignals, exit_status
 from pliant.agent.job_dir import RUNNER, Folder
 from pliant.agent.notices import Notice, Notices
+from pliant.agent.output import RunOutput
 from pliant.agent.process.client import Processes
 from pliant.agent.process.ports import are_free, free_ports
 from pliant.agent.setup import (
@@ -44,8 +45,8 @@ from pliant.agent.setup import (
 from pliant.agent.workers import Workers
 from pliant.client import Client
 from pliant.core import supervisor as v
-from pliant.core.job.launches import FENCED_CODE, describe_exit, is_own_failure
-from pliant.core.messages import AgentReady, Cancel
+from pliant.core.job.launches import describe_exit
+from pliant.core.messages import AgentReady
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.credentials import read_token
@@ -55,63 +56,57 @@ from pliant.wire.api import Use
 if TYPE_CHECKING:
     from types import FrameType
 
-LOOKERS_S = 10.0  # how long a command may look at a job before we may start
+LOOKERS_S = 10.0  # how long another command may hold the job's lock before this one starts
 GOODBYE_S = 10.0
-MARGIN_S = 1.0  # a worker that leaves at the very end of its grace period is not killed on its way out
-REMIND_S = 15.0  # while the job waits, its reason is said so often
+REMIND_S = 15.0  # how often the reason is shown while the job waits
 
 
 @dataclass(frozen=True, slots=True)
-class _Stop:
-    """Somebody wants this to end: a signal's number."""
+class _StopRequested:
+    """A signal from the user, by its number."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Verdict:
-    """A worker ended, and it is known by now whether it had joined. None: that could not be learned."""
-
-    member: MemberId
-    code: int
-    joined: bool | None
+class _SpawnerDied:
+    """The process that starts workers ended, and all workers with it."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Broken:
-    """The warden is gone, and all workers with it."""
+_Input = v.Signal | _StopRequested | _SpawnerDied
 
 
-class Agent:
-    """Make one and `run` it, in the main thread. `program` is the command line that `pliant` itself is started with."""
+class AgentProcess:
+    """Call `run` in the main thread. `program` is the command line that starts `pliant` itself."""
 
-    def __init__(self, plan: Plan, home: Path, screen: Screen, program: Sequence[str], place: Elsewhere | None) -> None:
+    def __init__(
+        self, plan: Plan, home: Path, output: RunOutput, program: Sequence[str], place: Elsewhere | None
+    ) -> None:
         self._plan = plan
-        self._screen = screen
+        self._output = output
         self._program = program
         self._place = place
         self._folder = Folder(home / "jobs" / plan.job)
-        self._inbox: SimpleQueue[v.Signal | _Stop | _Verdict | _Broken] = SimpleQueue()
-        self._ends = Ends()
-        self._dismissed: set[MemberId] = set()
+        self._inbox: SimpleQueue[_Input] = SimpleQueue()
+        self._stops = StopSignals()
         self._keeper: Keeper | None = None
         self._uses: tuple[Use, ...] = ()
         self._ports: tuple[int, ...] = ()  # offered, and not used yet
         self._done = False
-        self._late = False  # the time that workers have after the end of a job that did not finish is running
-        self._said_at = time.monotonic()
+        self._wake_at: float | None = None
+        self._reminded_at = time.monotonic()
 
     def run(self) -> int:
-        """Until the job has ended or somebody stops it; the exit status. Nothing is left behind."""
+        """Run until the job has ended or the user stops it, and return the exit status. No process is left behind."""
         self._folder.make()
         with (
             self._folder.lock(RUNNER, LOOKERS_S),
-            Processes(self._process_ended, self._broken, self._look) as self._processes,
+            Processes(self._process_ended, self._spawner_died, self._recheck) as self._processes,
         ):
             place = self._place or self._own_coordinator()
             with Client(place.urls, read_token(place.token_file), patience_s=SETUP_S) as client:
                 try:
-                    return self._live(client, place)
+                    return self._run_job(client, place)
                 finally:
                     if self._keeper is not None:
                         linger(place, self._plan.job)
@@ -123,13 +118,13 @@ class Agent:
         self._keeper.start()
         return Elsewhere((self._keeper.url,), self._folder.token)
 
-    def _live(self, client: Client, place: Elsewhere) -> int:
+    def _run_job(self, client: Client, place: Elsewhere) -> int:
         about = client.about()
         if off := clock_off(about.now):
-            self._screen.say(off)
+            self._output.say(off)
         check_place(client, self._plan, self._folder)
         found = open_job(client, self._plan, own=self._keeper is not None)
-        # A revision stands in the names of this life's workers: if an earlier life's ever joined, it was a lower one.
+        # The revision makes the names of this run's workers new: a worker of an earlier run joined at a lower one.
         self._state = v.Supervisor(
             id=agent_id(),
             run_id=str(found.revision),
@@ -137,35 +132,48 @@ class Agent:
             address=address_of(self._plan, place),
             install_id=home_of(self._folder),
             stop_s=self._plan.shutdown_s,
+            grace_s=self._plan.grace_s,
+            max_restarts=self._plan.spec.max_restarts,
+            script_joins=found.total_steps is not None,
+            stall_s=settings.read().stall_s,
         )
         token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)
         env = environment(self._plan, self._folder, place, token_file, self._state.id)
-        self._workers = Workers(self._plan, self._folder, self._processes, self._screen, self._state.id)
+        self._workers = Workers(self._plan, self._folder, self._processes, self._output, self._state.id)
         self._workers.open(env, surroundings(self._plan, self._folder))
-        self._story = Story(self._screen, found.revision, found.state, found.why)
         job, ttl_s = self._plan.job, about.lease_ttl_s
-        self._dialogue = Dialogue(client, job, self._state.id, self._story, self._inbox.put, ttl_s, lambda: self._uses)
-        self._screen.say(f"{job} is {found.state.value}: {found.why}")
+        self._link = CoordinatorLink(
+            client, found, self._state.id, self._inbox.put, self._output.event, ttl_s, lambda: self._uses
+        )
+        self._output.say(f"{job} is {found.state.value}: {found.why}")
         heeded = [number for number in self._plan.signals if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
         handlers = {number: signal.signal(number, self._signalled) for number in heeded}
-        watch = Notices(self._plan.notices, self._noticed, self._screen.say)
+        watch = Notices(self._plan.notices, self._noticed, self._output.say)
         try:
-            introduce(client, job, v.agent_join(self._state), ttl_s, self._screen.say, self._wait_for_stop)
+            introduce(client, job, v.agent_join(self._state), ttl_s, self._output.say, self._wait_for_stop)
             watch.start()
-            self._dialogue.start(self._screen.say)
-            self._look()
+            self._link.start(self._output.say)
+            self._recheck()
             while not self._done:
                 self._take(self._inbox.get())
-            self._dialogue.close(GOODBYE_S)
-            first = self._workers.first_failure
-            return conclude(job, self._story, self._ends, first, self._screen.say, own=self._keeper is not None)
+            self._link.close(GOODBYE_S)
+            return exit_status(
+                job,
+                self._link.state,
+                self._link.why,
+                self._state,
+                self._stops.first,
+                self._workers.first_failure,
+                self._output.say,
+                is_host=self._keeper is not None,
+            )
         finally:
             watch.close()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
 
     def _wait_for_stop(self, limit_s: float) -> bool:
-        """Whether somebody wants this to end before it has begun."""
+        """Return whether the user stops this agent before it has started."""
         try:
             self._inbox.put(self._inbox.get(timeout=limit_s))
         except Empty:
@@ -173,13 +181,13 @@ class Agent:
         return True
 
     def say(self, text: str) -> None:
-        """For the keeper of the coordinator, as `ready` is."""
-        self._screen.say(text)
+        """Show a message of the coordinator's keeper, which also calls `ready`."""
+        self._output.say(text)
 
     def ready(self, url: str, pid: int) -> None:
         self._folder.write_endpoint(url, pid)
 
-    # ----------------------------------------------------------------------------------- what is observed
+    # ---------------------------------------------------------------------------------------- observations
 
     def _process_ended(self, name: str, code: int) -> None:
         if name == child.NAME:
@@ -187,111 +195,67 @@ class Agent:
             self._keeper.ended(code)
             return
         member = MemberId(name)
-        if self._is_launched(member):
-            if code <= 0:
-                self._inbox.put(v.WorkerEnded(member, code))
-            else:  # what it wrote last is about to be read
-                threading.Thread(target=self._listened, args=(member, code), daemon=True).start()
-        elif member in self._story.joined:
-            self._inbox.put(v.WorkerEnded(member, code))
+        if code > 0:  # its last output is about to be read, which takes a moment
+            threading.Thread(target=self._read_failure, args=(member, code), daemon=True).start()
         else:
-            self._dialogue.do(lambda: self._inbox.put(self._judged(member, code)))
+            self._inbox.put(v.WorkerEnded(member, code))
 
-    def _is_launched(self, member: MemberId) -> bool:
-        order = self._state.order
-        return order is not None and not order.live and member in self._state.begun_seats
-
-    def _listened(self, member: MemberId, code: int) -> None:
-        self._inbox.put(v.WorkerEnded(member, code, self._workers.ended(member, code)))
-
-    def _judged(self, member: MemberId, code: int) -> _Verdict:
-        knows = self._dialogue.catch_up()
-        joined = member in self._story.joined
-        return _Verdict(member, code, joined if joined or knows else None)
+    def _read_failure(self, member: MemberId, code: int) -> None:
+        error = self._workers.ended(member, code)
+        log = self._plan.logs.path(self._folder.logs, member)
+        self._inbox.put(v.WorkerEnded(member, code, error, str(log or "")))
 
     def _noticed(self, notice: Notice) -> None:
         grace_s = self._plan.grace_s if notice.grace_s is None else min(notice.grace_s, self._plan.grace_s)
-        self._screen.say(f"{notice.why}: draining within {grace_s:g} s")
+        self._output.say(f"{notice.why}: draining within {grace_s:g} s")
         self._inbox.put(v.MachineGoing(grace_s, notice.why))
 
-    def _look(self) -> None:
+    def _recheck(self) -> None:
         self._inbox.put(v.Recheck())
 
-    def _broken(self) -> None:
-        self._inbox.put(_Broken())
+    def _spawner_died(self) -> None:
+        self._inbox.put(_SpawnerDied())
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
         if self._done:
-            os._exit(SIGNALLED + number)  # all that is left are goodbyes; the warden ends whoever is there still
-        self._inbox.put(_Stop(number))
+            os._exit(SIGNALLED + number)  # only goodbyes are left; the spawner ends whatever still runs
+        self._inbox.put(_StopRequested(number))
 
-    # ----------------------------------------------------------------------------------------- what is done
+    # --------------------------------------------------------------------------------------------- actions
 
-    def _take(self, given: v.Signal | _Stop | _Verdict | _Broken) -> None:
+    def _take(self, given: _Input) -> None:
         match given:
-            case _Stop():
+            case _StopRequested():
                 self._stop(given.number)
-            case _Verdict():
-                self._ended_early(given)
-            case _Broken():
-                raise PliantError("The process that keeps the workers was killed, and took them with it. Run it again.")
-            case v.WorkerEnded():
-                self._ends.early = 0
-                self._feed(given)
+            case _SpawnerDied():
+                raise PliantError(
+                    "The process that starts workers was killed, and all workers with it. Run the command again."
+                )
             case v.Recheck():
-                self._uses = self._workers.look()
+                self._uses, samples = self._workers.look()
                 self._feed(given)
-                self._end_the_lost()
-                self._end_the_stuck()
+                self._feed(v.WorkersSampled(samples))
                 self._remind()
             case _:
                 self._feed(given)
 
     def _feed(self, given: v.Signal) -> None:
-        if isinstance(given, v.WorkerEnded):
-            self._note(given.member, given.code)
+        before = self._state
+        self._state, actions = v.supervise(before, given, time.monotonic())
+        if isinstance(given, v.WorkerEnded) and given.member not in self._state.workers:
+            self._show_end(before, given)
             self._workers.forget(given.member)
-        live = self._state.order is None or self._state.order.live
-        self._state, actions = v.supervise(self._state, given, time.monotonic())
         for action in actions:
             self._act(action)
-        pause_s = self._state.not_before - time.monotonic()
-        if pause_s > 0 and isinstance(given, v.WorkerEnded):
-            self._after(pause_s, v.Recheck())
-        if not live or not self._state.ended:
-            return  # who was launched is stopped by the supervisor
-        if self._story.state is JobState.FINISHED:
-            self._dismiss()
-        elif not self._late and self._story_ended_badly():
-            self._late = True
-            self._after(self._plan.grace_s + MARGIN_S, v.GraceExpired())
+        self._set_alarm()
 
-    def _dismiss(self) -> None:
-        """After a finished job nobody needs a worker that has not joined yet: it is importing, most likely."""
-        for member in self._state.workers - self._story.joined - self._dismissed:
-            self._dismissed.add(member)
-            self._processes.terminate(member)
-
-    def _end_the_lost(self) -> None:
-        """Lost is final (rule 11). A worker that is not counted on leaves by itself, unless it is frozen."""
-        for member in self._state.workers & self._story.lost.keys():
-            if time.monotonic() - self._story.lost[member] > self._plan.grace_s:
-                self._screen.say(f"{member} is lost to the job and has not ended by itself: killing it")
-                self._processes.kill(member)
-
-    def _end_the_stuck(self) -> None:
-        """Launched workers that all hang are started again; live ones have a watch of their own."""
-        order = self._state.order
-        if order is None or order.live or order.launch is None:
-            return
-        done = order.launch.done
-        elsewhere = [s for s in order.launch.seats if s.agent != self._state.id and s.member not in done]
-        why = self._workers.stuck(all_here=not elsewhere)
-        if not why:
-            return
-        self._screen.say(f"{why}: killing them")
-        for member in self._state.workers:
-            self._processes.kill(member)
+    def _set_alarm(self) -> None:
+        """Wake up at the supervisor's next deadline."""
+        now = time.monotonic()
+        deadline = v.next_deadline(self._state, now)
+        if deadline is not None and (self._wake_at is None or deadline < self._wake_at or self._wake_at <= now):
+            self._wake_at = deadline
+            self._after(deadline - now, v.Recheck())
 
     def _act(self, action: v.Action) -> None:
         match action:
@@ -301,29 +265,36 @@ class Agent:
                 self._ports = ()
                 self._workers.start_seat(launch, member)
             case v.Offer(generation):
-                if self._is_in_no_hurry() and self._workers.is_warming():
-                    return  # we look again when it is done
-                self._dialogue.say(AgentReady(self._state.id, generation, self._free_ports()))
+                if self._others_train() and self._workers.is_warming():
+                    return  # the template calls for another look when it is done
+                self._link.send(AgentReady(self._state.id, generation, self._free_ports()))
+            case v.ReadEvents(ended):
+                self._link.run_after_sent(lambda: self._read_events(ended))
             case v.Terminate(member, grace_s):
                 self._processes.terminate(member)
-                self._after(grace_s + MARGIN_S, v.StopOverdue(member))
+                self._after(grace_s + v.MARGIN_S, v.StopOverdue(member))
             case v.Kill(member):
                 self._processes.kill(member)
+            case v.Announce(text):
+                self._output.say(text)
             case v.SendCommand(command):
-                self._dialogue.say(command)
+                self._link.send(command)
             case v.Finish():
                 self._done = True
             case _:
                 assert_never(action)
 
+    def _read_events(self, ended: v.WorkerEnded) -> None:
+        self._inbox.put(replace(ended, events_read=self._link.catch_up()))
+
     def _free_ports(self) -> tuple[int, ...]:
-        """The same as long as they are free: what is said twice must be known to be the same."""
+        """Return the same ports as long as they are free, so that a repeated offer is the same one."""
         if not self._ports or not are_free(self._ports):
             self._ports = free_ports(self._plan.capacity)
         return self._ports
 
-    def _is_in_no_hurry(self) -> bool:
-        """Whether others train already, and would be stopped for us: they must not wait for our imports."""
+    def _others_train(self) -> bool:
+        """Return whether a launch runs that would be stopped for this agent; it should not wait for imports."""
         order = self._state.order
         return order is not None and order.launch is not None and not order.launch.over
 
@@ -332,70 +303,36 @@ class Agent:
         timer.daemon = True
         timer.start()
 
-    def _story_ended_badly(self) -> bool:
-        """Whether workers have nothing more to do. After a finished job a script may go on as long as it likes."""
-        return self._dialogue.catch_up() and self._story.state is not JobState.FINISHED
-
-    # ------------------------------------------------------------------------------------------- how it ends
-
     def _stop(self, number: int) -> None:
-        """First: drain within the grace period. Second: now. Third: without a word."""
+        """Drain within the grace period on the first signal, kill on the second, exit at once on the third."""
         name = signal.Signals(number).name
-        if self._ends.hurried:
+        if self._stops.repeated:
             os._exit(SIGNALLED + number)
-        if self._ends.signalled:
-            self._ends.hurried = True
-            self._screen.say(f"{name} again: ending now")
+        if self._stops.first:
+            self._stops.repeated = True
+            self._output.say(f"{name} again: ending now")
             self._feed(v.GraceExpired())
             return
-        self._ends.signalled = number
-        why = f"{name} to pliant run"
-        self._screen.say(f"{name}: draining within {self._plan.grace_s:g} s; again to end now")
-        self._going(why, at_once=number == signal.SIGINT)  # a person waits; whoever sends SIGTERM counts on the time
+        self._stops.first = number
+        self._output.say(f"{name}: draining within {self._plan.grace_s:g} s; again to end now")
+        # SIGINT comes from a person who waits; the sender of SIGTERM counts on the grace period.
+        at_once = number == signal.SIGINT
+        self._feed(v.MachineGoing(self._plan.grace_s, f"{name} to pliant run", at_once))
 
-    def _going(self, why: str, *, at_once: bool = False) -> None:
-        self._feed(v.MachineGoing(self._plan.grace_s, why, at_once))
+    # -------------------------------------------------------------------------------------------- messages
 
-    def _ended_early(self, verdict: _Verdict) -> None:
-        """A worker that never joined is unknown to the coordinator: whether to try again is for us to say."""
-        own_end = verdict.code == 0 or is_own_failure(verdict.code)
-        asked = self._state.leaving or verdict.member in self._state.stopping
-        if verdict.joined is False and own_end and not self._story.state.ended and not asked:
-            self._ends.early += 1
-            how = describe_exit(verdict.code)
-            if verdict.code == 0:
-                self._give_up(
-                    f"{verdict.member} ended with {how} and had never joined the job: "
-                    "a script for live training calls pliant.join(); for one that does not say --mode relaunch --fresh"
-                )
-            elif self._ends.early > self._plan.spec.max_restarts:
-                self._give_up(
-                    f"{self._ends.early} workers in a row ended before they joined, {verdict.member} with {how}; "
-                    f"what it wrote is in {self._plan.logs.path(self._folder.logs, verdict.member)}"
-                )
-        self._feed(v.WorkerEnded(verdict.member, verdict.code))
-
-    def _give_up(self, why: str) -> None:
-        self._ends.gave_up = why
-        self._dialogue.say(Cancel(why))
-        self._going(why)
-
-    def _note(self, member: MemberId, code: int) -> None:
-        if member in self._dismissed or self._is_launched(member):
-            return
-        if code > 0:
-            self._workers.ended(member, code)
-        if self._state.ended and code not in (0, FENCED_CODE):
-            self._ends.after.append(f"{member} ended with {describe_exit(code)}")
-        elif code != 0 and member not in self._story.joined:  # else the coordinator says it
-            self._screen.say(f"{member} ended with {describe_exit(code)} before it had joined")
+    def _show_end(self, before: v.Supervisor, ended: v.WorkerEnded) -> None:
+        """Show how a worker ended if no event of the job will: it had not joined, and was not stopped here."""
+        unknown = v.is_live(before) and ended.member not in before.joined and not before.ended
+        if unknown and ended.code != 0:
+            self._output.say(f"{ended.member} ended with {describe_exit(ended.code)} before it had joined")
 
     def _remind(self) -> None:
-        """While nothing is trained, say why, now and then."""
-        now, story = time.monotonic(), self._story
-        if story.state is JobState.RUNNING or story.state.ended:
-            self._said_at = now
-        elif now - self._said_at >= REMIND_S:
-            self._said_at = now
+        """Show every few seconds why nothing is trained, as long as that is so."""
+        now, state = time.monotonic(), self._link.state
+        if state is JobState.RUNNING or state.ended:
+            self._reminded_at = now
+        elif now - self._reminded_at >= REMIND_S:
+            self._reminded_at = now
             running = f"{len(self._state.workers)} of {self._state.wanted} workers run here"
-            self._screen.say(f"{self._plan.job} is {story.state.value} still: {story.why}; {running}")
+            self._output.say(f"{self._plan.job} is still {state.value}: {self._link.why}; {running}")

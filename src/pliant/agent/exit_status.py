@@ -1,49 +1,56 @@
-"""How a `pliant run` ends: its exit status, and its last words."""
+"""The exit status of `pliant run`, and its last message."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from pliant.agent.coordinator.event_follower import Story
+from pliant.core.job.launches import describe_exit
 from pliant.core.model.job import JobState
+from pliant.core.supervisor import Supervisor
 from pliant.errors import PliantError
 
 SIGNALLED = 128  # a shell adds the signal's number to it
 
 
 @dataclass(slots=True)
-class Ends:
-    """What decides over the exit status, besides how the job ended."""
+class StopSignals:
+    """The signals that the user sent to stop this agent."""
 
-    signalled: int = 0
-    hurried: bool = False  # a second signal came
-    gave_up: str = ""  # why we did, though nobody wanted us to end
-    early: int = 0  # workers in a row that ended before they had joined
-    after: list[str] = field(default_factory=list)  # workers that failed after the job's end
+    first: int = 0
+    repeated: bool = False
 
 
-def conclude(job: str, story: Story, ends: Ends, first_failure: str, say: Callable[[str], None], *, own: bool) -> int:
-    """Call when nothing runs any more. PliantError if the job, or what came after it, went wrong.
+def exit_status(
+    job: str,
+    state: JobState,
+    why: str,
+    supervisor: Supervisor,
+    signalled: int,
+    first_failure: str,
+    say: Callable[[str], None],
+    *,
+    is_host: bool,
+) -> int:
+    """Return the exit status once nothing runs any more. Raise PliantError if the job, or a worker after it, failed.
 
-    `own` says that its coordinator ends with us, so that nobody goes on with it.
+    `is_host` means that the coordinator ends with this agent, so that no other agent goes on with the job.
     """
-    if story.state is JobState.FINISHED and not ends.after:
-        return 0  # also if somebody wanted it to end: it did not have to
-    if ends.signalled:
-        if not story.state.ended:
-            say(f"{job} is {story.state.value}: {story.why}; the same command goes on with it")
-        return SIGNALLED + ends.signalled
-    if not story.state.ended and ends.gave_up:
-        raise PliantError(ends.gave_up)
-    if not story.state.ended and own:
-        raise PliantError(
-            f"{job} is {story.state.value}: this agent was asked to leave; the same command goes on with it."
-        )
-    if not story.state.ended:
+    late = [f"{end.member} ended with {describe_exit(end.code)}" for end in supervisor.failed_after_end]
+    if state is JobState.FINISHED and not late:
+        return 0  # also after a signal, which came too late to stop anything
+    if signalled:
+        if not state.ended:
+            say(f"{job} is {state.value}: {why}; the same command goes on with it")
+        return SIGNALLED + signalled
+    if not state.ended and supervisor.gave_up:
+        raise PliantError(supervisor.gave_up)
+    if not state.ended and is_host:
+        raise PliantError(f"{job} is {state.value}: this agent was asked to leave; the same command goes on with it.")
+    if not state.ended:
         say(f"{job} goes on without this agent, which was asked to leave")
         return 0
-    if story.state is not JobState.FINISHED:
+    if state is not JobState.FINISHED:
         first = f"\n{first_failure}" if first_failure else ""
-        raise PliantError(f"{job} is {story.state.value}: {story.why}{first}")
-    raise PliantError(f"{job} is finished, but after it: {'; '.join(ends.after)}.")
+        raise PliantError(f"{job} is {state.value}: {why}{first}")
+    raise PliantError(f"{job} is finished, but after it: {'; '.join(late)}.")

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 from itertools import count
 from string import Template
 
-from pliant import settings
-from pliant.agent.coordinator.event_follower import Screen
 from pliant.agent.job_dir import Folder, point_to
 from pliant.agent.logs import failure
 from pliant.agent.logs.capture import Sink
+from pliant.agent.output import RunOutput
 from pliant.agent.process.client import Processes
 from pliant.agent.process.template import TORCH, WARMING
-from pliant.agent.process.usage import Progress, Sample, Usage, progressed, stuck, usages
+from pliant.agent.process.usage import Usage, usages
 from pliant.agent.process.worker_env import Surroundings, environments, error_file, host_and_port, live_environment
 from pliant.agent.setup import Plan
+from pliant.core.hangs import WorkerSample
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import BadInput
@@ -42,11 +42,11 @@ class _Worker:
 class Workers:
     """Call from the agent's one thread; only `ended` is for any."""
 
-    def __init__(self, plan: Plan, folder: Folder, processes: Processes, screen: Screen, agent: AgentId) -> None:
+    def __init__(self, plan: Plan, folder: Folder, processes: Processes, output: RunOutput, agent: AgentId) -> None:
         self._plan = plan
         self._folder = folder
         self._processes = processes
-        self._screen = screen
+        self._output = output
         self._agent = agent
         self._env: Mapping[str, str] = {}
         self._surroundings: Surroundings | None = None
@@ -57,7 +57,6 @@ class Workers:
         self._not_forked = why if plan.preload != () else ""
         self._used: dict[str, tuple[float, Usage]] = {}
         self._cores: dict[str, float] = {}
-        self._progress: dict[str, Progress] = {}
         self._launch = 0
         self._envs: dict[MemberId, dict[str, str]] = {}
         self._envs_of: tuple[Seat, ...] = ()
@@ -102,8 +101,8 @@ class Workers:
         self._run(member, env, self._seats[member], int(env["RANK"]))
 
     def _run(self, member: MemberId, env: Mapping[str, str], local_rank: int, rank: int | None) -> None:
-        show = _Shown(self._screen, member)
-        sink = self._plan.logs.sink(self._folder.logs, member, local_rank, show.line, self._screen.say)
+        show = _Shown(self._output, member)
+        sink = self._plan.logs.sink(self._folder.logs, member, local_rank, show.line, self._output.say)
         self._running[member] = _Worker(sink, rank)
         self._began = self._began or time.monotonic()
         env = {**self._env, **env, "PLIANT_MEMBER": member}
@@ -136,7 +135,7 @@ class Workers:
                     threading.Event().wait(min(0.5, until - time.monotonic()))
                     continue
                 why = error.strerror or "no answer"
-                self._screen.say(
+                self._output.say(
                     f"{address}, where rank 0 is to be found on {launch.seats[0].agent}, cannot be reached from here: "
                     f"{why}. Is there a firewall between, or does that machine need --local-addr?"
                 )
@@ -144,30 +143,24 @@ class Workers:
 
     # ------------------------------------------------------------------------------------------- looking after
 
-    def look(self) -> tuple[Use, ...]:
-        """Call every few seconds: what workers take of the machine. The template is warmed when they have started."""
+    def look(self) -> tuple[tuple[Use, ...], tuple[WorkerSample, ...]]:
+        """Measure the workers; call every few seconds. Starts the template once the first workers have started."""
         running = self._running
         pids: dict[str, int] = {name: pid for name in running if (pid := self._processes.pids.get(name)) is not None}
         now, found = time.monotonic(), usages(pids)
-        uses = []
+        uses, samples = [], []
         for name, usage in found.items():
             at, before = self._used.get(name, (now, usage))
             cores = max(0.0, (usage.cpu_s - before.cpu_s) / (now - at)) if now > at else 0.0
-            self._cores[name] = cores if now > at else 1.0  # it has just begun
-            seen = Sample(now, usage.cpu_s, running[MemberId(name)].sink.written, usage.state)
-            self._progress[name] = progressed(self._progress.get(name), seen)
-            uses.append(Use(MemberId(name), pids[name], round(cores, 2), usage.rss_bytes))
+            self._cores[name] = cores if now > at else 1.0  # it has just started
+            member = MemberId(name)
+            samples.append(WorkerSample(member, now, usage.cpu_s, running[member].sink.written, usage.state))
+            uses.append(Use(member, pids[name], round(cores, 2), usage.rss_bytes))
         self._cores = {name: cores for name, cores in self._cores.items() if name in found}
         self._used = {name: (now, usage) for name, usage in found.items()}
-        self._progress = {name: each for name, each in self._progress.items() if name in found}
         self._warm_up()
         self._say_why_plainly()
-        return tuple(uses)
-
-    def stuck(self, *, all_here: bool) -> str:
-        """Why workers that were launched seem to hang; empty: they do not. Some may wait for others elsewhere."""
-        stall_s = settings.read().stall_s
-        return stuck(self._progress, time.monotonic(), stall_s, all_here=all_here) if stall_s else ""
+        return tuple(uses), tuple(samples)
 
     def _have_settled(self) -> bool:
         """Whether the first workers have done their own imports, as far as the machine's load tells."""
@@ -192,16 +185,16 @@ class Workers:
         for why in {*self._processes.plainly.values()} - {"", WARMING} - self._said:
             self._said.add(why)
             if self._processes.warmed == "":
-                self._screen.say(f"workers were started from nothing: {why}")
+                self._output.say(f"workers were started from nothing: {why}")
 
     def _warm_up(self) -> None:
         if self._not_forked:
-            self._screen.say(f"workers are started from nothing each time: {self._not_forked}")
+            self._output.say(f"workers are started from nothing each time: {self._not_forked}")
             self._not_forked = ""
         if self._warm and self._processes.warmed is None and self._have_settled():
             self._processes.warm(self._preload, self._env)
         elif self._warm and self._processes.warmed not in (None, "", WARMING):
-            self._screen.say(f"workers are started from nothing from now on: {self._processes.warmed}")
+            self._output.say(f"workers are started from nothing from now on: {self._processes.warmed}")
             self._warm = False
 
     # ------------------------------------------------------------------------------------------- ends
@@ -229,15 +222,14 @@ class Workers:
     def forget(self, member: MemberId) -> None:
         """Call when nothing more is to be known of one."""
         self._running.pop(member, None)
-        self._progress.pop(member, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
     """The way of a worker's lines to the screen."""
 
-    screen: Screen
+    output: RunOutput
     member: MemberId
 
     def line(self, line: bytes) -> None:
-        self.screen.worker(self.member, line)
+        self.output.worker(self.member, line)

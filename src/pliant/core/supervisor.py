@@ -1,11 +1,13 @@
-"""The supervisor's brain: what an agent does with its workers.
+"""The agent's decisions: which workers to start, stop and kill, and when to give up.
 
-One pure function, `supervise(state, signal, now) -> (state, actions)`. Of a live job the coordinator says how many
-workers this agent should run; who of them is in a world is not the agent's business. A worker that is left out of a
-world ends by itself, so the agent starts workers and, at the very end, makes sure that none is left.
+One pure function, `supervise(state, signal, now) -> (state, actions)`. The agent feeds it with what it observes and
+carries out the actions.
 
-Of a job that is not live it says which seats of a launch are this agent's. They are started together, and stopped
-together when the launch is over; once none runs any more the agent says so.
+- Live job: the coordinator orders a number of workers. The coordinator also decides which of them are in a world; a
+  worker that is left out ends by itself. The agent starts workers, gives up on a script that never joins, kills workers
+  that the coordinator has declared lost, and makes sure at the end that none is left.
+- Relaunched job: the coordinator assigns seats of a launch. The agent starts them together, stops them together when
+  the launch is over, kills them when they all hang, and reports when none runs any more.
 """
 
 from __future__ import annotations
@@ -13,26 +15,41 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from pliant.core.job.launches import FENCED_CODE, is_own_failure
-from pliant.core.messages import AgentJoin, AgentLeave, Command, DrainAgent, Exited
+from pliant.core.hangs import WorkerActivity, WorkerSample, add_sample, describe_hang
+from pliant.core.job.launches import FENCED_CODE, describe_exit, is_own_failure
+from pliant.core.messages import (
+    AgentJoin,
+    AgentLeave,
+    Cancel,
+    Command,
+    DrainAgent,
+    Exited,
+    MemberGone,
+    MemberJoined,
+    StateChanged,
+)
+from pliant.core.model.job import JobState
 from pliant.core.model.launch import Launch, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 30.0
-STEADY_S = 60.0  # a launch that lasted so long was sound: the next failure counts as the first
+STEADY_S = 60.0  # after a launch that lasted this long, the next failure counts as the first
 YOUNG_S = 10.0
 STOP_S = 30.0
+GRACE_S = 30.0
+MARGIN_S = 1.0  # so that a worker that leaves at the very end of its grace period is not killed on its way out
 ENDS_KEPT = 100
-KILLED = -9  # what is said of a worker whose own exit status is not known any more
+KILLED = -9  # reported for a worker whose own exit status is unknown
 
 
 @dataclass(frozen=True, slots=True)
 class Supervisor:
-    """An agent's state. `life` makes the names of its workers unique over restarts of the agent itself.
+    """An agent's state. `run_id` makes the names of its workers unique over restarts of the agent itself.
 
-    `stopping` were asked to end, `began` are the seats of launch `launched` that were started at all, and `ends` how
-    those of them ended that nobody had asked to.
+    `joined`, `draining`, `stopping` and `lost` are workers of this agent that still run. `stopping` were asked to end.
+    `begun_seats` are the seats of launch `launched` that were started, and `ends` how those of them ended that were not
+    asked to.
     """
 
     id: AgentId
@@ -40,32 +57,45 @@ class Supervisor:
     capacity: int
     address: str = ""
     install_id: str = ""
-    stop_s: float = STOP_S  # how long a launched worker has to end
+    stop_s: float = STOP_S  # the time a launched worker has to end
+    grace_s: float = GRACE_S  # the time a worker of a live job has to end
+    max_restarts: int = 3
+    script_joins: bool = False  # some worker of the job has joined, on any machine
+    stall_s: float = 0.0  # launched workers that are idle for this long are killed; 0 disables it
     wanted: int = 0
     workers: frozenset[MemberId] = frozenset()
+    joined: frozenset[MemberId] = frozenset()
     draining: frozenset[MemberId] = frozenset()
     stopping: frozenset[MemberId] = frozenset()
-    order: Orders | None = None  # the newest
+    lost: tuple[tuple[MemberId, float], ...] = ()  # with the time since when, or of the last kill
+    activity: tuple[WorkerActivity, ...] = ()
+    order: OrdersReceived | None = None  # the newest
     launched: int = 0
     launched_at: float = 0.0
     begun_seats: frozenset[MemberId] = frozenset()
     ends: tuple[SeatEnd, ...] = ()
     started: int = 0
     failures: int = 0  # in a row
-    not_before: float = 0.0  # no start before this moment: the backoff
+    not_before: float = 0.0  # no start before this time: the backoff
+    never_joined: int = 0  # workers in a row that ended before they joined
+    gave_up: str = ""  # the reason why this agent cancelled the job
     leaving: bool = False
     ended: bool = False
+    finished: bool = False  # it ended well; its workers may run on as long as they like
+    kill_at: float | None = None  # when to kill workers that outlive a job that ended badly
+    failed_after_end: tuple[SeatEnd, ...] = ()
 
 
 # ----------------------------------------------------------------------------------------------- signals
 
 
 @dataclass(frozen=True, slots=True)
-class Orders:
-    """The coordinator's word: how many workers to run, whom it counts on here, who drains, whether it is over.
+class OrdersReceived:
+    """The coordinator's orders: how many workers to run, which members it counts on here, and which of them drain.
 
-    Unless the job is live the launch says what to run. `ready` says that it knows the ports we have offered, `leaving`
-    that somebody wants this agent to go. `home` and `life` are those of the agent it knows by our name; empty: none.
+    `launch` is set unless the job is live. `ready` is true if the coordinator has the ports that this agent offered,
+    `leaving` if this agent was asked to leave. `install_id` and `run_id` are those of the agent that the coordinator
+    has under this name; empty if it has none.
     """
 
     count: int
@@ -79,20 +109,38 @@ class Orders:
     grace_s: float = 0.0
     install_id: str = ""
     run_id: str = ""
+    finished: bool = False
+
+
+FollowedEvent = MemberJoined | MemberGone | StateChanged
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """An event of the job that concerns an agent, delivered once and in order."""
+
+    event: FollowedEvent
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """A worker's process ended, seen by its pidfd; the code is negative for a signal, `error` what it said last."""
+    """A worker's process ended. The code is negative for a signal; `error` is its last line, `log` its output file.
+
+    `events_read` is the answer to `ReadEvents`: whether all events before this end were received. None before that.
+    """
 
     member: MemberId
     code: int
     error: str = ""
+    log: str = ""
+    events_read: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class JobOver:
-    """The job has ended: heard with its events, should no order say so any more."""
+class WorkersSampled:
+    """The CPU time and output of all workers, now and then."""
+
+    samples: tuple[WorkerSample, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +152,7 @@ class StopOverdue:
 
 @dataclass(frozen=True, slots=True)
 class MachineGoing:
-    """SIGTERM to the agent, or a spot notice for its machine; `at_once` as in `DrainAgent`."""
+    """The agent received SIGTERM, or a spot notice for its machine; `at_once` as in `DrainAgent`."""
 
     grace_s: float
     why: str
@@ -113,15 +161,15 @@ class MachineGoing:
 
 @dataclass(frozen=True, slots=True)
 class GraceExpired:
-    """The grace period, or the time after a job's end, is over."""
+    """The grace period of this machine is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """Time has passed: a backoff may be over, and what was said may have been lost."""
+    """Time has passed. Feed it every few seconds and at `next_deadline`: messages may have been lost."""
 
 
-Signal = Orders | WorkerEnded | JobOver | StopOverdue | MachineGoing | GraceExpired | Recheck
+Signal = OrdersReceived | JobEvent | WorkerEnded | WorkersSampled | StopOverdue | MachineGoing | GraceExpired | Recheck
 
 # ----------------------------------------------------------------------------------------------- actions
 
@@ -135,7 +183,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class StartSeat:
-    """Start the worker of that seat, with its launch in its environment."""
+    """Start the worker of a seat, with its launch in its environment."""
 
     launch: Launch
     member: MemberId
@@ -143,14 +191,24 @@ class StartSeat:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """Find free ports, and say that none of our workers runs, of that launch or any before."""
+    """Find free ports, and report that no worker of that launch or an earlier one runs here."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
+class ReadEvents:
+    """Read the job's events up to now, then feed `ended` again with `events_read` set.
+
+    Whether a worker had joined decides what follows from its end, and its `MemberJoined` may still be on the way.
+    """
+
+    ended: WorkerEnded
+
+
+@dataclass(frozen=True, slots=True)
 class Terminate:
-    """Ask a worker to go (SIGTERM); it has that long, and `StopOverdue` says when that is over."""
+    """Ask a worker to end (SIGTERM), and feed `StopOverdue` after `grace_s`."""
 
     member: MemberId
     grace_s: float
@@ -161,6 +219,13 @@ class Kill:
     """End a worker's whole process group now (SIGKILL)."""
 
     member: MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """Show a line to the user."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,77 +240,136 @@ class Finish:
     """Nothing is left to do: the agent may exit."""
 
 
-Action = Start | StartSeat | Offer | Terminate | Kill | SendCommand | Finish
+Action = Start | StartSeat | Offer | ReadEvents | Terminate | Kill | Announce | SendCommand | Finish
+Decision = tuple[Supervisor, tuple[Action, ...]]
 
 
-def supervise(state: Supervisor, signal: Signal, now: float) -> tuple[Supervisor, tuple[Action, ...]]:
-    """What the agent does on a signal."""
+def supervise(state: Supervisor, signal: Signal, now: float) -> Decision:
+    """Decide what the agent does on a signal."""
+    state, actions = _react(state, signal, now)
+    if not state.ended or not is_live(state):
+        return replace(state, kill_at=None), actions
+    state, ending = _end_live_job(state, now)
+    return state, actions + ending
+
+
+def _react(state: Supervisor, signal: Signal, now: float) -> Decision:
     match signal:
-        case Orders():
-            return _wanted(state, signal, now)
+        case OrdersReceived():
+            return _follow_orders(state, signal, now)
+        case JobEvent(event):
+            return _follow_event(state, event, now)
         case WorkerEnded():
-            return _ended(state, signal, now)
-        case JobOver():
-            return _go_on(replace(state, ended=True), (), now)
+            return _handle_end(state, signal, now)
+        case WorkersSampled(samples):
+            return _kill_hung(state, samples, now)
         case StopOverdue(member):
             return state, (Kill(member),) if member in state.workers else ()
         case MachineGoing():
-            return _going(
+            return _leave(
                 state, signal.grace_s, SendCommand(DrainAgent(state.id, signal.grace_s, signal.why, signal.at_once))
             )
         case GraceExpired():
-            return state, tuple(Kill(member) for member in sorted(state.workers))
+            return state, _kill_all(state)
         case Recheck():
-            return _go_on(state, () if state.leaving else (SendCommand(agent_join(state)),), now)
+            return _recheck(state, now)
         case _:
             assert_never(signal)
 
 
 def agent_join(state: Supervisor) -> AgentJoin:
-    """What an agent says first, and again and again: that it is there."""
+    """Return the command by which an agent registers, and which it repeats to be known again."""
     return AgentJoin(state.id, state.capacity, state.address, state.install_id, state.run_id)
 
 
-def _wanted(state: Supervisor, order: Orders, now: float) -> tuple[Supervisor, tuple[Action, ...]]:
+def is_live(state: Supervisor) -> bool:
+    """Return whether the job is live, as far as this agent was ordered; before the first orders it may be."""
+    return state.order is None or state.order.live
+
+
+def next_deadline(state: Supervisor, now: float) -> float | None:
+    """Return when `Recheck` has something to do next, if that is known; the backoff counts only once."""
+    due = [since + state.grace_s for _, since in state.lost]
+    due += [state.not_before] if state.not_before > now else []
+    due += [state.kill_at] if state.kill_at is not None and state.workers else []
+    return min(due, default=None)
+
+
+def _recheck(state: Supervisor, now: float) -> Decision:
+    state, killed = _kill_lost(state, now)
+    if state.kill_at is not None and now >= state.kill_at:
+        state, killed = replace(state, kill_at=now + state.grace_s), _kill_all(state)
+    return _apply_orders(state, (() if state.leaving else (SendCommand(agent_join(state)),)) + killed, now)
+
+
+def _kill_all(state: Supervisor) -> tuple[Action, ...]:
+    return tuple(Kill(member) for member in sorted(state.workers))
+
+
+def _follow_orders(state: Supervisor, order: OrdersReceived, now: float) -> Decision:
     if not order.live and _is_old(state, order):
         return state, ()
     stolen = _is_for_another(state, order)
-    state = replace(state, wanted=order.count, draining=order.draining, ended=order.ended or stolen, order=order)
+    state = replace(
+        state,
+        wanted=order.count,
+        draining=order.draining,
+        ended=order.ended or stolen,
+        finished=order.finished,
+        order=order,
+    )
     if order.live and stolen:
-        return _fill(state, (), now)  # what runs here are members of their own; we start and say nothing more
+        return _start_missing(state, (), now)  # the members of the other agent are not this agent's to report
     if order.live:
-        return _fill(state, _corrections(state, order.members), now)
+        return _start_missing(state, _report_dead(state, order.members), now)
     if order.leaving and not state.leaving:
-        return _going(state, order.grace_s)
-    return _seated(state, order, (), now)
+        return _leave(state, order.grace_s)
+    return _run_launch(state, order, (), now)
 
 
-def _is_old(state: Supervisor, order: Orders) -> bool:
-    """Whether it was given to an earlier life of this agent, or before a launch that we know of."""
+def _is_old(state: Supervisor, order: OrdersReceived) -> bool:
+    """Return whether orders are for an earlier run of this agent, or from before the newest launch."""
     if order.launch is not None and order.launch.number < state.launched:
         return True
     return order.install_id == state.install_id and order.run_id not in ("", state.run_id)
 
 
-def _is_for_another(state: Supervisor, order: Orders) -> bool:
-    """Whether another machine's agent took our name while we were away: nothing of the job is ours any more."""
+def _is_for_another(state: Supervisor, order: OrdersReceived) -> bool:
+    """Return whether another machine's agent took this name meanwhile: this agent has no part in the job any more."""
     return bool(order.install_id and state.install_id) and order.install_id != state.install_id
 
 
-def _go_on(state: Supervisor, actions: tuple[Action, ...], now: float) -> tuple[Supervisor, tuple[Action, ...]]:
-    """Do what the newest order says, as far as it is not done."""
+def _follow_event(state: Supervisor, event: FollowedEvent, now: float) -> Decision:
+    match event:
+        case MemberJoined(member=member):
+            state = replace(state, script_joins=True)
+            if member.id in state.workers:
+                state = replace(state, joined=state.joined | {member.id}, never_joined=0)
+            return state, ()
+        case MemberGone(member=gone, how=how) if gone in state.workers and how != "left":
+            return replace(state, lost=(*state.lost, (gone, now))), ()
+        case StateChanged(state=job_state) if job_state.ended:
+            finished = job_state is JobState.FINISHED
+            return _apply_orders(replace(state, ended=True, finished=finished), (), now)
+        case _:
+            return state, ()
+
+
+def _apply_orders(state: Supervisor, actions: tuple[Action, ...], now: float) -> Decision:
+    """Carry out the newest orders as far as that is still to do."""
     if state.order is None or state.order.live:
-        return _fill(state, actions, now)
-    return _seated(state, state.order, actions, now)
+        return _start_missing(state, actions, now)
+    return _run_launch(state, state.order, actions, now)
 
 
 # ---------------------------------------------------------------------------------------------- a live job
 
 
-def _corrections(state: Supervisor, counted_on: frozenset[MemberId]) -> tuple[Action, ...]:
-    """Say again who is dead and how it ended, should it have been lost on the way or died with an earlier life of ours.
+def _report_dead(state: Supervisor, counted_on: frozenset[MemberId]) -> tuple[Action, ...]:
+    """Report again how workers ended that the coordinator still counts on.
 
-    A worker never outlives its agent, so a name of ours that we do not run is a process that ended.
+    The first report may be lost, or the worker died with an earlier run of this agent. A worker never outlives its
+    agent, so a name of this agent that it does not run is a process that ended.
     """
     ours = f"{state.id}-"
     dead = sorted(member for member in counted_on - state.workers if member.startswith(ours))
@@ -253,14 +377,14 @@ def _corrections(state: Supervisor, counted_on: frozenset[MemberId]) -> tuple[Ac
     return tuple(SendCommand(known.get(member, Exited(member, KILLED))) for member in dead)
 
 
-def _fill(state: Supervisor, actions: tuple[Action, ...], now: float) -> tuple[Supervisor, tuple[Action, ...]]:
-    """Start what is missing. A draining worker is not counted on, but it takes up room until it is gone."""
+def _start_missing(state: Supervisor, actions: tuple[Action, ...], now: float) -> Decision:
+    """Start workers up to the wanted number. A draining worker does not count, but takes up room until it is gone."""
     if state.ended and not state.workers:
         return state, (*actions, Finish())
     if state.leaving or state.ended or now < state.not_before:
         return state, actions
     staying = len(state.workers - state.draining - state.stopping)
-    room = 2 * state.capacity - len(state.workers)  # old and new side by side while everybody is replaced
+    room = 2 * state.capacity - len(state.workers)  # old and new run side by side while all are replaced
     for _ in range(min(state.wanted, state.capacity) - staying):
         if room <= 0:
             break
@@ -271,13 +395,52 @@ def _fill(state: Supervisor, actions: tuple[Action, ...], now: float) -> tuple[S
     return state, actions
 
 
+def _kill_lost(state: Supervisor, now: float) -> Decision:
+    """Kill workers that were declared lost (rule 11) and still run after the grace period.
+
+    Lost is final, and a worker that learns of it ends by itself; one that is frozen does not.
+    """
+    overdue = {member for member, since in state.lost if now - since >= state.grace_s}
+    lost = tuple((member, now if member in overdue else since) for member, since in state.lost)
+    actions: tuple[Action, ...] = ()
+    for member in sorted(overdue):
+        text = f"{member} was lost to the job and did not end within {state.grace_s:g} s; killed it"
+        actions += (Announce(text), Kill(member))
+    return replace(state, lost=lost), actions
+
+
+def _end_live_job(state: Supervisor, now: float) -> Decision:
+    """After a finished job, stop workers that never joined; after one that ended badly, set a limit for all."""
+    if not state.finished:
+        deadline = now + state.grace_s + MARGIN_S
+        return (replace(state, kill_at=deadline) if state.kill_at is None else state), ()
+    unneeded = state.workers - state.joined - state.stopping  # still importing, most likely
+    state = replace(state, stopping=state.stopping | unneeded, kill_at=None)
+    return state, tuple(Terminate(member, state.grace_s) for member in sorted(unneeded))
+
+
+def _reason_to_give_up(state: Supervisor, ended: WorkerEnded) -> str:
+    """Return why a script that never joins is not started again; empty if it is.
+
+    Where other workers have joined, a worker that ended well without was asked to, by a person for instance.
+    """
+    how = describe_exit(ended.code)
+    if ended.code == 0 and not state.script_joins:
+        return (
+            f"{ended.member} ended with {how} and had never joined the job: "
+            "a script for live training calls pliant.join(); for one that does not, use --mode relaunch --fresh"
+        )
+    if state.never_joined <= state.max_restarts:
+        return ""
+    log = f"; its output is in {ended.log}" if ended.log else ""
+    return f"{state.never_joined} workers in a row ended before they joined, {ended.member} with {how}{log}"
+
+
 # ---------------------------------------------------------------------------------- a job that is launched
 
 
-def _seated(
-    state: Supervisor, order: Orders, actions: tuple[Action, ...], now: float
-) -> tuple[Supervisor, tuple[Action, ...]]:
-    """Stop whoever has no seat, start whoever has one, and say when nobody runs."""
+def _run_launch(state: Supervisor, order: OrdersReceived, actions: tuple[Action, ...], now: float) -> Decision:
+    """Stop workers without a seat, start those of new seats, and offer ports when none runs."""
     launch = order.launch
     if state.ended and not state.workers:
         return state, (*actions, Finish())
@@ -290,22 +453,22 @@ def _seated(
     if stray or state.ended or state.leaving:
         return state, actions + asked
     if launch is None or launch.over or not any(seat.agent == state.id for seat in launch.seats):
-        if unheard := _unheard(state, launch):
-            return state, actions + unheard
+        if unreported := _unreported_ends(state, launch):
+            return state, actions + unreported
         if order.ready or not state.capacity or now < state.not_before:
             return state, actions
         return state, (*actions, Offer(launch.number if launch is not None else 0))
-    actions += _unheard(state, launch)
+    actions += _unreported_ends(state, launch)
     fresh = seats - state.begun_seats
     if state.begun_seats and now < state.not_before:
-        return state, actions  # seats to be refilled wait as a launch would
+        return state, actions  # refilled seats wait as a launch would
     state = replace(state, begun_seats=state.begun_seats | fresh, workers=state.workers | fresh)
     ordered = (seat.member for seat in launch.seats if seat.member in fresh)
     return state, actions + tuple(StartSeat(launch, member) for member in ordered)
 
 
-def _unheard(state: Supervisor, launch: Launch | None) -> tuple[Action, ...]:
-    """Say again how workers ended, should it have been lost on the way: whose failure it was depends on it."""
+def _unreported_ends(state: Supervisor, launch: Launch | None) -> tuple[Action, ...]:
+    """Report again the ends that the coordinator does not have: it decides from them whose failure it was."""
     if launch is None:
         return ()
     unheard = {seat.member for seat in launch.seats} - {end.member for end in launch.ends}
@@ -313,56 +476,87 @@ def _unheard(state: Supervisor, launch: Launch | None) -> tuple[Action, ...]:
 
 
 def _own_seats(state: Supervisor, launch: Launch | None) -> frozenset[MemberId]:
-    """Who is to run here."""
+    """Return the workers that should run here."""
     if launch is None or launch.over or state.ended or state.leaving or launch.number != state.launched:
         return frozenset()
     ended = {end.member for end in launch.ends} | {end.member for end in state.ends}
     return frozenset(seat.member for seat in launch.seats if seat.agent == state.id and seat.member not in ended)
 
 
+def _kill_hung(state: Supervisor, samples: tuple[WorkerSample, ...], now: float) -> Decision:
+    """Kill launched workers that hang, so that they are launched again; live ones have a watchdog of their own."""
+    known = {each.member: each for each in state.activity}
+    state = replace(
+        state,
+        activity=tuple(add_sample(known.get(each.member), each) for each in samples if each.member in state.workers),
+    )
+    launch = state.order.launch if state.order is not None else None
+    if not state.stall_s or launch is None or is_live(state):
+        return state, ()
+    elsewhere = any(seat.agent != state.id and seat.member not in launch.done for seat in launch.seats)
+    why = describe_hang(state.activity, now, state.stall_s, all_here=not elsewhere)
+    if not why:
+        return state, ()
+    return replace(state, activity=()), (Announce(f"{why}; killed all workers here"), *_kill_all(state))
+
+
 # ------------------------------------------------------------------------------------------------- endings
 
 
-def _ended(state: Supervisor, signal: WorkerEnded, now: float) -> tuple[Supervisor, tuple[Action, ...]]:
-    if signal.member not in state.workers:
+def _handle_end(state: Supervisor, ended: WorkerEnded, now: float) -> Decision:
+    if ended.member not in state.workers:
         return state, ()
-    live = state.order is None or state.order.live
-    asked = signal.member in state.stopping
+    live = is_live(state)
+    joined = ended.member in state.joined
+    if live and not joined and ended.events_read is None:
+        return state, (ReadEvents(ended),)
+    asked = ended.member in state.stopping
     said: tuple[Action, ...] = ()
     if live or not asked:
-        said = (SendCommand(Exited(signal.member, signal.code, signal.error)),)
-    failed = not asked and (_is_first_failure(state, signal, now) if not live else 0 < signal.code != FENCED_CODE)
-    state = _backed_off(state, now, live=live, failed=failed)
-    end = SeatEnd(signal.member, signal.code, signal.error)
+        said = (SendCommand(Exited(ended.member, ended.code, ended.error)),)
+    failed = not asked and (_is_first_failure(state, ended, now) if not live else 0 < ended.code != FENCED_CODE)
+    state = _back_off(state, now, live=live, failed=failed)
+    never_joined = live and not joined and ended.events_read is True and not (asked or state.ended)
+    gives_up = never_joined and (ended.code == 0 or is_own_failure(ended.code))
+    late = live and joined and state.ended and ended.code not in (0, FENCED_CODE)
+    end = SeatEnd(ended.member, ended.code, ended.error)
     earlier = state.ends[-ENDS_KEPT:] if live else state.ends  # a launch has so many seats, a live job any number
     state = replace(
         state,
-        workers=state.workers - {signal.member},
-        draining=state.draining - {signal.member},
-        stopping=state.stopping - {signal.member},
+        workers=state.workers - {ended.member},
+        joined=state.joined - {ended.member},
+        draining=state.draining - {ended.member},
+        stopping=state.stopping - {ended.member},
+        lost=tuple(each for each in state.lost if each[0] != ended.member),
         ends=state.ends if asked and not live else (*earlier, end),
+        never_joined=state.never_joined + gives_up,
+        failed_after_end=(*state.failed_after_end, end) if late else state.failed_after_end,
     )
+    if gives_up and (why := _reason_to_give_up(state, ended)):
+        drain = SendCommand(DrainAgent(state.id, state.grace_s, why))
+        state, leaving = _leave(replace(state, gave_up=why), state.grace_s, drain)
+        return state, (SendCommand(Cancel(why)), *said, *leaving)
     if state.leaving and not state.workers:
         return state, (*said, SendCommand(AgentLeave(state.id)), Finish())
     if live:
-        return _fill(state, said, now)
-    state, actions = _go_on(state, (), now)
+        return _start_missing(state, said, now)
+    state, actions = _apply_orders(state, (), now)
     return state, said + tuple(action for action in actions if action not in said)
 
 
 def _is_first_failure(state: Supervisor, ended: WorkerEnded, now: float) -> bool:
-    """Whether a launch failed here by that end. The others' failures that follow are the same one, unless it was a
-    worker that had taken another one's seat: that launch goes on.
+    """Return whether a launch failed here by that end.
 
-    One that was killed soon after its start may be again, by a system that is short of memory for instance.
+    Failures that follow in the same launch do not count again, except that of a worker in a refilled seat: its launch
+    went on. A worker that was killed soon after its start counts: the machine may be short of memory, for instance.
     """
     young = ended.code < 0 and now - state.launched_at < YOUNG_S
     took_a_seat = "." in ended.member.removeprefix(f"{state.id}-g{state.launched}.")
     return (young or is_own_failure(ended.code)) and (took_a_seat or not any(end.code for end in state.ends))
 
 
-def _backed_off(state: Supervisor, now: float, *, live: bool, failed: bool) -> Supervisor:
-    """How long to wait before the next start. A launch is tried again at once the first time."""
+def _back_off(state: Supervisor, now: float, *, live: bool, failed: bool) -> Supervisor:
+    """Set the wait before the next start. A launch is tried again at once the first time."""
     if not failed:
         return replace(state, failures=0 if live else state.failures)
     failures = 1 if not live and now - state.launched_at > STEADY_S else state.failures + 1
@@ -371,10 +565,10 @@ def _backed_off(state: Supervisor, now: float, *, live: bool, failed: bool) -> S
     return replace(state, failures=failures, not_before=now + backoff_s)
 
 
-def _going(state: Supervisor, grace_s: float, *said: SendCommand) -> tuple[Supervisor, tuple[Action, ...]]:
+def _leave(state: Supervisor, grace_s: float, *said: SendCommand) -> Decision:
     if state.leaving:
         return state, ()
-    fresh = sorted(state.workers - state.stopping)  # the others were asked before, and twice may mean "now" to them
+    fresh = sorted(state.workers - state.stopping)  # a second SIGTERM may mean "now" to the others
     state = replace(state, leaving=True, draining=state.workers, stopping=state.stopping | state.workers)
     if not state.workers:
         return state, (SendCommand(AgentLeave(state.id)), Finish())

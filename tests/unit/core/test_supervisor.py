@@ -5,19 +5,34 @@ from dataclasses import replace
 import pytest
 
 from pliant.core.job.launches import FENCED_CODE
-from pliant.core.messages import AgentJoin, AgentLeave, DrainAgent, Exited
+from pliant.core.messages import (
+    AgentJoin,
+    AgentLeave,
+    Cancel,
+    DrainAgent,
+    Exited,
+    MemberGone,
+    MemberJoined,
+    StateChanged,
+)
+from pliant.core.model.job import JobState
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.supervisor import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
     ENDS_KEPT,
+    GRACE_S,
     KILLED,
+    MARGIN_S,
     Action,
+    Announce,
     Finish,
     GraceExpired,
+    JobEvent,
     Kill,
     MachineGoing,
-    Orders,
+    OrdersReceived,
+    ReadEvents,
     Recheck,
     SendCommand,
     Signal,
@@ -25,8 +40,10 @@ from pliant.core.supervisor import (
     Supervisor,
     Terminate,
     WorkerEnded,
+    next_deadline,
     supervise,
 )
+from unit.core.build import TERMS, member
 
 AGENT = AgentId("x")
 NOW = 100.0
@@ -44,8 +61,14 @@ def fresh(capacity: int = 4) -> Supervisor:
     return Supervisor(AGENT, "1a", capacity)
 
 
-def wanted(count: int, *draining: MemberId, members: frozenset[MemberId] = frozenset(), ended: bool = False) -> Orders:
-    return Orders(count, members, frozenset(draining), ended)
+def wanted(
+    count: int,
+    *draining: MemberId,
+    members: frozenset[MemberId] = frozenset(),
+    ended: bool = False,
+    finished: bool = False,
+) -> OrdersReceived:
+    return OrdersReceived(count, members, frozenset(draining), ended or finished, finished=finished)
 
 
 def after(state: Supervisor, *signals: Signal, now: float = NOW) -> tuple[Supervisor, list[Action]]:
@@ -56,8 +79,22 @@ def after(state: Supervisor, *signals: Signal, now: float = NOW) -> tuple[Superv
     return state, done
 
 
+def joins(*members: MemberId) -> list[Signal]:
+    return [JobEvent(MemberJoined(NOW, member(each, 1), TERMS)) for each in members]
+
+
+def gone(member: MemberId, how: str = "lost") -> JobEvent:
+    return JobEvent(MemberGone(NOW, member, how, "its lease ran out"))
+
+
+def becomes(state: JobState) -> JobEvent:
+    return JobEvent(StateChanged(NOW, state, "a reason"))
+
+
 def with_workers(count: int, capacity: int = 4) -> Supervisor:
-    return after(fresh(capacity), wanted(count))[0]
+    """Workers that have joined."""
+    state = after(fresh(capacity), wanted(count))[0]
+    return after(state, *joins(*sorted(state.workers)))[0]
 
 
 # ------------------------------------------------------------------------------------------ enough workers
@@ -72,7 +109,7 @@ def test_missing_workers_are_started_under_names_never_used_before() -> None:
     state, actions = after(fresh(), wanted(2))
     assert actions == [Start(ONE), Start(TWO)]
     assert state == replace(fresh(), wanted=2, workers=frozenset({ONE, TWO}), started=2, order=wanted(2))
-    state, actions = after(state, WorkerEnded(ONE, 0), wanted(3))
+    state, actions = after(state, *joins(ONE), WorkerEnded(ONE, 0), wanted(3))
     assert actions == [SendCommand(Exited(ONE, 0)), Start(THREE), Start(FOUR)]
 
 
@@ -141,7 +178,7 @@ def test_a_worker_that_failed_is_replaced_after_a_while(code: int) -> None:
 def test_every_failure_in_a_row_doubles_the_wait_up_to_a_limit() -> None:
     state, now, waits = with_workers(1), NOW, []
     for number in range(1, 9):
-        state, _ = after(state, WorkerEnded(name(number), 1), now=now)
+        state, _ = after(state, *joins(name(number)), WorkerEnded(name(number), 1), now=now)
         waits.append(state.not_before - now)
         now = state.not_before
         state, actions = after(state, Recheck(), now=now)
@@ -189,7 +226,9 @@ def test_how_a_worker_ended_is_said_again_as_it_was() -> None:
 def test_of_a_thousand_ends_the_last_hundred_are_remembered() -> None:
     state = with_workers(1)
     for count in range(1_000):
-        state, _ = after(replace(state, workers=frozenset({name(count)})), WorkerEnded(name(count), 0))
+        state, _ = after(
+            replace(state, workers=frozenset({name(count)})), *joins(name(count)), WorkerEnded(name(count), 0)
+        )
     assert len(state.ends) == ENDS_KEPT + 1
     assert state.ends[-1].member == name(999)
 
@@ -260,5 +299,158 @@ def test_an_agent_without_workers_ends_with_the_job() -> None:
 
 
 def test_a_worker_that_fails_for_ever_is_started_again_every_half_minute() -> None:
-    state = Supervisor(AgentId("x"), "1", 1, workers=frozenset({MemberId("w")}), failures=5000)
+    only = frozenset({MemberId("w")})
+    state = Supervisor(AgentId("x"), "1", 1, workers=only, joined=only, failures=5000)
     assert supervise(state, WorkerEnded(MemberId("w"), 1), 7.0)[0].not_before == 37.0
+
+
+# ------------------------------------------------------------------------------------- workers that never join
+
+
+def unjoined(count: int, **settings: object) -> Supervisor:
+    """Workers of a job that no worker has joined yet."""
+    return after(replace(fresh(), **settings), wanted(count))[0]  # type: ignore[arg-type]
+
+
+def never_joined(member: MemberId, code: int) -> WorkerEnded:
+    return WorkerEnded(member, code, log="/logs/it.log", events_read=True)
+
+
+def test_the_end_of_a_worker_that_may_have_joined_waits_for_the_events_before_it() -> None:
+    ended = WorkerEnded(ONE, 1)
+    state = unjoined(1)
+    assert after(state, ended) == (state, [ReadEvents(ended)])
+    state, actions = after(state, *joins(ONE), replace(ended, events_read=True))
+    assert actions == [SendCommand(Exited(ONE, 1))]
+    assert state.never_joined == 0
+
+
+def test_a_script_that_ends_well_and_never_joins_is_given_up_at_once() -> None:
+    state, actions = after(unjoined(2), never_joined(ONE, 0))
+    why = state.gave_up
+    assert "x-1a.1 ended with exit code 0 and had never joined the job" in why
+    assert actions == [
+        SendCommand(Cancel(why)),
+        SendCommand(Exited(ONE, 0)),
+        SendCommand(DrainAgent(AGENT, GRACE_S, why)),
+        Terminate(TWO, GRACE_S),
+    ]
+    assert after(state, WorkerEnded(TWO, -15, events_read=True))[1] == [
+        SendCommand(Exited(TWO, -15)),
+        SendCommand(AgentLeave(AGENT)),
+        Finish(),
+    ]
+
+
+def test_where_others_have_joined_one_that_ends_well_before_is_replaced() -> None:
+    """A person ended it, most likely. A script that does so for ever is given up all the same."""
+    state, _ = after(unjoined(1, max_restarts=1), *joins(MemberId("other")))
+    state, actions = after(state, never_joined(ONE, 0))
+    assert actions == [SendCommand(Exited(ONE, 0)), Start(TWO)]
+    state, actions = after(state, never_joined(TWO, 0))
+    assert "2 workers in a row ended before they joined, x-1a.2 with exit code 0" in state.gave_up
+    assert actions[0] == SendCommand(Cancel(state.gave_up))
+
+
+def test_workers_that_fail_before_they_join_are_restarted_so_often_and_then_given_up() -> None:
+    state, now = unjoined(1, max_restarts=2), NOW
+    for number in (1, 2):
+        state, actions = after(state, never_joined(name(number), 1), now=now)
+        assert actions == [SendCommand(Exited(name(number), 1))]
+        now = state.not_before
+        state, _ = after(state, Recheck(), now=now)
+    state, actions = after(state, never_joined(THREE, 1), now=now)
+    assert state.gave_up == (
+        "3 workers in a row ended before they joined, x-1a.3 with exit code 1; its output is in /logs/it.log"
+    )
+    assert actions == [
+        SendCommand(Cancel(state.gave_up)),
+        SendCommand(Exited(THREE, 1)),
+        SendCommand(AgentLeave(AGENT)),
+        Finish(),
+    ]
+    without_log = after(unjoined(1, max_restarts=0), replace(never_joined(ONE, 1), log=""))[0]
+    assert without_log.gave_up == "1 workers in a row ended before they joined, x-1a.1 with exit code 1"
+
+
+@pytest.mark.parametrize("end", [WorkerEnded(ONE, -9, events_read=True), WorkerEnded(ONE, 1, events_read=False)])
+def test_a_worker_that_was_killed_or_may_have_joined_counts_for_nothing(end: WorkerEnded) -> None:
+    state, actions = after(unjoined(1, max_restarts=0), end)
+    assert (state.never_joined, state.gave_up) == (0, "")
+    assert actions[0] == SendCommand(Exited(ONE, end.code))
+
+
+def test_a_worker_that_joins_ends_the_row() -> None:
+    state, _ = after(unjoined(2, max_restarts=1), never_joined(ONE, 1), *joins(TWO))
+    assert state.never_joined == 0
+
+
+@pytest.mark.parametrize("before", [MachineGoing(5.0, "spot notice"), wanted(0, ended=True)])
+def test_nothing_is_given_up_when_the_worker_was_to_end(before: Signal) -> None:
+    state, _ = after(unjoined(2, max_restarts=0), before, never_joined(ONE, 1))
+    assert state.gave_up == ""
+
+
+# ------------------------------------------------------------------------------------------------ lost workers
+
+
+def test_a_lost_worker_that_does_not_end_is_killed_and_killed_again() -> None:
+    state, actions = after(with_workers(2), gone(ONE), gone(TWO, "left"), gone(THREE))
+    assert actions == []
+    assert next_deadline(state, NOW) == NOW + GRACE_S
+    assert after(state, Recheck(), now=NOW + GRACE_S - 0.1)[1] == [SendCommand(HELLO)]
+    kill = [Announce(f"x-1a.1 was lost to the job and did not end within {GRACE_S:g} s; killed it"), Kill(ONE)]
+    state, actions = after(state, Recheck(), now=NOW + GRACE_S)
+    assert actions == [SendCommand(HELLO), *kill]
+    assert after(state, Recheck(), now=NOW + GRACE_S + 1.0)[1] == [SendCommand(HELLO)]
+    assert after(state, Recheck(), now=NOW + 2 * GRACE_S)[1] == [SendCommand(HELLO), *kill]
+    state, _ = after(state, WorkerEnded(ONE, -9))
+    assert (state.lost, next_deadline(state, NOW)) == ((), None)
+
+
+# ------------------------------------------------------------------------------------------ the end of the job
+
+
+def test_after_a_finished_job_workers_that_never_joined_are_stopped_and_others_run_on() -> None:
+    state, _ = after(unjoined(2), *joins(ONE))
+    for finished in (wanted(0, finished=True), becomes(JobState.FINISHED)):
+        ended, actions = after(state, finished)
+        assert actions == [Terminate(TWO, GRACE_S)]
+        assert after(ended, finished, Recheck(), now=NOW + 1000.0)[1] == [SendCommand(HELLO)]
+        ended, _ = after(ended, WorkerEnded(TWO, -15, events_read=True))
+        assert ended.failed_after_end == ()
+        ended, actions = after(ended, WorkerEnded(ONE, 3))
+        assert actions[-1] == Finish()
+        assert [(end.member, end.code) for end in ended.failed_after_end] == [(ONE, 3)]
+
+
+@pytest.mark.parametrize("code", [0, FENCED_CODE])
+def test_a_worker_that_ends_well_after_the_job_is_no_failure(code: int) -> None:
+    state, _ = after(with_workers(1), becomes(JobState.FINISHED), WorkerEnded(ONE, code))
+    assert state.failed_after_end == ()
+
+
+def test_after_a_job_that_ended_badly_workers_have_the_grace_period() -> None:
+    state, actions = after(with_workers(1), becomes(JobState.FAILED))
+    assert actions == []
+    assert next_deadline(state, NOW) == NOW + GRACE_S + MARGIN_S
+    assert after(state, wanted(0, ended=True))[0].kill_at == state.kill_at
+    state, actions = after(state, Recheck(), now=NOW + GRACE_S + MARGIN_S)
+    assert actions == [SendCommand(HELLO), Kill(ONE)]
+    assert next_deadline(state, NOW) == NOW + 2 * GRACE_S + MARGIN_S
+    assert next_deadline(after(state, WorkerEnded(ONE, -9))[0], NOW) is None
+
+
+def test_another_attempt_lifts_the_limit() -> None:
+    state, _ = after(with_workers(1), becomes(JobState.CANCELLED), wanted(1))
+    assert state.kill_at is None
+
+
+def test_a_job_that_goes_on_asks_nothing_of_an_agent() -> None:
+    assert after(with_workers(1), becomes(JobState.RUNNING)) == (with_workers(1), [])
+
+
+def test_the_backoff_is_a_deadline_until_it_is_over() -> None:
+    state, _ = after(with_workers(1), WorkerEnded(ONE, 1))
+    assert next_deadline(state, NOW) == NOW + BACKOFF_FIRST_S
+    assert next_deadline(state, NOW + BACKOFF_FIRST_S) is None

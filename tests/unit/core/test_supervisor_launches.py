@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.messages import AgentJoin, AgentLeave, DrainAgent, Exited
+from pliant.core.hangs import WorkerSample
+from pliant.core.messages import AgentJoin, AgentLeave, DrainAgent, Exited, MemberJoined, StateChanged
+from pliant.core.model.job import JobState
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.supervisor import (
@@ -13,13 +15,14 @@ from pliant.core.supervisor import (
     STOP_S,
     YOUNG_S,
     Action,
+    Announce,
     Finish,
     GraceExpired,
-    JobOver,
+    JobEvent,
     Kill,
     MachineGoing,
     Offer,
-    Orders,
+    OrdersReceived,
     Recheck,
     SendCommand,
     Signal,
@@ -29,13 +32,16 @@ from pliant.core.supervisor import (
     Supervisor,
     Terminate,
     WorkerEnded,
+    WorkersSampled,
     supervise,
 )
+from unit.core.build import TERMS, member
 
 AGENT = AgentId("x")
 NOW = 100.0
 HELLO = SendCommand(AgentJoin(AGENT, 2, "10.0.0.1", "home", "7"))
 NONE: frozenset[MemberId] = frozenset()
+JOB_OVER = JobEvent(StateChanged(NOW, JobState.CANCELLED, "enough"))
 
 
 def name(number: int, index: int) -> MemberId:
@@ -49,8 +55,8 @@ def launch(number: int, seats: int = 2, *, over: str = "", ends: tuple[SeatEnd, 
     return Launch(number, (*others, *own), "the job starts", over=over, ends=ends)
 
 
-def order(given: Launch | None, **settings: object) -> Orders:
-    return replace(Orders(2, NONE, NONE, live=False, launch=given), **settings)  # type: ignore[arg-type]
+def order(given: Launch | None, **settings: object) -> OrdersReceived:
+    return replace(OrdersReceived(2, NONE, NONE, live=False, launch=given), **settings)  # type: ignore[arg-type]
 
 
 def fresh(capacity: int = 2) -> Supervisor:
@@ -68,6 +74,10 @@ def after(state: Supervisor, *signals: Signal, now: float = NOW) -> tuple[Superv
 ONE, TWO = name(1, 0), name(1, 1)
 FIRST = launch(1)
 OVER = launch(1, over="w leaves")
+
+
+def joins(*members: MemberId) -> list[Signal]:
+    return [JobEvent(MemberJoined(NOW, member(each, 1), TERMS)) for each in members]
 
 
 def started() -> Supervisor:
@@ -259,8 +269,8 @@ def test_a_worker_is_asked_to_end_once() -> None:
 
 
 def test_the_end_of_the_job_may_be_heard_with_its_events_alone() -> None:
-    assert after(fresh(), JobOver())[1] == [Finish()]
-    state, actions = after(started(), JobOver())
+    assert after(fresh(), JOB_OVER)[1] == [Finish()]
+    state, actions = after(started(), JOB_OVER)
     assert actions == [Terminate(ONE, STOP_S), Terminate(TWO, STOP_S)]
     assert after(state, WorkerEnded(ONE, -15), WorkerEnded(TWO, -15))[1] == [Finish()]
 
@@ -330,8 +340,8 @@ def test_orders_from_before_the_newest_launch_are_old() -> None:
 
 
 def test_when_the_job_becomes_live_the_workers_go_on() -> None:
-    live = Orders(2, frozenset({ONE}), NONE)
-    state, actions = after(started(), live)
+    live = OrdersReceived(2, frozenset({ONE}), NONE)
+    state, actions = after(started(), live, *joins(ONE, TWO))
     assert actions == []
     assert state.workers == {ONE, TWO}
     state, actions = after(state, WorkerEnded(TWO, 1))
@@ -341,23 +351,68 @@ def test_when_the_job_becomes_live_the_workers_go_on() -> None:
 
 def test_who_was_asked_to_end_before_the_job_was_live_is_replaced() -> None:
     state, _ = after(started(), order(OVER))
-    state, actions = after(state, Orders(2, frozenset({ONE}), NONE))
+    state, actions = after(state, OrdersReceived(2, frozenset({ONE}), NONE))
     assert actions == [Start(MemberId("x-7.1")), Start(MemberId("x-7.2"))]
-    assert after(state, WorkerEnded(ONE, -15))[1] == [SendCommand(Exited(ONE, -15))]
+    assert after(state, *joins(ONE), WorkerEnded(ONE, -15))[1] == [SendCommand(Exited(ONE, -15))]
 
 
 def test_old_orders_of_a_live_job_are_as_good_as_any() -> None:
-    assert after(fresh(), Orders(1, NONE, NONE, install_id="home", run_id="6"))[1] == [Start(MemberId("x-7.1"))]
+    assert after(fresh(), OrdersReceived(1, NONE, NONE, install_id="home", run_id="6"))[1] == [Start(MemberId("x-7.1"))]
 
 
 def test_who_lost_its_name_in_a_live_job_starts_nobody_and_says_nothing_of_the_other_s_members() -> None:
-    state, actions = after(started(), Orders(2, NONE, NONE))
+    state, actions = after(started(), OrdersReceived(2, NONE, NONE), *joins(ONE, TWO))
     assert actions == []
     theirs = frozenset({MemberId("x-9.1")})
-    state, actions = after(state, Orders(2, theirs, NONE, install_id="elsewhere", run_id="9"))
+    state, actions = after(state, OrdersReceived(2, theirs, NONE, install_id="elsewhere", run_id="9"))
     assert actions == []
     assert after(state, WorkerEnded(ONE, -9), WorkerEnded(TWO, 0))[1] == [
         SendCommand(Exited(ONE, -9)),
         SendCommand(Exited(TWO, 0)),
         Finish(),
     ]
+
+
+# ---------------------------------------------------------------------------------------------------- hangs
+
+
+ALONE = replace(FIRST, seats=FIRST.seats[2:])
+STALL_S = 300.0
+
+
+def idle(at: float, *members: MemberId) -> WorkersSampled:
+    return WorkersSampled(tuple(WorkerSample(each, at, 5.0, 100) for each in members))
+
+
+def watched(given: Launch, stall_s: float = STALL_S) -> Supervisor:
+    state, _ = after(replace(fresh(), stall_s=stall_s), order(given))
+    return after(state, idle(NOW, ONE, TWO))[0]
+
+
+def test_launched_workers_that_all_hang_are_killed_and_have_as_long_again() -> None:
+    state = watched(ALONE)
+    assert after(state, idle(NOW + STALL_S - 1, ONE, TWO), now=NOW + STALL_S - 1)[1] == []
+    state, actions = after(state, idle(NOW + STALL_S, ONE, TWO), now=NOW + STALL_S)
+    why = "none of the 2 workers here has computed or written anything for 300 s; killed all workers here"
+    assert actions == [Announce(why), Kill(ONE), Kill(TWO)]
+    assert after(state, idle(NOW + STALL_S + 3, ONE, TWO), now=NOW + STALL_S + 3)[1] == []
+
+
+def test_workers_may_wait_for_those_of_another_machine_until_they_are_done() -> None:
+    late = idle(NOW + STALL_S, ONE, TWO)
+    assert after(watched(FIRST), late, now=NOW + STALL_S)[1] == []
+    done = tuple(SeatEnd(seat.member, 0) for seat in FIRST.seats[:2])
+    assert len(after(watched(replace(FIRST, ends=done)), late, now=NOW + STALL_S)[1]) == 3
+
+
+def test_workers_hang_for_ever_where_the_limit_is_off_or_the_job_is_live() -> None:
+    late = idle(NOW + STALL_S, ONE, TWO)
+    assert after(watched(ALONE, stall_s=0.0), late, now=NOW + STALL_S)[1] == []
+    live = OrdersReceived(2, frozenset({ONE, TWO}), NONE)
+    assert after(watched(ALONE), live, *joins(ONE, TWO), late, now=NOW + STALL_S)[1] == []
+    assert after(replace(fresh(), stall_s=1.0), late)[1] == []
+
+
+def test_samples_of_a_worker_that_has_ended_are_dropped() -> None:
+    state, _ = after(watched(ALONE), WorkerEnded(ONE, 0), idle(NOW + 1.0, ONE, TWO))
+    assert [each.member for each in state.activity] == [TWO]

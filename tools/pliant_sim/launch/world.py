@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pliant.core.data.grid import Grid
@@ -12,11 +12,13 @@ from pliant.core.model.job import JobSpec, Mode, Target, Terms
 from pliant.core.model.names import AgentId
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
+from pliant.wire.api import EVENTS
 from pliant_sim.describe import narrate
 from pliant_sim.engine import Timeline
 from pliant_sim.launch.checks import Checks
 from pliant_sim.launch.toy_model import Trainer
 from pliant_sim.live.world import Weather
+from pliant_sim.processes.agent_events import Entries
 from pliant_sim.processes.desk import Ask, Back, Desk, Poll
 from pliant_sim.processes.hosts import WORKERS, Host, Toy
 
@@ -133,6 +135,17 @@ class Launches(Timeline):
         self.after(delay, act, *args)
         if weather.duplicates and chance.random() < weather.duplicates:
             self.after(delay + chance.uniform(0.0, 1.5), act, *args)
+
+    def read_events(self, machine: str, after: int, reply: Callable[[Entries], None]) -> None:
+        """Ask the first coordinator that can be reached for the events after a revision."""
+        for each in self.desks:
+            if each.up and not each.paused and (machine, each.name) not in self.cut:
+                self._send(machine, each.name, self._serve_events, machine, each.name, after, reply)
+                return
+
+    def _serve_events(self, machine: str, server: str, after: int, reply: Callable[[Entries], None]) -> None:
+        stored = self.store.events(self.job, after, 1_000_000)
+        self._send(server, machine, reply, tuple((each.revision, EVENTS.decode(each.data)) for each in stored))
 
     # ------------------------------------------------------------------------------------------- the person
 

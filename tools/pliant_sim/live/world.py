@@ -19,14 +19,16 @@ from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
-from pliant.core.supervisor import Orders
+from pliant.core.supervisor import OrdersReceived
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
+from pliant.wire.api import EVENTS
 from pliant_sim.collectives import Fabric
 from pliant_sim.describe import narrate
 from pliant_sim.engine import Timeline
 from pliant_sim.live.checks import Checkers
 from pliant_sim.live.toy_model import Content
+from pliant_sim.processes.agent_events import Entries
 from pliant_sim.processes.machines import PUMP_EVERY_S, AgentProcess, CoordinatorProcess
 from pliant_sim.processes.worker import Worker
 from pliant_sim.store import Directory
@@ -168,10 +170,21 @@ class Universe(Timeline):
         if worker is not None and worker.up:
             self._send(coordinator, member, worker.refused, revision)
 
-    def to_agent(self, coordinator: str, agent: AgentId, wanted: Orders) -> None:
+    def to_agent(self, coordinator: str, agent: AgentId, wanted: OrdersReceived) -> None:
         process = self.agents.get(agent)
         if process is not None and process.up:
             self._send(coordinator, agent, process.wanted, wanted)
+
+    def read_events(self, machine: str, after: int, reply: Callable[[Entries], None]) -> None:
+        """Ask the first coordinator that can be reached for the events after a revision."""
+        for each in self.coordinators:
+            if each.up and not each.paused and (machine, each.name) not in self.cut_machines:
+                self._send(machine, each.name, self._serve_events, machine, each.name, after, reply)
+                return
+
+    def _serve_events(self, machine: str, server: str, after: int, reply: Callable[[Entries], None]) -> None:
+        stored = self.store.events(self.job, after, 1_000_000)
+        self._send(server, machine, reply, tuple((each.revision, EVENTS.decode(each.data)) for each in stored))
 
     def peer(self, source: MemberId, target: MemberId, signal: Signal) -> None:
         if not self.is_cut(source, target):

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from pliant.coordinator.service.inbox import Accepted, AgentWatchClosed, Answer, Request, Unavailable
 from pliant.coordinator.service.pump import Service
 from pliant.core.job.next_world import desired_workers
-from pliant.core.model.job import Job
+from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId
-from pliant.core.supervisor import Orders
+from pliant.core.supervisor import OrdersReceived
 from pliant.wire.api import Renew, RenewAgent
 from pliant_sim.store import Crash, FlakyStore
 
@@ -45,7 +45,7 @@ class Told:
     """Orders, with the revision they are of."""
 
     revision: int
-    wanted: Orders
+    wanted: OrdersReceived
 
 
 Back = Answer | Told
@@ -193,11 +193,11 @@ class Desk:
         self.universe.back(self.name, poll, Told(revision, orders(job, poll.agent)))
 
 
-def orders(job: Job, agent: AgentId) -> Orders:
+def orders(job: Job, agent: AgentId) -> OrdersReceived:
     """What an agent is told of a job."""
     here = [member for member in job.members.values() if member.agent == agent]
     known = next((each for each in job.agents if each.id == agent), None)
-    return Orders(
+    return OrdersReceived(
         count=desired_workers(job).get(agent, 0),
         members=frozenset(member.id for member in here),
         draining=frozenset(member.id for member in here if member.draining),
@@ -209,4 +209,5 @@ def orders(job: Job, agent: AgentId) -> Orders:
         grace_s=known.grace_s if known is not None else 0.0,
         install_id=known.install_id if known is not None else "",
         run_id=known.run_id if known is not None else "",
+        finished=job.state is JobState.FINISHED,
     )

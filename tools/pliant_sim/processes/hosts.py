@@ -10,11 +10,13 @@ from pliant.coordinator.service.inbox import Accepted, Request, Unavailable
 from pliant.core.messages import AgentReady, Code, Join, Rejection
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.supervisor import (
+    Announce,
     Finish,
     GraceExpired,
     Kill,
     MachineGoing,
     Offer,
+    ReadEvents,
     Recheck,
     SendCommand,
     Signal,
@@ -28,6 +30,7 @@ from pliant.core.supervisor import (
     supervise,
 )
 from pliant.wire.api import Renew, RenewAgent
+from pliant_sim.processes.agent_events import AgentEvents
 from pliant_sim.processes.desk import Ask, Back, Poll, Told
 
 if TYPE_CHECKING:
@@ -40,7 +43,7 @@ INTRODUCED_S = 12.0
 WATCH_PATIENCE_S = 27.0
 AGAIN_S = 0.7
 UNHEARD, WORKERS = -1, -2  # numbers of questions: the answer is nobody's, or one of the workers'
-LATE_S = 6.0  # what live workers have after the end of a job that did not finish
+GRACE_S = 5.0
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +68,17 @@ class Host:
         self.universe = universe
         self.machine = machine
         universe.lives += 1
-        self.state = Supervisor(agent, str(universe.lives), capacity, f"10.0.0.{machine[1:]}", home, STOP_S)
+        self.state = Supervisor(
+            agent,
+            str(universe.lives),
+            capacity,
+            f"10.0.0.{machine[1:]}",
+            home,
+            stop_s=STOP_S,
+            grace_s=GRACE_S,
+            script_joins=universe.joining,
+        )
+        self._events = AgentEvents(universe, machine, universe.checks.revision, self.feed)
         self.up = True
         self.paused = False
         self.known = False  # it was introduced
@@ -167,6 +180,7 @@ class Host:
             self.universe.after(TICK_S, self._tick)
             self.feed(Recheck())
             if not self.paused:
+                self._events.read()
                 self.universe.ask(Ask(self.machine, UNHEARD, RenewAgent(self.state.id, self.revision)))
 
     # ------------------------------------------------------------------------------------------- deciding
@@ -177,11 +191,8 @@ class Host:
         if self.paused:
             self._inbox.append(signal)
             return
-        before = self.state
         self.state, actions = supervise(self.state, signal, self.universe.now)
         self.universe.checks.reacted(self, actions)
-        if self.state.ended and not before.ended and self.state.order is not None and self.state.order.live:
-            self.universe.after(LATE_S, self.feed, GraceExpired())
         for action in actions:
             match action:
                 case Start(member):
@@ -197,6 +208,10 @@ class Host:
                     self.universe.after(grace_s + 1.0, self.feed, StopOverdue(member))
                 case Kill(member):
                     self.end(self.toys[member], -9)
+                case ReadEvents(ended):
+                    self._events.read_for(ended)
+                case Announce(text):
+                    self.universe.tell(text)
                 case SendCommand(command):
                     self.say(command)
                 case Finish():

@@ -10,16 +10,18 @@ from pliant.coordinator.service.pump import Service
 from pliant.core.job.next_world import desired_workers
 from pliant.core.member.signals import DrainNotice
 from pliant.core.messages import Code, Rejection, Report
-from pliant.core.model.job import Job
+from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import view_of
 from pliant.core.supervisor import (
+    Announce,
     Finish,
     GraceExpired,
     Kill,
     MachineGoing,
     Offer,
-    Orders,
+    OrdersReceived,
+    ReadEvents,
     Recheck,
     SendCommand,
     Signal,
@@ -31,6 +33,7 @@ from pliant.core.supervisor import (
     supervise,
 )
 from pliant.wire.api import Renew, RenewAgent
+from pliant_sim.processes.agent_events import AgentEvents
 from pliant_sim.store import Crash, FlakyStore
 
 if TYPE_CHECKING:
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
 
 PUMP_EVERY_S = 1.0
 TICK_S = 10.0 / 3
+GRACE_S = 10.0
 
 
 class AgentProcess:
@@ -46,8 +50,12 @@ class AgentProcess:
     def __init__(self, universe: Universe, name: AgentId, life: int, capacity: int) -> None:
         self.universe = universe
         self.id = name
-        self.state = Supervisor(name, str(life), capacity)
+        job = universe.checkers.job
+        self.state = Supervisor(
+            name, str(life), capacity, grace_s=GRACE_S, script_joins=job is not None and job.terms is not None
+        )
         self.up = True
+        self._events = AgentEvents(universe, name, universe.checkers.revision, self.feed)
         self._tick()
 
     def feed(self, signal: Signal) -> None:
@@ -64,6 +72,10 @@ class AgentProcess:
                     self._kill(member)
                 case SendCommand(command):
                     self.universe.ask(self.id, command)
+                case ReadEvents(ended):
+                    self._events.read_for(ended)
+                case Announce(text):
+                    self.universe.tell(text)
                 case Finish():
                     self.up = False
                 case StartSeat() | Offer():
@@ -87,7 +99,7 @@ class AgentProcess:
     def ended(self, member: MemberId, code: int) -> None:
         self.feed(WorkerEnded(member, code))
 
-    def wanted(self, signal: Orders) -> None:
+    def wanted(self, signal: OrdersReceived) -> None:
         self.feed(signal)
 
     def kill(self) -> None:
@@ -100,6 +112,7 @@ class AgentProcess:
             return
         self.universe.after(TICK_S * self.universe.rate_of(self.id), self._tick)
         self.feed(Recheck())
+        self._events.read()
         self.universe.ask(self.id, RenewAgent(self.id))
 
 
@@ -217,10 +230,11 @@ class CoordinatorProcess:
 
     def _tell_agents(self, job: Job, only: AgentId | None) -> None:
         """What is wanted of the agents: of one that asked always, of the others if it is news."""
+        finished = job.state is JobState.FINISHED
         for agent, count in desired_workers(job).items():
             here = [m for m in job.members.values() if m.agent == agent]
             draining = frozenset(m.id for m in here if m.draining)
-            wanted = Orders(count, frozenset(m.id for m in here), draining, job.state.ended)
+            wanted = OrdersReceived(count, frozenset(m.id for m in here), draining, job.state.ended, finished=finished)
             news = (wanted.count, wanted.draining, wanted.ended)
             if agent == only or (only is None and self.wanted.get(agent) != news):
                 self.wanted[agent] = news

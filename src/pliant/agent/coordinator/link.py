@@ -1,4 +1,4 @@
-"""An agent's talk with its coordinator: orders, renewals, events, and what the agent says, each in a thread."""
+"""An agent's connection to its coordinator: orders, renewals, events and commands, each in a thread."""
 
 from __future__ import annotations
 
@@ -6,57 +6,83 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-from pliant.agent.coordinator.event_follower import Story
 from pliant.client import Client
+from pliant.client.event_follower import EventFollower
 from pliant.core import supervisor as v
 from pliant.core.messages import AgentJoin, AgentReady, Code, Command, Event
+from pliant.core.model.job import JobState
 from pliant.core.model.names import AgentId
 from pliant.errors import PliantError, Refused, Unreachable
-from pliant.wire.api import Use
+from pliant.wire.api import JobLine, Use
 
 WATCH_S = 25.0
 PATIENCE_S = 5.0
 PAUSE_S = 0.2
-PAGE = 1000
 
 
-class Dialogue:
-    """Threads that begin with `start`. `hear` is called with every signal for the supervisor, from several threads."""
+class CoordinatorLink:
+    """Threads that begin with `start`. `feed` receives every signal for the supervisor, from several threads.
+
+    `found` is the job as it was found; `show` receives every later event.
+    """
 
     def __init__(
         self,
         client: Client,
-        job: str,
+        found: JobLine,
         agent: AgentId,
-        story: Story,
-        hear: Callable[[v.Signal], None],
+        feed: Callable[[v.Signal], None],
+        show: Callable[[int, Event], None],
         lease_ttl_s: float,
         uses: Callable[[], tuple[Use, ...]] = tuple,
     ) -> None:
         self._client = client
-        self._job = job
+        self._job = found.name
+        self._found = found
         self._agent = agent
-        self._story = story
-        self._hear = hear
+        self._feed = feed
+        self._show = show
         self._uses = uses
         self._renew_s = lease_ttl_s / 3
         self._queue: SimpleQueue[Command | Callable[[], object] | None] = SimpleQueue()
-        self._newest: dict[type, Command] = {}  # of those that are said again and again, where one is queued
+        self._newest: dict[type, Command] = {}  # of each kind that is repeated, the newest one that is queued
         self._sent = threading.Event()
-        self._over = threading.Event()
+        self._closed = threading.Event()
         self._revision = 0
         self._troubles: set[str] = set()
+        self._followed = EventFollower(client, found.name, found.revision, self._deliver)
+        self._ordered: tuple[JobState, str] | None = None  # the final state, if orders came before the event
+
+    @property
+    def state(self) -> JobState:
+        """The job's state, from the newest event or orders."""
+        return self._standing[0]
+
+    @property
+    def why(self) -> str:
+        """The reason for the job's state."""
+        return self._standing[1]
+
+    @property
+    def _standing(self) -> tuple[JobState, str]:
+        followed = self._followed
+        if followed.state is None:
+            return self._ordered or (self._found.state, self._found.why)
+        if self._ordered is not None and not followed.state.ended:
+            return self._ordered
+        return followed.state, followed.why
 
     def start(self, complain: Callable[[str], None]) -> None:
-        """`complain` is told of what no waiting mends, each thing once."""
+        """Start the threads. `complain` receives errors that do not pass by themselves, each once."""
         self._complain = complain
-        for each in (self._send, self._watch, self._renew, self._follow):
+        for each in (self._send, self._watch, self._renew):
             threading.Thread(target=each, name=f"agent {each.__name__}", daemon=True).start()
+        self._followed.start(self._trouble)
 
-    def say(self, command: Command) -> None:
-        """Have a command sent, after those before it. What is lost on the way the supervisor says again.
+    def send(self, command: Command) -> None:
+        """Queue a command. It may be lost on the way; the supervisor repeats what matters.
 
-        What it says again and again anyway is not queued twice: a coordinator may be away for days.
+        Commands that the supervisor repeats anyway are queued once: a coordinator may be away for days.
         """
         if isinstance(command, AgentJoin | AgentReady):
             queued, self._newest[type(command)] = type(command) in self._newest, command
@@ -64,24 +90,23 @@ class Dialogue:
                 return
         self._queue.put(command)
 
-    def do(self, act: Callable[[], object]) -> None:
-        """Have something done once everything said so far was sent, by the thread that sends."""
+    def run_after_sent(self, act: Callable[[], object]) -> None:
+        """Call `act` in the sending thread once all commands queued so far were sent."""
         self._queue.put(act)
 
     def close(self, wait_s: float) -> None:
-        """Send what is left, tell what is left to tell, and let go; not longer than this."""
-        self.do(self.catch_up)
+        """Send the queued commands and deliver the events up to now, for at most `wait_s`, then disconnect."""
+        self.run_after_sent(self.catch_up)
         self._queue.put(None)
         self._sent.wait(wait_s)
-        self._over.set()
+        self._closed.set()
+        self._followed.close()
         self._client.close()
 
     def catch_up(self) -> bool:
-        """Tell every event there is by now; False if that cannot be known."""
+        """Deliver all events up to now; return False if they cannot be read."""
         try:
-            while page := self._client.events(self._job, self._story.revision, PAGE):
-                for revision, event in page:
-                    self._tell(revision, event)
+            self._followed.catch_up()
         except PliantError as error:
             self._trouble(error)
             return False
@@ -90,33 +115,33 @@ class Dialogue:
     # --------------------------------------------------------------------------------------------- threads
 
     def _send(self) -> None:
-        while (given := self._queue.get()) is not None:
-            if callable(given):
-                given()
+        while (queued := self._queue.get()) is not None:
+            if callable(queued):
+                queued()
                 continue
             try:
-                self._client.send(self._job, self._newest.pop(type(given), given))
+                self._client.send(self._job, self._newest.pop(type(queued), queued))
             except PliantError as error:
                 self._trouble(error)
         self._sent.set()
 
     def _watch(self) -> None:
-        while not self._over.is_set():
+        while not self._closed.is_set():
             try:
                 orders = self._client.orders(self._job, self._agent, self._revision, WATCH_S, PATIENCE_S)
             except PliantError as error:
                 self._trouble(error)
                 if isinstance(error, Refused):
-                    self._hear(v.Recheck())  # perhaps we are not known any more
-                self._over.wait(PAUSE_S)
+                    self._feed(v.Recheck())  # the coordinator may not know this agent any more
+                self._closed.wait(PAUSE_S)
                 continue
             if orders.revision < self._revision:
-                continue  # of a coordinator that lags behind
+                continue  # from a coordinator that lags behind
             self._revision = orders.revision
             if orders.state.ended:
-                self._story.over(orders.state, orders.why)
-            self._hear(
-                v.Orders(
+                self._ordered = (orders.state, orders.why)
+            self._feed(
+                v.OrdersReceived(
                     count=orders.workers,
                     members=orders.members,
                     draining=orders.draining,
@@ -128,37 +153,30 @@ class Dialogue:
                     grace_s=orders.grace_s,
                     install_id=orders.install_id,
                     run_id=orders.run_id,
+                    finished=orders.state is JobState.FINISHED,
                 )
             )
             if orders.state.ended:
                 return
 
     def _renew(self) -> None:
-        while not self._over.wait(self._renew_s):
-            self._hear(v.Recheck())
+        while not self._closed.wait(self._renew_s):
+            self._feed(v.Recheck())
             try:
                 self._client.renew_agent(self._job, self._agent, self._revision, self._uses(), patience_s=0.0)
             except PliantError as error:
                 self._trouble(error)
 
-    def _follow(self) -> None:
-        while not self._over.is_set():
-            try:
-                for revision, event in self._client.follow(self._job, self._story.revision):
-                    self._tell(revision, event)
-            except PliantError as error:
-                self._trouble(error)
-                self._over.wait(PAUSE_S)
-
-    def _tell(self, revision: int, event: Event) -> None:
-        self._story.tell(revision, event)
-        if self._story.state.ended and not self._over.is_set():
-            self._hear(v.JobOver())  # who keeps the coordinator may stop it before it has told us otherwise
+    def _deliver(self, revision: int, event: Event) -> None:
+        self._show(revision, event)
+        if isinstance(event, v.FollowedEvent):
+            # The end of the job, too: its host may stop the coordinator before it has sent the orders that say so.
+            self._feed(v.JobEvent(event))
 
     def _trouble(self, error: PliantError) -> None:
-        """Say what will not pass by itself. Being away does, and so does being unknown or too late."""
+        """Complain about an error unless it passes: an absent coordinator, an unknown agent, a command too late."""
         passes = isinstance(error, Unreachable) or (isinstance(error, Refused) and error.code in _PASSES)
-        if passes or self._over.is_set() or error.why in self._troubles:
+        if passes or self._closed.is_set() or error.why in self._troubles:
             return
         self._troubles.add(error.why)
         self._complain(error.why)

@@ -213,7 +213,7 @@ def run(script: str | None, args: tuple[str, ...], flags: Flags, as_json: bool, 
     A script that calls pliant.join() goes on through every change; any other is relaunched. Ctrl-C lets workers leave;
     the same command goes on where they left. What follows SCRIPT is the script's own.
     """
-    from pliant.agent.agent import Agent
+    from pliant.agent.agent import AgentProcess
 
     around = look_around()
     said = {name: value for name, value in given.items() if value is not None}
@@ -221,7 +221,7 @@ def run(script: str | None, args: tuple[str, ...], flags: Flags, as_json: bool, 
     screen = JsonScreen() if as_json else PlainScreen()
     for note in found.notes:
         screen.say(note)
-    return Agent(found.plan, around.said.home, screen, PROGRAM, found.elsewhere).run()
+    return AgentProcess(found.plan, around.said.home, screen, PROGRAM, found.elsewhere).run()
 
 
 class _Screen:

@@ -1,13 +1,13 @@
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
 import pytest
 
 from e2e.running import Running, start
-from pliant.agent.coordinator.event_follower import Story
-from pliant.agent.coordinator.link import Dialogue
+from pliant.agent.coordinator.link import CoordinatorLink
 from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core import supervisor as v
@@ -28,7 +28,7 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 class Scene:
-    """A dialogue about a job of its own, with everything it says written down."""
+    """A link for a job of its own, with everything it delivers."""
 
     def __init__(self, coordinator: Running, job: str) -> None:
         self.job = job
@@ -37,45 +37,44 @@ class Scene:
         self.events: list[Event] = []
         self.complaints: list[str] = []
         self.heard: SimpleQueue[v.Signal] = SimpleQueue()
-        self.story = Story(self, 0, JobState.WAITING, "")
+        self.joined: list[MemberId] = []
         own = Client([coordinator.url], coordinator.token, patience_s=5.0)
-        self.dialogue = Dialogue(own, job, VM, self.story, self.heard.put, LEASE_TTL_S)
+        found = replace(self.client.job(job).job, revision=0)
+        self.link = CoordinatorLink(own, found, VM, self.heard.put, self.event, LEASE_TTL_S)
 
     def event(self, revision: int, event: Event) -> None:
         self.events.append(event)
 
-    def worker(self, member: str, line: bytes) -> None:
-        raise AssertionError(line)
-
     def say(self, text: str) -> None:
         self.complaints.append(text)
 
-    def wanted(self) -> v.Orders:
+    def wanted(self) -> v.OrdersReceived:
         """The next word about how many workers to run."""
-        while not isinstance(heard := self.heard.get(timeout=30), v.Orders):
-            pass
+        while not isinstance(heard := self.heard.get(timeout=30), v.OrdersReceived):
+            if isinstance(heard, v.JobEvent) and isinstance(heard.event, m.MemberJoined):
+                self.joined.append(heard.event.member.id)
         return heard
 
     def begin(self) -> None:
-        self.dialogue.say(m.AgentJoin(VM, 3))
-        self.dialogue.start(self.say)
+        self.link.send(m.AgentJoin(VM, 3))
+        self.link.start(self.say)
 
 
 def test_orders_come_as_they_change_and_events_as_they_happen(coordinator: Running) -> None:
     scene = Scene(coordinator, "told")
     scene.begin()
-    assert scene.wanted() == v.Orders(2, frozenset(), frozenset())
+    assert scene.wanted() == v.OrdersReceived(2, frozenset(), frozenset())
     scene.client.send("told", m.Resize(Target(3)))
     assert scene.wanted().count == 3
     scene.client.send("told", m.Join(MemberId("vm-1.1"), VM, TERMS))
-    until(lambda: scene.story.joined == {"vm-1.1"}, "the join's being told")
     while scene.wanted().members != {"vm-1.1"}:
         pass
     scene.client.send("told", m.Cancel("enough"))
     while not scene.wanted().ended:
         pass
-    scene.dialogue.close(30)
-    assert scene.story.state is JobState.CANCELLED
+    scene.link.close(30)
+    assert scene.joined == ["vm-1.1"]
+    assert (scene.link.state, scene.link.why) == (JobState.CANCELLED, scene.client.job("told").job.why)
     assert isinstance(scene.events[0], m.JobCreated)
     assert scene.complaints == []
 
@@ -88,17 +87,17 @@ def test_renewals_keep_the_agent_known(coordinator: Running) -> None:
             pass
     assert [line.id for line in scene.client.job("kept").agents] == [VM]
     assert not any(isinstance(event, m.AgentGone) for event in scene.events)
-    scene.dialogue.close(30)
+    scene.link.close(30)
 
 
 def test_an_agent_that_is_not_known_any_more_looks_again(coordinator: Running) -> None:
     scene = Scene(coordinator, "known")
-    scene.dialogue.start(scene.say)  # it never said that it is there
+    scene.link.start(scene.say)  # it never said that it is there
     assert scene.heard.get(timeout=30) == v.Recheck()
     assert scene.complaints == []
-    scene.dialogue.say(m.AgentJoin(VM, 3))
+    scene.link.send(m.AgentJoin(VM, 3))
     assert scene.wanted().count == 2
-    scene.dialogue.close(30)
+    scene.link.close(30)
 
 
 def test_what_is_said_is_sent_in_order_before_what_is_to_be_done_after_it(coordinator: Running) -> None:
@@ -106,20 +105,20 @@ def test_what_is_said_is_sent_in_order_before_what_is_to_be_done_after_it(coordi
     done = threading.Event()
     found: list[int] = []
     scene.begin()
-    scene.dialogue.say(m.Resize(Target(4)))
-    scene.dialogue.do(lambda: found.append(scene.client.job("order").job.target))
-    scene.dialogue.do(done.set)
+    scene.link.send(m.Resize(Target(4)))
+    scene.link.run_after_sent(lambda: found.append(scene.client.job("order").job.target))
+    scene.link.run_after_sent(done.set)
     assert done.wait(30)
     assert found == [4]
-    scene.dialogue.close(30)
+    scene.link.close(30)
 
 
 def test_closing_sends_and_tells_what_is_left(coordinator: Running) -> None:
     scene = Scene(coordinator, "last")
     scene.begin()
     scene.wanted()
-    scene.dialogue.say(m.AgentLeave(VM))
-    scene.dialogue.close(30)
+    scene.link.send(m.AgentLeave(VM))
+    scene.link.close(30)
     assert any(isinstance(event, m.AgentGone) for event in scene.events)
     assert scene.client.job("last").agents == ()
 
@@ -128,9 +127,9 @@ def test_what_no_waiting_mends_is_said_once(coordinator: Running) -> None:
     scene = Scene(coordinator, "bad")
     scene.begin()
     for _ in range(3):
-        scene.dialogue.say(m.Resize(Target(9)))
-    scene.dialogue.say(m.AgentLeave(AgentId("nobody")))
-    scene.dialogue.close(30)
+        scene.link.send(m.Resize(Target(9)))
+    scene.link.send(m.AgentLeave(AgentId("nobody")))
+    scene.link.close(30)
     (complaint,) = scene.complaints
     assert "the target must lie between min 1 and max 4" in complaint
 
@@ -142,11 +141,11 @@ def test_a_coordinator_that_is_away_is_waited_for_without_a_word(tmp_path: Path)
         scene.begin()
         assert scene.wanted().count == 2
         first.kill()
-        assert not scene.dialogue.catch_up()
+        assert not scene.link.catch_up()
     with start(store, home=tmp_path, port=first.port) as second, second.client() as client:
         client.send(JOB, m.Resize(Target(4)))
         while scene.wanted().count != 3:  # as many as there is room for
             pass
         until(lambda: any(isinstance(event, m.TargetChanged) for event in scene.events), "its being told")
-        scene.dialogue.close(30)
+        scene.link.close(30)
     assert scene.complaints == []

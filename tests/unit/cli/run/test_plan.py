@@ -74,7 +74,7 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
         monkeypatch.delenv(name)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # a machine without GPUs, whatever this one has
     monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))
-    monkeypatch.setitem(sys.modules, "pliant.agent.agent", SimpleNamespace(Agent=Agent))
+    monkeypatch.setitem(sys.modules, "pliant.agent.agent", SimpleNamespace(AgentProcess=Agent))
     monkeypatch.chdir(tmp_path)
     for script in ("train.py", "exec.py"):
         (tmp_path / script).touch()

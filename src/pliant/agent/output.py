@@ -1,0 +1,20 @@
+"""The output of `pliant run`, as the agent sees it; `pliant.cli.run` implements it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pliant.core.messages import Event
+
+
+class RunOutput(Protocol):
+    """Shows lines to the user. Called from several threads, also at once."""
+
+    def worker(self, member: str, line: bytes) -> None:
+        """Show a line that a worker wrote."""
+
+    def event(self, revision: int, event: Event) -> None:
+        """Show an event of the job."""
+
+    def say(self, text: str) -> None:
+        """Show a message of the agent itself."""

@@ -1,0 +1,84 @@
+"""Follow a job's events through restarts of its coordinator."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pliant.client.asking import Client
+from pliant.core.messages import Event, StateChanged
+from pliant.core.model.job import JobState
+from pliant.errors import PliantError
+
+PAGE = 1000
+PAUSE_S = 0.2
+
+
+class EventFollower:
+    """Deliver each event after a revision once and in order.
+
+    Either call `start`, which follows in a thread until `close`, or call `stream`, which raises when the connection is
+    lost. `catch_up` may be called from any thread meanwhile. `deliver` is called from these threads, one at a time.
+    """
+
+    def __init__(self, client: Client, job: str, after: int, deliver: Callable[[int, Event], None]) -> None:
+        self._client = client
+        self._job = job
+        self._deliver = deliver
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._revision = after
+        self.state: JobState | None = None  # None until an event sets it
+        self.why = ""
+
+    @property
+    def revision(self) -> int:
+        """The revision of the newest event whose delivery is over."""
+        with self._lock:
+            return self._revision
+
+    @property
+    def job_ended(self) -> bool:
+        return self.state is not None and self.state.ended
+
+    def start(self, trouble: Callable[[PliantError], None] = lambda _: None) -> None:
+        """Follow in a thread of its own. `trouble` receives every error; the follower retries after each."""
+        threading.Thread(target=self._run, args=(trouble,), name="event follower", daemon=True).start()
+
+    def close(self) -> None:
+        """Deliver nothing more from the thread, which may be waiting for the next event."""
+        self._closed.set()
+
+    def stream(self, *, until_job_ends: bool = False) -> None:
+        """Deliver events as they happen until `close`, or until the job has ended."""
+        for revision, event in self._client.follow(self._job, self.revision):
+            if self._closed.is_set():
+                return
+            self.apply(revision, event)
+            if until_job_ends and self.job_ended:
+                self.catch_up()  # events decided together with the end
+                return
+
+    def catch_up(self) -> None:
+        """Deliver all events up to now; the stream may lag a moment behind."""
+        while page := self._client.events(self._job, self.revision, PAGE):
+            for revision, event in page:
+                self.apply(revision, event)
+
+    def apply(self, revision: int, event: Event) -> None:
+        """Deliver an event unless it was delivered before."""
+        with self._lock:
+            if revision <= self._revision:
+                return
+            self._revision = revision
+            if isinstance(event, StateChanged):
+                self.state, self.why = event.state, event.why
+            self._deliver(revision, event)
+
+    def _run(self, trouble: Callable[[PliantError], None]) -> None:
+        while not self._closed.is_set():
+            try:
+                self.stream()
+            except PliantError as error:
+                trouble(error)
+                self._closed.wait(PAUSE_S)

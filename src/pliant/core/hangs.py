@@ -1,0 +1,83 @@
+"""Detect workers that hang, from samples of their CPU time and output. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pliant.core.model.names import MemberId
+
+WINDOW_S = 10.0  # CPU use is measured over this long, because the system counts in hundredths of a second
+IDLE = 0.01  # a smaller share of a core is not work; idle threads that poll use as much
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSample:
+    """The CPU time and output of a worker up to a moment of the agent's clock."""
+
+    member: MemberId
+    at: float
+    cpu_s: float
+    written: int
+    state: str = "S"  # of its process, as in `proc(5)`
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerActivity:
+    """The summary of a worker's samples, built with `add_sample`."""
+
+    member: MemberId
+    moved_at: float  # when it last computed or wrote something
+    stopped_at: float | None  # since when it is stopped (SIGSTOP); None if it is not
+    window: WorkerSample  # the sample that the next one is compared with
+    state: str
+
+
+def add_sample(before: WorkerActivity | None, sample: WorkerSample) -> WorkerActivity:
+    """Call with every sample of a worker, in order. The first counts as movement, since the worker just started."""
+    stopped = before.stopped_at if before is not None else None
+    stopped = (sample.at if stopped is None else stopped) if sample.state == "T" else None
+    if before is None:
+        return WorkerActivity(sample.member, sample.at, stopped, sample, sample.state)
+    window = before.window
+    elapsed_s = sample.at - window.at
+    used_s = sample.cpu_s - window.cpu_s
+    # CPU time falls when a child that was never waited for is gone: something ended, so something happened.
+    moved = sample.written != window.written or used_s < 0 or used_s >= IDLE * max(WINDOW_S, elapsed_s)
+    if moved:
+        return WorkerActivity(sample.member, sample.at, stopped, sample, sample.state)
+    if elapsed_s >= WINDOW_S:
+        window = sample
+    return replace(before, stopped_at=stopped, window=window, state=sample.state)
+
+
+def describe_hang(workers: Sequence[WorkerActivity], now: float, stall_s: float, *, all_here: bool = True) -> str:
+    """Return in a sentence why one agent's workers hang; empty if they do not.
+
+    They hang if none of them has computed or written anything for `stall_s`. A single idle worker may wait for others,
+    so they must all be idle, and `all_here` must be true: none runs on another machine.
+    A worker that was stopped for that long hangs whatever the others do: those may be busy waiting for it.
+    While a debugger holds one of them, none hangs.
+    """
+    if any(each.state == "t" for each in workers):
+        return ""
+    stopped = {each.member: now - each.stopped_at for each in workers if each.stopped_at is not None}
+    held = {member: for_s for member, for_s in stopped.items() if for_s >= stall_s}
+    if held:
+        return "; ".join(f"{member} has been stopped (SIGSTOP) for {for_s:.0f} s" for member, for_s in held.items())
+    if not workers or not all_here:
+        return ""
+    quiet_s = now - max(each.moved_at for each in workers)
+    if quiet_s < stall_s:
+        return ""
+    who = "the worker here has neither" if len(workers) == 1 else f"none of the {len(workers)} workers here has"
+    verb = "computed nor written" if len(workers) == 1 else "computed or written"
+    states = "".join(f"; {each.member} {_STATES[each.state]}" for each in workers if each.state in _STATES)
+    return f"{who} {verb} anything for {quiet_s:.0f} s{states}"
+
+
+_STATES = {
+    "T": "is stopped (SIGSTOP)",
+    "D": "waits for a disk or a device",
+    "Z": "is a zombie",
+}
