@@ -193,7 +193,10 @@ def test_a_killed_warden_takes_everybody_with_it_and_is_said(tmp_path: Path) -> 
         kill(warden)
         assert run.ended() == 1
         all_gone(everybody, tmp_path)
-    assert "pliant: The process that starts workers was killed, and all workers with it. Run the command again." in run.lines
+    assert (
+        "pliant: The process that starts workers was killed, and all workers with it. Run the command again."
+        in run.lines
+    )
 
 
 def test_a_worker_s_end_is_the_end_of_all_it_started(tmp_path: Path) -> None:

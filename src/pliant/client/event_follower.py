@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from pliant.client.asking import Client
+from pliant.client.client import Client
 from pliant.core.messages import Event, StateChanged
 from pliant.core.model.job import JobState
 from pliant.errors import PliantError

@@ -11,7 +11,7 @@ from pliant.client import Client
 from pliant.client.event_follower import EventFollower
 from pliant.core import messages as m
 from pliant.core.messages import Event
-from pliant.core.model.job import JobState, Target
+from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.errors import PliantError, Refused
 from unit.cli.program import until
 from unit.core.build import NOW
@@ -70,7 +70,7 @@ def test_two_readers_deliver_every_event_once(coordinator: Running) -> None:
 
 def test_the_stream_and_catching_up_give_the_same_events(coordinator: Running) -> None:
     with coordinator.client() as client:
-        client.send("both", m.Create("both", 1, 4, Target(2)))
+        client.send("both", m.Create("both", JobSpec(1, 4, Target(2))))
         got = Delivered(coordinator, "both")
         got.follower.start()
         client.send("both", m.Resize(Target(3)))
@@ -86,7 +86,7 @@ def test_the_stream_and_catching_up_give_the_same_events(coordinator: Running) -
 
 def test_a_stream_ends_with_the_job_and_has_everything_decided_with_its_end(coordinator: Running) -> None:
     with coordinator.client() as client:
-        client.send("end", m.Create("end", 1, 4, Target(2)))
+        client.send("end", m.Create("end", JobSpec(1, 4, Target(2))))
         got = Delivered(coordinator, "end")
         following = threading.Thread(target=got.follower.stream, kwargs={"until_job_ends": True})
         following.start()
@@ -104,7 +104,7 @@ def test_errors_are_reported_and_the_follower_goes_on(coordinator: Running) -> N
     until(lambda: bool(troubles), "the first error")
     assert isinstance(troubles[0], Refused)
     with coordinator.client() as client:
-        client.send("later", m.Create("later", 1, 4, Target(2)))
+        client.send("later", m.Create("later", JobSpec(1, 4, Target(2))))
         until(lambda: bool(got.events), "the first event")
     got.close()
 
@@ -112,7 +112,7 @@ def test_errors_are_reported_and_the_follower_goes_on(coordinator: Running) -> N
 def test_events_after_a_restart_of_the_coordinator_follow_those_before(tmp_path: Path) -> None:
     store = f"sqlite:{tmp_path / 'store.db'}"
     with start(store, home=tmp_path) as first:
-        first.client().send("kept", m.Create("kept", 1, 4, Target(2)))
+        first.client().send("kept", m.Create("kept", JobSpec(1, 4, Target(2))))
         got = Delivered(first, "kept")
         got.follower.start()
         until(lambda: bool(got.events), "the first event")
