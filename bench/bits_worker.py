@@ -21,11 +21,11 @@ from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Shares
-from pliant.torch.gloo.group import Group
+from pliant.torch.gloo.group import GlooGroup
 from pliant.torch.reduce.base import Reducer
-from pliant.torch.reduce.buckets import Reduced
-from pliant.torch.reduce.deterministic import TreeReducer
-from pliant.torch.reduce.floating import SummedReducer
+from pliant.torch.reduce.buckets import ReducedGradient
+from pliant.torch.reduce.deterministic import DeterministicReducer
+from pliant.torch.reduce.floating import FloatingReducer
 from pliant.torch.state.buffers import Buffers
 from pliant.train.data.loader import MicroBatch
 from pliant.train.reduce.control_row import ControlRow
@@ -94,11 +94,11 @@ class Lane:
             self.steps(1)
 
     @property
-    def group(self) -> Group:
+    def group(self) -> GlooGroup:
         """That of the world it is in, for use between two steps."""
         session = self.run._loop.session
         group = session.group(session.machine.generation)
-        assert isinstance(group, Group)
+        assert isinstance(group, GlooGroup)
         return group
 
     @property
@@ -115,7 +115,7 @@ class Lane:
 class Alone:
     """A reducer without a training loop around it."""
 
-    def __init__(self, reducer: Reducer, model: nn.Module, group: Group, slots: int) -> None:
+    def __init__(self, reducer: Reducer, model: nn.Module, group: GlooGroup, slots: int) -> None:
         self.reducer = reducer
         self._model = model
         self._group = group
@@ -131,13 +131,13 @@ class Alone:
             if at < len(slots) - 1:
                 self.reducer.end_part()
 
-    def reduce(self) -> Reduced:
+    def reduce(self) -> ReducedGradient:
         return self.reducer.reduce(self._group, ROW, self._shares)[1]
 
     def clear(self) -> None:
         self.reducer.drop_part()
         self.reducer.drop_kept()
-        self.reducer.next_turn()
+        self.reducer.swap_buffers()
 
 
 def time_of(act: Callable[[], object]) -> float:
@@ -168,7 +168,7 @@ def reductions(lanes: Sequence[Lane], rounds: int) -> dict[str, object]:
 
 
 def sent_bytes(way: Alone) -> float:
-    return way.reducer.sent_bytes if isinstance(way.reducer, TreeReducer) else 0.0
+    return way.reducer.sent_bytes if isinstance(way.reducer, DeterministicReducer) else 0.0
 
 
 # ------------------------------------------------------------------------------------------------------------ errors
@@ -192,10 +192,10 @@ def heavy_tailed(slot: int, seed: int) -> Tensor:
 
 def reducers(model: nn.Module, slots: int) -> dict[str, Reducer]:
     common = (model, Buffers(model), StepMetrics(), CPU)
-    return {"plain": SummedReducer(*common), "bits": TreeReducer(*common, Grid(slots, slots, slots, 1))}
+    return {"plain": FloatingReducer(*common), "bits": DeterministicReducer(*common, Grid(slots, slots, slots, 1))}
 
 
-def errors(group: Group, seed: int) -> list[dict[str, object]]:
+def errors(group: GlooGroup, seed: int) -> list[dict[str, object]]:
     """How far each kind of sum is from one in double precision: in L2, and at most, over the size of the sum."""
     model, found = Numbers(ERROR_NUMEL), []
     for slots in ERROR_SLOTS:

@@ -41,33 +41,33 @@ def _double_one(bit: Path) -> None:
 
 
 def _change_plans(bit: Path, change: Callable[[Any], Any]) -> None:
-    from pliant.torch.data.dataset import Reader
+    from pliant.torch.data.dataset import DatasetReader
 
-    read_each = Reader._read_each
+    read_each = DatasetReader._read_each
 
-    def wrong(self: Reader, plan: Any) -> Any:
+    def wrong(self: DatasetReader, plan: Any) -> Any:
         if plan.part.step == STEP and 0 in plan.part.slots and len(plan.samples) > PART_MIN:
             bit.touch()
             plan = change(plan)
         return read_each(self, plan)
 
-    Reader._read_each = wrong  # type: ignore[method-assign]
+    DatasetReader._read_each = wrong  # type: ignore[method-assign]
 
 
 def _stale_prefetch(bit: Path) -> None:
     """What was read ahead for the slots of before a resize is served for those of after it."""
-    from pliant.torch.data.workers import Pool
+    from pliant.torch.data.workers import DataWorkerPool
 
-    expect, take = Pool.expect, Pool.take
+    expect, take = DataWorkerPool.expect, DataWorkerPool.take
     stale: dict[int, Any] = {}
 
-    def keeping(self: Pool, parts: Sequence[Any]) -> None:
+    def keeping(self: DataWorkerPool, parts: Sequence[Any]) -> None:
         self._collect(0)
         dropped = [found for part, found in self._ready.items() if part not in parts]
         stale.update({found.micro_batch.step: found for found in dropped})
         expect(self, parts)
 
-    def serving(self: Pool, part: Any) -> Any:
+    def serving(self: DataWorkerPool, part: Any) -> Any:
         found = take(self, part)
         old = stale.pop(part.step, None)
         if old is None or part.step < STEP or old.part == part:
@@ -75,8 +75,8 @@ def _stale_prefetch(bit: Path) -> None:
         bit.touch()
         return dataclasses.replace(old, part=part)
 
-    Pool.expect = keeping  # type: ignore[method-assign]
-    Pool.take = serving  # type: ignore[method-assign]
+    DataWorkerPool.expect = keeping  # type: ignore[method-assign]
+    DataWorkerPool.take = serving  # type: ignore[method-assign]
 
 
 def _victim_left_out(bit: Path) -> None:

@@ -198,16 +198,16 @@ class Probe:
 def install(probe: Probe) -> None:
     """Observe the places that are inside Pliant. Call it in a worker before it joins."""
     from pliant.torch import loop
-    from pliant.torch.gloo import group
+    from pliant.torch.gloo import wiring
     from pliant.torch.reduce import deterministic, floating
     from pliant.train import session
     from pliant.train.state import transfer
 
-    probe.wrap(floating.SummedReducer, "reduce", Place.REDUCTION)
-    probe.wrap(deterministic.TreeReducer, "reduce", Place.REDUCTION)
+    probe.wrap(floating.FloatingReducer, "reduce", Place.REDUCTION)
+    probe.wrap(deterministic.DeterministicReducer, "reduce", Place.REDUCTION)
     probe.wrap(loop.Loop, "apply", Place.APPLY)
-    probe.wrap(group.Wiring, "run", Place.WIRING)
-    probe.wrap(group.Wiring, "_check_links", Place.WIRING)
+    probe.wrap(wiring.GlooWiring, "run", Place.WIRING)
+    probe.wrap(wiring.GlooWiring, "_check_links", Place.WIRING)
     probe.wrap(transfer.StateDownload, "_stripe", Place.TRANSFER)
     probe.wrap(session, "ask_gradient", Place.TRANSFER)
     probe.wrap_generator(transfer.StateSource, "_send_stripe", Place.TRANSFER)

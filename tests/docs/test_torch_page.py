@@ -33,7 +33,7 @@ def public(cls: type) -> dict[str, Any]:
 def there() -> set[str]:
     """Every call that a user can make."""
     found = {shown("pliant", name, getattr(pliant.torch, name)) for name in ("join", "device", "Left")}
-    for prefix, cls in (("job", pliant.torch.Job), ("run", pliant.torch.Run)):
+    for prefix, cls in (("job", pliant.torch.TrainingJob), ("run", pliant.torch.Run)):
         found |= {shown(prefix, name, value) for name, value in public(cls).items() if inspect.isfunction(value)}
     return found
 
@@ -56,7 +56,9 @@ def test_every_parameter_of_train_is_explained() -> None:
     page = (ROOT / "docs/reference/torch.md").read_text(encoding="utf-8")
     table = page.partition("| parameter | meaning |")[2].partition("\n\n")[0]
     explained = re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (.*?) \|", table, re.MULTILINE)))
-    assert explained == [name for name in inspect.signature(pliant.torch.Job.train).parameters if name != "self"]
+    assert explained == [
+        name for name in inspect.signature(pliant.torch.TrainingJob.train).parameters if name != "self"
+    ]
 
 
 def test_a_page_that_says_something_else_is_found() -> None:

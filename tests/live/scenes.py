@@ -19,7 +19,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import Dataset
 
 import pliant.torch as pliant
-from pliant.torch.gloo.group import Group, Wiring
+from pliant.torch.gloo.group import GlooGroup
+from pliant.torch.gloo.wiring import GlooWiring
 from pliant.train.state import transfer
 from pliant.train.state.transfer import StateSource
 
@@ -152,17 +153,17 @@ class Faults:
 
     def install(self) -> None:
         """Places that user code does not see: inside the collective, the wiring and the sending of a state."""
-        self._before(Group, "all_reduce", "reduce")
+        self._before(GlooGroup, "all_reduce", "reduce")
         if "wiring" in self.plan.kill:
             generation = self.plan.kill["wiring"]
 
-            def connect(wiring: Wiring, real: Callable[[Wiring], Group] = Wiring._connect) -> Group:
+            def connect(wiring: GlooWiring, real: Callable[[GlooWiring], GlooGroup] = GlooWiring._connect) -> GlooGroup:
                 if wiring._world.number >= generation:
                     say(killed="wiring", generation=wiring._world.number)
                     os.kill(os.getpid(), signal.SIGKILL)
                 return real(wiring)
 
-            Wiring._connect = connect  # type: ignore[method-assign, assignment]
+            GlooWiring._connect = connect  # type: ignore[method-assign, assignment]
         if "receiving" in self.plan.kill:
 
             def read(*_: Any) -> Any:

@@ -13,7 +13,7 @@ session in `pliant.train`; the other adapters are not known here.
 """
 
 from pliant.torch.errors import Left
-from pliant.torch.job import Job, device, join
+from pliant.torch.job import TrainingJob, device, join
 from pliant.torch.run import Run
 
-__all__ = ["Job", "Left", "Run", "device", "join"]
+__all__ = ["Left", "Run", "TrainingJob", "device", "join"]

@@ -22,7 +22,7 @@ from pliant.core.model.checkpoint import Checkpoint, Piece
 from pliant.core.model.view import View
 from pliant.errors import BadInput
 from pliant.torch.errors import Left
-from pliant.torch.state.gpu_copy import put_aside
+from pliant.torch.state.gpu_copy import copy_on_gpu
 from pliant.torch.state.training_state import TrainingState, as_leaf
 from pliant.train.checkpoint import (
     CheckpointFacts,
@@ -49,7 +49,7 @@ HUGE = 2 << 20  # bytes of a huge page
 Feed = Callable[[s.Signal], None]
 
 
-class Shelf:
+class MemberCheckpoints:
     """What a member writes, and what it may have to go back to. `place` is None if nothing can be saved."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Shelf:
         self._apart_s = 0.0  # from it to the apply after it: for so long the state is at rest
         self.feed: Feed = lambda _: None  # set by whoever runs the member's machine
 
-    def claim(self, born: Callable[[], float]) -> None:
+    def claim_storage(self, born: Callable[[], float]) -> None:
         """Call before the job is joined; `born` says when it was created. BadInput if another one saves here.
 
         From now on the place is this job's, though its first checkpoint may be hours away.
@@ -93,7 +93,7 @@ class Shelf:
 
     # ------------------------------------------------------------------------------------------------ writing
 
-    def begin(self, order: s.Snapshot) -> None:
+    def start_write(self, order: s.Snapshot) -> None:
         """Begin to write this member's part of the state, which is that of a boundary."""
         place = self._place
         if place is None:
@@ -108,10 +108,10 @@ class Shelf:
             self._copying.abandon()
             if order.waits:
                 self._copying.wait()
-        tree, tensors = self._state.laid_out()
+        tree, tensors = self._state.layout()
         writer = PieceWriter(place, order.name, tree, order.part, order.count, self._member)
         part = [tensors[leaf] for leaf in writer.leaves]
-        aside = put_aside(part)
+        aside = copy_on_gpu(part)
         contents = aside if aside is not None else [partial(_content, tensor) for tensor in part]
         checkpoint = Checkpoint(order.lineage, order.name, self._state.fingerprint())
 
@@ -132,12 +132,12 @@ class Shelf:
         rests = aside is not None
         self._copying = BackgroundWriter(writer, contents, _copy, written, failed, self._apart_s / 2, rests=rests)
 
-    def want(self, order: s.Save) -> None:
+    def commit(self, order: s.Save) -> None:
         """The step of what was begun is committed."""
         if self._copying is not None and self._copying.name == order.name:
             self._copying.confirm()
 
-    def secure(self) -> None:
+    def copy_before_change(self) -> None:
         """Call before the state changes."""
         self._apart_s = time.monotonic() - self._boundary
         if self._copying is not None:
@@ -162,7 +162,7 @@ class Shelf:
     def can_save(self) -> bool:
         return self._place is not None
 
-    def tidy(self, order: s.CollectGarbage | s.Discard) -> None:
+    def collect_garbage(self, order: s.CollectGarbage | s.Discard) -> None:
         """Remove what nobody can need, in a thread of its own; and put the newest manifest beside its files."""
         copying, before = self._copying, self._tidying
         if isinstance(order, s.CollectGarbage):
@@ -247,7 +247,7 @@ class Shelf:
         elif published is not None:
             self._initial = None
 
-    def bring_back(self, checkpoint: Checkpoint | None, *, moved: bool) -> s.RestoreFailed | None:
+    def restore(self, checkpoint: Checkpoint | None, *, moved: bool) -> s.RestoreFailed | None:
         """Install a checkpoint; None: the state before the first step, which is in place unless it `moved`."""
         if checkpoint is not None:
             try:
@@ -289,12 +289,12 @@ def _copy(content: memoryview) -> memoryview:
     """
     if not content.nbytes:
         return content
-    room = torch.frombuffer(_room(content.nbytes), dtype=torch.uint8, count=content.nbytes)
+    room = torch.frombuffer(_allocate(content.nbytes), dtype=torch.uint8, count=content.nbytes)
     room.copy_(torch.frombuffer(content, dtype=torch.uint8))
     return room.numpy().data
 
 
-def _room(nbytes: int) -> mmap.mmap | bytearray:
+def _allocate(nbytes: int) -> mmap.mmap | bytearray:
     """Memory that goes back to the system once nobody looks at it."""
     if nbytes < HUGE:
         return bytearray(nbytes)

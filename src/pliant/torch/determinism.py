@@ -4,24 +4,92 @@ Kernels: torch is told to use deterministic ones and to name the operation that 
 operation decides how its sums are formed, so their number stays what it was when training began. Optimizers: whether
 they step one parameter after the other or all at once is said, not left to torch. The kernels are put back at the end.
 
-`bits` tells members apart whose software or hardware would give other bits: by name where there is one, and by a short
-computation whose result is hashed.
+`fingerprint` distinguishes members whose software or hardware would compute other bits. It lists names where there are
+any, and the hash of a short computation.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F  # as everybody calls it
+import torch.nn.functional as F  # torch's own convention
+from torch import nn
 
 from pliant import settings
+from pliant.core.data.grid import Grid
+from pliant.core.member.signals import Shares
 from pliant.core.model.fingerprint import Fingerprint
 from pliant.errors import BadInput
+from pliant.torch.reduce.base import Reducer
+from pliant.torch.reduce.deterministic import DeterministicReducer
+from pliant.torch.reduce.floating import FloatingReducer
+from pliant.torch.state.buffers import Buffers
+from pliant.torch.state.optimizers import Optimizers
+from pliant.train.reduce.metrics import StepMetrics
+from pliant.train.reduce.spot_checks import SpotCheck, is_checked, spot_checks
+
+SNAPSHOT_EVERY = 20  # steps, with verify=1: where two members differ, this many are computed again at most
 
 
-class Pinned:
+@dataclass(frozen=True, slots=True)
+class DeterminismOptions:
+    """What the user asked for in `job.train`, and what follows from it."""
+
+    seed: int
+    deterministic: bool
+    other_bits: bool
+    verify: int
+    verify_slots: float
+
+    def __post_init__(self) -> None:
+        if self.verify < 0:
+            raise BadInput(
+                f"verify says every how many steps members compare their states, 0 for never; not {self.verify}."
+            )
+        if not 0.0 <= self.verify_slots <= 1.0:
+            raise BadInput(
+                f"verify_slots is the fraction of slots that is computed twice, from 0 to 1; not {self.verify_slots}."
+            )
+        if self.verify_slots and not self.deterministic:
+            raise BadInput("verify_slots compares gradients to the bit, which needs deterministic=True: pass it, too.")
+
+    @property
+    def terms(self) -> tuple[tuple[str, str], ...]:
+        """What members must have in common."""
+        return (("deterministic", str(self.deterministic)), ("verify_slots", f"{self.verify_slots:g}"))
+
+    @property
+    def snapshot_every(self) -> int:
+        """How often the state is kept on disk, to go back to where members last agreed; 0: never."""
+        return SNAPSHOT_EVERY if self.verify == 1 else self.verify
+
+    def apply(self, optimizers: Optimizers, device: torch.device, *, compiled: bool) -> DeterministicSettings | None:
+        """What must stay as it is while training goes on, if anything must."""
+        return DeterministicSettings(optimizers.all, device, compiled=compiled) if self.deterministic else None
+
+    def fingerprint(self, device: torch.device) -> Fingerprint:
+        """What this member's bits depend on; nothing, if any will do."""
+        return fingerprint(device) if self.deterministic and not self.other_bits else ()
+
+    def reducer(
+        self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device, grid: Grid
+    ) -> Reducer:
+        if not self.deterministic:
+            return FloatingReducer(model, buffers, logged, device)
+        return DeterministicReducer(model, buffers, logged, device, grid, self._is_checked)
+
+    def _is_checked(self, step: int, slot: int) -> bool:
+        return is_checked(self.seed, self.verify_slots, step, slot)
+
+    def checks(self, step: int, generation: int, shares: Shares) -> Sequence[SpotCheck]:
+        """The spot checks of a step in a generation."""
+        return spot_checks(self.seed, self.verify_slots, step, generation, shares) if self.verify_slots else ()
+
+
+class DeterministicSettings:
     """Hold it while training; `close` puts everything back."""
 
     def __init__(
@@ -41,7 +109,7 @@ class Pinned:
         torch.backends.cudnn.benchmark = False
         self._threads = torch.get_num_threads()
         for optimizer in optimizers:
-            _choose_kind(optimizer, device)
+            _choose_implementation(optimizer, device)
 
     def close(self) -> None:
         enabled, warns, cudnn_deterministic, cudnn_benchmark = self._before
@@ -56,7 +124,7 @@ class Pinned:
         else:
             torch._C._set_deterministic_algorithms(enabled, warn_only=warns)
 
-    def kept(self, step: Callable[[], None]) -> Callable[[], None]:
+    def guard(self, step: Callable[[], None]) -> Callable[[], None]:
         """The same step, refused if user code changed what the bits depend on."""
 
         def checked() -> None:
@@ -77,7 +145,7 @@ class Pinned:
             )
 
 
-def _choose_kind(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+def _choose_implementation(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
     """torch chooses by what it finds where it runs; the group says it once for all, and travels with the state."""
     for group in optimizer.param_groups:
         if group.get("fused", True) is None:
@@ -86,7 +154,7 @@ def _choose_kind(optimizer: torch.optim.Optimizer, device: torch.device) -> None
             group["foreach"] = device.type == "cuda" and not group.get("fused")
 
 
-def bits(device: torch.device) -> Fingerprint:
+def fingerprint(device: torch.device) -> Fingerprint:
     """What the bits of a computation here depend on. Two members that give the same may train together."""
     kind = torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":
@@ -97,11 +165,11 @@ def bits(device: torch.device) -> Fingerprint:
         ("device", f"{device.type} ({kind})"),
         ("threads", str(torch.get_num_threads())),
         ("matmul precision", torch.get_float32_matmul_precision()),
-        ("fingerprint", _fingerprint(device)),
+        ("fingerprint", _kernel_hash(device)),
     )
 
 
-def _fingerprint(device: torch.device) -> str:
+def _kernel_hash(device: torch.device) -> str:
     """A hash over what a few kinds of kernels give, forward and backward. It takes some tens of milliseconds."""
     chance = torch.Generator().manual_seed(5)
 

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from pliant.core.data.grid import deal_slots
 from pliant.core.data.ledger import Lineage
 from pliant.errors import BadInput
-from pliant.torch.data.dataset import own_randomness, seed_all
-from pliant.torch.data.loader import moved
+from pliant.torch.data.loader import move_to_device
+from pliant.torch.data.seeds import preserve_generators, seed_for_reading
 from pliant.train.data.loader import step_seed
 from pliant.train.session import Session
 
-SUMS = "sums"
+BATCH_TOTALS = "sums"
 KEPT_MAX = 64  # evaluations whose sums are kept: a member may be some behind
 NUMBERS_MAX = 1 << 16  # of all sums of one batch
 PATIENCE = 3.0  # times the mean time of a batch without news before another's batch is computed here
@@ -37,7 +37,7 @@ Totals = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class EvaluationId:
     """Which evaluation: of which state, the how-manieth of it, over how many samples in which batches."""
 
     lineage: Lineage
@@ -47,33 +47,33 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
+class BatchTotals:
     """What one batch added up to: numbers and their shape by name."""
 
-    key: Key
+    key: EvaluationId
     number: int
     values: dict[str, tuple[tuple[int, ...], tuple[float, ...]]]
 
 
-class Board:
+class EvaluationResults:
     """Sums that have arrived, by evaluation and batch: peers may be ahead of us."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
-        self._sums: dict[Key, dict[int, Sums]] = {}
-        self._wanted: Key | None = None
+        self._sums: dict[EvaluationId, dict[int, BatchTotals]] = {}
+        self._wanted: EvaluationId | None = None
 
-    def hear(self, head: bytes) -> None:
-        self.put(msgspec.msgpack.decode(head, type=Sums))
+    def receive(self, head: bytes) -> None:
+        self.add(msgspec.msgpack.decode(head, type=BatchTotals))
 
-    def put(self, sums: Sums) -> None:
+    def add(self, sums: BatchTotals) -> None:
         with self._news:
             if sums.key not in self._sums and len(self._sums) >= KEPT_MAX:
                 del self._sums[next(key for key in self._sums if key != self._wanted)]
             self._sums.setdefault(sums.key, {}).setdefault(sums.number, sums)
             self._news.notify_all()
 
-    def want(self, key: Key) -> None:
+    def start(self, key: EvaluationId) -> None:
         """This evaluation is under way here: its sums stay, however far ahead the others are. Older ones go."""
         with self._news:
             past = [each for each in self._sums if each.lineage.step < key.lineage.step]
@@ -81,15 +81,15 @@ class Board:
                 del self._sums[each]
             self._wanted = key
 
-    def has(self, key: Key, number: int) -> bool:
+    def has(self, key: EvaluationId, number: int) -> bool:
         with self._news:
             return number in self._sums.get(key, {})
 
-    def all_of(self, key: Key) -> dict[int, Sums]:
+    def batches(self, key: EvaluationId) -> dict[int, BatchTotals]:
         with self._news:
             return dict(self._sums.get(key, {}))
 
-    def wait(self, key: Key, known: int, timeout_s: float) -> bool:
+    def wait_for_more(self, key: EvaluationId, known: int, timeout_s: float) -> bool:
         """Whether more than so many batches are there within that time."""
         with self._news:
             return self._news.wait_for(lambda: len(self._sums.get(key, {})) > known, timeout_s)
@@ -99,7 +99,12 @@ class Evaluation:
     """One evaluation on one member."""
 
     def __init__(
-        self, session: Session, board: Board, tell: Callable[[bytes], None], key: Key, compute: Callable[[int], Sums]
+        self,
+        session: Session,
+        board: EvaluationResults,
+        tell: Callable[[bytes], None],
+        key: EvaluationId,
+        compute: Callable[[int], BatchTotals],
     ) -> None:
         self._session = session
         self._board = board
@@ -110,7 +115,7 @@ class Evaluation:
         self._spent_s: list[float] = []
 
     def run(self) -> Totals:
-        self._board.want(self._key)
+        self._board.start(self._key)
         machine = self._session.machine
         size = len(machine.world.members) if machine.world else 1
         mine = deal_slots(self._count, [1] * size)[max(machine.rank, 0)]
@@ -119,9 +124,9 @@ class Evaluation:
         rotated = [*range(mine.stop, self._count), *range(mine.stop)]
         while missing := [number for number in rotated if not self._board.has(self._key, number)]:
             known = self._count - len(missing)
-            if not self._board.wait(self._key, known, self._patience_s()):
+            if not self._board.wait_for_more(self._key, known, self._patience_s()):
                 self._do(missing[0])
-        return _total(self._board.all_of(self._key), self._count)
+        return _total(self._board.batches(self._key), self._count)
 
     def _patience_s(self) -> float:
         """Peers that are in trouble are not waited for: they will not be heard of."""
@@ -136,19 +141,24 @@ class Evaluation:
         began = time.monotonic()
         sums = self._compute(number)
         self._spent_s.append(time.monotonic() - began)
-        self._board.put(sums)
+        self._board.add(sums)
         self._tell(msgspec.msgpack.encode(sums))
 
 
-def batch_sums(
-    key: Key, number: int, fn: Callable[[Any], Mapping[str, Any]], dataset: Any, collate: Any, device: torch.device
-) -> Sums:
+def compute_batch(
+    key: EvaluationId,
+    number: int,
+    fn: Callable[[Any], Mapping[str, Any]],
+    dataset: Any,
+    collate: Any,
+    device: torch.device,
+) -> BatchTotals:
     """Compute one batch with the user's function."""
-    # Whoever computes it draws the same, whatever the membership did before; `evaluating` puts the generators back.
+    # Every member that computes this batch draws the same numbers; `evaluation_mode` restores the generators.
     chance = step_seed(key.turn, key.lineage.step, number)
-    seed_all((chance, chance, chance))
+    seed_for_reading((chance, chance, chance))
     samples = range(number * key.batch, min((number + 1) * key.batch, key.samples))
-    got = fn(moved(collate([dataset[at] for at in samples]), device))
+    got = fn(move_to_device(collate([dataset[at] for at in samples]), device))
     if not isinstance(got, Mapping):
         raise BadInput(f"The function given to run.evaluate must give a dictionary of sums, not {type(got).__name__}.")
     values = {}
@@ -157,10 +167,10 @@ def batch_sums(
         values[str(name)] = (tuple(tensor.shape), tuple(tensor.reshape(-1).to(torch.float64).tolist()))
     if (count := sum(len(numbers) for _, numbers in values.values())) > NUMBERS_MAX:
         raise BadInput(f"The sums of a batch are {count} numbers; members tell one another at most {NUMBERS_MAX}.")
-    return Sums(key, number, values)
+    return BatchTotals(key, number, values)
 
 
-def _total(batches: dict[int, Sums], count: int) -> Totals:
+def _total(batches: dict[int, BatchTotals], count: int) -> Totals:
     """Added up in the order of the batches, in double precision: the same bits on every member."""
     totals: dict[str, Tensor] = {}
     for number in range(count):
@@ -170,14 +180,14 @@ def _total(batches: dict[int, Sums], count: int) -> Totals:
     return {name: value.item() if not value.shape else value for name, value in totals.items()}
 
 
-class evaluating:  # noqa: N801  # a context manager, used like a function
+class evaluation_mode:  # noqa: N801  # a context manager, used like a function
     """The model in evaluation mode, without gradients, and the generators as they were afterwards."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._modes = [(module, module.training) for module in model.modules()]
         self._no_grad = torch.no_grad()
-        self._chance = own_randomness()
+        self._chance = preserve_generators()
 
     def __enter__(self) -> None:
         self._chance.__enter__()

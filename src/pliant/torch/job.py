@@ -29,14 +29,14 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
 from pliant.credentials import read_token
 from pliant.errors import BadInput, PliantError
-from pliant.torch.checkpointing import Shelf
+from pliant.torch.checkpointing import MemberCheckpoints
 from pliant.torch.data.dataset import check_dataset
 from pliant.torch.data.loader import Loader
-from pliant.torch.deterministic_options import Exactness
+from pliant.torch.determinism import DeterminismOptions
 from pliant.torch.errors import Left
-from pliant.torch.evaluate import SUMS, Board
-from pliant.torch.gloo.group import Wiring
-from pliant.torch.join_terms import also, device_of, others_of
+from pliant.torch.evaluate import BATCH_TOTALS, EvaluationResults
+from pliant.torch.gloo.wiring import GlooWiring
+from pliant.torch.join_terms import extra_terms, model_device, other_state
 from pliant.torch.loop import Loop
 from pliant.torch.replay import Replay
 from pliant.torch.run import Run
@@ -65,9 +65,9 @@ STORE = "store"
 NAMED_MAX = 1024  # slots that are named when one of them raised
 
 
-def join() -> Job:
+def join() -> TrainingJob:
     """Call once, with `with`: the coordinator comes from the environment; without one this worker trains alone."""
-    _be_heard()
+    _configure_logging()
     said, worker = settings.read(), settings.read_worker()
     if not said.coordinators:
         if worker.world_size > 1:
@@ -78,7 +78,7 @@ def join() -> Job:
         log.info("no coordinator in the environment (PLIANT_COORDINATOR): training alone, a world of one")
     elif said.job is None:
         raise BadInput("PLIANT_COORDINATOR is set, but PLIANT_JOB is not: say which job this worker is for.")
-    return Job(said, worker)
+    return TrainingJob(said, worker)
 
 
 def device() -> torch.device:
@@ -90,7 +90,7 @@ def device() -> torch.device:
     return chosen
 
 
-class Job:
+class TrainingJob:
     """This worker's place in a job. Leaving the `with` block gives it up, whatever the reason."""
 
     def __init__(self, said: settings.Settings, worker: settings.WorkerSettings) -> None:
@@ -113,7 +113,7 @@ class Job:
         """Have `fn()` called when this member leaves before training is complete."""
         self._on_leave.append(fn)
 
-    def __enter__(self) -> Job:
+    def __enter__(self) -> TrainingJob:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -168,16 +168,16 @@ class Job:
             raise BadInput("job.train was called before: a job trains one model; join another job for another.")
         if not hasattr(dataset, "__len__"):
             check_dataset(dataset, 0)
-        exactness = Exactness(seed, deterministic, other_bits, verify, verify_slots)
+        exactness = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
         grid = Grid(len(dataset), batch_size, batch_size if slots is None else slots, epochs)
         check_micro_batch(grid, micro_batch)
         indices = self._indices = SampleIndices(grid, seed=seed, order=order)
         bare: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
-        where = device_of(bare)
+        where = model_device(bare)
         optimizers = Optimizers(bare, optimizer, scaler, clip_norm)
         self._closing.append(optimizers.close)
         step = self._pinned(exactness, optimizers, where, compiled=bare is not model)
-        others = others_of(state, scaler)
+        others = other_state(state, scaler)
         how = {"seed": seed, "collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
         loader = Loader(dataset, indices, grid, **how, device=where)  # type: ignore[arg-type]  # each as declared
         loader.start()  # before any thread and any socket: what is forked must not hold them open (H20)
@@ -185,11 +185,13 @@ class Job:
         training_state = TrainingState(bare, optimizers.all, Buffers(bare), others)
         training_state.capture()  # what cannot be sent is found now, not when somebody joins
         snapshots = exactness.snapshot_every if self._said.coordinators else 0  # alone there is nobody to differ from
-        terms = Terms(grid, seed, snapshots, (*also(bare, optimizers, indices, others), *exactness.also), verify)
-        board = Board()
+        terms = Terms(
+            grid, seed, snapshots, (*extra_terms(bare, optimizers, indices, others), *exactness.terms), verify
+        )
+        board = EvaluationResults()
         parts = MicroBatcher(grid, micro_batch, one_slot=deterministic)
         self._loop = self._assembled(terms, bare, training_state, loader, board, step, exactness, parts)
-        join = Join(self.member, self._agent, terms, fingerprint=exactness.bits(where))
+        join = Join(self.member, self._agent, terms, fingerprint=exactness.fingerprint(where))
         self._start(self._loop.session, join, stall_s)
         self._run = Run(self._loop, model, optimizers, board, self._tell_sums, where)
         return self._run
@@ -197,14 +199,14 @@ class Job:
     # ---------------------------------------------------------------------------------------------- inside
 
     def _pinned(
-        self, exactness: Exactness, optimizers: Optimizers, device: torch.device, *, compiled: bool
+        self, exactness: DeterminismOptions, optimizers: Optimizers, device: torch.device, *, compiled: bool
     ) -> Callable[[], None]:
         """What steps the optimizers, and refuses to if the bits would be others."""
-        pinned = exactness.pin(optimizers, device, compiled=compiled)
+        pinned = exactness.apply(optimizers, device, compiled=compiled)
         if pinned is None:
             return optimizers.step
         self._closing.append(pinned.close)
-        return pinned.kept(optimizers.step)
+        return pinned.guard(optimizers.step)
 
     def _assembled(
         self,
@@ -212,14 +214,14 @@ class Job:
         model: nn.Module,
         state: TrainingState,
         loader: Loader,
-        board: Board,
+        board: EvaluationResults,
         step: Callable[[], None],
-        exactness: Exactness,
+        exactness: DeterminismOptions,
         parts: MicroBatcher,
     ) -> Loop:
         """Everything that runs a training loop, put together; not started yet."""
         assert self._indices is not None
-        gate, logged, device = StateLock(), StepMetrics(), device_of(model)
+        gate, logged, device = StateLock(), StepMetrics(), model_device(model)
         reducer = exactness.reducer(model, state.buffers, logged, device, terms.grid)
         self._closing.append(reducer.close)
         shelf = self._shelf(state, terms.grid, goes_back=exactness.verify > 0)
@@ -229,17 +231,19 @@ class Job:
         expected, checks = self._indices.expected, exactness.checks
         loop = Loop(session, *tools, expected=expected, checks=checks, seed=terms.seed, device=device)
         if (file := self._worker.replay_file) is not None:
-            loop.replay = Replay(self._worker.replay_to or 0, file, terms, exactness.bits(device), hashes)
+            loop.replay = Replay(self._worker.replay_to or 0, file, terms, exactness.fingerprint(device), hashes)
         return loop
 
-    def _shelf(self, state: TrainingState, grid: Grid, *, goes_back: bool) -> Shelf:
+    def _shelf(self, state: TrainingState, grid: Grid, *, goes_back: bool) -> MemberCheckpoints:
         where = self._worker.checkpoint_dir if self._said.coordinators else None
         place = open_storage(where) if where is not None else None
-        shelf = Shelf(state, place, self.name, self.member, grid, goes_back=goes_back)
+        shelf = MemberCheckpoints(state, place, self.name, self.member, grid, goes_back=goes_back)
         self._closing.append(shelf.close)
         return shelf
 
-    def _connect(self, terms: Terms, gate: StateLock, state: TrainingState, board: Board, shelf: Shelf) -> Session:
+    def _connect(
+        self, terms: Terms, gate: StateLock, state: TrainingState, board: EvaluationResults, shelf: MemberCheckpoints
+    ) -> Session:
         mailbox = PeerValues()
         if not self._said.coordinators:
             contact: CoordinatorLink | StandaloneCoordinator = StandaloneCoordinator(self.name, self.member)
@@ -248,7 +252,7 @@ class Job:
             token = read_token(self._said.token_file or self._said.own_token_file)
             contact = CoordinatorLink(self._said.coordinators, token, self.name, self.member)
             try:
-                shelf.claim(contact.job_created_at)
+                shelf.claim_storage(contact.job_created_at)
             except PliantError:
                 contact.close()
                 raise
@@ -258,8 +262,8 @@ class Job:
         def hear(generation: int, _sender: MemberId, kind: str, head: bytes) -> None:
             if kind == STORE:
                 mailbox.receive(generation, head)
-            elif kind == SUMS:
-                board.hear(head)
+            elif kind == BATCH_TOTALS:
+                board.receive(head)
             else:
                 session.heard(generation, kind, head)
 
@@ -267,15 +271,15 @@ class Job:
             self._peers = PeerServer(host, self.member, hear, lambda _g, _asker, kind, head: source.answer(kind, head))
         peers = self._peers
 
-        def wire(world: World, key: str) -> Wiring:
-            return Wiring(world, key, self.member, peers or _Nobody(), mailbox, host)
+        def wire(world: World, key: str) -> GlooWiring:
+            return GlooWiring(world, key, self.member, peers or _NoPeers(), mailbox, host)
 
         def forget(below: int) -> None:
             mailbox.forget_below(below)
             if peers is not None:
                 peers.forget_below(below)
 
-        tidy = shelf.tidy if shelf.can_save else None
+        tidy = shelf.collect_garbage if shelf.can_save else None
         session = self._session = Session(self.member, terms, contact, peers, wire, forget, tidy)
         shelf.feed = session.feed
         self._closing.append(session.close)
@@ -307,7 +311,7 @@ class Job:
             for member in world.members:
                 if member != self.member:
                     with suppress(PeerLost):  # then it computes them itself
-                        self._peers.notify(world.number, member, SUMS, head)
+                        self._peers.notify(world.number, member, BATCH_TOTALS, head)
 
     def _listen_for_notices(self, session: Session) -> None:
         if self._said.coordinators and threading.current_thread() is threading.main_thread():
@@ -352,14 +356,14 @@ class Job:
             self._session.goodbye(why)
 
 
-class _Nobody:
+class _NoPeers:
     """The peers of a member that is alone."""
 
     def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
         raise AssertionError(f"{member} is told {kind} ({len(head)} bytes) in {generation}, a world of one")
 
 
-def _be_heard() -> None:
+def _configure_logging() -> None:
     """Show what Pliant says if the script does not configure logging itself."""
     ours = logging.getLogger("pliant")
     if not ours.handlers and not logging.getLogger().handlers:

@@ -14,7 +14,7 @@ from pliant.torch.state.training_state import Stateful
 from pliant.train.data.loader import SampleIndices
 
 
-def device_of(model: nn.Module) -> torch.device:
+def model_device(model: nn.Module) -> torch.device:
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if not any(param.requires_grad for param in model.parameters()):
         raise BadInput("The model has no parameter to train.")
@@ -23,7 +23,7 @@ def device_of(model: nn.Module) -> torch.device:
     return devices.pop()
 
 
-def others_of(state: Mapping[str, Stateful] | None, scaler: torch.amp.GradScaler | None) -> dict[str, Stateful]:
+def other_state(state: Mapping[str, Stateful] | None, scaler: torch.amp.GradScaler | None) -> dict[str, Stateful]:
     """What else moves with the model."""
     if scaler is not None and state and "scaler" in state:
         raise BadInput('The scaler moves with the model already: leave "scaler" out of state=.')
@@ -34,7 +34,7 @@ def others_of(state: Mapping[str, Stateful] | None, scaler: torch.amp.GradScaler
     return others
 
 
-def also(
+def extra_terms(
     model: nn.Module, optimizers: Optimizers, indices: SampleIndices, others: Mapping[str, Stateful]
 ) -> tuple[tuple[str, str], ...]:
     """What members must have in common besides the data's shape, in words that help whoever got it wrong."""

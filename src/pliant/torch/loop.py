@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import msgspec
@@ -27,17 +27,16 @@ from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Dispute
 from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.torch.checkpointing import Shelf
+from pliant.torch.checkpointing import MemberCheckpoints
 from pliant.torch.data.loader import Loader
 from pliant.torch.data.seeds import seed_all
 from pliant.torch.errors import Left
-from pliant.torch.gloo.group import Group, GroupBroken
-from pliant.torch.missed import Missed
+from pliant.torch.gloo.group import GlooGroup, GroupBroken
 from pliant.torch.reduce.base import Reducer
-from pliant.torch.reduce.buckets import Reduced
+from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.replay import Replay
 from pliant.torch.state.state_hash import StateHash
-from pliant.torch.state.training_state import TrainingState, gradient_from, gradient_state, moving_in
+from pliant.torch.state.training_state import TrainingState, gradient_from, gradient_state, moving_buffers
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, WrongSamples, step_seed
 from pliant.train.data.microbatches import MicroBatcher, slot_set
 from pliant.train.reduce.control_row import ControlRow
@@ -46,6 +45,15 @@ from pliant.train.reduce.spot_checks import SpotCheck
 from pliant.train.session import Order, Session
 from pliant.train.state.flat import State
 from pliant.train.state.state_lock import StateLock
+
+
+@dataclass(frozen=True, slots=True)
+class MissedStep:
+    """A step that others reduced and this member has yet to apply, in a body of the user's loop of its own."""
+
+    line: LedgerLine
+    reduced: ReducedGradient
+    then: Callable[[int], s.Signal]  # what the machine waits for at the boundary after it
 
 
 class Loop:
@@ -59,7 +67,7 @@ class Loop:
         loader: Loader,
         gate: StateLock,
         step_optimizers: Callable[[], None],
-        shelf: Shelf,
+        shelf: MemberCheckpoints,
         logged: StepMetrics,
         parts: MicroBatcher,
         hashes: StateHash,
@@ -72,7 +80,7 @@ class Loop:
         self.session = session
         self.grid: Grid = session.machine.terms.grid
         self.part: LoadedMicroBatch | None = None  # in the user's hands
-        self.ready: Reduced | None = None  # reduced, not applied
+        self.ready: ReducedGradient | None = None  # reduced, not applied
         self.logged = logged
         self.step = 0  # of the part that was yielded last
         self.applied: LedgerLine | None = None  # since the last boundary
@@ -97,11 +105,11 @@ class Loop:
         self._parts: deque[MicroBatch] = deque()
         self._idle = False
         self._weight = 0.0  # of the parts kept in this step
-        self._missed: Missed | None = None
-        self._followed: Reduced | None = None
+        self._missed: MissedStep | None = None
+        self._followed: ReducedGradient | None = None
         self._line: LedgerLine | None = None
         self._then: Callable[[int], s.Signal] = s.Boundary
-        self._last: tuple[Lineage, Reduced] | None = None
+        self._last: tuple[Lineage, ReducedGradient] | None = None
         self._order: Order | None = None  # taken from the session, to be carried out by the iterator
 
     # ------------------------------------------------------------------------------------------- the iterator
@@ -147,14 +155,14 @@ class Loop:
                 return self._install(order)
             case s.Apply(line):
                 received = self.session.take_received()
-                self._apply_missed(Missed(line, gradient_from(received, self._device), s.Boundary))
+                self._apply_missed(MissedStep(line, gradient_from(received, self._device), s.Boundary))
             case s.Restore(checkpoint):
                 return self._restore(checkpoint)
             case s.Snapshot():
                 with self.session.pauses.during(order.lineage.step + 1, CHECKPOINTING):
-                    self._shelf.begin(order)
+                    self._shelf.start_write(order)
             case s.Save():
-                self._shelf.want(order)
+                self._shelf.commit(order)
             case s.Exit(code, why):
                 raise Left(code, why)
             case _:
@@ -190,7 +198,7 @@ class Loop:
         dropped = self._idle or self._is_spot
         last = not self._parts and not dropped
         group = self.session.group(self.session.machine.generation) if last else None
-        group = group if isinstance(group, Group) else None
+        group = group if isinstance(group, GlooGroup) else None
         self._reducer.begin_part(part, float(loaded.samples), group, self.session.machine.shares, idle=dropped)
         return loaded
 
@@ -199,7 +207,7 @@ class Loop:
         if not self._idle or self._is_spot:
             self._reducer.weigh(weight)
 
-    def finish_part(self) -> Reduced | None:
+    def finish_part(self) -> ReducedGradient | None:
         """The user's code is done with the part. The step's gradient if all of it is here now, to be applied."""
         loaded, self.part = self.part, None
         self.in_user_code_since = None
@@ -242,11 +250,11 @@ class Loop:
         """Somebody else's slot, computed here to see whether it is the same (verify_slots)."""
         self._state.buffers.end_part(0.0, drop=True)
         self.logged.drop()
-        self._reducer.spot(slot)
+        self._reducer.keep_spot_hash(slot)
 
     # -------------------------------------------------------------------------------------------- collectives
 
-    def _reduce(self, order: s.Collect) -> Reduced | None:
+    def _reduce(self, order: s.Collect) -> ReducedGradient | None:
         number = order.world.number
         row = ControlRow(order.word, self._weight, self.logged.names_hash, self.logged.weight, self.logged.sums)
         try:
@@ -276,8 +284,8 @@ class Loop:
         if line.digest != self._expected(line.lineage.step):
             raise WrongSamples(line.lineage.step)
 
-    def _give(self, reduced: Reduced) -> Reduced:
-        self._reducer.give(reduced)
+    def _give(self, reduced: ReducedGradient) -> ReducedGradient:
+        self._reducer.write_gradients(reduced)
         self.ready = reduced
         return reduced
 
@@ -301,7 +309,7 @@ class Loop:
         try:
             if not self.session.wait_for_state(number) or self.session.received is None:
                 raise GroupBroken("the generation is over")
-            self._state.buffers.learn(moving_in(self.session.received))
+            self._state.buffers.learn(moving_buffers(self.session.received))
             checks = self._checks(history_position(self.session.machine).step + 1, number, order.shares)
             row = ControlRow(order.word)
             rows, reduced = self._reducer.reduce(self._group(number), row, order.shares, checks, follow=True)
@@ -310,14 +318,14 @@ class Loop:
         self._followed = reduced
         return self._feed_returned(order.world, rows, reduced)
 
-    def _feed_returned(self, world: World, rows: Sequence[ControlRow], reduced: Reduced) -> Order | None:
+    def _feed_returned(self, world: World, rows: Sequence[ControlRow], reduced: ReducedGradient) -> Order | None:
         names = world.members
         disputes = tuple(Dispute(each.slot, names[each.owner], names[each.second]) for each in reduced.disputed)
         return self.session.feed_and_take(s.Returned(world.number, tuple(row.word for row in rows), disputes))
 
-    def _group(self, number: int) -> Group:
+    def _group(self, number: int) -> GlooGroup:
         group = self.session.group(number)
-        if not isinstance(group, Group):
+        if not isinstance(group, GlooGroup):
             raise GroupBroken(f"generation {number} is over")
         return group
 
@@ -333,10 +341,10 @@ class Loop:
             return self._at_boundary(s.Installed, order.lineage.step)
         (line,) = order.replay  # a joiner enters a collective only with the state at hand: one step, never more
         assert self._followed is not None
-        self._apply_missed(Missed(line, self._followed, s.Installed))
+        self._apply_missed(MissedStep(line, self._followed, s.Installed))
         return None
 
-    def _apply_missed(self, missed: Missed) -> None:
+    def _apply_missed(self, missed: MissedStep) -> None:
         """Yield an idle part, so that the user's code runs for this step here, too; its apply is the missed one."""
         self._missed = missed
         self._followed = None
@@ -345,7 +353,7 @@ class Loop:
         step = missed.line.lineage.step
         self._yield(step, self._cutting.idle(step, idle_slot(self.grid, step, self.session.machine.rank)))
 
-    def _take_missed(self, missed: Missed) -> Reduced:
+    def _take_missed(self, missed: MissedStep) -> ReducedGradient:
         self._missed = None
         self._line, self._then = missed.line, missed.then
         return self._give(missed.reduced)
@@ -353,7 +361,7 @@ class Loop:
     def _restore(self, checkpoint: Checkpoint | None) -> Order | None:
         """The base of a rollback world: a checkpoint, or the state this worker began with."""
         self._shut()
-        if (unread := self._shelf.bring_back(checkpoint, moved=self.moved)) is not None:
+        if (unread := self._shelf.restore(checkpoint, moved=self.moved)) is not None:
             return self.session.feed_and_take(unread)
         self.moved = self.moved or checkpoint is not None
         self._forget_kept()
@@ -377,7 +385,7 @@ class Loop:
         self.moved = True
         if reduced.buckets:
             self._last = (self.applied.lineage, reduced)
-            self._reducer.next_turn()
+            self._reducer.swap_buffers()
         seed_all(step_seed(self._seed, self.applied.lineage.step, None))
         self.in_user_code_since = time.monotonic()
 
@@ -385,7 +393,7 @@ class Loop:
         """The state is about to change: nobody reads it any more, and what was to be saved of it is copied."""
         self._gate.block_reads()
         with self.session.pauses.during(self.step, CHECKPOINTING):
-            self._shelf.secure()
+            self._shelf.copy_before_change()
 
     def _forget_kept(self) -> None:
         self._reducer.drop_kept()

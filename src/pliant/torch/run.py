@@ -12,7 +12,7 @@ from torch.utils.data import default_collate
 from pliant.core.job.launches import FENCED_CODE
 from pliant.errors import BadInput
 from pliant.torch.errors import Left
-from pliant.torch.evaluate import Board, Evaluation, Key, Totals, batch_sums, evaluating
+from pliant.torch.evaluate import Evaluation, EvaluationId, EvaluationResults, Totals, compute_batch, evaluation_mode
 from pliant.torch.loop import Loop
 from pliant.torch.state.optimizers import Optimizers
 from pliant.train.data.loader import LoadedMicroBatch
@@ -29,7 +29,7 @@ class Run:
         loop: Loop,
         model: nn.Module,
         optimizers: Optimizers,
-        board: Board,
+        board: EvaluationResults,
         tell: Callable[[bytes], None],
         device: torch.device,
     ) -> None:
@@ -156,15 +156,15 @@ class Run:
             raise BadInput("run.evaluate belongs after run.step(), once it was True: before it members may differ.")
         session = self._loop.session
         self._turn += 1
-        key = Key(session.machine.lineage, self._turn, len(dataset), batch_size)
+        key = EvaluationId(session.machine.lineage, self._turn, len(dataset), batch_size)
         collate = default_collate if collate_fn is None else collate_fn
-        with evaluating(self._model):
+        with evaluation_mode(self._model):
             return Evaluation(
                 session,
                 self._board,
                 self._tell,
                 key,
-                lambda number: batch_sums(key, number, fn, dataset, collate, self._device),
+                lambda number: compute_batch(key, number, fn, dataset, collate, self._device),
             ).run()
 
 

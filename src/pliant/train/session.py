@@ -48,7 +48,7 @@ Order = s.Compute | s.Collect | s.Apply | s.Restore | s.Install | s.Snapshot | s
 """What the training thread has to do."""
 
 
-class Speaks(Protocol):
+class Coordinator(Protocol):
     """The way to the coordinator: `Contact`, or `Alone`."""
 
     def join(self, command: Join) -> None: ...
@@ -64,7 +64,7 @@ class Session:
         self,
         member: MemberId,
         terms: Terms,
-        contact: Speaks,
+        contact: Coordinator,
         peers: PeerServer | None,
         wire: StartWiring,
         forget: Callable[[int], None],

@@ -19,9 +19,10 @@ import torch
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
-from pliant.torch.gloo import group as group_module
 from pliant.torch.gloo import sockets as fence_module
-from pliant.torch.gloo.group import Group, GroupBroken, Wiring
+from pliant.torch.gloo import wiring as wiring_module
+from pliant.torch.gloo.group import GlooGroup, GroupBroken
+from pliant.torch.gloo.wiring import GlooWiring
 from pliant.train.peer.kv import PeerValues
 from pliant.train.peer.server import PeerServer, RequestRefused
 
@@ -34,8 +35,8 @@ class Member:
         self.name = MemberId(name)
         self.mailbox = PeerValues()
         self.peers = PeerServer("127.0.0.1", self.name, self.hear, self.give)
-        self.wirings: dict[int, Wiring] = {}
-        self.groups: dict[int, Group] = {}
+        self.wirings: dict[int, GlooWiring] = {}
+        self.groups: dict[int, GlooGroup] = {}
         self.keys: dict[int, str] = {}
         self.saying = threading.Lock()
 
@@ -60,8 +61,8 @@ class Member:
             self.say(id=command["id"], answer=answer)
 
     def do_patience(self, command: Command) -> None:
-        group_module.CONNECT_S = command.get("connect_s", group_module.CONNECT_S)
-        group_module.WIRING_S = command.get("wiring_s", group_module.WIRING_S)
+        wiring_module.CONNECT_S = command.get("connect_s", wiring_module.CONNECT_S)
+        wiring_module.WIRING_S = command.get("wiring_s", wiring_module.WIRING_S)
         fence_module.VANISHED_S = command.get("vanished_s", fence_module.VANISHED_S)
 
     def do_deafen(self, command: Command) -> None:
@@ -80,7 +81,7 @@ class Member:
         number = command["generation"]
         members = tuple(MemberId(name) for name in command["members"])
         world = World(number, WorldKind.PLANNED, members, (1,) * len(members), Lineage(0, 0, 0))
-        self.wirings[number] = Wiring(world, self.keys.get(number, ""), self.name, self.peers, self.mailbox)
+        self.wirings[number] = GlooWiring(world, self.keys.get(number, ""), self.name, self.peers, self.mailbox)
 
     def do_wire(self, command: Command) -> None:
         self.do_prepare(command)

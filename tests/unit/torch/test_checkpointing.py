@@ -14,7 +14,7 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.member.signals import CollectGarbage, Discard, Save, Signal, Snapshot, WriteDone, WriteFailed
 from pliant.errors import BadInput
 from pliant.torch import checkpointing as shelves
-from pliant.torch.checkpointing import Shelf
+from pliant.torch.checkpointing import MemberCheckpoints
 from pliant.train.checkpoint import open_storage
 from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE
 from unit.torch.saved import publish, state_of, trained
@@ -30,22 +30,24 @@ class Desk:
     def __init__(self, where: Path, born: float) -> None:
         self.place = open_storage(where)
         self.heard: list[Signal] = []
-        self.shelf = Shelf(state_of(*trained(3)), self.place, "demo", "a", Grid(8, 2, 2, 1), goes_back=False)
+        self.shelf = MemberCheckpoints(
+            state_of(*trained(3)), self.place, "demo", "a", Grid(8, 2, 2, 1), goes_back=False
+        )
         self.shelf.feed = self.heard.append
-        self.shelf.claim(lambda: born)
+        self.shelf.claim_storage(lambda: born)
 
     def begin(self, name: str = NEW) -> None:
-        self.shelf.begin(Snapshot(Lineage(1, 4, 1), name, 0, 1))
+        self.shelf.start_write(Snapshot(Lineage(1, 4, 1), name, 0, 1))
 
     def write(self, name: str = NEW) -> Signal:
         self.begin(name)
-        self.shelf.want(Save(name))
+        self.shelf.commit(Save(name))
         wait_for(lambda: self.heard, "an answer")
         return self.heard.pop()
 
     def tidied(self, order: CollectGarbage | Discard) -> list[str]:
         """What is left after that, and after everything else."""
-        self.shelf.tidy(order)
+        self.shelf.collect_garbage(order)
         self.shelf.close()
         return sorted((*self.place.checkpoint_names(), *self.place.unfinished_names()))
 
@@ -87,7 +89,7 @@ def test_if_a_part_of_the_newest_is_nowhere_to_be_seen_nothing_goes_and_it_is_sa
     monkeypatch.setattr(shelves, "SEEN_S", 0.0)
     (tmp_path / NAMES[2] / three.newest.pieces[-1].file).unlink()
     desk = sit(OURS)
-    desk.shelf.tidy(three)
+    desk.shelf.collect_garbage(three)
     wait_for(lambda: desk.heard, "its word")
     assert desk.heard == [WriteFailed(NAMES[2], str(tmp_path), split_storage=True)]
     assert desk.tidied(Discard(NEW)) == NAMES
@@ -101,7 +103,7 @@ def test_a_part_that_is_seen_late_is_waited_for(
     part = tmp_path / NAMES[2] / three.newest.pieces[-1].file
     part.rename(tmp_path / "elsewhere")
     desk = sit(OURS)
-    desk.shelf.tidy(three)
+    desk.shelf.collect_garbage(three)
     (tmp_path / "elsewhere").rename(part)
     wait_for(lambda: desk.place.checkpoint_names() == NAMES[1:], "the first to go")
     assert desk.heard == []
@@ -117,7 +119,7 @@ def test_that_parts_are_elsewhere_is_found_though_each_is_the_newest_for_a_momen
     desk = sit(OURS)
 
     def saves_again() -> bool:
-        desk.shelf.tidy(replace(three))
+        desk.shelf.collect_garbage(replace(three))
         return bool(desk.heard)
 
     wait_for(saves_again, "its word")
@@ -136,7 +138,7 @@ def test_one_that_is_not_the_newest_any_more_has_its_manifest_all_the_same(
         (tmp_path / name / MANIFEST_FILE).unlink()
     desk = sit(OURS)
     for order in orders:
-        desk.shelf.tidy(order)
+        desk.shelf.collect_garbage(order)
     desk.shelf.close()
     assert desk.place.checkpoint_names() == NAMES[1:]
 
@@ -150,7 +152,7 @@ def test_who_goes_has_a_moment_for_what_it_cannot_see_yet(
     part.rename(tmp_path / "elsewhere")
     (tmp_path / NAMES[2] / MANIFEST_FILE).unlink()
     desk = sit(OURS)
-    desk.shelf.tidy(three)
+    desk.shelf.collect_garbage(three)
     leaving = threading.Thread(target=desk.shelf.close)
     leaving.start()
     (tmp_path / "elsewhere").rename(part)
@@ -189,7 +191,7 @@ def test_if_the_place_is_another_jobs_meanwhile_nothing_counts_and_nothing_is_re
     refused = first.write(NEWER)
     assert isinstance(refused, WriteFailed)
     assert "has the checkpoints of another job of this name" in refused.why
-    first.shelf.tidy(three)
+    first.shelf.collect_garbage(three)
     assert first.tidied(Discard(NEW)) == [*NAMES, NEW, NEWER]
 
 
@@ -229,8 +231,8 @@ def test_what_is_being_written_is_written_no_further(sit: Sit, monkeypatch: pyte
     monkeypatch.setattr(shelves, "_copy", slow)
     desk = sit(OURS)
     desk.begin()
-    desk.shelf.want(Save(NEW))
-    desk.shelf.tidy(Discard(NEW))
+    desk.shelf.commit(Save(NEW))
+    desk.shelf.collect_garbage(Discard(NEW))
     goes_on.set()
     wait_for(lambda: not any(each.name == "pliant-save" for each in threading.enumerate()), "its thread to end")
     assert (desk.heard, desk.place.unfinished_names()) == ([], [])
@@ -239,7 +241,7 @@ def test_what_is_being_written_is_written_no_further(sit: Sit, monkeypatch: pyte
 def test_what_was_given_up_before_it_was_begun_is_not_begun(sit: Sit) -> None:
     """The training thread had yet to hear of it when everybody heard that it will never be whole."""
     desk = sit(OURS)
-    desk.shelf.tidy(Discard(NEW))
+    desk.shelf.collect_garbage(Discard(NEW))
     desk.begin()
     assert desk.heard == [WriteFailed(NEW, "it was given up before it was begun")]
 
@@ -247,8 +249,8 @@ def test_what_was_given_up_before_it_was_begun_is_not_begun(sit: Sit) -> None:
 def test_another_one_is_written_on(sit: Sit, three: CollectGarbage) -> None:
     desk = sit(OURS)
     desk.begin()
-    desk.shelf.tidy(Discard(NAMES[0]))
-    desk.shelf.want(Save(NEW))
+    desk.shelf.collect_garbage(Discard(NAMES[0]))
+    desk.shelf.commit(Save(NEW))
     wait_for(lambda: desk.heard, "an answer")
     assert isinstance(desk.heard[0], WriteDone)
 
@@ -257,7 +259,7 @@ def test_a_place_that_is_gone_is_no_trouble_for_who_tidies_up(sit: Sit, three: C
     desk = sit(OURS)
     shutil.rmtree(tmp_path)
     tmp_path.touch()
-    desk.shelf.tidy(three)
-    desk.shelf.tidy(Discard(NEW))
+    desk.shelf.collect_garbage(three)
+    desk.shelf.collect_garbage(Discard(NEW))
     desk.shelf.close()
     assert desk.heard == []

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from pliant.errors import BadInput
-from pliant.torch.determinism import Pinned, bits
+from pliant.torch.determinism import DeterministicSettings, fingerprint
 
 CPU = torch.device("cpu")
 CUDA = torch.device("cuda")  # only named here
@@ -36,7 +36,7 @@ def nothing() -> None:
 
 
 def test_an_operation_without_a_deterministic_kernel_is_refused_by_name() -> None:
-    pinned = Pinned([], CPU)
+    pinned = DeterministicSettings([], CPU)
     with pytest.raises(RuntimeError, match=r"put_.*deterministic"):
         torch.zeros(3).put_(torch.tensor([0, 0]), torch.ones(2))
     pinned.close()
@@ -48,7 +48,7 @@ def test_everything_is_put_back(enabled: bool, warns: bool) -> None:
     torch.use_deterministic_algorithms(enabled, warn_only=warns)
     torch.backends.cudnn.benchmark = True
     before = flags()
-    pinned = Pinned([], CPU)
+    pinned = DeterministicSettings([], CPU)
     assert flags()[:4] == (True, False, True, False)
     pinned.close()
     assert flags() == before
@@ -57,8 +57,8 @@ def test_everything_is_put_back(enabled: bool, warns: bool) -> None:
 
 def test_a_step_is_taken_while_all_is_as_it_was() -> None:
     taken: list[int] = []
-    pinned = Pinned([], CPU)
-    step = pinned.kept(lambda: taken.append(1))
+    pinned = DeterministicSettings([], CPU)
+    step = pinned.guard(lambda: taken.append(1))
     step()
     step()
     pinned.close()
@@ -68,8 +68,8 @@ def test_a_step_is_taken_while_all_is_as_it_was() -> None:
 def test_other_threads_are_refused_before_the_step_is_taken() -> None:
     taken: list[int] = []
     torch.set_num_threads(1)
-    pinned = Pinned([], CPU)
-    step = pinned.kept(lambda: taken.append(1))
+    pinned = DeterministicSettings([], CPU)
+    step = pinned.guard(lambda: taken.append(1))
     torch.set_num_threads(2)
     with pytest.raises(BadInput, match=r"2 threads now, and with 1 when training began.*before job\.train"):
         step()
@@ -81,10 +81,10 @@ def test_other_threads_are_refused_before_the_step_is_taken() -> None:
 
 
 def test_turning_it_off_is_refused() -> None:
-    pinned = Pinned([], CPU)
+    pinned = DeterministicSettings([], CPU)
     torch.use_deterministic_algorithms(False)
     with pytest.raises(BadInput, match="leave it on"):
-        pinned.kept(nothing)()
+        pinned.guard(nothing)()
     pinned.close()
 
 
@@ -100,7 +100,7 @@ def test_how_an_optimizer_steps_is_said_for_every_group(
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     two = [{"params": [nn.Parameter(torch.ones(1))]}, {"params": [nn.Parameter(torch.ones(1))]}]
     optimizer = make(two, lr=0.1)  # type: ignore[call-arg]
-    pinned = Pinned([optimizer], device)
+    pinned = DeterministicSettings([optimizer], device)
     assert kind(optimizer) == [(device is CUDA, False)] * 2
     pinned.close()
 
@@ -109,7 +109,7 @@ def test_what_the_user_said_about_an_optimizer_stays() -> None:
     chosen = torch.optim.Adam([nn.Parameter(torch.ones(1))], foreach=True)
     fused = torch.optim.Adam([nn.Parameter(torch.ones(1))], fused=True)
     without = torch.optim.LBFGS([nn.Parameter(torch.ones(1))])
-    pinned = Pinned([chosen, fused, without], CPU)
+    pinned = DeterministicSettings([chosen, fused, without], CPU)
     assert kind(chosen) == [(True, False)]
     assert fused.param_groups[0]["fused"] is True
     assert not fused.param_groups[0]["foreach"]
@@ -119,28 +119,28 @@ def test_what_the_user_said_about_an_optimizer_stays() -> None:
 
 def test_the_same_place_says_the_same_bits_and_other_threads_others() -> None:
     torch.set_num_threads(1)
-    one = bits(CPU)
-    assert bits(CPU) == one
+    one = fingerprint(CPU)
+    assert fingerprint(CPU) == one
     named = dict(one)
     assert named["torch"] == torch.__version__
     assert named["device"].startswith("cpu (")
     torch.set_num_threads(2)
-    assert dict(bits(CPU))["threads"] == "2"
+    assert dict(fingerprint(CPU))["threads"] == "2"
 
 
 def test_asking_for_the_bits_draws_from_nobodys_generator_and_works_without_gradients() -> None:
     torch.manual_seed(3)
     before = torch.get_rng_state()
     with torch.no_grad():
-        quiet = bits(CPU)
-    assert quiet == bits(CPU)
+        quiet = fingerprint(CPU)
+    assert quiet == fingerprint(CPU)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_another_precision_of_products_is_another_fingerprint() -> None:
     before = torch.get_float32_matmul_precision()
-    one = bits(CPU)
+    one = fingerprint(CPU)
     torch.set_float32_matmul_precision("medium" if before != "medium" else "highest")
-    other = bits(CPU)
+    other = fingerprint(CPU)
     torch.set_float32_matmul_precision(before)
     assert one != other

@@ -14,10 +14,10 @@ from torch.utils.data import TensorDataset
 import pliant.torch as pliant
 from pliant.core.data.ledger import Lineage
 from pliant.errors import BadInput
-from pliant.torch.evaluate import KEPT_MAX, Board, Key, Sums, batch_sums, evaluating
+from pliant.torch.evaluate import KEPT_MAX, BatchTotals, EvaluationId, EvaluationResults, compute_batch, evaluation_mode
 
 CPU = torch.device("cpu")
-KEY = Key(Lineage(1, 3, 9), 1, 10, 4)
+KEY = EvaluationId(Lineage(1, 3, 9), 1, 10, 4)
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +68,7 @@ def test_modes_of_parts_of_a_model_are_put_back() -> None:
     model[1].eval()  # a frozen BatchNorm stays frozen
 
     def fail() -> None:
-        with evaluating(model):
+        with evaluation_mode(model):
             assert not model[0].training
             raise KeyError
 
@@ -81,7 +81,7 @@ def test_modes_of_parts_of_a_model_are_put_back() -> None:
 @pytest.mark.parametrize("value", [2**24 + 1, 0.1, 1e300, torch.tensor(0.1, dtype=torch.float64), True])
 def test_numbers_are_not_rounded(value: Any) -> None:
     """A count of samples past 2**24 is an ordinary thing."""
-    sums = batch_sums(KEY, 0, lambda _: {"n": value}, torch.zeros(10), lambda rows: rows, CPU)
+    sums = compute_batch(KEY, 0, lambda _: {"n": value}, torch.zeros(10), lambda rows: rows, CPU)
     assert sums.values["n"] == ((), (float(value),))
 
 
@@ -93,14 +93,14 @@ def test_each_batch_holds_its_samples() -> None:
         return {"n": len(batch)}
 
     for number in range(3):
-        batch_sums(KEY, number, sums, list(range(10)), lambda rows: rows, CPU)
+        compute_batch(KEY, number, sums, list(range(10)), lambda rows: rows, CPU)
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 @pytest.mark.parametrize("given", [3.0, [1, 2], None])
 def test_a_function_that_gives_no_dictionary_is_refused(given: Any) -> None:
     with pytest.raises(BadInput, match="dictionary of sums"):
-        batch_sums(KEY, 0, lambda _: given, list(range(10)), lambda rows: rows, CPU)
+        compute_batch(KEY, 0, lambda _: given, list(range(10)), lambda rows: rows, CPU)
 
 
 def evaluate_too_early(model: nn.Module, data: TensorDataset) -> None:
@@ -127,39 +127,39 @@ def test_after_the_loop_it_works_as_well() -> None:
         assert run.evaluate(lambda batch: {"n": len(batch[1])}, data, batch_size=2) == {"n": 9.0}
 
 
-def sums_of(number: int, key: Key = KEY) -> Sums:
-    return Sums(key, number, {"n": ((), (1.0,))})
+def sums_of(number: int, key: EvaluationId = KEY) -> BatchTotals:
+    return BatchTotals(key, number, {"n": ((), (1.0,))})
 
 
 def test_sums_travel() -> None:
-    board = Board()
-    board.hear(msgspec.msgpack.encode(Sums(KEY, 2, {"m": ((2, 1), (0.1, 1e300))})))
-    assert board.all_of(KEY)[2].values == {"m": ((2, 1), (0.1, 1e300))}
+    board = EvaluationResults()
+    board.receive(msgspec.msgpack.encode(BatchTotals(KEY, 2, {"m": ((2, 1), (0.1, 1e300))})))
+    assert board.batches(KEY)[2].values == {"m": ((2, 1), (0.1, 1e300))}
 
 
 def test_a_batch_that_two_computed_counts_once() -> None:
-    board = Board()
-    board.put(sums_of(0))
-    board.put(Sums(KEY, 0, {"n": ((), (99.0,))}))
-    assert board.all_of(KEY)[0].values["n"] == ((), (1.0,))
+    board = EvaluationResults()
+    board.add(sums_of(0))
+    board.add(BatchTotals(KEY, 0, {"n": ((), (99.0,))}))
+    assert board.batches(KEY)[0].values["n"] == ((), (1.0,))
 
 
 def test_news_wake_whoever_waits() -> None:
-    board = Board()
-    board.put(sums_of(0))
-    assert board.wait(KEY, 0, 0.0)
-    assert not board.wait(KEY, 1, 0.01)
+    board = EvaluationResults()
+    board.add(sums_of(0))
+    assert board.wait_for_more(KEY, 0, 0.0)
+    assert not board.wait_for_more(KEY, 1, 0.01)
     done: queue.Queue[bool] = queue.Queue()
-    threading.Thread(target=lambda: done.put(board.wait(KEY, 1, 20.0)), daemon=True).start()
-    board.put(sums_of(1))
+    threading.Thread(target=lambda: done.put(board.wait_for_more(KEY, 1, 20.0)), daemon=True).start()
+    board.add(sums_of(1))
     assert done.get(timeout=20.0)
 
 
 def test_peers_that_are_ahead_do_not_push_out_what_is_under_way() -> None:
     """A step may be followed by any number of evaluations, and a peer may be through with all of them."""
-    board = Board()
-    board.want(KEY)
-    board.put(sums_of(0))
+    board = EvaluationResults()
+    board.start(KEY)
+    board.add(sums_of(0))
     for turn in range(2, KEPT_MAX + 4):
-        board.put(sums_of(0, Key(KEY.lineage, turn, 10, 4)))
+        board.add(sums_of(0, EvaluationId(KEY.lineage, turn, 10, 4)))
     assert board.has(KEY, 0)

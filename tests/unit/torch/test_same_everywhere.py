@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from pliant.errors import BadInput
-from pliant.torch.deterministic_options import Exactness
+from pliant.torch.determinism import DeterminismOptions
 from pliant.torch.reduce import deterministic as treed_module
-from pliant.torch.reduce.deterministic import TreeReducer
+from pliant.torch.reduce.deterministic import DeterministicReducer
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.state_hash import StateHash
 from pliant.torch.state.training_state import TrainingState
@@ -92,7 +92,7 @@ def test_a_group_that_goes_before_it_is_waited_for_leaves_nothing_behind() -> No
 def test_who_checks_a_slot_and_who_owns_it_hash_the_same(weight: float) -> None:
     def hashed(*, owner: bool) -> int:
         model = net()
-        reducer = TreeReducer(model, Buffers(model), StepMetrics(), CPU, FOUR.grid, lambda _step, _slot: True)
+        reducer = DeterministicReducer(model, Buffers(model), StepMetrics(), CPU, FOUR.grid, lambda _step, _slot: True)
         reducer.begin_part(MicroBatch(1, (2,)), weight, None, ((0, 1), (2, 3)), idle=not owner)
         reducer.weigh(weight)
         loss_of(model, 1, 2).backward()  # type: ignore[no-untyped-call]
@@ -101,7 +101,7 @@ def test_who_checks_a_slot_and_who_owns_it_hash_the_same(weight: float) -> None:
                 reducer.drop_part()
             reducer.end_part()
         else:
-            reducer.spot(2)
+            reducer.keep_spot_hash(2)
         reducer.close()
         return reducer._hashes[2]
 
@@ -150,4 +150,4 @@ def test_a_rate_that_is_set_for_a_step_does_not_change_what_is_said_of_the_state
 def test_settings_that_say_nothing_are_refused(wrong: dict[str, Any], says: str) -> None:
     right = {"seed": 0, "deterministic": True, "other_bits": False, "verify": 0, "verify_slots": 0.0}
     with pytest.raises(BadInput, match=says):
-        Exactness(**{**right, **wrong})
+        DeterminismOptions(**{**right, **wrong})

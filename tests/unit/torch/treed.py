@@ -13,8 +13,8 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Shares
 from pliant.torch.gloo.group import GroupBroken
-from pliant.torch.reduce.buckets import Reduced
-from pliant.torch.reduce.deterministic import TreeReducer
+from pliant.torch.reduce.buckets import ReducedGradient
+from pliant.torch.reduce.deterministic import DeterministicReducer
 from pliant.torch.state.buffers import Buffers
 from pliant.train.data.loader import MicroBatch
 from pliant.train.reduce.control_row import ControlRow
@@ -50,7 +50,7 @@ class Outcome:
     """What a step comes to on one member."""
 
     grads: list[Tensor | None]
-    reduced: Reduced
+    reduced: ReducedGradient
     rows: tuple[ControlRow, ...]
     buffers: list[Tensor] = field(default_factory=list)
 
@@ -77,7 +77,7 @@ class Member:
         self.model = case.model()
         self.buffers = Buffers(self.model)
         self.logged = StepMetrics()
-        self.reducer = TreeReducer(self.model, self.buffers, self.logged, CPU, case.grid)
+        self.reducer = DeterministicReducer(self.model, self.buffers, self.logged, CPU, case.grid)
         self.kept: set[int] = set()
 
     def compute(self, step: int, slots: Sequence[int], group: Any, shares: Shares, *, stop: bool = False) -> None:
@@ -112,15 +112,17 @@ class Member:
         self.reducer.drop_part()
         self.logged.drop()
 
-    def reduce(self, group: Any, shares: Shares, *, follow: bool = False) -> tuple[tuple[ControlRow, ...], Reduced]:
+    def reduce(
+        self, group: Any, shares: Shares, *, follow: bool = False
+    ) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         row = ControlRow(
             WORD, names_hash=self.logged.names_hash, log_weight=self.logged.weight, logged=self.logged.sums
         )
         return self.reducer.reduce(group, row, shares, follow=follow)
 
-    def apply(self, rows: tuple[ControlRow, ...], reduced: Reduced) -> Outcome:
+    def apply(self, rows: tuple[ControlRow, ...], reduced: ReducedGradient) -> Outcome:
         """What the loop does with what was reduced; nothing is trained."""
-        self.reducer.give(reduced)
+        self.reducer.write_gradients(reduced)
         grads = [None if param.grad is None else param.grad.clone() for param in self.model.parameters()]
         self.buffers.apply(reduced.buffers, reduced.weight)
         self.reducer.drop_part()
@@ -129,7 +131,7 @@ class Member:
         self.buffers.drop_staged()
         self.buffers.rebase()
         self.kept.clear()
-        self.reducer.next_turn()
+        self.reducer.swap_buffers()
         return Outcome(grads, reduced, rows, [each.clone() for each in self.model.buffers()])
 
     def step(self, step: int, group: Any, shares: Shares) -> Outcome:

@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pliant.core.data.ledger import Lineage
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
-from pliant.torch.gloo.group import Group, Wiring
+from pliant.torch.gloo.group import GlooGroup
+from pliant.torch.gloo.wiring import GlooWiring
 from pliant.train.peer.kv import PeerValues
 from unit.torch.wires import together
 
@@ -25,13 +26,13 @@ class ToTheOthers:
 
 
 @contextmanager
-def wired(size: int) -> Iterator[list[Group]]:
+def wired(size: int) -> Iterator[list[GlooGroup]]:
     """All ranks of a world, by rank; at the end nothing is left of it."""
     names = [MemberId(f"m{rank}") for rank in range(size)]
     world = World(1, WorldKind.PLANNED, tuple(names), (1,) * size, Lineage(0, 0, 0))
     boxes = {name: PeerValues() for name in names}
-    wirings = [Wiring(world, "ab" * 32, name, ToTheOthers(boxes), boxes[name]) for name in names]
-    groups: Sequence[Group] = together(*(wiring.run for wiring in wirings))
+    wirings = [GlooWiring(world, "ab" * 32, name, ToTheOthers(boxes), boxes[name]) for name in names]
+    groups: Sequence[GlooGroup] = together(*(wiring.run for wiring in wirings))
     try:
         yield list(groups)
     finally:

@@ -11,7 +11,6 @@ affair.
 
 from __future__ import annotations
 
-import random
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +30,7 @@ from torch.utils.data import (
 from torch.utils.data._utils import worker
 
 from pliant.errors import BadInput
+from pliant.torch.data.seeds import seed_for_reading
 from pliant.train.data.loader import (
     LoadedMicroBatch,
     ReadPlan,
@@ -59,7 +59,7 @@ def check_dataset(dataset: Any, samples: int) -> None:
         raise BadInput(f"the data set has {len(dataset)} samples, but the job was set up for {samples}")
 
 
-class Reader:
+class DatasetReader:
     """Reads parts. Make one per data set, before data workers are forked."""
 
     def __init__(self, dataset: Any, *, seed: int, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
@@ -69,7 +69,7 @@ class Reader:
         self._collate = _collate if plain or collate_fn is None else collate_fn
         self._tensors = _tensors_of(dataset) if plain else None
         self._batched = _reads_batches(dataset)
-        self._draws_reading = not _is_still(dataset)
+        self._draws_reading = not _draws_nothing(dataset)
         self._draws_collating = not plain
 
     @property
@@ -86,9 +86,9 @@ class Reader:
                 plan.micro_batch, data, len(taken), digest_read(plan.micro_batch, taken.numpy(), slot_ends(plan.sizes))
             )
         rows, read, ends = self._read_batch(plan) if self._batched else self._read_each(plan)
-        with _told(plan, plan.micro_batch.slots, read):
+        with _naming_samples(plan, plan.micro_batch.slots, read):
             if self._draws_collating:
-                seed_all(micro_batch_seeds(self.seed, plan.micro_batch))
+                seed_for_reading(micro_batch_seeds(self.seed, plan.micro_batch))
             data = self._collate(rows)
         return LoadedMicroBatch(plan.micro_batch, data, len(read), digest_read(plan.micro_batch, read, ends))
 
@@ -102,7 +102,7 @@ class Reader:
         for slot, size in zip(plan.micro_batch.slots, plan.sizes, strict=True):
             for sample in samples[at : at + size]:
                 if self._draws_reading:
-                    seed_all(sample_seeds(self.seed, plan.epoch, sample))
+                    seed_for_reading(sample_seeds(self.seed, plan.epoch, sample))
                 try:
                     rows.append(self.dataset[sample])
                 except Exception as error:  # why: a data set is user code and may raise anything
@@ -114,9 +114,9 @@ class Reader:
 
     def _read_batch(self, plan: ReadPlan) -> tuple[list[Any], list[int], list[int]]:
         asked = plan.samples.tolist()
-        with _told(plan, plan.micro_batch.slots, asked):
+        with _naming_samples(plan, plan.micro_batch.slots, asked):
             if self._draws_reading:
-                seed_all(micro_batch_seeds(self.seed, plan.micro_batch))
+                seed_for_reading(micro_batch_seeds(self.seed, plan.micro_batch))
             rows = self.dataset.__getitems__(asked)
             if len(rows) != len(asked):
                 raise ValueError(f"__getitems__ was asked for {len(asked)} samples and gave {len(rows)}")
@@ -124,7 +124,7 @@ class Reader:
 
 
 @contextmanager
-def _told(plan: ReadPlan, slots: tuple[int, ...], samples: list[int]) -> Iterator[None]:
+def _naming_samples(plan: ReadPlan, slots: tuple[int, ...], samples: list[int]) -> Iterator[None]:
     """Turn an error in user code that concerns several samples into one that names them."""
     try:
         yield
@@ -141,25 +141,6 @@ def _collate(rows: list[Any]) -> Any:
         return default_collate(rows)
     finally:
         worker._worker_info = info
-
-
-def seed_all(key: tuple[int, int, int]) -> None:
-    """Seed the generators a data set may draw from. Those of a GPU are not touched: it does not read data."""
-    random.seed(key[0])
-    np.random.seed(key[1] & 0xFFFFFFFF)
-    torch.default_generator.manual_seed(key[2])
-
-
-@contextmanager
-def own_randomness() -> Iterator[None]:
-    """Put this process's generators back as they were. Hold it around reading in a training process."""
-    python, arrays, tensors = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
-    try:
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(arrays)
-        torch.default_generator.set_state(tensors)
 
 
 def _tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
@@ -186,10 +167,10 @@ def _reads_batches(dataset: Any) -> bool:
     return callable(getattr(dataset, "__getitems__", None))
 
 
-def _is_still(dataset: Any) -> bool:
+def _draws_nothing(dataset: Any) -> bool:
     """Tell whether reading this data draws no random numbers, because none of its code is the user's."""
     if type(dataset) is Subset:
-        return _is_still(dataset.dataset) and type(dataset.indices) in (list, tuple, range)
+        return _draws_nothing(dataset.dataset) and type(dataset.indices) in (list, tuple, range)
     if type(dataset) is ConcatDataset:
-        return all(map(_is_still, dataset.datasets))
+        return all(map(_draws_nothing, dataset.datasets))
     return type(dataset) in (list, tuple, TensorDataset, torch.Tensor, np.ndarray)

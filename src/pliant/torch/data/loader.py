@@ -15,8 +15,9 @@ import torch
 
 from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
-from pliant.torch.data.dataset import Reader, check_dataset, own_randomness
-from pliant.torch.data.workers import Pool
+from pliant.torch.data.dataset import DatasetReader, check_dataset
+from pliant.torch.data.seeds import preserve_generators
+from pliant.torch.data.workers import DataWorkerPool
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, SampleIndices
 
 
@@ -41,8 +42,8 @@ class Loader:
         if num_workers < 0:
             raise BadInput(f"num_workers must be 0 (read in the training process) or more, not {num_workers}")
         self._indices = indices
-        self._reader = Reader(dataset, seed=seed, collate_fn=collate_fn)
-        self._pool = Pool(self._reader, indices.plan_read, num_workers) if num_workers else None
+        self._reader = DatasetReader(dataset, seed=seed, collate_fn=collate_fn)
+        self._pool = DataWorkerPool(self._reader, indices.plan_read, num_workers) if num_workers else None
         self._device = device
         # Pinned memory is for copies to a device; a batch that stays where it is gains nothing from it.
         self._pin = pin_memory and device.type != "cpu"
@@ -75,13 +76,13 @@ class Loader:
         if self._pool is not None:
             loaded = self._pool.take(part)
         elif self._reader.draws:
-            with own_randomness():
+            with preserve_generators():
                 loaded = self._reader.read(self._indices.plan_read(part))
         else:
             loaded = self._reader.read(self._indices.plan_read(part))
         if self._device.type == "cpu":
             return loaded
-        return dataclasses.replace(loaded, data=moved(loaded.data, self._device, pin=self._pin))
+        return dataclasses.replace(loaded, data=move_to_device(loaded.data, self._device, pin=self._pin))
 
     def close(self) -> None:
         """End the data workers. Call it when training is over, however it ended; again does nothing."""
@@ -89,7 +90,7 @@ class Loader:
             self._pool.close()
 
 
-def moved(data: Any, device: torch.device, *, pin: bool = False) -> Any:
+def move_to_device(data: Any, device: torch.device, *, pin: bool = False) -> Any:
     """Give the same data with every tensor in it on the device, containers rebuilt as they were.
 
     Objects that know how to move themselves (they have `to`) are asked to; others that are no containers stay.
@@ -103,17 +104,17 @@ def moved(data: Any, device: torch.device, *, pin: bool = False) -> Any:
     if callable(getattr(data, "to", None)):
         return data.to(device)
     if isinstance(data, tuple):
-        values = [moved(value, device, pin=pin) for value in data]
+        values = [move_to_device(value, device, pin=pin) for value in data]
         return type(data)(*values) if hasattr(data, "_fields") else type(data)(values)
     if isinstance(data, MutableMapping):
-        return _refilled(data, {key: moved(value, device, pin=pin) for key, value in data.items()})
+        return _refilled(data, {key: move_to_device(value, device, pin=pin) for key, value in data.items()})
     if isinstance(data, MutableSequence):
-        return _refilled(data, dict(enumerate([moved(value, device, pin=pin) for value in data])))
+        return _refilled(data, dict(enumerate([move_to_device(value, device, pin=pin) for value in data])))
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
         new = copy.copy(data)
         for field in dataclasses.fields(data):
             # Frozen ones too: the copy is ours until it is handed out.
-            object.__setattr__(new, field.name, moved(getattr(data, field.name), device, pin=pin))
+            object.__setattr__(new, field.name, move_to_device(getattr(data, field.name), device, pin=pin))
         return new
     return data
 

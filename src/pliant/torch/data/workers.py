@@ -30,7 +30,7 @@ from torch.multiprocessing import get_context
 from torch.utils.data import _utils as torch_data
 
 from pliant.errors import BadInput, PliantError
-from pliant.torch.data.dataset import Reader
+from pliant.torch.data.dataset import DatasetReader
 from pliant.torch.data.shared_memory import receive, send
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, ReadPlan, SampleError
 
@@ -49,7 +49,7 @@ class DataWorkerLost(PliantError):
 
 
 @dataclass
-class _Hand:
+class _DataWorker:
     """A data worker, as its parent sees it: `tickets` are those under way there that are still wanted."""
 
     number: int
@@ -58,14 +58,14 @@ class _Hand:
     tickets: set[int] = field(default_factory=set)
 
 
-class Pool:
+class DataWorkerPool:
     """The data workers of one loader. All calls come from the thread that called `start`."""
 
-    def __init__(self, reader: Reader, plan: Callable[[MicroBatch], ReadPlan], count: int) -> None:
+    def __init__(self, reader: DatasetReader, plan: Callable[[MicroBatch], ReadPlan], count: int) -> None:
         self._reader = reader
         self._plan = plan
         self._count = count
-        self._hands: list[_Hand] = []
+        self._hands: list[_DataWorker] = []
         self._waiting: list[MicroBatch] = []
         self._under_way: dict[int, MicroBatch] = {}
         self._ready: dict[MicroBatch, LoadedMicroBatch | SampleError] = {}
@@ -100,7 +100,7 @@ class Pool:
                 # The answer still comes, the part or word that it was not begun. Without its ticket it is dropped.
                 hand.tickets.remove(ticket)
                 del self._under_way[ticket]
-                _tell(hand, (ticket, None))
+                _send(hand, (ticket, None))
         coming = self._ready.keys() | set(self._under_way.values())
         self._waiting = [part for part in wanted if part not in coming]
         self._collect(0)
@@ -133,15 +133,15 @@ class Pool:
         while self._waiting and len(self._under_way) + len(self._ready) < self.depth:
             self._give(self._waiting.pop(0), self._least_busy())
 
-    def _least_busy(self) -> _Hand:
+    def _least_busy(self) -> _DataWorker:
         return min(self._hands, key=lambda hand: len(hand.tickets))
 
-    def _give(self, part: MicroBatch, hand: _Hand) -> None:
+    def _give(self, part: MicroBatch, hand: _DataWorker) -> None:
         plan = self._plan(part)
         self._ticket += 1
         self._under_way[self._ticket] = part
         hand.tickets.add(self._ticket)
-        _tell(hand, (self._ticket, plan))
+        _send(hand, (self._ticket, plan))
 
     def _collect(self, timeout_s: float | None) -> None:
         """Take in answers; without a timeout, wait for one at least. Raise if a data worker is gone."""
@@ -158,7 +158,7 @@ class Pool:
                     hand.tickets.remove(ticket)
                     self._ready[self._under_way.pop(ticket)] = found
 
-    def _fork(self, number: int) -> _Hand:
+    def _fork(self, number: int) -> _DataWorker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         process = get_context("fork").Process(
             target=_work,
@@ -176,10 +176,10 @@ class Pool:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
-        return _Hand(number, process, ours)
+        return _DataWorker(number, process, ours)
 
 
-def _tell(hand: _Hand, message: object) -> None:
+def _send(hand: _DataWorker, message: object) -> None:
     try:
         send(hand.socket, message)
     except (BrokenPipeError, ConnectionResetError):
@@ -187,7 +187,7 @@ def _tell(hand: _Hand, message: object) -> None:
         return
 
 
-def _lost(hand: _Hand, count: int) -> DataWorkerLost:
+def _lost(hand: _DataWorker, count: int) -> DataWorkerLost:
     hand.process.join(CLOSE_S)
     code = hand.process.exitcode
     if code is None:
@@ -200,7 +200,7 @@ def _lost(hand: _Hand, count: int) -> DataWorkerLost:
     return DataWorkerLost(f"data worker {hand.number} of {count} (process {hand.process.pid}) {how}{hint}")
 
 
-def _end(hands: list[_Hand]) -> None:
+def _end(hands: list[_DataWorker]) -> None:
     """End data workers: ask by closing their sockets, wait a little, then kill. Nothing is left behind."""
     for hand in hands:
         hand.socket.close()
@@ -214,9 +214,9 @@ def _end(hands: list[_Hand]) -> None:
     hands.clear()
 
 
-def _work(own: socket.socket, reader: Reader, number: int, count: int, parent: int) -> None:
+def _work(own: socket.socket, reader: DatasetReader, number: int, count: int, parent: int) -> None:
     """Be a data worker, until the parent closes its end."""
-    _settle(own, parent)
+    _isolate(own, parent)
     torch.set_num_threads(1)
     torch_data.worker._worker_info = torch_data.worker.WorkerInfo(
         id=number, num_workers=count, seed=reader.seed, dataset=reader.dataset
@@ -226,7 +226,7 @@ def _work(own: socket.socket, reader: Reader, number: int, count: int, parent: i
         _serve(own, reader)
 
 
-def _serve(own: socket.socket, reader: Reader) -> None:
+def _serve(own: socket.socket, reader: DatasetReader) -> None:
     """Answer tickets. News are read before every part, so that what is not wanted any more is not begun."""
     news = poll()
     news.register(own, POLLIN)
@@ -245,7 +245,7 @@ def _serve(own: socket.socket, reader: Reader) -> None:
         _answer(own, ticket, queue.pop(ticket), reader)
 
 
-def _answer(own: socket.socket, ticket: int, plan: ReadPlan, reader: Reader) -> None:
+def _answer(own: socket.socket, ticket: int, plan: ReadPlan, reader: DatasetReader) -> None:
     try:
         send(own, (ticket, reader.read(plan)))
     except SampleError as error:
@@ -259,7 +259,7 @@ def _answer(own: socket.socket, ticket: int, plan: ReadPlan, reader: Reader) -> 
         send(own, (ticket, unsent))
 
 
-def _settle(own: socket.socket, parent: int) -> None:
+def _isolate(own: socket.socket, parent: int) -> None:
     """Become a process that holds nothing of its parent and does not outlive it."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
@@ -269,16 +269,16 @@ def _settle(own: socket.socket, parent: int) -> None:
     # Ctrl-C and the stop of a service signal every process, and the parent needs its data for the step it drains
     # with; when it is done, or dead, so are we. No SIG_IGN: programs that a data set runs would inherit it.
     for number in _SIGNALS:
-        signal.signal(number, _leave_it_to_the_parent)
+        signal.signal(number, _ignore_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
-    _let_go(keep={0, 1, 2, own.fileno()})
+    _close_inherited_sockets(keep={0, 1, 2, own.fileno()})
 
 
-def _leave_it_to_the_parent(_number: int, _frame: object) -> None:
+def _ignore_signal(_number: int, _frame: object) -> None:
     """Do nothing about a signal."""
 
 
-def _let_go(keep: Iterable[int]) -> None:
+def _close_inherited_sockets(keep: Iterable[int]) -> None:
     """Close every inherited socket but these.
 
     The numbers stay taken, by /dev/null: objects of the parent still know them, and when one of them is collected

@@ -13,8 +13,6 @@ to members that proved to have the key, and a connection that no member calls it
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import re
 import threading
 import time
@@ -22,13 +20,11 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
-import msgspec
 import torch
 from torch._C._distributed_c10d import (  # as torch.distributed's, with types
     AllgatherOptions,
     AllToAllOptions,
     BroadcastOptions,
-    PrefixStore,
     ProcessGroupGloo,
     Work,
 )
@@ -36,23 +32,13 @@ from torch._C._distributed_c10d import (  # as torch.distributed's, with types
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.torch.gloo.hung import Stillness, keep_for_ever, workers
-from pliant.torch.gloo.kv_store import PeerStore, StoreClosed
-from pliant.torch.gloo.sockets import Address, Fence
-from pliant.train.peer.framing import PeerLost
-from pliant.train.peer.kv import PeerValues
+from pliant.torch.gloo.hung import IdleCheck, keep_forever
+from pliant.torch.gloo.sockets import GroupSockets
 
-CONNECT_S = 30.0  # gloo's patience for one connection while wiring, should nobody break the wiring off
-FOR_EVER = timedelta(days=3650)  # no timeout of the data plane ends a world (H25)
 LOOK = timedelta(seconds=0.02)  # how often a thread that waits for an operation looks around; signals wait as long
 VANISHED_LOOK_S = 0.5
-WIRING_S = 15.0  # everybody answers within milliseconds, or not at all: it is cut off from us, or dying
 SILENT_S = 1.0  # after this long nothing is left to be read from a socket that was shut
-NUDGE_S = 0.01
 GATHER_MAX = 1 << 24  # bytes from each rank
-
-_LINKS = "links"
-_links = msgspec.msgpack.Decoder(list[tuple[Address, Address]])
 
 
 class GroupBroken(Exception):
@@ -64,16 +50,10 @@ class GroupBroken(Exception):
         self.peer = peer
 
 
-class Tells(Protocol):
-    """What wiring needs of `pliant.train.peer.server.Peers`."""
-
-    def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None: ...
-
-
 class Pending:
     """One operation in flight. Its tensor belongs to the operation until `wait` returned or raised (H16)."""
 
-    def __init__(self, group: Group, work: Work | None) -> None:
+    def __init__(self, group: GlooGroup, work: Work | None) -> None:
         self._group = group
         self._work = work
         self._failure: GroupBroken | None = None
@@ -85,19 +65,19 @@ class Pending:
         if self._work is None:
             return
         try:
-            if not self._group.settled(self._work):
+            if not self._group.wait_finished(self._work):
                 raise RuntimeError("a connection ended in the middle of a message")
             self._work.wait()
         except RuntimeError as error:
-            self._failure = self._group.broken_by(error)
+            self._failure = self._group.fail(error)
             raise self._failure from error
         self._work = None  # not after a signal's handler raised: then it can be waited for again
 
 
-class Group:
+class GlooGroup:
     """The ranks of one generation. A world of one has no process group: its sums are what it has."""
 
-    def __init__(self, world: World, rank: int, fence: Fence, owned: list[Any], threads: frozenset[int]) -> None:
+    def __init__(self, world: World, rank: int, fence: GroupSockets, owned: list[Any], threads: frozenset[int]) -> None:
         self.generation = world.number
         self.rank = rank
         self.size = len(world.members)
@@ -141,7 +121,7 @@ class Group:
         counts = [int(count) for count in self._gather(torch.tensor([len(data)], dtype=torch.int64))]
         longest = max(counts)
         if longest > GATHER_MAX:
-            raise self.broken_by(RuntimeError(f"a rank announced {longest} bytes to gather"))
+            raise self.fail(RuntimeError(f"a rank announced {longest} bytes to gather"))
         mine = torch.zeros(longest, dtype=torch.uint8)
         if data:
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -163,7 +143,7 @@ class Group:
                 self._shut_at = time.monotonic()
                 self._over.set()
             if self._owned:
-                self._fence.shut()
+                self._fence.shut_down()
 
     def dispose(self) -> None:
         """Let go of the group, when no peer needs it any more (rule 9). Returns at once; operations left over fail."""
@@ -175,12 +155,12 @@ class Group:
             # The interpreter waits for this thread at its end: ended halfway, it would take the process with it.
             threading.Thread(target=self._destroy, args=(owned, works), name="pliant-dispose").start()
 
-    def settled(self, work: Work) -> bool:
+    def wait_finished(self, work: Work) -> bool:
         """Wait until `work` has ended, for as long as it takes; False once it is known that it never will (stuck.py).
 
         A peer's end that no operation noticed is noticed here.
         """
-        stillness, look_at = Stillness(self.threads), time.monotonic() + VANISHED_LOOK_S
+        stillness, look_at = IdleCheck(self.threads), time.monotonic() + VANISHED_LOOK_S
         while not work.is_completed():
             if self._stuck:  # and so is whatever else had not ended then
                 return False
@@ -188,13 +168,13 @@ class Group:
                 work.wait(LOOK)
             if work.is_completed():
                 break  # as nearly always: looking around is for those that take long
-            if not self._over.is_set() and (closed := self._fence.closed()) is not None:
+            if not self._over.is_set() and (closed := self._fence.closed_rank()) is not None:
                 self._break(f"a connection of generation {self.generation} has ended", closed)
             if not self._over.is_set() and time.monotonic() > look_at:
                 look_at = time.monotonic() + VANISHED_LOOK_S
-                if (silent := self._fence.vanished()) is not None:
+                if (silent := self._fence.unresponsive_rank()) is not None:
                     self._break(f"nothing comes back from {self._members[silent]}", silent)
-            if self._over.is_set() and stillness.look() and self._is_silent() and not work.is_completed():
+            if self._over.is_set() and stillness.is_idle() and self._is_silent() and not work.is_completed():
                 self._stuck = True
         return True
 
@@ -204,15 +184,15 @@ class Group:
 
     def _destroy(self, owned: list[Any], works: list[Work]) -> None:
         """gloo's destructor takes about 10 ms a peer, and waits for what is still running."""
-        if not all(self.settled(work) for work in works):
-            keep_for_ever(*owned)
+        if not all(self.wait_finished(work) for work in works):
+            keep_forever(*owned)
         works.clear()
         owned.clear()
 
-    def broken_by(self, error: Exception) -> GroupBroken:
+    def fail(self, error: Exception) -> GroupBroken:
         """What to raise for an operation's error. Peers that are not this one's neighbours hear of it by this, too."""
-        why = f"an operation of generation {self.generation} failed: {_plain(error)}"
-        self._break(why, self._fence.culprit(str(error)))
+        why = f"an operation of generation {self.generation} failed: {plain_message(error)}"
+        self._break(why, self._fence.rank_in_error(str(error)))
         return GroupBroken(*self._cause)
 
     def _start(self, operation: _Operation) -> Pending:
@@ -226,7 +206,7 @@ class Group:
                 self._works = [each for each in self._works if not each.is_completed()] + [work]
                 return Pending(self, work)
         except RuntimeError as error:
-            failure = self.broken_by(error)
+            failure = self.fail(error)
         raise failure  # out of the handler: the error's traceback would keep the process group alive
 
     def _gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
@@ -239,156 +219,6 @@ class _Operation(Protocol):
     def __call__(self, gloo: ProcessGroupGloo, /) -> Work: ...
 
 
-class Wiring:
-    """The building of one generation's group (rule 7): `run` it in a thread of its own, once.
-
-    `key` is the generation's, the one that `peers` was told with `know`; a world of one needs none.
-    """
-
-    def __init__(
-        self, world: World, key: str, me: MemberId, peers: Tells, mailbox: PeerValues, host: str = "127.0.0.1"
-    ) -> None:
-        rank = world.rank_of(me)
-        if rank is None:
-            raise BadInput(f"{me} is not a member of generation {world.number}.")
-        self._world = world
-        self._rank = rank
-        self._host = host
-        self._peers = peers
-        self._others = [member for member in world.members if member != me]
-        self._fence = Fence()
-        self._broken = threading.Event()
-        self._running = threading.Event()
-        self._ended = threading.Event()
-        self._lock = threading.Lock()
-        self._group: Group | None = None
-        self._nudging = False
-        self._late = False
-        self._before: frozenset[int] = frozenset()
-        self._prefix = hmac.new(key.encode(), b"pliant wiring", hashlib.sha256).hexdigest()
-        self._store = PeerStore(mailbox, world.number, self._spread, self._saw)
-
-    def run(self) -> Group:
-        """Build the group and complete a barrier in it. Raises `GroupBroken`, soon after `break_off` at the latest."""
-        self._running.set()
-        limit = threading.Timer(WIRING_S, self._time_out)
-        limit.daemon = True
-        limit.start()
-        try:
-            group = self._build()
-        except (RuntimeError, OSError, ValueError, msgspec.MsgspecError, PeerLost, StoreClosed) as error:
-            raise self._failure(error) from error
-        finally:
-            self._ended.set()
-            limit.cancel()
-        try:
-            group.barrier()
-        except GroupBroken:
-            group.dispose()
-            raise
-        if group.size > 1:
-            group.threads = workers() - self._before  # only now: a thread has its name once it has run
-        return group
-
-    def _time_out(self) -> None:
-        """Somebody does not answer. The coordinator hears who, and decides (rule 11)."""
-        if not self._ended.is_set():
-            self._late = True
-            self.break_off()
-
-    def break_off(self) -> None:
-        """From any thread: `run` ends, and if it has ended the group it built is broken."""
-        with self._lock:
-            self._broken.set()
-            group = self._group
-            nudge = group is None and self._running.is_set() and not self._nudging
-            self._nudging = self._nudging or nudge
-        if nudge:
-            threading.Thread(target=self._nudge, name="pliant-break-off", daemon=True).start()
-        if group is not None:
-            group.break_off()
-
-    def _build(self) -> Group:
-        self._require_unbroken()
-        group = self._connect()
-        try:
-            if group.size > 1:
-                self._check_links()
-            with self._lock:
-                self._require_unbroken()
-                self._group = group
-        except BaseException:  # why: whatever went wrong, gloo's threads and sockets must not stay
-            group.dispose()
-            raise
-        return group
-
-    def _connect(self) -> Group:
-        size = len(self._world.members)
-        if size == 1:
-            return Group(self._world, self._rank, self._fence, [], frozenset())
-        make: Any = ProcessGroupGloo  # its stub does not know the options that it takes
-        options = make._Options()
-        options._timeout = timedelta(seconds=CONNECT_S)
-        options._devices = [make.create_device(hostname=self._host)]
-        self._before = workers()
-        gloo = make(PrefixStore(self._prefix, self._store), self._rank, size, options)
-        gloo._set_default_timeout(FOR_EVER)
-        return Group(self._world, self._rank, self._fence, [gloo, self._store], frozenset())
-
-    def _require_unbroken(self) -> None:
-        if self._broken.is_set():
-            raise StoreClosed("broken off")
-
-    def _check_links(self) -> None:
-        """Each rank says which sockets are its ends; a connection that nobody calls its own is a stranger's."""
-        mine = [(each.here, each.there) for each in self._fence.fix()]
-        self._store.set(f"{self._prefix}/{_LINKS}/{self._rank}", msgspec.msgpack.encode(mine))
-        for rank in range(len(self._world.members)):
-            if rank == self._rank:
-                continue
-            for here, there in _links.decode(self._store.get(f"{self._prefix}/{_LINKS}/{rank}")):
-                if (there, here) in mine:
-                    self._fence.name(rank, here)
-        if (stranger := self._fence.stranger()) is not None:
-            raise ValueError(f"no member calls the connection with {stranger[0]}:{stranger[1]} its own")
-        if len(mine) < len(self._others):
-            raise ValueError(f"{len(self._others)} connections were to be made, and {len(mine)} are there")
-
-    def _spread(self, head: bytes) -> None:
-        for member in self._others:
-            self._peers.notify(self._world.number, member, "store", head)
-
-    def _saw(self, key: str, value: bytes) -> None:
-        """Every value that gloo puts into the store is an address, under its rank."""
-        kind, _, rank = key.removeprefix(f"{self._prefix}/").rpartition("/")
-        if kind == _LINKS:
-            return
-        if int(rank) == self._rank:
-            self._fence.publish_mine(value)
-        else:
-            self._fence.publish(int(rank), value)
-
-    def _nudge(self) -> None:
-        """gloo's constructor cannot be interrupted, but whatever it waits for can be made to fail."""
-        while not self._ended.is_set():
-            self._store.close()
-            self._fence.shut()
-            self._fence.knock()
-            self._ended.wait(NUDGE_S)
-
-    def _failure(self, error: Exception) -> GroupBroken:
-        number = self._world.number
-        rank = self._fence.culprit(str(error))
-        if self._late:
-            silent = [key.rpartition("/")[2] for key in self._store.missing]
-            rank = next((int(each) for each in silent if each.isdecimal()), rank)
-            error = TimeoutError(f"no answer within {WIRING_S:g} s")
-        elif self._broken.is_set():
-            return GroupBroken(f"the wiring of generation {number} was broken off")
-        peer = None if rank is None else self._world.members[rank]
-        return GroupBroken(f"generation {number} could not be wired: {_plain(error)}", peer)
-
-
-def _plain(error: Exception) -> str:
+def plain_message(error: Exception) -> str:
     """The part of gloo's messages that is about what happened."""
     return re.sub(r"\[/[^]]*\] ", "", str(error)).partition(". This is typically")[0]

@@ -17,12 +17,12 @@ _WORKER = "pt_gloo_runloop"
 _TASKS = Path("/proc/self/task")
 
 
-def workers() -> frozenset[int]:
+def gloo_threads() -> frozenset[int]:
     """The threads of this process in which gloo runs operations, of whatever group."""
-    return frozenset(int(task.name) for task in _TASKS.iterdir() if _said(task / "comm").strip() == _WORKER)
+    return frozenset(int(task.name) for task in _TASKS.iterdir() if _read(task / "comm").strip() == _WORKER)
 
 
-class Stillness:
+class IdleCheck:
     """Whether these threads have stopped to do anything. Look every few milliseconds."""
 
     def __init__(self, threads: frozenset[int]) -> None:
@@ -30,21 +30,21 @@ class Stillness:
         self._seen: list[str] = []
         self._looks = 0
 
-    def look(self) -> bool:
-        seen = [_life(_said(_TASKS / str(thread) / "status")) for thread in sorted(self._threads)]
+    def is_idle(self) -> bool:
+        seen = [_scheduling(_read(_TASKS / str(thread) / "status")) for thread in sorted(self._threads)]
         same = seen == self._seen and all(life.startswith(("S", "gone")) for life in seen)
         self._seen = seen
         self._looks = self._looks + 1 if same else 0
         return self._looks >= LOOKS
 
 
-def keep_for_ever(*owned: object) -> None:
+def keep_forever(*owned: object) -> None:
     """Never destroy these: a process group's destructor waits for its threads, and would wait for ever."""
     for each in owned:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
-def _life(status: str) -> str:
+def _scheduling(status: str) -> str:
     """Whether it sleeps, and how often it has been put to sleep: that number grows if it ran at all."""
     fields = dict(line.partition(":")[::2] for line in status.splitlines())
     if not fields:
@@ -53,7 +53,7 @@ def _life(status: str) -> str:
     return " ".join(fields[name].strip() for name in wanted)
 
 
-def _said(path: Path) -> str:
+def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):  # the thread has ended

@@ -12,8 +12,8 @@ from torch._C._distributed_c10d import Store  # torch.distributed's own; only he
 
 from pliant.train.peer.kv import PeerValues, encode_value
 
-Spread = Callable[[bytes], None]  # tells every peer of the world, with the kind `store`
-Saw = Callable[[str, bytes], None]  # is shown every value that gloo sets or gets
+SendToAll = Callable[[bytes], None]  # tells every peer of the world, with the kind `store`
+OnValue = Callable[[str, bytes], None]  # is shown every value that gloo sets or gets
 
 
 class StoreClosed(Exception):
@@ -23,7 +23,7 @@ class StoreClosed(Exception):
 class PeerStore(Store):
     """Keys are set here and at every peer; whoever waits for one waits here."""
 
-    def __init__(self, mailbox: PeerValues, generation: int, spread: Spread, saw: Saw) -> None:
+    def __init__(self, mailbox: PeerValues, generation: int, spread: SendToAll, saw: OnValue) -> None:
         super().__init__()
         self._mailbox = mailbox
         self._generation = generation

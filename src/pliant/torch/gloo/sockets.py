@@ -29,14 +29,14 @@ _scanning = threading.Lock()
 Address = tuple[str, int]
 
 
-class Published(NamedTuple):
+class PublishedAddress(NamedTuple):
     """What a rank publishes about itself: where it listens, and the number by which each rank asks for its place."""
 
     address: Address
     places: tuple[int, ...]
 
 
-class Connection(NamedTuple):
+class GlooConnection(NamedTuple):
     """One socket of ours, and where it leads."""
 
     number: int
@@ -45,7 +45,7 @@ class Connection(NamedTuple):
     there: Address
 
 
-def published(blob: bytes) -> Published:
+def parse_published(blob: bytes) -> PublishedAddress:
     """Read what gloo of torch 2.13 puts into the store: a host's name, the address it listens on, places by rank."""
     try:
         (name_length,) = struct.unpack_from("=Q", blob, 0)
@@ -61,24 +61,24 @@ def published(blob: bytes) -> Published:
         places = tuple(place for (place,) in struct.iter_unpack("=q", blob[start + address_length :]))
     except (struct.error, KeyError, ValueError) as error:
         raise ValueError(f"this version of gloo publishes its addresses in another form: {error}") from error
-    return Published((host, port), places)
+    return PublishedAddress((host, port), places)
 
 
-class Fence:
+class GroupSockets:
     """What is known of one generation's sockets. Used by one wiring, then by the group it made."""
 
     def __init__(self) -> None:
-        self._mine: Published | None = None
+        self._mine: PublishedAddress | None = None
         self._ranks: dict[Address, int] = {}  # where other ranks listen, and from where they connected
-        self._fixed: frozenset[Connection] | None = None
+        self._fixed: frozenset[GlooConnection] | None = None
 
-    def publish_mine(self, blob: bytes) -> None:
-        self._mine = published(blob)
+    def set_own_address(self, blob: bytes) -> None:
+        self._mine = parse_published(blob)
 
-    def publish(self, rank: int, blob: bytes) -> None:
-        self._ranks[published(blob).address] = rank
+    def set_address(self, rank: int, blob: bytes) -> None:
+        self._ranks[parse_published(blob).address] = rank
 
-    def fix(self) -> list[Connection]:
+    def freeze(self) -> list[GlooConnection]:
         """Once every connection stands: no other socket will be taken for ours, though a port be used again.
 
         From here on a program that we start does not inherit them either.
@@ -92,15 +92,15 @@ class Fence:
         self._fixed = frozenset(found)
         return found
 
-    def name(self, rank: int, address: Address) -> None:
+    def claim(self, rank: int, address: Address) -> None:
         """`rank` says that its end of one of our connections is there."""
         self._ranks[address] = rank
 
-    def stranger(self) -> Address | None:
+    def unclaimed(self) -> Address | None:
         """The far end of a connection that no rank calls its own, if there is one."""
         return next((each.there for each in self._fixed or () if each.there not in self._ranks), None)
 
-    def culprit(self, message: str) -> int | None:
+    def rank_in_error(self, message: str) -> int | None:
         """The rank that an error of gloo's speaks of, if it names one's address. gloo prints ports bytes swapped."""
         named = [(host, socket.ntohs(int(port) & 0xFFFF)) for host, port in _NAMED.findall(message)]
         return next((self._ranks[address] for address in named if address in self._ranks), None)
@@ -109,11 +109,11 @@ class Fence:
         """How many of the connections are still gloo's. It closes one when it has seen its end, and none before."""
         return sum(_is_open(each) for each in self._fixed or ())
 
-    def closed(self) -> int | None:
+    def closed_rank(self) -> int | None:
         """The rank whose connection gloo has closed: the group is broken, though no operation may have noticed."""
         return next((self._ranks[each.there] for each in self._fixed or () if not _is_open(each)), None)
 
-    def vanished(self) -> int | None:
+    def unresponsive_rank(self) -> int | None:
         """A rank whose machine has acknowledged nothing for a while, though something was sent to it.
 
         A process that is slow or stopped is waited for: its machine acknowledges in its place. The time limit that TCP
@@ -125,14 +125,14 @@ class Fence:
                     return self._ranks[each.there]
         return None
 
-    def shut(self) -> None:
+    def shut_down(self) -> None:
         """From any thread, any number of times: every operation on these sockets returns with an error."""
         for sock, connection in self._sockets():
             if connection is not None:
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 
-    def knock(self) -> None:
+    def replace_missing_peers(self) -> None:
         """Take the places of peers that do not come, and leave: gloo waits for them, and nothing else wakes it."""
         if self._mine is None:
             return
@@ -140,7 +140,7 @@ class Fence:
             with suppress(OSError), socket.create_connection(self._mine.address, _KNOCK_S) as visitor:
                 visitor.sendall(struct.pack("=q", place))
 
-    def _sockets(self) -> Iterator[tuple[_Borrowed, Connection | None]]:
+    def _sockets(self) -> Iterator[tuple[_Borrowed, GlooConnection | None]]:
         """Ours among all sockets of this process; without a connection for the one that listens.
 
         That one must never be shut down: gloo ends the whole process when it cannot accept.
@@ -158,11 +158,11 @@ class Fence:
                     there = sock.getpeername()[:2]
                 except OSError:
                     continue
-                connection = Connection(sock.number, os.fstat(sock.fileno()).st_ino, here, there)
+                connection = GlooConnection(sock.number, os.fstat(sock.fileno()).st_ino, here, there)
                 if self._is_ours(connection):
                     yield sock, connection
 
-    def _is_ours(self, connection: Connection) -> bool:
+    def _is_ours(self, connection: GlooConnection) -> bool:
         if self._fixed is not None:
             return connection in self._fixed
         mine = self._mine is not None and connection.here == self._mine.address
@@ -189,7 +189,7 @@ def _scan() -> Iterator[int]:
         yield from [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
 
 
-def _is_open(connection: Connection) -> bool:
+def _is_open(connection: GlooConnection) -> bool:
     try:
         return os.fstat(connection.number).st_ino == connection.inode
     except OSError:

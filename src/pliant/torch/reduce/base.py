@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
-from pliant.torch.gloo.group import Group, GroupBroken
-from pliant.torch.reduce.buckets import Bucket, Reduced, cut
+from pliant.torch.gloo.group import GlooGroup, GroupBroken
+from pliant.torch.reduce.buckets import Bucket, ReducedGradient, make_buckets
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.tensor_hash import tensors_hash
 from pliant.train.data.loader import MicroBatch
@@ -36,14 +36,14 @@ class Reducer(ABC):
         self._buffers = buffers
         self._logged = logged
         self._device = device
-        self._buckets: list[Bucket] = cut(self.params, device)
+        self._buckets: list[Bucket] = make_buckets(self.params, device)
         self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.params}
         self._early = len(self._buckets)  # how many buckets may leave before backward is done
         self._fired = [0] * len(self.params)
         self._versions = [0] * len(self.params)
         self._factor = 0.0
         self._hashes: dict[int, int] = {}  # of the gradients of slots that are computed twice, here or elsewhere
-        self._group: Group | None = None  # set while buckets may leave early
+        self._group: GlooGroup | None = None  # set while buckets may leave early
         self._sent = 0
         self._overlaps: bool | None = None  # None: whether backward runs once per part is not known yet
         self._hooks = [
@@ -65,7 +65,7 @@ class Reducer(ABC):
         self,
         part: MicroBatch,  # noqa: ARG002
         factor: float,
-        group: Group | None,
+        group: GlooGroup | None,
         shares: Shares,  # noqa: ARG002
         *,
         idle: bool,  # noqa: ARG002
@@ -124,7 +124,7 @@ class Reducer(ABC):
         for param in self.params:
             param.grad = None
 
-    def spot(self, slot: int) -> None:
+    def keep_spot_hash(self, slot: int) -> None:
         """The part was a spot check of this slot: a hash of its gradients is kept, and nothing else."""
         if not self._factor:
             self.drop_part()  # as its owner does
@@ -154,7 +154,7 @@ class Reducer(ABC):
                 raise BadInput(f"{name} got a gradient, but had requires_grad=False when job.train was called.")
 
     @contextmanager
-    def _under_way(self, group: Group) -> Iterator[None]:
+    def _under_way(self, group: GlooGroup) -> Iterator[None]:
         """Whatever happens inside, everything that was sent has returned afterwards."""
         try:
             yield
@@ -169,7 +169,7 @@ class Reducer(ABC):
     # ------------------------------------------------------------------------------------------- by each kind
 
     @abstractmethod
-    def _send(self, group: Group) -> None:
+    def _send(self, group: GlooGroup) -> None:
         """Start the reduction of the next bucket."""
 
     @abstractmethod
@@ -182,8 +182,14 @@ class Reducer(ABC):
 
     @abstractmethod
     def reduce(
-        self, group: Group, row: ControlRow, shares: Shares, checks: Sequence[SpotCheck] = (), *, follow: bool = False
-    ) -> tuple[tuple[ControlRow, ...], Reduced]:
+        self,
+        group: GlooGroup,
+        row: ControlRow,
+        shares: Shares,
+        checks: Sequence[SpotCheck] = (),
+        *,
+        follow: bool = False,
+    ) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         """Send what is left and wait for all of it. GroupBroken: nothing came of it, and the buffers are ours again.
 
         A member that follows has nothing to add (rule 15). `checks` are the same on every rank.
@@ -194,12 +200,12 @@ class Reducer(ABC):
         """Wait until whatever was sent has returned, one way or the other: only then are the buffers ours (rule 9)."""
 
     @abstractmethod
-    def next_turn(self) -> None:
+    def swap_buffers(self) -> None:
         """The step is applied: its sums stay until the one after the next."""
 
     # -------------------------------------------------------------------------------------- giving it back
 
-    def give(self, reduced: Reduced) -> None:
+    def write_gradients(self, reduced: ReducedGradient) -> None:
         """Put the global mean into `.grad`. The sums stay as they are, for a member that missed the step."""
         scale = 1.0 / reduced.weight if reduced.weight else 0.0
         with torch.no_grad():

@@ -14,7 +14,7 @@ BUCKET_BYTES = 25 << 20
 
 
 @dataclass
-class Reduced:
+class ReducedGradient:
     """A step's global gradient before it is divided: sums by bucket, of the buffers' moves, and the whole weight.
 
     No buckets: this is a world of one, and `.grad` has it, to be multiplied by `alone`.
@@ -59,7 +59,7 @@ class Bucket:
         return torch.zeros(self.numel + extra, dtype=self.dtype, device=self.device)
 
 
-def cut(params: list[nn.Parameter], device: torch.device) -> list[Bucket]:
+def make_buckets(params: list[nn.Parameter], device: torch.device) -> list[Bucket]:
     """Buckets in the order in which backward brings gradients: from the model's end to its beginning.
 
     The last one holds single precision, if need be nothing.
@@ -79,7 +79,7 @@ def cut(params: list[nn.Parameter], device: torch.device) -> list[Bucket]:
     return [*(bucket for bucket in buckets if bucket is not last), last]
 
 
-def multiplied(grad: Tensor, factor: float, out: Tensor) -> None:
+def multiply_into(grad: Tensor, factor: float, out: Tensor) -> None:
     """A weighted gradient. Half precision is widened first: a weighted sum does not fit into it."""
     if grad.dtype == out.dtype:
         torch.mul(grad, factor, out=out)

@@ -27,10 +27,10 @@ from torch import Tensor, nn
 
 from pliant.core.data.grid import Grid
 from pliant.core.member.signals import Shares
-from pliant.torch.gloo.group import Group, GroupBroken, Pending
+from pliant.torch.gloo.group import GlooGroup, GroupBroken, Pending
 from pliant.torch.reduce.base import Reducer
-from pliant.torch.reduce.buckets import Reduced, multiplied
-from pliant.torch.reduce.tree_buffers import Nodes, Plan, Ready, nodes_in, plan_of
+from pliant.torch.reduce.buckets import ReducedGradient, multiply_into
+from pliant.torch.reduce.tree_buffers import ExchangePlan, StreamEvent, TreeBuffers, plan_of, split_nodes
 from pliant.torch.state.buffers import Buffers
 from pliant.train.data.loader import MicroBatch
 from pliant.train.reduce.control_row import (
@@ -49,7 +49,7 @@ _BY_SLOT = 2 + LOGGED_MAX  # a slot's weight, the weight it was logged with, and
 _AT_ONCE_BYTES = 1 << 19  # of the last bucket's nodes, so much goes along with what is small in a world of up to 5
 
 
-class TreeReducer(Reducer):
+class DeterministicReducer(Reducer):
     """Reduction whose result does not depend on the membership."""
 
     def __init__(
@@ -64,7 +64,7 @@ class TreeReducer(Reducer):
         super().__init__(model, buffers, logged, device)
         self._grid = grid
         self._is_checked = is_checked  # whether a slot of a step is computed by a second member, too
-        self._nodes = [Nodes(bucket, grid.slots) for bucket in self._buckets]
+        self._nodes = [TreeBuffers(bucket, grid.slots) for bucket in self._buckets]
         self._moves: SlotTree[Tensor] = SlotTree(1, torch.add)  # of the buffers
         self._weights: dict[int, float] = {}  # of the slots kept
         self._marked: set[int] = set()  # parameters that got a gradient in one of them
@@ -90,7 +90,9 @@ class TreeReducer(Reducer):
 
     # ---------------------------------------------------------------------------------------------- a part
 
-    def begin_part(self, part: MicroBatch, factor: float, group: Group | None, shares: Shares, *, idle: bool) -> None:
+    def begin_part(
+        self, part: MicroBatch, factor: float, group: GlooGroup | None, shares: Shares, *, idle: bool
+    ) -> None:
         super().begin_part(part, factor, group, shares, idle=idle)
         self._shares = shares
         self._slot = None if idle else part.slots[0]
@@ -138,7 +140,7 @@ class TreeReducer(Reducer):
                 if grad is None:
                     view.zero_()
                 else:
-                    multiplied(grad, self._factor, view)
+                    multiply_into(grad, self._factor, view)
             nodes.tree.put_slot(slot, leaf)
         self._joined += 1
 
@@ -154,8 +156,14 @@ class TreeReducer(Reducer):
     # ------------------------------------------------------------------------------------------ the reduction
 
     def reduce(
-        self, group: Group, row: ControlRow, shares: Shares, checks: Sequence[SpotCheck] = (), *, follow: bool = False
-    ) -> tuple[tuple[ControlRow, ...], Reduced]:
+        self,
+        group: GlooGroup,
+        row: ControlRow,
+        shares: Shares,
+        checks: Sequence[SpotCheck] = (),
+        *,
+        follow: bool = False,
+    ) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         if not follow:
             self._require_untouched()
         self._shares, self._checks, self._rank = shares, checks, group.rank
@@ -207,13 +215,13 @@ class TreeReducer(Reducer):
         self._pending.append(pending)
         self.sent_bytes += nbytes
 
-    def _send(self, group: Group) -> None:
+    def _send(self, group: GlooGroup) -> None:
         if self._slot is not None and self._joined == self._sent:
             self._join(self._slot)
         number, shares = self._sent, self._shares
         self._sent += 1
         if number < len(self._buckets) - 1 or not self._rides():
-            ready = Ready(self._device)
+            ready = StreamEvent(self._device)
             self._do(lambda: self._exchange(group, number, shares, ready))
 
     def _rides(self) -> bool:
@@ -222,7 +230,7 @@ class TreeReducer(Reducer):
         nbytes = bucket.numel * bucket.dtype.itemsize * plan.sendings
         return nbytes * max(4, len(plan.shares) - 1) <= 4 * _AT_ONCE_BYTES and bucket.device.type == "cpu"
 
-    def _exchange(self, group: Group, number: int, shares: Shares, ready: Ready) -> None:
+    def _exchange(self, group: GlooGroup, number: int, shares: Shares, ready: StreamEvent) -> None:
         """Begin with this bucket, then go on with the one before it: its nodes are there by now, or nearly."""
         ready.wait()
         plan = plan_of(shares)
@@ -242,7 +250,9 @@ class TreeReducer(Reducer):
         self._gather_last()
         self._scattered.append(lambda: self._gather(group, nodes, plan, length, arriving))
 
-    def _scatter(self, group: Group, nodes: Nodes, plan: Plan, length: int) -> list[tuple[Pending, Tensor]]:
+    def _scatter(
+        self, group: GlooGroup, nodes: TreeBuffers, plan: ExchangePlan, length: int
+    ) -> list[tuple[Pending, Tensor]]:
         """Each time every rank sends one of its nodes, stretch by stretch; those with fewer send nothing."""
         found = []
         mine = nodes.tree.values
@@ -261,7 +271,12 @@ class TreeReducer(Reducer):
             self._scattered.pop()()
 
     def _gather(
-        self, group: Group, nodes: Nodes, plan: Plan, length: int, arriving: list[tuple[Pending, Tensor]]
+        self,
+        group: GlooGroup,
+        nodes: TreeBuffers,
+        plan: ExchangePlan,
+        length: int,
+        arriving: list[tuple[Pending, Tensor]],
     ) -> None:
         """Add up what arrived for our stretch, and send the sum to everybody."""
         given: list[tuple[TreeNode, Tensor]] = []
@@ -306,7 +321,7 @@ class TreeReducer(Reducer):
             place[: self._buckets[-1].numel].copy_(flat.data[: self._buckets[-1].numel])
         return tail
 
-    def _moved_anywhere(self, group: Group) -> Tensor | slice:
+    def _moved_anywhere(self, group: GlooGroup) -> Tensor | slice:
         """Before the first step is applied any buffer may move, and large ones hardly ever do: members say which."""
         spans = self._buffers.spans if self._buffers.moving is None else []
         if not spans:
@@ -336,7 +351,7 @@ class TreeReducer(Reducer):
 
     def _read(
         self, everybodys: np.ndarray[tuple[int, int], np.dtype[np.int64]]
-    ) -> tuple[tuple[ControlRow, ...], Reduced]:
+    ) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         plan = plan_of(self._shares)
         cells = everybodys.view(np.uint64)
         numel, riding = self._moves_numel, self._riding_cells()
@@ -349,19 +364,19 @@ class TreeReducer(Reducer):
         for rank, share in enumerate(plan.shares):
             by_slot[list(share)] = slots[rank].view(np.float64).reshape(plan.slots_max, _BY_SLOT)[: len(share)]
         moved = torch.zeros(self._buffers.numel, dtype=torch.float64)
-        moved[self._moving] = fold(nodes_in(moves.view(np.float64), plan, numel), plan.filled, torch.add)
+        moved[self._moving] = fold(split_nodes(moves.view(np.float64), plan, numel), plan.filled, torch.add)
         if self._rides():
             nodes, length = self._nodes[-1], self._buckets[-1].numel
             result = nodes.take()
             nodes.set_result(self._turn, result)
-            given = nodes_in(sums.view(np.float32), plan, 2 * riding)
+            given = split_nodes(sums.view(np.float32), plan, 2 * riding)
             result.data[:length] = fold(given, plan.filled, lambda left, right: left.add_(right))[:length]
         reduced = self._reduced(by_slot, moved, marks.sum(axis=0, dtype=np.uint64).tolist(), rows)
         pairs = [(check, hashes[check.owner, at], hashes[check.second, at]) for at, check in enumerate(self._checks)]
         reduced.disputed = tuple(check for check, one, other in pairs if one and other and one != other)
         return rows, reduced
 
-    def _alone(self, row: ControlRow) -> Reduced:
+    def _alone(self, row: ControlRow) -> ReducedGradient:
         """A world of one has the whole tree to itself; the rest is as everywhere."""
         for nodes in self._nodes:
             (root,) = nodes.tree.take_all()
@@ -381,7 +396,7 @@ class TreeReducer(Reducer):
         moved: Tensor,
         marks: list[float],
         rows: tuple[ControlRow, ...],
-    ) -> Reduced:
+    ) -> ReducedGradient:
         # Rounded once: neither the order of slots nor the version of Python, whose sum is another since 3.12, matters.
         weight, log_weight, *logged = map(fsum, by_slot.T.tolist())
         means = tuple(value / log_weight for value in logged) if log_weight else ()
@@ -389,7 +404,7 @@ class TreeReducer(Reducer):
         results = [nodes.results[self._turn] for nodes in self._nodes]
         flats = [flat for flat in results if flat is not None]
         sums = [flat.data[: bucket.numel] for flat, bucket in zip(flats, self._buckets, strict=True)]
-        return Reduced(sums, moved, marks, weight, means=means, views=[flat.views for flat in flats])
+        return ReducedGradient(sums, moved, marks, weight, means=means, views=[flat.views for flat in flats])
 
-    def next_turn(self) -> None:
+    def swap_buffers(self) -> None:
         self._turn ^= 1

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from pliant.core.member.signals import Shares
-from pliant.torch.gloo.group import Group, GroupBroken, Pending
+from pliant.torch.gloo.group import GlooGroup, GroupBroken, Pending
 from pliant.torch.reduce.base import Reducer
-from pliant.torch.reduce.buckets import Bucket, Reduced, multiplied
+from pliant.torch.reduce.buckets import Bucket, ReducedGradient, multiply_into
 from pliant.torch.state.buffers import Buffers
 from pliant.train.data.loader import MicroBatch
 from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, pack, unpack, weighted_means
@@ -31,7 +31,7 @@ from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck
 
 
-class _Places:
+class _BucketMemory:
     """A bucket's memory: two wires, and what is kept."""
 
     def __init__(self, bucket: Bucket) -> None:
@@ -54,19 +54,21 @@ class _Places:
         return self.kept
 
 
-class SummedReducer(Reducer):
+class FloatingReducer(Reducer):
     """Reduction in floating point."""
 
     def __init__(self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device) -> None:
         super().__init__(model, buffers, logged, device)
         self._early = len(self._buckets) - 1
-        self._places = [_Places(bucket) for bucket in self._buckets]
+        self._places = [_BucketMemory(bucket) for bucket in self._buckets]
         self._extra = -1
         self._turn = 0
         self._kept: set[int] = set()  # parameters with something in `kept`
         self._pending: list[Pending] = []
 
-    def begin_part(self, part: MicroBatch, factor: float, group: Group | None, shares: Shares, *, idle: bool) -> None:
+    def begin_part(
+        self, part: MicroBatch, factor: float, group: GlooGroup | None, shares: Shares, *, idle: bool
+    ) -> None:
         super().begin_part(part, factor, group, shares, idle=idle)
         if self._group is not None:
             self._make_room(self._group.size)
@@ -82,7 +84,7 @@ class SummedReducer(Reducer):
                     if index in self._kept:
                         kept.add_(grad.to(kept.dtype), alpha=self._factor)
                     else:
-                        multiplied(grad, self._factor, kept)
+                        multiply_into(grad, self._factor, kept)
                         self._kept.add(index)
                     self.params[index].grad = None
 
@@ -93,13 +95,13 @@ class SummedReducer(Reducer):
 
     def reduce(  # a sum does not depend on who brought what
         self,
-        group: Group,
+        group: GlooGroup,
         row: ControlRow,
         shares: Shares,  # noqa: ARG002
         checks: Sequence[SpotCheck] = (),  # noqa: ARG002
         *,
         follow: bool = False,
-    ) -> tuple[tuple[ControlRow, ...], Reduced]:
+    ) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         self._learn_overlap()
         if not follow:
             self._require_untouched()
@@ -126,7 +128,7 @@ class SummedReducer(Reducer):
         self._sent = 0
         self._group = None
 
-    def _send(self, group: Group, *, empty: bool = False) -> None:
+    def _send(self, group: GlooGroup, *, empty: bool = False) -> None:
         self._fill(self._sent, empty=empty)
         self._pending.append(group.all_reduce(self._places[self._sent].wires[self._turn]))
         self._sent += 1
@@ -143,13 +145,13 @@ class SummedReducer(Reducer):
                 if grad is not None and kept is not None:
                     torch.add(kept, grad.to(kept.dtype), alpha=self._factor, out=view)
                 elif grad is not None:
-                    multiplied(grad, self._factor, view)
+                    multiply_into(grad, self._factor, view)
                 elif kept is not None:
                     view.copy_(kept)
                 else:
                     view.zero_()
 
-    def _fill_tail(self, tail: Tensor, group: Group, row: ControlRow, *, empty: bool) -> None:
+    def _fill_tail(self, tail: Tensor, group: GlooGroup, row: ControlRow, *, empty: bool) -> None:
         count = self._buffers.numel
         if empty:
             tail.zero_()
@@ -171,7 +173,7 @@ class SummedReducer(Reducer):
             self._places[-1].make_wires(extra)
             self._extra = extra
 
-    def _read(self, group: Group) -> tuple[tuple[ControlRow, ...], Reduced]:
+    def _read(self, group: GlooGroup) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         numel, wire = self._buckets[-1].numel, self._places[-1].wires[self._turn]
         tail = wire[numel:]
         count = self._buffers.numel
@@ -184,23 +186,23 @@ class SummedReducer(Reducer):
         weight = sum(row.weight for row in rows)
         views = [places.wire_views[self._turn] for places in self._places]
         means = weighted_means(rows)
-        return rows, Reduced(sums, tail[:count], marks, weight, means=means, views=views)
+        return rows, ReducedGradient(sums, tail[:count], marks, weight, means=means, views=views)
 
-    def _alone(self, row: ControlRow) -> Reduced:
+    def _alone(self, row: ControlRow) -> ReducedGradient:
         """A world of one: the gradients stay where they are, and with a single part they are the mean already."""
         room = torch.zeros(self._buffers.numel, device=self._device)
         self._buffers.fill(room)
         means = weighted_means((row,))
         if not self._kept:
             alone = self._factor / row.weight if row.weight else 0.0
-            return Reduced([], room, [], row.weight, alone=alone, means=means)
+            return ReducedGradient([], room, [], row.weight, alone=alone, means=means)
         self.end_part()
         scale = 1.0 / row.weight if row.weight else 0.0
         for bucket, places in zip(self._buckets, self._places, strict=True):
             for index, kept in zip(bucket.params, places.kept, strict=True):
                 param = self.params[index]
                 param.grad = (kept * scale).to(param.dtype) if index in self._kept else None
-        return Reduced([], room, [], row.weight, means=means)
+        return ReducedGradient([], room, [], row.weight, means=means)
 
-    def next_turn(self) -> None:
+    def swap_buffers(self) -> None:
         self._turn ^= 1

@@ -14,7 +14,7 @@ from pliant.torch.reduce.buckets import Bucket
 from pliant.train.reduce.tree import SlotTree, TreeNode, nodes_of
 
 
-class Flat:
+class FlatBuffer:
     """Room for the gradients of a bucket, and what is each parameter's in it."""
 
     __slots__ = ("data", "views")
@@ -30,15 +30,15 @@ class Flat:
         self.data, self.views = data, bucket.views(data)
 
 
-class Nodes:
+class TreeBuffers:
     """One bucket's nodes in a step, and the memory for them: it is used again and again."""
 
     def __init__(self, bucket: Bucket, slots: int) -> None:
         self._bucket = bucket
         self._extra = slots  # stretches are of one length: their ends reach over by less than one for each rank
-        self._spare: list[Flat] = []
-        self.tree: SlotTree[Flat] = SlotTree(1, self._combine)
-        self.results: list[Flat | None] = [None, None]  # roots of the last two steps, in turn
+        self._spare: list[FlatBuffer] = []
+        self.tree: SlotTree[FlatBuffer] = SlotTree(1, self._combine)
+        self.results: list[FlatBuffer | None] = [None, None]  # roots of the last two steps, in turn
         self.arriving: list[Tensor] = []  # scratch, one for each sending
 
     def fit(self, size: int) -> None:
@@ -55,18 +55,18 @@ class Nodes:
             self.clear()
             self.tree = SlotTree(filled, self._combine)
 
-    def _combine(self, left: Flat, right: Flat) -> Flat:
+    def _combine(self, left: FlatBuffer, right: FlatBuffer) -> FlatBuffer:
         left.data.add_(right.data)
         self._spare.append(right)
         return left
 
-    def take(self) -> Flat:
-        return self._spare.pop() if self._spare else Flat(self._bucket, self._extra)
+    def take(self) -> FlatBuffer:
+        return self._spare.pop() if self._spare else FlatBuffer(self._bucket, self._extra)
 
     def clear(self) -> None:
         self._spare += self.tree.take_all()
 
-    def set_result(self, turn: int, flat: Flat) -> None:
+    def set_result(self, turn: int, flat: FlatBuffer) -> None:
         if (old := self.results[turn]) is not None and len(old.data) == self._bucket.numel + self._extra:
             self._spare.append(old)
         self.results[turn] = flat
@@ -80,7 +80,7 @@ class Nodes:
         return self.arriving[number]
 
 
-class Ready:
+class StreamEvent:
     """What this thread has put on its GPU's stream by now; another thread waits for it on its own."""
 
     def __init__(self, device: torch.device) -> None:
@@ -94,7 +94,7 @@ class Ready:
             self._event.wait()
 
 
-class Plan:
+class ExchangePlan:
     """What follows from who brings which slots."""
 
     def __init__(self, shares: Shares) -> None:
@@ -106,11 +106,11 @@ class Plan:
         self.is_one_sum = [len(nodes) for nodes in self.nodes] == [1, 1]
 
 
-plan_of = lru_cache(maxsize=64)(Plan)
+plan_of = lru_cache(maxsize=64)(ExchangePlan)
 
 
-def nodes_in(
-    everybodys: np.ndarray[tuple[int, int], np.dtype[Any]], plan: Plan, numel: int
+def split_nodes(
+    everybodys: np.ndarray[tuple[int, int], np.dtype[Any]], plan: ExchangePlan, numel: int
 ) -> list[tuple[TreeNode, Tensor]]:
     """The nodes that came with what is small, of so many numbers each."""
     return [

@@ -14,7 +14,7 @@ from pliant.torch.state.training_state import as_leaf
 SPARE = 1.25  # so many times what is put aside must be free on the device, or it is not
 
 
-def put_aside(tensors: Sequence[Tensor]) -> list[Callable[[], memoryview]] | None:
+def copy_on_gpu(tensors: Sequence[Tensor]) -> list[Callable[[], memoryview]] | None:
     """Call at a boundary: how to get the tensors as they are now, whatever becomes of them. From any thread, later.
 
     None: they are not on a GPU, or there is no room on it. Then they must be copied before they change.

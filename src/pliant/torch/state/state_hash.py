@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pliant.torch.state.training_state import Noted, TrainingState
+from pliant.torch.state.training_state import StateOutline, TrainingState
 
 
 class StateHash:
@@ -22,16 +22,16 @@ class StateHash:
     def __init__(self, state: TrainingState, every: int) -> None:
         self._state = state
         self._every = every
-        self._noted: Noted | None = None
+        self._noted: StateOutline | None = None
 
     def at_boundary(self, step: int) -> int:
         """What members say of the state after this step. Call it at every boundary."""
-        self._noted = self._state.noted() if self._every else None
+        self._noted = self._state.outline() if self._every else None
         return self.whole() if self._every > 1 and step % self._every == 0 else self._state.fingerprint()
 
     def whole(self) -> int:
         """The hash of the whole state, with its tensors as they are now."""
-        return (self._noted or self._state.noted()).hash()
+        return (self._noted or self._state.outline()).hash()
 
     def after_backward(self) -> int | None:
         """What they say in the step after it instead; None: the same."""

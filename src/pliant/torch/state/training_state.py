@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from pliant.errors import BadInput
-from pliant.torch.reduce.buckets import Reduced
+from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.tensor_hash import tensors_hash
 from pliant.train.state.flat import Leaf, LeafOutline, State, flatten, restore
@@ -28,7 +28,7 @@ class Stateful(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class StateOutline:
     """A state's small values, and its live tensors."""
 
     tree: bytes
@@ -58,7 +58,7 @@ class TrainingState:
         """The state of the last boundary, in live memory. Between a boundary and the next apply, from any thread."""
         return flatten(self._value(), as_leaf)
 
-    def laid_out(self) -> tuple[bytes, list[Tensor]]:
+    def layout(self) -> tuple[bytes, list[Tensor]]:
         """The tree of the state, and its live tensors in the order of the tree: nothing is copied yet."""
         tensors: list[Tensor] = []
 
@@ -70,7 +70,7 @@ class TrainingState:
 
         return flatten(self._value(), note).tree, tensors
 
-    def noted(self) -> Noted:
+    def outline(self) -> StateOutline:
         """What is in it, to be hashed now or later: the small values as they are, the tensors as they will be."""
         tensors: list[Tensor] = []
 
@@ -81,7 +81,7 @@ class TrainingState:
             return Leaf(str(value.dtype), tuple(value.shape), memoryview(b""))
 
         tree = flatten(self._value(), note).tree
-        return Noted(tree, tensors)
+        return StateOutline(tree, tensors)
 
     def _value(self) -> dict[str, Any]:
         tensors: dict[str, Tensor] = {name: param.detach() for name, param in self._model.named_parameters()}
@@ -133,13 +133,13 @@ def _put_back_types(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
                 optimizer.state[params[index]][key] = value.to(loaded.device)
 
 
-def moving_in(received: ReceivedState) -> Sequence[str] | None:
+def moving_buffers(received: ReceivedState) -> Sequence[str] | None:
     """Which buffers the others know to move: whoever follows their reductions must lay out its own like theirs."""
     moving: Sequence[str] | None = restore(received.tree, received.contents, lambda *_: None)["moving"]
     return moving
 
 
-def gradient_state(reduced: Reduced) -> State:
+def gradient_state(reduced: ReducedGradient) -> State:
     """A step's reduced gradient, to be sent to a member that missed it (rule 13)."""
     return flatten(
         {
@@ -153,10 +153,10 @@ def gradient_state(reduced: Reduced) -> State:
     )
 
 
-def gradient_from(received: ReceivedState, device: torch.device) -> Reduced:
+def gradient_from(received: ReceivedState, device: torch.device) -> ReducedGradient:
     value = restore(received.tree, received.contents, from_leaf)
     buckets = [bucket.to(device) for bucket in value["buckets"]]
-    return Reduced(buckets, value["buffers"].to(device), value["marks"], value["weight"], means=value["means"])
+    return ReducedGradient(buckets, value["buffers"].to(device), value["marks"], value["weight"], means=value["means"])
 
 
 # --------------------------------------------------------------------------------------------------- tensors

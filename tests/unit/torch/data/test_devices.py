@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from pliant.torch.data.loader import moved
+from pliant.torch.data.loader import move_to_device
 
 META = torch.device("meta")  # a device that every machine has and that is not the CPU
 Pair = namedtuple("Pair", ["left", "right"])
@@ -66,7 +66,7 @@ def devices(data: Any) -> set[str]:
     ids=lambda data: type(data).__name__,
 )
 def test_tensors_move_and_containers_stay_what_they_are(data: Any) -> None:
-    there = moved(data, META)
+    there = move_to_device(data, META)
     assert type(there) is type(data)
     assert devices(there) == {"meta"}
     assert devices(data) == {"cpu"}
@@ -75,19 +75,19 @@ def test_tensors_move_and_containers_stay_what_they_are(data: Any) -> None:
 def test_what_is_no_tensor_is_left_alone() -> None:
     array = np.ones(2)
     thing = object()
-    there = moved([array, thing, "text", b"octets", 1, 2.5, None, Example], META)
+    there = move_to_device([array, thing, "text", b"octets", 1, 2.5, None, Example], META)
     assert there[0] is array
     assert there[1] is thing
     assert there[2:] == ["text", b"octets", 1, 2.5, None, Example]
 
 
 def test_a_frozen_dataclass_keeps_its_other_fields() -> None:
-    there = moved(Example(torch.ones(2), "name"), META)
+    there = move_to_device(Example(torch.ones(2), "name"), META)
     assert (there.name, there.length) == ("name", 3)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="pinned memory is for copies to a GPU")
 def test_pinned_batches_arrive_too() -> None:
-    there = moved([torch.arange(5), {"x": torch.ones(3)}], torch.device("cuda"), pin=True)
+    there = move_to_device([torch.arange(5), {"x": torch.ones(3)}], torch.device("cuda"), pin=True)
     assert devices(there) == {"cuda"}
     assert there[0].tolist() == [0, 1, 2, 3, 4]

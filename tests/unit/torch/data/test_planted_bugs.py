@@ -10,9 +10,9 @@ from pliant.core.data import ledger
 from pliant.core.data.audit import Audit, audit
 from pliant.core.data.grid import Grid, assign_missing, deal_slots, missing_slots
 from pliant.core.data.sample_order import Order
-from pliant.torch.data.dataset import Reader
+from pliant.torch.data.dataset import DatasetReader
 from pliant.torch.data.loader import Loader
-from pliant.torch.data.workers import Pool
+from pliant.torch.data.workers import DataWorkerPool
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, ReadPlan, SampleIndices, cut_micro_batches
 
 GRID = Grid(100, 16, 8, 2)  # the epoch's last step holds four samples, in two slots
@@ -50,7 +50,7 @@ def train(member: Member, shares: Callable[[int], Sequence[Sequence[MicroBatch]]
     return audit(GRID, Order(SEED, GRID.samples), lines, finished=True)
 
 
-class Faulty(Reader):
+class Faulty(DatasetReader):
     """A reader that does not read what it was asked to, in one step; `twist` says how."""
 
     def __init__(self, twist: Callable[[list[int]], list[int]]) -> None:
@@ -103,7 +103,7 @@ def test_a_wrong_read_is_caught(twist: Callable[[list[int]], list[int]]) -> None
     assert all(f"step {BAD_STEP}" in problem for problem in found.problems)
 
 
-class Stale(Pool):
+class Stale(DataWorkerPool):
     """A pool that forgets to drop what it read for the world before, and serves the first thing it finds."""
 
     def expect(self, parts: Sequence[MicroBatch]) -> None:
@@ -118,10 +118,10 @@ class Stale(Pool):
         return super().take(part)
 
 
-@pytest.mark.parametrize(("kind", "caught"), [(Pool, False), (Stale, True)])
-def test_a_stale_prefetch_after_a_resize_is_caught(kind: type[Pool], caught: bool) -> None:
+@pytest.mark.parametrize(("kind", "caught"), [(DataWorkerPool, False), (Stale, True)])
+def test_a_stale_prefetch_after_a_resize_is_caught(kind: type[DataWorkerPool], caught: bool) -> None:
     indices = SampleIndices(GRID, seed=SEED)
-    pool = kind(Reader(DATA, seed=SEED), indices.plan_read, 1)
+    pool = kind(DatasetReader(DATA, seed=SEED), indices.plan_read, 1)
     pool.start()
 
     def parts(step: int) -> list[list[MicroBatch]]:
@@ -180,10 +180,10 @@ def test_the_digest_comes_from_the_reading_not_from_the_plan(num_workers: int) -
     part = MicroBatch(1, (0, 1))
     plan = indices.plan_read(part)
     twisted = ReadPlan(part, plan.epoch, plan.samples[::-1].copy(), plan.sizes)
-    reader = Reader(DATA, seed=SEED)
+    reader = DatasetReader(DATA, seed=SEED)
     right = reader.read(plan)
     if num_workers:
-        pool = Pool(reader, lambda _: twisted, num_workers)
+        pool = DataWorkerPool(reader, lambda _: twisted, num_workers)
         pool.start()
         wrong = pool.take(part)
         pool.close()

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from pliant.core.model.names import MemberId
-from pliant.torch.gloo.hung import Stillness, workers
+from pliant.torch.gloo.hung import IdleCheck, gloo_threads
 from pliant.torch.gloo.kv_store import PeerStore, StoreClosed
-from pliant.torch.gloo.sockets import Fence, published
+from pliant.torch.gloo.sockets import GroupSockets, parse_published
 from pliant.train.peer.kv import PeerValue, PeerValues
 from unit.torch.blob import blob
 
@@ -24,8 +24,8 @@ PATIENCE_S = 30.0
 
 
 def test_addresses_are_read_from_what_gloo_publishes() -> None:
-    assert published(blob(("10.1.2.3", 4567), [0, 1, 2])) == (("10.1.2.3", 4567), (0, 1, 2))
-    assert published(blob(("fd00::7", 80), [], socket.AF_INET6)) == (("fd00::7", 80), ())
+    assert parse_published(blob(("10.1.2.3", 4567), [0, 1, 2])) == (("10.1.2.3", 4567), (0, 1, 2))
+    assert parse_published(blob(("fd00::7", 80), [], socket.AF_INET6)) == (("fd00::7", 80), ())
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_addresses_are_read_from_what_gloo_publishes() -> None:
 )
 def test_what_another_gloo_publishes_is_refused_and_not_guessed_at(data: bytes) -> None:
     with pytest.raises(ValueError, match="in another form"):
-        published(data)
+        parse_published(data)
 
 
 # --------------------------------------------------------------------------------------------------- which sockets
@@ -57,9 +57,9 @@ class Scene:
         self.theirs = socket.create_server(("127.0.0.1", 0))
         self.stranger = socket.create_server(("127.0.0.1", 0))
         self.sockets = [self.mine, self.theirs, self.stranger]
-        self.fence = Fence()
-        self.fence.publish_mine(blob(self.mine.getsockname(), [0, 1]))
-        self.fence.publish(1, blob(self.theirs.getsockname(), [0, 1]))
+        self.fence = GroupSockets()
+        self.fence.set_own_address(blob(self.mine.getsockname(), [0, 1]))
+        self.fence.set_address(1, blob(self.theirs.getsockname(), [0, 1]))
 
     def connect(self, listener: socket.socket) -> tuple[socket.socket, socket.socket]:
         near = socket.create_connection(listener.getsockname())
@@ -91,7 +91,7 @@ def test_only_this_generations_connections_are_shut(scene: Scene) -> None:
     made = scene.connect(scene.theirs)
     other = scene.connect(scene.stranger)
     pipe = os.pipe()
-    scene.fence.shut()
+    scene.fence.shut_down()
     assert not any(is_open(sock) for sock in (*accepted, *made))
     assert all(is_open(sock) for sock in other)
     os.write(pipe[1], b"x")
@@ -104,10 +104,10 @@ def test_only_this_generations_connections_are_shut(scene: Scene) -> None:
 
 def test_after_wiring_a_port_that_is_used_again_is_not_taken_for_ours(scene: Scene) -> None:
     ours = scene.connect(scene.theirs)
-    [connection] = [each for each in scene.fence.fix() if each.there == scene.theirs.getsockname()]
+    [connection] = [each for each in scene.fence.freeze() if each.there == scene.theirs.getsockname()]
     assert connection.here == ours[0].getsockname()
     later = scene.connect(scene.theirs)
-    scene.fence.shut()
+    scene.fence.shut_down()
     assert not is_open(ours[0])
     assert all(is_open(sock) for sock in later)
 
@@ -118,19 +118,19 @@ def test_scans_beside_one_another_do_not_take_each_others_duplicates_for_sockets
 
     def scan() -> None:
         while not done.is_set():
-            other = Fence()
-            other.publish_mine(blob(("127.0.0.1", 1), []))
-            other.shut()
+            other = GroupSockets()
+            other.set_own_address(blob(("127.0.0.1", 1), []))
+            other.shut_down()
 
     threads = [threading.Thread(target=scan) for _ in range(3)]
     for thread in threads:
         thread.start()
     try:
         for _ in range(100):
-            fence = Fence()
-            fence.publish_mine(blob(scene.mine.getsockname(), [0, 1]))
-            fence.publish(1, blob(scene.theirs.getsockname(), [0, 1]))
-            assert [each.number for each in fence.fix()] == [near.fileno()]
+            fence = GroupSockets()
+            fence.set_own_address(blob(scene.mine.getsockname(), [0, 1]))
+            fence.set_address(1, blob(scene.theirs.getsockname(), [0, 1]))
+            assert [each.number for each in fence.freeze()] == [near.fileno()]
     finally:
         done.set()
         for thread in threads:
@@ -141,7 +141,7 @@ def test_flags_of_other_peoples_sockets_are_left_alone(scene: Scene) -> None:
     near, _ = scene.connect(scene.stranger)
     socket.setdefaulttimeout(5.0)  # with this Python makes every socket object it wraps non-blocking
     try:
-        scene.fence.shut()
+        scene.fence.shut_down()
     finally:
         socket.setdefaulttimeout(None)
     assert os.get_blocking(near.fileno())
@@ -151,37 +151,37 @@ def test_sockets_are_not_inherited_once_they_are_fixed(scene: Scene) -> None:
     ours, _ = scene.connect(scene.theirs)
     for sock in (ours, scene.mine, scene.stranger):
         os.set_inheritable(sock.fileno(), True)
-    scene.fence.fix()
+    scene.fence.freeze()
     assert [os.get_inheritable(sock.fileno()) for sock in (ours, scene.mine, scene.stranger)] == [False, False, True]
 
 
 def test_an_end_that_gloo_has_seen_is_told_by_its_rank(scene: Scene) -> None:
     ours, _ = scene.connect(scene.theirs)
-    assert scene.fence.closed() is None
-    scene.fence.fix()
+    assert scene.fence.closed_rank() is None
+    scene.fence.freeze()
     # In this process both ends are found; the far one belongs to nobody here.
     assert scene.fence.open_count() >= 1
     ours.close()
-    assert scene.fence.closed() == 1
+    assert scene.fence.closed_rank() == 1
 
 
 def test_a_fence_that_knows_nothing_yet_does_nothing() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
-        fence = Fence()
-        fence.shut()
-        fence.knock()
+        fence = GroupSockets()
+        fence.shut_down()
+        fence.replace_missing_peers()
         assert is_open(sock)
-        assert fence.fix() == []
-        assert fence.closed() is None
+        assert fence.freeze() == []
+        assert fence.closed_rank() is None
 
 
 def test_a_culprit_is_known_by_the_port_that_gloo_prints(scene: Scene) -> None:
     host, port = scene.theirs.getsockname()
     printed = socket.htons(port)
-    assert scene.fence.culprit(f"Read error [{host}]:{printed}: Connection reset by peer") == 1
-    assert scene.fence.culprit(f"timed out connecting: remote=[{host}]:{printed}$0") == 1
-    assert scene.fence.culprit("[/gloo/transport/tcp/pair.cc:152] timed out") is None
-    assert scene.fence.culprit(f"Read error [{host}]:99999999") is None
+    assert scene.fence.rank_in_error(f"Read error [{host}]:{printed}: Connection reset by peer") == 1
+    assert scene.fence.rank_in_error(f"timed out connecting: remote=[{host}]:{printed}$0") == 1
+    assert scene.fence.rank_in_error("[/gloo/transport/tcp/pair.cc:152] timed out") is None
+    assert scene.fence.rank_in_error(f"Read error [{host}]:99999999") is None
 
 
 # ------------------------------------------------------------------------------------------------ stores and threads
@@ -230,21 +230,21 @@ def test_a_thread_is_still_only_when_it_has_not_run_at_all() -> None:
     thread = threading.Thread(target=live)
     thread.start()
     assert thread.native_id is not None
-    stillness = Stillness(frozenset({thread.native_id}))
+    stillness = IdleCheck(frozenset({thread.native_id}))
     for _ in range(10):  # it sleeps at every look, but it ran in between
-        assert not stillness.look()
+        assert not stillness.is_idle()
         wake.release()
         woke.acquire()
     looks = 0
-    while not stillness.look():
+    while not stillness.is_idle():
         looks += 1
     assert looks >= 4
     end.set()
     wake.release()
     thread.join()
-    while not stillness.look():  # a thread that has ended does nothing either
+    while not stillness.is_idle():  # a thread that has ended does nothing either
         pass
 
 
 def test_no_thread_of_ours_is_taken_for_gloos() -> None:
-    assert threading.get_native_id() not in workers()
+    assert threading.get_native_id() not in gloo_threads()

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pliant.torch.gloo.group import Group, GroupBroken
+from pliant.torch.gloo.group import GlooGroup, GroupBroken
 from unit.torch.wired import PATIENCE_S, wired
 from unit.torch.wires import same_bits
 
 
 @pytest.fixture
-def groups() -> Iterator[list[Group]]:
+def groups() -> Iterator[list[GlooGroup]]:
     with wired(2) as both:
         yield both
 
 
-def test_a_sum_is_there_for_both_and_can_be_waited_for_twice(groups: list[Group]) -> None:
+def test_a_sum_is_there_for_both_and_can_be_waited_for_twice(groups: list[GlooGroup]) -> None:
     tensors = [torch.full((4,), 1.0), torch.full((4,), 2.0)]
     pendings = [group.all_reduce(tensor) for group, tensor in zip(groups, tensors, strict=True)]
     for pending in pendings:
@@ -28,7 +28,7 @@ def test_a_sum_is_there_for_both_and_can_be_waited_for_twice(groups: list[Group]
     assert [(group.generation, group.rank, group.size) for group in groups] == [(1, 0, 2), (1, 1, 2)]
 
 
-def test_several_operations_may_be_in_flight(groups: list[Group]) -> None:
+def test_several_operations_may_be_in_flight(groups: list[GlooGroup]) -> None:
     tensors = [[torch.full((1000,), float(number)) for number in range(20)] for _ in groups]
     pendings = [[group.all_reduce(each) for each in mine] for group, mine in zip(groups, tensors, strict=True)]
     for pending in [*pendings[0], *pendings[1]]:
@@ -73,7 +73,7 @@ def test_one_ranks_bits_reach_everybody_unchanged(length: int) -> None:
     assert all(same_bits(out, odd) for out in found)
 
 
-def test_a_scatter_and_a_gather_end_when_the_group_is_broken(groups: list[Group]) -> None:
+def test_a_scatter_and_a_gather_end_when_the_group_is_broken(groups: list[GlooGroup]) -> None:
     pendings = [
         groups[0].all_to_all(torch.zeros(4), torch.zeros(4), [2, 2], [2, 2]),
         groups[0].all_gather(torch.zeros(4), torch.zeros(2)),
@@ -85,7 +85,7 @@ def test_a_scatter_and_a_gather_end_when_the_group_is_broken(groups: list[Group]
             pending.wait()
 
 
-def test_a_failure_stays_a_failure_however_often_it_is_waited_for(groups: list[Group]) -> None:
+def test_a_failure_stays_a_failure_however_often_it_is_waited_for(groups: list[GlooGroup]) -> None:
     pendings = [groups[0].all_reduce(torch.ones(10)) for _ in range(5)]
     groups[1].break_off()
     for pending in [*pendings, *pendings]:
@@ -102,7 +102,7 @@ class Alarm(Exception):
     """Raised by a signal's handler."""
 
 
-def test_a_signal_is_heard_while_a_member_waits_and_the_wait_can_go_on(groups: list[Group]) -> None:
+def test_a_signal_is_heard_while_a_member_waits_and_the_wait_can_go_on(groups: list[GlooGroup]) -> None:
     def ring(*_: object) -> None:
         raise Alarm
 
@@ -121,7 +121,7 @@ def test_a_signal_is_heard_while_a_member_waits_and_the_wait_can_go_on(groups: l
     assert tensor.tolist() == [2.0, 2.0, 2.0]
 
 
-def test_disposing_of_a_group_ends_what_others_still_wait_for(groups: list[Group]) -> None:
+def test_disposing_of_a_group_ends_what_others_still_wait_for(groups: list[GlooGroup]) -> None:
     pending = groups[0].all_reduce(torch.ones(1_000_000))
     groups[1].dispose()
     with pytest.raises(GroupBroken):
@@ -130,7 +130,7 @@ def test_disposing_of_a_group_ends_what_others_still_wait_for(groups: list[Group
     groups[1].dispose()
 
 
-def test_a_rank_that_announces_too_much_to_gather_breaks_the_group(groups: list[Group]) -> None:
+def test_a_rank_that_announces_too_much_to_gather_breaks_the_group(groups: list[GlooGroup]) -> None:
     def announce() -> None:
         groups[1]._gather(torch.tensor([1 << 40], dtype=torch.int64))
         with pytest.raises(GroupBroken):

@@ -14,8 +14,9 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
 from pliant.errors import BadInput
-from pliant.torch.gloo.group import GATHER_MAX, Group, GroupBroken, Wiring
-from pliant.torch.gloo.sockets import published
+from pliant.torch.gloo.group import GATHER_MAX, GlooGroup, GroupBroken
+from pliant.torch.gloo.sockets import parse_published
+from pliant.torch.gloo.wiring import GlooWiring
 from pliant.train.peer.framing import PeerLost
 from pliant.train.peer.kv import PeerValue, PeerValues
 from unit.torch.blob import blob
@@ -31,7 +32,7 @@ class Forger:
         self.mailbox = PeerValues()
         self._answer = answer
         world = World(5, WorldKind.PLANNED, (ME, OTHER), (1, 1), Lineage(0, 0, 0))
-        self.wiring = Wiring(world, "ab" * 32, ME, self, self.mailbox)
+        self.wiring = GlooWiring(world, "ab" * 32, ME, self, self.mailbox)
         self.raised: list[Exception] = []
         self.thread = threading.Thread(target=self._run)
 
@@ -96,7 +97,7 @@ def test_a_peer_that_connects_and_says_nothing_more_is_given_up_when_the_wiring_
         if "/links/" in key:
             connected.set()
             return {}
-        mine = published(value)
+        mine = parse_published(value)
         visitors.append(socket.create_connection(mine.address))
         visitors[0].sendall(struct.pack("=q", mine.places[1]))
         return {rank_1(key): blob(("127.255.255.254", 65535), [0, 1])}
@@ -118,7 +119,7 @@ def test_a_connection_that_no_member_calls_its_own_breaks_the_wiring() -> None:
     def answer(key: str, value: bytes) -> dict[str, bytes]:
         if "/links/" in key:
             return {rank_1(key): msgspec.msgpack.encode([(("127.0.0.1", 9), ("127.0.0.1", 10))])}
-        mine = published(value)
+        mine = parse_published(value)
         stranger.append(socket.create_connection(mine.address))
         stranger[0].sendall(struct.pack("=q", mine.places[1]))
         return {rank_1(key): blob(("127.255.255.254", 65535), [0, 1])}
@@ -149,7 +150,7 @@ def test_a_peer_that_cannot_be_told_breaks_the_wiring_with_the_reason() -> None:
 def test_who_is_not_in_the_world_cannot_wire_it() -> None:
     world = World(5, WorldKind.PLANNED, (OTHER,), (1,), Lineage(0, 0, 0))
     with pytest.raises(BadInput, match="me is not a member of generation 5"):
-        Wiring(world, "", ME, Forger(lambda *_: {}), PeerValues())
+        GlooWiring(world, "", ME, Forger(lambda *_: {}), PeerValues())
 
 
 def test_the_prefix_cannot_be_guessed_and_does_not_give_the_key_away() -> None:
@@ -169,9 +170,9 @@ def test_the_prefix_cannot_be_guessed_and_does_not_give_the_key_away() -> None:
 # -------------------------------------------------------------------------------------------------- a world of one
 
 
-def alone() -> Group:
+def alone() -> GlooGroup:
     world = World(3, WorldKind.PLANNED, (ME,), (1,), Lineage(0, 0, 0))
-    return Wiring(world, "", ME, Forger(lambda *_: {}), PeerValues()).run()
+    return GlooWiring(world, "", ME, Forger(lambda *_: {}), PeerValues()).run()
 
 
 def test_a_world_of_one_leaves_its_tensors_as_they_are() -> None:

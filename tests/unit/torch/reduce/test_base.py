@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
-from pliant.torch.gloo.group import Group, GroupBroken
+from pliant.torch.gloo.group import GlooGroup, GroupBroken
 from pliant.torch.reduce import buckets as buckets_module
-from pliant.torch.reduce.buckets import Reduced
-from pliant.torch.reduce.floating import SummedReducer
+from pliant.torch.reduce.buckets import ReducedGradient
+from pliant.torch.reduce.floating import FloatingReducer
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.training_state import gradient_from, gradient_state
 from pliant.train.data.loader import MicroBatch
@@ -37,10 +37,10 @@ class Member:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self.reducer = SummedReducer(model, Buffers(model), StepMetrics(), CPU)
+        self.reducer = FloatingReducer(model, Buffers(model), StepMetrics(), CPU)
         self.weight = 0.0
 
-    def part(self, x: Tensor, weight: float | None = None, *, last: Group | None = None) -> None:
+    def part(self, x: Tensor, weight: float | None = None, *, last: GlooGroup | None = None) -> None:
         """One part, all but the step's last; its loss is a mean over what it holds."""
         self.reducer.begin_part(PART, float(len(x)), last, (), idle=False)
         if weight is not None:
@@ -50,7 +50,7 @@ class Member:
         if last is None:
             self.reducer.end_part()
 
-    def reduce(self, group: Group, *, follow: bool = False) -> tuple[tuple[ControlRow, ...], Reduced]:
+    def reduce(self, group: GlooGroup, *, follow: bool = False) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         found = self.reducer.reduce(group, ControlRow(WORD, self.weight), (), follow=follow)
         self.weight = 0.0
         return found
@@ -105,8 +105,8 @@ def test_uneven_parts_come_to_the_mean_of_the_whole_batch(buckets: str) -> None:
     (rows, first), (_, second) = together(lambda: a.reduce(one), lambda: b.reduce(other))
     assert [row.weight for row in rows] == [9.0, 3.0]
     assert rows[0].word == WORD
-    a.reducer.give(first)
-    b.reducer.give(second)
+    a.reducer.write_gradients(first)
+    b.reducer.write_gradients(second)
     assert close(a.gradients, direct(net(), x))
     assert all(torch.equal(cast(Tensor, p), cast(Tensor, q)) for p, q in zip(a.gradients, b.gradients, strict=True))
 
@@ -127,13 +127,13 @@ def test_buckets_leave_before_backward_is_over(monkeypatch: pytest.MonkeyPatch) 
             assert not one.sent
         (_, first), (_, second) = together(partial(a.reduce, one), partial(b.reduce, other))
         assert len(one.sent) == 5
-        a.reducer.give(first)
-        b.reducer.give(second)
+        a.reducer.write_gradients(first)
+        b.reducer.write_gradients(second)
         assert close(a.gradients, direct(net(), x))
         for member in (a, b):
             member.reducer.drop_part()
             member.reducer.drop_kept()
-            member.reducer.next_turn()
+            member.reducer.swap_buffers()
 
 
 def test_a_parameter_with_a_gradient_somewhere_has_one_everywhere_and_else_nowhere() -> None:
@@ -155,8 +155,8 @@ def test_a_parameter_with_a_gradient_somewhere_has_one_everywhere_and_else_nowhe
     a.part(x[:2], last=one)
     b.part(x[2:], last=other)
     (_, first), (_, second) = together(lambda: a.reduce(one), lambda: b.reduce(other))
-    a.reducer.give(first)
-    b.reducer.give(second)
+    a.reducer.write_gradients(first)
+    b.reducer.write_gradients(second)
     for member in (a, b):
         found = {name: param.grad is not None for name, param in member.model.named_parameters()}
         assert found == {
@@ -171,8 +171,8 @@ def test_who_follows_adds_nothing_and_gets_everything(buckets: str) -> None:
     a.part(x, last=one)
     (_, first), (rows, second) = together(lambda: a.reduce(one), lambda: joiner.reduce(other, follow=True))
     assert sum(row.weight for row in rows) == 6.0
-    a.reducer.give(first)
-    joiner.reducer.give(second)
+    a.reducer.write_gradients(first)
+    joiner.reducer.write_gradients(second)
     assert close(a.gradients, direct(net(), x))
     assert close(joiner.gradients, cast("list[Tensor]", a.gradients), 0.0)
 
@@ -200,8 +200,8 @@ def test_a_step_that_broke_is_finished_from_what_was_kept(buckets: str) -> None:
     b.part(x[8:], last=other)
     (rows, first), (_, second) = together(lambda: a.reduce(one), lambda: b.reduce(other))
     assert [row.weight for row in rows] == [5.0, 4.0]
-    a.reducer.give(first)
-    b.reducer.give(second)
+    a.reducer.write_gradients(first)
+    b.reducer.write_gradients(second)
     assert close(a.gradients, direct(net(), x))
 
 
@@ -216,7 +216,7 @@ def test_an_idle_part_is_no_part_of_it() -> None:
     a.reducer.drop_part()
     b.part(x[4:], last=other)
     (_, first), _ = together(lambda: a.reduce(one), lambda: b.reduce(other))
-    a.reducer.give(first)
+    a.reducer.write_gradients(first)
     assert close(a.gradients, direct(net(), x))
 
 
@@ -228,8 +228,8 @@ def test_a_part_that_weighs_nothing_is_dropped_not_multiplied(buckets: str) -> N
     b.part(x[4:] * float("nan"), 0.0, last=other)
     b.reducer.drop_part()
     (_, first), (_, second) = together(lambda: a.reduce(one), lambda: b.reduce(other))
-    a.reducer.give(first)
-    b.reducer.give(second)
+    a.reducer.write_gradients(first)
+    b.reducer.write_gradients(second)
     assert close(a.gradients, direct(net(), x[:4]))
     assert close(b.gradients, direct(net(), x[:4]))
 
@@ -241,12 +241,12 @@ def test_a_member_that_missed_the_step_gets_its_gradient(buckets: str) -> None:
     a.part(x[:3], last=one)
     b.part(x[3:], last=other)
     (_, reduced), _ = together(lambda: a.reduce(one), lambda: b.reduce(other))
-    a.reducer.give(reduced)
+    a.reducer.write_gradients(reduced)
     reduced.means = (0.5,)
     whole = gradient_state(reduced)
     contents = tuple(memoryview(bytearray(leaf.content)) for leaf in whole.leaves)
     received = gradient_from(ReceivedState(whole.tree, contents), CPU)
-    laggard.reducer.give(received)
+    laggard.reducer.write_gradients(received)
     assert received.means == (0.5,)
     assert close(laggard.gradients, cast("list[Tensor]", a.gradients), 0.0)
 
@@ -262,7 +262,7 @@ def test_the_last_sums_outlive_the_next_reduction() -> None:
     before = [flat.clone() for flat in kept.buckets]
     for member in (a, b):
         member.reducer.drop_part()
-        member.reducer.next_turn()
+        member.reducer.swap_buffers()
     one, other = groups(2)
     a.part(x[4:6], last=one)
     b.part(x[6:], last=other)
@@ -285,7 +285,7 @@ def test_half_precision_sums_do_not_overflow(dtype: torch.dtype, size: int) -> N
                 member.reducer.end_part()
     found = together(*(partial(member.reduce, group) for member, group in zip(members, each, strict=True)))
     for member, (_, reduced) in zip(members, found, strict=True):
-        member.reducer.give(reduced)
+        member.reducer.write_gradients(reduced)
         assert [float(cast(Tensor, grad)) for grad in member.gradients] == [1000.0]
 
 
@@ -310,7 +310,7 @@ def test_types_travel_in_buckets_of_their_own(buckets: str) -> None:
     a.part(x[:2], last=one)
     b.part(x[2:], last=other)
     (_, first), _ = together(lambda: a.reduce(one), lambda: b.reduce(other))
-    a.reducer.give(first)
+    a.reducer.write_gradients(first)
     for param, expected in zip(a.model.parameters(), direct(Mixed(), x), strict=True):
         assert param.grad is not None
         assert param.grad.dtype is param.dtype
@@ -324,7 +324,7 @@ def test_alone_with_one_part_the_gradient_is_not_touched() -> None:
     before = [cast(Tensor, grad) for grad in a.gradients]
     copies = [grad.clone() for grad in before]
     _, reduced = a.reduce(one)
-    a.reducer.give(reduced)
+    a.reducer.write_gradients(reduced)
     assert all(now is was for now, was in zip(a.gradients, before, strict=True))
     assert close(before, copies, 0.0)
 

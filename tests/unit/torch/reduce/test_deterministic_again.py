@@ -196,12 +196,12 @@ def flats(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The sizes of all room that was made for gradients."""
     made: list[int] = []
 
-    class Counted(nodes_module.Flat):
+    class Counted(nodes_module.FlatBuffer):
         def __init__(self, bucket: Bucket, extra: int) -> None:
             made.append(bucket.numel)
             super().__init__(bucket, extra)
 
-    monkeypatch.setattr(nodes_module, "Flat", Counted)
+    monkeypatch.setattr(nodes_module, "FlatBuffer", Counted)
     return made
 
 

@@ -1,0 +1,194 @@
+"""Build one generation's process group in the background (rule 7).
+
+gloo's own listeners check no credential. Three things limit that: they listen on the interface of `host` alone, their
+addresses go only to members that proved to have the generation's key, and a connection that no member claims fails the
+wiring.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import threading
+from datetime import timedelta
+from typing import Any, Protocol
+
+import msgspec
+from torch._C._distributed_c10d import (  # torch.distributed's own; only here they have types
+    PrefixStore,
+    ProcessGroupGloo,
+)
+
+from pliant.core.model.names import MemberId
+from pliant.core.model.world import World
+from pliant.errors import BadInput
+from pliant.torch.gloo.group import GlooGroup, GroupBroken, plain_message
+from pliant.torch.gloo.hung import gloo_threads
+from pliant.torch.gloo.kv_store import PeerStore, StoreClosed
+from pliant.torch.gloo.sockets import Address, GroupSockets
+from pliant.train.peer.framing import PeerLost
+from pliant.train.peer.kv import PeerValues
+
+CONNECT_S = 30.0  # gloo's own time limit for one connection
+WIRING_S = 15.0  # a member answers within milliseconds, unless it is disconnected or dying
+NUDGE_S = 0.01
+NO_TIMEOUT = timedelta(days=3650)  # only the coordinator and broken connections end a world, never gloo's timeout
+
+_LINKS = "links"
+_links = msgspec.msgpack.Decoder(list[tuple[Address, Address]])
+
+
+class PeerSender(Protocol):
+    """What wiring needs of `pliant.train.peer.server.Peers`."""
+
+    def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None: ...
+
+
+class GlooWiring:
+    """The building of one generation's group (rule 7): `run` it in a thread of its own, once.
+
+    `key` is the generation's, the one that `peers` was told with `know`; a world of one needs none.
+    """
+
+    def __init__(
+        self, world: World, key: str, me: MemberId, peers: PeerSender, mailbox: PeerValues, host: str = "127.0.0.1"
+    ) -> None:
+        rank = world.rank_of(me)
+        if rank is None:
+            raise BadInput(f"{me} is not a member of generation {world.number}.")
+        self._world = world
+        self._rank = rank
+        self._host = host
+        self._peers = peers
+        self._others = [member for member in world.members if member != me]
+        self._fence = GroupSockets()
+        self._broken = threading.Event()
+        self._running = threading.Event()
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._group: GlooGroup | None = None
+        self._nudging = False
+        self._late = False
+        self._before: frozenset[int] = frozenset()
+        self._prefix = hmac.new(key.encode(), b"pliant wiring", hashlib.sha256).hexdigest()
+        self._store = PeerStore(mailbox, world.number, self._spread, self._saw)
+
+    def run(self) -> GlooGroup:
+        """Build the group and complete a barrier in it. Raises `GroupBroken`, soon after `break_off` at the latest."""
+        self._running.set()
+        limit = threading.Timer(WIRING_S, self._time_out)
+        limit.daemon = True
+        limit.start()
+        try:
+            group = self._build()
+        except (RuntimeError, OSError, ValueError, msgspec.MsgspecError, PeerLost, StoreClosed) as error:
+            raise self._failure(error) from error
+        finally:
+            self._ended.set()
+            limit.cancel()
+        try:
+            group.barrier()
+        except GroupBroken:
+            group.dispose()
+            raise
+        if group.size > 1:
+            group.threads = gloo_threads() - self._before  # only now: a thread has its name once it has run
+        return group
+
+    def _time_out(self) -> None:
+        """Somebody does not answer. The coordinator hears who, and decides (rule 11)."""
+        if not self._ended.is_set():
+            self._late = True
+            self.break_off()
+
+    def break_off(self) -> None:
+        """From any thread: `run` ends, and if it has ended the group it built is broken."""
+        with self._lock:
+            self._broken.set()
+            group = self._group
+            nudge = group is None and self._running.is_set() and not self._nudging
+            self._nudging = self._nudging or nudge
+        if nudge:
+            threading.Thread(target=self._nudge, name="pliant-break-off", daemon=True).start()
+        if group is not None:
+            group.break_off()
+
+    def _build(self) -> GlooGroup:
+        self._require_unbroken()
+        group = self._connect()
+        try:
+            if group.size > 1:
+                self._check_links()
+            with self._lock:
+                self._require_unbroken()
+                self._group = group
+        except BaseException:  # why: whatever went wrong, gloo's threads and sockets must not stay
+            group.dispose()
+            raise
+        return group
+
+    def _connect(self) -> GlooGroup:
+        size = len(self._world.members)
+        if size == 1:
+            return GlooGroup(self._world, self._rank, self._fence, [], frozenset())
+        make: Any = ProcessGroupGloo  # its stub does not know the options that it takes
+        options = make._Options()
+        options._timeout = timedelta(seconds=CONNECT_S)
+        options._devices = [make.create_device(hostname=self._host)]
+        self._before = gloo_threads()
+        gloo = make(PrefixStore(self._prefix, self._store), self._rank, size, options)
+        gloo._set_default_timeout(NO_TIMEOUT)
+        return GlooGroup(self._world, self._rank, self._fence, [gloo, self._store], frozenset())
+
+    def _require_unbroken(self) -> None:
+        if self._broken.is_set():
+            raise StoreClosed("broken off")
+
+    def _check_links(self) -> None:
+        """Each rank says which sockets are its ends; a connection that nobody calls its own is a stranger's."""
+        mine = [(each.here, each.there) for each in self._fence.freeze()]
+        self._store.set(f"{self._prefix}/{_LINKS}/{self._rank}", msgspec.msgpack.encode(mine))
+        for rank in range(len(self._world.members)):
+            if rank == self._rank:
+                continue
+            for here, there in _links.decode(self._store.get(f"{self._prefix}/{_LINKS}/{rank}")):
+                if (there, here) in mine:
+                    self._fence.claim(rank, here)
+        if (stranger := self._fence.unclaimed()) is not None:
+            raise ValueError(f"no member calls the connection with {stranger[0]}:{stranger[1]} its own")
+        if len(mine) < len(self._others):
+            raise ValueError(f"{len(self._others)} connections were to be made, and {len(mine)} are there")
+
+    def _spread(self, head: bytes) -> None:
+        for member in self._others:
+            self._peers.notify(self._world.number, member, "store", head)
+
+    def _saw(self, key: str, value: bytes) -> None:
+        """Every value that gloo puts into the store is an address, under its rank."""
+        kind, _, rank = key.removeprefix(f"{self._prefix}/").rpartition("/")
+        if kind == _LINKS:
+            return
+        if int(rank) == self._rank:
+            self._fence.set_own_address(value)
+        else:
+            self._fence.set_address(int(rank), value)
+
+    def _nudge(self) -> None:
+        """gloo's constructor cannot be interrupted, but whatever it waits for can be made to fail."""
+        while not self._ended.is_set():
+            self._store.close()
+            self._fence.shut_down()
+            self._fence.replace_missing_peers()
+            self._ended.wait(NUDGE_S)
+
+    def _failure(self, error: Exception) -> GroupBroken:
+        number = self._world.number
+        rank = self._fence.rank_in_error(str(error))
+        if self._late:
+            silent = [key.rpartition("/")[2] for key in self._store.missing]
+            rank = next((int(each) for each in silent if each.isdecimal()), rank)
+            error = TimeoutError(f"no answer within {WIRING_S:g} s")
+        elif self._broken.is_set():
+            return GroupBroken(f"the wiring of generation {number} was broken off")
+        peer = None if rank is None else self._world.members[rank]
+        return GroupBroken(f"generation {number} could not be wired: {plain_message(error)}", peer)
