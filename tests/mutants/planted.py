@@ -249,8 +249,8 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/pump.py",
-                "        again: dict[str, list[tuple[object, Request]]] = {}\n        try:\n",
-                "        again: dict[str, list[tuple[object, Request]]] = {}\n"
+                "        again: dict[str, list[Submitted]] = {}\n        try:\n",
+                "        again: dict[str, list[Submitted]] = {}\n"
                 "        for draft, write in zip(writing, writes, strict=True):\n"
                 "            self._adopt(draft, write, now)\n"
                 "        for draft in drafts:\n"
@@ -259,8 +259,7 @@ PLANTED = (
             ),
             Edit(
                 "coordinator/service/pump.py",
-                "                self._answer(draft.name, draft.asked,"
-                ' Unavailable(f"the store failed: {error}"), replies)\n',
+                '                self._send_back(draft.name, draft.submitted, f"the store failed: {error}", replies)\n',
                 "                self._jobs.pop(draft.name, None)\n",
             ),
             Edit(
@@ -270,7 +269,7 @@ PLANTED = (
             ),
             Edit(
                 "coordinator/service/pump.py",
-                "                draft.known.stale = True\n                again[draft.name] = draft.asked\n"
+                "                draft.known.stale = True\n                again[draft.name] = draft.submitted\n"
                 "        for draft in drafts:\n            if draft.name not in again:\n"
                 "                self._finish(draft, now, replies)\n",
                 "                draft.known.stale = True\n",
@@ -383,7 +382,7 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/liveness.py",
-                "        return self._leases.awake(now) if self._silence.is_isolated(now) else self._anew\n",
+                "        return self._leases.awake(now) if self._isolation.is_isolated(now) else self._isolated_until\n",
                 "        return None\n",
             ),
         ),
@@ -395,8 +394,8 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/liveness.py",
-                "        return self._leases.awake(now) if self._silence.is_isolated(now) else self._anew\n",
-                "        silent = self._silence.is_isolated(now)\n"
+                "        return self._leases.awake(now) if self._isolation.is_isolated(now) else self._isolated_until\n",
+                "        silent = self._isolation.is_isolated(now)\n"
                 "        return self._leases.awake(now) - self._ttl_s + 0.5 if silent else None\n",
             ),
         ),

@@ -1,9 +1,9 @@
-"""The service on an event loop: requests come in, pumps run, answers and news go out.
+"""The coordinator's service on an asyncio event loop.
 
-The pump runs on the loop itself, the store's write included. While a write waits for the disk, requests gather in the
-sockets, and the next pump decides all of them with one write: that is the group commit, and it needs no thread and
-no queue of ours. What it costs is that nobody is answered during a write, which is milliseconds on a healthy disk;
-a renewal has seconds.
+The pump runs on the loop itself, including the store's write. While a write waits for the disk, requests gather in the
+sockets, and the next pump decides all of them with one write. This is the group commit, and it needs neither a thread
+nor a queue. Its cost is that no request is answered during a write. A write takes milliseconds on a healthy disk, and a
+renewal has seconds.
 """
 
 from __future__ import annotations
@@ -15,82 +15,97 @@ from collections.abc import Callable
 
 from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.notifications import Notifications
-from pliant.coordinator.service.inbox import AgentWatchClosed, Pumped, Reply, Request, Unavailable, WatchClosed
+from pliant.coordinator.service.inbox import Answer, Pumped, RenewalReply, Reply, Sender, Unavailable
 from pliant.coordinator.service.pump import Service
-from pliant.core.messages import StepsCommitted
+from pliant.core.messages import Command, StepsCommitted
 from pliant.core.messages.describe import describe
 from pliant.errors import StoreUnavailable
-from pliant.wire.api import Renew, RenewAgent
 
-TICK_S = 0.1  # how often time gets its turn when nobody asks for anything
+TICK_S = 0.1  # between two pumps without a request
+
+_RENEWALS = {"member": "Renew", "agent": "RenewAgent"}  # the names of renewals in metrics
 
 log = logging.getLogger(__name__)
 
 
 class AsyncService:
-    """Give it a service and the keys of its generations; `start` runs it.
+    """A service with its event loop and its watchers. `start` begins to pump.
 
-    For whoever counts, `seen` is called with every pump and its seconds, and `answered` with every answer.
+    `on_pump` is called with every pump and its seconds, `on_answer` with the name of every command and its answer.
     """
 
     def __init__(
         self,
         service: Service,
-        peers: GenerationKeys,
-        seen: Callable[[Pumped, float], None],
-        answered: Callable[[Reply], None],
+        keys: GenerationKeys,
+        on_pump: Callable[[Pumped, float], None],
+        on_answer: Callable[[str, Answer], None],
     ) -> None:
         self.service = service
-        self.notifications = Notifications(service.job, peers.key)
-        self._seen = seen
-        self._answered = answered
-        self._open: set[asyncio.Future[Reply]] = set()  # who waits for a decision
-        self._due: asyncio.Handle | None = None
+        self.notifications = Notifications(service.job, keys.key)
+        self._on_pump = on_pump
+        self._on_answer = on_answer
+        self._waiting: set[asyncio.Future[Reply] | asyncio.Future[RenewalReply]] = set()
+        self._next_pump: asyncio.Handle | None = None
         self._ticker: asyncio.Task[None] | None = None
         self._led: bool | None = None  # at the last pump
         self._closed = False
 
-    async def execute(self, job: str, request: Request) -> Reply:
-        """Have something decided. The answer comes when it is durable."""
+    async def execute(self, job: str, command: Command) -> Reply:
+        """Have a command decided, and return the answer when it is durable."""
         if self._closed:
-            return Reply(None, job, request, Unavailable("the coordinator is going down; ask again"))
-        if isinstance(request, Renew | RenewAgent):
-            heard = self.service.renew(job, request, time.monotonic())
-            if heard is not None:
-                self._answered(heard)
-                return heard
+            return Reply(None, job, command, Unavailable("the coordinator is shutting down; ask again"))
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Reply] = loop.create_future()
-        if not self.service.submit(job, request, answer):
-            return Reply(None, job, request, Unavailable("too much is being asked at once; ask again"))
-        self._soon(loop)
-        self._open.add(answer)
+        if not self.service.submit(job, command, answer):
+            return Reply(None, job, command, Unavailable("too many requests are waiting; ask again"))
+        self._pump_soon(loop)
+        self._waiting.add(answer)
         try:
             return await answer
         finally:
-            self._open.discard(answer)
+            self._waiting.discard(answer)
 
-    def watch_closed(self, job: str, closed: WatchClosed | AgentWatchClosed) -> None:
-        """A watch was closed from the other side."""
-        if not self._closed:
-            self.service.suspect(job, closed, time.monotonic())
+    async def renew(self, job: str, sender: Sender, revision: int) -> RenewalReply:
+        """Renew a lease. `revision` is the newest that the sender has."""
+        if self._closed:
+            return RenewalReply(None, job, sender, Unavailable("the coordinator is shutting down; ask again"))
+        reply = self.service.renew(job, sender, revision, time.monotonic())
+        if reply is not None:
+            self._on_answer(_RENEWALS[sender.kind], reply.answer)
+            return reply
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[RenewalReply] = loop.create_future()
+        if not self.service.postpone(job, sender, revision, answer):
+            return RenewalReply(None, job, sender, Unavailable("too many requests are waiting; ask again"))
+        self._pump_soon(loop)
+        self._waiting.add(answer)
+        try:
+            return await answer
+        finally:
+            self._waiting.discard(answer)
 
-    def record_hangup(self, job: str, closed: WatchClosed | AgentWatchClosed) -> None:
-        """The same of the connection itself, also while no watch is open on it."""
+    def suspect(self, job: str, sender: Sender) -> None:
+        """Note that the sender closed its watch."""
         if not self._closed:
-            self.service.record_hangup(job, closed, time.monotonic())
+            self.service.suspect(job, sender, time.monotonic())
+
+    def record_hangup(self, job: str, sender: Sender) -> None:
+        """Note that the sender closed its connection, also while no watch was open on it."""
+        if not self._closed:
+            self.service.record_hangup(job, sender, time.monotonic())
 
     def start(self) -> None:
-        """Call on the loop. The first pump is made here, so that a coordinator that serves knows its jobs."""
+        """Pump for the first time, so that the jobs are loaded before the first request. Call it on the loop."""
         self._pump()
         self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
     def close(self) -> None:
-        """Let everybody go, decide what was asked until now, and hand over: a later pump would take it back."""
+        """Release all watchers, decide what was submitted, and release the hold. A later pump would take it again."""
         self._closed = True
         self.notifications.close()
-        if self._due is not None:
-            self._due.cancel()
+        if self._next_pump is not None:
+            self._next_pump.cancel()
         if self._ticker is not None:
             self._ticker.cancel()
         self._pump()
@@ -99,46 +114,53 @@ class AsyncService:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            if self._due is None:
+            if self._next_pump is None:
                 self._pump()
 
-    def _soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._due is None:
-            self._due = loop.call_soon(self._pump)
+    def _pump_soon(self, loop: asyncio.AbstractEventLoop) -> None:
+        if self._next_pump is None:
+            self._next_pump = loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        self._due = None
+        self._next_pump = None
         start = time.perf_counter()
         led = self.service.leads
         try:
             pumped = self.service.pump(time.monotonic())
-        except Exception:  # why: a bug in one decision must not leave everybody waiting, nor stop the clock
+        except Exception:  # why: a bug in one decision must neither leave requests waiting nor stop the clock
             log.exception("a pump failed: this is a bug in Pliant")
-            for answer in self._open:
+            for answer in self._waiting:
                 if not answer.done():
                     answer.set_exception(StoreUnavailable("a decision failed, this is a bug in Pliant; see its log"))
             return
         for reply in pumped.replies:
-            self._answered(reply)
-            if isinstance(reply.ticket, asyncio.Future) and not reply.ticket.done():
-                reply.ticket.set_result(reply)
+            self._on_answer(type(reply.command).__name__, reply.answer)
+            _resolve(reply)
+        for renewed in pumped.renewed:
+            self._on_answer(_RENEWALS[renewed.sender.kind], renewed.answer)
+            _resolve(renewed)
         if led and not self.service.leads:
             self.notifications.release_all()
         if pumped.took_over:
             self.notifications.notify_all()
         self.notifications.notify(pumped.changed, pumped.moved)
-        self._say(pumped)
-        self._seen(pumped, time.perf_counter() - start)
+        self._log(pumped)
+        self._on_pump(pumped, time.perf_counter() - start)
 
-    def _say(self, pumped: Pumped) -> None:
+    def _log(self, pumped: Pumped) -> None:
         led, self._led = self._led, self.service.leads
         if led is False and self._led:
-            log.info("this coordinator decides now")
+            log.info("this coordinator leads now")
         elif led and not self._led:
-            log.warning("this coordinator does not decide any more: %s", self.service.why)
+            log.warning("this coordinator does not lead any more: %s", self.service.why)
         for bug in pumped.bugs:
             log.error("%s", bug)
         for job, events in pumped.decided:
             for event in events:
                 level = logging.DEBUG if isinstance(event, StepsCommitted) else logging.INFO
                 log.log(level, "%s: %s", job, describe(event))
+
+
+def _resolve(reply: Reply | RenewalReply) -> None:
+    if isinstance(reply.ticket, asyncio.Future) and not reply.ticket.done():
+        reply.ticket.set_result(reply)

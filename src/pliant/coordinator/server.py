@@ -28,7 +28,7 @@ from pliant.coordinator.api.http_protocol import KEEP_ALIVE_S, BoundedProtocol, 
 from pliant.coordinator.api.middleware import RequestGuard
 from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.generation_keys import GenerationKeys
-from pliant.coordinator.service.inbox import Accepted, Pumped, Reply, Unavailable
+from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Unavailable
 from pliant.coordinator.service.pump import LEASE_TTL_S, Service
 from pliant.credentials import own_token
 from pliant.errors import BadInput
@@ -107,7 +107,7 @@ class Coordinator:
         self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
         owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         service = Service(store, owner, time.time, lease_ttl_s)
-        self.service = AsyncService(service, GenerationKeys(store), self._count, self._answered)
+        self.service = AsyncService(service, GenerationKeys(store), self._count_pump, self._count_answer)
         handlers = Handlers(self.service, store, self.keyring, self.metrics, lease_ttl_s)
         api = application(handlers.by_name(), self.metrics)
         self.app = RequestGuard(api, self.keyring, store.identity, hosts, self._turned_away)
@@ -151,7 +151,7 @@ class Coordinator:
         log.info("stopping: nothing is lost, members go on and wait for the next coordinator")
         self.service.close()
 
-    def _count(self, pumped: Pumped, seconds: float) -> None:
+    def _count_pump(self, pumped: Pumped, seconds: float) -> None:
         metrics = self.metrics
         metrics.pumps.observe(seconds)
         metrics.bugs.inc(len(pumped.bugs))
@@ -159,13 +159,12 @@ class Coordinator:
             for event in events:
                 metrics.events.labels(type(event).__name__).inc()
 
-    def _answered(self, reply: Reply) -> None:
-        answer = reply.answer
+    def _count_answer(self, command: str, answer: Answer) -> None:
         if isinstance(answer, Accepted):
             outcome = "accepted"
         else:
             outcome = "unavailable" if isinstance(answer, Unavailable) else answer.code.value
-        key = (type(reply.request).__name__, outcome)
+        key = (command, outcome)
         counter = self._counters.get(key)
         if counter is None:
             counter = self._counters[key] = self.metrics.answers.labels(*key)

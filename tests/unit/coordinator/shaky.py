@@ -2,17 +2,29 @@
 
 from collections.abc import Callable, Sequence
 
-from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Reply, Request
+from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Reply, Sender
 from pliant.coordinator.service.pump import Service
 from pliant.core.job.evolve import evolve
+from pliant.core.messages import Command
 from pliant.core.model.job import Job
+from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import StoreError, StoreTimeout
 from pliant.stores.base import Busy, Entry, Hold, Outcome, Stored, Write
 from pliant.stores.memory import MemoryStore
-from pliant.wire.api import EVENTS
+from pliant.wire.api import EVENTS, Renew, RenewAgent
 from pliant.wire.codec import decode_state
 
 WALL = 1000.0
+
+Request = Command | Renew | RenewAgent
+
+
+def member(name: MemberId) -> Sender:
+    return Sender("member", name)
+
+
+def agent(name: AgentId) -> Sender:
+    return Sender("agent", name)
 
 
 class Shaky:
@@ -84,15 +96,28 @@ class Desk:
 
     def pump(self, now: float, *requests: Request, job: str = "demo") -> Pumped:
         for ticket, request in enumerate(requests, 1):
-            assert self.service.submit(job, request, ticket)
+            match request:
+                case Renew(name, revision):
+                    assert self.service.postpone(job, member(name), revision, ticket)
+                case RenewAgent(name, revision):
+                    assert self.service.postpone(job, agent(name), revision, ticket)
+                case _:
+                    assert self.service.submit(job, request, ticket)
         return self.service.pump(now)
+
+    def close_watch(self, now: float, *senders: Sender, job: str = "demo") -> None:
+        """Close the watches of these members and agents, then pump."""
+        for sender in senders:
+            self.service.suspect(job, sender, now)
+        self.service.pump(now)
 
     def ask(self, now: float, *requests: Request, job: str = "demo") -> list[Answer]:
         """The answers, one for each request and in their order."""
-        replies = self.pump(now, *requests, job=job).replies
-        assert [reply.ticket for reply in replies] == list(range(1, len(requests) + 1))
-        assert [reply.request for reply in replies] == list(requests)
-        return [reply.answer for reply in replies]
+        pumped = self.pump(now, *requests, job=job)
+        answers = {reply.ticket: reply.answer for reply in pumped.all_replies}
+        assert sorted(answers, key=str) == sorted(range(1, len(requests) + 1), key=str)
+        assert all(reply.command == requests[int(str(reply.ticket)) - 1] for reply in pumped.replies)
+        return [answers[ticket] for ticket in range(1, len(requests) + 1)]
 
     def tell(self, now: float, *requests: Request, job: str = "demo") -> Accepted:
         """The last answer, all having been accepted."""

@@ -8,7 +8,7 @@ import pytest
 from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.notifications import REMEMBERED, ClientDisconnected, CoordinatorClosing, LongPoll
-from pliant.coordinator.service.inbox import Accepted, Pumped, Request
+from pliant.coordinator.service.inbox import Accepted, Pumped, Sender
 from pliant.coordinator.service.pump import Service
 from pliant.core import messages as m
 from pliant.core.job.decide import decide
@@ -18,7 +18,7 @@ from pliant.core.model.view import View, view_of
 from pliant.errors import StoreUnavailable
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
-from pliant.wire.api import EVENTS, Orders, Renew
+from pliant.wire.api import EVENTS, Orders
 from pliant.wire.codec import Body
 from pliant.wire.views import PeerKey, Told, applied
 from unit.core.build import A, B, C, X, drain, join, lines
@@ -36,15 +36,15 @@ class Office:
             Service(self.store, "c1", lambda: 1000.0, lease_ttl_s=60.0),
             GenerationKeys(self.store),
             lambda pumped, seconds: None,
-            lambda reply: None,
+            lambda command, answer: None,
         )
         self.desk.start()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def tell(self, *requests: Request) -> int:
+    async def tell(self, *commands: m.Command) -> int:
         revision = 0
-        for request in requests:
-            reply = await self.desk.execute("demo", request)
+        for command in commands:
+            reply = await self.desk.execute("demo", command)
             assert isinstance(reply.answer, Accepted), reply.answer
             revision = reply.revision
         return revision
@@ -260,8 +260,8 @@ async def test_nobody_can_watch_a_job_that_is_not_there(office: Office) -> None:
 async def test_what_is_asked_after_the_end_is_not_decided(office: Office) -> None:
     await office.tell(CREATE)
     office.desk.close()
-    reply = await office.desk.execute("demo", Renew(A))
-    assert "going down" in str(reply.answer)
+    reply = await office.desk.renew("demo", Sender("member", A), 0)
+    assert "shutting down" in str(reply.answer)
 
 
 @in_office
@@ -295,7 +295,7 @@ async def test_a_job_that_others_wrote_to_is_told_again(office: Office) -> None:
     assert isinstance(events, tuple)
     office.store.write([Write("demo", revision, tuple(EVENTS.encode(event) for event in events))])
     await office.tell(join(A))  # says nothing new, and loses no race: but what it knows is read again when it is told
-    reply = await office.desk.execute("demo", Renew(A, revision + len(events)))
+    reply = await office.desk.renew("demo", Sender("member", A), revision + len(events))
     assert isinstance(reply.answer, Accepted)
     news = await asyncio.wait_for(waiting, LONG_S / 2)
     assert applied(known, news) == office.seen(A)

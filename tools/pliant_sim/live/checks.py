@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pliant.coordinator.service.inbox import Accepted, Reply, Unavailable
+from pliant.coordinator.service.inbox import Accepted, RenewalReply, Reply, Unavailable
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
@@ -320,13 +320,14 @@ class Checkers:
 
     # ------------------------------------------------------------------------------------------ the answers
 
-    def answered(self, coordinator: str, reply: Reply) -> None:
+    def answered(self, coordinator: str, reply: Reply | RenewalReply) -> None:
         """P5: what is acknowledged stands in the store."""
         answer = reply.answer
         sender = str(reply.ticket)
         if not isinstance(answer, Unavailable):
             self.universe.answered(sender)
-        if isinstance(answer, Accepted) and not isinstance(reply.request, m.Drain):  # which a person may say as well
+        is_drain = isinstance(reply, Reply) and isinstance(reply.command, m.Drain)  # people send it too
+        if isinstance(answer, Accepted) and not is_drain:
             self.universe.heard[coordinator, sender] = self.universe.now
         if isinstance(answer, Accepted) and answer.revision > self.revision:
             self.complain(f"P5: {coordinator} acknowledged revision {answer.revision}, the store has {self.revision}")

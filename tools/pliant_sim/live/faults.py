@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.coordinator.service.inbox import WatchClosed
+from pliant.coordinator.service.inbox import Sender
 from pliant.core.member.signals import DrainNotice
 from pliant.core.messages import Join, Resize
 from pliant.core.model.job import Target
@@ -330,7 +330,7 @@ def _close_watch(universe: Universe, draw: Random) -> bool:
     worker = draw.choice(workers)
     universe.suspected.add(worker.id)
     for coordinator in universe.coordinators:
-        coordinator.receive("", WatchClosed(worker.id))
+        coordinator.suspect(Sender("member", worker.id))
     return True
 
 

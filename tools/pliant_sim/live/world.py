@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.coordinator.service.inbox import Request
 from pliant.coordinator.service.liveness import ISOLATION_FRACTION
 from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core.data.grid import Grid
@@ -31,6 +30,7 @@ from pliant_sim.live.toy_model import Content
 from pliant_sim.processes.agent_events import Entries
 from pliant_sim.processes.machines import PUMP_EVERY_S, AgentProcess, CoordinatorProcess
 from pliant_sim.processes.worker import Worker
+from pliant_sim.requests import Request
 from pliant_sim.store import Directory
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pliant.coordinator.service.inbox import Accepted, AgentWatchClosed, Answer, Request, Unavailable
+from pliant.coordinator.service.inbox import Accepted, Answer, Sender, Unavailable
 from pliant.coordinator.service.pump import Service
 from pliant.core.job.next_world import desired_workers
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId
 from pliant.core.supervisor import OrdersReceived
-from pliant.wire.api import Renew, RenewAgent
+from pliant.wire.api import RenewAgent
+from pliant_sim.requests import Request, queue_request, renew_at_once
 from pliant_sim.store import Crash, FlakyStore
 
 if TYPE_CHECKING:
@@ -105,14 +106,14 @@ class Desk:
         if not self.up:
             return
         request = RenewAgent(given.agent, given.after) if isinstance(given, Poll) else given.request
-        if not self.paused and isinstance(request, Renew | RenewAgent):
-            reply = self.service.renew(self.universe.job, request, self.universe.now + self.ahead_s)
+        if not self.paused:
+            reply = renew_at_once(self.service, self.universe.job, request, self.universe.now + self.ahead_s)
             if reply is not None:
                 self.universe.spoken[self.name] = self.universe.now
                 self._reply(given, reply.answer)
                 return
         self.unread = self.unread or given.machine != "user"
-        self.service.submit(self.universe.job, request, given)
+        queue_request(self.service, self.universe.job, request, given)
         if not self.pump_due:
             self.pump_due = True
             self.universe.after(self.universe.chance.uniform(0.001, 0.02), self._due)
@@ -136,7 +137,7 @@ class Desk:
             return
         for bug in pumped.bugs:
             self.universe.checks.complain(f"invariant: {bug}")
-        for reply in pumped.replies:
+        for reply in pumped.all_replies:
             assert isinstance(reply.ticket, Ask | Poll)
             self._reply(reply.ticket, reply.answer)
         if (pumped.moved or pumped.took_over) and not self.telling:
@@ -171,7 +172,7 @@ class Desk:
         """That machine's connection was closed: noted if orders were waited for on it."""
         if self.up and self.watching.pop(machine, None) is not None:
             self.universe.suspected.add(agent)
-            self.service.suspect(self.universe.job, AgentWatchClosed(agent), self.universe.now + self.ahead_s)
+            self.service.suspect(self.universe.job, Sender("agent", agent), self.universe.now + self.ahead_s)
 
     def _tell(self) -> None:
         if self.up and self.paused:

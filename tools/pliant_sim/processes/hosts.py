@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from pliant.coordinator.service.inbox import Accepted, Request, Unavailable
+from pliant.coordinator.service.inbox import Accepted, Unavailable
 from pliant.core.messages import AgentReady, Code, Join, Rejection
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.supervisor import (
@@ -32,6 +32,7 @@ from pliant.core.supervisor import (
 from pliant.wire.api import Renew, RenewAgent
 from pliant_sim.processes.agent_events import AgentEvents
 from pliant_sim.processes.desk import Ask, Back, Poll, Told
+from pliant_sim.requests import Request
 
 if TYPE_CHECKING:
     from pliant_sim.launch.world import Launches

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
-from pliant.coordinator.service.inbox import Accepted, Reply, Request
+from pliant.coordinator.service.inbox import Accepted, RenewalReply, Reply, Sender
 from pliant.coordinator.service.pump import Service
 from pliant.core.job.next_world import desired_workers
 from pliant.core.member.signals import DrainNotice
@@ -32,8 +32,9 @@ from pliant.core.supervisor import (
     WorkerEnded,
     supervise,
 )
-from pliant.wire.api import Renew, RenewAgent
+from pliant.wire.api import RenewAgent
 from pliant_sim.processes.agent_events import AgentEvents
+from pliant_sim.requests import Request, queue_request, renew_at_once
 from pliant_sim.store import Crash, FlakyStore
 
 if TYPE_CHECKING:
@@ -162,18 +163,23 @@ class CoordinatorProcess:
             self._pump()
 
     def receive(self, sender: str, request: Request) -> None:
-        if self.up and not self.paused and isinstance(request, Renew | RenewAgent):
-            reply = self.service.renew(self.universe.job, request, self.universe.now + self.ahead_s)
+        if self.up and not self.paused:
+            reply = renew_at_once(self.service, self.universe.job, request, self.universe.now + self.ahead_s)
             if reply is not None:
                 self.universe.spoken[self.name] = self.universe.now
                 self._reply(replace(reply, ticket=sender))
                 return
         if self.up:
             self.unread = self.unread or sender not in ("", "user")
-            self.service.submit(self.universe.job, request, sender)
+            queue_request(self.service, self.universe.job, request, sender)
             if not self.pump_due:
                 self.pump_due = True
                 self.universe.after(self.universe.chance.uniform(0.001, 0.03), self._due)
+
+    def suspect(self, sender: Sender) -> None:
+        """Note that the sender closed its watch."""
+        if self.up:
+            self.service.suspect(self.universe.job, sender, self.universe.now + self.ahead_s)
 
     def _due(self) -> None:
         self.pump_due = False
@@ -194,26 +200,26 @@ class CoordinatorProcess:
             return
         for bug in pumped.bugs:
             self.universe.checkers.complain(f"invariant: {bug}")
-        for reply in pumped.replies:
+        for reply in pumped.all_replies:
             self._reply(reply)
         if pumped.moved:
             self._push()
 
-    def _reply(self, reply: Reply) -> None:
+    def _reply(self, reply: Reply | RenewalReply) -> None:
         sender = str(reply.ticket)
         answer = reply.answer
         self.universe.checkers.answered(self.name, reply)
-        if isinstance(answer, Accepted) and answer.view is not None and isinstance(reply.request, Report):
+        if isinstance(answer, Accepted) and answer.view is not None and _is_report(reply):
             # Over HTTP a report is answered with what is durable, and views come by the watch alone.
             self.universe.to_worker_durable(self.name, MemberId(sender), answer.revision, answer.view.durable)
         elif isinstance(answer, Accepted) and answer.view is not None:
             self.universe.to_worker(self.name, MemberId(sender), answer.view)
         elif isinstance(answer, Rejection) and answer.code in (Code.GONE, Code.UNKNOWN):
             self.universe.refuse_worker(self.name, MemberId(sender), reply.revision)
-        elif isinstance(answer, Accepted) and isinstance(reply.request, RenewAgent):
+        elif isinstance(answer, Accepted) and isinstance(reply, RenewalReply) and reply.sender.kind == "agent":
             known = self.service.job(self.universe.job)
             if known is not None:
-                self._tell_agents(known[0], reply.request.agent)
+                self._tell_agents(known[0], AgentId(reply.sender.id))
 
     def _push(self) -> None:
         """Tell everybody who watches: the members, and the agents how many workers to run."""
@@ -239,3 +245,7 @@ class CoordinatorProcess:
             if agent == only or (only is None and self.wanted.get(agent) != news):
                 self.wanted[agent] = news
                 self.universe.to_agent(self.name, agent, wanted)
+
+
+def _is_report(reply: Reply | RenewalReply) -> bool:
+    return isinstance(reply, Reply) and isinstance(reply.command, Report)

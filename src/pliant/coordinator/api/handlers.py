@@ -1,4 +1,4 @@
-"""What the coordinator does for each route of the table."""
+"""The handler of each route."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.notifications import ClientDisconnected, CoordinatorClosing, LongPoll
 from pliant.coordinator.service.inbox import (
     Accepted,
-    AgentWatchClosed,
+    RenewalReply,
     Reply,
-    Request,
+    Sender,
     Unavailable,
-    WatchClosed,
-    set_back,
+    describe_set_back,
     truncate_texts,
 )
 from pliant.core.accounting.activity import Category, at_work, doings
-from pliant.core.messages import AgentJoin, Code, Create, Join, Rejection
+from pliant.core.messages import AgentJoin, Code, Command, Create, Join, Rejection
 from pliant.core.model.job import JobState
 from pliant.core.model.names import AgentId, MemberId, bad_name
 from pliant.errors import StoreError
@@ -39,31 +38,36 @@ from pliant.wire.openapi import document
 from pliant.wire.routes import COMMANDS, RENEW, RENEW_AGENT
 
 STREAM_PAGE = 200
-USES_MAX = 1024  # of one agent
-STREAM_QUIET_S = 15.0  # a comment is sent so often, so that a dead connection is noticed by both sides
+USES_MAX = 1024  # workers of one agent
+STREAM_QUIET_S = 15.0  # then a comment is sent, so that both sides notice a dead connection
 
 
 class Handlers:
-    """Everything a handler needs, and a handler for every route."""
+    """A handler for every route."""
 
     def __init__(
-        self, desk: AsyncService, store: Store, keyring: TokenRegistry, metrics: CoordinatorMetrics, ttl_s: float
+        self,
+        service: AsyncService,
+        store: Store,
+        tokens: TokenRegistry,
+        metrics: CoordinatorMetrics,
+        lease_ttl_s: float,
     ) -> None:
-        self._desk = desk
+        self._service = service
         self._store = store
-        self._keyring = keyring
+        self._registry = tokens
         self._metrics = metrics
-        self._ttl_s = ttl_s
-        self._watching: dict[tuple[str, WatchClosed | AgentWatchClosed], Call] = {}  # by what its end would mean
-        self._spoke_on: dict[
-            tuple[str, WatchClosed | AgentWatchClosed], ClientConnection
-        ] = {}  # joined or watched last
-        self._uses: dict[str, dict[AgentId, tuple[api.Use, ...]]] = {}  # by job; what was said last
+        self._lease_ttl_s = lease_ttl_s
+        self._watches: dict[tuple[str, Sender], Call] = {}  # open watches, by job and sender
+        self._connections: dict[tuple[str, Sender], ClientConnection] = {}  # on which a sender last joined or watched
+        self._uses: dict[str, dict[AgentId, tuple[api.Use, ...]]] = {}  # by job, as last reported by each agent
 
     def by_name(self) -> dict[str, Handler]:
-        """For `pliant.coordinator.api.app.application`."""
-        return {route.name: self._command for route in (*COMMANDS.values(), RENEW, RENEW_AGENT)} | {
+        """Return the handlers by route name, for `pliant.coordinator.api.app.application`."""
+        return {route.name: self._command for route in COMMANDS.values()} | {
             "create": self._create,
+            RENEW.name: self._renew,
+            RENEW_AGENT.name: self._renew_agent,
             "health": self._health,
             "metrics": self._render_metrics,
             "about": self._about,
@@ -84,102 +88,117 @@ class Handlers:
         assert isinstance(call.body, Create)
         if wrong := bad_name(call.body.name):
             raise ApiError(422, Code.BAD, wrong)
-        return await self._ask(call.body.name, call.body)
+        return await self._execute(call.body.name, call.body)
 
     async def _command(self, call: Call) -> bytes:
-        request: Request = truncate_texts(call.body)  # type: ignore[arg-type]  # the table says which ones come here
-        if isinstance(request, api.Renew | api.RenewAgent):
-            self._require_known(call, request.revision)
-        answer = await self._ask(call.job, request)
-        if isinstance(request, Join):
-            self._listen(call, WatchClosed(request.member))
-        elif isinstance(request, AgentJoin):
-            self._listen(call, AgentWatchClosed(request.agent))
-        if isinstance(request, api.RenewAgent) and request.uses:
-            self._note_use(call.job, request)
+        command: Command = truncate_texts(call.body)  # type: ignore[arg-type]  # these routes have commands as bodies
+        answer = await self._execute(call.job, command)
+        if isinstance(command, Join):
+            self._track_connection(call, Sender("member", command.member))
+        elif isinstance(command, AgentJoin):
+            self._track_connection(call, Sender("agent", command.agent))
         return answer
 
-    def _note_use(self, name: str, said: api.RenewAgent) -> None:
-        """Remember what an agent's workers take, as long as it is one of the job's."""
-        found = self._desk.service.job(name)
-        known = {agent.id for agent in found[0].agents} if found else set()
-        uses = {**self._uses.get(name, {}), said.agent: said.uses[:USES_MAX]}
-        self._uses[name] = {agent: each for agent, each in uses.items() if agent in known}
+    async def _execute(self, job: str, command: Command) -> bytes:
+        return _encode_done(await self._service.execute(job, command))
 
-    async def _ask(self, job: str, request: Request) -> bytes:
-        reply = await self._desk.execute(job, request)
-        _require(reply)
-        view = reply.answer.view if isinstance(reply.answer, Accepted) else None
-        return encode_reply(api.Done(reply.revision, view.durable if view is not None else None))
+    # ------------------------------------------------------------------------------------------- renewals
+
+    async def _renew(self, call: Call) -> bytes:
+        assert isinstance(call.body, api.Renew)
+        renewal = call.body
+        self._require_plausible(call, renewal.revision)
+        sender = Sender("member", renewal.member)
+        return _encode_done(await self._service.renew(call.job, sender, renewal.revision))
+
+    async def _renew_agent(self, call: Call) -> bytes:
+        assert isinstance(call.body, api.RenewAgent)
+        renewal = call.body
+        self._require_plausible(call, renewal.revision)
+        sender = Sender("agent", renewal.agent)
+        answer = _encode_done(await self._service.renew(call.job, sender, renewal.revision))
+        if renewal.uses:
+            self._note_uses(call.job, renewal)
+        return answer
+
+    def _note_uses(self, name: str, renewal: api.RenewAgent) -> None:
+        """Remember the resource use of an agent's workers, as long as the agent belongs to the job."""
+        found = self._service.service.job(name)
+        agents = {agent.id for agent in found[0].agents} if found else set()
+        uses = {**self._uses.get(name, {}), renewal.agent: renewal.uses[:USES_MAX]}
+        self._uses[name] = {agent: each for agent, each in uses.items() if agent in agents}
 
     # ------------------------------------------------------------------------------------------- watching
 
     async def _watch(self, call: Call) -> bytes:
         job, member, after = call.job, MemberId(call.path["member"]), int(call.query["after"])
-        self._require_known(call, after)
-        with self._noticed(call, WatchClosed(member)):
-            # To watch is a sign of life, and the end of a suspicion that an earlier watch was closed.
-            _require(await self._desk.execute(job, api.Renew(member, after)))
-            self._listen(call, WatchClosed(member))
-            with _waiting(call) as wait:
-                return self._found(await self._desk.notifications.watch(job, member, after, wait), job)
-
-    @contextmanager
-    def _noticed(self, call: Call, closed: WatchClosed | AgentWatchClosed) -> Iterator[None]:
-        """For a watch, so that its end is noted if the other side hangs up and has not come back elsewhere already."""
-        key = (call.job, closed)
-        self._watching[key] = call
-        try:
-            yield
-        except ClientDisconnected:
-            if self._watching.get(key) is call:
-                self._desk.watch_closed(call.job, closed)
-            raise
-        finally:
-            if self._watching.get(key) is call:
-                del self._watching[key]
-
-    def _listen(self, call: Call, closed: WatchClosed | AgentWatchClosed) -> None:
-        """Note the end of a connection also while no watch is open on it: between two, or before the first.
-
-        Whoever dies just then hangs up as well, and that must not be taken for silence (ADR 0019).
-        """
-        key, connection = (call.job, closed), call.connection
-        if connection is None or self._spoke_on.get(key) is connection:
-            return
-
-        def over(by_them: bool) -> None:
-            if self._spoke_on.get(key) is not connection:
-                return
-            del self._spoke_on[key]
-            watch = self._watching.get(key)
-            if by_them and (watch is None or watch.connection is connection):
-                self._desk.record_hangup(call.job, closed)
-
-        self._spoke_on[key] = connection
-        connection.on_close(key, over)
-
-    def _require_known(self, call: Call, revision: int) -> None:
-        """Refuse a revision that is not there yet, from somebody who does not say of which store it is.
-
-        With the store's name beside it, it is evidence that the store was set back, and stops the job (ADR 0009). That
-        must not happen to a job because somebody mistyped a number.
-        """
-        known = self._desk.service.job(call.job)
-        if known is not None and revision > known[1] and api.STORE_HEADER.encode() not in call.headers:
-            raise ApiError(STATUS[Code.SET_BACK], Code.SET_BACK, set_back(call.job, revision, known[1]), known[1])
+        self._require_plausible(call, after)
+        sender = Sender("member", member)
+        with self._suspecting(call, sender):
+            # A watch is a sign of life, and clears the suspicion of an earlier watch that was closed.
+            _require_accepted(await self._service.renew(job, sender, after))
+            self._track_connection(call, sender)
+            with _long_poll(call) as poll:
+                return self._require_job(await self._service.notifications.watch(job, member, after, poll), job)
 
     async def _orders(self, call: Call) -> bytes:
         job, agent, after = call.job, AgentId(call.path["agent"]), int(call.query["after"])
-        self._require_known(call, after)
-        with self._noticed(call, AgentWatchClosed(agent)):
-            _require(await self._desk.execute(job, api.RenewAgent(agent, after)))
-            self._listen(call, AgentWatchClosed(agent))
-            with _waiting(call) as wait:
-                return self._found(await self._desk.notifications.orders(job, agent, after, wait), job)
+        self._require_plausible(call, after)
+        sender = Sender("agent", agent)
+        with self._suspecting(call, sender):
+            _require_accepted(await self._service.renew(job, sender, after))
+            self._track_connection(call, sender)
+            with _long_poll(call) as poll:
+                return self._require_job(await self._service.notifications.orders(job, agent, after, poll), job)
+
+    @contextmanager
+    def _suspecting(self, call: Call, sender: Sender) -> Iterator[None]:
+        """Suspect the sender if it closes this watch and has not opened another one already."""
+        key = (call.job, sender)
+        self._watches[key] = call
+        try:
+            yield
+        except ClientDisconnected:
+            if self._watches.get(key) is call:
+                self._service.suspect(call.job, sender)
+            raise
+        finally:
+            if self._watches.get(key) is call:
+                del self._watches[key]
+
+    def _track_connection(self, call: Call, sender: Sender) -> None:
+        """Note the end of a connection also while no watch is open on it: between two, or before the first.
+
+        A process that dies at such a moment closes its connection too. That must not be taken for silence (ADR 0019).
+        """
+        key, connection = (call.job, sender), call.connection
+        if connection is None or self._connections.get(key) is connection:
+            return
+
+        def on_close(by_client: bool) -> None:
+            if self._connections.get(key) is not connection:
+                return
+            del self._connections[key]
+            watch = self._watches.get(key)
+            if by_client and (watch is None or watch.connection is connection):
+                self._service.record_hangup(call.job, sender)
+
+        self._connections[key] = connection
+        connection.on_close(key, on_close)
+
+    def _require_plausible(self, call: Call, revision: int) -> None:
+        """Refuse a revision that does not exist yet, if the request does not name the store that it is of.
+
+        With the store's identity, such a revision proves that the store was set back, and stops the job (ADR 0009). A
+        mistyped number must not do that.
+        """
+        known = self._service.service.job(call.job)
+        if known is not None and revision > known[1] and api.STORE_HEADER.encode() not in call.headers:
+            why = describe_set_back(call.job, revision, known[1])
+            raise ApiError(STATUS[Code.SET_BACK], Code.SET_BACK, why, known[1])
 
     async def _events(self, call: Call) -> bytes | None:
-        known = self._desk.service.job(call.job)
+        known = self._service.service.job(call.job)
         after = int(call.query["after"])
         accept = call.headers.get(b"accept", b"")
         if known is None:
@@ -191,39 +210,39 @@ class Handlers:
         return b'{"events":[' + b",".join(map(_event_line, entries)) + b"]}"
 
     async def _stream(self, call: Call, after: int) -> None:
-        """Server-sent events: read what there is, send it, wait, and so on. There is no buffer to overflow.
+        """Send server-sent events: read the new ones, send them, wait, repeat. There is no buffer to overflow.
 
-        Where that cannot go on the stream ends, and whoever reads it comes back with the last id and is told why.
+        If that cannot go on, the stream ends. The client reconnects with the last id and gets the reason.
         """
-        self._store.events(call.job, after, 1)  # a store that cannot be read is told before anything else is
+        self._store.events(call.job, after, 1)  # an unreadable store is reported before the response starts
         headers = [(b"content-type", call.route.streams.encode() + b"; charset=utf-8")]
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
-        with _waiting(call, STREAM_QUIET_S) as wait, suppress(StoreError, CoordinatorClosing):
-            while not wait.disconnected.done() and not self._desk.notifications.closing and self._is_good(call):
-                known = self._desk.service.job(call.job)
+        with _long_poll(call, STREAM_QUIET_S) as poll, suppress(StoreError, CoordinatorClosing):
+            while not poll.disconnected.done() and not self._service.notifications.closing and self._is_valid(call):
+                known = self._service.service.job(call.job)
                 entries = self._store.events(call.job, after, STREAM_PAGE)
                 if known is None or (known[1] > after and not entries):
-                    break  # another coordinator decides now, or the store was set back
+                    break  # another coordinator leads now, or the store was set back
                 after = entries[-1].revision if entries else after
                 data = b"".join(map(_server_sent, entries)) or b": nothing new\n\n"
                 await call.send({"type": "http.response.body", "body": data, "more_body": True})
                 if len(entries) < STREAM_PAGE:
-                    await self._desk.notifications.wait_for_events(call.job, after, wait)
+                    await self._service.notifications.wait_for_events(call.job, after, poll)
         await call.send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    def _is_good(self, call: Call) -> bool:
-        """Whether the token that opened a stream is good still: one that was ended must not go on reading."""
-        return call.grant is not None and not self._keyring.has_ended(call.grant.id)
+    def _is_valid(self, call: Call) -> bool:
+        """Return whether the token that opened a stream is still valid, so that an expired one stops reading."""
+        return call.grant is not None and not self._registry.has_ended(call.grant.id)
 
     # -------------------------------------------------------------------------------------------- reading
 
     async def _health(self, call: Call) -> bytes:
-        if not self._desk.service.leads:
-            raise _not_deciding()
+        if not self._service.service.leads:
+            raise _not_leading()
         return encode_reply(api.Health(True))
 
     async def _render_metrics(self, call: Call) -> bytes:
-        service, metrics = self._desk.service, self._metrics
+        service, metrics = self._service.service, self._metrics
         jobs = [found[0] for name in service.names() if (found := service.job(name))]
         states = [job.state for job in jobs]
         for state in JobState:
@@ -233,13 +252,13 @@ class Handlers:
         doing = Counter(what for job in going_on for what in doings(job, at_work(job)).values())
         for category in Category:
             metrics.workers.labels(category.value).set(doing[category])
-        metrics.waiting.set(self._desk.notifications.waiting)
+        metrics.waiting.set(self._service.notifications.waiting)
         metrics.leads.set(service.leads)
         return metrics.render()
 
     async def _about(self, call: Call) -> bytes:
-        service, grant = self._desk.service, call.grant
-        assert grant is not None  # no route but the public ones gets this far without
+        service, grant = self._service.service, call.grant
+        assert grant is not None  # only public routes are called without one
         return encode_reply(
             api.About(
                 version=__version__,
@@ -247,7 +266,7 @@ class Handlers:
                 store=self._store.identity,
                 leads=service.leads,
                 why=service.why,
-                lease_ttl_s=self._ttl_s,
+                lease_ttl_s=self._lease_ttl_s,
                 scope=grant.scope,
                 job=grant.job,
                 now=time.time(),
@@ -255,60 +274,65 @@ class Handlers:
         )
 
     async def _openapi(self, call: Call) -> bytes:
-        return _described()
+        return _openapi_document()
 
     async def _jobs(self, call: Call) -> bytes:
-        service = self._desk.service
+        service = self._service.service
         if not service.leads:
-            raise _not_deciding()
+            raise _not_leading()
         only = call.grant.job if call.grant else None
         found = [known for name in service.names() if only in (None, name) and (known := service.job(name))]
         silent_s = service.isolated_s(time.monotonic())
         return encode_reply(api.JobList(tuple(job_line(job, revision, silent_s) for job, revision in found)))
 
     async def _job(self, call: Call) -> bytes:
-        known = self._desk.service.job(call.job)
+        known = self._service.service.job(call.job)
         if known is None:
             raise self._no_job(call.job)
-        uses = {use.member: use for said in self._uses.get(call.job, {}).values() for use in said}
-        return encode_reply(job_status(*known, uses, self._desk.service.isolated_s(time.monotonic())))
+        uses = {use.member: use for of_agent in self._uses.get(call.job, {}).values() for use in of_agent}
+        return encode_reply(job_status(*known, uses, self._service.service.isolated_s(time.monotonic())))
 
-    def _found(self, body: bytes | None, name: str) -> bytes:
+    def _require_job(self, body: bytes | None, name: str) -> bytes:
         if body is None:
             raise self._no_job(name)
         return body
 
     def _no_job(self, name: str) -> ApiError:
-        if not self._desk.service.leads:
-            return _not_deciding()
+        if not self._service.service.leads:
+            return _not_leading()
         return ApiError(404, Code.NO_JOB, f"there is no job {name}; `pliant jobs` lists them")
 
     # --------------------------------------------------------------------------------------------- tokens
 
     async def _tokens(self, call: Call) -> bytes:
-        return encode_reply(api.TokenList(self._keyring.lines()))
+        return encode_reply(api.TokenList(self._registry.lines()))
 
     async def _token(self, call: Call) -> bytes:
         assert isinstance(call.body, api.TokenWish)
-        token, shown = self._keyring.create(call.body)
+        token, shown = self._registry.create(call.body)
         return encode_reply(api.TokenMade(token.text, shown))
 
     async def _token_end(self, call: Call) -> bytes:
         assert isinstance(call.body, api.TokenEnd)
-        return encode_reply(self._keyring.expire(call.body.id, call.body.after_s))
+        return encode_reply(self._registry.expire(call.body.id, call.body.after_s))
 
 
 @cache
-def _described() -> bytes:
+def _openapi_document() -> bytes:
     return json.dumps(document()).encode()
 
 
-def _not_deciding() -> ApiError:
-    return ApiError(503, "unavailable", "this coordinator does not decide at the moment")
+def _not_leading() -> ApiError:
+    return ApiError(503, "unavailable", "this coordinator does not lead at the moment")
 
 
-def _require(reply: Reply) -> None:
-    """Raise unless the coordinator accepted."""
+def _encode_done(reply: Reply | RenewalReply) -> bytes:
+    _require_accepted(reply)
+    view = reply.answer.view if isinstance(reply.answer, Accepted) else None
+    return encode_reply(api.Done(reply.revision, view.durable if view is not None else None))
+
+
+def _require_accepted(reply: Reply | RenewalReply) -> None:
     match reply.answer:
         case Accepted():
             return
@@ -319,13 +343,12 @@ def _require(reply: Reply) -> None:
 
 
 @contextmanager
-def _waiting(call: Call, seconds: float | None = None) -> Iterator[LongPoll]:
-    """A wait that ends when the other side hangs up."""
-    gone = asyncio.get_running_loop().create_task(call.wait_disconnected())
+def _long_poll(call: Call, seconds: float | None = None) -> Iterator[LongPoll]:
+    disconnected = asyncio.get_running_loop().create_task(call.wait_disconnected())
     try:
-        yield LongPoll(call.query["wait_s"] if seconds is None else seconds, gone)
+        yield LongPoll(call.query["wait_s"] if seconds is None else seconds, disconnected)
     finally:
-        gone.cancel()
+        disconnected.cancel()
 
 
 def _last_event_id(call: Call, after: int) -> int:
@@ -333,7 +356,7 @@ def _last_event_id(call: Call, after: int) -> int:
     if not text:
         return after
     if not (text.isdigit() and len(text) <= 16):
-        raise ApiError(422, Code.BAD, "Last-Event-ID is the revision of the last event that was read")
+        raise ApiError(422, Code.BAD, "Last-Event-ID must be the revision of the last event read")
     return int(text)
 
 
@@ -342,5 +365,5 @@ def _event_line(entry: Entry) -> bytes:
 
 
 def _server_sent(entry: Entry) -> bytes:
-    kind = entry.data[9 : entry.data.find(b'"', 9)]  # our own encoding: {"type":"...
+    kind = entry.data[9 : entry.data.find(b'"', 9)]  # of Pliant's own encoding: {"type":"...
     return b"id: %d\nevent: %b\ndata: %b\n\n" % (entry.revision, kind, entry.data)

@@ -1,37 +1,27 @@
-"""What is asked of a coordinator, and what it answers."""
+"""The values that go into the coordinator's service and come out of it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pliant.core import messages as m
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.job import FailingSlots
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
-from pliant.wire.api import Renew, RenewAgent
 
 
-@dataclass(frozen=True, slots=True)
-class WatchClosed:
-    """A member's watch ended without goodbye: a suspicion, no more."""
+class Sender(NamedTuple):
+    """A member or an agent of a job: `kind` is "member" or "agent"."""
 
-    member: MemberId
-
-
-@dataclass(frozen=True, slots=True)
-class AgentWatchClosed:
-    """The same of an agent's."""
-
-    agent: AgentId
-
-
-Request = Command | Renew | RenewAgent | WatchClosed | AgentWatchClosed
+    kind: str
+    id: str
 
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """Done and durable, or nothing to do. `view` is what the member that asked should know now."""
+    """The command is durable, or there was nothing to do. `view` is the new view of the member that sent it."""
 
     revision: int
     view: View | None
@@ -39,81 +29,97 @@ class Accepted:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """Nothing was decided. Ask again, or ask somebody else."""
+    """Nothing was decided. Retry here or at another coordinator."""
 
     why: str
 
 
 Answer = Accepted | Rejection | Unavailable
 
-SLOTS_MAX = 1024  # one of which raised
-SAMPLES_MAX = 4096  # of all of them together
-TEXT_MAX = 2000  # characters of what somebody says in words; the rest is in their own log
+SLOTS_MAX = 1024  # failing slots kept of one report
+SAMPLES_MAX = 4096  # samples kept of all these slots together
+TEXT_MAX = 2000  # characters kept of a text; the sender's own log has the rest
 
 
-def truncate_texts(request: Request) -> Request:
-    """The same with long texts cut: they would be kept for ever and be told to everybody."""
-    if isinstance(request, m.Raised):
-        short = _short(request.poison)
-        return request if short == request.poison else m.Raised(short)
-    match request:
-        case m.Drain() | m.DrainAgent() | m.Cancel() | m.Leave() | m.Stopped() if len(request.why) > TEXT_MAX:
-            return replace(request, why=_cut(request.why))
-        case m.Exited() if len(request.error) > TEXT_MAX:
-            return replace(request, error=_cut(request.error))
+def truncate_texts(command: Command) -> Command:
+    """Return the command with long texts truncated, because the store keeps them for ever and sends them to readers."""
+    if isinstance(command, m.Raised):
+        short = _truncate_slots(command.poison)
+        return command if short == command.poison else m.Raised(short)
+    match command:
+        case m.Drain() | m.DrainAgent() | m.Cancel() | m.Leave() | m.Stopped() if len(command.why) > TEXT_MAX:
+            return replace(command, why=_truncate(command.why))
+        case m.Exited() if len(command.error) > TEXT_MAX:
+            return replace(command, error=_truncate(command.error))
         case _:
-            return request
+            return command
 
 
-def _short(poison: FailingSlots) -> FailingSlots:
-    """With the first slots, and the samples of the first of those."""
-    slots = poison.slots[:SLOTS_MAX]
+def _truncate_slots(failing: FailingSlots) -> FailingSlots:
+    slots = failing.slots[:SLOTS_MAX]
     samples, left = [], SAMPLES_MAX
-    for of_slot in poison.samples[: len(slots)]:
+    for of_slot in failing.samples[: len(slots)]:
         samples.append(of_slot[:left])
         left -= len(samples[-1])
-    return replace(poison, slots=slots, samples=tuple(samples), error=_cut(poison.error))
+    return replace(failing, slots=slots, samples=tuple(samples), error=_truncate(failing.error))
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= TEXT_MAX else f"{text[:TEXT_MAX]}... ({len(text)} characters)"
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to one request. `ticket` is whatever came with it.
+    """The answer to one command. `ticket` is the value that was submitted with it.
 
-    `revision` is what the answer rests on: who knows a newer one must not take a refusal at its word.
+    The answer is based on `revision`. A member that has a newer view must not act on a rejection.
     """
 
     ticket: object
     job: str
-    request: Request
+    command: Command
+    answer: Answer
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalReply:
+    """The answer to one renewal; otherwise like `Reply`."""
+
+    ticket: object
+    job: str
+    sender: Sender
     answer: Answer
     revision: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Pumped:
-    """What a pump did: the replies, and for whoever watches, the jobs that changed; `moved` had more than progress.
+    """The results of one pump.
 
-    `took_over`: this pump was the first of a new hold, so others may have written before it. `decided` has what was
-    written to each job, in order. `bugs` names what was not written although it was decided, because it would have
-    broken an invariant, and what cannot be read: to be said loudly.
+    `renewed` answers the renewals that had to wait for this pump. `changed` are the jobs that have new events; those in
+    `moved` have more than progress. `took_over`: this pump was the first of a new hold, so other coordinators may have
+    written before it. `decided` has the events written to each job, in order. `bugs` describes decisions that were not
+    written because they would break an invariant, and jobs that cannot be read. The caller logs them as errors.
     """
 
     replies: tuple[Reply, ...]
+    renewed: tuple[RenewalReply, ...] = ()
     changed: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
     took_over: bool = False
     decided: tuple[tuple[str, tuple[Event, ...]], ...] = ()
     bugs: tuple[str, ...] = ()
 
+    @property
+    def all_replies(self) -> tuple[Reply | RenewalReply, ...]:
+        return (*self.replies, *self.renewed)
 
-def sender_of(request: Request) -> MemberId | None:
-    """The member that asked, if it was one: it is told how things stand with the answer."""
-    match request:
-        case Renew(member) | m.Join(member=member) | m.Report(member=member) | m.Stopped(member=member):
+
+def sender_of(command: Command) -> MemberId | None:
+    """Return the member that sent the command, or None. The answer to that member has its view."""
+    match command:
+        case m.Join(member=member) | m.Report(member=member) | m.Stopped(member=member):
             return member
         case m.WiringFailed(member=member) | m.Publish(member=member) | m.Drain(member=member):
             return member
@@ -123,16 +129,16 @@ def sender_of(request: Request) -> MemberId | None:
             return None
 
 
-def is_sign_of_life(request: Request) -> bool:
-    """Whether a member or an agent says that. What people say does not show that machines can be heard."""
-    if isinstance(request, m.Drain):
-        return False  # a person may say it as well
+def is_sign_of_life(command: Command) -> bool:
+    """Return whether a member or an agent sent the command. A command of a person is no contact with a machine."""
+    if isinstance(command, m.Drain):
+        return False  # people send it too
     agents = m.Exited | m.AgentJoin | m.AgentReady | m.AgentLeave
-    return sender_of(request) is not None or isinstance(request, RenewAgent | m.Raised | m.Leave | agents)
+    return sender_of(command) is not None or isinstance(command, m.Raised | m.Leave | agents)
 
 
 def command_for_expiry(kind: str, ident: str) -> Command:
-    """What time says when a lease of that kind is over."""
+    """Return the command that follows from the expiry of a lease or deadline of that kind."""
     match kind:
         case "member":
             return m.Expire(MemberId(ident))
@@ -148,10 +154,10 @@ def command_for_expiry(kind: str, ident: str) -> Command:
             return m.WaitOver()
 
 
-def set_back(name: str, known: int, found: int) -> str:
-    """What to say when somebody knows a revision that the store has lost."""
+def describe_set_back(name: str, acknowledged: int, found: int) -> str:
+    """Describe a store that has lost a revision which was acknowledged before."""
     return (
-        f"the store has {name} at revision {found}, but revision {known} was acknowledged: an older copy of the store "
-        "was put in its place. Put the newer one back, or cancel this job and create one under another name that "
+        f"the store has {name} at revision {found}, but revision {acknowledged} was acknowledged: an older copy of the "
+        "store was put in its place. Put the newer one back, or cancel this job and create one under another name that "
         "resumes from the last checkpoint"
     )

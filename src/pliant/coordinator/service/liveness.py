@@ -1,48 +1,48 @@
-"""Who must be heard of again, and until when: leases, suspicions, the limit on waiting (rule 19, ADR 0005).
+"""Leases, suspicions and deadlines of the jobs that a coordinator leads (rule 19, ADR 0005).
 
-Signs of life change no state. They come here, cost the same however large the job is, and are forgotten with the
-process; whoever takes over grants everything afresh, and so does a coordinator that has heard nobody at all for a
-while: it was cut off itself (ADR 0019).
+Signs of life change no state. They are kept here in memory only, and each costs the same however large the job is. A
+coordinator that takes over grants every lease anew. So does one that received no message at all for a while, because it
+was isolated itself (ADR 0019).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pliant.coordinator.service.inbox import AgentWatchClosed, Request, WatchClosed, command_for_expiry, is_sign_of_life
+from pliant.coordinator.service.inbox import Sender, command_for_expiry, is_sign_of_life
 from pliant.core import messages as m
 from pliant.core.job.launches import is_stopping
 from pliant.core.leases import IsolationDetector, Leases
 from pliant.core.messages import Command, Rejection
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
-from pliant.wire.api import Renew, RenewAgent
 
-AGENT_SUSPICION_S = 1.0  # the same of an agent: with it went the workers it had launched
-SUSPICION_S = 0.5  # a closed watch that does not come back within this ends the generation (rule 19)
-ISOLATION_FRACTION = 0.5  # of a lease: who hears nobody at all for so long is cut off itself, and expires nobody
-PAUSE_S = 1.0  # a longer gap between two looks is the coordinator's own sleep, and costs nobody a lease
+SUSPICION_S = 0.5  # a member whose closed watch does not come back within this ends the generation (rule 19)
+AGENT_SUSPICION_S = 1.0  # the same for an agent, whose launched workers end with it
+ISOLATION_FRACTION = 0.5  # of a lease without any message: the coordinator is isolated and expires no member
+PAUSE_S = 1.0  # a longer gap between two calls of `due` is a pause of the coordinator and not counted against leases
 
-Key = tuple[str, str, str]  # job, kind, name
+Key = tuple[str, str, str]  # job, kind, id
 
-_SUSPECTED = {"suspect": "member", "agent-suspect": "agent"}
+_SUSPICION = {"member": "suspect", "agent": "agent-suspect"}
+_SUSPECTED = {suspicion: kind for kind, suspicion in _SUSPICION.items()}
 
 
 class Liveness:
-    """The leases of every job a coordinator knows; `ttl_s` is how long one lasts."""
+    """The leases of every job that a coordinator leads. A lease lasts `ttl_s`."""
 
     def __init__(self, ttl_s: float) -> None:
         self._ttl_s = ttl_s
-        # A sleep of our own must never be as long as a lease.
+        # A pause of this process must never count for as long as a lease.
         self._leases: Leases[Key] = Leases(min(PAUSE_S, ttl_s / 4))
         self._leased: dict[str, set[Key]] = {}  # by job, so that no job pays for another
-        self._silence = IsolationDetector(ttl_s * ISOLATION_FRACTION)
-        self._anew: float | None = None  # when the last silence ended, in waking time
-        self._hung_up: dict[Key, float | None] = {}  # who did not come back; when, if nobody was heard at that moment
-        self._vouches: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and when
+        self._isolation = IsolationDetector(ttl_s * ISOLATION_FRACTION)
+        self._isolated_until: float | None = None  # the end of the last isolation, in waking time
+        self._hangups: dict[Key, float | None] = {}  # closed and not back; with the time, if isolated at that moment
+        self._credits: dict[str, tuple[int, float]] = {}  # by job, the generation that reported last, and the time
 
     def follow(self, name: str, job: Job | None, now: float) -> None:
-        """Call when a job's members may have changed: grant what is new, drop what is gone, leave the rest running."""
+        """Match the leases to a job whose members may have changed: grant new ones, drop old ones, keep the rest."""
         wanted: dict[Key, float] = {}
         if job is not None and not job.state.ended:
             wanted = {(name, "member", member): self._ttl_s for member in job.members}
@@ -59,7 +59,7 @@ class Liveness:
         leased = self._leased.setdefault(name, set())
         for key in leased.difference(wanted):
             self._leases.drop(key)
-            self._hung_up.pop(key, None)
+            self._hangups.pop(key, None)
         for key, ttl_s in wanted.items():
             if key not in self._leases:
                 self._leases.grant(key, ttl_s, now)
@@ -67,126 +67,118 @@ class Liveness:
 
     # --------------------------------------------------------------------------------------- signs of life
 
-    def knows(self, name: str, request: Renew | RenewAgent) -> bool:
-        """Whether that member or agent is one of the job's."""
-        return _key(name, request) in self._leased.get(name, ())
+    def is_leased(self, name: str, sender: Sender) -> bool:
+        """Return whether the sender is a member or an agent of the job."""
+        return (name, *sender) in self._leased.get(name, ())
 
-    def renew(self, name: str, job: Job | None, request: Renew | RenewAgent, now: float) -> Rejection | None:
-        """Somebody said that it is alive."""
-        key = _key(name, request)
+    def renew(self, name: str, job: Job | None, sender: Sender, now: float) -> Rejection | None:
+        """Renew the sender's lease. The rejection explains why it has none."""
         self.note_contact(now)
-        self.clear_suspicion(name, request)
-        if self._leases.renew(key, now) or (job is not None and job.state.ended):
+        self.clear_suspicion(name, sender)
+        if self._leases.renew((name, *sender), now) or (job is not None and job.state.ended):
             return None
-        if self.knows(name, request):
-            self._leases.grant(key, self._ttl_s, now)  # it ran out, but nobody could act on it yet
+        if self.is_leased(name, sender):
+            self._leases.grant((name, *sender), self._ttl_s, now)  # it expired, but the store could not be written
             return None
-        if job is not None and isinstance(request, Renew) and request.member in job.gone:
-            return Rejection(m.Code.GONE, f"{key[2]} is gone for good; join as a new member")
-        return Rejection(m.Code.UNKNOWN, f"{key[2]} has no lease in {name}; join first")
+        if job is not None and sender.kind == "member" and sender.id in job.gone:
+            return Rejection(m.Code.GONE, f"{sender.id} is gone for good; join as a new member")
+        return Rejection(m.Code.UNKNOWN, f"{sender.id} has no lease in {name}; join first")
 
-    def renew_early(self, name: str, request: Request, now: float) -> None:
-        """Call for what is in the inbox before asking what is due: a member that has renewed by now is not late."""
-        if is_sign_of_life(request):
-            self.note_contact(now)
-        if isinstance(request, Renew | RenewAgent):
-            self._leases.renew(_key(name, request), now)
-            self.clear_suspicion(name, request)
-
-    def suspect(self, name: str, job: Job | None, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
-        """A watch was closed from the other side: evidence against that one, however silent it is otherwise."""
-        if job is None:
-            return
-        if isinstance(closed, WatchClosed) and closed.member in job.members:
-            self._leases.grant((name, "suspect", closed.member), SUSPICION_S, now)
-        elif isinstance(closed, AgentWatchClosed):
-            self._leases.grant((name, "agent-suspect", closed.agent), AGENT_SUSPICION_S, now)
-
-    def record_hangup(self, name: str, closed: WatchClosed | AgentWatchClosed, now: float) -> None:
-        """A connection was closed from the other side, whether or not a watch was open on it.
-
-        Without one that may be how a client works, so it is no suspicion. But if nobody comes back it was not we who
-        were cut off.
-        """
-        if isinstance(closed, WatchClosed):
-            self._record_hangup((name, "member", closed.member), now)
-        else:
-            self._record_hangup((name, "agent", closed.agent), now)
-
-    def _record_hangup(self, key: Key, now: float) -> None:
-        if key in self._leases:
-            self._hung_up[key] = self._leases.awake(now) if self._silence.is_isolated(now) else None
-
-    def note_contact(self, now: float) -> None:
-        """A member or an agent was heard, of whatever job: it is not we who are cut off."""
-        if self._silence.note_contact(now):
-            self._anew = self._leases.awake(now)
-
-    def isolated_s(self, now: float) -> float | None:
-        """For how long nobody at all has been heard, if that is too long; infinite: never yet."""
-        return self._silence.quiet_s(now) if self._silence.is_isolated(now) else None
-
-    def clear_suspicion(self, name: str, request: Renew | RenewAgent) -> None:
-        """Who says that it is alive is not suspected any more."""
-        kind, who = ("suspect", request.member) if isinstance(request, Renew) else ("agent-suspect", request.agent)
-        self._leases.drop((name, kind, who))
-        self._hung_up.pop(_key(name, request), None)
+    def renew_early(self, name: str, sender: Sender, now: float) -> None:
+        """Renew a lease before `due` is called, for a renewal that is answered after it: its sender is not late."""
+        self.note_contact(now)
+        self.clear_suspicion(name, sender)
+        self._leases.renew((name, *sender), now)
 
     def renew_by_command(self, name: str, member: MemberId, now: float) -> None:
-        """Whatever a member asks for is a sign of life."""
+        """Renew the lease of a member whose command was accepted."""
         self._leases.renew((name, "member", member), now)
-        self._hung_up.pop((name, "member", member), None)
+        self._hangups.pop((name, "member", member), None)
+
+    def note_command(self, command: Command, now: float) -> None:
+        """Count a command as contact, before `due` is called, if a member or an agent sent it."""
+        if is_sign_of_life(command):
+            self.note_contact(now)
+
+    def note_contact(self, now: float) -> None:
+        """Note a message of any member or agent of any job: this coordinator is not isolated."""
+        if self._isolation.note_contact(now):
+            self._isolated_until = self._leases.awake(now)
+
+    def clear_suspicion(self, name: str, sender: Sender) -> None:
+        self._leases.drop((name, _SUSPICION[sender.kind], sender.id))
+        self._hangups.pop((name, *sender), None)
 
     def credit_generation(self, name: str, generation: int, now: float) -> None:
-        """A report of a generation was accepted: a sign of life of each of its members (rule 19)."""
-        self._vouches[name] = (generation, self._leases.awake(now))
+        """Note an accepted report of a generation as a sign of life of each of its members (rule 19)."""
+        self._credits[name] = (generation, self._leases.awake(now))
+
+    def isolated_s(self, now: float) -> float | None:
+        """Return how long no message has arrived, if that is too long; infinite if none ever has."""
+        return self._isolation.quiet_s(now) if self._isolation.is_isolated(now) else None
+
+    # ------------------------------------------------------------------------------------- closed connections
+
+    def suspect(self, name: str, job: Job | None, sender: Sender, now: float) -> None:
+        """Suspect a sender that closed its watch. This is evidence against that sender alone, even in isolation."""
+        if job is None:
+            return
+        if sender.kind == "agent":
+            self._leases.grant((name, "agent-suspect", sender.id), AGENT_SUSPICION_S, now)
+        elif sender.id in job.members:
+            self._leases.grant((name, "suspect", sender.id), SUSPICION_S, now)
+
+    def record_hangup(self, name: str, sender: Sender, now: float) -> None:
+        """Note that a sender closed its connection, whether or not a watch was open on it.
+
+        Without a watch this may be how a client works, so it is no suspicion. But a sender that does not come back
+        was not cut off by an isolation of the coordinator.
+        """
+        key = (name, *sender)
+        if key in self._leases:
+            self._hangups[key] = self._leases.awake(now) if self._isolation.is_isolated(now) else None
 
     # ------------------------------------------------------------------------------------------- what is due
 
     def due(self, now: float, job: Callable[[str], Job | None]) -> list[tuple[str, Command]]:
-        """What time itself has to say, each told once; `job` gives a job by its name."""
+        """Return the commands for leases and deadlines that expired, each once. `job` looks up a job by name."""
 
-        def vouched(key: Key) -> float | None:
+        def last_sign(key: Key) -> float | None:
             signs = (self._credited_at(key, job(key[0])), self.exempt_until(key, now))
             return max((sign for sign in signs if sign is not None), default=None)
 
-        over = self._leases.due(now, vouched)
-        for name, kind, who in over:
+        over = self._leases.due(now, last_sign)
+        for name, kind, ident in over:
             if kind in _SUSPECTED:
-                self._record_hangup((name, _SUSPECTED[kind], who), now)
+                self.record_hangup(name, Sender(_SUSPECTED[kind], ident), now)
         return [(name, command_for_expiry(kind, ident)) for name, kind, ident in over]
 
     def _credited_at(self, key: Key, job: Job | None) -> float | None:
         if job is None or key[1] != "member":
             return None
-        generation, when = self._vouches.get(key[0], (0, 0.0))
+        generation, when = self._credits.get(key[0], (0, 0.0))
         world = job.world(generation)
         return when if world is not None and MemberId(key[2]) in world.members else None
 
     def exempt_until(self, key: Key, now: float) -> float | None:
-        """Nobody is expired while nobody is heard; afterwards everybody's time begins anew.
+        """Return the time before which silence does not count against a lease; None if all of it counts.
 
-        But who hung up was heard to do so: its silence is its own, and not everybody's. If nobody was heard just then
-        its time begins with that: what is left of its lease is chance, and it may be on its way back to us.
+        While the coordinator is isolated no lease runs. Afterwards every lease starts again. A sender that closed its
+        connection is not exempt: its lease runs. If the coordinator was isolated at that moment, the lease restarts
+        then, because the sender may be on its way back.
         """
-        if key[1] not in ("member", "agent"):
+        if key[1] not in _SUSPICION:
             return None
-        if key in self._hung_up:
-            return self._hung_up[key]
-        return self._leases.awake(now) if self._silence.is_isolated(now) else self._anew
+        if key in self._hangups:
+            return self._hangups[key]
+        return self._leases.awake(now) if self._isolation.is_isolated(now) else self._isolated_until
 
-    def is_void(self, name: str, request: Request) -> bool:
-        """Whether an expiry is void: who it is about was heard of again while the store could not be written."""
-        match request:
+    def is_void(self, name: str, command: Command) -> bool:
+        """Return whether an expiry is void: its subject renewed while the store could not be written."""
+        match command:
             case m.Expire(member):
                 return (name, "member", member) in self._leases
             case m.AgentExpire(agent):
                 return (name, "agent", agent) in self._leases
             case _:
                 return False
-
-
-def _key(name: str, request: Renew | RenewAgent) -> Key:
-    if isinstance(request, Renew):
-        return (name, "member", request.member)
-    return (name, "agent", request.agent)

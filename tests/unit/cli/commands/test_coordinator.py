@@ -104,7 +104,7 @@ def test_two_on_one_store_say_who_decides_and_the_second_takes_over(tmp_path: Pa
         )
         first.process.kill()
         first.process.wait()
-        until(lambda: "this coordinator decides now" in second.log.read_text(), "the takeover")
+        until(lambda: "this coordinator leads now" in second.log.read_text(), "the takeover")
         both = f"{first.url},{second.url}"
         done = invoke("jobs", "--coordinator", both, "--token-file", str(first.token_file), "--json")
         assert done.json == {"jobs": []}

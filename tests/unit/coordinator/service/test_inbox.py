@@ -4,12 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.coordinator.service.inbox import SAMPLES_MAX, SLOTS_MAX, TEXT_MAX, Request, truncate_texts
+from pliant.coordinator.service.inbox import SAMPLES_MAX, SLOTS_MAX, TEXT_MAX, truncate_texts
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.model.job import FailingSlots
 from pliant.core.model.names import AgentId, MemberId
-from pliant.wire.api import Renew
 
 A, X = MemberId("a"), AgentId("x")
 LONG = "y" * (TEXT_MAX + 1)
@@ -50,8 +49,6 @@ def test_of_many_slots_and_samples_that_may_have_raised_the_first_are_kept() -> 
     assert found.poison.samples == ((5,) * half, (5,) * (half - 2), ())
 
 
-@pytest.mark.parametrize(
-    "request_", [m.Cancel("y" * TEXT_MAX), m.Raised(FailingSlots(1, (0,), ((),), A, "short")), Renew(A)]
-)
-def test_what_is_short_stays_as_it_is(request_: Request) -> None:
+@pytest.mark.parametrize("request_", [m.Cancel("y" * TEXT_MAX), m.Raised(FailingSlots(1, (0,), ((),), A, "short"))])
+def test_what_is_short_stays_as_it_is(request_: m.Command) -> None:
     assert truncate_texts(request_) is request_

@@ -3,14 +3,14 @@
 from math import inf
 
 from pliant.coordinator.api.job_status import job_line
-from pliant.coordinator.service.inbox import AgentWatchClosed, WatchClosed, is_sign_of_life
+from pliant.coordinator.service.inbox import is_sign_of_life
 from pliant.coordinator.service.liveness import AGENT_SUSPICION_S, ISOLATION_FRACTION, SUSPICION_S
 from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core.model.job import Job, JobSpec, Target
 from pliant.core.model.world import WorldKind
 from pliant.wire.api import Renew, RenewAgent
-from unit.coordinator.shaky import Desk, desk
+from unit.coordinator.shaky import Desk, agent, desk, member
 from unit.core.build import A, B, C, D, X, Y, drain, join, stopped
 
 QUIET_S = LEASE_TTL_S * ISOLATION_FRACTION
@@ -112,7 +112,7 @@ def test_who_hung_up_is_not_waited_for() -> None:
     """All processes of the only machine were killed: their connections were closed, so the network is well."""
     one = desk()
     one.tell(0.0, m.Create("demo", JobSpec(1, 6, Target(3))), m.AgentJoin(X, 2), join(A), join(B))
-    one.tell(1.0, WatchClosed(A), AgentWatchClosed(X))
+    one.close_watch(1.0, member(A), agent(X))
     one.idle(1.5, 9.5)
     assert there(one.job()) == [A, B, X]
     one.idle(10.0, 10.0)
@@ -121,10 +121,10 @@ def test_who_hung_up_is_not_waited_for() -> None:
 
 def test_who_hung_up_between_two_watches_is_not_waited_for_and_not_suspected() -> None:
     one = at_work(desk())
-    one.service.record_hangup("demo", WatchClosed(A), 0.5)
-    one.service.record_hangup("demo", AgentWatchClosed(X), 0.5)
-    one.service.record_hangup("demo", WatchClosed(D), 0.5)  # which nobody knows
-    one.service.record_hangup("nowhere", WatchClosed(A), 0.5)
+    one.service.record_hangup("demo", member(A), 0.5)
+    one.service.record_hangup("demo", agent(X), 0.5)
+    one.service.record_hangup("demo", member(D), 0.5)  # which nobody knows
+    one.service.record_hangup("nowhere", member(A), 0.5)
     one.idle(0.5, LEASE_TTL_S - 0.5)
     assert (there(one.job()), one.job().sealed) == ([A, B, C, X, Y], 0)
     one.idle(LEASE_TTL_S, LEASE_TTL_S)
@@ -135,7 +135,7 @@ def test_who_hung_up_while_nobody_was_heard_has_a_whole_lease_from_then() -> Non
     """Its way back may be as long as ours: the end of an old connection can arrive before a new one."""
     one = at_work(desk())
     one.idle(0.5, 59.5)
-    one.service.record_hangup("demo", WatchClosed(A), 59.5)
+    one.service.record_hangup("demo", member(A), 59.5)
     one.idle(60.0, 59.0 + LEASE_TTL_S)
     assert there(one.job()) == [A, B, C, X, Y]
     one.idle(59.5 + LEASE_TTL_S, 59.5 + LEASE_TTL_S)
@@ -144,8 +144,8 @@ def test_who_hung_up_while_nobody_was_heard_has_a_whole_lease_from_then() -> Non
 
 def test_who_hung_up_between_two_watches_and_came_back_is_waited_for_again() -> None:
     one = at_work(desk())
-    one.service.record_hangup("demo", WatchClosed(A), 1.0)
-    one.service.record_hangup("demo", AgentWatchClosed(X), 1.0)
+    one.service.record_hangup("demo", member(A), 1.0)
+    one.service.record_hangup("demo", agent(X), 1.0)
     one.tell(2.0, Renew(A), RenewAgent(X))
     one.idle(2.5, 60.0)
     assert there(one.job()) == [A, B, C, X, Y]
@@ -153,7 +153,7 @@ def test_who_hung_up_between_two_watches_and_came_back_is_waited_for_again() -> 
 
 def test_who_came_back_after_it_hung_up_is_waited_for_again() -> None:
     one = at_work(desk())
-    one.tell(0.0, WatchClosed(A), WatchClosed(B), AgentWatchClosed(X))
+    one.close_watch(0.0, member(A), member(B), agent(X))
     one.idle(0.5, max(SUSPICION_S, AGENT_SUSPICION_S))
     assert one.job().sealed == 1
     one.tell(3.0, Renew(A), stopped(B, 1), RenewAgent(X))
@@ -170,7 +170,7 @@ def test_a_proof_of_death_is_taken_at_once() -> None:
 
 def test_a_member_that_left_while_it_was_suspected_leaves_nothing_behind() -> None:
     one = at_work(desk())
-    one.tell(1.0, WatchClosed(C))
+    one.close_watch(1.0, member(C))
     one.tell(1.1, m.Exited(C, 0))
     one.idle(1.5, 3.0)
     one.tell(3.0, join(D))
@@ -211,14 +211,12 @@ def test_a_job_without_anybody_or_over_has_nobody_to_hear() -> None:
 
 def test_what_machines_say_tells_of_life_and_what_people_and_time_say_does_not() -> None:
     machines = (
-        Renew(A),
-        RenewAgent(X),
         join(A),
         m.Leave(A, 0, "done"),
         m.Exited(A, 0),
         m.AgentJoin(X, 1),
         m.AgentLeave(X),
     )
-    others = (drain(A), m.Resize(Target(1)), m.Cancel("enough"), m.Expire(A), m.WaitOver(), WatchClosed(A))
+    others = (drain(A), m.Resize(Target(1)), m.Cancel("enough"), m.Expire(A), m.WaitOver())
     assert [is_sign_of_life(request) for request in machines] == [True] * len(machines)
     assert [is_sign_of_life(request) for request in others] == [False] * len(others)

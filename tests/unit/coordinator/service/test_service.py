@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.coordinator.service.inbox import Accepted, Reply, Request, Unavailable, WatchClosed
+from pliant.coordinator.service.inbox import Accepted, Reply, Unavailable
 from pliant.coordinator.service.leader import HOLD_TTL_S
 from pliant.coordinator.service.pump import INBOX_MAX, TAIL_MAX, TRIES, Service
 from pliant.core import messages as m
@@ -21,7 +21,7 @@ from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
 from pliant.wire.api import EVENTS, Renew, RenewAgent
 from pliant.wire.codec import encode_state
-from unit.coordinator.shaky import WALL, Desk, Shaky, desk, stored
+from unit.coordinator.shaky import WALL, Desk, Request, Shaky, desk, member, stored
 from unit.core.build import A, B, C, X, checkpoint, drain, join, lines, stopped
 
 CREATE = m.Create("demo", JobSpec(1, 6, Target(6)))
@@ -107,7 +107,6 @@ SPEAKERS: list[Request] = [
 OTHERS: list[Request] = [
     CREATE,
     m.AgentJoin(X, 1),
-    WatchClosed(A),
     m.Resize(Target(5)),
     m.Leave(A, 0, "bye"),
     m.Exited(A, 0),
@@ -185,13 +184,17 @@ def test_the_inbox_is_bounded() -> None:
     store.hold("coordinator", "c2", 9.0, 0.0)  # so that the answers are short
     service = Service(store, "c1", lambda: WALL)
     for _ in range(INBOX_MAX - 1):
-        assert service.submit("demo", Renew(A), "x")
-    assert service.submit("demo", Renew(A), "last")
-    assert not service.submit("demo", Renew(A), "too many")
-    replies = service.pump(0.0).replies
-    assert len(replies) == INBOX_MAX
-    assert replies[-1].ticket == "last"
-    assert service.submit("demo", Renew(A), "room again")
+        assert service.submit("demo", join(A), "x")
+        assert service.postpone("demo", member(A), 0, "x")
+    assert service.submit("demo", join(A), "last")
+    assert service.postpone("demo", member(A), 0, "last")
+    assert not service.submit("demo", join(A), "too many")
+    assert not service.postpone("demo", member(A), 0, "too many")
+    pumped = service.pump(0.0)
+    assert (len(pumped.replies), len(pumped.renewed)) == (INBOX_MAX, INBOX_MAX)
+    assert (pumped.replies[-1].ticket, pumped.renewed[-1].ticket) == ("last", "last")
+    assert service.submit("demo", join(A), "room again")
+    assert service.postpone("demo", member(A), 0, "room again")
 
 
 # ------------------------------------------------------------------------------------- a store that fails
@@ -202,8 +205,8 @@ def test_nothing_is_acknowledged_that_could_not_be_written(error: StoreError) ->
     one = at_work(desk())
     before, revision = one.job(), one.revision()
     one.store.trouble["write"] = [error]
-    answers = one.ask(0.0, join(C), m.Resize(Target(9)), Renew(A))
-    assert answers == [Unavailable(f"the store failed: {error}")] * 3
+    answers = one.ask(0.0, join(C), m.Resize(Target(9)), Renew(A, revision))
+    assert answers == [*[Unavailable(f"the store failed: {error}")] * 2, Accepted(revision, None)]
     assert (one.job(), one.revision()) == (before, revision)
     assert stored(one.store) == before
     assert one.tell(0.0, join(C)).revision > revision
@@ -214,7 +217,7 @@ def test_what_needs_no_write_is_answered_while_the_store_cannot_be_written() -> 
     one.tell(0.0, replace(CREATE, name="other"), job="other")
     one.store.trouble["write"] = [DOWN]
     one.service.submit("other", join(A), "write")
-    one.service.submit("demo", Renew(A), "no write")
+    one.service.submit("demo", join(A), "no write")
     pumped = one.service.pump(0.0)
     answers = {reply.ticket: reply.answer for reply in pumped.replies}
     assert isinstance(answers["write"], Unavailable)
@@ -311,11 +314,11 @@ def test_what_breaks_an_invariant_is_not_written_and_says_so() -> None:
     two = Desk(one.store, "c2")
     writes = len(one.store.writes)
     said = "refused to write, this is a bug in Pliant: rule 11: ['a'] are gone and live"
-    answers = two.ask(50.0, join(C), Renew(A), RenewAgent(X), WatchClosed(A), join(A))
+    answers = two.ask(50.0, join(C), Renew(A), RenewAgent(X), join(A))
     assert answers[0] == Unavailable(said)
     assert isinstance(answers[1], Accepted)
     assert answers[2] == Rejection(Code.UNKNOWN, "x has no lease in demo; join first")
-    assert answers[3:] == [Unavailable(said), Unavailable(said)]
+    assert answers[3:] == [Unavailable(said)]
     assert two.job() == broken
     assert len(one.store.writes) == writes
     again = two.pump(50.0, join(C))

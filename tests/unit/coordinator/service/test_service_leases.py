@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pliant.coordinator.service.inbox import Accepted, Request, WatchClosed
+from pliant.coordinator.service.inbox import Accepted
 from pliant.coordinator.service.liveness import SUSPICION_S
 from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
@@ -11,7 +11,7 @@ from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.errors import StoreUnavailable
 from pliant.wire.api import Renew, RenewAgent
-from unit.coordinator.shaky import Desk, desk, stored
+from unit.coordinator.shaky import Desk, Request, desk, member, stored
 from unit.core.build import A, B, C, D, X, Y, checkpoint, drain, join, lines, stopped
 
 DOWN = StoreUnavailable("the disk is away")
@@ -43,7 +43,7 @@ def test_a_member_nobody_hears_of_is_lost_when_its_lease_runs_out_and_not_before
     pumped = one.pump(10.0, Renew(A), Renew(B))
     assert list(one.job().members) == [A, B]
     assert one.job().worlds[0].why == "c lost: its lease ran out"
-    assert [reply.request for reply in pumped.replies] == [Renew(A), Renew(B)]
+    assert [reply.sender for reply in pumped.renewed] == [member(A), member(B)]
     assert pumped.moved == ("demo",)
 
 
@@ -250,10 +250,10 @@ def test_who_speaks_in_the_pump_that_would_expire_it_is_not_late() -> None:
 
 def test_a_watch_that_is_back_in_the_pump_that_would_suspect_it_is_no_suspicion() -> None:
     one = at_work(desk())
-    one.pump(0.0, WatchClosed(A))
+    one.close_watch(0.0, member(A))
     one.pump(0.6, Renew(A))
     assert one.job().broken == ""
-    one.pump(1.0, WatchClosed(A))
+    one.close_watch(1.0, member(A))
     one.pump(1.6)
     assert one.job().sealed > 0
 
@@ -267,7 +267,7 @@ def test_an_expiry_that_could_not_be_written_is_tried_again() -> None:
         assert C in one.job().members
     pumped = one.pump(11.0, Renew(A), Renew(B))
     assert C not in one.job().members
-    assert [reply.request for reply in pumped.replies] == [Renew(A), Renew(B)]
+    assert [reply.sender for reply in pumped.renewed] == [member(A), member(B)]
     assert stored(one.store) == one.job()
 
 
@@ -300,7 +300,7 @@ def test_a_lost_race_gives_everybody_the_benefit_of_the_doubt() -> None:
 
 def test_a_closed_watch_that_does_not_come_back_ends_the_generation() -> None:
     one = at_work(desk())
-    one.tell(1.0, WatchClosed(B))
+    one.close_watch(1.0, member(B))
     one.pump(1.0 + SUSPICION_S - 0.001)
     assert one.job().sealed == 0
     one.pump(1.0 + SUSPICION_S)
@@ -311,7 +311,7 @@ def test_a_closed_watch_that_does_not_come_back_ends_the_generation() -> None:
 
 def test_a_watch_that_comes_back_in_time_was_nothing() -> None:
     one = at_work(desk())
-    one.tell(1.0, WatchClosed(B))
+    one.close_watch(1.0, member(B))
     one.tell(1.4, Renew(B))
     one.idle(1.5, 3.0)
     assert one.job().sealed == 0
@@ -319,7 +319,7 @@ def test_a_watch_that_comes_back_in_time_was_nothing() -> None:
 
 def test_another_member_s_renewal_does_not_clear_a_suspicion() -> None:
     one = at_work(desk())
-    one.tell(1.0, WatchClosed(B))
+    one.close_watch(1.0, member(B))
     one.tell(1.4, Renew(A))
     one.pump(1.5)
     assert one.job().sealed == 1
@@ -327,8 +327,8 @@ def test_another_member_s_renewal_does_not_clear_a_suspicion() -> None:
 
 def test_a_closed_watch_of_nobody_we_know_is_nothing() -> None:
     one = at_work(desk())
-    one.tell(1.0, WatchClosed(D))
-    one.tell(1.0, WatchClosed(A), job="nowhere")
+    one.close_watch(1.0, member(D))
+    one.close_watch(1.0, member(A), job="nowhere")
     revision = one.revision()
     one.idle(1.5, 3.0)
     assert one.revision() == revision
@@ -337,7 +337,8 @@ def test_a_closed_watch_of_nobody_we_know_is_nothing() -> None:
 def test_a_suspicion_is_no_sign_of_life() -> None:
     one = at_work(desk())
     one.idle(0.5, 8.5)
-    one.tell(9.0, WatchClosed(C), Renew(A), Renew(B))
+    one.close_watch(9.0, member(C))
+    one.tell(9.0, Renew(A), Renew(B))
     one.idle(9.5, 10.0)
     assert list(one.job().members) == [A, B]
 

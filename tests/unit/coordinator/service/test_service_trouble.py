@@ -1,6 +1,6 @@
 """What trouble with the store must not do to leases, to other jobs, or to the inbox (rule 19, P5)."""
 
-from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable, WatchClosed
+from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.core import messages as m
 from pliant.core.job.decide import decide
 from pliant.core.job.evolve import evolve
@@ -11,7 +11,7 @@ from pliant.errors import StoreTimeout, StoreUnavailable
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS, Renew, RenewAgent
 from pliant.wire.codec import encode_state
-from unit.coordinator.shaky import Desk, desk
+from unit.coordinator.shaky import Desk, desk, member
 from unit.core.build import A, B, D, X, join, lines
 
 CREATE = m.Create("demo", JobSpec(1, 6, Target(6)))
@@ -223,7 +223,7 @@ def test_a_suspicion_that_could_not_be_acted_on_is_dropped() -> None:
     one = desk()
     one.tell(0.0, CREATE, join(A), join(B))
     one.tell(0.0, m.Report(A, 0, 1, (), frozenset({A})))
-    one.service.suspect("demo", WatchClosed(A), 0.0)
+    one.service.suspect("demo", member(A), 0.0)
     one.store.trouble["write"] = [StoreUnavailable("x")]
     one.pump(0.6)
     one.tell(0.7, Renew(A))
