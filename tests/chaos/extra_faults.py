@@ -21,12 +21,12 @@ from chaos.job import JOB, Job, opened
 from pliant.agent.process.template_child import MARK
 from pliant.chaos import plan as drawn
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.chaos.inject import Over
-from pliant.chaos.inject import Strikes as Means
+from pliant.chaos.inject import FaultInjector as Means
+from pliant.chaos.inject import StopRequest
 from pliant.chaos.plan import COORDINATOR, Cut
-from pliant.chaos.processes import Process, recognise
-from pliant.chaos.sockets import Around, own_ends
-from pliant.chaos.undo import Mender
+from pliant.chaos.processes import ProcessRef, find_member
+from pliant.chaos.sockets import NetworkFacts, own_addresses
+from pliant.chaos.undo import UndoProcess
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.model.checkpoint import Checkpoint
@@ -48,7 +48,7 @@ SLOW_S = (1.0, 3.0)
 # 0.9 s may be 1.4 s late. A lease of 3 s is renewed each second.
 SHORT_S = (0.2, 0.9)
 LONG_LEASES = (1.4, 1.8)
-WITH_PEERS = (Cut.EVERYBODY, Cut.PEERS, Cut.DEAF, Cut.MUTE)
+WITH_PEERS = (Cut.ISOLATED, Cut.PEERS, Cut.INBOUND, Cut.OUTBOUND)
 LOOK_S = 0.02
 _TICK = threading.Event()
 
@@ -59,8 +59,8 @@ class Strikes(narrow.Strikes):
     def __init__(self, job: Job, chance: random.Random) -> None:
         super().__init__(job, chance)
         self._stack = ExitStack()
-        self._mender = self._stack.enter_context(Mender())
-        self._means = Means(self._mender, Over())
+        self._mender = self._stack.enter_context(UndoProcess())
+        self._means = Means(self._mender, StopRequest())
         self._lost_by_cut: list[tuple[MemberId, int]] = []  # with its process: it must see that it was left behind
 
     @property
@@ -91,7 +91,7 @@ class Strikes(narrow.Strikes):
             )
         if fault.kind is FaultKind.DAMAGE_CHECKPOINT:  # two that are kept, of which one is to be left
             return len(whole) > 1 and whole[-2:] == published[-2:] and not change
-        long = fault.lasts_s > self.lease_ttl_s / 2 and fault.cut != Cut.ALONE
+        long = fault.lasts_s > self.lease_ttl_s / 2 and fault.cut != Cut.COORDINATOR_ISOLATED
         return fault.kind is not FaultKind.PARTITION or able > (2 if long else 1)
 
     def finish(self) -> None:
@@ -109,26 +109,28 @@ class Strikes(narrow.Strikes):
         if victim is None or process is None:
             return False
         self._mark(fault, victim)
-        self._means.strike(self._drawn(fault, victim), {victim: process}, Around)
+        self._means.inject(self._drawn(fault, victim), {victim: process}, NetworkFacts)
         fault.how = f"{fault.lasts_s:.1f} s"
         fault.effect = self._nobody_is_gone(fault, f"slow for {fault.lasts_s:.1f} s")
         return True
 
     def _partition(self, fault: Fault) -> bool:
         cut = Cut(fault.cut)
-        victim = None if cut is Cut.ALONE else self._pick(fault, [])
+        victim = None if cut is Cut.COORDINATOR_ISOLATED else self._pick(fault, [])
         processes = self._processes()
-        name = COORDINATOR if cut is Cut.ALONE else victim
+        name = COORDINATOR if cut is Cut.COORDINATOR_ISOLATED else victim
         if name not in processes:
             return False
         self._mark(fault, victim)
         fault.how = f"{cut.value} for {fault.lasts_s:.1f} s"
         port = self.job.coordinator_port
         with opened(self.scene.pids[victim] if victim else os.getpid()) as pidfd:
-            note = self._means.strike(
-                self._drawn(fault, name), processes, lambda: Around(frozenset({("127.0.0.1", port)}), spared=own_ends())
+            note = self._means.inject(
+                self._drawn(fault, name),
+                processes,
+                lambda: NetworkFacts(frozenset({("127.0.0.1", port)}), exempt=own_addresses()),
             )
-            short = cut is Cut.ALONE or fault.lasts_s < self.lease_ttl_s / 2
+            short = cut is Cut.COORDINATOR_ISOLATED or fault.lasts_s < self.lease_ttl_s / 2
             if short:
                 fault.effect = self._nobody_is_gone(fault, f"{fault.how}, {note}")
                 return True
@@ -175,21 +177,21 @@ class Strikes(narrow.Strikes):
             self.broken.append(f"{EFFECT_S:g} s after a fault no step was reported")
         return seen and not self.scene.state.ended
 
-    def _drawn(self, fault: Fault, victim: str) -> drawn.Fault:
+    def _drawn(self, fault: Fault, victim: str) -> drawn.PlannedFault:
         """The same for `pliant chaos`."""
         cut = Cut(fault.cut) if fault.cut else None
-        return drawn.Fault(fault.number, fault.kind, (victim,), fault.lasts_s, cut)
+        return drawn.PlannedFault(fault.number, fault.kind, (victim,), fault.lasts_s, cut)
 
-    def _process(self, member: MemberId) -> Process | None:
-        return recognise(self.scene.pids[member], JOB, member, MARK, self.job.run.pid)
+    def _process(self, member: MemberId) -> ProcessRef | None:
+        return find_member(self.scene.pids[member], JOB, member, MARK, self.job.run.pid)
 
-    def _processes(self) -> dict[str, Process]:
+    def _processes(self) -> dict[str, ProcessRef]:
         """All members that are there, and the coordinator."""
         with self._chronicle.changed:
             live = list(self.scene.live)
-        found: dict[str, Process] = {name: process for name in live if (process := self._process(name)) is not None}
+        found: dict[str, ProcessRef] = {name: process for name in live if (process := self._process(name)) is not None}
         pid = self.job.coordinator_pid
-        return {**found, COORDINATOR: Process(pid, _began(pid))}
+        return {**found, COORDINATOR: ProcessRef(pid, _began(pid))}
 
     # ---------------------------------------------------------------------------------------------- all of them
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from pliant.cli.run.command import Run, run
+from pliant.cli.run.command import RunCommand, run
 from pliant.cli.run.option_types import CONF_KEYS
 from tidy.files import ROOT
 
@@ -73,7 +73,7 @@ def page() -> str:
 
 def parsed(*args: str) -> dict[str, object]:
     """What our parser makes of them; nothing is run."""
-    assert isinstance(run, Run)
+    assert isinstance(run, RunCommand)
     with run.make_context("run", [*args, "train.py", "--its", "own"]) as ctx:
         assert ctx.params.pop("script") == "train.py"
         assert ctx.params.pop("args") == ("--its", "own")

@@ -50,7 +50,7 @@ def test_agents_come_and_go_by_schedule(tmp_path: Path) -> None:
         assert cluster.agents() == {"agent-1": "running", "agent-2": "ended", "agent-3": "ended"}
         assert cluster.pliant("cancel", "demo").code == 0
         assert cluster.ended() == 1
-    assert "pliant: demo is cancelled: asked for with pliant cancel" in cluster.lines
+    assert "pliant: demo is cancelled: requested with pliant cancel" in cluster.lines
     cluster.left_nothing()
 
 
@@ -209,7 +209,7 @@ def test_every_line_is_an_object_for_programs(tmp_path: Path) -> None:
     revisions = [each["revision"] for each in said if "event" in each]
     assert revisions == list(range(1, len(revisions) + 1))
     assert any(each.get("agent") == "agent-1" and "joined as" in each.get("line", "") for each in said)
-    assert {"say": "agent-1 ended with exit code 0"} in said
+    assert {"message": "agent-1 ended with exit code 0"} in said
 
 
 # ------------------------------------------------------------------------------------------------- namespaces

@@ -194,10 +194,10 @@ def test_followed_through_rotation_a_killed_coordinator_and_ctrl_c(tmp_path: Pat
             assert run.ended() == 143
             assert late.ends() == 0
     assert "Traceback" not in follower.err.read_text()
-    assert late.err.read_text().endswith("pliant: demo is not run here any more; `pliant run` goes on with it.\n")
+    assert late.err.read_text().endswith("pliant: demo no longer runs on this machine. Resume it with `pliant run`.\n")
     asleep = real(environment(tmp_path), "logs", "demo", "--follow")
     assert asleep.code == 0
-    assert asleep.err == "pliant: demo is not run here any more; `pliant run` goes on with it.\n"
+    assert asleep.err == "pliant: demo no longer runs on this machine. Resume it with `pliant run`.\n"
 
 
 def test_workers_on_other_machines_are_named(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_resize_starts_all_again_with_the_new_size(tmp_path: Path) -> None:
         run.sees("rank 2 world 3")
         assert real(environment(tmp_path), "cancel", "demo").code == 0
         assert run.ended() == 1
-    assert "demo is cancelled: asked for with pliant cancel" in run.output
+    assert "demo is cancelled: requested with pliant cancel" in run.output
     assert family(tmp_path) == {}
 
 

@@ -105,7 +105,7 @@ def test_another_terminal_changes_the_size_and_drains(tmp_path: Path) -> None:
     env = environment(tmp_path)
     with Launched(tmp_path, "--workers", "1:3", "--target", "1", *HELD) as run:
         (first,) = run.has_members(1)
-        assert real(env, "resize", "demo", "2").out == "demo wants 2 workers now.\n"
+        assert real(env, "resize", "demo", "2").out == "demo: target set to 2 workers.\n"
         run.has_members(2)
         assert real(env, "drain", "demo", first).code == 0
         run.sees(f"{first} left: drained")
@@ -145,7 +145,10 @@ def test_ctrl_c_lets_workers_leave_and_the_same_command_goes_on(tmp_path: Path) 
         assert f"[pliant] {member} left: drained" in run.lines
     assert run.lines[-1].endswith("; the same command goes on with it")
     follow = real(environment(tmp_path), "events", "demo", "--follow")
-    assert (follow.code, follow.err) == (0, "pliant: demo is not run here any more; `pliant run` goes on with it.\n")
+    assert (follow.code, follow.err) == (
+        0,
+        "pliant: demo no longer runs on this machine. Resume it with `pliant run`.\n",
+    )
     with Launched(tmp_path, "--workers", "1:2", *PACED) as run:
         assert run.ended() == 0
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.cli.commands.audit import History
+from pliant.cli.commands.audit import LedgerHistory
 from pliant.core.accounting.goodput import Goodput
 from pliant.core.data.audit import audit
 from pliant.core.messages import Event
@@ -72,7 +72,7 @@ def test_the_seconds_of_live_workers_add_up_and_recomputed_samples_are_the_ledge
     universe = _live(seed)
     events = _log(universe.store)
     done = _folded(events).progress
-    history = History()
+    history = LedgerHistory()
     for event in events:
         history.add(event)
     head = history.head.step if history.head is not None else 0

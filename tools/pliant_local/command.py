@@ -13,9 +13,9 @@ import click
 from pliant import settings
 from pliant.cli.connect import PROGRAM, Flags
 from pliant.cli.output import json_option, print_json, print_table
-from pliant.cli.run.command import JsonScreen, PlainScreen
 from pliant.cli.run.command import run as run_command
-from pliant.cli.run.plan import Given, look_around, understand
+from pliant.cli.run.output import JsonOutput, PlainOutput
+from pliant.cli.run.plan import RunOptions, build_plan, probe_machine
 from pliant.core.model.names import bad_name
 from pliant.errors import BadInput, PliantError
 
@@ -138,7 +138,7 @@ def _plan(ctx: click.Context) -> Plan:
     del given["as_json"]
     said = {name: value for name, value in given.items() if value is not None}
     somewhere = Flags((settings.DEFAULT_URL,), Path("join-token"))  # agents are told where, once it is known
-    return understand(Given(**said), look_around(), somewhere).plan
+    return build_plan(RunOptions(**said), probe_machine(), somewhere).plan
 
 
 def _folder(name: str) -> Path:
@@ -229,10 +229,10 @@ def spoken(line: bytes) -> dict[str, Any]:
         said = json.loads(line)
     except ValueError:
         said = None
-    return said if isinstance(said, dict) else {"say": line.decode("utf-8", "replace")}
+    return said if isinstance(said, dict) else {"message": line.decode("utf-8", "replace")}
 
 
-class PlainTold(PlainScreen):
+class PlainTold(PlainOutput):
     """For people: who says it, in brackets, and what. What happens to the job is told once, and not by every agent."""
 
     def agent(self, name: str, line: bytes) -> None:
@@ -240,10 +240,10 @@ class PlainTold(PlainScreen):
         if "worker" in said:
             self.worker(str(said["worker"]), str(said.get("line", "")).encode())
         elif "event" not in said:
-            self.worker(name, str(said.get("say", "")).encode())
+            self.worker(name, str(said.get("message", "")).encode())
 
 
-class JsonTold(JsonScreen):
+class JsonTold(JsonOutput):
     """For programs: what `pliant run` writes, with `agent` where an agent wrote it."""
 
     def agent(self, name: str, line: bytes) -> None:

@@ -1,6 +1,6 @@
-"""Faults on purpose: what `pliant chaos` does to a job that allowed it, and how it sees what the job made of it.
+"""Fault injection: `pliant chaos` injects faults into a job that allows them and reports the outcomes.
 
-`plan` (which faults, when, at whom), `outcomes` and `report` are pure. `processes`, `sockets` and `cuts` reach into
-processes of the job on this machine and into nothing else; `strikes` carries a fault out, and `mender` undoes it
-however this process ends. `storm` has the loop.
+`plan` (which faults, when, which victims), `outcomes` and `report` are pure. `processes`, `sockets` and `socket_filter`
+act only on the job's processes on this machine. `inject` carries out a fault. `undo` reverts it however this process
+ends. `runner` has the main loop.
 """

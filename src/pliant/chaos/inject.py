@@ -1,4 +1,4 @@
-"""A fault is carried out, and whatever of it can be undone is undone before this returns, by error or not."""
+"""Carry out a fault. Everything that can be undone is undone before `inject` returns, even on an error."""
 
 from __future__ import annotations
 
@@ -10,116 +10,119 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.chaos.plan import Cut, Fault
-from pliant.chaos.processes import Process, send
-from pliant.chaos.socket_filter import RESCAN_S, Filters
-from pliant.chaos.sockets import Around, End, Filter, every_end, treated
-from pliant.chaos.undo import Mender
+from pliant.chaos.plan import Cut, PlannedFault
+from pliant.chaos.processes import ProcessRef, send_signal
+from pliant.chaos.socket_filter import RESCAN_S, CutFilters
+from pliant.chaos.sockets import NetworkFacts, SocketEnd, SocketFilter, all_socket_ends, plan_filters
+from pliant.chaos.undo import UndoProcess
 
 PERIOD_S = 0.02
-STOPPED = 0.7  # how much of each period a slowed worker stands still
+STOPPED_SHARE = 0.7  # share of each period in which a slowed worker is stopped
 
 
-class Over:
-    """Whether somebody wants everything to end. A signal's handler may say so: nothing here waits for a lock."""
+class StopRequest:
+    """A request to end the run. It takes no lock, so a signal handler may make it."""
 
     def __init__(self) -> None:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self.signal = 0
 
-    def say(self, number: int = 0, _frame: object = None) -> None:
-        """Fit for `signal.signal`."""
+    def request(self, number: int = 0, _frame: object = None) -> None:
+        """Request the end. Has the signature of a signal handler."""
         self.signal = self.signal or number
         os.write(self._write, b".")
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, and no longer than until it is over; whether it is."""
+        """Wait that long, or until the end is requested. Return whether it is."""
         return bool(select.select([self._read], [], [], max(0.0, seconds))[0])
 
     def __bool__(self) -> bool:
         return self.wait(0.0)
 
 
-class Strikes:
-    """Carries faults out, on processes that were recognised."""
+class FaultInjector:
+    """Injects faults into processes that `processes` has verified."""
 
-    def __init__(self, mender: Mender, over: Over) -> None:
-        self._mender = mender
-        self._over = over
+    def __init__(self, undo: UndoProcess, stop_request: StopRequest) -> None:
+        self._undo = undo
+        self._stop_request = stop_request
 
-    def strike(self, fault: Fault, processes: Mapping[str, Process], around: Callable[[], Around]) -> str:
-        """Do it to its victims; what is to be said about it. It lasts as long as the fault says, or until it is over.
+    def inject(
+        self, fault: PlannedFault, processes: Mapping[str, ProcessRef], facts: Callable[[], NetworkFacts]
+    ) -> str:
+        """Inject a fault into its victims for its duration, or until a stop is requested. Return a note for the report.
 
-        `processes` are those of the whole job on this machine: a cut has two ends.
+        `processes` are all of the job on this machine, because a cut has two ends. `facts` returns the current
+        addresses.
         """
         victims = [processes[name] for name in fault.victims]
         match fault.kind:
             case FaultKind.KILL | FaultKind.KILL_ALL | FaultKind.KILL_COORDINATOR:
                 gone = [name for name, process in zip(fault.victims, victims, strict=True) if not _kill(process)]
-                return f"{', '.join(gone)} had ended already" if gone else ""
+                return f"{', '.join(gone)} had already ended" if gone else ""
             case FaultKind.STOP:
                 return self._stop(victims[0], fault.lasts_s)
             case FaultKind.SLOW:
                 return self._slow(victims[0], fault.lasts_s)
             case FaultKind.PARTITION:
-                return self._cut(fault, processes, around)
+                return self._cut(fault, processes, facts)
             case _:
-                raise ValueError(f"`pliant chaos` has no fault {fault.kind}.")
+                raise ValueError(f"`pliant chaos` cannot inject {fault.kind}.")
 
     @contextmanager
-    def _held(self, process: Process, until: float) -> Iterator[None]:
-        self._mender.hold(process, until)
+    def _registered(self, process: ProcessRef, until: float) -> Iterator[None]:
+        self._undo.register(process, until)
         try:
             yield
         finally:
-            send(process, signal.SIGCONT)
-            self._mender.free(process)
+            send_signal(process, signal.SIGCONT)
+            self._undo.release(process)
 
-    def _stop(self, victim: Process, lasts_s: float) -> str:
-        with self._held(victim, time.monotonic() + lasts_s):
-            if not send(victim, signal.SIGSTOP):
-                return "it had ended already"
-            self._over.wait(lasts_s)
+    def _stop(self, victim: ProcessRef, lasts_s: float) -> str:
+        with self._registered(victim, time.monotonic() + lasts_s):
+            if not send_signal(victim, signal.SIGSTOP):
+                return "the worker had already ended"
+            self._stop_request.wait(lasts_s)
         return ""
 
-    def _slow(self, victim: Process, lasts_s: float) -> str:
+    def _slow(self, victim: ProcessRef, lasts_s: float) -> str:
         until = time.monotonic() + lasts_s
-        with self._held(victim, until):
+        with self._registered(victim, until):
             while time.monotonic() < until:
-                if not send(victim, signal.SIGSTOP):
-                    return "it ended meanwhile"
-                over = self._over.wait(PERIOD_S * STOPPED)
-                send(victim, signal.SIGCONT)
-                if over or self._over.wait(PERIOD_S * (1 - STOPPED)):
+                if not send_signal(victim, signal.SIGSTOP):
+                    return "the worker ended meanwhile"
+                stop = self._stop_request.wait(PERIOD_S * STOPPED_SHARE)
+                send_signal(victim, signal.SIGCONT)
+                if stop or self._stop_request.wait(PERIOD_S * (1 - STOPPED_SHARE)):
                     break
         return ""
 
-    def _cut(self, fault: Fault, processes: Mapping[str, Process], around: Callable[[], Around]) -> str:
+    def _cut(self, fault: PlannedFault, processes: Mapping[str, ProcessRef], facts: Callable[[], NetworkFacts]) -> str:
         victim, cut = fault.victims[0], fault.cut
-        assert cut is not None, "every partition says who is cut off"
+        assert cut is not None, "every partition has a cut"
 
-        known = around()
+        facts_at_start = facts()
 
-        def wanted() -> list[tuple[Process, End, Filter]]:
-            now = around() if cut is Cut.ALONE else known  # our own connections may be others by now
-            found = treated(cut, victim, every_end(processes), now)
+        def plan() -> list[tuple[ProcessRef, SocketEnd, SocketFilter]]:
+            current = facts() if cut is Cut.COORDINATOR_ISOLATED else facts_at_start  # own connections may have changed
+            found = plan_filters(cut, victim, all_socket_ends(processes), current)
             return [(processes[name], end, kind) for name, end, kind in found]
 
         until = time.monotonic() + fault.lasts_s
-        filters = Filters(wanted, lambda process: self._mender.hold(process, until))
+        filters = CutFilters(plan, lambda process: self._undo.register(process, until))
         try:
             while True:
-                filters.put()
-                if time.monotonic() >= until or self._over.wait(RESCAN_S):
+                filters.apply()
+                if time.monotonic() >= until or self._stop_request.wait(RESCAN_S):
                     break
         finally:
-            touched = filters.processes
+            processes_touched = filters.processes
             filters.remove()
-            for process in touched:
-                self._mender.free(process)
-        return f"{filters.count} ends of connections" if filters.count else "it had no connection to be cut"
+            for process in processes_touched:
+                self._undo.release(process)
+        return f"{filters.count} sockets cut" if filters.count else "no connection to cut"
 
 
-def _kill(process: Process) -> bool:
-    return send(process, signal.SIGKILL)
+def _kill(process: ProcessRef) -> bool:
+    return send_signal(process, signal.SIGKILL)

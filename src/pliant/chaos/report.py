@@ -1,4 +1,4 @@
-"""The report: what was done, what came of it, and whether every promise was kept. Pure."""
+"""The report of a chaos run: faults, outcomes and broken promises. Pure."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.chaos.outcomes import Outcome, Past, Struck
-from pliant.chaos.plan import Cut, Fault, Wish
+from pliant.chaos.outcomes import FaultOutcome, InjectedFault, JobProgress
+from pliant.chaos.plan import ChaosOptions, Cut, PlannedFault
 from pliant.core.model.job import JobState
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One fault in the report; `after_s` is since the start, the rest as in `Fault`, `Struck` and `Outcome`."""
+class FaultReport:
+    """One fault of the report. `after_s` counts from the start of the run."""
 
     number: int
     kind: FaultKind
@@ -25,16 +25,16 @@ class Line:
     after_s: float
     lasted_s: float
     note: str
-    outcome: Outcome
+    outcome: FaultOutcome
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over all faults. Times are None where there is none to tell."""
+    """Sums over all faults. Times are None if no fault has one."""
 
     faults: int
     by_kind: dict[str, int]
-    put_off: int
+    postponed: int
     steps: int
     rolled_back: int
     rolled_back_by_all: int
@@ -44,9 +44,11 @@ class Totals:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """Everything. `put_off` are faults that never had their moment; `left_out` and `elsewhere` what could not be done
-    at all and to whom. `broken` are promises that were not kept; `ok`: none.
+class ChaosReport:
+    """The whole report.
+
+    `postponed` lists faults that could not be injected before the next was due, `unavailable` fault kinds that this
+    machine cannot inject, `remote_members` members on other machines. `ok` is true if there are no `violations`.
     """
 
     job: str
@@ -57,67 +59,73 @@ class Report:
     lasted_s: float
     interrupted: bool
     totals: Totals
-    faults: tuple[Line, ...]
-    put_off: tuple[str, ...]
-    left_out: tuple[str, ...]
-    elsewhere: tuple[str, ...]
-    broken: tuple[str, ...]
+    faults: tuple[FaultReport, ...]
+    postponed: tuple[str, ...]
+    unavailable: tuple[str, ...]
+    remote_members: tuple[str, ...]
+    violations: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What the one who struck has to say, besides."""
+class ChaosRun:
+    """Facts about the run that are not in the job's events."""
 
     job: str
-    wish: Wish
+    options: ChaosOptions
     began: float
     lasted_s: float
     interrupted: bool
-    put_off: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    elsewhere: tuple[str, ...] = ()
-    stuck: str = ""  # that training did not go on after the last fault
+    postponed: tuple[str, ...] = ()
+    unavailable: tuple[str, ...] = ()
+    remote_members: tuple[str, ...] = ()
+    stuck: str = ""  # the violation that training did not resume after the last fault
 
 
-def report(told: Told, struck: Sequence[Struck], past: Past, found: Sequence[Outcome], steps_at_first: int) -> Report:
-    """Call at the end, with what `outcomes` found. `steps_at_first` were committed before the first fault."""
-    lines = tuple(line(told.began, one, outcome) for one, outcome in zip(struck, found, strict=True))
-    broken = [f"fault {each.number}: {sentence}" for each in lines for sentence in each.outcome.broken]
-    if past.state is JobState.FAILED and not any("the job failed" in each for each in broken):
-        broken.append(f"the job failed: {past.why}")
-    broken += [told.stuck] if told.stuck else []
+def build_report(
+    run: ChaosRun,
+    injected: Sequence[InjectedFault],
+    progress: JobProgress,
+    found: Sequence[FaultOutcome],
+    steps_before: int,
+) -> ChaosReport:
+    """Build the report. `steps_before` were committed before the first fault."""
+    lines = tuple(fault_report(run.began, one, outcome) for one, outcome in zip(injected, found, strict=True))
+    violations = [f"fault {each.number}: {sentence}" for each in lines for sentence in each.outcome.violations]
+    if progress.state is JobState.FAILED and not any("the job failed" in each for each in violations):
+        violations.append(f"the job failed: {progress.why}")
+    violations += [run.stuck] if run.stuck else []
     nexts = [each.outcome.next_step_s for each in lines if each.outcome.next_step_s is not None]
     totals = Totals(
         faults=len(lines),
         by_kind=dict(sorted(Counter(each.kind.value for each in lines).items())),
-        put_off=len(told.put_off),
-        steps=past.steps - steps_at_first,
+        postponed=len(run.postponed),
+        steps=progress.steps - steps_before,
         rolled_back=sum(each.outcome.rolled_back for each in lines),
-        rolled_back_by_all=sum(each.outcome.rolled_back for each in lines if not each.outcome.broken),
+        rolled_back_by_all=sum(each.outcome.rolled_back for each in lines if not each.outcome.violations),
         restarts=sum(each.outcome.restarts for each in lines),
         next_step_median_s=median(nexts) if nexts else None,
         next_step_max_s=max(nexts, default=None),
     )
-    return Report(
-        job=told.job,
-        ok=not broken,
-        seed=told.wish.seed,
-        state=past.state,
-        why=past.why,
-        lasted_s=told.lasted_s,
-        interrupted=told.interrupted,
+    return ChaosReport(
+        job=run.job,
+        ok=not violations,
+        seed=run.options.seed,
+        state=progress.state,
+        why=progress.why,
+        lasted_s=run.lasted_s,
+        interrupted=run.interrupted,
         totals=totals,
         faults=lines,
-        put_off=told.put_off,
-        left_out=told.left_out,
-        elsewhere=told.elsewhere,
-        broken=tuple(broken),
+        postponed=run.postponed,
+        unavailable=run.unavailable,
+        remote_members=run.remote_members,
+        violations=tuple(violations),
     )
 
 
-def line(began: float, one: Struck, outcome: Outcome) -> Line:
+def fault_report(began: float, one: InjectedFault, outcome: FaultOutcome) -> FaultReport:
     fault = one.fault
-    return Line(
+    return FaultReport(
         number=fault.number,
         kind=fault.kind,
         cut=fault.cut,
@@ -131,17 +139,17 @@ def line(began: float, one: Struck, outcome: Outcome) -> Line:
 
 
 _CUTS = {
-    Cut.EVERYBODY: "cut {0} off from everybody",
+    Cut.ISOLATED: "cut {0} off from all others",
     Cut.PEERS: "cut {0} off from its peers",
     Cut.COORDINATOR: "cut {0} off from the coordinator",
-    Cut.DEAF: "let {0} hear nobody",
-    Cut.MUTE: "let nobody hear {0}",
-    Cut.ALONE: "cut the coordinator off from everybody",
+    Cut.INBOUND: "drop everything {0} receives",
+    Cut.OUTBOUND: "drop everything {0} sends",
+    Cut.COORDINATOR_ISOLATED: "cut the coordinator off from all members",
 }
 
 
-def deed(fault: Fault) -> str:
-    """What a fault does, for people: `kill w1 and w2`."""
+def describe_fault(fault: PlannedFault) -> str:
+    """Describe a fault in words, such as `kill w1 and w2`."""
     names = " and ".join(fault.victims)
     match fault.kind:
         case FaultKind.KILL:
@@ -155,28 +163,28 @@ def deed(fault: Fault) -> str:
         case FaultKind.SLOW:
             return f"slow {names} down for {fault.lasts_s:.1f} s"
         case FaultKind.PARTITION:
-            assert fault.cut is not None, "every partition says who is cut off"
+            assert fault.cut is not None, "every partition has a cut"
             return f"{_CUTS[fault.cut].format(names)} for {fault.lasts_s:.1f} s"
         case _:
-            raise ValueError(f"`pliant chaos` has no fault {fault.kind}.")
+            raise ValueError(f"`pliant chaos` cannot inject {fault.kind}.")
 
 
-def told_of(outcome: Outcome, *, live: bool) -> str:
-    """What came of a fault, for people; as far as it is known by now."""
+def describe_outcome(outcome: FaultOutcome, *, live: bool) -> str:
+    """Describe the outcome of a fault as far as it is known."""
     parts = []
     if live:
         step_s = outcome.next_step_s
-        parts.append("no step was reported yet" if step_s is None else f"next step after {step_s:.2f} s")
+        parts.append("no step reported yet" if step_s is None else f"next step after {step_s:.2f} s")
         if outcome.speed is not None:
-            parts.append(f"at about {outcome.speed:.0%} of its speed meanwhile")
+            parts.append(f"about {outcome.speed:.0%} of the usual speed meanwhile")
     elif outcome.next_step_s is not None:
-        parts.append(f"launched again after {outcome.next_step_s:.2f} s")
+        parts.append(f"relaunched after {outcome.next_step_s:.2f} s")
     if outcome.generation_after != outcome.generation_before:
         parts.append(f"generation {outcome.generation_before} to {outcome.generation_after}")
     if outcome.lost:
         parts.append(f"lost {', '.join(outcome.lost)}")
     if outcome.restarts:
-        parts.append(f"{outcome.restarts} started")
+        parts.append(f"{outcome.restarts} {'worker' if outcome.restarts == 1 else 'workers'} started")
     if outcome.rolled_back:
         parts.append(f"{outcome.rolled_back} steps rolled back")
-    return "; ".join([*parts, *(f"BROKEN: {each}" for each in outcome.broken)]) or "nothing"
+    return "; ".join([*parts, *(f"VIOLATION: {each}" for each in outcome.violations)]) or "no effect"

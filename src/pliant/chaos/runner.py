@@ -1,4 +1,4 @@
-"""The loop of `pliant chaos`: wait for the next fault's moment, strike, see what comes of it, and report at the end."""
+"""The main loop of `pliant chaos`: wait for each fault's time, inject it, observe the outcome, report at the end."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from itertools import count
 from typing import Protocol
 
 from pliant.chaos import plan, socket_filter
-from pliant.chaos.event_log import Chronicle
+from pliant.chaos.event_log import EventLog
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.chaos.inject import Over, Strikes
-from pliant.chaos.outcomes import Outcome, Past, Struck, outcomes
-from pliant.chaos.plan import COORDINATOR, Alive, Fault, NotNow, Somebody, Wish
-from pliant.chaos.processes import Process
-from pliant.chaos.report import Report, Told, deed, report, told_of
-from pliant.chaos.sockets import Around
-from pliant.chaos.undo import Mender
+from pliant.chaos.inject import FaultInjector, StopRequest
+from pliant.chaos.outcomes import FaultOutcome, InjectedFault, JobProgress, compute_outcomes
+from pliant.chaos.plan import COORDINATOR, ChaosOptions, ChaosTarget, JobSnapshot, PlannedFault, Postponed
+from pliant.chaos.processes import ProcessRef
+from pliant.chaos.report import ChaosReport, ChaosRun, build_report, describe_fault, describe_outcome
+from pliant.chaos.sockets import NetworkFacts
+from pliant.chaos.undo import UndoProcess
 from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core.model.job import JobState, Mode
@@ -26,281 +26,297 @@ from pliant.core.model.view import MemberState
 from pliant.errors import BadInput, PliantError
 from pliant.wire.api import JobStatus
 
-LOOK_S = 0.2
-BEGIN_S = 60.0  # how long a job may take to begin to train
-BREATH = 0.5  # of the time between two faults is left after one that lasted
-SETTLE_S = 60.0  # how long after the last fault training may take to go on
-FORBIDDEN = "it does not allow chaos any more"
+POLL_S = 0.2
+START_LIMIT_S = 60.0  # for the job to start training
+RECOVERY_SHARE = 0.5  # share of the interval that is kept free after a fault with a duration
+RESUME_LIMIT_S = 60.0  # for training to resume after the last fault
+FORBIDDEN = "the job no longer allows chaos"
 
 AT_WORKERS = (FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW, FaultKind.PARTITION, FaultKind.KILL_ALL)
 
 
-class Here(Protocol):
-    """What can be reached on this machine."""
+class LocalJob(Protocol):
+    """The part of the job that runs on this machine."""
 
-    def member(self, pid: int, member: str) -> Process | None:
-        """The process of that number, if it is that member's."""
+    def find_member(self, pid: int, member: str) -> ProcessRef | None:
+        """Return the process of that id if it is that member's worker."""
 
-    def coordinator(self) -> Process | None:
-        """The job's own coordinator; None: it has none on this machine."""
+    def find_coordinator(self) -> ProcessRef | None:
+        """Return the job's own coordinator; None if it does not run on this machine."""
 
-    def around(self, hosts: frozenset[str]) -> Around:
-        """Where connections lead. `hosts` are those of members that are elsewhere."""
+    def network_facts(self, hosts: frozenset[str]) -> NetworkFacts:
+        """Return the addresses that matter for a cut. `hosts` are those of members on other machines."""
 
-    def is_run(self) -> bool:
-        """Whether there is still somebody to run the job; unknown counts as yes."""
+    def is_running(self) -> bool:
+        """Return whether an agent still runs the job; True if that is unknown."""
 
-    def rest(self, after: int) -> list[m.Event]:
-        """What is in the job's log after a revision, also when nobody runs it any more."""
+    def read_events(self, after: int) -> list[m.Event]:
+        """Return the job's events after a revision, even if no agent runs the job any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """The job at one moment, and whom of it we can reach."""
+class JobObservation:
+    """The job at one moment, with its processes on this machine."""
 
-    alive: Alive
-    processes: dict[str, Process]
-    elsewhere: tuple[str, ...]
+    snapshot: JobSnapshot
+    processes: dict[str, ProcessRef]
+    remote_members: tuple[str, ...]
     mode: Mode = Mode.LIVE
     ended: bool = False
-    known: bool = False  # whether every worker's process is known; agents tell those of launched ones after a while
+    all_pids_known: bool = False  # agents report the pids of launched workers after a while
 
 
-class Storm:
-    """One run of `pliant chaos`. `say` is told what people should see meanwhile."""
+class ChaosRunner:
+    """One run of `pliant chaos`. `show` prints a line of progress."""
 
     def __init__(
-        self, client: Client, job: str, wish: Wish, here: Here, over: Over, say: Callable[[str], None]
+        self,
+        client: Client,
+        job: str,
+        options: ChaosOptions,
+        local: LocalJob,
+        stop: StopRequest,
+        show: Callable[[str], None],
     ) -> None:
         self._client = client
         self._job = job
-        self._wish = wish
-        self._here = here
-        self._over = over
-        self._say = say
-        self._struck: list[Struck] = []
-        self._put_off: list[str] = []
-        self._elsewhere: dict[str, None] = {}
-        self._agents: set[str] = set()  # some worker of theirs was found here
-        self._ahead_s = 0.0
+        self._options = options
+        self._local = local
+        self._stop = stop
+        self._print = show
+        self._injected: list[InjectedFault] = []
+        self._postponed: list[str] = []
+        self._remote_members: dict[str, None] = {}
+        self._local_agents: set[str] = set()  # agents with a worker on this machine
+        self._clock_offset_s = 0.0
         self._lease_s = 10.0
-        self._recovered = 0.0  # when the next fault may begin
-        self._forbidden = False  # by whoever started the job again meanwhile
+        self._earliest_next = 0.0  # monotonic time before which no fault starts
+        self._forbidden = False  # a new attempt of the job does not allow chaos
 
-    def run(self) -> Report:
-        """Until the time is over, the job has ended or allows it no more, or somebody wants it to end.
+    def run(self) -> ChaosReport:
+        """Inject faults until the time is up, the job ends or forbids chaos, or a stop is requested.
 
-        BadInput if nothing can be done.
+        Raise BadInput if no fault can be injected.
         """
         about = self._client.about()
-        self._lease_s, self._ahead_s = about.lease_ttl_s, about.now - time.time()
-        with self._chronicle() as chronicle, Mender() as mender:
-            seen = self._begun()
-            left_out = self._leave_out(seen)
-            chronicle.forget()
+        self._lease_s, self._clock_offset_s = about.lease_ttl_s, about.now - time.time()
+        with self._follow_events() as log, UndoProcess() as undo:
+            seen = self._wait_until_training()
+            unavailable = self._drop_unavailable(seen)
+            log.discard()
             began, began_at = time.monotonic(), self._now()
-            self._faults(Strikes(mender, self._over), chronicle, began)
+            self._inject_all(FaultInjector(undo, self._stop), log, began)
             if self._forbidden:
-                self._say(f"{self._job}: {FORBIDDEN}")
-            stuck = self._settle(chronicle)
-            if not chronicle.past.state.ended and not self._here.is_run():
-                chronicle.rest(self._here.rest)
-            past, found = self._outcomes(chronicle)
-            told = Told(
+                self._print(f"{self._job}: {FORBIDDEN}")
+            stuck = self._wait_until_resumed(log)
+            if not log.progress.state.ended and not self._local.is_running():
+                log.append_rest(self._local.read_events)
+            progress, found = self._compute_outcomes(log)
+            run = ChaosRun(
                 job=self._job,
-                wish=self._wish,
+                options=self._options,
                 began=began_at,
                 lasted_s=time.monotonic() - began,
-                interrupted=bool(self._over),
-                put_off=tuple(self._put_off),
-                left_out=left_out,
-                elsewhere=tuple(self._elsewhere),
+                interrupted=bool(self._stop),
+                postponed=tuple(self._postponed),
+                unavailable=unavailable,
+                remote_members=tuple(self._remote_members),
                 stuck=stuck,
             )
-            return report(told, self._struck, past, found, chronicle.before.steps)
+            return build_report(run, self._injected, progress, found, log.discarded.steps)
 
     @contextmanager
-    def _chronicle(self) -> Iterator[Chronicle]:
-        with Chronicle(self._client, self._job) as chronicle:
+    def _follow_events(self) -> Iterator[EventLog]:
+        with EventLog(self._client, self._job) as log:
             known = self._client.job(self._job).job.revision
-            while chronicle.revision < known and not self._over.wait(LOOK_S / 10):
+            while log.revision < known and not self._stop.wait(POLL_S / 10):
                 pass
-            yield chronicle
+            yield log
 
     def _now(self) -> float:
-        """By the coordinator's clock, as events are."""
-        return time.time() + self._ahead_s
+        """Return the time of the coordinator's clock, which events carry."""
+        return time.time() + self._clock_offset_s
 
-    # ------------------------------------------------------------------------------------------- the beginning
+    # ------------------------------------------------------------------------------------------- start
 
-    def _begun(self) -> Seen:
-        """Wait until the job trains."""
-        until = time.monotonic() + BEGIN_S
+    def _wait_until_training(self) -> JobObservation:
+        """Wait until the job trains and return it."""
+        until = time.monotonic() + START_LIMIT_S
         while True:
-            seen = self._look()
-            if self._over or (not seen.alive.why and (seen.known or time.monotonic() > until)):
+            seen = self._observe()
+            if self._stop or (not seen.snapshot.not_training and (seen.all_pids_known or time.monotonic() > until)):
                 return seen
             if seen.ended or self._forbidden or time.monotonic() > until:
-                raise BadInput(f"{self._job} does not train: {seen.alive.why}. Chaos is for a job that does.")
-            self._over.wait(LOOK_S)
+                raise BadInput(f"Job {self._job} is not training ({seen.snapshot.not_training}). Retry once it trains.")
+            self._stop.wait(POLL_S)
 
-    def _leave_out(self, seen: Seen) -> tuple[str, ...]:
-        """Say which faults cannot be had here, and do without them."""
-        reasons = {kind: self._why_never(kind, seen) for kind in self._wish.kinds}
-        left_out = tuple(f"{kind}: {why}" for kind, why in reasons.items() if why)
-        for each in left_out:
-            self._say(f"left out: {each}")
-        for member in seen.elsewhere:
-            self._say(f"{member} runs on another machine, and is not struck at from here")
+    def _drop_unavailable(self, seen: JobObservation) -> tuple[str, ...]:
+        """Report the fault kinds that cannot be injected here, and drop them."""
+        reasons = {kind: self._why_unavailable(kind, seen) for kind in self._options.kinds}
+        unavailable = tuple(f"{kind}: {why}" for kind, why in reasons.items() if why)
+        for each in unavailable:
+            self._print(f"not available here: {each}")
+        for member in seen.remote_members:
+            self._print(f"{member} runs on another machine and is left alone")
         kinds = tuple(kind for kind, why in reasons.items() if not why)
         if not kinds:
-            raise BadInput(f"None of these faults can be had here. {'; '.join(left_out)}.")
-        self._wish = replace(self._wish, kinds=kinds)
-        return left_out
+            raise BadInput(f"None of the requested faults is available here ({'; '.join(unavailable)}).")
+        self._options = replace(self._options, kinds=kinds)
+        return unavailable
 
-    def _why_never(self, kind: FaultKind, seen: Seen) -> str:
+    def _why_unavailable(self, kind: FaultKind, seen: JobObservation) -> str:
         workers = [process for name, process in seen.processes.items() if name != COORDINATOR]
         if kind is FaultKind.KILL_COORDINATOR:
-            return "" if seen.alive.coordinator else plan.NO_COORDINATOR
+            return "" if seen.snapshot.coordinator_reachable else plan.NO_COORDINATOR
         if not workers:
-            return plan.NOBODY
+            return plan.NO_WORKER
         if kind is not FaultKind.PARTITION:
             return ""
-        return plan.NOT_LIVE if seen.mode is Mode.RELAUNCH else socket_filter.why_not(workers[0])
+        return plan.NOT_LIVE if seen.mode is Mode.RELAUNCH else socket_filter.why_unavailable(workers[0])
 
-    # ----------------------------------------------------------------------------------------------- the faults
+    # ------------------------------------------------------------------------------------------ faults
 
-    def _faults(self, strikes: Strikes, chronicle: Chronicle, began: float) -> None:
+    def _inject_all(self, injector: FaultInjector, log: EventLog, began: float) -> None:
         for number in count():
-            due = plan.moment(self._wish, number)
+            due = plan.due_time(self._options, number)
             if due is None:
                 return
-            later = plan.moment(self._wish, number + 1)
-            end = began + (self._wish.for_s if later is None else later)
-            begin = max(began + due, self._recovered)
+            later = plan.due_time(self._options, number + 1)
+            end = began + (self._options.for_s if later is None else later)
+            begin = max(began + due, self._earliest_next)
             if end <= begin:
-                continue  # the one before took so long
-            if not self._wait(chronicle, begin):
+                continue  # the fault before took too long
+            if not self._wait_until(log, begin):
                 return
-            drawn = self._drawn(number, chronicle, end)
-            if isinstance(drawn, NotNow):
-                self._put_off.append(f"{drawn.kind}: {drawn.why}")
-                self._say(f"{time.monotonic() - began:6.1f} s  {drawn.kind} put off: {drawn.why}")
+            drawn = self._next_fault(number, log, end)
+            if isinstance(drawn, Postponed):
+                self._postponed.append(f"{drawn.kind}: {drawn.why}")
+                self._print(f"{time.monotonic() - began:6.1f} s  {drawn.kind} postponed: {drawn.why}")
             elif drawn is not None:
-                self._strike(strikes, chronicle, *drawn, began)
-                self._show(chronicle, end)
+                self._inject(injector, log, *drawn, began)
+                self._print_outcome(log, end)
 
-    def _wait(self, chronicle: Chronicle, until: float) -> bool:
-        """Wait for a moment; False if there is nothing to wait for any more."""
-        while (left_s := until - time.monotonic()) > 0 and not self._is_over(chronicle):
-            self._over.wait(min(left_s, LOOK_S))
-        return not self._is_over(chronicle)
+    def _wait_until(self, log: EventLog, until: float) -> bool:
+        """Wait until that time. Return False if the run is over."""
+        while (left_s := until - time.monotonic()) > 0 and not self._is_over(log):
+            self._stop.wait(min(left_s, POLL_S))
+        return not self._is_over(log)
 
-    def _is_over(self, chronicle: Chronicle) -> bool:
-        return bool(self._over) or self._forbidden or chronicle.past.state.ended or not self._here.is_run()
+    def _is_over(self, log: EventLog) -> bool:
+        return bool(self._stop) or self._forbidden or log.progress.state.ended or not self._local.is_running()
 
-    def _drawn(self, number: int, chronicle: Chronicle, end: float) -> tuple[Fault, Seen] | NotNow | None:
-        """The fault and whom it meets, as soon as it may begin; `NotNow` if it never may; None: all is over."""
+    def _next_fault(
+        self, number: int, log: EventLog, end: float
+    ) -> tuple[PlannedFault, JobObservation] | Postponed | None:
+        """Return the next fault and the job it applies to as soon as it can start.
+
+        Return `Postponed` if it could not start before `end`, and None if the run is over.
+        """
         while True:
-            seen = self._look()
-            drawn = plan.draw(self._wish, number, seen.alive)
-            if isinstance(drawn, Fault):
+            seen = self._observe()
+            drawn = plan.draw_fault(self._options, number, seen.snapshot)
+            if isinstance(drawn, PlannedFault):
                 return drawn, seen
-            if self._is_over(chronicle):
+            if self._is_over(log):
                 return None
             if time.monotonic() >= end:
                 return drawn
-            self._over.wait(LOOK_S)
+            self._stop.wait(POLL_S)
 
-    def _strike(self, strikes: Strikes, chronicle: Chronicle, fault: Fault, seen: Seen, began: float) -> None:
-        self._say(f"{time.monotonic() - began:6.1f} s  {deed(fault)}")
-        away = self._hosts(chronicle, seen)
+    def _inject(
+        self, injector: FaultInjector, log: EventLog, fault: PlannedFault, seen: JobObservation, began: float
+    ) -> None:
+        self._print(f"{time.monotonic() - began:6.1f} s  {describe_fault(fault)}")
+        away = self._remote_hosts(log, seen)
         at = self._now()
-        note = strikes.strike(fault, seen.processes, lambda: self._here.around(away))
-        self._struck.append(Struck(fault, at, self._now(), note))
+        note = injector.inject(fault, seen.processes, lambda: self._local.network_facts(away))
+        self._injected.append(InjectedFault(fault, at, self._now(), note))
         if fault.lasts_s:
-            self._recovered = time.monotonic() + self._wish.every_s * BREATH
+            self._earliest_next = time.monotonic() + self._options.every_s * RECOVERY_SHARE
 
-    def _hosts(self, chronicle: Chronicle, seen: Seen) -> frozenset[str]:
-        """Of members that are elsewhere. Those that are here may have the same address as the coordinator."""
+    def _remote_hosts(self, log: EventLog, seen: JobObservation) -> frozenset[str]:
+        """Return the hosts of members on other machines. Local members may share the coordinator's address."""
         return frozenset(
             address.rpartition(":")[0].strip("[]")
-            for member, address in chronicle.addresses().items()
+            for member, address in log.addresses().items()
             if member not in seen.processes
         )
 
-    def _show(self, chronicle: Chronicle, end: float) -> None:
-        """Wait until it is known what came of the last fault, no longer than until the next; and tell it."""
+    def _print_outcome(self, log: EventLog, end: float) -> None:
+        """Wait until the outcome of the last fault is known, at most until the next fault, and print it."""
         while True:
-            past, found = self._outcomes(chronicle)
-            fault, outcome = self._struck[-1].fault, found[-1]
-            known = self._is_known(past.live, fault, outcome)
-            if known or time.monotonic() >= end or self._is_over(chronicle):
+            progress, found = self._compute_outcomes(log)
+            fault, outcome = self._injected[-1].fault, found[-1]
+            known = self._is_outcome_known(progress.live, fault, outcome)
+            if known or time.monotonic() >= end or self._is_over(log):
                 break
-            self._over.wait(LOOK_S)
-        note = f" ({self._struck[-1].note})" if self._struck[-1].note else ""
-        self._say(f"          {told_of(outcome, live=past.live)}{note}")
+            self._stop.wait(POLL_S)
+        note = f" ({self._injected[-1].note})" if self._injected[-1].note else ""
+        self._print(f"          {describe_outcome(outcome, live=progress.live)}{note}")
 
-    def _outcomes(self, chronicle: Chronicle) -> tuple[Past, list[Outcome]]:
-        return outcomes(self._struck, chronicle.events, chronicle.before)
+    def _compute_outcomes(self, log: EventLog) -> tuple[JobProgress, list[FaultOutcome]]:
+        return compute_outcomes(self._injected, log.events, log.discarded)
 
     @staticmethod
-    def _is_known(live: bool, fault: Fault, outcome: Outcome) -> bool:
+    def _is_outcome_known(live: bool, fault: PlannedFault, outcome: FaultOutcome) -> bool:
         return outcome.next_step_s is not None or (not live and fault.kind not in (FaultKind.KILL, FaultKind.KILL_ALL))
 
-    def _settle(self, chronicle: Chronicle) -> str:
-        """Wait until training went on after the last fault; what to say if it did not."""
-        if not self._struck:
+    def _wait_until_resumed(self, log: EventLog) -> str:
+        """Wait until training resumes after the last fault. Return the violation if it does not."""
+        if not self._injected:
             return ""
-        until = time.monotonic() + SETTLE_S
-        while not self._is_over(chronicle):
-            past, found = self._outcomes(chronicle)
-            if self._is_known(past.live, self._struck[-1].fault, found[-1]):
+        until = time.monotonic() + RESUME_LIMIT_S
+        while not self._is_over(log):
+            progress, found = self._compute_outcomes(log)
+            if self._is_outcome_known(progress.live, self._injected[-1].fault, found[-1]):
                 return ""
             if time.monotonic() > until:
-                return f"training did not go on within {SETTLE_S:g} s after the last fault: {past.state}: {past.why}"
-            self._over.wait(LOOK_S)
+                return (
+                    f"training did not resume within {RESUME_LIMIT_S:g} s after the last fault "
+                    f"({progress.state}: {progress.why})"
+                )
+            self._stop.wait(POLL_S)
         return ""
 
-    # -------------------------------------------------------------------------------------------------- looking
+    # --------------------------------------------------------------------------------------- observing
 
-    def _look(self) -> Seen:
-        """The job as it is now. While nobody answers, that is why it is not to be struck at."""
+    def _observe(self) -> JobObservation:
+        """Return the job as it is now. If the coordinator does not answer, that is why the job does not train."""
         try:
             found = self._client.job(self._job)
         except PliantError as error:
-            return Seen(Alive((), 1, self._lease_s, why=error.why), {}, ())
+            return JobObservation(JobSnapshot((), 1, self._lease_s, not_training=error.why), {}, ())
         self._forbidden = not found.spec.chaos_allowed
         processes = {
             line.id: process
             for line in found.members
-            if line.pid and (process := self._here.member(line.pid, line.id)) is not None
+            if line.pid and (process := self._local.find_member(line.pid, line.id)) is not None
         }
-        self._agents |= {line.agent for line in found.members if line.id in processes}
-        elsewhere = tuple(line.id for line in found.members if line.pid and line.agent not in self._agents)
-        coordinator = self._here.coordinator()
-        alive = Alive(
+        self._local_agents |= {line.agent for line in found.members if line.id in processes}
+        elsewhere = tuple(line.id for line in found.members if line.pid and line.agent not in self._local_agents)
+        coordinator = self._local.find_coordinator()
+        snapshot = JobSnapshot(
             members=tuple(
-                Somebody(line.id, line.state is MemberState.ACTIVE, line.id in processes)
+                ChaosTarget(line.id, line.state is MemberState.ACTIVE, line.id in processes)
                 for line in found.members
                 if line.rank is not None
             ),
             size_min=found.job.size_min,
             lease_s=self._lease_s,
-            coordinator=coordinator is not None,
+            coordinator_reachable=coordinator is not None,
             live=found.live,
-            why=_why_not(found),
+            not_training=_why_not_now(found),
         )
-        self._elsewhere |= dict.fromkeys(elsewhere)
-        named: dict[str, Process] = {str(member): process for member, process in processes.items()}
+        self._remote_members |= dict.fromkeys(elsewhere)
+        named: dict[str, ProcessRef] = {str(member): process for member, process in processes.items()}
         if coordinator is not None:
             named[COORDINATOR] = coordinator
         known = bool(found.members) and all(line.pid for line in found.members)
-        return Seen(alive, named, elsewhere, found.spec.mode, found.job.state.ended, known)
+        return JobObservation(snapshot, named, elsewhere, found.spec.mode, found.job.state.ended, known)
 
 
-def _why_not(found: JobStatus) -> str:
-    """Why the job is not to be struck at now; empty: it may be."""
+def _why_not_now(found: JobStatus) -> str:
+    """Return why no fault may be injected into the job now; empty if one may."""
     if not found.spec.chaos_allowed:
         return FORBIDDEN
-    return "" if found.job.state is JobState.RUNNING else f"it is {found.job.state.value}: {found.job.why}"
+    return "" if found.job.state is JobState.RUNNING else f"the job is {found.job.state.value} ({found.job.why})"

@@ -1,9 +1,10 @@
-"""A connection is cut without any privilege over the network: its sockets are told to drop what arrives.
+"""Cut connections with socket filters, which needs neither root nor a firewall.
 
-A process that may trace another (root may; a user's own processes where `kernel.yama.ptrace_scope` is 0) can have a
-duplicate of its sockets, and may then give them a filter. One that accepts nothing is a cut: segments are dropped
-silently and sent again by TCP, as on a broken link, until the filter is taken off. A connection that is opened during a
-cut is found within `RESCAN_S`, and nothing is heard on it before (`sockets` says how).
+Packet filters of the system (`tc`, nftables) need root, and a proxy would have to be in place before the job starts. A
+process that may trace another can duplicate its sockets and attach a filter to them: root may, and so may a user for
+own processes if `kernel.yama.ptrace_scope` is 0. A filter that accepts nothing is a cut. Segments are dropped silently
+and TCP retransmits them, as on a broken link, until the filter is detached. A connection opened during a cut is found
+within `RESCAN_S` and carries no data before (see `sockets`).
 """
 
 from __future__ import annotations
@@ -17,130 +18,134 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from pliant.chaos.fds import into
-from pliant.chaos.processes import Process
-from pliant.chaos.sockets import End, Filter, ends
+from pliant.chaos.processes import ProcessRef, open_sockets
+from pliant.chaos.sockets import SocketEnd, SocketFilter, socket_ends
 
 RESCAN_S = 0.02
-QUEUE_S = 2.0  # how long a connection may wait to be accepted until it is not waited for any more
+QUEUE_S = 2.0  # how long `remove_filters` queued for connections to be accepted
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
-_UNACKED = 24  # where the system's `tcp_info` says how many connections wait to be accepted, of a socket that listens
+_UNACKED = 24  # offset in `tcp_info` of the accept queue's length, for a listening socket
 
 
 def _program(*instructions: tuple[int, int, int, int]) -> tuple[object, bytes]:
-    """Of the system's packet filter, and what keeps its memory."""
+    """Return a packet filter program, and the buffer that must outlive it."""
     code = b"".join(struct.pack("HBBI", *each) for each in instructions)
     memory = ctypes.create_string_buffer(code, len(code))
     return memory, struct.pack("HP", len(instructions), ctypes.addressof(memory))
 
 
-# They see a segment from its TCP header on, and say how many bytes of it are taken.
-_NONE = _program((0x06, 0, 0, 0))
-_EMPTY_ONES = _program(
-    (0x30, 0, 0, 12),  # the byte that has the header's length, in its upper half and in fours
+# A program sees the segment from its TCP header on and returns how many bytes to accept.
+_DROP_ALL = _program((0x06, 0, 0, 0))
+_HANDSHAKES_ONLY = _program(
+    (0x30, 0, 0, 12),  # the header's length, in the upper four bits, in units of four bytes
     (0x74, 0, 0, 4),
     (0x64, 0, 0, 2),
     (0x07, 0, 0, 0),
     (0x80, 0, 0, 0),  # the segment's length
-    (0x1D, 0, 1, 0),  # the same?
+    (0x1D, 0, 1, 0),  # equal: no payload
     (0x06, 0, 0, 0x7FFFFFFF),
     (0x06, 0, 0, 0),
 )
-_PROGRAMS = {Filter.NOTHING: _NONE[1], Filter.CONNECTIONS: _EMPTY_ONES[1]}
+_PROGRAMS = {SocketFilter.DROP_ALL: _DROP_ALL[1], SocketFilter.HANDSHAKES_ONLY: _HANDSHAKES_ONLY[1]}
 
-Wanted = Callable[[], Sequence[tuple[Process, End, Filter]]]
-"""What each socket is to hear now, in the order in which it is to be put into force."""
+Wanted = Callable[[], Sequence[tuple[ProcessRef, SocketEnd, SocketFilter]]]
+"""The filter that each socket should have now, in the order to apply them."""
 
 
-def why_not(process: Process) -> str:
-    """Why that process's connections cannot be cut; empty if they can, or if it has just ended."""
+def why_unavailable(process: ProcessRef) -> str:
+    """Return why the connections of that process cannot be cut; empty if they can, or if it has just ended."""
     try:
-        found = ends(process)
+        found = socket_ends(process)
         if found:
-            with into(process) as reach, reach.socket(found[0].handle) as sock:
-                _accept_all(sock)
+            with open_sockets(process) as access, access.socket(found[0].fd) as sock:
+                _detach_filter(sock)
     except PermissionError:
-        return "this system lets no process reach into another's sockets: be root, or set kernel.yama.ptrace_scope to 0"
+        return "this system denies access to sockets of other processes; run as root or set kernel.yama.ptrace_scope=0"
     except OSError as error:
         if error.errno == errno.ENOSYS:
-            return "this system's kernel is older than 5.6, and does not let a process reach into another's sockets"
+            return "accessing sockets of other processes needs Linux 5.6 or newer"
     return ""
 
 
-class Filters:
-    """The filters of one cut: `put` them wherever they are wanted now, again and again, and `remove` them all."""
+class CutFilters:
+    """The filters of one cut. Call `apply` repeatedly while it lasts, then `remove`."""
 
-    def __init__(self, wanted: Wanted, touched: Callable[[Process], None]) -> None:
-        self._wanted = wanted
-        self._touched = touched  # told of every process before its first socket is filtered
-        self._there: dict[tuple[Process, int], tuple[int, Filter]] = {}  # by number there, its inode and filter
-        self.processes: set[Process] = set()
-        self.count = 0  # how many ends of connections hear, or heard, nothing
+    def __init__(self, plan: Wanted, before_first: Callable[[ProcessRef], None]) -> None:
+        self._plan = plan
+        self._before_first = before_first  # called with each process before its first socket is filtered
+        self._applied: dict[
+            tuple[ProcessRef, int], tuple[int, SocketFilter]
+        ] = {}  # inode and filter by process and descriptor
+        self.processes: set[ProcessRef] = set()
+        self.count = 0  # sockets that were cut
 
-    def put(self) -> None:
-        for process, end, kind in self._wanted():
-            place, now = (process, end.handle), (end.inode, kind)
-            if self._there.get(place) == now:
+    def apply(self) -> None:
+        for process, end, kind in self._plan():
+            key, filter_now = (process, end.fd), (end.inode, kind)
+            if self._applied.get(key) == filter_now:
                 continue
             if process not in self.processes:
-                self._touched(process)
+                self._before_first(process)
                 self.processes.add(process)
-            with suppress(OSError), into(process) as reach, reach.socket(end.handle) as sock:  # else it was closed
-                if kind is Filter.EVERYTHING:
-                    _accept_all(sock)
+            with (
+                suppress(OSError),
+                open_sockets(process) as access,
+                access.socket(end.fd) as sock,
+            ):  # the socket may have been closed
+                if kind is SocketFilter.ACCEPT_ALL:
+                    _detach_filter(sock)
                 else:
                     sock.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, _PROGRAMS[kind])
-                    self.count += kind is Filter.NOTHING
-                self._there[place] = now
+                    self.count += kind is SocketFilter.DROP_ALL
+                self._applied[key] = filter_now
 
     def remove(self) -> None:
-        uncut(*self.processes)
-        self._there.clear()
+        remove_filters(*self.processes)
+        self._applied.clear()
 
 
-def uncut(*processes: Process) -> None:
-    """Take the filters off all TCP sockets of some processes: of one that was accepted meanwhile nobody knows.
+def remove_filters(*processes: ProcessRef) -> None:
+    """Detach the filters of all TCP sockets of some processes, including connections accepted meanwhile.
 
-    A connection has the filter of where it was asked for from before it is accepted, and can be reached only after. So
-    this looks again until it finds no filter, and found no connection waiting the time before. One that is not accepted
-    within `QUEUE_S`, because its process stands still or is busy, stays deaf. What is asked for from now on has no
-    filter.
+    A connection inherits the filter of its listening socket before it is accepted, and cannot be accessed until then.
+    So this repeats until no socket has a filter and the pass before found no queued connection. A connection that its
+    process does not accept within `QUEUE_S` keeps its filter. Connections requested from now on have none.
     """
     until = time.monotonic() + QUEUE_S
-    may_come = bool(processes)
+    may_be_queued = bool(processes)
     while True:
-        looks = [_look_through(process) for process in processes]
-        if not may_come and not any(filtered for filtered, _ in looks):
+        results = [_clear_filters(process) for process in processes]
+        if not may_be_queued and not any(filtered for filtered, _ in results):
             return
-        may_come = any(waits for _, waits in looks)
+        may_be_queued = any(queued for _, queued in results)
         if time.monotonic() >= until:
             return
-        time.sleep(RESCAN_S)  # an accepted one has left the queue a moment before it has a number
+        time.sleep(RESCAN_S)  # an accepted connection leaves the queue before it has a descriptor
 
 
-def _look_through(process: Process) -> tuple[bool, bool]:
-    """Take the filters off its sockets, first where it listens; whether there was one, and whether somebody waits."""
-    filtered = waits = False
-    for end in sorted(ends(process), key=lambda each: not each.listens):
-        with suppress(OSError), into(process) as reach, reach.socket(end.handle) as sock:
-            filtered |= _accept_all(sock)
-            waits |= end.listens and _waiting(sock) > 0
-    return filtered, waits
+def _clear_filters(process: ProcessRef) -> tuple[bool, bool]:
+    """Detach the filters of a process, listening sockets first. Return whether any had one and any has a queue."""
+    filtered = queued = False
+    for end in sorted(socket_ends(process), key=lambda each: not each.listens):
+        with suppress(OSError), open_sockets(process) as access, access.socket(end.fd) as sock:
+            filtered |= _detach_filter(sock)
+            queued |= end.listens and _queue_length(sock) > 0
+    return filtered, queued
 
 
-def _waiting(listening: socket.socket) -> int:
-    """How many connections wait to be accepted there."""
-    said = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKED + 4)
-    return int.from_bytes(said[_UNACKED:], sys.byteorder)
+def _queue_length(listening: socket.socket) -> int:
+    """Return the number of connections that wait to be accepted."""
+    info = listening.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _UNACKED + 4)
+    return int.from_bytes(info[_UNACKED:], sys.byteorder)
 
 
-def _accept_all(sock: socket.socket) -> bool:
-    """Take its filter off; whether it had one."""
+def _detach_filter(sock: socket.socket) -> bool:
+    """Detach the filter of a socket and return whether it had one."""
     try:
         sock.setsockopt(socket.SOL_SOCKET, _SO_DETACH_FILTER, 0)
     except OSError as error:
-        if error.errno != errno.ENOENT:  # there is none
+        if error.errno != errno.ENOENT:  # it has no filter
             raise
         return False
     return True

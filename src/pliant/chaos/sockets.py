@@ -1,20 +1,22 @@
-"""Whose TCP connections are whose: read from the system, and chosen for a cut.
+"""The TCP sockets of the job's processes, and the choice of sockets to filter for a cut.
 
-A filter on a socket drops what arrives at it, answers and acknowledgements included; what leaves it goes on its way. So
-it matters at which ends the filters are:
+A filter on a socket drops the segments that arrive there, replies and acknowledgements included. Segments that leave
+the socket pass. So a cut depends on which ends have filters:
 
-    both ways        at both ends: nothing arrives anywhere. Where the other end is on another machine there is the
-                     victim's alone, and what it sends still arrives until it has sent as much as may be under way
-                     without an acknowledgement.
-    hears nobody     at the victim's ends, and where it listens.
-    heard by nobody  at the others' ends of its connections. It hears the others until they have sent as much as may be
-                     under way; its acknowledgements do not arrive.
+    both directions  Both ends are filtered and nothing arrives anywhere. If the other end is on another machine, only
+                     the victim's end is filtered, and what it sends arrives until its send window is full.
+    inbound          The victim's ends and its listening sockets are filtered.
+    outbound         The other ends of its connections are filtered. The victim receives until the senders' windows are
+                     full, because its acknowledgements do not arrive.
 
-Where the victim listens is filtered wherever its peers are meant, so that none of them can connect. Where the others
-listen nothing can be dropped, since they go on connecting to one another. But a connection that is accepted has the
-filter of where it was asked for: so there is one that lets a connection come about and drops what is said on it, and
-as soon as a new connection is found the victim's is cut, and another one is let free. Other connections of a worker, to
-a store of data for instance, are left alone.
+The victim's listening sockets are filtered whenever the cut includes peers, so that no peer can connect. The listening
+sockets of others cannot drop everything, since the others still connect to one another. But an accepted connection
+inherits the filter of the listening socket. A filter there lets handshakes through and drops data. As soon as a new
+connection is found, the victim's is cut and any other is released. Other connections of a worker, to a data store for
+instance, are left alone.
+
+The kernel's table is read from /proc/PID/net, because `psutil.Process.net_connections` reads that of this process's own
+network namespace and reports no inodes.
 """
 
 from __future__ import annotations
@@ -28,9 +30,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from pliant.chaos.fds import into
 from pliant.chaos.plan import COORDINATOR, Cut
-from pliant.chaos.processes import Process, itself
+from pliant.chaos.processes import ProcessRef, current_process, open_sockets
 
 Address = tuple[str, int]
 NOWHERE: Address = ("0.0.0.0", 0)
@@ -38,67 +39,68 @@ _LISTEN = "0A"
 
 
 @dataclass(frozen=True, slots=True)
-class End:
-    """One process's end of a connection, or where it listens. `handle` is its number in that process.
+class SocketEnd:
+    """One end of a connection, or a listening socket, of one process.
 
-    `inode` tells it from another one that has the same number later.
+    `inode` tells it from a later socket with the same descriptor.
     """
 
-    handle: int
+    fd: int
     local: Address
     remote: Address
     listens: bool = False
     inode: int = 0
 
 
-class Filter(IntEnum):
-    """What a socket may hear. In this order they are put, so that nobody is let free before the victim is cut off."""
+class SocketFilter(IntEnum):
+    """The filter of a socket. Filters are applied in this order: the victim is cut before others are released."""
 
-    NOTHING = 0
-    CONNECTIONS = 1  # they come about, and nothing is heard on them
-    EVERYTHING = 2
+    DROP_ALL = 0
+    HANDSHAKES_ONLY = 1  # connections are established, data is dropped
+    ACCEPT_ALL = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What is known besides: where the coordinator answers, where members on other machines are, who is never cut off.
+class NetworkFacts:
+    """Addresses of the coordinator, hosts of members on other machines, and addresses that are never cut off.
 
-    The last are our own ends: whoever cuts wants to see what comes of it.
+    The latter are those of `pliant chaos` itself, which has to observe the outcome.
     """
 
-    coordinator: frozenset[Address] = frozenset()
-    elsewhere: frozenset[str] = frozenset()  # hosts
-    spared: frozenset[Address] = frozenset()
+    coordinator_addresses: frozenset[Address] = frozenset()
+    remote_hosts: frozenset[str] = frozenset()
+    exempt: frozenset[Address] = frozenset()
 
 
-Ends = Mapping[str, Sequence[End]]
-"""By member, or `COORDINATOR`: the ends of each process that can be reached."""
+Ends = Mapping[str, Sequence[SocketEnd]]
+"""The sockets of each local process, by member or `COORDINATOR`."""
 
 
-def ends(process: Process) -> list[End]:
-    """All of a process's; empty if it has ended or is another user's."""
-    return list(every_end({"": process})[""])
+def socket_ends(process: ProcessRef) -> list[SocketEnd]:
+    """Return all TCP sockets of a process; none if it has ended or belongs to another user."""
+    return list(all_socket_ends({"": process})[""])
 
 
-def every_end(processes: Mapping[str, Process]) -> Ends:
-    """Those of several at once.
+def all_socket_ends(processes: Mapping[str, ProcessRef]) -> Ends:
+    """Return the TCP sockets of several processes.
 
-    The sockets themselves say where they are. The system's table is long on a busy machine, and reading it takes
-    milliseconds: it is asked only where a socket does not know its other end yet, or may not be reached.
+    The sockets themselves report their addresses. The kernel's table is long on a busy machine and takes milliseconds
+    to read. It is read only for a socket that is not connected yet or may not be accessed.
     """
     tables: dict[int, str] = {}
-    found: dict[str, Sequence[End]] = {}
+    found: dict[str, Sequence[SocketEnd]] = {}
     for name, process in processes.items():
         try:
-            handles = _handles(process.pid)
-            known = _asked(process, handles)
-            if rest := {inode: handle for inode, handle in handles.items() if inode not in known}:
+            fds = _socket_fds(process.pid)
+            known = _query_sockets(process, fds)
+            if rest := {inode: fd for inode, fd in fds.items() if inode not in known}:
                 network = Path(f"/proc/{process.pid}/ns/net").stat().st_ino
                 if network not in tables:
-                    tables[network] = table(Path(f"/proc/{process.pid}/net"))
-                rows = parse(tables[network], rest)
+                    tables[network] = read_tcp_table(Path(f"/proc/{process.pid}/net"))
+                rows = parse_tcp_table(tables[network], rest)
                 known |= {
-                    inode: End(rest[inode], local, remote, listens, inode) for inode, local, remote, listens in rows
+                    inode: SocketEnd(rest[inode], local, remote, listens, inode)
+                    for inode, local, remote, listens in rows
                 }
         except OSError:
             found[name] = ()
@@ -107,149 +109,151 @@ def every_end(processes: Mapping[str, Process]) -> Ends:
     return found
 
 
-def _asked(process: Process, handles: Mapping[int, int]) -> dict[int, End | None]:
-    """By inode, what the sockets say of themselves; None: it is not of TCP. One that does not know is left out."""
-    found: dict[int, End | None] = {}
-    with suppress(OSError), into(process) as reach:
-        for inode, handle in handles.items():
-            with suppress(OSError), reach.socket(handle) as sock:
+def _query_sockets(process: ProcessRef, fds: Mapping[int, int]) -> dict[int, SocketEnd | None]:
+    """Return by inode what the sockets report; None for one that is not TCP. Omit those that are not connected yet."""
+    found: dict[int, SocketEnd | None] = {}
+    with suppress(OSError), open_sockets(process) as access:
+        for inode, fd in fds.items():
+            with suppress(OSError), access.socket(fd) as sock:
                 if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
                     found[inode] = None
                 elif sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    found[inode] = End(handle, _plain(sock.getsockname()), NOWHERE, listens=True, inode=inode)
+                    found[inode] = SocketEnd(fd, _normalized(sock.getsockname()), NOWHERE, listens=True, inode=inode)
                 else:
-                    local, remote = _plain(sock.getsockname()), _plain(sock.getpeername())
-                    found[inode] = End(handle, local, remote, inode=inode)
+                    local, remote = _normalized(sock.getsockname()), _normalized(sock.getpeername())
+                    found[inode] = SocketEnd(fd, local, remote, inode=inode)
     return found
 
 
-def _plain(address: tuple[Any, ...]) -> Address:
-    return _shortest(ipaddress.ip_address(address[0].partition("%")[0])), address[1]
+def _normalized(address: tuple[Any, ...]) -> Address:
+    return _unmapped(ipaddress.ip_address(address[0].partition("%")[0])), address[1]
 
 
-def own_ends() -> frozenset[Address]:
-    """Of this process's connections."""
-    own = itself()
-    return frozenset(end.local for end in ends(own)) if own is not None else frozenset()
+def own_addresses() -> frozenset[Address]:
+    """Return the local addresses of this process's sockets."""
+    own = current_process()
+    return frozenset(end.local for end in socket_ends(own)) if own is not None else frozenset()
 
 
-def table(folder: Path) -> str:
-    """What /proc/net says of TCP, or another folder like it."""
+def read_tcp_table(folder: Path) -> str:
+    """Read the TCP tables from a folder such as /proc/net."""
     found = [folder / name for name in ("tcp", "tcp6")]
-    return "".join(each.read_text() for each in found if each.exists())  # there may be no IPv6
+    return "".join(each.read_text() for each in found if each.exists())  # a system without IPv6 has no tcp6
 
 
-def parse(text: str, wanted: Container[int]) -> Iterator[tuple[int, Address, Address, bool]]:
-    """Rows of /proc/net/tcp or tcp6, of the inodes that are wanted: inode, local, remote, whether it listens."""
+def parse_tcp_table(text: str, wanted: Container[int]) -> Iterator[tuple[int, Address, Address, bool]]:
+    """Parse rows of /proc/net/tcp and tcp6: inode, local address, remote address, whether it listens."""
     for row in text.splitlines():
         fields = row.split()
-        if fields[9].isdecimal() and (inode := int(fields[9])) in wanted:  # the first row is of words
-            yield inode, _address(fields[1]), _address(fields[2]), fields[3] == _LISTEN
+        if fields[9].isdecimal() and (inode := int(fields[9])) in wanted:  # the first row has the headings
+            yield inode, _parse_address(fields[1]), _parse_address(fields[2]), fields[3] == _LISTEN
 
 
-def treated(cut: Cut, victim: str, every: Ends, around: Around) -> list[tuple[str, End, Filter]]:
-    """What each end is to hear while the cut lasts, those first that hear nothing; the rest is left as it is."""
-    cut_off = chosen(cut, victim, every, around)
-    guards = _guards(cut, every)
+def plan_filters(
+    cut: Cut, victim: str, sockets: Ends, facts: NetworkFacts
+) -> list[tuple[str, SocketEnd, SocketFilter]]:
+    """Return the filter of each socket during the cut, dropping filters first. Other sockets keep theirs."""
+    cut_off = ends_to_cut(cut, victim, sockets, facts)
+    guards = _guarded_processes(cut, sockets)
     found = []
-    for name, theirs in every.items():
+    for name, theirs in sockets.items():
         for end in theirs:
-            if (name, end.handle) in cut_off:
-                found.append((name, end, Filter.NOTHING))
+            if (name, end.fd) in cut_off:
+                found.append((name, end, SocketFilter.DROP_ALL))
             elif name in guards:
-                found.append((name, end, Filter.CONNECTIONS if end.listens else Filter.EVERYTHING))
+                found.append((name, end, SocketFilter.HANDSHAKES_ONLY if end.listens else SocketFilter.ACCEPT_ALL))
     return sorted(found, key=lambda each: each[2])
 
 
-def _guards(cut: Cut, every: Ends) -> set[str]:
-    """Whose new connections must be looked at before anything is heard on them."""
-    if cut is Cut.ALONE:
-        return set()  # it connects to nobody, and nobody can connect to it
+def _guarded_processes(cut: Cut, sockets: Ends) -> set[str]:
+    """Return the processes whose new connections must be classified before data passes."""
+    if cut is Cut.COORDINATOR_ISOLATED:
+        return set()  # the coordinator opens no connection and accepts none
     if cut is Cut.COORDINATOR:
         return {COORDINATOR}
-    return set(every) - ({COORDINATOR} if cut is Cut.PEERS else set())
+    return set(sockets) - ({COORDINATOR} if cut is Cut.PEERS else set())
 
 
-def chosen(cut: Cut, victim: str, every: Ends, around: Around) -> set[tuple[str, int]]:
-    """The ends that are to hear nothing, each with whose it is."""
-    mine = every.get(victim, ())
-    if cut is Cut.ALONE:
-        found = {(victim, end.handle) for end in mine if end.remote not in around.spared}
-        return found | {(name, end.handle) for name, end in _others(victim, every) if _to_coordinator(end, around)}
-    heard = cut is not Cut.MUTE
-    said = cut is not Cut.DEAF
+def ends_to_cut(cut: Cut, victim: str, sockets: Ends, facts: NetworkFacts) -> set[tuple[str, int]]:
+    """Return the sockets that are to receive nothing, each as owner and descriptor."""
+    mine = sockets.get(victim, ())
+    if cut is Cut.COORDINATOR_ISOLATED:
+        found = {(victim, end.fd) for end in mine if end.remote not in facts.exempt}
+        return found | {(name, end.fd) for name, end in _others(victim, sockets) if _is_to_coordinator(end, facts)}
+    cut_inbound = cut is not Cut.OUTBOUND
+    cut_outbound = cut is not Cut.INBOUND
     with_peers, with_coordinator = cut is not Cut.COORDINATOR, cut is not Cut.PEERS
     found = set()
-    if heard:
+    if cut_inbound:
         for end in mine:
-            if _to_coordinator(end, around) or _is_of(end, every.get(COORDINATOR, ())):
+            if _is_to_coordinator(end, facts) or _has_other_end(end, sockets.get(COORDINATOR, ())):
                 wanted = with_coordinator
             else:
-                wanted = with_peers and (end.listens or _is_with_peer(end, victim, every, around))
+                wanted = with_peers and (end.listens or _connects_to_peer(end, victim, sockets, facts))
             if wanted:
-                found.add((victim, end.handle))
-    if said:
-        for name, end in _others(victim, every):
-            if (with_coordinator if name == COORDINATOR else with_peers) and _is_with(end, mine):
-                found.add((name, end.handle))
+                found.add((victim, end.fd))
+    if cut_outbound:
+        for name, end in _others(victim, sockets):
+            if (with_coordinator if name == COORDINATOR else with_peers) and _connects_to(end, mine):
+                found.add((name, end.fd))
     return found
 
 
-def _others(victim: str, every: Ends) -> Iterator[tuple[str, End]]:
-    return ((name, end) for name, theirs in every.items() if name != victim for end in theirs)
+def _others(victim: str, sockets: Ends) -> Iterator[tuple[str, SocketEnd]]:
+    return ((name, end) for name, theirs in sockets.items() if name != victim for end in theirs)
 
 
-def _to_coordinator(end: End, around: Around) -> bool:
-    return end.remote in around.coordinator
+def _is_to_coordinator(end: SocketEnd, facts: NetworkFacts) -> bool:
+    return end.remote in facts.coordinator_addresses
 
 
-def _is_of(end: End, theirs: Iterable[End]) -> bool:
-    """Whether one of those is the other end of this."""
+def _has_other_end(end: SocketEnd, theirs: Iterable[SocketEnd]) -> bool:
+    """Return whether one of those is the other end of this connection."""
     return any(other.local == end.remote and other.remote == end.local for other in theirs if not other.listens)
 
 
-def _is_with(end: End, mine: Sequence[End]) -> bool:
-    """Whether this is a connection to one of ours, or is about to be one: it asks where we listen."""
+def _connects_to(end: SocketEnd, mine: Sequence[SocketEnd]) -> bool:
+    """Return whether this is a connection to one of ours, established or in progress."""
     if end.listens:
         return False
-    return _is_of(end, mine) or any(_asks(end, other) for other in mine if other.listens)
+    return _has_other_end(end, mine) or any(_is_dialling(end, other) for other in mine if other.listens)
 
 
-def _is_with_peer(end: End, victim: str, every: Ends, around: Around) -> bool:
-    if end.remote[0] in around.elsewhere:
+def _connects_to_peer(end: SocketEnd, victim: str, sockets: Ends, facts: NetworkFacts) -> bool:
+    if end.remote[0] in facts.remote_hosts:
         return True
-    if any(other.listens and other.local[1] == end.local[1] for other in every[victim]):
-        return True  # it came in where we listen: only peers do
-    peers = [theirs for name, theirs in every.items() if name not in (victim, COORDINATOR)]
-    return any(_is_with(end, theirs) for theirs in peers)
+    if any(other.listens and other.local[1] == end.local[1] for other in sockets[victim]):
+        return True  # accepted on the victim's listening port, which only peers use
+    peers = [theirs for name, theirs in sockets.items() if name not in (victim, COORDINATOR)]
+    return any(_connects_to(end, theirs) for theirs in peers)
 
 
-def _asks(end: End, listening: End) -> bool:
+def _is_dialling(end: SocketEnd, listening: SocketEnd) -> bool:
     host, port = listening.local
     return end.remote[1] == port and (end.remote[0] == host or ipaddress.ip_address(host).is_unspecified)
 
 
-def _handles(pid: int | str) -> dict[int, int]:
-    """The numbers of its sockets, by inode."""
+def _socket_fds(pid: int | str) -> dict[int, int]:
+    """Return the descriptors of a process's sockets by inode."""
     found = {}
     for each in Path(f"/proc/{pid}/fd").iterdir():
         try:
             name = str(each.readlink())
-        except OSError:  # it was closed meanwhile
+        except OSError:  # closed meanwhile
             continue
         if name.startswith("socket:["):
             found[int(name[8:-1])] = int(each.name)
     return found
 
 
-def _address(text: str) -> Address:
-    """`0100007F:1F90`: groups of four bytes, each in the order of this machine."""
+def _parse_address(text: str) -> Address:
+    """Parse an address such as `0100007F:1F90`: groups of four bytes, each in host byte order."""
     digits, _, port = text.partition(":")
     groups = [bytes.fromhex(digits[at : at + 8])[::-1] for at in range(0, len(digits), 8)]
-    return _shortest(ipaddress.ip_address(b"".join(groups))), int(port, 16)
+    return _unmapped(ipaddress.ip_address(b"".join(groups))), int(port, 16)
 
 
-def _shortest(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
-    """IPv4 within IPv6 is IPv4."""
+def _unmapped(host: ipaddress.IPv4Address | ipaddress.IPv6Address) -> str:
+    """Return the address, an IPv4-mapped IPv6 address as IPv4."""
     mapped = host.ipv4_mapped if isinstance(host, ipaddress.IPv6Address) else None
     return str(host if mapped is None else mapped)

@@ -1,6 +1,6 @@
-"""The command line: one file for each group of commands, and nothing that decides anything.
+"""The command line. It makes no decisions.
 
-A command reads its arguments, calls the package that does the work, and prints what came back. Nothing below
-imports this package. What is slow to import is imported inside the command that needs it, so that
-`pliant --help` stays quick; `main` is the only place that ends the process.
+A command parses its arguments, calls the package that does the work, and prints the result. No other package imports
+this one. Slow imports happen inside the command that needs them, so that `pliant --help` stays fast. Only `main` ends
+the process.
 """

@@ -1,7 +1,7 @@
-"""Which coordinator a command asks, and with which token: flags, then the environment, then files, then defaults.
+"""Find the coordinator and the token of a command: options, then the environment, then files, then defaults.
 
-A job that `pliant run` kept on this machine has a coordinator of its own only as long as that runs. Later a command
-starts one on the job's store, for as long as it takes: everything is asked in one way, whether the job runs or not.
+A job that `pliant run` started has its own coordinator only while `pliant run` runs. Afterwards a command starts a
+coordinator on the job's store for as long as the command takes. So every command works whether the job runs or not.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pliant.errors import BadInput
 if TYPE_CHECKING:
     from pliant.client import Client
 
-PATIENCE_S = 3.0  # a coordinator that starts again is back by then; a person should not wait longer for a "no"
+PATIENCE_S = 3.0  # long enough for a coordinator to restart, short enough for a person to wait
 COMPLETE_S = 1.0
-LOOKERS_S = 20.0  # how long others may look at a job that nobody runs before it is our turn
+LOOKERS_S = 20.0  # how long to wait for other commands that read a stopped job
 PROGRAM = (sys.executable, "-P", "-c", "from pliant.cli.main import main; main()")
-"""This program, whatever it was started as; and nothing of the folder it is started in is taken for a part of it."""
+"""The command that starts this program again. `-P` keeps the current folder off the module path."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where to ask, and which file holds the token."""
+class CoordinatorAddress:
+    """URLs of a coordinator, and the file with the token."""
 
     urls: tuple[str, ...]
     token_file: Path
@@ -42,33 +42,33 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """What the command line says about it."""
+    """The values of --coordinator and --token-file."""
 
     urls: tuple[str, ...] = ()
     token_file: Path | None = None
 
-    def place(self, job: str | None = None) -> Place:
-        """Look everything up, for a command that names this job."""
-        said = settings.read()
-        urls, token_file = self.urls or said.coordinators, self.token_file or said.token_file
-        if not urls and job is not None and (written := Folder(said.home / "jobs" / job).read_endpoint()):
+    def resolve(self, job: str | None = None) -> CoordinatorAddress:
+        """Return the coordinator of this job: options, environment, the job's folder, defaults."""
+        configured = settings.read()
+        urls, token_file = self.urls or configured.coordinators, self.token_file or configured.token_file
+        if not urls and job is not None and (written := Folder(configured.home / "jobs" / job).read_endpoint()):
             urls, token_file = (written.url,), token_file or written.token_file
-        return Place(urls or (settings.DEFAULT_URL,), token_file or said.own_token_file)
+        return CoordinatorAddress(urls or (settings.DEFAULT_URL,), token_file or configured.own_token_file)
 
-    def asleep(self, job: str | None) -> Folder | None:
-        """The folder of a job that was run on this machine and is not now, if that is where to look."""
-        said = settings.read()
-        if job is None or self.urls or said.coordinators:
+    def stopped_job(self, job: str | None) -> Folder | None:
+        """Return the folder of a job that ran on this machine and does not run now, unless a coordinator is named."""
+        configured = settings.read()
+        if job is None or self.urls or configured.coordinators:
             return None
-        folder = Folder(said.home / "jobs" / job)
+        folder = Folder(configured.home / "jobs" / job)
         return folder if folder.store.exists() and not folder.is_run() else None
 
     @contextmanager
     def connect(self, job: str | None = None, patience_s: float = PATIENCE_S) -> Iterator[Client]:
-        """A client for a block."""
+        """Yield a client for the job's coordinator."""
         from pliant.client import Client
 
-        if (folder := self.asleep(job)) is not None:
+        if (folder := self.stopped_job(job)) is not None:
             from pliant.agent.coordinator.child import kept
 
             with folder.lock(LOOKER, LOOKERS_S), kept(folder, PROGRAM) as url:
@@ -76,60 +76,60 @@ class Flags:
                 with Client([url], token, patience_s=patience_s) as client:
                     yield client
             return
-        place = self.place(job)
-        if place.token_file == settings.read().own_token_file and is_missing(place.token_file):
+        address = self.resolve(job)
+        if address.token_file == settings.read().own_token_file and is_missing(address.token_file):
             raise BadInput(
-                f"There is no token at {place.token_file}. `pliant coordinator` makes one when it first starts here; "
-                "for a coordinator elsewhere bring one, and name its file with --token-file."
+                f"{address.token_file} does not exist. `pliant coordinator` creates it at its first start. For a "
+                "coordinator on another machine, copy a token here and pass its file with --token-file."
             )
-        with Client(place.urls, read_token(place.token_file), patience_s=patience_s) as client:
+        with Client(address.urls, read_token(address.token_file), patience_s=patience_s) as client:
             yield client
 
 
-def connection(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --coordinator and --token-file; it is called with `flags`."""
+def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --coordinator and --token-file to a command, which is called with `flags`."""
 
     @click.option(
-        "--coordinator", "coordinator_urls", multiple=True, metavar="URL", help="Whom to ask. May be given repeatedly."
+        "--coordinator", "coordinator_urls", multiple=True, metavar="URL", help="URL of the coordinator. Repeatable."
     )
-    @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="The token to ask with.")
+    @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File with the token.")
     @wraps(command)
     def with_flags(coordinator_urls: tuple[str, ...], token_file: Path | None, **rest: Any) -> Any:
         urls = tuple(url.strip() for text in coordinator_urls for url in text.split(",") if url.strip())
         if coordinator_urls and not urls:
-            raise click.UsageError("--coordinator takes a URL, http://127.0.0.1:7711 for instance.")
+            raise click.UsageError("--coordinator must be a URL, such as http://127.0.0.1:7711.")
         return command(flags=Flags(urls, token_file), **rest)
 
     return with_flags
 
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command the argument JOB; without one, PLIANT_JOB is meant. It is called with `job`."""
+    """Add the argument JOB to a command, with PLIANT_JOB as default. The command is called with `job`."""
     return click.argument("job", required=False, metavar="JOB", shell_complete=complete_jobs)(command)
 
 
-def the_job(name: str | None) -> str:
-    """The job that is meant, if it can be one."""
+def resolve_job(name: str | None) -> str:
+    """Return the job's name from the argument or PLIANT_JOB. Raise an error if it is missing or invalid."""
     chosen = name if name is not None else settings.read().job
     if chosen is None:
-        raise click.UsageError("Which job? Name it, or set PLIANT_JOB.")
+        raise click.UsageError("No job given. Pass JOB or set PLIANT_JOB.")
     if wrong := bad_name(chosen):
-        raise BadInput(f"That is no job's name: {wrong}.")
+        raise BadInput(f"Invalid job name: {wrong}.")
     return chosen
 
 
-def job_and(first: str | None, second: str | None) -> tuple[str, str | None]:
-    """For commands that take JOB and something more: with PLIANT_JOB set, one argument is the something."""
+def resolve_job_and_argument(first: str | None, second: str | None) -> tuple[str, str | None]:
+    """Return JOB and a second argument. With PLIANT_JOB set, a single argument is the second one."""
     if first is not None and second is None and settings.read().job is not None:
-        return the_job(None), first
-    return the_job(first), second
+        return resolve_job(None), first
+    return resolve_job(first), second
 
 
 def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Names for the shell to offer. Whatever goes wrong, a shell must not be kept waiting, nor written to."""
+    """Return job names for shell completion. Errors and delays must not disturb the shell."""
     import signal
 
-    import pliant.client  # noqa: F401  # before the time runs: on a busy machine an import takes most of it
+    import pliant.client  # noqa: F401  # before the timer starts, since the import may take long on a busy machine
 
     def give_up(*_: object) -> None:
         raise TimeoutError
@@ -141,7 +141,7 @@ def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) 
         flags = Flags(tuple(given.get("coordinator_urls") or ()), given.get("token_file"))
         with flags.connect(patience_s=0.0) as client:
             return [line.name for line in client.jobs() if line.name.startswith(incomplete)]
-    except Exception:  # why: a key was pressed, not a command given; there is nobody to tell
+    except Exception:  # why: completion must not print errors into the shell
         return []
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0.0)

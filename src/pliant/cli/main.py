@@ -1,4 +1,4 @@
-"""The `pliant` command: a group that knows its commands by name and imports one only when it is run."""
+"""The `pliant` command: a group that imports a command only when it runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pliant.errors import PliantError
 
 @dataclass(frozen=True, slots=True)
 class LazyCommand:
-    """Where a command lives, and what the list of commands says about it before it is imported."""
+    """The location of a command, and its line in the list of commands."""
 
     target: str  # "package.module:attribute"
     short_help: str
@@ -43,51 +43,45 @@ DEVELOPER_COMMANDS = {
 
 COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
     {
-        "audit": LazyCommand(
-            "pliant.cli.commands.audit:audit", "Show from the ledger that every sample was used exactly once."
-        ),
-        "cancel": LazyCommand("pliant.cli.commands.control:cancel", "End a job."),
-        "chaos": LazyCommand(
-            "pliant.cli.commands.chaos:chaos", "Strike at a job on purpose, and report what it made of it."
-        ),
+        "audit": LazyCommand("pliant.cli.commands.audit:audit", "Verify that every sample was used exactly once."),
+        "cancel": LazyCommand("pliant.cli.commands.control:cancel", "Cancel a job."),
+        "chaos": LazyCommand("pliant.cli.commands.chaos:chaos", "Inject faults into a job and report how it recovers."),
         "checkpoint": LazyCommand(
-            "pliant.cli.commands.control:checkpoint", "Have a job's state saved at the next boundary, and wait for it."
+            "pliant.cli.commands.control:checkpoint", "Save a checkpoint of a job and wait for it."
         ),
         "checkpoints": LazyCommand(
-            "pliant.cli.checkpoints.commands:checkpoints", "List the checkpoints of a job, or in a folder or a URL."
+            "pliant.cli.checkpoints.commands:checkpoints", "List the checkpoints of a job, a folder or a URL."
         ),
         "completion": LazyCommand(
-            "pliant.cli.commands.completion:completion", "Print what makes a shell complete our commands."
+            "pliant.cli.commands.completion:completion", "Print the completion script for a shell."
         ),
         "coordinator": LazyCommand(
             "pliant.cli.commands.coordinator:coordinator", "Run a coordinator until it is stopped."
         ),
-        "doctor": LazyCommand("pliant.cli.doctor.command:doctor", "Look for what is wrong with this set-up."),
+        "doctor": LazyCommand("pliant.cli.doctor.command:doctor", "Check this machine's setup for problems."),
         "drain": LazyCommand(
-            "pliant.cli.commands.control:drain", "Let a member, or everybody on an agent, leave a job."
+            "pliant.cli.commands.control:drain", "Let a member, or all members of an agent, leave a job."
         ),
-        "events": LazyCommand("pliant.cli.commands.events:events", "Show what happened to a job, and what happens."),
-        "export": LazyCommand(
-            "pliant.cli.checkpoints.commands:export", "Write a checkpoint as files for a plain training script."
+        "events": LazyCommand("pliant.cli.commands.events:events", "Show the events of a job."),
+        "export": LazyCommand("pliant.cli.checkpoints.commands:export", "Export a checkpoint for use without Pliant."),
+        "jobs": LazyCommand("pliant.cli.commands.jobs:jobs", "List jobs, or create one."),
+        "logs": LazyCommand("pliant.cli.commands.logs:logs", "Show the output of a job's workers on this machine."),
+        "replay": LazyCommand("pliant.cli.commands.replay:replay", "Recompute steps of a job and compare the result."),
+        "report": LazyCommand("pliant.cli.commands.report:report", "Show how the workers of a job spent their time."),
+        "resize": LazyCommand(
+            "pliant.cli.commands.control:resize", "Change the number of workers of a job, or their placement."
         ),
-        "jobs": LazyCommand("pliant.cli.commands.jobs:jobs", "List the jobs, or create one."),
-        "logs": LazyCommand("pliant.cli.commands.logs:logs", "Show what the workers of a job wrote on this machine."),
-        "replay": LazyCommand("pliant.cli.commands.replay:replay", "Compute a step of JOB again, with one worker."),
-        "report": LazyCommand("pliant.cli.commands.report:report", "Show where the time of a job's workers went."),
-        "resize": LazyCommand("pliant.cli.commands.control:resize", "Change how many workers a job wants, or where."),
-        "run": LazyCommand("pliant.cli.run.command:run", "Train SCRIPT elastically, in torchrun's place."),
+        "run": LazyCommand("pliant.cli.run.command:run", "Train SCRIPT elastically, with torchrun's command line."),
         "status": LazyCommand("pliant.cli.commands.status:status", "Show a job with its members and agents."),
-        "token": LazyCommand("pliant.cli.commands.token:token", "Make, list and end tokens."),
-        "verify": LazyCommand(
-            "pliant.cli.checkpoints.commands:verify", "Read every byte of checkpoints and compare with their hashes."
-        ),
+        "token": LazyCommand("pliant.cli.commands.token:token", "Create, list, revoke and rotate tokens."),
+        "verify": LazyCommand("pliant.cli.checkpoints.commands:verify", "Verify checkpoints against their hashes."),
         **{name: command for name, command in DEVELOPER_COMMANDS.items() if command.is_installed()},
     }
 )
 
 
 class LazyGroup(click.Group):
-    """A click group whose commands stay unimported until one of them is called."""
+    """A click group that imports a command when it is called."""
 
     def __init__(self, *args: Any, lazy: Mapping[str, LazyCommand], **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -122,14 +116,14 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pliant")
 def cli() -> None:
-    """Elastic distributed training: workers come and go, training goes on."""
+    """Elastic distributed training: workers come and go, training continues."""
 
 
-INTERRUPTED = 130  # what a shell calls a program that Ctrl-C ended
+INTERRUPTED = 130  # the exit status of a program ended by Ctrl-C
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run one command and end the process with its exit status."""
+    """Run one command and exit with its status."""
     try:
         status = cli.main(args=None if argv is None else list(argv), prog_name="pliant", standalone_mode=False)
     except PliantError as error:

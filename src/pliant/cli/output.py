@@ -1,4 +1,4 @@
-"""How answers are printed: tables for people, JSON for programs, and nothing that could steer a terminal."""
+"""Printing: tables for people, JSON for programs. Control characters never reach the terminal."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from pathlib import Path
 
 import click
 
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def print_json(value: object) -> None:
-    """One value on one line."""
+    """Print a value as one line of JSON."""
     import msgspec
 
     click.echo(msgspec.json.encode(value).decode())
 
 
 def clean(text: str) -> str:
-    """Others' words on one line: what is no printable character is shown as an escape, and does nothing."""
+    """Return the text on one line, with unprintable characters as escapes."""
     return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
 
 
 def local_time(at: float) -> str:
-    """A moment, by the clock on the wall of whoever reads it."""
+    """Format a timestamp in local time."""
     try:
         return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
-        return "in another age"  # whatever others wrote must not keep the rest from being shown
+        return f"unknown time (invalid timestamp {at:g})"
 
 
-def short(path: Path) -> str:
-    """A path as people write it."""
+def short_path(path: Path) -> str:
+    """Return a path with ~ for the home folder."""
     try:
         return f"~/{path.relative_to(Path.home())}"
-    except (ValueError, RuntimeError):  # elsewhere, or nobody's home is known
+    except (ValueError, RuntimeError):  # outside the home folder, or there is none
         return str(path)
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Columns; drawn on a terminal, aligned and never shortened elsewhere."""
+    """Print a table: drawn on a terminal, plain columns otherwise. Cells are never truncated."""
     cleaned = [[clean(cell) for cell in row] for row in rows]
     titles = [head.upper() for head in heads]
     if sys.stdout.isatty():

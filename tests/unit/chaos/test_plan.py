@@ -9,37 +9,43 @@ from hypothesis import strategies as st
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.plan import (
     COORDINATOR,
+    DEFAULT_KINDS,
     KINDS,
-    LAST,
+    LAST_HOLDER,
     LONG_LEASES,
     NO_COORDINATOR,
-    NOBODY,
+    NO_WORKER,
     NOT_LIVE,
     SHORT_S,
-    USUAL,
-    Alive,
+    ChaosOptions,
+    ChaosTarget,
     Cut,
-    Fault,
-    NotNow,
-    Somebody,
-    Wish,
-    draw,
-    moment,
-    parse,
+    JobSnapshot,
+    PlannedFault,
+    Postponed,
+    draw_fault,
+    due_time,
+    parse_kinds,
 )
 from pliant.errors import BadInput
 
-THREE = tuple(Somebody(name, active=True, here=True) for name in ("a", "b", "c"))
-ALIVE = Alive(THREE, 1, 10.0)
-WISH = Wish(7, (*USUAL, FaultKind.KILL_ALL), 10.0, 600.0)
+THREE = tuple(ChaosTarget(name, active=True, reachable=True) for name in ("a", "b", "c"))
+ALIVE = JobSnapshot(THREE, 1, 10.0)
+WISH = ChaosOptions(7, (*DEFAULT_KINDS, FaultKind.KILL_ALL), 10.0, 600.0)
 
-somebody = st.builds(Somebody, st.sampled_from("abcdef"), st.booleans(), st.booleans())
+somebody = st.builds(ChaosTarget, st.sampled_from("abcdef"), st.booleans(), st.booleans())
 crowds = st.lists(somebody, max_size=6, unique_by=lambda each: each.member).map(tuple)
 alives = st.builds(
-    Alive, crowds, st.integers(1, 4), st.just(10.0), st.booleans(), st.booleans(), st.sampled_from(["", "it waits"])
+    JobSnapshot,
+    crowds,
+    st.integers(1, 4),
+    st.just(10.0),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(["", "it waits"]),
 )
 wishes = st.builds(
-    Wish,
+    ChaosOptions,
     st.integers(0, 2**31),
     st.lists(st.sampled_from(KINDS), min_size=1, unique=True).map(tuple),
     st.floats(0.1, 100.0),
@@ -47,32 +53,32 @@ wishes = st.builds(
 )
 
 
-def only(kind: FaultKind) -> Wish:
+def only(kind: FaultKind) -> ChaosOptions:
     return replace(WISH, kinds=(kind,))
 
 
-def drawn(kind: FaultKind, alive: Alive = ALIVE, numbers: int = 200) -> list[Fault]:
-    found = [draw(only(kind), number, alive) for number in range(numbers)]
-    return [each for each in found if isinstance(each, Fault)]
+def drawn(kind: FaultKind, alive: JobSnapshot = ALIVE, numbers: int = 200) -> list[PlannedFault]:
+    found = [draw_fault(only(kind), number, alive) for number in range(numbers)]
+    return [each for each in found if isinstance(each, PlannedFault)]
 
 
 def test_what_is_asked_for_is_understood() -> None:
-    assert parse("kill, stop,kill,,all") == (FaultKind.KILL, FaultKind.STOP, FaultKind.KILL_ALL)
-    assert FaultKind.KILL_ALL not in USUAL
-    assert set(USUAL) == set(KINDS) - {FaultKind.KILL_ALL}
+    assert parse_kinds("kill, stop,kill,,all") == (FaultKind.KILL, FaultKind.STOP, FaultKind.KILL_ALL)
+    assert FaultKind.KILL_ALL not in DEFAULT_KINDS
+    assert set(DEFAULT_KINDS) == set(KINDS) - {FaultKind.KILL_ALL}
 
 
-@pytest.mark.parametrize(("text", "why"), [("kill,melt", "There is no fault 'melt'"), (" , ", "Which faults?")])
+@pytest.mark.parametrize(("text", "why"), [("kill,melt", "Unknown fault 'melt'"), (" , ", "--faults is empty")])
 def test_what_cannot_be_is_refused_with_what_there_is(text: str, why: str) -> None:
     with pytest.raises(BadInput, match=why) as refused:
-        parse(text)
+        parse_kinds(text)
     assert "partition" in refused.value.why
 
 
 @given(wishes, st.integers(0, 50))
-def test_moments_follow_one_another_and_end_in_time(wish: Wish, number: int) -> None:
-    one, two = moment(wish, number), moment(wish, number + 1)
-    assert one == moment(wish, number)
+def test_moments_follow_one_another_and_end_in_time(wish: ChaosOptions, number: int) -> None:
+    one, two = due_time(wish, number), due_time(wish, number + 1)
+    assert one == due_time(wish, number)
     if one is None:
         assert two is None
     else:
@@ -81,22 +87,24 @@ def test_moments_follow_one_another_and_end_in_time(wish: Wish, number: int) -> 
 
 
 def test_there_are_about_as_many_as_fit() -> None:
-    assert sum(moment(WISH, number) is not None for number in range(1000)) == 60
+    assert sum(due_time(WISH, number) is not None for number in range(1000)) == 60
 
 
 @given(wishes, st.integers(0, 50), alives)
-def test_a_fault_is_a_function_of_the_seed_and_of_what_is_alive(wish: Wish, number: int, alive: Alive) -> None:
-    fault = draw(wish, number, alive)
-    assert draw(wish, number, alive) == fault
+def test_a_fault_is_a_function_of_the_seed_and_of_what_is_alive(
+    wish: ChaosOptions, number: int, alive: JobSnapshot
+) -> None:
+    fault = draw_fault(wish, number, alive)
+    assert draw_fault(wish, number, alive) == fault
     assert fault.kind in wish.kinds
 
 
 @given(wishes, st.integers(0, 50), alives)
-def test_names_do_not_matter_but_ranks_do(wish: Wish, number: int, alive: Alive) -> None:
+def test_names_do_not_matter_but_ranks_do(wish: ChaosOptions, number: int, alive: JobSnapshot) -> None:
     renamed = replace(alive, members=tuple(replace(each, member=f"x{each.member}") for each in alive.members))
-    one, two = draw(wish, number, alive), draw(wish, number, renamed)
-    if isinstance(one, Fault):
-        assert isinstance(two, Fault)
+    one, two = draw_fault(wish, number, alive), draw_fault(wish, number, renamed)
+    if isinstance(one, PlannedFault):
+        assert isinstance(two, PlannedFault)
         expected = [name if name == COORDINATOR else f"x{name}" for name in one.victims]
         assert (two.kind, list(two.victims), two.lasts_s, two.cut) == (one.kind, expected, one.lasts_s, one.cut)
     else:
@@ -104,17 +112,19 @@ def test_names_do_not_matter_but_ranks_do(wish: Wish, number: int, alive: Alive)
 
 
 @given(wishes, st.integers(0, 50), alives)
-def test_only_who_is_here_is_struck_and_somebody_keeps_the_state(wish: Wish, number: int, alive: Alive) -> None:
-    fault = draw(wish, number, alive)
-    if isinstance(fault, NotNow):
+def test_only_who_is_here_is_struck_and_somebody_keeps_the_state(
+    wish: ChaosOptions, number: int, alive: JobSnapshot
+) -> None:
+    fault = draw_fault(wish, number, alive)
+    if isinstance(fault, Postponed):
         assert fault.why
         return
-    assert not alive.why
+    assert not alive.not_training
     assert sum(each.active for each in alive.members) >= alive.size_min
     assert fault.victims
-    here = {each.member for each in alive.members if each.here}
+    here = {each.member for each in alive.members if each.reachable}
     if fault.victims == (COORDINATOR,):
-        assert alive.coordinator
+        assert alive.coordinator_reachable
         return
     assert set(fault.victims) <= here
     spared = [each for each in alive.members if each.active and each.member not in fault.victims]
@@ -131,12 +141,12 @@ def test_one_worker_is_killed_and_now_and_then_two() -> None:
 
 def test_the_last_holder_is_not_killed_but_may_stand_still_for_a_moment() -> None:
     alone = replace(ALIVE, members=THREE[:1])
-    assert draw(only(FaultKind.KILL), 0, alone) == NotNow(FaultKind.KILL, LAST)
-    joiner = Somebody("b", active=False, here=True)
+    assert draw_fault(only(FaultKind.KILL), 0, alone) == Postponed(FaultKind.KILL, LAST_HOLDER)
+    joiner = ChaosTarget("b", active=False, reachable=True)
     assert {fault.victims for fault in drawn(FaultKind.KILL, replace(ALIVE, members=(THREE[0], joiner)))} == {("b",)}
     assert all(fault.lasts_s < 5 for fault in drawn(FaultKind.STOP, alone))
     assert len(drawn(FaultKind.STOP, alone)) < 200
-    assert drawn(FaultKind.PARTITION, replace(alone, coordinator=False)) == []
+    assert drawn(FaultKind.PARTITION, replace(alone, coordinator_reachable=False)) == []
 
 
 def test_the_only_worker_of_a_launch_may_be_killed() -> None:
@@ -145,23 +155,26 @@ def test_the_only_worker_of_a_launch_may_be_killed() -> None:
 
 def test_all_are_all_that_are_here() -> None:
     assert {fault.victims for fault in drawn(FaultKind.KILL_ALL)} == {("a", "b", "c")}
-    far = tuple(replace(each, here=False) for each in THREE)
+    far = tuple(replace(each, reachable=False) for each in THREE)
     for kind in (FaultKind.KILL_ALL, FaultKind.KILL, FaultKind.STOP, FaultKind.SLOW):
-        assert draw(only(kind), 0, replace(ALIVE, members=far)) == NotNow(kind, NOBODY)
+        assert draw_fault(only(kind), 0, replace(ALIVE, members=far)) == Postponed(kind, NO_WORKER)
     assert (
-        draw(only(FaultKind.PARTITION), 0, replace(ALIVE, members=far, coordinator=False)).kind is FaultKind.PARTITION
+        draw_fault(only(FaultKind.PARTITION), 0, replace(ALIVE, members=far, coordinator_reachable=False)).kind
+        is FaultKind.PARTITION
     )
 
 
 def test_a_coordinator_that_is_elsewhere_is_left_alone() -> None:
-    far = replace(ALIVE, coordinator=False)
-    assert draw(only(FaultKind.KILL_COORDINATOR), 0, far) == NotNow(FaultKind.KILL_COORDINATOR, NO_COORDINATOR)
-    assert drawn(FaultKind.KILL_COORDINATOR)[0] == Fault(0, FaultKind.KILL_COORDINATOR, (COORDINATOR,))
-    assert {fault.cut for fault in drawn(FaultKind.PARTITION, far)} == set(Cut) - {Cut.ALONE}
+    far = replace(ALIVE, coordinator_reachable=False)
+    assert draw_fault(only(FaultKind.KILL_COORDINATOR), 0, far) == Postponed(FaultKind.KILL_COORDINATOR, NO_COORDINATOR)
+    assert drawn(FaultKind.KILL_COORDINATOR)[0] == PlannedFault(0, FaultKind.KILL_COORDINATOR, (COORDINATOR,))
+    assert {fault.cut for fault in drawn(FaultKind.PARTITION, far)} == set(Cut) - {Cut.COORDINATOR_ISOLATED}
 
 
 def test_workers_that_are_no_members_are_not_cut_off() -> None:
-    assert draw(only(FaultKind.PARTITION), 0, replace(ALIVE, live=False)) == NotNow(FaultKind.PARTITION, NOT_LIVE)
+    assert draw_fault(only(FaultKind.PARTITION), 0, replace(ALIVE, live=False)) == Postponed(
+        FaultKind.PARTITION, NOT_LIVE
+    )
 
 
 def test_every_cut_is_made_and_stops_are_short_and_longer_than_a_lease() -> None:
@@ -175,6 +188,8 @@ def test_every_cut_is_made_and_stops_are_short_and_longer_than_a_lease() -> None
 
 
 def test_a_job_that_does_not_train_or_is_too_small_is_left_alone() -> None:
-    assert draw(only(FaultKind.KILL), 0, replace(ALIVE, why="it waits")) == NotNow(FaultKind.KILL, "it waits")
-    few = draw(only(FaultKind.KILL), 0, replace(ALIVE, size_min=4))
-    assert few == NotNow(FaultKind.KILL, "3 of at least 4 workers hold the state")
+    assert draw_fault(only(FaultKind.KILL), 0, replace(ALIVE, not_training="it waits")) == Postponed(
+        FaultKind.KILL, "it waits"
+    )
+    few = draw_fault(only(FaultKind.KILL), 0, replace(ALIVE, size_min=4))
+    assert few == Postponed(FaultKind.KILL, "3 of at least 4 workers hold the state")

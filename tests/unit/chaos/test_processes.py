@@ -10,20 +10,20 @@ from pathlib import Path
 import pytest
 
 from pliant.agent.job_dir import RUNNER, Folder
-from pliant.chaos.processes import Process, is_alive, recognise, recognise_coordinator, send
+from pliant.chaos.processes import ProcessRef, find_coordinator, find_member, is_alive, send_signal
 from unit.chaos.victims import JOB, until, victim
 
 
 def test_a_worker_is_known_by_its_environment() -> None:
     with victim("w1") as one:
-        assert recognise(one.pid, JOB, "w1", "mark:", 0) == one.process
-        assert recognise(one.pid, "other", "w1", "mark:", 0) is None
-        assert recognise(one.pid, JOB, "w2", "mark:", 0) is None
+        assert find_member(one.pid, JOB, "w1", "mark:", 0) == one.process
+        assert find_member(one.pid, "other", "w1", "mark:", 0) is None
+        assert find_member(one.pid, JOB, "w2", "mark:", 0) is None
 
 
 @pytest.mark.parametrize("pid", [0, 1, -1, 2**22 + 1])
 def test_nobody_is_known_by_a_number_that_is_nobodys(pid: int) -> None:
-    assert recognise(pid, JOB, "w1", "mark:", 0) is None
+    assert find_member(pid, JOB, "w1", "mark:", 0) is None
 
 
 def test_a_forked_worker_is_known_by_its_mark_and_its_ancestors() -> None:
@@ -39,39 +39,39 @@ def test_a_forked_worker_is_known_by_its_mark_and_its_ancestors() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
-        found = recognise(child.pid, JOB, "w1", "mark:", os.getpid())
+        found = find_member(child.pid, JOB, "w1", "mark:", os.getpid())
         assert found is not None
         assert found.pid == child.pid
-        assert recognise(child.pid, JOB, "w2", "mark:", os.getpid()) is None
-        assert recognise(child.pid, JOB, "w1", "mark:", child.pid) is None  # it does not descend from itself
-        assert recognise(child.pid, JOB, "w1", "other:", os.getpid()) is None
+        assert find_member(child.pid, JOB, "w2", "mark:", os.getpid()) is None
+        assert find_member(child.pid, JOB, "w1", "mark:", child.pid) is None  # it does not descend from itself
+        assert find_member(child.pid, JOB, "w1", "other:", os.getpid()) is None
 
 
 def test_a_coordinator_is_known_by_its_home(tmp_path: Path) -> None:
     env = {**os.environ, "PLIANT_HOME": str(tmp_path / "jobs" / "demo")}
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=env) as child:
-        until(lambda: recognise_coordinator(child.pid, tmp_path / "jobs" / "demo") is not None, "its environment")
-        assert recognise_coordinator(child.pid, tmp_path / "jobs" / "other") is None
-        assert recognise_coordinator(0, tmp_path / "jobs" / "demo") is None
+        until(lambda: find_coordinator(child.pid, tmp_path / "jobs" / "demo") is not None, "its environment")
+        assert find_coordinator(child.pid, tmp_path / "jobs" / "other") is None
+        assert find_coordinator(0, tmp_path / "jobs" / "demo") is None
 
 
 def test_one_that_ended_is_nobody_and_gets_no_signal() -> None:
     with victim() as one:
         assert is_alive(one.process)
-        assert send(one.process, signal.SIGKILL)
+        assert send_signal(one.process, signal.SIGKILL)
         until(lambda: not is_alive(one.process), "its end")  # also while it is not buried
-        assert not send(one.process, signal.SIGCONT)
+        assert not send_signal(one.process, signal.SIGCONT)
         one.child.wait()
-        assert not send(one.process, signal.SIGCONT)
-        assert recognise(one.pid, JOB, "w1", "mark:", 0) is None
+        assert not send_signal(one.process, signal.SIGCONT)
+        assert find_member(one.pid, JOB, "w1", "mark:", 0) is None
 
 
 def test_another_one_of_the_same_number_gets_no_signal() -> None:
     with victim() as one:
-        another = Process(one.pid, one.process.began - 1)
-        assert not send(another, signal.SIGKILL)
+        another = ProcessRef(one.pid, one.process.start_ticks - 1)
+        assert not send_signal(another, signal.SIGKILL)
         assert not is_alive(another)
-        assert is_alive(replace(another, began=one.process.began))
+        assert is_alive(replace(another, start_ticks=one.process.start_ticks))
 
 
 def test_the_folder_says_which_processes_keep_a_job(tmp_path: Path) -> None:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pliant.chaos.fds import into
-from pliant.chaos.processes import Process, recognise
-from pliant.chaos.sockets import ends
+from pliant.chaos.processes import ProcessRef, find_member, open_sockets
+from pliant.chaos.sockets import socket_ends
 from unit.cli.program import until
 
 JOB = "demo"
@@ -36,7 +35,7 @@ while True:
 class Victim:
     """One that says back what it is told."""
 
-    process: Process
+    process: ProcessRef
     port: int
     pid: int
     child: "subprocess.Popen[str]" = field(repr=False)
@@ -59,7 +58,7 @@ def victim(member: str = "w1", job: str = JOB, host: str = "127.0.0.1") -> Itera
         try:
             assert child.stdout is not None
             port = int(child.stdout.readline())
-            process = recognise(child.pid, job, member, "mark:", 0)
+            process = find_member(child.pid, job, member, "mark:", 0)
             assert process is not None
             yield Victim(process, port, child.pid, child)
         finally:
@@ -78,11 +77,15 @@ def heard(connection: socket.socket, within_s: float = 20.0) -> bool:
     return bool(ready) and connection.recv(100) != b""
 
 
-def filtered(process: Process) -> int:
+def filtered(process: ProcessRef) -> int:
     """How many of its sockets have a filter."""
     count = 0
-    for end in ends(process):
-        with contextlib.suppress(OSError), into(process) as reach, reach.socket(end.handle) as sock:  # else it is gone
+    for end in socket_ends(process):
+        with (
+            contextlib.suppress(OSError),
+            open_sockets(process) as reach,
+            reach.socket(end.fd) as sock,
+        ):  # else it is gone
             # The system takes the size for a number of instructions of 8 bytes each: too small a one is refused.
             count += bool(sock.getsockopt(socket.SOL_SOCKET, SO_GET_FILTER, 1024))
     return count

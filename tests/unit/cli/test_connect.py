@@ -10,7 +10,7 @@ import pytest
 
 from pliant.agent.coordinator.child import kept
 from pliant.agent.job_dir import RUNNER, Folder
-from pliant.cli.connect import PROGRAM, Flags, Place
+from pliant.cli.connect import PROGRAM, CoordinatorAddress, Flags
 from pliant.client import Client
 from pliant.core.messages import Create
 from pliant.core.model.job import JobSpec, Target
@@ -39,20 +39,20 @@ def endpoint(home: Path, job: str, text: str) -> Path:
 
 
 def test_with_nothing_said_it_is_the_default_port_and_the_home_s_token(home: Path) -> None:
-    assert Flags().place() == Flags().place("demo") == Place((DEFAULT_URL,), home / "token")
+    assert Flags().resolve() == Flags().resolve("demo") == CoordinatorAddress((DEFAULT_URL,), home / "token")
 
 
 def test_a_job_s_own_coordinator_is_found_by_the_job_s_name(home: Path) -> None:
     endpoint(home, "demo", json.dumps({"url": "http://127.0.0.1:20001"}))
-    assert Flags().place("demo") == Place(("http://127.0.0.1:20001",), home / "token")
-    assert Flags().place("other") == Flags().place() == Place((DEFAULT_URL,), home / "token")
+    assert Flags().resolve("demo") == CoordinatorAddress(("http://127.0.0.1:20001",), home / "token")
+    assert Flags().resolve("other") == Flags().resolve() == CoordinatorAddress((DEFAULT_URL,), home / "token")
 
 
 def test_a_job_s_own_coordinator_may_have_its_own_token(home: Path) -> None:
     endpoint(home, "demo", json.dumps({"url": "http://127.0.0.1:20001", "token_file": "/run/token"}))
-    assert Flags().place("demo") == Place(("http://127.0.0.1:20001",), Path("/run/token"))
-    assert Flags(token_file=Path("mine")).place("demo").token_file == Path("mine")
-    assert Flags(("http://h:1",)).place("demo") == Place(("http://h:1",), home / "token")
+    assert Flags().resolve("demo") == CoordinatorAddress(("http://127.0.0.1:20001",), Path("/run/token"))
+    assert Flags(token_file=Path("mine")).resolve("demo").token_file == Path("mine")
+    assert Flags(("http://h:1",)).resolve("demo") == CoordinatorAddress(("http://h:1",), home / "token")
 
 
 def test_the_environment_goes_before_files_and_a_flag_before_the_environment(
@@ -61,8 +61,8 @@ def test_the_environment_goes_before_files_and_a_flag_before_the_environment(
     endpoint(home, "demo", json.dumps({"url": "http://127.0.0.1:20001"}))
     monkeypatch.setenv("PLIANT_COORDINATOR", "http://a:1, http://b:2")
     monkeypatch.setenv("PLIANT_TOKEN_FILE", "/run/join")
-    assert Flags().place("demo") == Place(("http://a:1", "http://b:2"), Path("/run/join"))
-    assert Flags(("http://c:3",), Path("x")).place("demo") == Place(("http://c:3",), Path("x"))
+    assert Flags().resolve("demo") == CoordinatorAddress(("http://a:1", "http://b:2"), Path("/run/join"))
+    assert Flags(("http://c:3",), Path("x")).resolve("demo") == CoordinatorAddress(("http://c:3",), Path("x"))
 
 
 def test_a_job_that_nobody_runs_is_looked_up_in_its_store(home: Path) -> None:
@@ -70,15 +70,15 @@ def test_a_job_that_nobody_runs_is_looked_up_in_its_store(home: Path) -> None:
     folder.make()
     endpoint_of_old = {"url": "http://127.0.0.1:20001", "token_file": str(folder.token)}
     folder.endpoint.write_text(json.dumps(endpoint_of_old))
-    assert Flags().asleep("demo") is None  # there is no store: what is written there counts
+    assert Flags().stopped_job("demo") is None  # there is no store: what is written there counts
     with folder.lock(RUNNER, 0), kept(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
         client.send("demo", Create("demo", JobSpec(1, 2, Target(2))))
-        assert Flags().asleep("demo") is None  # it is run
-    assert Flags().asleep("demo") == folder
-    assert Flags(("http://h:1",)).asleep("demo") is None
-    assert Flags().asleep(None) is None
+        assert Flags().stopped_job("demo") is None  # it is run
+    assert Flags().stopped_job("demo") == folder
+    assert Flags(("http://h:1",)).stopped_job("demo") is None
+    assert Flags().stopped_job(None) is None
     assert invoke("status", "demo", "--json").json["state"] == "waiting"
-    assert invoke("resize", "demo", "1").out == "demo wants 1 workers now.\n"
+    assert invoke("resize", "demo", "1").out == "demo: target set to 1 workers.\n"
     assert invoke("cancel", "demo", "--why", "enough").out == "demo is cancelled: enough\n"
     done = invoke("resize", "demo", "2")
     assert (done.code, done.err) == (3, "pliant: job demo is cancelled: enough\n")
@@ -112,7 +112,7 @@ def test_those_who_look_at_a_job_take_turns(home: Path) -> None:
 def test_an_endpoint_file_that_says_nothing_is_bad_input(home: Path, text: str) -> None:
     path = endpoint(home, "demo", text)
     with pytest.raises(BadInput, match=f"{path} does not say where the coordinator is"):
-        Flags().place("demo")
+        Flags().resolve("demo")
 
 
 def test_several_coordinators_may_be_named_with_commas_or_repeatedly(running: Running, pliant: Pliant) -> None:
@@ -131,7 +131,7 @@ def test_what_is_no_url_is_bad_input(pliant: Pliant, url: str) -> None:
 def test_without_a_token_a_newcomer_is_told_where_one_comes_from(home: Path) -> None:
     done = invoke("jobs")
     assert done.code == 2
-    assert f"There is no token at {home / 'token'}. `pliant coordinator` makes one" in done.err
+    assert f"{home / 'token'} does not exist. `pliant coordinator` creates it" in done.err
     done = invoke("jobs", "--token-file", str(home / "gone"))
     assert (done.code, f"There is no token at {home / 'gone'}" in done.err) == (2, True)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.cli.output import clean, local_time, print_table, short
+from pliant.cli.output import clean, local_time, print_table, short_path
 from unit.cli.program import PLIANT, Done, Running
 
 Pliant = Callable[..., Done]
@@ -54,14 +54,14 @@ def test_a_table_is_drawn_on_a_terminal_and_loses_nothing(running: Running, plia
 def test_a_token_on_a_terminal_comes_with_a_warning(running: Running, pliant: Pliant) -> None:
     shown, err = on_a_terminal(running.env(), "token", "create", "--scope", "read")
     assert shown.startswith("pliant_")
-    assert "this is a secret" in err
+    assert "this secret stays" in err
 
 
 def test_a_path_below_the_home_is_written_as_people_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/somebody")
-    assert short(Path("/somebody/state/token")) == "~/state/token"
-    assert short(Path("/somebody-else/token")) == "/somebody-else/token"
-    assert short(Path("relative")) == "relative"
+    assert short_path(Path("/somebody/state/token")) == "~/state/token"
+    assert short_path(Path("/somebody-else/token")) == "/somebody-else/token"
+    assert short_path(Path("relative")) == "relative"
 
 
 def test_control_characters_are_shown_and_not_sent() -> None:
@@ -69,5 +69,6 @@ def test_control_characters_are_shown_and_not_sent() -> None:
 
 
 def test_a_moment_that_no_calendar_has_is_shown_all_the_same() -> None:
-    assert local_time(1e300) == local_time(-1e13) == "in another age"
+    assert local_time(1e300) == "unknown time (invalid timestamp 1e+300)"
+    assert local_time(-1e13) == "unknown time (invalid timestamp -1e+13)"
     assert len(local_time(1.8e9)) == len("2026-11-15 12:00:05")

@@ -49,7 +49,7 @@ def test_no_option_is_both_ours_and_theirs() -> None:
         (("--agents", "two", "x.py"), "'two' is not a valid integer"),
         (("--schedule", "10", "x.py"), "'10' is not SECOND:AGENTS"),
         (("--agents", "2", "missing.py"), "There is no script 'missing.py'"),
-        (("--agents", "2"), "Which script?"),
+        (("--agents", "2"), "No script given"),
         (("--strange", "x.py"), "--strange"),
         (("--name", "a/b", "-m", "this"), "That is no cluster's name"),
         (("--coordinator", "http://x:1", "-m", "this"), "`pliant local` has a coordinator of its own"),
@@ -84,7 +84,7 @@ def test_help_has_everything() -> None:
 def test_what_agents_write_is_shown_once_and_with_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     lines = [
         b'{"worker":"agent-1-g1.0","line":"step 1"}',
-        b'{"say":"hello"}',
+        b'{"message":"hello"}',
         b'{"revision":1,"event":{}}',
         b"[1]",
         b"oh \xff",
@@ -98,8 +98,8 @@ def test_what_agents_write_is_shown_once_and_with_a_name(capsys: pytest.CaptureF
         "[agent-1] [1]",
         "[agent-1] oh \ufffd",
         '{"agent": "agent-1", "worker": "agent-1-g1.0", "line": "step 1"}',
-        '{"agent": "agent-1", "say": "hello"}',
-        '{"agent": "agent-1", "say": "[1]"}',
-        '{"agent": "agent-1", "say": "oh \\ufffd"}',
+        '{"agent": "agent-1", "message": "hello"}',
+        '{"agent": "agent-1", "message": "[1]"}',
+        '{"agent": "agent-1", "message": "oh \\ufffd"}',
     ]
-    assert spoken(b"null") == {"say": "null"}
+    assert spoken(b"null") == {"message": "null"}

@@ -1,4 +1,4 @@
-"""`pliant checkpoints`, `verify` and `export`: states on disk, for people."""
+"""`pliant checkpoints`, `verify` and `export`: checkpoints on disk."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pliant.cli.checkpoints.source import Found, Source, choose, find_source, look, usable, where_argument
-from pliant.cli.connect import Flags, connection
+from pliant.cli.checkpoints.source import (
+    CheckpointEntry,
+    CheckpointSource,
+    find_source,
+    iter_usable,
+    list_entries,
+    select_entries,
+    where_argument,
+)
+from pliant.cli.connect import Flags, connection_options
 from pliant.cli.output import clean, json_option, print_json, print_table
 from pliant.errors import BadInput
 
@@ -28,17 +36,17 @@ TORCH_ENDINGS = (".pt", ".pth")
 @click.command()
 @where_argument
 @json_option
-@connection
+@connection_options
 def checkpoints(where: str | None, flags: Flags, as_json: bool) -> None:
-    """List the checkpoints of a job, or in a folder or a URL.
+    """List the checkpoints of a job, a folder or a URL.
 
-    Manifests are read, and the sizes of files; `pliant verify` reads every byte. Of a job it says which ones count.
+    Reads manifests and file sizes only; `pliant verify` reads every byte. For a job, shows which ones it keeps.
     """
     source = find_source(where, flags)
-    found = look(source)
+    found = list_entries(source)
     if as_json:
         print_json(
-            {"place": source.storage.location, "job": source.job, "checkpoints": [_facts(each) for each in found]}
+            {"place": source.storage.location, "job": source.job, "checkpoints": [_entry_json(each) for each in found]}
         )
     elif not found:
         click.echo(f"There are no checkpoints in {source.storage.location}.", err=True)
@@ -52,14 +60,14 @@ def checkpoints(where: str | None, flags: Flags, as_json: bool) -> None:
 @where_argument
 @click.argument("name", required=False)
 @json_option
-@connection
+@connection_options
 def verify(where: str | None, name: str | None, flags: Flags, as_json: bool) -> int:
-    """Read every byte of checkpoints and compare with their hashes.
+    """Verify checkpoints against their hashes.
 
-    Without NAME, of all that are finished. Status 1 if anything is not what was written, with the file that is not.
+    Reads every byte. Without NAME, verifies all finished checkpoints. Exits with 1 if a file is damaged.
     """
     source = find_source(where, flags)
-    wanted = choose(source, name or source.name)
+    wanted = select_entries(source, name or source.name)
     results = [(each, _problems(source, each)) for each in wanted if each.finished or name]
     if as_json:
         print_json(
@@ -67,13 +75,13 @@ def verify(where: str | None, name: str | None, flags: Flags, as_json: bool) -> 
                 "ok": not any(problems for _, problems in results),
                 "place": source.storage.location,
                 "checkpoints": [
-                    {**_facts(each), "ok": not problems, "problems": problems} for each, problems in results
+                    {**_entry_json(each), "ok": not problems, "problems": problems} for each, problems in results
                 ],
             }
         )
     else:
         for each, problems in results:
-            _show_verified(each, problems)
+            _print_verified(each, problems)
         if not results:
             click.echo(f"There is no finished checkpoint in {source.storage.location}.", err=True)
     return 1 if any(problems for _, problems in results) else 0
@@ -82,74 +90,78 @@ def verify(where: str | None, name: str | None, flags: Flags, as_json: bool) -> 
 @click.command()
 @where_argument
 @click.argument("name", required=False)
-@click.option("--out", type=click.Path(path_type=Path), required=True, metavar="DIR|FILE", help="Where to write.")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True, metavar="DIR|FILE", help="Folder or file to write."
+)
 @click.option(
     "--format",
     "kind",
     type=click.Choice(["safetensors", "torch"]),
-    help="What to write.  [default: torch for a file that ends so, .pt, else safetensors]",
+    help="Format to write.  [default: torch for .pt and .pth, else safetensors]",
 )
 @json_option
-@connection
+@connection_options
 def export(where: str | None, name: str | None, out: Path, kind: str | None, flags: Flags, as_json: bool) -> None:
-    """Write a checkpoint as files for a plain training script.
+    """Export a checkpoint for use without Pliant.
 
-    Without NAME the newest that is whole. safetensors: a folder with model.safetensors and the rest, or one file with
-    the model alone. torch: one file for `torch.load`, which needs the extra `torch`.
+    Without NAME, exports the newest intact checkpoint. safetensors: a folder with model.safetensors and the rest, or a
+    single file with the model. torch: one file for `torch.load`; needs the extra `torch`.
     """
     from pliant.train.checkpoint import DamagedCheckpoint
 
     kind = kind or ("torch" if out.suffix in TORCH_ENDINGS else "safetensors")
     write = _writer(out, kind)
     source = find_source(where, flags)
-    wanted = choose(source, name or source.name)
-    for each in usable(wanted):
+    wanted = select_entries(source, name or source.name)
+    for each in iter_usable(wanted):
         manifest = _manifest(each)
         try:
             received = _read(source, manifest.checkpoint)
         except DamagedCheckpoint as damage:
             if len(wanted) == 1:
                 raise
-            click.echo(f"pliant: {clean(damage.why)} The one before is tried.", err=True)
+            click.echo(f"pliant: {clean(damage.why)} Trying the one before.", err=True)
             continue
         try:
             files = write(received, manifest)
-        except (OSError, RuntimeError) as error:  # torch says the latter of a full disk
+        except (OSError, RuntimeError) as error:  # torch raises RuntimeError for a full disk
             why = error.strerror if isinstance(error, OSError) else None
             raise BadInput(f"{out} cannot be written: {why or error}.") from error
-        _say_exported(each, files, as_json)
+        _print_exported(each, files, as_json)
         return
-    raise BadInput(f"None of the checkpoints in {source.storage.location} can be used: `pliant verify` says why.")
+    raise BadInput(
+        f"None of the checkpoints in {source.storage.location} can be used. Run `pliant verify` for the reasons."
+    )
 
 
 # ------------------------------------------------------------------------------------------------ verify
 
 
-def _problems(source: Source, found: Found) -> list[dict[str, str]]:
+def _problems(source: CheckpointSource, found: CheckpointEntry) -> list[dict[str, str]]:
     from pliant.train.checkpoint import find_problems
 
     if found.checkpoint is None:
-        return [{"file": "manifest.json", "wrong": found.wrong}]
+        return [{"file": "manifest.json", "problem": found.problem}]
     total = sum(piece.nbytes for piece in found.checkpoint.pieces)
     with progress(f"Reading {found.name}", total) as seen:
         return [
-            {"file": problem.file, "wrong": problem.wrong}
+            {"file": problem.file, "problem": problem.wrong}
             for problem in find_problems(source.storage, found.checkpoint, seen)
         ]
 
 
-def _show_verified(found: Found, problems: list[dict[str, str]]) -> None:
+def _print_verified(found: CheckpointEntry, problems: list[dict[str, str]]) -> None:
     step = "" if found.step is None else f", step {found.step}"
-    click.echo(f"{clean(found.name)}{step}, {size(found.nbytes)}: {'damaged' if problems else 'whole'}")
+    click.echo(f"{clean(found.name)}{step}, {format_size(found.nbytes)}: {'damaged' if problems else 'intact'}")
     for problem in problems:
-        click.echo(f"  {clean(problem['file'])}: {clean(problem['wrong'])}")
+        click.echo(f"  {clean(problem['file'])}: {clean(problem['problem'])}")
 
 
 # ------------------------------------------------------------------------------------------------ export
 
 
 def _writer(out: Path, kind: str) -> Callable[[ReceivedState, Manifest], list[Path]]:
-    """How to write what was asked for. BadInput if it cannot be done, before anything long begins."""
+    """Return the function that writes the requested format. Raise BadInput before any long work if it cannot."""
     from pliant.train.checkpoint import export
 
     if kind == "torch":
@@ -165,7 +177,7 @@ def _writer(out: Path, kind: str) -> Callable[[ReceivedState, Manifest], list[Pa
 
         return write_one
     if out.suffix in TORCH_ENDINGS:
-        raise BadInput(f"{out} is the name of a torch file: say --format torch, or name a folder.")
+        raise BadInput(f"{out} has the suffix of a torch file. Pass --format torch, or name a folder.")
     names = (export.MODEL_FILE, export.REST_FILE, export.REST_TENSORS)
     export.refuse_existing([out / name for name in names])
     return lambda received, manifest: export.export_folder(out, received, manifest)
@@ -176,8 +188,8 @@ def _torch_writer(file: Path) -> Callable[[ReceivedState, Manifest], list[Path]]
         from pliant.torch.state.export import export_torch
     except ModuleNotFoundError as missing:
         raise BadInput(
-            "A torch file is written by torch, which is not installed: pip install 'pliant[torch]', or leave --format "
-            "torch out for safetensors, which needs nothing."
+            "The torch format needs torch, which is not installed. Install 'pliant[torch]', or drop --format torch for "
+            "safetensors, which does not need it."
         ) from missing
 
     def write(received: ReceivedState, manifest: Manifest) -> list[Path]:
@@ -187,14 +199,14 @@ def _torch_writer(file: Path) -> Callable[[ReceivedState, Manifest], list[Path]]
     return write
 
 
-def _read(source: Source, checkpoint: Checkpoint) -> ReceivedState:
+def _read(source: CheckpointSource, checkpoint: Checkpoint) -> ReceivedState:
     from pliant.train.checkpoint import read_checkpoint
 
     with progress(f"Reading {checkpoint.name}", sum(piece.nbytes for piece in checkpoint.pieces)) as seen:
         return read_checkpoint(source.storage, checkpoint, seen)
 
 
-def _manifest(found: Found) -> Manifest:
+def _manifest(found: CheckpointEntry) -> Manifest:
     from pliant.train.checkpoint import CheckpointFacts, Manifest
 
     if found.checkpoint is None:
@@ -202,20 +214,20 @@ def _manifest(found: Found) -> Manifest:
     return Manifest(found.checkpoint, found.facts or CheckpointFacts(0.0))
 
 
-def _say_exported(found: Found, files: list[Path], as_json: bool) -> None:
+def _print_exported(found: CheckpointEntry, files: list[Path], as_json: bool) -> None:
     sizes = {str(file): file.stat().st_size for file in files}
     if as_json:
         print_json({"name": found.name, "step": found.step, "files": sizes})
         return
     click.echo(f"{clean(found.name)}, step {found.step}:")
     for file, nbytes in sizes.items():
-        click.echo(f"  {file}, {size(nbytes)}")
+        click.echo(f"  {file}, {format_size(nbytes)}")
 
 
 # ------------------------------------------------------------------------------------------------ shown
 
 
-def _facts(found: Found) -> dict[str, Any]:
+def _entry_json(found: CheckpointEntry) -> dict[str, Any]:
     checkpoint, facts = found.checkpoint, found.facts
     cursor = None if facts is None or facts.cursor is None else facts.cursor
     return {
@@ -227,26 +239,26 @@ def _facts(found: Found) -> dict[str, Any]:
         "members": [] if facts is None else list(facts.members),
         "nbytes": found.nbytes,
         "files": [] if checkpoint is None else [piece.file for piece in checkpoint.pieces],
-        "ok": not found.wrong,
-        "wrong": found.wrong,
-        "counts": found.counts,
+        "ok": not found.problem,
+        "problem": found.problem,
+        "retention": found.retention,
     }
 
 
-def _row(found: Found, now: float) -> tuple[str, ...]:
+def _row(found: CheckpointEntry, now: float) -> tuple[str, ...]:
     facts = found.facts
     return (
         found.name,
         "" if found.step is None else str(found.step),
-        size(found.nbytes),
-        "" if facts is None else age(now - facts.at),
+        format_size(found.nbytes),
+        "" if facts is None else format_age(now - facts.at),
         "" if facts is None else str(len(facts.members)),
-        ", ".join(filter(None, (found.counts, found.wrong or "whole by its sizes"))),
+        ", ".join(filter(None, (found.retention, found.problem or "complete"))),
     )
 
 
-def size(nbytes: float) -> str:
-    """As people say it."""
+def format_size(nbytes: float) -> str:
+    """Format a number of bytes."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if nbytes < 1000:
             return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
@@ -254,8 +266,8 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.1f} TB"
 
 
-def age(seconds: float) -> str:
-    """As people say it; a clock that is behind makes nothing negative."""
+def format_age(seconds: float) -> str:
+    """Format an age; never negative, in case a clock is behind."""
     for unit, each in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * each:
             return f"{seconds / each:.0f} {unit}"
@@ -264,15 +276,15 @@ def age(seconds: float) -> str:
 
 @contextmanager
 def progress(what: str, nbytes: int) -> Iterator[Callable[[int], None]]:
-    """Shown on a terminal alone. What is yielded may be called from any thread."""
+    """Show a progress bar on a terminal. Yields a thread-safe function that takes the bytes read."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    one_at_a_time = threading.Lock()
+    lock = threading.Lock()
     with click.progressbar(length=nbytes, label=clean(what), file=sys.stderr) as bar:
 
         def seen(more: int) -> None:
-            with one_at_a_time:
+            with lock:
                 bar.update(more)
 
         yield seen

@@ -1,1 +1,1 @@
-"""One module for each command that needs no folder of its own."""
+"""Commands that need no folder of their own, one module each."""

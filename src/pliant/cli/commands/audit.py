@@ -1,4 +1,4 @@
-"""`pliant audit`: exactly once, shown from the ledger."""
+"""`pliant audit`: verify from the ledger that every sample was used exactly once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pliant.cli.connect import Flags, connection, job_argument, the_job
+from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
 from pliant.cli.output import clean, json_option, print_json
 from pliant.errors import Refused
 
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     Expected = Callable[[Grid, Order, int], int]
 
 PAGE = 1000
-SHOWN = 20  # problems; the rest are counted
-FUNCTION = (
-    "The order comes from a function of the script, so which samples it named cannot be recomputed here: what was "
-    "checked is the chain, the steps and the counts."
+PROBLEMS_SHOWN = 20
+FUNCTION_ORDER_NOTE = (
+    "The sample order comes from a function in the script and cannot be recomputed here. Only the hash chain, the "
+    "steps and the counts were checked."
 )
 
 
 @dataclass(slots=True)
-class History:
-    """What a job's events say about its ledger: that of the newest attempt, and of those it goes on from."""
+class LedgerHistory:
+    """The ledger of a job's newest attempt, and of the attempts it continues."""
 
     terms: Terms | None = None
-    bits: Fingerprint = ()
+    fingerprint: Fingerprint = ()
     lines: list[LedgerLine] = field(default_factory=list)
     head: Lineage | None = None
     finished: bool = False
@@ -53,22 +53,22 @@ class History:
             case m.JobCreated():
                 self.finished = False
                 if not event.onward:
-                    self.terms, self.bits, self.lines, self.head = None, (), [], None
+                    self.terms, self.fingerprint, self.lines, self.head = None, (), [], None
             case m.MemberJoined():
                 self.terms = self.terms or event.terms
-                self.bits = self.bits or event.member.fingerprint
+                self.fingerprint = self.fingerprint or event.member.fingerprint
             case m.StepsCommitted():
                 self.lines += event.lines
                 self.head = event.lines[-1].lineage
             case m.WorldFormed(world=world) if world.kind is not WorldKind.PLANNED:
-                self.head = world.base  # behind the last line where the world goes back to a checkpoint
+                self.head = world.base  # before the last line if the world goes back to a checkpoint
             case m.StateChanged():
                 self.finished = event.state is JobState.FINISHED
             case _:
                 pass
 
     def committed(self) -> dict[int, LedgerLine]:
-        """By step, the lines of the committed history."""
+        """Return the lines of the committed history by step."""
         known = {line.lineage: line for line in self.lines}
         found: dict[int, LedgerLine] = {}
         line = known.get(self.head) if self.head is not None else None
@@ -81,30 +81,30 @@ class History:
 @click.command()
 @job_argument
 @json_option
-@connection
+@connection_options
 def audit(job: str | None, flags: Flags, as_json: bool) -> int:
-    """Show from the ledger that every sample was used exactly once.
+    """Verify that every sample was used exactly once.
 
-    The digest of what was really read is recomputed for every committed step; steps that were rolled back are counted
-    apart. A job that still runs is audited as far as it has come. Status 1 if anything is not as it must be.
+    Recomputes the digest of the samples that were read, for every committed step. Steps that were rolled back are
+    counted separately. A running job is audited up to its last step. Exits with 1 if there is a problem.
     """
-    name = the_job(job)
+    name = resolve_job(job)
     with flags.connect(name) as client:
         history = read_history(client, name)
     if history.terms is None:
-        raise Refused(f"There is nothing to audit yet: nobody has joined {name}.")
+        raise Refused(f"Nothing to audit: no worker has joined {name} yet.")
     order = dict(history.terms.extra).get("order", "shuffled").partition(" ")[0]
-    found = _audited(history, history.terms, order)
+    found = _run_audit(history, history.terms, order)
     if as_json:
-        print_json(_facts(found, order))
+        print_json(_audit_json(found, order))
     else:
-        _show(name, found, order)
+        _print_audit(name, found, order)
     return 0 if found.ok else 1
 
 
-def read_history(client: Client, job: str) -> History:
-    """All of a job's events, for what they say about its ledger."""
-    history = History()
+def read_history(client: Client, job: str) -> LedgerHistory:
+    """Read the ledger of a job from its events."""
+    history = LedgerHistory()
     with progress("Reading events", client.job(job).job.revision) as step:
         for event in all_events(client, job):
             history.add(event)
@@ -119,7 +119,7 @@ def all_events(client: Client, job: str) -> Iterator[Event]:
         after = page[-1][0]
 
 
-def _audited(history: History, terms: Terms, kind: str) -> Audit:
+def _run_audit(history: LedgerHistory, terms: Terms, kind: str) -> Audit:
     from pliant.core.data.audit import audit as check
 
     order, expected = _order(terms, kind, history)
@@ -132,8 +132,8 @@ def _audited(history: History, terms: Terms, kind: str) -> Audit:
         return check(terms.grid, order, history.lines, head=history.head, finished=history.finished, expected=counted)
 
 
-def _order(terms: Terms, kind: str, history: History) -> tuple[Order, Expected]:
-    """The order that was promised, and what a step's digest must be in it."""
+def _order(terms: Terms, kind: str, history: LedgerHistory) -> tuple[Order, Expected]:
+    """Return the promised order, and the function for the expected digest of a step."""
     from pliant.core.data.ledger import expected_digest
     from pliant.core.data.sample_order import Order
 
@@ -145,16 +145,18 @@ def _order(terms: Terms, kind: str, history: History) -> tuple[Order, Expected]:
             written = history.committed()
             return shuffled, lambda _grid, _order, step: written[step].digest
         case "shuffled":
-            return shuffled, _quick() or expected_digest
+            return shuffled, _fast_expected_digest() or expected_digest
         case _:
-            raise Refused(f"The job's order is {kind!r}, which this version of Pliant does not know; use a newer one.")
+            raise Refused(
+                f"The job's order is {kind!r}, which this version of Pliant does not support. Use a newer version."
+            )
 
 
 def _sequential(order: Order) -> Order:
     from pliant.core.data.sample_order import Order
 
     class Sequential(Order):
-        """Every epoch in the data's own order."""
+        """The order of the data itself, in every epoch."""
 
         __slots__ = ()
 
@@ -165,8 +167,8 @@ def _sequential(order: Order) -> Order:
     return Sequential(order.seed, order.samples)
 
 
-def _quick() -> Expected | None:
-    """The same with arrays, where numpy is installed."""
+def _fast_expected_digest() -> Expected | None:
+    """Return the vectorized digest function, if numpy is installed."""
     try:
         from pliant.train.data.order import expected_digest
     except ModuleNotFoundError:
@@ -174,7 +176,7 @@ def _quick() -> Expected | None:
     return expected_digest
 
 
-def _facts(found: Audit, order: str) -> dict[str, object]:
+def _audit_json(found: Audit, order: str) -> dict[str, object]:
     return {
         "ok": found.ok,
         "samples": found.samples,
@@ -187,30 +189,30 @@ def _facts(found: Audit, order: str) -> dict[str, object]:
     }
 
 
-def _show(name: str, found: Audit, order: str) -> None:
-    verdict = "every sample exactly once" if found.ok else "not as it must be"
+def _print_audit(name: str, found: Audit, order: str) -> None:
+    verdict = "every sample used exactly once" if found.ok else "problems found"
     click.echo(f"{name}: {verdict}")
     click.echo(
         f"{found.samples} samples in {found.steps} committed steps, {found.lost} lost, {found.repeated} repeated"
     )
     if found.rolled_back:
-        click.echo(f"{found.rolled_back} steps were rolled back, and are not in the committed history")
+        click.echo(f"{found.rolled_back} steps were rolled back and are not part of the committed history")
     if order == "function":
-        click.echo(FUNCTION)
-    for line in _problems(found.problems):
+        click.echo(FUNCTION_ORDER_NOTE)
+    for line in _problem_lines(found.problems):
         click.echo(line)
 
 
-def _problems(problems: Iterable[str]) -> Iterator[str]:
+def _problem_lines(problems: Iterable[str]) -> Iterator[str]:
     every = list(problems)
-    yield from (f"- {clean(problem)}" for problem in every[:SHOWN])
-    if len(every) > SHOWN:
-        yield f"- and {len(every) - SHOWN} more; --json has them all"
+    yield from (f"- {clean(problem)}" for problem in every[:PROBLEMS_SHOWN])
+    if len(every) > PROBLEMS_SHOWN:
+        yield f"- and {len(every) - PROBLEMS_SHOWN} more; --json has them all"
 
 
 @contextmanager
 def progress(what: str, length: int) -> Iterator[Callable[[], None]]:
-    """Shown on a terminal alone."""
+    """Show a progress bar on a terminal."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

@@ -1,4 +1,4 @@
-"""`pliant completion`: the script a shell needs to complete our commands, options and jobs' names."""
+"""`pliant completion`: print the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.shell_completion import get_completion_class
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(ctx: click.Context, shell: str) -> None:
-    """Print what makes a shell complete our commands.
+    """Print the completion script for a shell.
 
     \b
     bash:  pliant completion bash > ~/.local/share/bash-completion/completions/pliant
@@ -18,5 +18,5 @@ def completion(ctx: click.Context, shell: str) -> None:
     fish:  pliant completion fish > ~/.config/fish/completions/pliant.fish
     """
     script = get_completion_class(shell)
-    assert script is not None  # the three that click knows
+    assert script is not None  # click supports all three
     click.echo(script(ctx.find_root().command, {}, "pliant", "_PLIANT_COMPLETE").source())

@@ -1,4 +1,4 @@
-"""`pliant coordinator`: a coordinator as a process of its own."""
+"""`pliant coordinator`: run a coordinator as a process of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pliant import __version__, settings
-from pliant.cli.output import print_json, short
+from pliant.cli.output import print_json, short_path
 from pliant.credentials import check_own
 from pliant.errors import BadInput
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pliant.stores.base import Store
 
 IDENTITY_SHOWN = 8
-LEASE_TTL_S = 10.0  # as the service has it, which is not imported for a page of help
+LEASE_TTL_S = 10.0  # the service's default, repeated because its import would slow down --help
 
 
 @click.command()
@@ -29,25 +29,31 @@ LEASE_TTL_S = 10.0  # as the service has it, which is not imported for a page of
     default=f"127.0.0.1:{settings.DEFAULT_PORT}",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to listen. Port 0 takes a free one.",
+    help="Address to listen on. Port 0 picks a free port.",
 )
 @click.option(
     "--store",
     "store_text",
     metavar="sqlite:PATH|memory:",
-    help="Where decisions are kept.  [default: sqlite:PLIANT_HOME/store.db]",
+    help="Store for the coordinator's decisions.  [default: sqlite:PLIANT_HOME/store.db]",
 )
-@click.option("--expose", is_flag=True, help="Listen where other machines can reach it; tokens cross that network.")
-@click.option("--host", "hosts", multiple=True, metavar="NAME", help="A name it may be called by. May be repeated.")
+@click.option(
+    "--expose",
+    is_flag=True,
+    help="Allow an address that other machines can reach. Tokens cross that network unencrypted.",
+)
+@click.option(
+    "--host", "hosts", multiple=True, metavar="NAME", help="Host name under which clients may connect. Repeatable."
+)
 @click.option(
     "--lease-ttl-s",
     type=click.FloatRange(0.5, 3600.0),
     default=LEASE_TTL_S,
     show_default=True,
-    help="How long nothing may be heard of a worker before it counts as lost.",
+    help="Seconds without contact after which a worker is lost.",
 )
-@click.option("--log-json", is_flag=True, help="Log JSON lines instead of text, on standard error.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object when it is ready.")
+@click.option("--log-json", is_flag=True, help="Log JSON lines instead of text.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object when the coordinator is ready.")
 def coordinator(
     listen: str,
     store_text: str | None,
@@ -59,8 +65,8 @@ def coordinator(
 ) -> None:
     """Run a coordinator until it is stopped.
 
-    Ctrl-C or SIGTERM stops it: it answers what it was asked, lets everybody go and exits with 0. A second one stops
-    it at once. Jobs go on without it, and the next start on the same store knows them.
+    Ctrl-C or SIGTERM stops it: it answers open requests, closes all connections and exits with 0. A second signal stops
+    it at once. Jobs go on without it, and the next start on the same store continues with them.
     """
     import uvloop
 
@@ -68,24 +74,24 @@ def coordinator(
     from pliant.coordinator.server import listen as bind
     from pliant.telemetry import configure_logging
 
-    said = settings.read()
+    configured = settings.read()
     wanted = parse_address(listen)
-    path = _store_path(store_text) if store_text is not None else said.home / "store.db"
+    path = _store_path(store_text) if store_text is not None else configured.home / "store.db"
     configure_logging(sys.stderr, as_json=log_json)
     with bind(wanted, expose=expose) as bound:
         address = Address(wanted.host, bound.getsockname()[1])
-        _make_home(said.home)
-        check_own(said.home, "PLIANT_HOME")
+        _make_home(configured.home)
+        check_own(configured.home, "PLIANT_HOME")
         _check_store(path)
         with _open(path) as store:
-            _check_store(path)  # in a place like /tmp somebody may have been quicker
-            made = Coordinator(store, said.own_token_file, (*hosts, address.host), lease_ttl_s)
-            ready = _Ready(made, store, path, address, said.own_token_file)
-            uvloop.run(made.serve(bound, ready.say_json if as_json else ready.say))
+            _check_store(path)  # in a folder like /tmp another user may have replaced it meanwhile
+            made = Coordinator(store, configured.own_token_file, (*hosts, address.host), lease_ttl_s)
+            ready = _ReadyMessage(made, store, path, address, configured.own_token_file)
+            uvloop.run(made.serve(bound, ready.print_json if as_json else ready.print_text))
 
 
-class _Ready:
-    """Says that it is ready, once it is."""
+class _ReadyMessage:
+    """The message that the coordinator is ready."""
 
     def __init__(self, made: Coordinator, store: Store, path: Path | None, address: Address, token_file: Path) -> None:
         self._made = made
@@ -98,7 +104,7 @@ class _Ready:
     def _jobs(self) -> int:
         return sum(not name.startswith("@") for name in self._store.jobs())
 
-    def say_json(self) -> None:
+    def print_json(self) -> None:
         print_json(
             {
                 "url": self._address.url,
@@ -113,30 +119,32 @@ class _Ready:
             }
         )
 
-    def say(self) -> None:
-        store = "memory:" if self._path is None else f"sqlite:{short(self._path)}"
+    def print_text(self) -> None:
+        store = "memory:" if self._path is None else f"sqlite:{short_path(self._path)}"
         jobs = f"{self._jobs} {'job' if self._jobs == 1 else 'jobs'}"
         click.echo(f"Coordinator at {self._address.url} (process {os.getpid()})")
         click.echo(f"Store: {store} ({self._store.identity[:IDENTITY_SHOWN]}, {jobs})")
-        click.echo(f"Token: {short(self._token_file)} ({'made now' if self._made.made_token else 'there already'})")
+        click.echo(f"Token: {short_path(self._token_file)} ({'created' if self._made.made_token else 'existing'})")
         if self._path is None:
-            click.echo("Ctrl-C stops it. Nothing of this outlives the process: --store sqlite:PATH keeps it.")
+            click.echo(
+                "Press Ctrl-C to stop. The store is in memory and lost at the end; --store sqlite:PATH keeps it."
+            )
         elif self._made.service.service.leads:
-            click.echo("Ctrl-C stops it. Jobs go on, and the next start finds them.")
+            click.echo("Press Ctrl-C to stop. Jobs go on, and the next start continues with them.")
         else:
             click.echo(
-                "Another coordinator decides for this store. This one stands by, and takes over when it is gone."
+                "Another coordinator leads for this store. This one stands by and takes over when the other is gone."
             )
 
 
 def _store_path(text: str) -> Path | None:
-    """The file that a store's name means; None for one in memory."""
+    """Return the file of a store; None for a store in memory."""
     kind, _, where = text.partition(":")
     if kind == "sqlite" and where:
         return Path(where).expanduser()
     if text == "memory:":
         return None
-    raise BadInput(f"--store takes sqlite:PATH or memory:, not {text!r}.")
+    raise BadInput(f"--store must be sqlite:PATH or memory:, not {text!r}.")
 
 
 def _open(path: Path | None) -> AbstractContextManager[Store]:
@@ -152,7 +160,7 @@ def _open(path: Path | None) -> AbstractContextManager[Store]:
 
 
 def _check_store(path: Path | None) -> None:
-    """The file, and those beside it that are read as well."""
+    """Check the owner of the store's file and of the files beside it."""
     if path is not None:
         check_own(path, "The store")
         for end in ("-wal", "-shm", ".mark"):
@@ -164,4 +172,6 @@ def _make_home(home: Path) -> None:
     try:
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"PLIANT_HOME cannot be made at {home}: {error.strerror}. Set it to another place.") from error
+        raise BadInput(
+            f"PLIANT_HOME cannot be created at {home}: {error.strerror}. Set it to another folder."
+        ) from error

@@ -1,4 +1,4 @@
-"""`pliant events`: what happened to a job, in order, and what happens."""
+"""`pliant events`: show the events of a job, in order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pliant.cli.connect import Flags, connection, job_argument, the_job
+from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
 from pliant.cli.output import clean, json_option, local_time
 from pliant.errors import Unreachable
 
@@ -22,25 +22,25 @@ LOOK_S = 0.2
 
 @click.command()
 @job_argument
-@click.option("--after", type=click.IntRange(0), default=0, help="Only what came after this revision.")
-@click.option("--follow", is_flag=True, help="Go on until the job has ended, also across a coordinator's restart.")
+@click.option("--after", type=click.IntRange(0), default=0, help="Show events after this revision only.")
+@click.option("--follow", is_flag=True, help="Keep showing new events until the job ends.")
 @json_option
-@connection
+@connection_options
 def events(job: str | None, after: int, follow: bool, flags: Flags, as_json: bool) -> None:
-    """Show what happened to a job, and what happens."""
-    name = the_job(job)
+    """Show the events of a job."""
+    name = resolve_job(job)
     known: str | None = None
     while True:
-        runs = flags.asleep(name) is None
+        runs = flags.stopped_job(name) is None
         with flags.connect(name) as client:
-            client.store = known  # what follows is of this store, or it is nothing that follows
+            client.store = known  # a revision is valid only within one store
             ended = client.job(name).job.state.ended
             known = client.store
             if not follow or ended or not runs:
                 for revision, event in _pages(client, name, after):
                     _print(revision, event, as_json)
                 if follow and not ended:
-                    click.echo(f"pliant: {name} is not run here any more; `pliant run` goes on with it.", err=True)
+                    click.echo(f"pliant: {name} no longer runs on this machine. Resume it with `pliant run`.", err=True)
                 return
             after, ended = _follow(client, flags, name, after, as_json)
         if ended:
@@ -48,8 +48,8 @@ def events(job: str | None, after: int, follow: bool, flags: Flags, as_json: boo
 
 
 def _follow(client: Client, flags: Flags, job: str, after: int, as_json: bool) -> tuple[int, bool]:
-    """Until the job has ended, or its coordinator is to be looked for anew: the last revision, and which of the two."""
-    place = flags.place(job)
+    """Print events until the job ends or its coordinator moves. Return the last revision and whether the job ended."""
+    place = flags.resolve(job)
     while True:
         try:
             for revision, event in client.follow(job, after):
@@ -60,13 +60,13 @@ def _follow(client: Client, flags: Flags, job: str, after: int, as_json: bool) -
                         _print(*last, as_json)
                     return after, True
         except Unreachable as lost:
-            if flags.asleep(job) is None:
+            if flags.stopped_job(job) is None:
                 click.echo(f"pliant: {lost.why} Waiting for it.", err=True)
         while not client.healthy():
-            if flags.asleep(job) is not None or flags.place(job) != place:
+            if flags.stopped_job(job) is not None or flags.resolve(job) != place:
                 return after, False
             time.sleep(LOOK_S)
-        click.echo("pliant: A coordinator answers again.", err=True)
+        click.echo("pliant: The coordinator answers again.", err=True)
 
 
 def _pages(client: Client, job: str, after: int) -> Iterator[tuple[int, Event]]:

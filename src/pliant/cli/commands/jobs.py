@@ -1,4 +1,4 @@
-"""`pliant jobs`: the list of jobs, and a new one."""
+"""`pliant jobs`: list jobs and create one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pliant.cli.connect import Flags, connection
+from pliant.cli.connect import Flags, connection_options
 from pliant.cli.output import clean, json_option, print_json, print_table
 from pliant.core.model.job import JobSpec
 
@@ -14,24 +14,24 @@ if TYPE_CHECKING:
     from pliant.wire.api import JobLine
 
 
-def sizes(text: str) -> tuple[int, int]:
-    """`MIN:MAX`, or one number for both."""
+def parse_sizes(text: str) -> tuple[int, int]:
+    """Parse `MIN:MAX`, or one number for both."""
     low, colon, high = text.partition(":")
     if not (low.isdecimal() and (high.isdecimal() if colon else not high)):
-        raise click.BadParameter(f"{text!r} is not MIN:MAX, 2:8 for instance, nor one number.")
+        raise click.BadParameter(f"{text!r} is neither MIN:MAX, such as 2:8, nor one number.")
     return int(low), int(high if colon else low)
 
 
 @click.group(invoke_without_command=True)
 @json_option
-@connection
+@connection_options
 @click.pass_context
 def jobs(ctx: click.Context, flags: Flags, as_json: bool) -> None:
-    """List the jobs, or create one."""
+    """List jobs, or create one."""
     if ctx.invoked_subcommand is not None:
         if as_json or flags != Flags():
             raise click.UsageError(
-                f"Options go behind the command: pliant jobs {ctx.invoked_subcommand} ... [OPTIONS]."
+                f"Put options after the subcommand: pliant jobs {ctx.invoked_subcommand} ... [OPTIONS]."
             )
         return
     with flags.connect() as client:
@@ -39,24 +39,34 @@ def jobs(ctx: click.Context, flags: Flags, as_json: bool) -> None:
     if as_json:
         print_json({"jobs": found})
     elif not found:
-        click.echo("There are no jobs. `pliant jobs create NAME --workers MIN:MAX` makes one.", err=True)
+        click.echo("There are no jobs. Create one with `pliant jobs create NAME --workers MIN:MAX`.", err=True)
     else:
-        heads = ("name", "state", "workers", "step", "why")
+        heads = ("name", "state", "workers", "step", "reason")
         print_table(heads, [(line.name, line.state.value, _workers(line), _step(line), line.why) for line in found])
 
 
 @jobs.command()
 @click.argument("name")
 @click.option(
-    "--workers", type=sizes, required=True, metavar="MIN:MAX", help="How few and how many workers; 8 means 8:8."
+    "--workers",
+    type=parse_sizes,
+    required=True,
+    metavar="MIN:MAX",
+    help="Smallest and largest number of workers; 8 means 8:8.",
 )
-@click.option("--target", type=click.IntRange(1), help="How many are wanted at first.  [default: MAX]")
-@click.option("--wait-limit-s", type=click.FloatRange(0, min_open=True), help="Fail after waiting so long for workers.")
+@click.option("--target", type=click.IntRange(1), help="Number of workers to start with.  [default: MAX]")
 @click.option(
-    "--max-restarts", type=click.IntRange(0), default=3, show_default=True, help="Workers that may fail by themselves."
+    "--wait-limit-s", type=click.FloatRange(0, min_open=True), help="Fail after waiting this long for workers."
+)
+@click.option(
+    "--max-restarts",
+    type=click.IntRange(0),
+    default=3,
+    show_default=True,
+    help="Worker failures that the job survives.",
 )
 @json_option
-@connection
+@connection_options
 def create(
     name: str,
     workers: tuple[int, int],
@@ -87,5 +97,5 @@ def _workers(line: JobLine) -> str:
 
 
 def _step(line: JobLine) -> str:
-    """How far it is, of how far it goes if that is known."""
+    """`step/total_steps`, or `step` if the total is unknown."""
     return f"{line.step}" if line.total_steps is None else f"{line.step}/{line.total_steps}"

@@ -1,4 +1,4 @@
-"""`pliant logs`: what the workers of a job wrote on this machine."""
+"""`pliant logs`: show the output of a job's workers on this machine."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import click
 
 from pliant import settings
 from pliant.agent.job_dir import Folder
-from pliant.cli.connect import Flags, connection, job_argument, the_job
+from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
 from pliant.cli.output import clean, json_option
-from pliant.cli.run.command import COLOURS
+from pliant.cli.run.output import COLOURS
 from pliant.credentials import is_missing
 from pliant.errors import BadInput, PliantError, Refused, Unreachable
 
@@ -28,134 +28,136 @@ if TYPE_CHECKING:
     from pliant.core.messages import Event
     from pliant.wire.api import JobStatus
 
-LOOK_S = 0.2
-ASK_S = 1.0  # how often the coordinator is asked while files are followed
-AWAY = 3  # so many questions in a row are not answered before it is said: at the end of a job nobody answers, either
+POLL_FILES_S = 0.2
+POLL_JOB_S = 1.0
+UNANSWERED_MAX = 3  # requests in a row before a message; the coordinator also stops at the end of a job
 FOLLOW_LINES = 10
 PAGE = 1000
 
 
 @click.command()
 @job_argument
-@click.option("--rank", type=click.IntRange(0), help="Only the worker that has this rank, or had it last.")
-@click.option("--follow", is_flag=True, help="Go on until the job has ended.")
-@click.option("--lines", type=click.IntRange(0), metavar="N", help="Only the last N lines of each worker.")
+@click.option("--rank", type=click.IntRange(0), help="Show the worker that has this rank, or had it last.")
+@click.option("--follow", is_flag=True, help="Keep showing new lines until the job ends.")
+@click.option("--lines", type=click.IntRange(0), metavar="N", help="Show the last N lines of each worker.")
 @json_option
-@connection
+@connection_options
 def logs(job: str | None, rank: int | None, follow: bool, lines: int | None, flags: Flags, as_json: bool) -> int:
-    """Show what the workers of a job wrote on this machine."""
+    """Show the output of a job's workers on this machine."""
     from pliant.agent.logs.tail import place_of_logs
 
-    name = the_job(job)
+    name = resolve_job(job)
     folder = Folder(settings.read().home / "jobs" / name)
-    asked = _Asked(flags, name, folder)
-    show = _Show(place_of_logs(folder), JsonLines() if as_json else PlainLines())
+    poller = _JobPoller(flags, name, folder)
+    show = _LogPrinter(place_of_logs(folder), JsonLines() if as_json else PlainLines())
     try:
-        runs = flags.asleep(name) is None
-        known = asked.first(rank, follow)
-        show.notes(name, known)
-        there = frozenset[str](line.id for line in known.status.members) if known else frozenset[str]()
-        show.begin(_Wanted(known.member if known else None, lines, follow, there))
-        if follow and known is not None:
-            _follow(asked, show, known, rank, runs)
-    except BrokenPipeError:  # `pliant logs demo | head` has seen enough
+        runs = flags.stopped_job(name) is None
+        info = poller.initial_info(rank, follow)
+        show.print_notes(name, info)
+        there = frozenset[str](line.id for line in info.status.members) if info else frozenset[str]()
+        show.print_existing(_Selection(info.member if info else None, lines, follow, there))
+        if follow and info is not None:
+            _follow(poller, show, info, rank, runs)
+    except BrokenPipeError:  # the reader, `head` for instance, closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
-def _follow(asked: _Asked, show: _Show, known: _Known, rank: int | None, runs: bool) -> None:
-    """Until the job has ended and nobody writes here any more; or nobody runs it."""
-    with asked:
-        ended, over = known.status.job.state.ended, not runs
-        while not (over or (ended and not asked.folder.is_run())):
-            show.more()
-            time.sleep(LOOK_S)
-            status = asked.again()
+def _follow(poller: _JobPoller, show: _LogPrinter, info: _JobInfo, rank: int | None, runs: bool) -> None:
+    """Print new lines until the job has ended and no agent writes here, or no agent runs the job."""
+    with poller:
+        ended, over = info.status.job.state.ended, not runs
+        while not (over or (ended and not poller.folder.is_run())):
+            show.print_new()
+            time.sleep(POLL_FILES_S)
+            status = poller.poll()
             if status is not None:
                 ended = status.job.state.ended
                 if rank is not None and (member := _member_with(status, rank)):
-                    show.only(member)
-            over = asked.over
-    show.more()
-    show.end()
-    if not ended and not (runs and asked.ended()):
-        click.echo(f"pliant: {asked.job} is not run here any more; `pliant run` goes on with it.", err=True)
+                    show.select(member)
+            over = poller.stopped
+    show.print_new()
+    show.print_rest()
+    if not ended and not (runs and poller.has_ended()):
+        click.echo(f"pliant: {poller.job} no longer runs on this machine. Resume it with `pliant run`.", err=True)
 
 
-# ------------------------------------------------------------------------------------------- what a coordinator knows
+# -------------------------------------------------------------------------------------------------- status
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class _JobInfo:
     status: JobStatus
-    member: str | None  # who has the rank that was asked for, or had it last; None: no rank was; "": nobody yet
+    member: str | None  # the member with the requested rank; None: no rank requested; "": not assigned yet
 
 
-class _Asked:
-    """The job's coordinator, asked when the command begins, and while it follows."""
+class _JobPoller:
+    """Polls the job's coordinator, at the start and while following."""
 
     def __init__(self, flags: Flags, job: str, folder: Folder) -> None:
         self.job = job
         self.folder = folder
-        self.over = False  # the job was run on this machine, and is not any more
+        self.stopped = False  # the job ran on this machine and does not any more
         self._flags = flags
-        self._opened = ExitStack()
+        self._exit_stack = ExitStack()
         self._client: Client | None = None
         self._next = 0.0
-        self._silent = 0  # questions in a row that nobody answered
+        self._unanswered = 0  # requests in a row without an answer
 
-    def __enter__(self) -> _Asked:
+    def __enter__(self) -> _JobPoller:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._opened.close()
+        self._exit_stack.close()
 
-    def first(self, rank: int | None, follow: bool) -> _Known | None:
-        """How the job stands. If that cannot be learned, and logs can be shown without it, that is only said."""
-        said = settings.read()
+    def initial_info(self, rank: int | None, follow: bool) -> _JobInfo | None:
+        """Return the job's status. Without an answer, print the error if the logs can be shown without it."""
+        configured = settings.read()
         there = self.folder.path.exists()
-        named = self._flags.urls or said.coordinators
-        if not there and not named and self._flags.token_file is None and is_missing(said.own_token_file):
+        named = self._flags.urls or configured.coordinators
+        if not there and not named and self._flags.token_file is None and is_missing(configured.own_token_file):
             raise Refused(
-                f"There is no job {self.job} here: it has never run on this machine, and there is no coordinator. "
-                "Name one with --coordinator."
+                f"Job {self.job} has never run on this machine, and there is no coordinator here. Pass one with "
+                "--coordinator."
             )
         try:
             with self._flags.connect(self.job) as client:
                 status = client.job(self.job)
-                return _Known(status, None if rank is None else _member(client, status, rank, self.folder, follow))
+                return _JobInfo(
+                    status, None if rank is None else _find_member(client, status, rank, self.folder, follow)
+                )
         except PliantError as error:
             if follow or rank is not None or not there:
                 raise
-            click.echo(f"pliant: {clean(error.why)} The logs of this machine are here all the same.", err=True)
+            click.echo(f"pliant: {clean(error.why)} Showing the logs of this machine anyway.", err=True)
             return None
 
-    def again(self) -> JobStatus | None:
-        """How the job stands now; None if it is too early to ask again, or nobody answers."""
+    def poll(self) -> JobStatus | None:
+        """Return the job's status; None if it is too early to ask again or there is no answer."""
         if time.monotonic() < self._next:
             return None
-        self._next = time.monotonic() + ASK_S
+        self._next = time.monotonic() + POLL_JOB_S
         try:
             if self._client is None:
-                if self._flags.asleep(self.job) is not None:
-                    self.over = True
+                if self._flags.stopped_job(self.job) is not None:
+                    self.stopped = True
                     return None
-                self._client = self._opened.enter_context(self._flags.connect(self.job, patience_s=0.0))
+                self._client = self._exit_stack.enter_context(self._flags.connect(self.job, patience_s=0.0))
             status = self._client.job(self.job)
         except Unreachable as lost:
-            self._opened.close()
-            self._client = None  # the next one may listen elsewhere
-            self._silent += 1
-            if self._silent == AWAY and self._flags.asleep(self.job) is None:
+            self._exit_stack.close()
+            self._client = None  # the next coordinator may listen elsewhere
+            self._unanswered += 1
+            if self._unanswered == UNANSWERED_MAX and self._flags.stopped_job(self.job) is None:
                 click.echo(f"pliant: {clean(lost.why)} Waiting for it.", err=True)
             return None
-        if self._silent >= AWAY:
-            click.echo("pliant: A coordinator answers again.", err=True)
-        self._silent = 0
+        if self._unanswered >= UNANSWERED_MAX:
+            click.echo("pliant: The coordinator answers again.", err=True)
+        self._unanswered = 0
         return status
 
-    def ended(self) -> bool:
-        """Ask once more, when nobody runs it any more."""
+    def has_ended(self) -> bool:
+        """Return whether the job has ended, after no agent runs it any more."""
         with self._flags.connect(self.job) as client:
             return client.job(self.job).job.state.ended
 
@@ -164,10 +166,10 @@ def _member_with(status: JobStatus, rank: int) -> str | None:
     return next((line.id for line in status.members if line.rank == rank), None)
 
 
-def _member(client: Client, status: JobStatus, rank: int, folder: Folder, follow: bool) -> str:
-    """Who has this rank, or had it last. BadInput if nobody ever had, or its log is elsewhere.
+def _find_member(client: Client, status: JobStatus, rank: int, folder: Folder, follow: bool) -> str:
+    """Return the member that has this rank, or had it last. Raise BadInput if there is none or its log is not here.
 
-    Who follows can wait for it: then nobody is the empty name.
+    With `follow`, return an empty name to wait for one.
     """
     member = _member_with(status, rank)
     sizes = [0]
@@ -179,18 +181,18 @@ def _member(client: Client, status: JobStatus, rank: int, folder: Folder, follow
     if member is None and follow and not status.job.state.ended:
         return ""
     if member is None:
-        known = f"the largest had {max(sizes)} workers" if max(sizes) else "there was none yet"
-        raise BadInput(f"No worker of {status.job.name} has had rank {rank} in any world: {known}.")
+        info = f"the largest had {max(sizes)} workers" if max(sizes) else "there was none yet"
+        raise BadInput(f"No worker of {status.job.name} has had rank {rank} in any world: {info}.")
     from pliant.agent.logs.tail import logs_in, place_of_logs
 
     if member not in logs_in(place_of_logs(folder)):
         where = next((f"on {line.agent}" for line in status.members if line.id == member), "elsewhere")
-        raise BadInput(f"Rank {rank} is {member}, {where}, and its log is not on this machine: ask there.")
+        raise BadInput(f"Rank {rank} is {member} {where}. Its log is not on this machine; run the command there.")
     return member
 
 
 def _ranks(event: Event) -> dict[int, str]:
-    """The members that an event gives a rank."""
+    """Return the members that an event gives a rank."""
     from pliant.core.messages import Launched, SeatRefilled, WorldFormed
 
     match event:
@@ -211,11 +213,11 @@ def _pages(client: Client, job: str) -> Iterator[tuple[int, Event]]:
         after = page[-1][0]
 
 
-# ------------------------------------------------------------------------------------------------------ what is shown
+# -------------------------------------------------------------------------------------------------- output
 
 
 class PlainLines:
-    """For people: whose line it is, in brackets, as `pliant run` shows it, but never shortened."""
+    """Text for people: lines like those of `pliant run`, but never truncated."""
 
     def __init__(self) -> None:
         from pliant.agent.logs.capture import visible
@@ -228,11 +230,11 @@ class PlainLines:
             self._names[member] = click.style(f"[{member}]", fg=COLOURS[len(self._names) % len(COLOURS)])
         encoding = sys.stdout.encoding or "utf-8"
         text = f"{self._names[member]} {self._visible(line)}"
-        click.echo(text.encode(encoding, "replace").decode(encoding))  # a terminal need not know every sign
+        click.echo(text.encode(encoding, "replace").decode(encoding))  # the terminal may lack some characters
 
 
 class JsonLines:
-    """For programs: the same objects as of `pliant run --json`."""
+    """The same objects as those of `pliant run --json`."""
 
     def __init__(self) -> None:
         import msgspec
@@ -244,76 +246,76 @@ class JsonLines:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What of the logs that are there is to be shown at first."""
+class _Selection:
+    """The lines to show at first."""
 
-    member: str | None  # None: everybody; "": nobody yet
+    member: str | None  # None: all members; "": not assigned yet
     lines: int | None
     follow: bool
-    there: frozenset[str]  # members that run now
+    running: frozenset[str]
 
-    def count(self, member: str) -> int | None:
-        """How many of its last lines; None is all. Who follows wants to know what is, not what was."""
+    def line_count(self, member: str) -> int | None:
+        """Return how many last lines to show; None for all. Following starts with a few, of running members."""
         if self.lines is not None or not self.follow:
             return self.lines
-        return FOLLOW_LINES if member == self.member or member in self.there else 0
+        return FOLLOW_LINES if member == self.member or member in self.running else 0
 
 
-class _Show:
-    """The logs in one place, and how far each was shown."""
+class _LogPrinter:
+    """Prints the logs of a place and remembers how far each was printed."""
 
     def __init__(self, place: Path, screen: PlainLines | JsonLines) -> None:
         self._place = place
-        self._screen = screen
+        self._output = screen
         self._tails: dict[str, Tail] = {}
         self._only: str | None = None
 
-    def notes(self, job: str, known: _Known | None) -> None:
-        """What is not to be seen here, on standard error."""
+    def print_notes(self, job: str, info: _JobInfo | None) -> None:
+        """Print what cannot be shown here, on standard error."""
         from pliant.agent.logs.tail import logs_in
 
         here = logs_in(self._place)
-        elsewhere = sorted({line.agent for line in known.status.members if line.id not in here}) if known else []
+        elsewhere = sorted({line.agent for line in info.status.members if line.id not in here}) if info else []
         if str(self._place) == os.devnull:
-            click.echo(f"pliant: {job} keeps no logs here: it was started with --log-dir {os.devnull}.", err=True)
+            click.echo(f"pliant: Job {job} writes no logs: it was started with --log-dir {os.devnull}.", err=True)
             return
         if not here:
-            click.echo(f"pliant: No worker of {job} has written here yet: there is no log in {self._place}.", err=True)
+            click.echo(f"pliant: No worker of {job} has written yet: there is no log in {self._place}.", err=True)
         if elsewhere:
-            click.echo(f"pliant: The logs of workers on {', '.join(elsewhere)} are there.", err=True)
+            click.echo(f"pliant: The logs of workers on {', '.join(elsewhere)} are on those machines.", err=True)
 
-    def begin(self, wanted: _Wanted) -> None:
+    def print_existing(self, wanted: _Selection) -> None:
         from pliant.agent.logs.tail import Tail, logs_in
 
         self._only = wanted.member
         for member, path in logs_in(self._place).items():
             self._tails[member] = tail = Tail(path)
-            shown = tail.begin(wanted.count(member) if self._only in (None, member) else 0)
-            self._lines(member, shown)
+            shown = tail.begin(wanted.line_count(member) if self._only in (None, member) else 0)
+            self._print(member, shown)
             if not wanted.follow:
-                self._lines(member, tail.end())
+                self._print(member, tail.end())
 
-    def only(self, member: str) -> None:
-        """From now on this one, with all it wrote since the last look: it has the rank now."""
+    def select(self, member: str) -> None:
+        """Print only this member from now on, with everything since the last look: it has the rank now."""
         if member != self._only:
-            self.more()
+            self.print_new()
             self._only = member
 
-    def more(self) -> None:
+    def print_new(self) -> None:
         from pliant.agent.logs.tail import Tail, logs_in
 
         for member, path in logs_in(self._place).items():
             if member in self._tails:
-                self._lines(member, self._tails[member].more())
+                self._print(member, self._tails[member].more())
             elif self._only in (None, member):
                 self._tails[member] = tail = Tail(path)
-                self._lines(member, tail.begin(None))
+                self._print(member, tail.begin(None))
 
-    def end(self) -> None:
+    def print_rest(self) -> None:
         for member, tail in self._tails.items():
-            self._lines(member, tail.end())
+            self._print(member, tail.end())
 
-    def _lines(self, member: str, lines: Iterable[bytes]) -> None:
-        for line in lines:  # also those that are not shown are read: what follows is what follows
+    def _print(self, member: str, lines: Iterable[bytes]) -> None:
+        for line in lines:  # read lines that are not shown too, to keep the position
             if self._only in (None, member):
-                self._screen.line(member, line)
+                self._output.line(member, line)

@@ -1,4 +1,4 @@
-"""`pliant report`: where a job's worker-seconds went."""
+"""`pliant report`: show how the workers of a job spent their time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pliant.cli.commands.audit import all_events, progress
-from pliant.cli.connect import Flags, connection, job_argument, the_job
+from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
 from pliant.cli.output import json_option, local_time, print_json, print_table
 
 if TYPE_CHECKING:
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 @click.command()
 @job_argument
 @json_option
-@connection
+@connection_options
 def report(job: str | None, flags: Flags, as_json: bool) -> None:
-    """Show where the time of a job's workers went.
+    """Show how the workers of a job spent their time.
 
-    Every second of every worker is counted once: training, recomputing what a rollback lost, standing still for a
-    checkpoint, switching between worlds, receiving the state, waiting, starting, or being a spare. Goodput is the share
-    of training. A job that still runs is reported as far as it has come.
+    Every second of every worker counts once: training, recomputing steps lost in a rollback, writing a checkpoint,
+    switching between worlds, receiving the state, waiting, starting, or standing by as a spare. Goodput is the share of
+    training. For a running job, the report covers the time until now.
     """
-    name = the_job(job)
-    is_run = flags.asleep(name) is None
+    name = resolve_job(job)
+    is_run = flags.stopped_job(name) is None
     with flags.connect(name) as client:
         found = read_goodput(client, name)
         runs = is_run and found.job is not None and not found.job.state.ended
-        until = max(found.now, client.about().now) if runs else found.now  # by the clock that events are stamped with
+        until = max(found.now, client.about().now) if runs else found.now  # the coordinator's clock, as in events
     if as_json:
-        print_json(facts(found, until))
+        print_json(report_json(found, until))
     else:
-        _show(name, found, until, runs=runs)
+        _print_report(name, found, until, runs=runs)
 
 
 def read_goodput(client: Client, job: str) -> Goodput:
-    """All of a job's events, for where its workers' time went."""
+    """Read all events of a job and account for its workers' time."""
     from pliant.core.accounting.goodput import Goodput
 
     found = Goodput()
@@ -51,10 +51,10 @@ def read_goodput(client: Client, job: str) -> Goodput:
     return found
 
 
-def facts(found: Goodput, until: float) -> dict[str, object]:
-    """Everything, for programs."""
+def report_json(found: Goodput, until: float) -> dict[str, object]:
+    """Return the whole report for --json."""
     workers = found.workers(until)
-    seconds = _seconds(workers)
+    seconds = _seconds_by_category(workers)
     total = sum(seconds.values())
     done = found.progress
     return {
@@ -69,10 +69,10 @@ def facts(found: Goodput, until: float) -> dict[str, object]:
         "recomputed_steps": done.again_steps,
         "recomputed_samples": done.again_samples,
         "rolled_back_steps": done.again_steps + done.highest - done.steps,
-        "samples_per_second": _rate(found, until),
+        "samples_per_second": _samples_per_second(found, until),
         "rollbacks": done.rollbacks,
         "checkpoints": done.checkpoints,
-        "changes": {kind: _pauses(of) for kind, of in _kinds(done.changes).items()},
+        "changes": {kind: _pause_stats(of) for kind, of in _changes_by_kind(done.changes).items()},
         "workers": [
             {
                 "worker": worker.name,
@@ -86,26 +86,26 @@ def facts(found: Goodput, until: float) -> dict[str, object]:
     }
 
 
-def _seconds(workers: list[WorkerAccount]) -> dict[str, float]:
+def _seconds_by_category(workers: list[WorkerAccount]) -> dict[str, float]:
     from pliant.core.accounting.activity import Category
 
     return {category.value: sum(worker.seconds[category] for worker in workers) for category in Category}
 
 
-def _rate(found: Goodput, until: float) -> float | None:
-    """Samples a second while anybody trained, those that were recomputed included."""
+def _samples_per_second(found: Goodput, until: float) -> float | None:
+    """Return the samples per second of training time, including recomputed samples."""
     busy_s = found.busy_s(until)
     return found.progress.every_sample / busy_s if busy_s and found.progress.every_sample else None
 
 
-def _kinds(changes: list[MembershipChange]) -> dict[str, list[MembershipChange]]:
+def _changes_by_kind(changes: list[MembershipChange]) -> dict[str, list[MembershipChange]]:
     return {
         "planned": [change for change in changes if change.planned],
         "unplanned": [change for change in changes if not change.planned],
     }
 
 
-def _pauses(changes: list[MembershipChange]) -> dict[str, float | int | None]:
+def _pause_stats(changes: list[MembershipChange]) -> dict[str, float | int | None]:
     known = [change.pause_s for change in changes if change.pause_s is not None]
     return {
         "count": len(changes),
@@ -114,38 +114,39 @@ def _pauses(changes: list[MembershipChange]) -> dict[str, float | int | None]:
     }
 
 
-# --------------------------------------------------------------------------------------------------- for people
+# ---------------------------------------------------------------------------------------------------- text
 
 
-def _show(name: str, found: Goodput, until: float, *, runs: bool) -> None:
+def _print_report(name: str, found: Goodput, until: float, *, runs: bool) -> None:
     workers, done = found.workers(until), found.progress
     state = found.job.state.value if found.job is not None else "unknown"
     attempts = f", attempt {done.attempts}" if done.attempts > 1 else ""
     end = "so far" if runs else f"to {local_time(until)}"
-    click.echo(f"{name}: {state}{attempts}; {local_time(found.began)} {end}, {_many(len(workers), 'worker')}")
-    seconds = _seconds(workers)
+    click.echo(f"{name}: {state}{attempts}; {local_time(found.began)} {end}, {_plural(len(workers), 'worker')}")
+    seconds = _seconds_by_category(workers)
     total = sum(seconds.values())
     click.echo()
     rows = [(category, f"{spent:.1f}", _share(spent, total)) for category, spent in seconds.items()]
     print_table(
-        ("doing", "worker-seconds", "share"), _aligned([*rows, ("total", f"{total:.1f}", _share(total, total))])
+        ("activity", "worker-seconds", "share"),
+        _right_aligned([*rows, ("total", f"{total:.1f}", _share(total, total))]),
     )
     click.echo()
-    for title, text in _told(found, until, seconds["training"], total):
+    for title, text in _summary_rows(found, until, seconds["training"], total):
         click.echo(f"{title:<12}  {text}")
 
 
-def _told(found: Goodput, until: float, training: float, total: float) -> list[tuple[str, str]]:
+def _summary_rows(found: Goodput, until: float, training: float, total: float) -> list[tuple[str, str]]:
     done = found.progress
     told = [("goodput", f"{_share(training, total).strip()} of all worker-seconds were training")]
     if done.every_sample:
-        rate = _rate(found, until)
+        rate = _samples_per_second(found, until)
         speed = f", {rate:.1f} a second while training" if rate is not None else ""
-        told.append(("samples", f"{done.samples} in {_many(done.steps, 'committed step')}{speed}"))
-        told.append(("recomputed", f"{_many(done.again_samples, 'sample')} in {_many(done.again_steps, 'step')}"))
+        told.append(("samples", f"{done.samples} in {_plural(done.steps, 'committed step')}{speed}"))
+        told.append(("recomputed", f"{_plural(done.again_samples, 'sample')} in {_plural(done.again_steps, 'step')}"))
     if (behind := done.highest - done.steps) > 0:
-        told.append(("", f"{_many(behind, 'step')} rolled back and not computed again yet"))
-    for kind, changes in _kinds(done.changes).items():
+        told.append(("", f"{_plural(behind, 'step')} rolled back and not recomputed yet"))
+    for kind, changes in _changes_by_kind(done.changes).items():
         told.append((f"{kind}", _change_line(changes)))
     told.append(("rollbacks", str(done.rollbacks)))
     if done.every_sample:
@@ -154,13 +155,13 @@ def _told(found: Goodput, until: float, training: float, total: float) -> list[t
 
 
 def _change_line(changes: list[MembershipChange]) -> str:
-    pauses = _pauses(changes)
+    pauses = _pause_stats(changes)
     middle, longest = pauses["median_pause_s"], pauses["longest_pause_s"]
-    pause = f"; pause {middle:.2f} s in the median, {longest:.2f} s the longest" if middle is not None else ""
-    return f"{_many(len(changes), 'change')}{pause}"
+    pause = f"; pause {middle:.2f} s median, {longest:.2f} s at most" if middle is not None else ""
+    return f"{_plural(len(changes), 'change')}{pause}"
 
 
-def _many(count: int, what: str) -> str:
+def _plural(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
@@ -168,7 +169,7 @@ def _share(part: float, total: float) -> str:
     return f"{100.0 * part / total:.1f} %" if total else "-"
 
 
-def _aligned(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
-    """Numbers end below one another."""
+def _right_aligned(rows: list[tuple[str, str, str]]) -> list[tuple[str, str, str]]:
+    """Pad the number columns on the left."""
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return [(row[0], row[1].rjust(widths[1]), row[2].rjust(widths[2])) for row in rows]

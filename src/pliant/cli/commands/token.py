@@ -1,4 +1,4 @@
-"""`pliant token`: make, list and end what lets people and machines in."""
+"""`pliant token`: create, list, revoke and rotate tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pliant.cli.connect import Flags, connection
+from pliant.cli.connect import Flags, connection_options
 from pliant.cli.output import clean, json_option, local_time, print_json, print_table
 from pliant.credentials import Token, is_missing, parse_token, read_token, write_token
 from pliant.errors import BadInput, PliantError
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from pliant.wire.api import TokenLine, TokenMade
 
 DAY_S = 86400.0
-REPLACES = "replaces "  # how the label of a token begins that took another one's place
+REPLACES = "replaces "  # prefix of the label of a token made by `rotate`
 
 
 @click.group()
 def token() -> None:
-    """Make, list and end tokens."""
+    """Create, list, revoke and rotate tokens."""
 
 
 @token.command()
-@click.option("--scope", type=click.Choice(["join", "read", "admin"]), required=True, help="What it is good for.")
-@click.option("--job", help="For this job alone.")
-@click.option("--ttl-s", type=click.FloatRange(0, 36500 * DAY_S, min_open=True), help="It ends after so many seconds.")
-@click.option("--days", type=click.FloatRange(0, 36500, min_open=True), help="It ends after so many days.")
-@click.option("--label", default="", help="What to remember it by.")
-@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write it there, for its owner alone.")
+@click.option("--scope", type=click.Choice(["join", "read", "admin"]), required=True, help="Rights of the token.")
+@click.option("--job", help="Restrict the token to this job.")
+@click.option("--ttl-s", type=click.FloatRange(0, 36500 * DAY_S, min_open=True), help="Lifetime in seconds.")
+@click.option("--days", type=click.FloatRange(0, 36500, min_open=True), help="Lifetime in days.")
+@click.option("--label", default="", help="Description, shown in the list.")
+@click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the token to FILE with mode 0600.")
 @json_option
-@connection
+@connection_options
 def create(
     scope: str,
     job: str | None,
@@ -48,26 +48,26 @@ def create(
     flags: Flags,
     as_json: bool,
 ) -> None:
-    """Make a token and print it, alone on standard output.
+    """Create a token and print it.
 
-    This is the only time it is shown: the coordinator keeps a hash of it.
+    The token is shown only now; the coordinator keeps a hash of it.
     """
     from pliant.wire.api import Scope, TokenWish
 
     if ttl_s is not None and days is not None:
-        raise click.UsageError("Choose one of --ttl-s and --days.")
+        raise click.UsageError("--ttl-s and --days cannot be combined.")
     if out is not None:
-        _require_token_or_nothing(out)
+        _require_writable(out)
     wish = TokenWish(Scope(scope), job, ttl_s if days is None else days * DAY_S, label)
     with flags.connect(job) as client:
         made = client.make_token(wish)
         if out is not None:
-            _write(client, out, made)
+            _write_or_revoke(client, out, made)
     if as_json:
         secret = {"token": made.token} if out is None else {"file": str(out)}
         print_json({**secret, "line": made.line})
     elif out is None:
-        _warn_of_readers()
+        _warn_if_exposed()
         click.echo(made.token)
     else:
         click.echo(f"Token {made.line.id} is in {out}.")
@@ -75,71 +75,77 @@ def create(
 
 @token.command("list")
 @json_option
-@connection
+@connection_options
 def list_tokens(flags: Flags, as_json: bool) -> None:
-    """List the tokens, without what they open the door with."""
+    """List the tokens, without their secrets."""
     with flags.connect() as client:
         lines = client.tokens()
     if as_json:
         print_json({"tokens": lines})
     else:
-        heads = ("id", "scope", "job", "made", "ends", "label")
+        heads = ("id", "scope", "job", "created", "expires", "label")
         print_table(heads, [_row(line) for line in lines])
 
 
 @token.command()
 @click.argument("token_id", metavar="ID")
-@click.option("--force", is_flag=True, help="Even if it is the one this command asks with.")
+@click.option("--force", is_flag=True, help="Revoke even the token that this command uses.")
 @json_option
-@connection
+@connection_options
 def revoke(token_id: str, force: bool, flags: Flags, as_json: bool) -> None:
-    """End a token now."""
-    if token_id == read_token(flags.place().token_file).id and not force:
+    """Revoke a token now."""
+    if token_id == read_token(flags.resolve().token_file).id and not force:
         raise BadInput(
-            f"{token_id} is the token you ask with; without it you are locked out. `pliant token rotate` puts another "
-            "one in its place; --force revokes it all the same."
+            f"{token_id} is the token that this command uses; revoking it would lock you out. Replace it with "
+            "`pliant token rotate`, or pass --force."
         )
     with flags.connect() as client:
         line = client.end_token(token_id)
     if as_json:
         print_json(line)
     else:
-        click.echo(f"Token {line.id} has ended.")
+        click.echo(f"Token {line.id} is revoked.")
 
 
 @token.command()
 @click.option(
-    "--overlap-s", type=click.FloatRange(0), default=3600.0, show_default=True, help="How long the old one goes on."
+    "--overlap-s",
+    type=click.FloatRange(0),
+    default=3600.0,
+    show_default=True,
+    help="Seconds for which the old token stays valid.",
 )
 @json_option
-@connection
+@connection_options
 def rotate(overlap_s: float, flags: Flags, as_json: bool) -> None:
-    """Put a new admin token into the token file; the old one ends after an overlap.
+    """Replace the admin token in the token file.
 
-    It may be interrupted anywhere: the file always holds a token that is good, and another rotate ends what was left.
+    The old token stays valid for the overlap. After an interruption the file still holds a valid token; run rotate
+    again to end the leftover one.
     """
     from pliant.wire.api import Scope, TokenWish
 
-    path = flags.place().token_file
+    path = flags.resolve().token_file
     old = read_token(path)
     with flags.connect() as client:
         left = [line for line in client.tokens() if not line.ended]
         made = client.make_token(TokenWish(Scope.ADMIN, label=f"{REPLACES}{old.id}"))
-        write_token(path, _parsed(made))
-    with flags.connect() as client:  # with the new one, which is thereby shown to work
+        write_token(path, _parse_made(made))
+    with flags.connect() as client:  # with the new token, which proves that it works
         ended = client.end_token(old.id, overlap_s)
-        for line in _left_behind(left, old):
+        for line in _rotation_leftovers(left, old):
             client.end_token(line.id, overlap_s)
     if as_json:
         print_json({"file": str(path), "line": made.line, "old": ended})
     else:
         click.echo(
-            f"Token {made.line.id} is in {path}. The old one, {old.id}, ends at {local_time(ended.ends_at or 0)}."
+            f"Token {made.line.id} is in {path}. "
+            f"The old token {old.id} is valid until {local_time(ended.ends_at or 0)}."
         )
 
 
-def _left_behind(lines: list[TokenLine], old: Token) -> list[TokenLine]:
-    """What interrupted rotates left: made in place of `old` but never written down, or replaced by it but not ended."""
+def _rotation_leftovers(lines: list[TokenLine], old: Token) -> list[TokenLine]:
+    """Return tokens that interrupted rotations left: made to replace `old`, or replaced by it and not ended."""
     mine = next((line.label for line in lines if line.id == old.id), "")
     replaced = mine.removeprefix(REPLACES) if mine.startswith(REPLACES) else ""
     return [
@@ -147,30 +153,32 @@ def _left_behind(lines: list[TokenLine], old: Token) -> list[TokenLine]:
     ]
 
 
-def _require_token_or_nothing(path: Path) -> None:
-    """Before a token is made: its file must not cost anybody another one."""
+def _require_writable(path: Path) -> None:
+    """Refuse a path that holds anything but a token, before a token is made."""
     if not is_missing(path):
         try:
             read_token(path)
         except BadInput as error:
-            raise BadInput(f"{path} is there and holds no token; name another file. ({error.why})") from None
+            raise BadInput(f"{path} exists and does not hold a token. Choose another file. ({error.why})") from None
     if not path.parent.is_dir():
-        raise BadInput(f"There is no directory {path.parent} to write a token to.")
+        raise BadInput(f"The folder {path.parent} does not exist.")
 
 
-def _write(client: Client, path: Path, made: TokenMade) -> None:
+def _write_or_revoke(client: Client, path: Path, made: TokenMade) -> None:
     try:
-        write_token(path, _parsed(made))
+        write_token(path, _parse_made(made))
     except (OSError, PliantError) as error:
-        with suppress(PliantError):  # nobody has it, and it says so in the list
+        with suppress(PliantError):  # the list shows it as unused otherwise
             client.end_token(made.line.id)
-        raise BadInput(f"The token could not be written to {path}: {error}. It was ended again.") from error
+        raise BadInput(f"The token could not be written to {path}: {error}. It was revoked again.") from error
 
 
-def _parsed(made: TokenMade) -> Token:
+def _parse_made(made: TokenMade) -> Token:
     found = parse_token(made.token)
     if found is None:
-        raise PliantError("the coordinator made a token that is none of ours; is it of a newer version?")
+        raise PliantError(
+            "The coordinator returned a token in an unknown format. It may run a newer version of Pliant."
+        )
     return found
 
 
@@ -180,11 +188,12 @@ def _row(line: TokenLine) -> tuple[str, ...]:
     return (line.id, line.scope.value, line.job or "all", local_time(line.made_at), ends, clean(line.label))
 
 
-def _warn_of_readers() -> None:
-    """Say on standard error who else will see what goes to standard output."""
+def _warn_if_exposed() -> None:
+    """Warn on standard error if other users can read what goes to standard output."""
     if sys.stdout.isatty():
         click.echo(
-            "pliant: this is a secret, and it stays in your terminal's memory. --out FILE shows it to nobody.", err=True
+            "pliant: this secret stays in the terminal's scrollback. Use --out FILE to keep it off the screen.",
+            err=True,
         )
         return
     try:
@@ -194,6 +203,6 @@ def _warn_of_readers() -> None:
     mode = stat.S_IMODE(found.st_mode)
     if stat.S_ISREG(found.st_mode) and mode & 0o077:
         click.echo(
-            f"pliant: others may read the file this goes to (mode {mode:04o}): chmod 600 it, or use --out FILE.",
+            f"pliant: other users can read the output file (mode {mode:04o}). Run chmod 600 on it, or use --out FILE.",
             err=True,
         )

@@ -1,4 +1,4 @@
-"""`pliant doctor`: what is wrong with a set-up, and what to do about it."""
+"""`pliant doctor`: find problems of a setup and how to fix them."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import sys
 
 import click
 
-from pliant.cli.connect import Flags, connection
+from pliant.cli.connect import Flags, connection_options
 from pliant.cli.output import clean, json_option, print_json
 
 
 @click.command()
-@click.option("--job", help="Look for the coordinator of this job.")
+@click.option("--job", help="Check the coordinator of this job.")
 @json_option
-@connection
+@connection_options
 def doctor(job: str | None, flags: Flags, as_json: bool) -> None:
-    """Look for what is wrong with this set-up.
+    """Check this machine's setup for problems.
 
-    Exit status 0: there may be warnings. 1: something does not work, and what to do is said.
+    Exits with 1 if there is a problem, with 0 if there are only warnings.
     """
-    from pliant.cli.doctor.checks import Level, checks
+    from pliant.cli.doctor.checks import Level, run_checks
 
-    found = checks(flags.place(job))
+    found = run_checks(flags.resolve(job))
     bad = [finding for finding in found if finding.level is Level.PROBLEM]
     if as_json:
         print_json({"ok": not bad, "checks": found})
     else:
         width = max(len(finding.level.value) for finding in found)
         for finding in found:
-            click.echo(f"{finding.level.value.ljust(width)}  {finding.check}: {clean(finding.say)}")
-            if finding.do:
-                click.echo(f"{' ' * width}  -> {clean(finding.do)}")
+            click.echo(f"{finding.level.value.ljust(width)}  {finding.check}: {clean(finding.message)}")
+            if finding.fix:
+                click.echo(f"{' ' * width}  -> {clean(finding.fix)}")
     sys.exit(1 if bad else 0)

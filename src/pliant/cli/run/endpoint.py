@@ -1,4 +1,4 @@
-"""Where agents meet: at a coordinator of this machine, or at one on another, by torchrun's flags and ours."""
+"""Choose the coordinator: one that this agent hosts, or one to join, from torchrun's options and Pliant's own."""
 
 from __future__ import annotations
 
@@ -9,152 +9,161 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pliant.cli.run.option_types import ENDPOINT_PORT, Endpoint
+from pliant.cli.run.option_types import ENDPOINT_PORT, EndpointAddress
 from pliant.errors import BadInput
 
 if TYPE_CHECKING:
     from pliant.agent.setup import Elsewhere
     from pliant.cli.connect import Flags
-    from pliant.cli.run.plan import Around, Given
+    from pliant.cli.run.plan import MachineFacts, RunOptions
 
-STATIC_HOST, STATIC_PORT = "127.0.0.1", 29500  # torchrun's, where several machines are told of no other
+STATIC_HOST, STATIC_PORT = "127.0.0.1", 29500  # torchrun's defaults
 ANSWER_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What was found at an endpoint: is it this machine's, does somebody answer there, can nobody else reach it?"""
+class EndpointFacts:
+    """Facts about an endpoint: an address of this machine, in use already, reachable from this machine only."""
 
-    here: bool
-    answers: bool
-    loopback: bool = False
+    is_local: bool
+    is_in_use: bool
+    is_loopback: bool = False
 
 
-def the_place(
-    given: Given, around: Around, flags: Flags, job: str, machines: int, notes: list[str]
+def resolve_endpoint(
+    options: RunOptions, machine: MachineFacts, flags: Flags, job: str, machines: int, notes: list[str]
 ) -> tuple[tuple[str, int] | None, Elsewhere | None]:
-    """Where our own coordinator is to listen, or where another one is; neither: our own on a free port."""
+    """Return the address to host a coordinator at, or the coordinator to join. Neither: host on a free port."""
     from pliant.agent.setup import Elsewhere
 
-    wanted = None if given.standalone else endpoint(given, machines, notes)
-    if given.standalone:
+    endpoint = None if options.standalone else requested_endpoint(options, machines, notes)
+    if options.standalone:
         if flags.urls:
-            raise click.UsageError("--standalone keeps a coordinator, --coordinator names another: leave one away.")
-        if given.rdzv_endpoint is not None or given.static_host is not None or given.static_port is not None:
-            notes.append("--standalone keeps a coordinator of its own: the endpoint has no effect")
-    elif flags.urls or (around.said.coordinators and not _is_said(given)):
-        if _is_said(given):
-            notes.append("--coordinator says where to ask: the endpoint has no effect")
-        place = flags.place()
-        return None, Elsewhere(place.urls, place.token_file)
-    if wanted is None:
+            raise click.UsageError("--standalone and --coordinator cannot be combined.")
+        if options.rdzv_endpoint is not None or options.static_host is not None or options.static_port is not None:
+            notes.append("--standalone starts its own coordinator; the endpoint is ignored")
+    elif flags.urls or (machine.settings.coordinators and not _has_endpoint_flag(options)):
+        if _has_endpoint_flag(options):
+            notes.append("--coordinator is given; the endpoint is ignored")
+        coordinator = flags.resolve()
+        return None, Elsewhere(coordinator.urls, coordinator.token_file)
+    if endpoint is None:
         if flags.token_file is not None:
             raise click.UsageError(
-                "--token-file is for a coordinator that is there already: name it with --coordinator, or with "
-                "--rdzv-endpoint."
+                "--token-file needs an existing coordinator. Pass its address with --coordinator or --rdzv-endpoint."
             )
         return None, None
-    seen = around.look(wanted)
-    if not wanted.port and not seen.here:
-        raise BadInput(f"{wanted}: port 0 is a free one of this machine, and {wanted.host} is another. Name its port.")
-    if hosts(wanted, seen, _forced(given)):
-        if seen.loopback and wanted.port and _others_may_come(given, machines, wanted.host):
+    facts = machine.probe_endpoint(endpoint)
+    if not endpoint.port and not facts.is_local:
+        raise BadInput(f"Port 0 of {endpoint} is invalid, because {endpoint.host} is another machine. Pass its port.")
+    if should_host(endpoint, facts, _host_override(options)):
+        if facts.is_loopback and endpoint.port and _expects_other_machines(options, machines, endpoint.host):
             notes.append(
-                f"nobody on another machine can join at {wanted}, a loopback address here: "
-                "--rdzv-endpoint takes an address of this machine"
+                f"{endpoint} is a loopback address, so no other machine can join; "
+                "pass another address of this machine with --rdzv-endpoint"
             )
-        return (None if not wanted.port else (wanted.host, wanted.port)), None
-    token_file = flags.token_file or around.said.token_file
+        return (None if not endpoint.port else (endpoint.host, endpoint.port)), None
+    token_file = flags.token_file or machine.settings.token_file
     if token_file is None:
-        who = "Somebody answers" if seen.answers else "Another machine is"
+        why = "a process already listens there" if facts.is_in_use else "it is an address of another machine"
         raise BadInput(
-            f"{who} at {wanted}, so this agent joins there, and needs a token. On the machine that hosts the "
-            f"coordinator say `pliant token create --scope join --job {job} --out FILE`, bring the file here, and name "
-            "it with --token-file."
+            f"This agent joins the coordinator at {endpoint}, because {why}. That needs a token. On the coordinator's "
+            f"machine, run `pliant token create --scope join --job {job} --out FILE`. Copy FILE here and pass it with "
+            "--token-file."
         )
-    return None, Elsewhere((f"http://{wanted}",), token_file)
+    return None, Elsewhere((f"http://{endpoint}",), token_file)
 
 
-def endpoint(given: Given, machines: int, notes: list[str]) -> Endpoint | None:
-    """Where agents meet, as torchrun works it out. None: nobody else is expected."""
-    static = given.rdzv_kind in (None, "static")
-    if not static and given.rdzv_kind != "c10d":
+def requested_endpoint(options: RunOptions, machines: int, notes: list[str]) -> EndpointAddress | None:
+    """Return the endpoint that the options name, as torchrun does; None for this machine alone."""
+    static = options.rdzv_kind in (None, "static")
+    if not static and options.rdzv_kind != "c10d":
         raise BadInput(
-            f"--rdzv-backend {given.rdzv_kind} is not there: agents meet at a coordinator of ours, which needs nothing "
-            "else. Leave it away, and say --rdzv-endpoint HOST:PORT, with the machine that is to host it."
+            f"--rdzv-backend {options.rdzv_kind} is not supported: agents meet at Pliant's own coordinator. Drop the "
+            "option and pass --rdzv-endpoint HOST:PORT with the machine that is to host it."
         )
-    named = given.static_host is not None or given.static_port is not None
-    if named and (given.rdzv_endpoint is not None or not static):
-        notes.append("--master-addr and --master-port have no effect: --rdzv-endpoint says where agents meet")
-    if given.node_rank is not None and not static:
-        notes.append("--node-rank has no effect with c10d: who has the endpoint's address hosts the coordinator")
-    if given.rdzv_endpoint is not None:
-        return given.rdzv_endpoint
-    if static and (named or given.node_rank or machines > 1):
-        port = STATIC_PORT if given.static_port is None else given.static_port
-        return Endpoint(given.static_host or STATIC_HOST, port)
-    return Endpoint("localhost", ENDPOINT_PORT) if machines > 1 else None
+    has_static_flags = options.static_host is not None or options.static_port is not None
+    if has_static_flags and (options.rdzv_endpoint is not None or not static):
+        notes.append("--master-addr and --master-port are ignored; --rdzv-endpoint and c10d replace them")
+    if options.node_rank is not None and not static:
+        notes.append(
+            "--node-rank is ignored with c10d: the machine that owns the endpoint's address hosts the coordinator"
+        )
+    if options.rdzv_endpoint is not None:
+        return options.rdzv_endpoint
+    if static and (has_static_flags or options.node_rank or machines > 1):
+        port = STATIC_PORT if options.static_port is None else options.static_port
+        return EndpointAddress(options.static_host or STATIC_HOST, port)
+    return EndpointAddress("localhost", ENDPOINT_PORT) if machines > 1 else None
 
 
-def hosts(wanted: Endpoint, seen: Seen, forced: bool | None) -> bool:
-    """Whether this agent keeps the coordinator at the endpoint; otherwise it joins. `forced`: somebody said which."""
+def should_host(endpoint: EndpointAddress, facts: EndpointFacts, forced: bool | None) -> bool:
+    """Return whether this agent hosts the coordinator. `forced` is the choice of --node-rank or is_host."""
     if forced is None:
-        return seen.here and not seen.answers
+        return facts.is_local and not facts.is_in_use
     if not forced:
         return False
-    if not seen.here:
+    if not facts.is_local:
         raise BadInput(
-            f"This machine is to host the coordinator, and {wanted.host} is no address of it. Name one of its own, or "
-            "leave --node-rank and is_host away: whose address it is hosts."
+            f"This machine is to host the coordinator, but {endpoint.host} is not one of its addresses. Pass one of "
+            "them, or drop --node-rank and is_host; the machine that owns the endpoint's address becomes the host."
         )
-    if seen.answers:
+    if facts.is_in_use:
         raise BadInput(
-            f"This machine is to host the coordinator, and somebody listens at {wanted} already. Take another port, or "
-            "leave --node-rank and is_host away to join there."
+            f"This machine is to host the coordinator, but a process already listens at {endpoint}. Choose another "
+            "port, or drop --node-rank and is_host to join there."
         )
     return True
 
 
-def _others_may_come(given: Given, machines: int, host: str) -> bool:
-    """Whether who wrote this may have meant other machines to join."""
+def _expects_other_machines(options: RunOptions, machines: int, host: str) -> bool:
+    """Return whether the options suggest that other machines will join."""
     loopback = host == "localhost" or host.startswith("127.") or host == "::1"
-    return machines > 1 or (given.nnodes is None and not loopback)
+    return machines > 1 or (options.nnodes is None and not loopback)
 
 
-def _is_said(given: Given) -> bool:
-    named = given.rdzv_endpoint is not None or given.static_host is not None or given.static_port is not None
-    return named or bool(given.node_rank)
+def _has_endpoint_flag(options: RunOptions) -> bool:
+    has_static_flags = (
+        options.rdzv_endpoint is not None or options.static_host is not None or options.static_port is not None
+    )
+    return has_static_flags or bool(options.node_rank)
 
 
-def _forced(given: Given) -> bool | None:
-    if given.rdzv_conf is not None and given.rdzv_conf.is_host is not None:
-        return given.rdzv_conf.is_host
-    if given.node_rank is None or given.rdzv_kind == "c10d":
+def _host_override(options: RunOptions) -> bool | None:
+    if options.rdzv_conf is not None and options.rdzv_conf.is_host is not None:
+        return options.rdzv_conf.is_host
+    if options.node_rank is None or options.rdzv_kind == "c10d":
         return None
-    return given.node_rank == 0
+    return options.node_rank == 0
 
 
-def look(wanted: Endpoint) -> Seen:
-    """Whose address it is: one of ours is one that can be listened on. And whether somebody does already."""
+def probe_endpoint(endpoint: EndpointAddress) -> EndpointFacts:
+    """Find out whether the address belongs to this machine and whether a process listens there."""
     try:
-        found = socket.getaddrinfo(wanted.host, wanted.port, type=socket.SOCK_STREAM)
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise BadInput(f"{wanted.host} is no address, and no name of one: {error.strerror}.") from error
-    here = any(_is_ours(family, where) for family, _, _, _, where in found)
-    answers = bool(wanted.port) and here and any(_answers(family, where) for family, _, _, _, where in found)
-    return Seen(here, answers, loopback=all(ip_address(str(where[0])).is_loopback for *_, where in found))
+        raise BadInput(f"The host {endpoint.host} cannot be resolved: {error.strerror}.") from error
+    here = any(_is_local_address(family, address) for family, _, _, _, address in found)
+    answers = (
+        bool(endpoint.port)
+        and here
+        and any(_accepts_connections(family, address) for family, _, _, _, address in found)
+    )
+    return EndpointFacts(
+        here, answers, is_loopback=all(ip_address(str(address[0])).is_loopback for *_, address in found)
+    )
 
 
-def _is_ours(family: int, where: tuple[object, ...]) -> bool:
-    with socket.socket(family, socket.SOCK_DGRAM) as trial:
+def _is_local_address(family: int, address: tuple[object, ...]) -> bool:
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
         try:
-            trial.bind((where[0], 0, *where[2:]))
+            probe.bind((address[0], 0, *address[2:]))
         except OSError:
             return False
     return True
 
 
-def _answers(family: int, where: tuple[object, ...]) -> bool:
-    with socket.socket(family, socket.SOCK_STREAM) as trial:
-        trial.settimeout(ANSWER_S)
-        return trial.connect_ex(where) == 0
+def _accepts_connections(family: int, address: tuple[object, ...]) -> bool:
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        probe.settimeout(ANSWER_S)
+        return probe.connect_ex(address) == 0

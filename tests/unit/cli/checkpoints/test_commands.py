@@ -57,7 +57,7 @@ def test_a_place_is_listed_newest_first(pliant: Callable[..., Done], where: str)
     assert heads.split() == ["NAME", "STEP", "SIZE", "AGE", "MEMBERS", "STATE"]
     assert [line.split()[0] for line in lines] == ["newer", "older", "half"]
     assert lines[0].split()[1] == "40"
-    assert [line.rpartition("  ")[2] for line in lines] == ["whole by its sizes", "whole by its sizes", "not finished"]
+    assert [line.rpartition("  ")[2] for line in lines] == ["complete", "complete", "not finished"]
 
 
 def test_a_program_gets_all_of_it(pliant: Callable[..., Done], where: str) -> None:
@@ -74,7 +74,7 @@ def test_what_is_damaged_is_listed_with_what_is_wrong(pliant: Callable[..., Done
     (Path(where) / "newer" / "state.json").unlink()
     flip(where, "older", "manifest.json")
     out = pliant("checkpoints", where).out
-    assert "newer/state.json is damaged: it is not there." in out
+    assert "newer/state.json is damaged: the file is missing." in out
     assert "older/manifest.json is damaged: it is not" in out
     piece = Path(where) / "newer" / "0-of-2-m-0.safetensors"
     (Path(where) / "newer" / "state.json").write_text("x")
@@ -99,8 +99,8 @@ def test_an_empty_place_says_so(pliant: Callable[..., Done], tmp_path: Path) -> 
     [
         ("./none", "There is no folder ./none"),
         ("/no/such/folder", "There is no folder /no/such/folder"),
-        ("demo", "There is no job demo on this machine, nor a folder of that name here"),
-        ("a b", "There is no job a b on this machine"),
+        ("demo", "There is neither a job nor a folder demo on this machine"),
+        ("a b", "There is neither a job nor a folder a b on this machine"),
         ("nonsense://x", "nonsense://x cannot be used: Protocol not known"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_wrong_path_is_told_with_what_could_have_been_said(
 
 
 def test_nothing_named_is_asked_for(pliant: Callable[..., Done]) -> None:
-    assert "Name a job, a folder or a URL" in pliant("checkpoints").err
+    assert "Pass a job, a folder or a URL" in pliant("checkpoints").err
 
 
 def test_a_folder_may_be_named_without_a_slash_and_a_checkpoint_by_its_own(
@@ -138,7 +138,7 @@ def test_a_url_will_do(pliant: Callable[..., Done]) -> None:
 def test_what_is_whole_is_verified(pliant: Callable[..., Done], where: str) -> None:
     done = pliant("verify", where)
     assert (done.code, done.err) == (0, "")
-    assert [line.rpartition(": ")[2] for line in done.out.splitlines()] == ["whole", "whole"]
+    assert [line.rpartition(": ")[2] for line in done.out.splitlines()] == ["intact", "intact"]
     said = pliant("verify", where, "older", "--json").json
     assert (said["ok"], [each["name"] for each in said["checkpoints"]]) == (True, ["older"])
 
@@ -153,7 +153,7 @@ def test_a_flipped_bit_is_found_and_the_file_is_named(pliant: Callable[..., Done
     assert (said.code, said.json["ok"]) == (1, False)
     assert [each["problems"] for each in said.json["checkpoints"]] == [
         [],
-        [{"file": path.name, "wrong": "it is not what was written: its sha256 is another one"}],
+        [{"file": path.name, "problem": "it is not what was written: its sha256 is another one"}],
     ]
     assert pliant("verify", where, "newer").code == 0
 
@@ -170,7 +170,7 @@ def test_one_that_was_not_finished_fails_if_it_is_asked_for(pliant: Callable[...
     done = pliant("verify", where, "none")
     assert done.code == 2
     assert "There is no checkpoint none in" in done.err
-    assert "there are: newer, older, half" in done.err
+    assert "Available: newer, older, half" in done.err
 
 
 def test_a_place_with_nothing_finished_has_nothing_to_verify(pliant: Callable[..., Done], tmp_path: Path) -> None:
@@ -252,7 +252,7 @@ def test_if_the_newest_is_damaged_the_one_before_is_taken_and_it_is_said(
     path.unlink()
     seen = pliant("export", where, "--out", "c")
     assert (seen.code, seen.out.splitlines()[0]) == (0, "older, step 50:")
-    assert "newer is left out" in seen.err
+    assert "newer is skipped" in seen.err
     assert "cannot be used" in pliant("export", where, "newer", "--out", "d").err
     assert "half cannot be used: not finished." in pliant("export", where, "half", "--out", "d").err
     flip(where, "older")
@@ -267,7 +267,7 @@ def test_what_cannot_be_written_is_said(pliant: Callable[..., Done], where: str)
         done = pliant("export", where, "--out", out)
         assert done.code == 2
         assert f"{out} cannot be written" in done.err
-    assert "say --format torch" in pliant("export", where, "--out", "x.pt", "--format", "safetensors").err
+    assert "Pass --format torch" in pliant("export", where, "--out", "x.pt", "--format", "safetensors").err
 
 
 def test_a_state_without_a_model_cannot_be_exported(pliant: Callable[..., Done], tmp_path: Path) -> None:
@@ -281,7 +281,7 @@ def test_a_state_without_a_model_cannot_be_exported(pliant: Callable[..., Done],
 
 
 def test_sizes_and_ages_are_those_of_people() -> None:
-    assert [module.size(each) for each in (0, 999, 1000, 1.25e9, 2e12, 5e15)] == [
+    assert [module.format_size(each) for each in (0, 999, 1000, 1.25e9, 2e12, 5e15)] == [
         "0 bytes",
         "999 bytes",
         "1.0 kB",
@@ -289,7 +289,7 @@ def test_sizes_and_ages_are_those_of_people() -> None:
         "2.0 TB",
         "5000.0 TB",
     ]
-    assert [module.age(each) for each in (-5, 3, 119, 120, 7199, 7200, 200_000)] == [
+    assert [module.format_age(each) for each in (-5, 3, 119, 120, 7199, 7200, 200_000)] == [
         "0 s",
         "3 s",
         "119 s",

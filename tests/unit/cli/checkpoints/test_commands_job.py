@@ -57,8 +57,8 @@ def test_the_coordinator_says_which_one_counts(pliant: Callable[..., Done], runn
     publish(place, "g1-s3", training(seed=3), 1, LINES[2].lineage)  # of a world that nobody knows of
     said = pliant("checkpoints", "demo", "--json").json
     assert (said["job"], said["place"]) == ("demo", str(where))
-    assert [(each["name"], each["counts"]) for each in said["checkpoints"]] == [("g1-s2", "newest"), ("g1-s3", "")]
-    assert "newest, whole by its sizes" in pliant("checkpoints", "demo").out
+    assert [(each["name"], each["retention"]) for each in said["checkpoints"]] == [("g1-s2", "newest"), ("g1-s3", "")]
+    assert "newest, complete" in pliant("checkpoints", "demo").out
     assert pliant("export", "demo", "--out", str(where / "../out")).out.startswith("g1-s2, step 2:")
     assert pliant("export", "demo", "g1-s3", "--out", str(where / "../out3")).out.startswith("g1-s3, step 3:")
 
@@ -70,7 +70,7 @@ def test_those_that_are_kept_are_tried_in_turn(pliant: Callable[..., Done], runn
     with running.client() as client:
         kept = [each.name for each in client.job("demo").older_checkpoints]
     assert kept == ["g1-s1"]
-    counts = {each["name"]: each["counts"] for each in pliant("checkpoints", "demo", "--json").json["checkpoints"]}
+    counts = {each["name"]: each["retention"] for each in pliant("checkpoints", "demo", "--json").json["checkpoints"]}
     assert counts == {"g1-s2": "newest", "g1-s1": "kept"}
     piece = where / "g1-s2" / "0-of-1-m-0.safetensors"
     piece.write_bytes(piece.read_bytes()[:-1] + b"\x55")
@@ -96,7 +96,7 @@ def test_a_checkpoint_that_counts_and_is_gone_is_damage(
     place = open_storage(where)
     counted(running, publish(place, "g1-s1", training(), 1, LINES[0].lineage))
     place.remove("g1-s1")
-    assert "g1-s1/0-of-1-m-0.safetensors is damaged: it is not there" in pliant("checkpoints", "demo").out
+    assert "g1-s1/0-of-1-m-0.safetensors is damaged: the file is missing" in pliant("checkpoints", "demo").out
     done = pliant("verify", "demo")
     assert (done.code, done.out.count("it is not there")) == (1, 2)
 
@@ -109,7 +109,7 @@ def test_without_a_coordinator_the_files_speak(
     running.process.wait()
     done = pliant("checkpoints", "demo")
     assert (done.code, "g1-s1" in done.out) == (0, True)
-    assert "did not say which ones count" in done.err
+    assert "did not report which ones the job keeps" in done.err
     monkeypatch.setenv("PLIANT_JOB", "demo")
     assert "g1-s1" in pliant("checkpoints").out
 

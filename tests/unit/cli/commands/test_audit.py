@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.cli.commands import audit as module
-from pliant.cli.commands.audit import History
+from pliant.cli.commands.audit import LedgerHistory
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, LedgerLine, make_line, slot_digest
 from pliant.core.data.sample_order import Order
@@ -53,7 +53,7 @@ def test_a_job_that_is_finished_is_audited_to_its_end(running: Running, pliant: 
     trained(running, "whole", lines(GENESIS, 1, 12))
     done = pliant("audit", "whole")
     assert (done.code, done.err) == (0, "")
-    assert done.out == "whole: every sample exactly once\n120 samples in 12 committed steps, 0 lost, 0 repeated\n"
+    assert done.out == "whole: every sample used exactly once\n120 samples in 12 committed steps, 0 lost, 0 repeated\n"
     assert pliant("audit", "whole", "--json").json == {
         "ok": True,
         "samples": 120,
@@ -76,7 +76,7 @@ def test_a_slot_that_was_left_out_is_named_and_ends_with_1(running: Running, pli
     trained(running, "short", (without_slot(1, 2),))
     done = pliant("audit", "short")
     assert done.code == 1
-    assert done.out.startswith("short: not as it must be\n10 samples in 1 committed steps, 2 lost, 0 repeated\n")
+    assert done.out.startswith("short: problems found\n10 samples in 1 committed steps, 2 lost, 0 repeated\n")
     assert "- step 1: slots 2 to 2" in done.out
     found = pliant("audit", "short", "--json")
     assert (found.code, found.json["ok"], found.json["lost"]) == (1, False, len(GRID.slot(1, 2)))
@@ -98,7 +98,7 @@ def test_of_an_order_that_a_function_gives_the_rest_is_checked_and_that_is_said(
     trained(running, "own", other_lines(lambda epoch, positions: tuple(59 - each for each in positions), 12), terms)
     done = pliant("audit", "own")
     assert done.code == 0
-    assert "cannot be recomputed here: what was checked is the chain, the steps and the counts" in done.out
+    assert "cannot be recomputed here. Only the hash chain, the steps and the counts were checked" in done.out
     assert pliant("audit", "own", "--json").json["order"] == "function"
     wrong = make_line(GENESIS, 1, 1, GRID.cursor(1), GRID.size(1) - 3, 5)
     trained(running, "few", (wrong,), terms)
@@ -108,13 +108,13 @@ def test_of_an_order_that_a_function_gives_the_rest_is_checked_and_that_is_said(
 def test_an_order_of_a_newer_version_is_not_guessed_at(running: Running, pliant: Pliant) -> None:
     trained(running, "newer", lines(GENESIS, 1, 1), replace(TERMS, extra=(("order", "spiral"),)))
     done = pliant("audit", "newer")
-    assert (done.code, "'spiral', which this version of Pliant does not know" in done.err) == (3, True)
+    assert (done.code, "'spiral', which this version of Pliant does not support" in done.err) == (3, True)
 
 
 def test_without_a_member_there_is_nothing_to_audit(running: Running, pliant: Pliant) -> None:
     pliant("jobs", "create", "empty", "--workers", "1")
     done = pliant("audit", "empty")
-    assert (done.code, done.err) == (3, "pliant: There is nothing to audit yet: nobody has joined empty.\n")
+    assert (done.code, done.err) == (3, "pliant: Nothing to audit: no worker has joined empty yet.\n")
 
 
 def test_without_numpy_it_is_slower_and_says_the_same(
@@ -130,12 +130,12 @@ def test_without_numpy_it_is_slower_and_says_the_same(
         return real_import(name, *args, **named)  # type: ignore[arg-type]  # whatever it was called with
 
     monkeypatch.setattr(builtins, "__import__", without_numpy)
-    assert module._quick() is None
+    assert module._fast_expected_digest() is None
     assert pliant("audit", "slow", "--json").json == quick
 
 
 def test_after_a_rollback_the_history_ends_at_its_base() -> None:
-    history = History()
+    history = LedgerHistory()
     before = lines(GENESIS, 1, 5)
     events: tuple[m.Event, ...] = (
         m.MemberJoined(NOW, member(A, 1), TERMS),
@@ -148,17 +148,17 @@ def test_after_a_rollback_the_history_ends_at_its_base() -> None:
     assert history.head == before[-1].lineage  # a planned world changes nothing about it
     history.add(m.WorldFormed(NOW, world(3, B, kind=WorldKind.ROLLBACK, base=before[2].lineage)))
     assert history.head == before[2].lineage
-    found = module._audited(history, TERMS, "shuffled")
+    found = module._run_audit(history, TERMS, "shuffled")
     assert (found.ok, found.steps, found.rolled_back, found.samples) == (True, 3, 2, 30)
     again = lines(before[2].lineage, 3, 9)
     history.add(m.StepsCommitted(NOW, 3, B, again))
-    found = module._audited(history, TERMS, "shuffled")
+    found = module._run_audit(history, TERMS, "shuffled")
     assert (found.ok, found.steps, found.rolled_back, found.samples) == (True, 12, 2, 120)
-    assert module._audited(history, TERMS, "function") == found
+    assert module._run_audit(history, TERMS, "function") == found
 
 
 def test_another_attempt_goes_on_with_the_ledger_or_begins_its_own() -> None:
-    history = History()
+    history = LedgerHistory()
     before = lines(GENESIS, 1, 5)
     again = m.JobCreated(NOW, "demo", JobSpec(1, 4, Target(2)), attempt=2, onward=True)
     events: tuple[m.Event, ...] = (
@@ -175,16 +175,16 @@ def test_another_attempt_goes_on_with_the_ledger_or_begins_its_own() -> None:
     for event in events:
         history.add(event)
     assert history.finished
-    found = module._audited(history, TERMS, "shuffled")
+    found = module._run_audit(history, TERMS, "shuffled")
     assert (found.ok, found.steps, found.rolled_back) == (True, 12, 2)
     history.add(replace(again, attempt=3, onward=False))
     assert (history.terms, history.head, history.lines, history.finished) == (None, None, [], False)
     history.add(m.MemberJoined(NOW, member(C, 3), TERMS))
     history.add(m.StepsCommitted(NOW, 3, C, lines(GENESIS, 3, 2)))
-    found = module._audited(history, TERMS, "shuffled")
+    found = module._run_audit(history, TERMS, "shuffled")
     assert (found.ok, found.steps, found.rolled_back, found.samples) == (True, 2, 0, 20)
 
 
 def test_of_many_problems_the_first_are_shown_and_the_rest_counted() -> None:
-    shown = list(module._problems(f"problem {number}" for number in range(25)))
+    shown = list(module._problem_lines(f"problem {number}" for number in range(25)))
     assert (shown[0], shown[19], shown[20]) == ("- problem 0", "- problem 19", "- and 5 more; --json has them all")

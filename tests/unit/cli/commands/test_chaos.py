@@ -13,7 +13,7 @@ import pytest
 
 from pliant.agent.job_dir import Folder
 from pliant.chaos.plan import NO_COORDINATOR
-from pliant.chaos.processes import recognise_coordinator
+from pliant.chaos.processes import find_coordinator
 from pliant.core.messages import Cancel, Create
 from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.view import MemberState
@@ -111,7 +111,7 @@ def test_an_attempt_that_does_not_allow_it_ends_it(stage: Stage) -> None:
         client.send("demo", Cancel("enough"))
         client.send("demo", Create("demo", JobSpec(1, 4, Target(2))))  # all while it waits for the end of the stop
         _, err = one.communicate(timeout=30)
-        assert (one.returncode, "demo: it does not allow chaos any more" in err) == (0, True), err
+        assert (one.returncode, "demo: the job no longer allows chaos" in err) == (0, True), err
         assert err.count("stop w") == 1
 
 
@@ -121,7 +121,7 @@ def test_it_does_not_strike_at_the_coordinator_of_another_job_of_that_name(stage
     asked = ("--coordinator", stage.running.url, "--token-file", str(stage.running.token_file))
     with coordinator(folder.path) as local:
         folder.write_endpoint(local.url, local.process.pid)
-        assert recognise_coordinator(folder.coordinator_pid(), folder.path) is not None  # so it could be struck at
+        assert find_coordinator(folder.coordinator_pid(), folder.path) is not None  # so it could be struck at
         with chaos(environment(tmp_path / "other"), "--faults", "coordinator", "--for", "5", *asked) as one:
             _, err = one.communicate(timeout=30)
         assert (one.returncode, NO_COORDINATOR in err) == (2, True), err

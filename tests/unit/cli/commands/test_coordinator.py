@@ -37,18 +37,18 @@ def test_a_first_start_says_where_everything_is(tmp_path: Path) -> None:
     assert "(process " in where
     assert store.startswith(f"Store: sqlite:{home}/store.db (")
     assert store.endswith(", 0 jobs)")
-    assert token == f"Token: {home}/token (made now)"
+    assert token == f"Token: {home}/token (created)"
     assert "Ctrl-C" in stop
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
     secret = (home / "token").read_text().strip()
     assert secret not in "".join((where, store, token, stop))
     where, store, token, _ = told(home, lines=4)
-    assert token == f"Token: {home}/token (there already)"
+    assert token == f"Token: {home}/token (existing)"
 
 
 def test_a_store_in_memory_says_that_nothing_outlives_it(tmp_path: Path) -> None:
     *_, last = told(tmp_path, "--store", "memory:", lines=4)
-    assert last == "Ctrl-C stops it. Nothing of this outlives the process: --store sqlite:PATH keeps it."
+    assert last == "Press Ctrl-C to stop. The store is in memory and lost at the end; --store sqlite:PATH keeps it."
 
 
 def test_the_ready_line_is_for_programs(running: Running) -> None:
@@ -99,7 +99,7 @@ def test_two_on_one_store_say_who_decides_and_the_second_takes_over(tmp_path: Pa
     with coordinator(tmp_path, "--store", store) as first, coordinator(tmp_path, "--store", store) as second:
         assert (first.ready["leads"], second.ready["leads"]) == (True, False)
         assert (
-            "Another coordinator decides for this store. This one stands by, and takes over when it is gone."
+            "Another coordinator leads for this store. This one stands by and takes over when the other is gone."
             in told(tmp_path, "--store", store, lines=4)
         )
         first.process.kill()
@@ -115,7 +115,7 @@ def test_two_on_one_store_say_who_decides_and_the_second_takes_over(tmp_path: Pa
     [
         (("--listen", "nowhere"), 2, "--listen takes HOST:PORT"),
         (("--listen", "0.0.0.0:0"), 2, "say --expose"),
-        (("--listen", "127.0.0.1:0", "--store", "etcd:x"), 2, "--store takes sqlite:PATH or memory:"),
+        (("--listen", "127.0.0.1:0", "--store", "etcd:x"), 2, "--store must be sqlite:PATH or memory:"),
         (("--listen", "127.0.0.1:0", "--store", "sqlite:/no/such/place.db"), 4, "There is no directory /no/such"),
     ],
 )
@@ -137,7 +137,7 @@ def test_a_home_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = real(environment(tmp_path / "file" / "home"), "coordinator", "--listen", "127.0.0.1:0")
     assert done.code == 2
-    assert "PLIANT_HOME cannot be made" in done.err
+    assert "PLIANT_HOME cannot be created" in done.err
 
 
 def test_a_home_that_others_may_write_to_is_refused_before_anything_is_in_it(tmp_path: Path) -> None:

@@ -97,11 +97,11 @@ def test_a_follow_goes_on_after_a_restart_and_says_that_it_waited(tmp_path: Path
             assert "Waiting for it." in process.stderr.readline()
             with coordinator(tmp_path, "--store", store, "--listen", first.url.removeprefix("http://")) as second:
                 assert (second.ready["identity"], second.ready["jobs"]) == (first.ready["identity"], 1)
-                assert process.stderr.readline() == "pliant: A coordinator answers again.\n"
+                assert process.stderr.readline() == "pliant: The coordinator answers again.\n"
                 assert invoke("cancel", "kept", *place).code == 0
                 out, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (0, "")
-    assert out.endswith("  3  the job is cancelled: asked for with pliant cancel\n")
+    assert out.endswith("  3  the job is cancelled: requested with pliant cancel\n")
 
 
 def test_a_follow_does_not_go_on_with_another_store(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_a_job_is_created_and_listed(pliant: Pliant) -> None:
     done = pliant("jobs", "create", "list-1", "--workers", "2:8", "--target", "4")
     assert (done.code, done.out) == (0, "list-1 is waiting: no member has joined yet\n")
     heads, row = (line for line in pliant("jobs").out.splitlines() if line.startswith(("NAME", "list-1 ")))
-    assert heads.split() == ["NAME", "STATE", "WORKERS", "STEP", "WHY"]
+    assert heads.split() == ["NAME", "STATE", "WORKERS", "STEP", "REASON"]
     assert row.split(maxsplit=5) == ["list-1", "waiting", "0/4", "(2:8)", "0", "no member has joined yet"]
     (line,) = (line for line in pliant("jobs", "--json").json["jobs"] if line["name"] == "list-1")
     assert (line["size_min"], line["size_max"], line["target"], line["step"], line["total_steps"]) == (2, 8, 4, 0, None)
@@ -49,7 +49,7 @@ def test_one_number_of_workers_means_exactly_that_many(pliant: Pliant) -> None:
     assert made["revision"] == made["job"]["revision"] == 2
     found = pliant("status", "exact", "--json").json
     assert (found["spec"]["wait_limit_s"], found["spec"]["max_restarts"]) == (60.0, 1)
-    assert "it fails after waiting 60 s for workers" in pliant("status", "exact").out
+    assert "fails after waiting 60 s for workers" in pliant("status", "exact").out
 
 
 def test_a_job_that_is_asked_for_twice_is_there_once_and_another_one_of_its_name_is_refused(pliant: Pliant) -> None:
@@ -65,8 +65,8 @@ def test_a_job_that_is_asked_for_twice_is_there_once_and_another_one_of_its_name
     [
         (("a b", "--workers", "2"), "a name has letters, digits"),
         (("bad", "--workers", "8:2"), "sizes must satisfy"),
-        (("bad", "--workers", "two"), "'two' is not MIN:MAX"),
-        (("bad", "--workers", "2:"), "'2:' is not MIN:MAX"),
+        (("bad", "--workers", "two"), "'two' is neither MIN:MAX"),
+        (("bad", "--workers", "2:"), "'2:' is neither MIN:MAX"),
         (("bad", "--workers", "2:4", "--target", "9"), "the target must lie between min 2 and max 4"),
         (("bad",), "Missing option '--workers'"),
     ],
@@ -95,7 +95,7 @@ def test_status_shows_members_agents_and_progress(running: Running, pliant: Plia
     assert facts["checkpoint"] == "none"
     assert "gpu-1.1  active  0     gpu-1  4242" in done.out
     assert "gpu-1.2  active  1     gpu-1  -" in done.out
-    assert "gpu-1  4     2       2" in done.out
+    assert "gpu-1  4         2       2" in done.out
 
 
 def test_status_for_programs_is_one_flat_object(running: Running, pliant: Pliant) -> None:
@@ -123,12 +123,12 @@ def test_status_for_programs_is_one_flat_object(running: Running, pliant: Pliant
 
 
 def test_the_job_may_come_from_the_environment(pliant: Pliant, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "Which job? Name it, or set PLIANT_JOB." in pliant("status").err
+    assert "No job given. Pass JOB or set PLIANT_JOB." in pliant("status").err
     pliant("jobs", "create", "mine", "--workers", "2:4")
     monkeypatch.setenv("PLIANT_JOB", "mine")
     assert pliant("status").out.startswith("mine")
-    assert pliant("resize", "3").out == "mine wants 3 workers now.\n"
-    assert "mine has no agent a; `pliant status mine` lists those it has." in pliant("resize", "--place", "a=2").err
+    assert pliant("resize", "3").out == "mine: target set to 3 workers.\n"
+    assert "Job mine has no agent a. See `pliant status mine`." in pliant("resize", "--place", "a=2").err
     assert "m1 is not a member of mine" in pliant("drain", "m1").err
     assert pliant("cancel", "--json").json["job"] == "mine"
 
@@ -140,7 +140,7 @@ def test_a_job_that_is_not_there_is_refused_and_a_name_that_cannot_be_is_bad_inp
         assert "no" in done.err
         done = pliant(*args, "../jobs")
         assert done.code == 2
-        assert "That is no job's name" in done.err
+        assert "Invalid job name" in done.err
 
 
 def test_a_resize_changes_the_target(pliant: Pliant, running: Running) -> None:
@@ -148,24 +148,24 @@ def test_a_resize_changes_the_target(pliant: Pliant, running: Running) -> None:
     with running.client() as client:
         client.send("sized", m.AgentJoin(AgentId("a"), 2))
         client.send("sized", m.AgentJoin(AgentId("b"), 2))
-    assert pliant("resize", "sized", "4").out == "sized wants 4 workers now.\n"
+    assert pliant("resize", "sized", "4").out == "sized: target set to 4 workers.\n"
     done = pliant("resize", "sized", "--place", "a=2", "--place", "b=1", "--json").json
     assert done["target"] == {"size": 3, "placement": [["a", 2], ["b", 1]]}
     assert "placement   2 on a, 1 on b\n" in pliant("status", "sized").out
     assert pliant("resize", "sized", "9").code == 2
     full = pliant("resize", "sized", "--place", "a=3")
-    assert (full.code, full.err) == (2, "pliant: a has room for 2 workers, not for 3.\n")
+    assert (full.code, full.err) == (2, "pliant: Agent a can run 2 workers, not 3.\n")
 
 
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (("resize", "j"), "Say how many workers, or where"),
-        (("resize", "j", "2", "--place", "a=2"), "one of the two"),
-        (("resize", "j", "two"), "'two' is not a number"),
+        (("resize", "j"), "Pass either a number of workers or --place"),
+        (("resize", "j", "2", "--place", "a=2"), "Pass either a number of workers"),
+        (("resize", "j", "two"), "must be a number, not 'two'"),
         (("resize", "j", "--place", "a"), "'a' is not AGENT=N"),
-        (("drain", "j"), "Name a member, or an agent with --agent"),
-        (("drain", "j", "m", "--agent", "a"), "one of the two"),
+        (("drain", "j"), "Pass either MEMBER or --agent"),
+        (("drain", "j", "m", "--agent", "a"), "Pass either MEMBER"),
         (("drain", "j", "m", "--grace-s", "-1"), "not in the range"),
     ],
 )
@@ -178,7 +178,7 @@ def test_a_wish_that_makes_no_sense_is_bad_input(pliant: Pliant, args: tuple[str
 def test_a_drain_reaches_a_member_or_everybody_on_an_agent(running: Running, pliant: Pliant) -> None:
     peopled(running, "drained")
     done = pliant("drain", "drained", "gpu-1.2", "--grace-s", "5", "--why", "spot notice")
-    assert (done.code, done.out) == (0, "gpu-1.2 leaves drained at the next boundary, within 5 s.\n")
+    assert (done.code, done.out) == (0, "gpu-1.2 will leave drained at the next boundary, within 5 s.\n")
     assert "gpu-1.2 drains within 5 s: spot notice" in pliant("events", "drained").out
     done = pliant("drain", "drained", "--agent", "gpu-1", "--json")
     assert (done.json["agent"], done.json["grace_s"]) == ("gpu-1", 30.0)

@@ -102,13 +102,13 @@ def test_changes_are_told_with_their_pauses(capsys: pytest.CaptureFixture[str]) 
         MembershipChange(3.0, False, 4.0),
     ]
     done.highest, done.every_sample = 3, 30
-    module._show("demo", found, 5.0, runs=True)
+    module._print_report("demo", found, 5.0, runs=True)
     told = capsys.readouterr().out
     assert "demo: starting, attempt 2; " in told
-    assert "planned       3 changes; pause 1.00 s in the median, 1.50 s the longest" in told
-    assert "unplanned     1 change; pause 4.00 s in the median, 4.00 s the longest" in told
-    assert "3 steps rolled back and not computed again yet" in told
-    facts = module.facts(found, 5.0)
+    assert "planned       3 changes; pause 1.00 s median, 1.50 s at most" in told
+    assert "unplanned     1 change; pause 4.00 s median, 4.00 s at most" in told
+    assert "3 steps rolled back and not recomputed yet" in told
+    facts = module.report_json(found, 5.0)
     assert facts["changes"] == {
         "planned": {"count": 3, "median_pause_s": 1.0, "longest_pause_s": 1.5},
         "unplanned": {"count": 1, "median_pause_s": 4.0, "longest_pause_s": 4.0},

@@ -54,11 +54,11 @@ def test_json_holds_the_token_when_nothing_else_does(pliant: Pliant) -> None:
 @pytest.mark.parametrize(
     ("args", "why"),
     [
-        (("--scope", "join", "--ttl-s", "5", "--days", "1"), "Choose one of --ttl-s and --days"),
+        (("--scope", "join", "--ttl-s", "5", "--days", "1"), "--ttl-s and --days cannot be combined"),
         (("--scope", "public"), "'public' is not one of"),
         (("--scope", "join", "--ttl-s", "0"), "not in the range"),
         (("--scope", "join", "--job", "a b"), "That is no job's name"),
-        (("--scope", "join", "--out", "/no/such/place/token"), "There is no directory /no/such/place"),
+        (("--scope", "join", "--out", "/no/such/place/token"), "The folder /no/such/place does not exist"),
     ],
 )
 def test_a_token_that_cannot_be_is_bad_input(pliant: Pliant, args: tuple[str, ...], why: str) -> None:
@@ -74,7 +74,7 @@ def test_a_file_that_is_no_token_is_not_written_over(pliant: Pliant, tmp_path: P
     path.write_text("precious")
     done = pliant("token", "create", "--scope", "read", "--out", str(path))
     assert done.code == 2
-    assert "is there and holds no token" in done.err
+    assert "exists and does not hold a token" in done.err
     assert path.read_text() == "precious"
 
 
@@ -87,7 +87,7 @@ def test_a_token_that_could_not_be_written_is_ended_again(
     monkeypatch.setattr("pliant.cli.commands.token.write_token", fails)
     done = pliant("token", "create", "--scope", "read", "--label", "unwritten", "--out", str(tmp_path / "t"))
     assert done.code == 2
-    assert "No space left on device. It was ended again." in done.err.replace("]", "")
+    assert "No space left on device. It was revoked again." in done.err.replace("]", "")
     (line,) = (line for line in lines(pliant).values() if line["label"] == "unwritten")
     assert line["ended"]
 
@@ -98,7 +98,7 @@ def test_a_redirect_that_others_can_read_is_warned_of(running: Running, tmp_path
     done = subprocess.run(
         ["sh", "-c", command, PLIANT, str(path)], env=running.env(), capture_output=True, text=True, check=True
     )
-    assert "others may read the file this goes to (mode 0644)" in done.stderr
+    assert "other users can read the output file (mode 0644)" in done.stderr
     assert parse_token(path.read_text().strip()) is not None
 
 
@@ -106,7 +106,7 @@ def test_a_revoked_token_opens_nothing(pliant: Pliant, tmp_path: Path) -> None:
     path = tmp_path / "reader"
     pliant("token", "create", "--scope", "read", "--out", str(path))
     token = read_token(path)
-    assert pliant("token", "revoke", token.id).out == f"Token {token.id} has ended.\n"
+    assert pliant("token", "revoke", token.id).out == f"Token {token.id} is revoked.\n"
     done = pliant("jobs", "--token-file", str(path))
     assert done.code == 6
     assert f"token {token.id} has ended" in done.err
@@ -120,7 +120,7 @@ def test_one_is_not_locked_out_by_mistake(running: Running, pliant: Pliant) -> N
     own = read_token(running.token_file).id
     done = pliant("token", "revoke", own)
     assert done.code == 2
-    assert "`pliant token rotate` puts another one in its place" in done.err
+    assert "Replace it with `pliant token rotate`" in done.err
     assert not lines(pliant)[own]["ended"]
 
 

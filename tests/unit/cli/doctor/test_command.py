@@ -24,7 +24,7 @@ Pliant = Callable[..., Done]
 
 def findings(done: Done) -> dict[str, tuple[str, str, str]]:
     """By check: how bad, what is, what to do."""
-    return {each["check"]: (each["level"], each["say"], each["do"]) for each in done.json["checks"]}
+    return {each["check"]: (each["level"], each["message"], each["fix"]) for each in done.json["checks"]}
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_good_set_up_has_no_problem(running: Running, pliant: Pliant) -> None:
     done = pliant("doctor", "--json")
     found = findings(done)
     assert (done.code, done.json["ok"]) == (0, True), done.out
-    assert found[f"coordinator {running.url}"][:2] == ("ok", "it answers")
+    assert found[f"coordinator {running.url}"][:2] == ("ok", "a coordinator answers")
     assert found["credential"][1] == "the token is accepted, with scope admin"
     assert found["decides"][1] == f"yes, for store {running.ready['identity'][:8]}"
     assert {"python", "packages", "home", "disk", "files", "proxies", "token", "port", "version"} <= found.keys()
@@ -51,16 +51,18 @@ def test_a_good_set_up_has_no_problem(running: Running, pliant: Pliant) -> None:
 def test_people_read_lines_with_what_to_do_below(empty: Path) -> None:
     done = invoke("doctor")
     assert done.code == 1
-    assert f"warning  home: {empty} does not exist.\n         -> `pliant coordinator` makes it" in done.out
-    assert "problem  coordinator http://127.0.0.1:9: Nobody answers: [Errno 111] Connection refused.\n" in done.out
-    assert "-> Start one with `pliant coordinator`, or name another one." in done.out
+    assert f"warning  home: {empty} does not exist.\n         -> `pliant coordinator` creates it" in done.out
+    assert (
+        "problem  coordinator http://127.0.0.1:9: No coordinator answers: [Errno 111] Connection refused.\n" in done.out
+    )
+    assert "-> Start one with `pliant coordinator`, or pass the URL of another one." in done.out
 
 
 def test_a_set_up_that_was_never_started_says_how_to_start(empty: Path) -> None:
     found = findings(invoke("doctor", "--json"))
     assert found["home"][0] == "warning"
     assert found["token"][0] == "problem"
-    assert "Start a coordinator here, or bring a token" in found["token"][2]
+    assert "Start a coordinator here, or copy a token" in found["token"][2]
 
 
 @pytest.mark.parametrize(("mode", "level"), [(0o755, "warning"), (0o777, "problem"), (0o700, "ok")])
@@ -73,11 +75,11 @@ def test_a_home_that_others_can_enter_is_found(empty: Path, mode: int, level: st
 
 def test_a_home_that_is_a_file_or_somebody_else_s_is_found(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty.write_text("")
-    assert "is no directory" in findings(invoke("doctor", "--json"))["home"][1]
+    assert "is not a folder" in findings(invoke("doctor", "--json"))["home"][1]
     empty.unlink()
     empty.mkdir()
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    assert "is somebody else's" in findings(invoke("doctor", "--json"))["home"][1]
+    assert "belongs to another user" in findings(invoke("doctor", "--json"))["home"][1]
 
 
 def test_a_home_that_may_not_be_looked_into_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +97,7 @@ def test_a_home_that_may_not_be_looked_into_is_found(monkeypatch: pytest.MonkeyP
         ("home", "disk", "token"), "problem"
     )
     assert found["home"][1] == f"{folder}/home: Permission denied."
-    assert found["disk"][1] == f"{folder}/home cannot be looked at: Permission denied."
+    assert found["disk"][1] == f"{folder}/home cannot be read: Permission denied."
     assert "cannot be read: Permission denied" in found["token"][1]
     assert "Start a coordinator here" not in found["token"][2]
 
@@ -161,11 +163,12 @@ def test_something_else_on_that_port_is_found_and_not_shown_the_token(
     done = pliant("doctor", "--json", "--coordinator", url)
     assert done.code == 1
     level, say, do = findings(done)[f"coordinator {url}"]
-    assert (level, say) == ("problem", "Something answers with status 200, but it is no Pliant coordinator.")
+    assert (level, say) == ("problem", "A server answers with status 200, but it is not a Pliant coordinator.")
     assert "another port" in do
     handler.said = {"pliant-protocol": "99"}
     assert (
-        "It speaks protocol 99" in findings(pliant("doctor", "--json", "--coordinator", url))[f"coordinator {url}"][1]
+        "The coordinator uses protocol 99"
+        in findings(pliant("doctor", "--json", "--coordinator", url))[f"coordinator {url}"][1]
     )
     assert len(handler.seen) == 2
     assert not any("authorization" in head.lower() for head in handler.seen)
@@ -181,7 +184,7 @@ def test_a_url_that_cannot_be_is_found(pliant: Pliant, url: str) -> None:
 @pytest.mark.parametrize("url", ["http://a..b", "https://127.0.0.1:9", "http://no.such.name.invalid"])
 def test_a_place_that_cannot_be_reached_is_found(pliant: Pliant, url: str) -> None:
     level, say, _ = findings(pliant("doctor", "--json", "--coordinator", url))[f"coordinator {url}"]
-    assert (level, say.startswith("Nobody answers: ")) == ("problem", True)
+    assert (level, say.startswith("No coordinator answers: ")) == ("problem", True)
 
 
 def test_something_that_does_not_even_speak_http_is_found(pliant: Pliant) -> None:
@@ -209,14 +212,17 @@ def test_a_coordinator_that_stands_by_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_another_version_on_the_other_side_is_a_warning() -> None:
-    found = {each.check: each for each in checks._who(About("9.9", "1", "abc", True, "", 10.0, Scope.READ, None))}
-    assert (found["version"].level, "9.9" in found["version"].say) == (Level.WARNING, True)
+    found = {
+        each.check: each
+        for each in checks._check_leader_and_version(About("9.9", "1", "abc", True, "", 10.0, Scope.READ, None))
+    }
+    assert (found["version"].level, "9.9" in found["version"].message) == (Level.WARNING, True)
 
 
 def test_a_port_that_the_system_hands_out_is_a_warning() -> None:
-    assert checks._port(7711).level is Level.OK
+    assert checks._check_port(7711).level is Level.OK
     low, high = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
-    assert checks._port((low + high) // 2).level is Level.WARNING
+    assert checks._check_port((low + high) // 2).level is Level.WARNING
 
 
 @pytest.mark.parametrize(("url", "port"), [("http://h", 80), ("https://h", 443), ("http://[::1]:7711", 7711)])
@@ -247,7 +253,7 @@ def test_a_disk_that_is_full_or_far_away_is_found(
 ) -> None:
     monkeypatch.setattr(checks, "_file_system", lambda path: kind)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
-    assert checks._disk(tmp_path / "not" / "yet").level is level
+    assert checks._check_disk(tmp_path / "not" / "yet").level is level
 
 
 def test_the_file_system_is_that_of_the_nearest_mount() -> None:
@@ -260,7 +266,7 @@ def test_the_file_system_is_that_of_the_nearest_mount() -> None:
 )
 def test_too_few_open_files_are_a_warning(monkeypatch: pytest.MonkeyPatch, hard: int, level: Level) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, hard))
-    assert checks._files().level is level
+    assert checks._check_file_limit().level is level
 
 
 @pytest.mark.parametrize(
@@ -277,6 +283,6 @@ def test_a_package_that_is_missing_or_too_old_is_found(
 
     monkeypatch.setattr(metadata, "requires", lambda name: ["click>=8.1", "rich>=13.7", 'numpy>=1; extra == "train"'])
     monkeypatch.setattr(metadata, "version", version)
-    found = checks._packages()
+    found = checks._check_packages()
     assert found.level is Level.PROBLEM
-    assert said in found.say
+    assert said in found.message
