@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-install: $(STAMP)  ## Make .venv with everything a developer needs
+install: $(STAMP)  ## Create .venv with all developer tools
 
 # Modules are compiled when they are imported: most of torch's never are.
 $(STAMP): pyproject.toml tools/pyproject.toml constraints.txt
@@ -41,12 +41,12 @@ test: $(STAMP)  ## Run the tests, with pliant.core held to full branch coverage
 	$(SHARED) -n $(WORKERS) -m 'not long' --cov --cov-report=term $(CORE_TESTS)
 	$(SHARED) -n $(PATIENT) -m 'not long' $(CORE_TESTS:%=--ignore=%) --ignore=tests/tidy
 
-long: $(STAMP)  ## Run the tests that take long or need an object store, which `make test` leaves out
+long: $(STAMP)  ## Run the slow tests, and those that need an object store
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[long]'
 	$(SHARED) -n $(PATIENT) -m long
-	$(PYTEST) tests/unit/train/stored/test_objects.py
+	$(PYTEST) tests/unit/train/checkpoint/test_fsspec_storage.py
 
-check: lint format-check types  ## Lint, format, types, layers and tidiness
+check: lint format-check types  ## Check lint, format, types, layers and tidiness
 	$(BIN)/lint-imports --no-logo
 	$(SHARED) -n $(WORKERS) tests/tidy
 
@@ -59,7 +59,7 @@ format-check: $(STAMP)  ## Check the format alone
 types: $(STAMP)  ## Check the types alone
 	$(BIN)/mypy $(wildcard src tools tests bench)
 
-format: $(STAMP)  ## Rewrite the code in the house format
+format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
@@ -79,28 +79,28 @@ dist: $(STAMP)  ## Build the wheel and the sdist into dist/, and run the README'
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(PYTEST) tests/docs/test_wheel.py
 
-mutants: $(STAMP)  ## Plant bugs in the code and show that each is caught
+mutants: $(STAMP)  ## Plant bugs in the code and check that each is caught
 	cd tests && $(abspath $(BIN))/python -m mutants --seed $(or $(SEED),0)
 
 bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members
 	$(BIN)/python bench/coordinator.py $(if $(SEED),--seed $(SEED))
 
-bench-core: $(STAMP)  ## Measure what the decision code costs
+bench-core: $(STAMP)  ## Measure the decision code
 	$(BIN)/python bench/core.py $(if $(SEED),--seed $(SEED))
 
-bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause that each change makes
+bench-train: $(STAMP)  ## Measure a step against raw DDP, and the pause of each change
 	$(BIN)/python bench/training.py $(if $(SEED),--seed $(SEED))
 
-bench-bits: $(STAMP)  ## Measure what training to the bit costs, and how exact its sums are
+bench-bits: $(STAMP)  ## Measure the cost and the exactness of deterministic training
 	$(BIN)/python bench/bits.py $(if $(SEED),--seed $(SEED))
 
-bench-relaunch: $(STAMP)  ## Measure a relaunch, and a start, against torchrun
+bench-relaunch: $(STAMP)  ## Measure a relaunch and a start against torchrun
 	$(BIN)/python bench/relaunch.py $(if $(SEED),--seed $(SEED))
 
-bench-checkpoint: $(STAMP)  ## Measure what a checkpoint costs a step, against torch's own
+bench-checkpoint: $(STAMP)  ## Measure the cost of a checkpoint against torch's own
 	$(BIN)/python bench/checkpoint.py $(if $(SEED),--seed $(SEED))
 
-sim: $(STAMP)  ## Run 2000 simulated fault schedules of live jobs and 2000 of launches; with SEED=, that one
+sim: $(STAMP)  ## Simulate 2000 fault schedules of live jobs and 2000 of launches; with SEED=, that one
 	$(BIN)/pliant sim $(if $(SEED),--seed $(SEED),--seeds 2000)
 	$(BIN)/pliant sim --launches $(if $(SEED),--seed $(SEED),--seeds 2000)
 
@@ -109,7 +109,7 @@ schedules: $(STAMP)  ## Run 50 fault schedules with real processes over HTTP; SE
 
 SCRIPTS := .venv-scripts
 
-scripts: $(SCRIPTS)/.installed  ## Run the scripts people have, and kill a worker and add an agent while they run
+scripts: $(SCRIPTS)/.installed  ## Run scripts of many frameworks, kill a worker and add an agent
 	cd tests && $(abspath $(SCRIPTS))/bin/python -m scripts --seed $(or $(SEED),0)
 
 $(SCRIPTS)/.installed: pyproject.toml constraints.txt tests/scripts/requirements.txt
@@ -118,42 +118,42 @@ $(SCRIPTS)/.installed: pyproject.toml constraints.txt tests/scripts/requirements
 		-r tests/scripts/requirements.txt -e '.[torch]'
 	@touch $@
 
-namespaces: $(STAMP)  ## Run three agents in three network namespaces: resize, place, cut off, replace; wants root
+namespaces: $(STAMP)  ## Resize, place, cut off and replace three agents in network namespaces; needs root
 	cd tests && $(abspath $(BIN))/python -m namespaces --seed $(or $(SEED),0)
 
-networks: $(STAMP)  ## Train over bad networks: cuts, loss, delay, resets, narrow lines; wants root
+networks: $(STAMP)  ## Train over broken networks: cuts, loss, delay, resets, low bandwidth; needs root
 	cd tests && $(abspath $(BIN))/python -m networks --seed $(or $(SEED),0)
 
-demo: $(STAMP)  ## Train on workers that come, go, are killed and are all replaced, and tell about it
+demo: $(STAMP)  ## Train through a kill, a resize and the replacement of every worker, with comments
 	$(BIN)/python examples/demo.py $(if $(SEED),--seed $(SEED))
 
-bits: $(STAMP)  ## Train three models in many ways and show that the bits are the same
+bits: $(STAMP)  ## Train three models in many ways and compare the bits
 	cd tests && $(abspath $(BIN))/python -m bits --seed $(or $(SEED),0)
 
-chaos-lm: $(STAMP)  ## Train a language model with 8, then 1, then 3 workers, and compare it with itself alone
+chaos-lm: $(STAMP)  ## Train a language model with 8, then 1, then 3 workers, and compare it with one worker
 	$(BIN)/python examples/chaos_lm.py $(if $(SEED),--seed $(SEED))
 
-chaos: $(STAMP)  ## Strike live jobs with 300 real faults of every kind, 20 minutes at most, and check every promise
+chaos: $(STAMP)  ## Inject 300 real faults of every kind into live jobs and check every promise; 20 minutes at most
 	cd tests && $(abspath $(BIN))/python -m chaos all --seed $(or $(SEED),0)
 
 chaos-train: $(STAMP)  ## Train through 200 real faults and compare with undisturbed runs
 	cd tests && $(abspath $(BIN))/python -m chaos train --seed $(or $(SEED),0)
 
-chaos-coordinator: $(STAMP)  ## Kill the coordinator in the middle of a training, then a member with it
+chaos-coordinator: $(STAMP)  ## Kill the coordinator during a training, then a member with it
 	cd tests && $(abspath $(BIN))/python -m chaos coordinator --seed $(or $(SEED),0)
 
-chaos-flips: $(STAMP)  ## Flip bits of weights and gradients in a training, and see that they are found
+chaos-flips: $(STAMP)  ## Flip bits of weights and gradients during a training and check that they are found
 	cd tests && $(abspath $(BIN))/python -m flips --seed $(or $(SEED),0)
 
 MINUTES ?= 30
 
-soak: $(STAMP)  ## Train through faults for MINUTES=30, with quiet times between, and see that nothing grows or is lost
+soak: $(STAMP)  ## Train through faults for MINUTES=30 and check that nothing grows or is lost
 	cd tests && $(abspath $(BIN))/python -m soak --minutes $(MINUTES) --seed $(or $(SEED),0)
 
 measure: $(STAMP)  ## Measure the shape and the language of this checkout, or of ROOT=
 	cd tests && $(abspath $(BIN))/python -m tidy.measure $(if $(ROOT),$(abspath $(ROOT)))
 
-docs-api: $(STAMP)  ## Bring the API's reference page up to date
+docs-api: $(STAMP)  ## Update the API's reference page
 	cd tests && $(abspath $(BIN))/python -m docs.api_page
 
 docs: $(STAMP)  ## Test the documentation

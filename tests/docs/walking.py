@@ -92,13 +92,13 @@ class Terminal:
         threading.Thread(target=self._read, args=(screen, self._lines), daemon=True).start()
 
     def _read(self, screen: int, lines: SimpleQueue[str | None]) -> None:
-        """All the time, whoever looks: a program that cannot write stands still."""
+        """Read all the time: a program that cannot write stands still."""
         with os.fdopen(screen, "rb", buffering=0) as file:
             unread = b""
             while True:
                 try:
                     data = file.read(65536)
-                except OSError:  # everybody who could write has gone
+                except OSError:  # every writer has gone
                     data = b""
                 if not data:
                     lines.put(None)
@@ -204,5 +204,5 @@ class Walk:
             terminal.kill()
 
     def story(self) -> str:
-        """All that was shown, for whoever looks for what went wrong."""
+        """Return all that was shown, to find out what went wrong."""
         return "\n\n".join(f"--- {name}\n" + "\n".join(each.shown) for name, each in self.terminals.items())

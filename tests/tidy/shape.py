@@ -7,7 +7,7 @@ from collections.abc import Iterator
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 
-# Where on the machine a file happened to be written; no business of anybody else's.
+# A path of the machine on which a file was written.
 _MACHINE_PATH = re.compile(r"(?<![\w.~$}>-])/(?:work|root|home/\w+|Users/\w+)/")
 
 
@@ -69,7 +69,7 @@ def environment_reads(text: str) -> list[str]:
 def machine_paths(text: str) -> list[str]:
     """Absolute paths of the machine the file was written on."""
     return [
-        f"line {number}: a path of somebody's machine: {hit.group()}"
+        f"line {number}: a path of one machine: {hit.group()}"
         for number, line in enumerate(text.splitlines(), 1)
         for hit in _MACHINE_PATH.finditer(line)
     ]
