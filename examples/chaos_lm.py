@@ -1,6 +1,6 @@
-"""`make chaos-lm`: examples/gpt.py alone, and with 8, then 1, then 3 workers: the same loss, and no more memory.
+"""`make chaos-lm`: train examples/gpt.py alone, and with 8, then 1, then 3 workers; compare loss and memory.
 
-The last line is one JSON object; the exit status is 1 if the losses or the memory are not as they must be.
+The last line is one JSON object; the exit status is 1 if the losses or the memory differ too much.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from pliant.core.model.job import Target
 
 HERE = Path(__file__).parent
 EPOCHS, STEPS = 8, 64
-SHRINK_AT, GROW_AT = 12, 24  # durable steps at which another size is asked for
+SHRINK_AT, GROW_AT = 12, 24  # durable steps at which the job is resized
 
-# Sums of bfloat16 products depend on how a batch is cut: eight workers cut it otherwise than one, and each gradient
-# differs in its last bits (of 8). Over 64 steps that makes about the difference that another micro-batch makes on a
-# lone worker, which is measured and printed here as well.
+# Sums of bfloat16 products depend on how a batch is cut, and eight workers cut it differently from one, so each
+# gradient differs in its last bits (of 8). Over 64 steps the difference is about that of another micro-batch on a
+# single worker, which is measured and printed as well.
 LOSS_TOLERANCE = 0.001
 
-MEMORY_TOLERANCE_MB = 8.0  # what allocators and a transfer of the state keep
+MEMORY_TOLERANCE_MB = 8.0  # kept by allocators and a transfer of the state
 
 LOSS = re.compile(r"validation loss ([\d.]+), of the average ([\d.]+)")
 PEAK = re.compile(r"peak memory with (\d+) workers: ([\d.]+) MB")
@@ -37,7 +37,7 @@ PEAK = re.compile(r"peak memory with (\d+) workers: ([\d.]+) MB")
 
 @dataclass
 class Seen:
-    """What the script printed."""
+    """The figures that the script printed."""
 
     losses: tuple[float, float] = (0.0, 0.0)  # at the end: of the weights and of their average
     peaks: list[tuple[int, float]] = field(default_factory=list)  # by size of the world, in MB
@@ -53,7 +53,7 @@ class Seen:
 
 
 def alone(micro_batch: int, seed: int) -> Seen:
-    """The script by itself."""
+    """Run the script alone."""
     print(f"Alone, at most {micro_batch} lines at once:", flush=True)
     words = [HERE / "gpt.py", "--epochs", EPOCHS, "--micro-batch", micro_batch, "--seed", seed]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")}
@@ -67,7 +67,7 @@ def alone(micro_batch: int, seed: int) -> Seen:
 
 
 def elastic(home: Path, micro_batch: int, seed: int) -> tuple[Seen, dict[str, object]]:
-    """The script with 8, then 1, then 3 workers; what it printed, and the audit."""
+    """Run the script with 8, then 1, then 3 workers, and return its figures and the audit."""
     print("Elastically, with 8, then 1, then 3 workers:", flush=True)
     seen, steps = Seen(), home / "steps"
     steps.mkdir()
@@ -106,7 +106,7 @@ def main() -> int:
     try:
         seen, audit = elastic(home, 16, seed)
     except Ended as error:
-        print(f"{error}; what the workers wrote is in {home}/jobs/gpt/logs\n{json.dumps({'ok': False})}")
+        print(f"{error}; the output of the workers is in {home}/jobs/gpt/logs\n{json.dumps({'ok': False})}")
         return 1
     apart = max(abs(here / there - 1) for here, there in zip(seen.losses, lone.losses, strict=True))
     rounding = max(abs(here / there - 1) for here, there in zip(uncut.losses, lone.losses, strict=True))

@@ -1,8 +1,7 @@
-"""`make demo`: trains examples/digits.py elastically, tells what happens to it and why, and trains it once more alone.
+"""`make demo`: train examples/digits.py through changes of membership, print its events, and compare with one worker.
 
-What is told comes from the job's event stream. What is asked of the job goes to its coordinator through `pliant.client`
-and is shown as the command that does the same in a terminal. The last line is one JSON object; the exit status is 1 if
-a promise was broken.
+Events come from the job's event stream. Commands go to its coordinator through `pliant.client`, and are printed as the
+equivalent `pliant` command. The last line is one JSON object; the exit status is 1 if a promise was broken.
 """
 
 import argparse
@@ -28,17 +27,17 @@ from pliant.core.model.job import Target
 HERE = Path(__file__).parent
 EPOCHS, STEPS = 30, 450
 GRACE_S = 30.0
-SETTLED = 5  # steps that a new world has committed before the next thing is done to it
+SETTLED = 5  # committed steps of a new world before the next change
 HASHED = "SHA-256 "
 QUIET = (m.HoldersChanged, m.StepsCommitted, m.CheckpointPublished, m.StateChanged)
 
 
 class Demo:
-    """The job, what was done to it, and what came of it."""
+    """The job, the changes made to it, and the results."""
 
     def __init__(self, home: Path, seed: int) -> None:
         self._began = time.monotonic()
-        self.steps = home / "steps"  # where the workers write down when they applied which step
+        self.steps = home / "steps"  # each worker writes the times of its steps here
         self.steps.mkdir()
         (self.steps / "slow").write_text("0.1", encoding="ascii")
         self.changes: list[Change] = []
@@ -50,11 +49,11 @@ class Demo:
         self.job = Driven(home, "digits", options, list(map(str, script)), self._heard, self._said)
 
     def play(self) -> int:
-        """The whole story; the exit status of `pliant run`."""
+        """Run the whole demo and return the exit status of `pliant run`."""
         job = self.job
         self._tell(
             "Two workers start. Each imports torch, builds its model, and only then joins the job.\n"
-            "(Each step is stretched by a tenth of a second until the story is over, to have something to watch.)"
+            "(Each step is stretched by a tenth of a second until the last change, to have something to watch.)"
         )
         self._type(f"pliant run --job digits --workers 1:6 --target 2 examples/digits.py {' '.join(self._words)}")
         job.wait_for(job.trains_with(2))
@@ -63,12 +62,14 @@ class Demo:
         self._kill()
         self._replace()
         self._drain()
-        self._tell("That was all. Training goes on to its end, now at full speed.")
+        self._tell("Training continues to its end, now at full speed.")
         (self.steps / "slow").unlink()
         return job.wait_for_end()
 
     def _grow(self) -> None:
-        self._tell("Grow: a third worker is asked for. The two go on training until it is there with its state.")
+        self._tell(
+            "Grow: ask for a third worker. The two train until it has joined and received the state."
+        )
         with self._change("a worker joins"):
             self._ask(("resize digits 3", m.Resize(Target(3))))
             self.job.wait_for(self.job.trains_with(3))
@@ -76,8 +77,8 @@ class Demo:
     def _kill(self) -> None:
         victim = self.job.world[0]
         self._tell(
-            f"Kill: {victim}, which has rank 0, is killed with kill -9. The others kept their gradients of the step\n"
-            "under way, compute its share of the batch too, and go on. `pliant run` starts another worker in its place."
+            f"Kill {victim}, which has rank 0, with kill -9. The others kept their gradients of the current step,\n"
+            "compute its share of the batch as well, and continue. `pliant run` starts a replacement."
         )
         with self._change("a worker is killed"):
             self._type(f"kill -9 {self.job.pids[victim]}")
@@ -88,7 +89,7 @@ class Demo:
 
     def _replace(self) -> None:
         old = self.job.world
-        self._tell("Replace every worker: three new ones are asked for, and when they are in, the three old ones go.")
+        self._tell("Replace every worker: ask for three more, then drain the three old ones.")
         with self._change("three workers join"):
             self._ask(("resize digits 6", m.Resize(Target(6))))
             self.job.wait_for(self.job.trains_with(6))
@@ -99,14 +100,14 @@ class Demo:
 
     def _drain(self) -> None:
         one = self.job.world[-1]
-        self._tell(f"Drain one: {one} leaves at the next boundary, as it would on a spot notice, and loses nothing.")
+        self._tell(f"Drain {one}, as on a spot notice: it leaves at the next boundary, and no step is lost.")
         with self._change("a worker is drained"):
             self._ask((f"drain digits {one}", m.Drain(one, GRACE_S, "a spot notice, in the demo")))
             self.job.wait_for(self.job.trains_with(2, [one]))
 
     def alone(self) -> str:
-        """The same training by one worker that nothing happens to; the hash of what it comes to."""
-        self._tell("Once more, undisturbed: one worker alone, without a coordinator.")
+        """Train once more with one worker alone, and return the hash of the result."""
+        self._tell("Train once more, undisturbed: one worker alone, without a coordinator.")
         self._type(f"python examples/digits.py {' '.join(self._words)}")
         env = {name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")}
         command = [sys.executable, str(HERE / "digits.py"), *self._words]
@@ -118,7 +119,7 @@ class Demo:
 
     @contextmanager
     def _change(self, name: str) -> Iterator[None]:
-        """Note what is done in this block, and see the new world train."""
+        """Record the change made in this block, and wait until the new world trains."""
         began, before, step = time.monotonic(), self.job.world, self.job.step
         yield
         after = self.job.world
@@ -147,7 +148,7 @@ class Demo:
             self.accuracy = float(text.split()[1])
         if text.startswith(HASHED):
             self.hash = text.removeprefix(HASHED)
-        of_script = not text.startswith("pliant: ") and "gloo" not in text  # gloo complains of what is given up
+        of_script = not text.startswith("pliant: ") and "gloo" not in text  # gloo logs broken connections
         if who == "pliant" or of_script:
             self._line(f"{who}: {text}")
 
@@ -164,7 +165,7 @@ def main() -> int:
         with demo.job:
             status = demo.play()
     except Ended as error:
-        print(f"\n{error}; what the workers wrote is in {home}/jobs/digits/logs\n" + json.dumps({"ok": False}))
+        print(f"\n{error}; the output of the workers is in {home}/jobs/digits/logs\n" + json.dumps({"ok": False}))
         return 1
     audit = json.loads(demo.job.ask("audit", "digits", "--json"))
     hashes = demo.hash, demo.alone()
@@ -178,7 +179,7 @@ def main() -> int:
 
 
 def report(outcome: Outcome, killed: int) -> None:
-    """The accuracy, the audit, the pauses, and all of it once more for programs."""
+    """Print the accuracy, the audit and the pauses, and all of it as JSON."""
     audit, broken, pauses = outcome.audit, outcome.broken(), outcome.pauses()
     used = f"{audit['samples']} samples in {audit['steps']} steps"
     print(f"\nAudit: {used}, {audit['lost']} lost, {audit['repeated']} repeated.")

@@ -1,7 +1,7 @@
-"""Handwritten digits, recognised by a small network, on however many workers there are.
+"""A small network that recognises handwritten digits, on any number of workers.
 
 Alone: `python examples/digits.py`. Elastically: `pliant run --job digits --workers 1:4 examples/digits.py`. With
-`--deterministic` both come to the same weights, to the last bit, whatever happens to the workers meanwhile.
+`--deterministic` both compute the same weights, to the last bit, through every change of workers.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import pliant.torch as pliant
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """1797 pictures of 8 by 8 points that come with scikit-learn; every fifth is kept for the test."""
+    """Load the 1797 pictures of 8 by 8 points of scikit-learn; every fifth is kept for the test."""
     data = load_digits()
     pictures = torch.tensor(data.images, dtype=torch.float32).unsqueeze(1) / 16
     labels = torch.tensor(data.target)
@@ -39,7 +39,7 @@ def network() -> nn.Module:
 
 
 def fingerprint(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """SHA-256 of the weights and of all that the optimizer remembers."""
+    """Return the SHA-256 of the weights and of the optimizer's state."""
     tensors = [*model.state_dict().values(), *(t for state in optimizer.state.values() for t in state.values())]
     return hashlib.sha256(b"".join(tensor.cpu().numpy().tobytes() for tensor in tensors)).hexdigest()
 
@@ -63,7 +63,7 @@ def main() -> None:
             batch_size=96,
             epochs=args.epochs,
             seed=args.seed,
-            slots=12 if args.deterministic else None,  # each is computed by itself then: not too many
+            slots=12 if args.deterministic else None,  # each is computed separately, so not too many
             deterministic=args.deterministic,
         )
         for pictures, labels in run:  # this worker's part of the batch

@@ -1,4 +1,4 @@
-"""`pliant run` started and watched by a program: what it prints with --json is all that is known here."""
+"""Start `pliant run` from a program, and follow its job by the output of --json."""
 
 import json
 import os
@@ -21,13 +21,13 @@ PLIANT = (sys.executable, "-P", "-c", "from pliant.cli.main import main; main()"
 
 
 class Ended(Exception):
-    """`pliant run` ended before what was waited for."""
+    """`pliant run` ended before the condition held."""
 
 
 class Driven:
-    """One `pliant run` with the picture of the job that its output gives. Use it with `with`.
+    """One `pliant run`, with the state of its job as its output shows it. Use it in a `with` statement.
 
-    `heard` is called with each event, `said` with each line of a worker (and who wrote it) or of `pliant run`.
+    `heard` is called with each event, `said` with each line of a worker or of `pliant run`, and its writer's name.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class Driven:
     ) -> None:
         self._home = home
         self.job = job
-        self.pids: dict[MemberId, int] = {}  # of everybody who ever joined
+        self.pids: dict[MemberId, int] = {}  # of all members so far
         self.joined: set[MemberId] = set()
         self.gone: dict[MemberId, str] = {}  # how: left or lost
         self.world: tuple[MemberId, ...] = ()  # of the current generation
@@ -66,35 +66,35 @@ class Driven:
         self._process.communicate()
 
     def wait_for(self, done: Callable[[], bool]) -> float:
-        """Follow the job until this holds; the time then. Raises `Ended`."""
+        """Follow the job until the condition holds, and return the time. Raises `Ended`."""
         while not done():
             if not self._read():
                 raise Ended(f"pliant run ended with status {self._process.wait()}")
         return time.monotonic()
 
     def wait_for_end(self) -> int:
-        """Follow the job to its end; the exit status."""
+        """Follow the job to its end, and return the exit status."""
         while self._read():
             pass
         return self._process.wait()
 
     def trains_with(self, count: int, without: Sequence[MemberId] = ()) -> Callable[[], bool]:
-        """Whether a world of so many trains and none of these is in it, for `wait_for`."""
+        """Return a condition for `wait_for`: a world of this size trains, without these members."""
         return lambda: len(self.world) == count and not set(self.world) & set(without)
 
     def settled(self, count: int) -> Callable[[], bool]:
-        """Whether so many steps of the current world are durable, for `wait_for`."""
+        """Return a condition for `wait_for`: this many steps of the current world are durable."""
         return lambda: self._fresh >= count or self.state is JobState.FINISHED
 
     def send(self, *commands: m.Command) -> None:
-        """Have these decided, one right after the other, as `pliant resize` and `pliant drain` do."""
+        """Send commands to the coordinator, as `pliant resize` and `pliant drain` do."""
         said = json.loads((self._home / "jobs" / self.job / "endpoint.json").read_text(encoding="utf-8"))
         with Client([said["url"]], read_token(Path(said["token_file"]))) as client:
             for command in commands:
                 client.send(self.job, command)
 
     def ask(self, *words: str) -> str:
-        """Run a `pliant` command, as somebody in a second terminal would; what it prints."""
+        """Run a `pliant` command, as in a second terminal, and return its output."""
         done = subprocess.run([*PLIANT, *words], stdout=subprocess.PIPE, text=True, env=self._env, check=False)
         return done.stdout
 

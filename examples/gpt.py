@@ -1,8 +1,8 @@
-"""A small GPT that learns a made-up language, with the habits of larger ones.
+"""A small GPT that learns a made-up language, with the techniques of larger ones.
 
 Lines of different length are padded, and the loss is a mean over tokens: `run.backward(loss, weight=...)` keeps it
-exact however the batch is shared. Autocast, clipping, a schedule, an average of the weights (EMA), evaluation in every
-epoch; `micro_batch` bounds the memory, so that one worker can do the work of eight.
+exact for every division of the batch. Autocast, clipping, a schedule, an average of the weights (EMA), evaluation in
+every epoch; `micro_batch` limits the memory, so that one worker can do the work of eight.
 
 Alone: `python examples/gpt.py`. Elastically: `pliant run --job gpt --workers 1:8 --target 2 examples/gpt.py`.
 """
@@ -29,7 +29,7 @@ BATCH = 128
 
 
 def phrase(chance: random.Random, depth: int = 0) -> list[str]:
-    """A sentence whose verbs agree with their subjects, also across a clause between the two."""
+    """Make a sentence with verbs that agree with their subjects, also across a clause in between."""
     plural = chance.random() < 0.5
     words = [chance.choice(PLURAL if plural else SINGULAR)]
     if depth < 2 and chance.random() < 0.3:
@@ -39,7 +39,7 @@ def phrase(chance: random.Random, depth: int = 0) -> list[str]:
 
 
 def lines(count: int, seed: int) -> list[Tensor]:
-    """Lines of one to four sentences, as numbers."""
+    """Make lines of one to four sentences, as numbers."""
     chance = random.Random(seed)
     found = []
     for _ in range(count):
@@ -51,14 +51,14 @@ def lines(count: int, seed: int) -> list[Tensor]:
 
 
 def padded(batch: list[Tensor]) -> tuple[Tensor, Tensor]:
-    """Lines side by side, and 1 where there is a word of them."""
+    """Return padded lines, and a mask that is 1 at each word."""
     tokens = nn.utils.rnn.pad_sequence(batch, batch_first=True)
     lengths = torch.tensor([len(line) for line in batch])
     return tokens, (torch.arange(tokens.shape[1]) < lengths[:, None]).float()
 
 
 class Block(nn.Module):
-    """Causal attention and what comes after it."""
+    """Causal attention and a feed-forward layer."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class GPT(nn.Module):
 
 
 def token_losses(model: nn.Module, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-    """The sum of the losses of all next words, and how many there are."""
+    """Return the sum of the losses of all next words, and their number."""
     with torch.autocast(tokens.device.type, torch.bfloat16):
         logits = model(tokens[:, :-1])
     losses = F.cross_entropy(logits.float().transpose(1, 2), tokens[:, 1:], reduction="none")
@@ -97,7 +97,7 @@ def token_losses(model: nn.Module, tokens: Tensor, mask: Tensor) -> tuple[Tensor
 
 
 def peak_mb() -> float:
-    """The most memory this process ever had."""
+    """Return the peak memory of this process."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 

@@ -1,4 +1,4 @@
-"""What came of a demo: whether the promises held, and how long training paused."""
+"""The result of a demo: broken promises, and the pauses of training."""
 
 import statistics
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from pliant.core.model.names import MemberId
 ACCURACY_MIN = 0.95
 
 Applied = Mapping[int, Sequence[tuple[int, float]]]
-"""By process, each step it applied with the time."""
+"""By process, its applied steps with their times."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Something that was done to the job: with which worlds before and after, and when."""
+    """A change made to the job: the worlds before and after, and the time."""
 
     name: str
     before: tuple[MemberId, ...]
@@ -28,19 +28,19 @@ class Change:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything that is known when it is over."""
+    """The facts at the end of a demo."""
 
     status: int  # of `pliant run`
     audit: Mapping[str, Any]
-    steps: int  # that there were to be
+    steps: int  # expected
     accuracy: float
-    hashes: tuple[str, str]  # of what was trained elastically, and by one worker alone
+    hashes: tuple[str, str]  # trained elastically, and by one worker alone
     changes: Sequence[Change]
     pids: Mapping[MemberId, int]
     applied: Applied
 
     def broken(self) -> list[str]:
-        """What was promised and did not hold."""
+        """List the broken promises."""
         found = []
         audit = self.audit
         if self.status != 0:
@@ -57,11 +57,11 @@ class Outcome:
         if self.accuracy < ACCURACY_MIN:
             found.append(f"the accuracy is {self.accuracy}")
         if not self.hashes[0] or self.hashes[0] != self.hashes[1]:
-            found.append("one worker alone comes to other bits")
+            found.append("one worker alone computes other bits")
         return found
 
     def pauses(self) -> list[tuple[Change, float, float]]:
-        """By change, the usual and the longest time between two steps of a worker while it was under way."""
+        """Return, for each change, the usual and the longest time between two steps of a worker during it."""
         rows = []
         for change in self.changes:
             gaps = [
@@ -75,7 +75,7 @@ class Outcome:
 
 
 def read_applied(folder: Path) -> Applied:
-    """What the processes wrote down, with examples/stretched.py."""
+    """Read the files that examples/stretched.py writes."""
     found = {}
     for path in folder.glob("*.steps"):
         lines = [line.split() for line in path.read_text(encoding="ascii").splitlines()]

@@ -1,7 +1,7 @@
-"""A script for torchrun that knows nothing of Pliant: DistributedDataParallel, and a checkpoint after every epoch.
+"""A plain script for torchrun: DistributedDataParallel, and a checkpoint after every epoch.
 
-With torchrun: `torchrun --nproc-per-node 2 examples/plain_ddp.py`. With Pliant it is the same command, and a worker may
-be killed: `pliant run --nproc-per-node 2 examples/plain_ddp.py`.
+With torchrun: `torchrun --nproc-per-node 2 examples/plain_ddp.py`. With Pliant, where a worker may be killed:
+`pliant run --nproc-per-node 2 examples/plain_ddp.py`.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 
 def save(path: Path, state: dict[str, object]) -> None:
-    """Whoever is killed meanwhile leaves the old one."""
+    """Replace the checkpoint atomically, so that a killed worker leaves the old one."""
     unfinished = path.with_suffix(".unfinished")
     torch.save(state, unfinished)
     unfinished.replace(path)
@@ -27,7 +27,9 @@ def save(path: Path, state: dict[str, object]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--epoch-s", type=float, default=1.0, help="an epoch takes so long at least, to be watched")
+    parser.add_argument(
+        "--epoch-s", type=float, default=1.0, help="the least seconds of an epoch, to watch it"
+    )
     parser.add_argument("--checkpoint", type=Path, default=Path("plain_ddp.pt"))
     args = parser.parse_args()
 

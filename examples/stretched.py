@@ -1,10 +1,9 @@
-"""Runs a training script as it is, writes down when each step was applied, and stretches the steps while asked to.
+"""Run a training script unchanged, record the time of each applied step, and stretch the steps on demand.
 
     python examples/stretched.py FOLDER STEPS script.py [ARGS ...]
 
-Every process writes FOLDER/PID.steps. While FOLDER/slow is there, with a number of seconds in it, a step takes so much
-longer, as that of a larger model would; in the last third of STEPS ever longer, so that training does not end before it
-may.
+Every process writes FOLDER/PID.steps. While FOLDER/slow exists, each step takes longer by the number of seconds
+in it, as with a larger model. In the last third of STEPS the delay grows, so that training does not end too early.
 """
 
 import os
@@ -25,11 +24,11 @@ def main() -> None:
     file = (folder / f"{os.getpid()}.steps").open("a", buffering=1)
 
     def applied(optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
-        step = int(next(iter(optimizer.state.values()))["step"])  # the optimizer's own count moves with the state
+        step = int(next(iter(optimizer.state.values()))["step"])  # the optimizer's own count is part of the state
         file.write(f"{step} {time.monotonic()}\n")
         with suppress(FileNotFoundError):
             stretch_s = float((folder / "slow").read_text(encoding="ascii"))
-            time.sleep(stretch_s * max(1.0, steps / 3 / max(steps - step, 1)) ** 2)  # time is what is asked for
+            time.sleep(stretch_s * max(1.0, steps / 3 / max(steps - step, 1)) ** 2)  # a longer step is the purpose
 
     register_optimizer_step_post_hook(applied)
     runpy.run_path(sys.argv[0], run_name="__main__")
