@@ -92,6 +92,20 @@ def test_every_rule_that_is_cited_exists() -> None:
     assert {name: numbers for name, numbers in wrong.items() if numbers} == {}
 
 
+def counterexamples_defined(page: str) -> set[str]:
+    return set(re.findall(r"^\| (H\d+) \|", page, re.MULTILINE))
+
+
+def test_every_counterexample_that_tests_cite_is_defined() -> None:
+    defined = counterexamples_defined(read("docs/internals/protocol.md"))
+    own = {"tests/docs/test_pages.py", "tests/tidy/test_prose.py"}
+    texts = [path.read_text(encoding="utf-8") for path in suite() if name_of(path) not in own]
+    cited = {code for text in texts for code in re.findall(r"\bH\d{1,2}\b", text)}
+    assert cited
+    assert cited - defined == set()
+    assert counterexamples_defined("| H1 | x | 1 |\n| H2x | y |\nH3\n") == {"H1"}
+
+
 def words_defined(glossary: str) -> set[str]:
     """The words that have a row, with something in the second column."""
     rows = re.findall(r"^\| ([\w, ]+) \| [^|\s]", glossary, re.MULTILINE)

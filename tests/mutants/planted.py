@@ -1,7 +1,7 @@
 """The bugs that are planted on purpose: each breaks one rule of the protocol, and each must be caught.
 
 `old` is an exact piece of the source that occurs once in its file; `new` is what a mistaken developer might have
-written instead. PROTOCOL.md §3 asks for the first fifteen; the issue for the next six; the rest are ours.
+written instead. The first fifteen undo the rules against counterexamples 1 to 15 of docs/internals/protocol.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from mutants.launches import LAUNCHES
 from mutants.saving import SAVING
 
 PLANTED = (
-    # ------------------------------------------------------------------------------- PROTOCOL.md §3
+    # --------------------------------------------------------- counterexamples 1 to 15 of docs/internals/protocol.md
     Planted(
         "commit on apply",
         "rule 1, H1",
@@ -223,7 +223,7 @@ PLANTED = (
             ),
         ),
     ),
-    # ----------------------------------------------------------------------------------- the issue's six
+    # ------------------------------------------------------------------------------------- six more
     Planted(
         "fence skipped",
         "P6, rule 17",

@@ -15,15 +15,16 @@ BUDGET = {
     "question_docstrings": 520,
     "pronouns": 900,
     "private_codes": 40,
-    "page_too_long": 2,
-    "readme_too_long": 1,
-    "reexports": 1,
+    "page_too_long": 0,
+    "readme_too_long": 0,
+    "reexports": 0,
     "collisions": 43,
 }
 
 # Pages that may break a rule, and why.
 ALLOWED = {
     "pronouns": {"docs/internals/writing.md": "it lists the words that are not used"},
+    "page_too_long": {"docs/reference/cli.md": "a reference: one section and one table for each command"},
     "private_codes": {"docs/internals/protocol.md": "it defines the codes that tests cite"},
 }
 
