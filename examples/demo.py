@@ -67,9 +67,7 @@ class Demo:
         return job.wait_for_end()
 
     def _grow(self) -> None:
-        self._tell(
-            "Grow: ask for a third worker. The two train until it has joined and received the state."
-        )
+        self._tell("Grow: ask for a third worker. The two train until it has joined and received the state.")
         with self._change("a worker joins"):
             self._ask(("resize digits 3", m.Resize(Target(3))))
             self.job.wait_for(self.job.trains_with(3))

@@ -27,9 +27,7 @@ def save(path: Path, state: dict[str, object]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument(
-        "--epoch-s", type=float, default=1.0, help="the least seconds of an epoch, to watch it"
-    )
+    parser.add_argument("--epoch-s", type=float, default=1.0, help="the least seconds of an epoch, to watch it")
     parser.add_argument("--checkpoint", type=Path, default=Path("plain_ddp.pt"))
     args = parser.parse_args()
 
