@@ -23,7 +23,7 @@ def test_the_page_is_up_to_date() -> None:
 
 @pytest.mark.parametrize(("name", "text"), re.findall(r"```json (\w+)\n(.*?)```", PAGE.read_text(), re.DOTALL))
 def test_an_example_is_what_it_says_it_is(name: str, text: str) -> None:
-    ours = (*get_args(Command), api.TokenWish, api.Problem, api.Done)
+    ours = (*get_args(Command), api.TokenRequest, api.Problem, api.Done)
     kinds: dict[str, type[object]] = {kind.__name__: kind for kind in ours}
     assert Body(kinds[name]).decode(text.encode())
 

@@ -14,7 +14,7 @@ from e2e.running import WRITTEN, Running, start, token_of, wait_for
 from pliant.coordinator.api.app import application
 from pliant.credentials import Token, make_token
 from pliant.telemetry import CoordinatorMetrics
-from pliant.wire.api import Problem, Scope, TokenWish
+from pliant.wire.api import Problem, Scope, TokenRequest
 from pliant.wire.routes import JOBS, ROUTES, Route
 
 SCOPES = (Scope.READ, Scope.JOIN, Scope.ADMIN)
@@ -52,7 +52,7 @@ def make_keys(running: Running) -> Keys:
     client = running.client()
 
     def make(scope: Scope, job: str | None = None, ttl_s: float | None = None) -> Token:
-        return token_of(client.make_token(TokenWish(scope, job, ttl_s, "made for a test")).token)
+        return token_of(client.make_token(TokenRequest(scope, job, ttl_s, "made for a test")).token)
 
     expired, revoked, known = make(Scope.ADMIN, ttl_s=0.001), make(Scope.ADMIN), make(Scope.ADMIN)
     client.end_token(revoked.id)
@@ -206,7 +206,7 @@ def test_with_a_credential_an_unknown_path_is_told_apart_from_a_wrong_method(
 
 def test_a_token_ends_for_requests_that_come_on_an_open_connection_too(coordinator: Running, keys: Keys) -> None:
     client = coordinator.client()
-    token = token_of(client.make_token(TokenWish(Scope.READ)).token)
+    token = token_of(client.make_token(TokenRequest(Scope.READ)).token)
     http = coordinator.http(token)
     assert http.get("/v1").status_code == 200
     client.end_token(token.id)

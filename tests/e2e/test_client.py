@@ -19,8 +19,8 @@ from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import Token, make_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
-from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, Scope, TokenWish
-from pliant.wire.views import applied
+from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, Scope, TokenRequest
+from pliant.wire.views import apply_update
 from unit.core.build import TERMS
 
 A, X = MemberId("a"), AgentId("x")
@@ -198,7 +198,7 @@ def test_a_command_of_time_s_own_cannot_be_sent(running: Running) -> None:
 def test_a_wrong_token_is_told_apart_from_a_narrow_one(running: Running) -> None:
     with client_of(running.url) as stranger, pytest.raises(NotAllowed, match="not known here"):
         stranger.jobs()
-    reader = token_of(running.client().make_token(TokenWish(Scope.READ)).token)
+    reader = token_of(running.client().make_token(TokenRequest(Scope.READ)).token)
     with pytest.raises(NotAllowed, match="scope admin; yours has scope read"):
         running.client(reader).send("demo", CREATE)
 
@@ -240,7 +240,7 @@ def test_a_watch_that_knows_more_than_the_store_is_refused(running: Running) -> 
     client = running.client()
     client.send("demo", CREATE)
     client.send("demo", m.Join(A, X, TERMS))
-    known = applied(None, client.watch("demo", A, 0))
+    known = apply_update(None, client.watch("demo", A, 0))
     with pytest.raises(Refused, match="an older copy of the store") as refused:
         client.watch("demo", A, known.revision + 5)
     assert refused.value.code == Code.SET_BACK
@@ -267,13 +267,13 @@ def test_closing_it_ends_a_wait_between_two_tries() -> None:
 def test_a_token_that_may_have_been_made_is_not_asked_for_again() -> None:
     with somebody_else(headers={PROTOCOL_HEADER: PROTOCOL}) as (url, asked):
         with client_of(url, patience_s=600.0) as client, pytest.raises(Unreachable, match="may have been done"):
-            client.make_token(TokenWish(Scope.READ))
+            client.make_token(TokenRequest(Scope.READ))
         assert asked.count("/v1/tokens") == 1
 
 
 def test_a_token_is_asked_for_where_somebody_is(running: Running) -> None:
     with Client([free_url(), running.url], running.token, patience_s=0.0) as client:
-        token_of(client.make_token(TokenWish(Scope.READ)).token)
+        token_of(client.make_token(TokenRequest(Scope.READ)).token)
         assert len(client.tokens()) == 2
 
 

@@ -9,7 +9,7 @@ from pliant.core import messages as m
 from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import make_token
 from pliant.telemetry import LINE_MAX
-from pliant.wire.api import Scope, TokenWish
+from pliant.wire.api import Scope, TokenRequest
 
 
 def test_a_secret_that_was_written_is_found() -> None:
@@ -25,7 +25,7 @@ def test_tokens_are_made_used_refused_and_ended_and_their_secrets_stand_nowhere(
     with start(f"sqlite:{tmp_path / 'store.db'}", home=tmp_path) as running:
         furnish(running)
         client = running.client()
-        token = token_of(client.make_token(TokenWish(Scope.READ, JOB, None, "for the night run")).token)
+        token = token_of(client.make_token(TokenRequest(Scope.READ, JOB, None, "for the night run")).token)
         http = running.http(token)
         answers = [http.get(path) for path in ("/v1", f"/v1/jobs/{JOB}", "/v1/tokens", "/v1/jobs/other", "/metrics")]
         assert [answer.status_code for answer in answers] == [200, 200, 403, 403, 403]

@@ -14,7 +14,7 @@ from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core.model.job import Target
 from pliant.core.model.names import AgentId, MemberId
-from pliant.wire.api import Scope, TokenWish
+from pliant.wire.api import Scope, TokenRequest
 
 STREAM = {"accept": "text/event-stream"}
 URL = f"/v1/jobs/{JOB}/events"
@@ -202,7 +202,7 @@ def test_a_reader_that_goes_is_let_go_of(running: Running) -> None:
 
 
 def test_a_token_that_was_ended_stops_reading(running: Running) -> None:
-    made = running.client().make_token(TokenWish(Scope.READ))
+    made = running.client().make_token(TokenRequest(Scope.READ))
     with running.http(token_of(made.token)).stream("GET", URL, headers=STREAM) as response:
         lines = response.iter_lines()
         next(lines)

@@ -17,7 +17,7 @@ from pliant.core import messages as m
 from pliant.core.model.job import Target
 from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
-from pliant.wire.api import Scope, TokenWish
+from pliant.wire.api import Scope, TokenRequest
 
 Pair = tuple[Running, Running]
 
@@ -39,7 +39,7 @@ def leads(running: Running) -> bool:
 
 def test_a_token_that_was_ended_at_one_is_soon_no_good_at_the_other(pair: Pair) -> None:
     first, second = pair
-    token = token_of(first.client().make_token(TokenWish(Scope.ADMIN)).token)
+    token = token_of(first.client().make_token(TokenRequest(Scope.ADMIN)).token)
     http = second.http(token)
     wait_for(lambda: http.get("/v1").status_code == 200, "the other one to know the token")
     first.client().end_token(token.id)

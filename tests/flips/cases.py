@@ -20,7 +20,7 @@ def weights_each_step(folder: Path, sha: str) -> tuple[str, list[str]]:
     found = story.of(StatesDiffered)
     lost = {event.member for event in story.of(MemberGone) if event.how == "lost"}
     broken = _same_bits(story, sha)
-    if [(each.step, each.back) for each in found] != [(STEP - 1, False)]:
+    if [(each.step, each.rolls_back) for each in found] != [(STEP - 1, False)]:
         broken.append(f"a flip in step {STEP} should be found there, without going back: {found}")
     if lost != {story.flipped.get(STEP)}:
         broken.append(f"{story.flipped.get(STEP)} should be evicted, and {lost or 'nobody'} was")

@@ -12,7 +12,9 @@ LAUNCHES = (
         "The next launch does not wait for agents whose workers still run.",
         (
             Edit(
-                "core/job/launches.py", "    if busy := _busy(job):", "    if launch is None and (busy := _busy(job)):"
+                "core/job/launches.py",
+                "    if busy := _agents_not_ready(job):",
+                "    if launch is None and (busy := _agents_not_ready(job)):",
             ),
         ),
     ),

@@ -382,7 +382,7 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/liveness.py",
-                "        return self._leases.awake(now) if self._isolation.is_isolated(now) else self._isolated_until\n",
+                "        return self._leases.waking_time(now) if self._isolation.is_isolated(now) else self._isolated_until\n",
                 "        return None\n",
             ),
         ),
@@ -394,9 +394,9 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/liveness.py",
-                "        return self._leases.awake(now) if self._isolation.is_isolated(now) else self._isolated_until\n",
+                "        return self._leases.waking_time(now) if self._isolation.is_isolated(now) else self._isolated_until\n",
                 "        silent = self._isolation.is_isolated(now)\n"
-                "        return self._leases.awake(now) - self._ttl_s + 0.5 if silent else None\n",
+                "        return self._leases.waking_time(now) - self._ttl_s + 0.5 if silent else None\n",
             ),
         ),
     ),
@@ -693,8 +693,8 @@ PLANTED = (
         (
             Edit(
                 "core/job/next_world.py",
-                "        case NotYet(why):\n            state = JobState.WAITING\n",
-                '        case NotYet():\n            state, why = JobState.WAITING, ""\n',
+                "        case NoWorldYet(why):\n            state = JobState.WAITING\n",
+                '        case NoWorldYet():\n            state, why = JobState.WAITING, ""\n',
             ),
         ),
     ),

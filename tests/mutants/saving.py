@@ -34,8 +34,8 @@ SAVING = (
         (
             Edit(
                 _JOB,
-                "    if command.count > 1 and began_in(checkpoint.name) <= job.sealed:\n",
-                "    if command.count > 99 and began_in(checkpoint.name) <= job.sealed:\n",
+                "    if command.count > 1 and writer_generation(checkpoint.name) <= job.sealed:\n",
+                "    if command.count > 99 and writer_generation(checkpoint.name) <= job.sealed:\n",
             ),
         ),
     ),
@@ -106,8 +106,8 @@ SAVING = (
         (
             Edit(
                 _JOB,
-                "name in kept or not origin < began_in(name) <= generation:\n",
-                "name in kept[-1:] or not origin < began_in(name) <= generation:\n",
+                "name in kept or not origin < writer_generation(name) <= generation:\n",
+                "name in kept[-1:] or not origin < writer_generation(name) <= generation:\n",
             ),
         ),
     ),

@@ -49,8 +49,8 @@ def _launched(seed: int) -> world.Launches:
 def _holds(found: Goodput, until: float) -> None:
     for worker in found.workers(until):
         assert min(worker.seconds.values()) >= 0.0
-        assert sum(worker.seconds.values()) == pytest.approx(worker.since - worker.began, abs=1e-6)
-        assert found.began <= worker.began <= worker.since <= until
+        assert sum(worker.seconds.values()) == pytest.approx(worker.counted_until - worker.started_at, abs=1e-6)
+        assert found.created_at <= worker.started_at <= worker.counted_until <= until
 
 
 def _folded(events: list[Event]) -> Goodput:
@@ -61,8 +61,12 @@ def _folded(events: list[Event]) -> Goodput:
         if turn % 7 == 0:
             _holds(found, found.now + 1.0)
     _holds(found, found.now)
-    assert -1e-6 <= found.busy_s() <= found.now - found.began + 1e-6  # what a break takes back was given before
-    assert all(0.0 <= change.pause_s <= change.at - found.began for change in found.progress.changes if change.pause_s)
+    assert (
+        -1e-6 <= found.training_s() <= found.now - found.created_at + 1e-6
+    )  # what a break takes back was given before
+    assert all(
+        0.0 <= change.pause_s <= change.at - found.created_at for change in found.progress.changes if change.pause_s
+    )
     return found
 
 
@@ -79,13 +83,13 @@ def test_the_seconds_of_live_workers_add_up_and_recomputed_samples_are_the_ledge
     shown = audit(universe.terms.grid, universe.order, history.lines, head=history.head)
     assert (done.steps, done.samples) == (head, shown.samples)
     # What was rolled back was computed again, but for what is still ahead.
-    assert done.again_steps == shown.rolled_back - (done.highest - head)
+    assert done.recomputed_steps == shown.rolled_back - (done.highest_step - head)
     committed = {line.lineage for line in history.committed().values()}
     off = [line for line in history.lines if line.lineage not in committed and line.lineage.step <= head]
     ahead = {line.lineage.step for line in history.lines if line.lineage.step > head}
     beyond = [line for line in history.lines if line.lineage.step in ahead]
     grid = universe.terms.grid
-    assert done.again_samples == sum(line.samples for line in (*off, *beyond)) - sum(map(grid.size, ahead))
+    assert done.recomputed_samples == sum(line.samples for line in (*off, *beyond)) - sum(map(grid.size, ahead))
 
 
 @settings(max_examples=25, deadline=None)

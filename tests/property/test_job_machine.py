@@ -18,7 +18,7 @@ from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage
 from pliant.core.data.sample_order import Order
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import complaints, forbidden, violations
+from pliant.core.job.invariants import all_violations, change_violations, state_violations
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.job.next_world import desired_workers, next_consequence, wanted_size
 from pliant.core.messages import Code, Command, Event, Rejection
@@ -75,12 +75,12 @@ class JobMachine(RuleBasedStateMachine):
         before = self.job
         events = self.decided(batch)
         if before is not None:
-            assert complaints(before, events) == (), complaints(before, events)
+            assert all_violations(before, events) == (), all_violations(before, events)
             self.again(batch)
         for event in events:
             self.replayed = evolve(self.replayed, EVENTS.decode(EVENTS.encode(event)))
             match event:
-                case m.JobCreated(onward=False):
+                case m.JobCreated(resumes=False):
                     self.ledger.clear()
                 case m.StepsCommitted():
                     self.ledger += event.lines
@@ -98,7 +98,7 @@ class JobMachine(RuleBasedStateMachine):
                 continue
             for event in decision:
                 after = evolve(self.job, event)
-                assert self.job is None or forbidden(self.job, event, after) == ()
+                assert self.job is None or change_violations(self.job, event, after) == ()
                 self.job = after
             events += decision
         if changes_membership(events):
@@ -345,7 +345,7 @@ class JobMachine(RuleBasedStateMachine):
     def the_state_is_sound_and_settled(self) -> None:
         if self.job is None:
             return
-        assert violations(self.job) == ()
+        assert state_violations(self.job) == ()
         assert next_consequence(self.job, self.now) == ()
         assert self.job.why
 

@@ -15,8 +15,8 @@ from pliant.core import messages as m
 from pliant.core.data.grid import Grid
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import complaints, violations
-from pliant.core.job.launches import layout
+from pliant.core.job.invariants import all_violations, state_violations
+from pliant.core.job.launches import seats_per_agent
 from pliant.core.job.next_world import desired_workers, next_consequence
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.job import Agent, Job, JobSpec, JobState, Mode, Target, Terms
@@ -59,7 +59,7 @@ class LaunchMachine(RuleBasedStateMachine):
         batch, self.inbox = self.inbox, []
         before = self.job
         events = self.decided(batch)
-        assert complaints(before, events) == ()
+        assert all_violations(before, events) == ()
         if len(batch) == 1:
             self.again(batch[0])
         for event in events:
@@ -220,7 +220,7 @@ class LaunchMachine(RuleBasedStateMachine):
     @invariant()
     def the_state_is_sound_and_settled(self) -> None:
         if self.job is not None:
-            assert violations(self.job) == ()
+            assert state_violations(self.job) == ()
             assert next_consequence(self.job, self.now) == ()
             assert self.job.why
 
@@ -244,14 +244,16 @@ class LaunchMachine(RuleBasedStateMachine):
         assert all(name in job.why for name in silent)
         if not silent and not any(agent.draining for agent in job.agents):
             assert "workers" in job.why  # too few of them
-            assert sum(layout(job).values()) < max(job.spec.size_min, sum(count for _, count in job.spec.roles) + 1)
+            assert sum(seats_per_agent(job).values()) < max(
+                job.spec.size_min, sum(count for _, count in job.spec.roles) + 1
+            )
 
     @invariant()
     def nobody_is_asked_for_more_than_it_has_room_for(self) -> None:
         if self.job is not None and not self.job.is_live:
             room = {agent.id: agent.capacity for agent in self.job.agents}
             assert all(count <= room[agent] for agent, count in desired_workers(self.job).items())
-            assert sum(layout(self.job).values()) <= self.job.target.size
+            assert sum(seats_per_agent(self.job).values()) <= self.job.target.size
 
 
 TestLaunches = LaunchMachine.TestCase

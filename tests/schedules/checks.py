@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, cast
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import LedgerLine, Lineage
-from pliant.core.job.checkpoints import began_in
+from pliant.core.job.checkpoints import writer_generation
 from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import forbidden, violations
+from pliant.core.job.invariants import change_violations, state_violations
 from pliant.core.member import Machine
 from pliant.core.messages import Command, Event
 from pliant.core.model.checkpoint import Checkpoint
@@ -126,13 +126,13 @@ class Checks(Checkers):
         self._event(event)
         before, self.job = self.job, evolve(self.job, event)
         if before is not None:
-            for wrong in forbidden(before, event, self.job):
+            for wrong in change_violations(before, event, self.job):
                 self.complain(wrong)
         self.jobs[revision] = self.job
         self.log.append(event)
 
     def _sound(self, job: Job) -> None:
-        for wrong in violations(job):
+        for wrong in state_violations(job):
             self.complain(wrong)
 
     def _are_committed(self, lines: tuple[LedgerLine, ...]) -> None:
@@ -403,7 +403,7 @@ class _Log:
             case m.Publish(checkpoint=Checkpoint(lineage=lineage, name=name), part=part, count=count):
                 there = any(at <= revision and step >= lineage.step for at, step in self._checkpoints)
                 # In parts, and a recovery came between: the others will never come, and nobody counts this one.
-                void = count > 1 and any(at <= revision and began_in(name) < limit for at, limit in self._over)
+                void = count > 1 and any(at <= revision and writer_generation(name) < limit for at, limit in self._over)
                 known = not self._look("part", (name, part), revision) or not self._look("failed", name, revision)
                 return "" if there or void or known else f"there is no checkpoint of step {lineage.step} or a later one"
             case _:

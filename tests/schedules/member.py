@@ -26,7 +26,7 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
 from pliant.credentials import read_token
 from pliant.errors import BadInput, PliantError, Refused, Unreachable
-from pliant.wire.views import applied
+from pliant.wire.views import apply_update
 from schedules import messages as w
 from schedules.worker import Worker
 
@@ -180,8 +180,8 @@ class Member:
             sent = time.time()
             try:
                 told = self.watcher.watch(w.JOB, self.id, view.revision if view else 0, WATCH_S)
-                if told.change is not None:
-                    view = applied(view, told)
+                if told.delta is not None:
+                    view = apply_update(view, told)
                     self.revision = view.revision
                     self.inbox.put(w.Viewed(view.revision, digest(view)))
                     self.inbox.put(s.ViewReceived(view))

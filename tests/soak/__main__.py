@@ -135,7 +135,7 @@ def _found(spans: list[Span], events: list[Event], looks: Looks, striker: Strike
     folded = Goodput()
     for event in events:
         folded.add(event)
-    lost = folded.progress.again_steps + folded.progress.highest - folded.progress.steps
+    lost = folded.progress.recomputed_steps + folded.progress.highest_step - folded.progress.steps
     evicted = false_evictions(events, striker.struck, spans[-1].ended)
     sizes, files = log_sizes(events), max(size for _, size in looks.store)
     flat = [*flatness(looks.seen, spans[0].began, spans[-1].ended), *store_growth(sizes, known)]

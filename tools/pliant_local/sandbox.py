@@ -21,7 +21,7 @@ from pliant.core.messages import Event
 from pliant.core.model.job import JobState
 from pliant.credentials import parse_token, read_token, write_token
 from pliant.errors import PliantError
-from pliant.wire.api import Scope, TokenWish
+from pliant.wire.api import Scope, TokenRequest
 from pliant_local import agents as a
 from pliant_local import coordinator as centre
 from pliant_local.agents import Agents
@@ -162,7 +162,7 @@ class Local:
 
     def _make_token(self, client: Client) -> str:
         """Agents get one that joins this job and does nothing else, as other machines would; its id."""
-        made = client.make_token(TokenWish(Scope.JOIN, self._wish.job, label="agents of pliant local"))
+        made = client.make_token(TokenRequest(Scope.JOIN, self._wish.job, label="agents of pliant local"))
         token = parse_token(made.token)
         if token is None:
             raise PliantError("The coordinator made a token that is none of ours. Is it of another version?")

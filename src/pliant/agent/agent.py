@@ -51,7 +51,7 @@ from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.credentials import read_token
 from pliant.errors import PliantError
-from pliant.wire.api import Use
+from pliant.wire.api import WorkerUsage
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -90,7 +90,7 @@ class AgentProcess:
         self._inbox: SimpleQueue[_Input] = SimpleQueue()
         self._stops = StopSignals()
         self._keeper: Keeper | None = None
-        self._uses: tuple[Use, ...] = ()
+        self._uses: tuple[WorkerUsage, ...] = ()
         self._ports: tuple[int, ...] = ()  # offered, and not used yet
         self._done = False
         self._wake_at: float | None = None

@@ -25,7 +25,7 @@ from pliant.core.model.names import AgentId, bad_name
 from pliant.credentials import is_missing, parse_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
 from pliant.train.checkpoint.storage import describe_other_owner, open_storage, owner_name
-from pliant.wire.api import JobLine, Scope, TokenWish
+from pliant.wire.api import JobLine, Scope, TokenRequest
 
 SETUP_S = 30.0
 AGAIN_S = 1.0
@@ -146,7 +146,7 @@ def worker_token(client: Client, job: str, folder: Folder, place: Elsewhere, sco
         with suppress(PliantError), Client(place.urls, read_token(path), patience_s=SETUP_S) as trial:
             trial.job(job)
             return path
-    made = client.make_token(TokenWish(Scope.JOIN, job, label="workers of pliant run"))
+    made = client.make_token(TokenRequest(Scope.JOIN, job, label="workers of pliant run"))
     token = parse_token(made.token)
     if token is None:
         raise PliantError("The coordinator made a token that is none of ours. Is it of another version?")

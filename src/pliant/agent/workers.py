@@ -25,7 +25,7 @@ from pliant.core.hangs import WorkerSample
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import BadInput
-from pliant.wire.api import Use
+from pliant.wire.api import WorkerUsage
 
 LAST_WORDS_S = 0.5  # for what a worker wrote last, should something it started keep the pipe open
 WARM_AFTER_S = 15.0  # the first workers have the machine to themselves while they import, but not longer than this
@@ -143,7 +143,7 @@ class Workers:
 
     # ------------------------------------------------------------------------------------------- looking after
 
-    def look(self) -> tuple[tuple[Use, ...], tuple[WorkerSample, ...]]:
+    def look(self) -> tuple[tuple[WorkerUsage, ...], tuple[WorkerSample, ...]]:
         """Measure the workers; call every few seconds. Starts the template once the first workers have started."""
         running = self._running
         pids: dict[str, int] = {name: pid for name in running if (pid := self._processes.pids.get(name)) is not None}
@@ -155,7 +155,7 @@ class Workers:
             self._cores[name] = cores if now > at else 1.0  # it has just started
             member = MemberId(name)
             samples.append(WorkerSample(member, now, usage.cpu_s, running[member].sink.written, usage.state))
-            uses.append(Use(member, pids[name], round(cores, 2), usage.rss_bytes))
+            uses.append(WorkerUsage(member, pids[name], round(cores, 2), usage.rss_bytes))
         self._cores = {name: cores for name, cores in self._cores.items() if name in found}
         self._used = {name: (now, usage) for name, usage in found.items()}
         self._warm_up()

@@ -76,7 +76,7 @@ class JobProgress:
         match event:
             case m.JobCreated():
                 self.live, self.state = False, JobState.STARTING
-                if not event.onward:
+                if not event.resumes:
                     self.step = 0
             case m.MemberJoined():
                 self.live = True

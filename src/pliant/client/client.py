@@ -17,7 +17,7 @@ from pliant.errors import BadInput, PliantError
 from pliant.wire import api, routes
 from pliant.wire.codec import Body
 from pliant.wire.routes import Route
-from pliant.wire.views import Told
+from pliant.wire.views import ViewUpdate
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Client:
         job: str,
         agent: AgentId,
         revision: int,
-        uses: tuple[api.Use, ...] = (),
+        uses: tuple[api.WorkerUsage, ...] = (),
         patience_s: float | None = None,
     ) -> api.Done:
         """The same for an agent; `uses` is what its workers take."""
@@ -81,10 +81,10 @@ class Client:
 
     def watch(
         self, job: str, member: MemberId, after: int, wait_s: float = 25.0, patience_s: float | None = None
-    ) -> Told:
+    ) -> ViewUpdate:
         """Wait for what is new for a member; `pliant.wire.views.applied` makes a view of it."""
         path = {"job": job, "member": member}
-        return self._call(routes.WATCH, Told, path, {"after": after, "wait_s": wait_s}, patience_s=patience_s)
+        return self._call(routes.WATCH, ViewUpdate, path, {"after": after, "wait_s": wait_s}, patience_s=patience_s)
 
     def orders(
         self, job: str, agent: AgentId, after: int, wait_s: float = 25.0, patience_s: float | None = None
@@ -150,9 +150,9 @@ class Client:
 
     # ---------------------------------------------------------------------------------------------- tokens
 
-    def make_token(self, wish: api.TokenWish) -> api.TokenMade:
+    def make_token(self, wish: api.TokenRequest) -> api.CreatedToken:
         """A new token. Once it may have been made it is not asked for again: each time would make one."""
-        return self._call(routes.TOKEN, api.TokenMade, {}, body=wish, once=True)
+        return self._call(routes.TOKEN, api.CreatedToken, {}, body=wish, once=True)
 
     def tokens(self) -> tuple[api.TokenLine, ...]:
         """What is known of every token."""
@@ -160,7 +160,7 @@ class Client:
 
     def end_token(self, token_id: str, after_s: float = 0.0) -> api.TokenLine:
         """Let a token end, now or after an overlap."""
-        return self._call(routes.TOKEN_END, api.TokenLine, {}, body=api.TokenEnd(token_id, after_s))
+        return self._call(routes.TOKEN_END, api.TokenLine, {}, body=api.TokenRevocation(token_id, after_s))
 
     # ---------------------------------------------------------------------------------------------- inside
 

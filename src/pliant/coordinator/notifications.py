@@ -18,13 +18,13 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View, view_of
 from pliant.wire.api import Orders
 from pliant.wire.codec import encode_reply
-from pliant.wire.views import Keys, Places, difference, keys, places, told
+from pliant.wire.views import PeerKeys, WorldPositions, member_update, peer_keys, view_delta, world_positions
 
 REMEMBERED = 16  # views of a job that a change can be told relative to; who knows only an older one is told everything
 PACE_S = 50e-6  # for each watcher told, before the same job's watchers are told again: telling must not be all we do
 NOBODY = MemberId("")
 
-_NO_CHANGE = b'"change":null}'
+_NO_CHANGE = b'"delta":null}'
 
 Lookup = Callable[[str], tuple[Job, int] | None]
 
@@ -75,8 +75,8 @@ class _Topic:
     revision: int
     moved: int  # the revision of the newest change that concerned more than progress
     past: deque[View] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    where: Places = field(default_factory=dict)
-    keys: Keys = field(default_factory=dict)
+    where: WorldPositions = field(default_factory=dict)
+    keys: PeerKeys = field(default_factory=dict)
     wanted: Mapping[AgentId, int] = field(default_factory=dict)
     encoded: dict[int, bytes] = field(default_factory=dict)  # the change, by the revision it builds on
     watchers: dict[tuple[str, str], asyncio.Future[None]] = field(default_factory=dict)
@@ -150,11 +150,11 @@ class Notifications:
         # Who is not in what was told last may have joined since: it must not be told that it is not known.
         untold = topic.telling is not None and member not in topic.job.members
         news = (topic.moved > after and not untold) or await self._wait(topic, ("member", member), wait)
-        answer = told(topic.job, topic.revision, member, topic.where, topic.keys, self._durable(name, topic))
+        answer = member_update(topic.job, topic.revision, member, topic.where, topic.keys, self._durable(name, topic))
         if not news:
             return encode_reply(replace(answer, revision=after))
         # The change is the same for everybody who knows the same: it is encoded once and put behind what is personal.
-        return encode_reply(answer)[: -len(_NO_CHANGE)] + b'"change":' + self._change(topic, after) + b"}"
+        return encode_reply(answer)[: -len(_NO_CHANGE)] + b'"delta":' + self._change(topic, after) + b"}"
 
     def _durable(self, name: str, topic: _Topic) -> Lineage:
         """How much is durable by now; not if something more happened that nobody was told of yet."""
@@ -267,8 +267,8 @@ class Notifications:
 
     def _look(self, topic: _Topic) -> None:
         topic.past.append(view_of(topic.job, topic.revision, NOBODY))
-        topic.where = places(topic.job)
-        topic.keys = keys(topic.job, self._key)
+        topic.where = world_positions(topic.job)
+        topic.keys = peer_keys(topic.job, self._key)
         topic.wanted = desired_workers(topic.job)
         topic.encoded.clear()
 
@@ -278,7 +278,7 @@ class Notifications:
         key = base.revision if base is not None else 0
         encoded = topic.encoded.get(key)
         if encoded is None:
-            encoded = topic.encoded[key] = encode_reply(difference(base, newest))
+            encoded = topic.encoded[key] = encode_reply(view_delta(base, newest))
         return encoded
 
 

@@ -22,7 +22,7 @@ class Leases(Generic[K]):
     itself, and the time it slept is nobody's fault but its own.
     """
 
-    __slots__ = ("_granted", "_heap", "_last", "_pause_s", "_slept", "_until")
+    __slots__ = ("_granted", "_heap", "_last", "_pause_s", "_slept_s", "_until")
 
     def __init__(self, pause_s: float) -> None:
         self._until: dict[K, tuple[float, float]] = {}  # key to (deadline, time to live), in waking time
@@ -30,7 +30,7 @@ class Leases(Generic[K]):
         self._granted = 0  # breaks ties in the heap, in the order of granting
         self._pause_s = pause_s
         self._last: float | None = None
-        self._slept = 0.0
+        self._slept_s = 0.0
 
     def __contains__(self, key: K) -> bool:
         return key in self._until
@@ -40,7 +40,7 @@ class Leases(Generic[K]):
 
     def grant(self, key: K, ttl_s: float, now: float) -> None:
         """Call when `key` appears; a second call starts its time again."""
-        deadline = self.awake(now) + ttl_s
+        deadline = self.waking_time(now) + ttl_s
         held = self._until.get(key)
         self._until[key] = (deadline, ttl_s)
         if held is None or deadline < held[0]:
@@ -52,7 +52,7 @@ class Leases(Generic[K]):
         held = self._until.get(key)
         if held is None:
             return False
-        self._until[key] = (self.awake(now) + held[1], held[1])
+        self._until[key] = (self.waking_time(now) + held[1], held[1])
         return True
 
     def drop(self, key: K) -> None:
@@ -62,14 +62,14 @@ class Leases(Generic[K]):
             self._heap = [(until, order, key) for order, (key, (until, _)) in enumerate(self._until.items())]
             heapify(self._heap)
 
-    def due(self, now: float, vouched: Callable[[K], float | None]) -> list[K]:
+    def expired(self, now: float, vouched: Callable[[K], float | None]) -> list[K]:
         """Call often: the keys whose time is over, each told once. Their leases are gone with it.
 
         `vouched(key)` may give, in waking time, a later sign of life than the last renewal: a report of a generation
         vouches for all its members, and is asked for only here, so that reporting costs the same for any number.
         """
-        self._sleep(now)
-        awake = self.awake(now)
+        self._note_sleep(now)
+        awake = self.waking_time(now)
         over: list[K] = []
         while self._heap and self._heap[0][0] <= awake:
             _, order, key = heappop(self._heap)
@@ -88,21 +88,17 @@ class Leases(Generic[K]):
                 over.append(key)
         return over
 
-    def next_due(self) -> float | None:
-        """When `due` has to be called next at the latest, if nobody renews."""
-        return self._heap[0][0] + self._slept if self._heap else None
-
-    def _sleep(self, now: float) -> None:
-        self._slept += self._asleep(now)
+    def _note_sleep(self, now: float) -> None:
+        self._slept_s += self._unnoted_sleep(now)
         self._last = now
 
-    def _asleep(self, now: float) -> float:
+    def _unnoted_sleep(self, now: float) -> float:
         """For how long its owner has slept that was not told yet."""
         return max(now - self._last - self._pause_s, 0.0) if self._last is not None else 0.0
 
-    def awake(self, now: float) -> float:
+    def waking_time(self, now: float) -> float:
         """That moment in waking time, which does not pass while the owner sleeps."""
-        return now - self._slept - self._asleep(now)
+        return now - self._slept_s - self._unnoted_sleep(now)
 
 
 class IsolationDetector:
@@ -112,16 +108,16 @@ class IsolationDetector:
     must be less than what is left of a lease whose holder is heard as rarely as it may be.
     """
 
-    __slots__ = ("_heard", "_quiet_s")
+    __slots__ = ("_last_contact", "_quiet_s")
 
     def __init__(self, quiet_s: float) -> None:
         self._quiet_s = quiet_s
-        self._heard: float | None = None
+        self._last_contact: float | None = None
 
     def note_contact(self, now: float) -> bool:
         """Call when anybody was heard. True: that ended a silence, and everybody's time must begin anew."""
         ended = self.is_isolated(now)
-        self._heard = now
+        self._last_contact = now
         return ended
 
     def is_isolated(self, now: float) -> bool:
@@ -130,4 +126,4 @@ class IsolationDetector:
 
     def quiet_s(self, now: float) -> float:
         """For how long nobody has been heard; infinite if nobody ever was."""
-        return now - self._heard if self._heard is not None else inf
+        return now - self._last_contact if self._last_contact is not None else inf

@@ -15,7 +15,7 @@ from functools import partial
 import torch
 
 from pliant.core.data.grid import Grid
-from pliant.core.job.checkpoints import began_in, is_garbage
+from pliant.core.job.checkpoints import is_garbage, writer_generation
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import signals as s
 from pliant.core.model.checkpoint import Checkpoint, Piece
@@ -195,7 +195,7 @@ class MemberCheckpoints:
         if not self._sees_all(order, place):
             return
         cursor = self._grid.cursor(newest.lineage.step)
-        facts = CheckpointFacts(time.time(), self._job, began_in(newest.name), order.members, cursor)
+        facts = CheckpointFacts(time.time(), self._job, writer_generation(newest.name), order.members, cursor)
         with suppress(FileExistsError):  # whoever tidied up before us was there already
             write_manifest(place, newest, facts)
         about = (

@@ -21,7 +21,7 @@ from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.credentials import Token
 from pliant.errors import BadInput, PliantError, Refused, Unreachable
-from pliant.wire.views import PeerKey, Told, applied
+from pliant.wire.views import PeerKey, ViewUpdate, apply_update
 
 log = logging.getLogger(__name__)
 
@@ -152,7 +152,7 @@ class CoordinatorLink:
         while not self._closing.is_set():
             try:
                 told = self._watcher.watch(self._job, self._member, view.revision if view else 0, WATCH_S)
-                if told.change is not None:
+                if told.delta is not None:
                     view = self._apply_change(view, told)
                     if view is None:
                         continue
@@ -167,10 +167,10 @@ class CoordinatorLink:
                 log.exception("watching the job went wrong; it is watched on")
                 self._closing.wait(1.0)
 
-    def _apply_change(self, view: View | None, told: Told) -> View | None:
+    def _apply_change(self, view: View | None, told: ViewUpdate) -> View | None:
         """The view after what was told; None if it builds on what we do not have: then start from the whole."""
         try:
-            return applied(view, told)
+            return apply_update(view, told)
         except BadInput:
             self._closing.wait(0.1)
             return None

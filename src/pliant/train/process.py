@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from pliant.core.accounting.pauses import SPENT_MAX, SWITCHING, Pause
+from pliant.core.accounting.pauses import PAUSES_MAX, SWITCHING, Pause
 from pliant.core.messages import Command, Report
 
 log = logging.getLogger(__name__)
@@ -90,7 +90,7 @@ class StallWatchdog:
 class PauseLog:
     """Seconds that the training thread waited, by step and cause, for `pliant report`. Thread-safe.
 
-    An entry is kept until its step is reported. Beyond `SPENT_MAX` entries the oldest are dropped.
+    An entry is kept until its step is reported. Beyond `PAUSES_MAX` entries the oldest are dropped.
     """
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class PauseLog:
             return
         with self._lock:
             self._seconds[step, what] = self._seconds.get((step, what), 0.0) + seconds
-            for oldest in sorted(self._seconds)[:-SPENT_MAX]:
+            for oldest in sorted(self._seconds)[:-PAUSES_MAX]:
                 del self._seconds[oldest]
 
     def reduced(self, step: int, generation: int, seconds: float) -> None:

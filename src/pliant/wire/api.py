@@ -66,7 +66,7 @@ class Renew:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
+class WorkerUsage:
     """What a worker and all it started take of its machine: cores, and bytes of memory."""
 
     member: MemberId
@@ -81,11 +81,11 @@ class RenewAgent:
 
     agent: AgentId
     revision: int = -1
-    uses: tuple[Use, ...] = ()
+    usage: tuple[WorkerUsage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class TokenWish:
+class TokenRequest:
     """A new token: what for, for which job (none: all of them), and for how long (none: until it is revoked)."""
 
     scope: Scope
@@ -95,7 +95,7 @@ class TokenWish:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenEnd:
+class TokenRevocation:
     """A token is to end in `after_s`; 0 is now. Never later than it would have ended anyway."""
 
     id: str
@@ -269,7 +269,7 @@ class TokenList:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenMade:
+class CreatedToken:
     """A new token. This is the only time it is told: the coordinator keeps a hash."""
 
     token: str = field(repr=False)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pliant.core import messages as m
 from pliant.wire import api
 from pliant.wire.api import Scope
-from pliant.wire.views import Told
+from pliant.wire.views import ViewUpdate
 
 WAIT_MAX_S = 60.0
 PAGE_MAX = 1000
@@ -81,7 +81,7 @@ WATCH = Route(
     Scope.JOIN,
     "Wait until there is something new for a member. A watch that is closed by the other side is a suspicion that "
     "the member is dead.",
-    reply=Told,
+    reply=ViewUpdate,
     query=(AFTER, WAIT),
 )
 ORDERS = Route(
@@ -98,14 +98,16 @@ RENEW_AGENT = Route(
     "renew-agent", "POST", "/v1/jobs/{job}/renew-agent", Scope.JOIN, "An agent is alive.", body=api.RenewAgent
 )
 TOKENS = Route("tokens", "GET", "/v1/tokens", Scope.ADMIN, "What is known of tokens.", reply=api.TokenList)
-TOKEN = Route("token", "POST", "/v1/tokens", Scope.ADMIN, "Make a token.", body=api.TokenWish, reply=api.TokenMade)
+TOKEN = Route(
+    "token", "POST", "/v1/tokens", Scope.ADMIN, "Make a token.", body=api.TokenRequest, reply=api.CreatedToken
+)
 TOKEN_END = Route(
     "token-end",
     "POST",
     "/v1/tokens/end",
     Scope.ADMIN,
     "End a token, at once or after an overlap.",
-    body=api.TokenEnd,
+    body=api.TokenRevocation,
     reply=api.TokenLine,
 )
 

@@ -1,13 +1,13 @@
 """How a member is told of a change without being sent the whole world (PROTOCOL.md rule 4 asks that it knows it).
 
 A view of a job of 2,000 members names all of them several times: in its worlds, among the holders, among the dead.
-Sent to 2,000 watchers after every change that would be gigabytes. So what travels is a `Change` since a revision the
+Sent to 2,000 watchers after every change that would be gigabytes. So what travels is a `ViewDelta` since a revision the
 member already knows, and lists of members are written as runs of ranks in a world that both sides have:
 
     generation 4 had a, b, c, d; in generation 5 c is gone and e came   ->   of 4: [0, 1], [3, 3], "e"
 
 A change is the same for every member that knows the same revision, so a server encodes it once for all of them.
-What concerns one member alone is beside it in `Told`. `applied(before, told)` gives back the view to the bit.
+What concerns one member alone is beside it in `ViewUpdate`. `applied(before, told)` gives back the view to the bit.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from pliant.errors import BadInput
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class MemberRuns:
     """A list of members: runs of ranks in generation `of` as (first, last) pairs, and names of others."""
 
-    of: int
-    items: tuple[tuple[int, int] | str, ...]
+    generation: int
+    runs: tuple[tuple[int, int] | str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class NewWorld:
 
     number: int
     kind: WorldKind
-    members: Names
+    members: MemberRuns
     weights: tuple[tuple[int, int], ...]
     base: Lineage
     hold: bool
     why: str
     addresses: tuple[str, ...] | None
-    floor: int = 0
+    rollback_generation: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class PeerKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ViewDelta:
     """What is new since revision `since`; with `since` 0 it is everything. A number in `worlds` is one kept."""
 
     since: int
@@ -69,21 +69,21 @@ class Change:
     worlds: tuple[NewWorld | int, ...]
     current: int
     sealed: int
-    faulty: frozenset[int]
-    dead: Names
-    holders: Names
+    unenterable_generations: frozenset[int]
+    gone_in_open_worlds: MemberRuns
+    holders: MemberRuns
     durable: Lineage
     checkpoint: Checkpoint | None
-    kept: tuple[str, ...] = ()
-    origin: int = 0
-    written: tuple[tuple[str, int], ...] = ()
-    asked: bool = False
-    apart: bool = False
+    kept_checkpoints: tuple[str, ...] = ()
+    history_from_generation: int = 0
+    written_parts: tuple[tuple[str, int], ...] = ()
+    checkpoint_wanted: bool = False
+    split_storage: bool = False
     save_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ViewUpdate:
     """The answer to a watch: where I stand, and what changed. No change: the wait was over, ask again.
 
     `durable` is how much of the history is, by now: progress alone ends no wait.
@@ -102,16 +102,16 @@ class Told:
     durable: Lineage
     keys: tuple[PeerKey, ...]
     spare_why: str = ""
-    at_once: bool = False
-    change: Change | None = None  # the last field: a server puts it behind what is personal, encoded once for all
+    immediate: bool = False
+    delta: ViewDelta | None = None  # the last field: a server puts it behind what is personal, encoded once for all
 
 
-def difference(before: View | None, after: View) -> Change:
+def view_delta(before: View | None, after: View) -> ViewDelta:
     """What to tell somebody who knows `before`. The views must be of one job, `before` the older one."""
     had = {world.number: world for world in before.worlds} if before else {}
     reference = before.worlds[-1] if before and before.worlds else None
     newest = after.worlds[-1] if after.worlds else None
-    return Change(
+    return ViewDelta(
         since=before.revision if before else 0,
         state=after.state,
         why=after.why,
@@ -120,25 +120,25 @@ def difference(before: View | None, after: View) -> Change:
         ),
         current=after.current,
         sealed=after.sealed,
-        faulty=after.unenterable_generations,
-        dead=_set(after.gone_in_open_worlds, newest),
+        unenterable_generations=after.unenterable_generations,
+        gone_in_open_worlds=_set(after.gone_in_open_worlds, newest),
         holders=_set(after.holders, newest),
         durable=after.durable,
         checkpoint=after.checkpoint,
-        kept=after.kept_checkpoints,
-        origin=after.history_from_generation,
-        written=after.written_parts,
-        asked=after.checkpoint_wanted,
-        apart=after.split_storage,
+        kept_checkpoints=after.kept_checkpoints,
+        history_from_generation=after.history_from_generation,
+        written_parts=after.written_parts,
+        checkpoint_wanted=after.checkpoint_wanted,
+        split_storage=after.split_storage,
         save_steps=after.save_steps,
     )
 
 
-Places = Mapping[MemberId, tuple[int, int, int]]
+WorldPositions = Mapping[MemberId, tuple[int, int, int]]
 """For each member of an open world, the newest generation that has it, its rank there, and that world's size."""
 
 
-def places(job: Job) -> Places:
+def world_positions(job: Job) -> WorldPositions:
     """Call once for a change, however many members are told of it."""
     found: dict[MemberId, tuple[int, int, int]] = {}
     for world in job.worlds:
@@ -147,12 +147,12 @@ def places(job: Job) -> Places:
     return found
 
 
-Keys = Mapping[MemberId, tuple[PeerKey, ...]]
+PeerKeys = Mapping[MemberId, tuple[PeerKey, ...]]
 """For each member of an open world, the keys of the generations that have it."""
 
 
-def keys(job: Job, key: Callable[[str, int], str]) -> Keys:
-    """Call once for a change, as `places`. Members of the same generations share one tuple."""
+def peer_keys(job: Job, key: Callable[[str, int], str]) -> PeerKeys:
+    """Call once for a change, as `world_positions`. Members of the same generations share one tuple."""
     found: dict[MemberId, tuple[PeerKey, ...]] = {}
     for world in job.worlds:
         another = PeerKey(world.number, key(job.name, world.number))
@@ -165,11 +165,13 @@ def keys(job: Job, key: Callable[[str, int], str]) -> Keys:
     return found
 
 
-def told(job: Job, revision: int, member: MemberId, where: Places, keys: Keys, durable: Lineage) -> Told:
+def member_update(
+    job: Job, revision: int, member: MemberId, where: WorldPositions, keys: PeerKeys, durable: Lineage
+) -> ViewUpdate:
     """What concerns one member, to be told beside a change that concerns all."""
     record = job.members.get(member)
     generation, rank, size = where.get(member, (0, -1, 0))
-    return Told(
+    return ViewUpdate(
         revision=revision,
         known=record is not None,
         draining=record is not None and record.draining,
@@ -180,13 +182,13 @@ def told(job: Job, revision: int, member: MemberId, where: Places, keys: Keys, d
         durable=durable,
         keys=keys.get(member, ()) if record is not None else (),
         spare_why=spare_why(job, member),
-        at_once=record is not None and record.at_once,
+        immediate=record is not None and record.immediate,
     )
 
 
-def applied(before: View | None, news: Told) -> View:
+def apply_update(before: View | None, news: ViewUpdate) -> View:
     """The view after `news`. BadInput if it builds on a revision that is not the one of `before`."""
-    change = news.change
+    change = news.delta
     if change is None:
         raise BadInput("There is no change in this answer; keep the view you have.")
     if change.since and (before is None or before.revision != change.since):
@@ -205,18 +207,18 @@ def applied(before: View | None, news: Told) -> View:
         worlds=worlds,
         current=change.current,
         sealed=change.sealed,
-        unenterable_generations=change.faulty,
-        gone_in_open_worlds=frozenset(_members(change.dead, everybody)),
+        unenterable_generations=change.unenterable_generations,
+        gone_in_open_worlds=frozenset(_members(change.gone_in_open_worlds, everybody)),
         holders=frozenset(_members(change.holders, everybody)),
         durable=change.durable,
         checkpoint=change.checkpoint,
-        kept_checkpoints=change.kept,
-        history_from_generation=change.origin,
-        written_parts=change.written,
-        checkpoint_wanted=change.asked,
-        split_storage=change.apart,
+        kept_checkpoints=change.kept_checkpoints,
+        history_from_generation=change.history_from_generation,
+        written_parts=change.written_parts,
+        checkpoint_wanted=change.checkpoint_wanted,
+        split_storage=change.split_storage,
         save_steps=change.save_steps,
-        at_once=news.at_once,
+        immediate=news.immediate,
         spare_why=news.spare_why,
     )
 
@@ -238,7 +240,7 @@ def _new_world(world: World, reference: World | None) -> NewWorld:
     return NewWorld(world.number, world.kind, members, weights, *of)
 
 
-def _set(members: frozenset[MemberId], reference: World | None) -> Names:
+def _set(members: frozenset[MemberId], reference: World | None) -> MemberRuns:
     ranks = _ranks(reference) if members else {}
     return _names(sorted(members, key=lambda name: (ranks.get(name, len(ranks)), name)), reference, ranks)
 
@@ -251,7 +253,7 @@ def _address(world: World | None, rank: int) -> str:
     return world.addresses[rank] if world is not None and world.addresses else ""
 
 
-def _names(members: Iterable[MemberId], reference: World | None, ranks: Mapping[MemberId, int]) -> Names:
+def _names(members: Iterable[MemberId], reference: World | None, ranks: Mapping[MemberId, int]) -> MemberRuns:
     items: list[tuple[int, int] | str] = []
     for name in members:
         rank = ranks.get(name)
@@ -263,7 +265,7 @@ def _names(members: Iterable[MemberId], reference: World | None, ranks: Mapping[
         else:
             items.append((rank, rank))
     of = reference.number if reference and any(isinstance(item, tuple) for item in items) else 0
-    return Names(of, tuple(items))
+    return MemberRuns(of, tuple(items))
 
 
 # --------------------------------------------------------------------------------------------------- reading
@@ -279,18 +281,18 @@ def _world(item: NewWorld | int, known: Mapping[int, World]) -> World:
     if len(weights) != len(members):
         raise BadInput(f"Generation {item.number} has {len(members)} members and {len(weights)} weights.")
     addresses = _addresses(item.members, item.addresses, known) if item.addresses is not None else ()
-    of = (item.base, item.hold, item.why, addresses, item.floor)
+    of = (item.base, item.hold, item.why, addresses, item.rollback_generation)
     return World(item.number, item.kind, members, weights, *of)
 
 
-def _addresses(names: Names, given: tuple[str, ...], known: Mapping[int, World]) -> tuple[str, ...]:
-    reference = known.get(names.of)
-    named = [item for item in names.items if isinstance(item, str)]
+def _addresses(names: MemberRuns, given: tuple[str, ...], known: Mapping[int, World]) -> tuple[str, ...]:
+    reference = known.get(names.generation)
+    named = [item for item in names.runs if isinstance(item, str)]
     if len(named) != len(given):
         raise BadInput(f"{len(named)} members are named in a world, with {len(given)} addresses; watch again from 0.")
     new = iter(given)
     found: list[str] = []
-    for item in names.items:
+    for item in names.runs:
         if isinstance(item, str):
             found.append(next(new))
         else:
@@ -298,14 +300,16 @@ def _addresses(names: Names, given: tuple[str, ...], known: Mapping[int, World])
     return tuple(found)
 
 
-def _members(names: Names, known: Mapping[int, World]) -> tuple[MemberId, ...]:
-    reference = known.get(names.of)
+def _members(names: MemberRuns, known: Mapping[int, World]) -> tuple[MemberId, ...]:
+    reference = known.get(names.generation)
     found: list[MemberId] = []
-    for item in names.items:
+    for item in names.runs:
         if isinstance(item, str):
             found.append(MemberId(item))
         elif reference is None or not 0 <= item[0] <= item[1] < len(reference.members):
-            raise BadInput(f"Ranks {item[0]} to {item[1]} of generation {names.of} name nobody; watch again from 0.")
+            raise BadInput(
+                f"Ranks {item[0]} to {item[1]} of generation {names.generation} name nobody; watch again from 0."
+            )
         else:
             found.extend(reference.members[item[0] : item[1] + 1])
     return tuple(found)

@@ -28,7 +28,7 @@ from pliant.core.model.job import JobSpec, JobState, Mode, Target
 from pliant.core.model.names import AgentId, bad_name
 from pliant.credentials import make_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, Refused
-from pliant.wire.api import Scope, TokenWish
+from pliant.wire.api import Scope, TokenRequest
 
 PLAN = Plan("demo", JobSpec(1, 4), Script("file", "train.py"), capacity=4)
 
@@ -91,7 +91,7 @@ def test_a_job_that_has_ended_is_not_attempted_again_by_who_may_only_join(coordi
     admin = coordinator.client()
     open_job(admin, named("over"))
     admin.send("over", Cancel("enough"))
-    client = coordinator.client(token_of(admin.make_token(TokenWish(Scope.JOIN, "over")).token))
+    client = coordinator.client(token_of(admin.make_token(TokenRequest(Scope.JOIN, "over")).token))
     with pytest.raises(Refused, match="over is cancelled: enough"):
         open_job(client, named("over"), own=False)
     with pytest.raises(NotAllowed):
@@ -122,7 +122,7 @@ def test_who_starts_afresh_begins_another_attempt_unless_the_job_runs(coordinato
 def test_with_a_join_token_a_job_can_be_joined_and_not_created(coordinator: Running, folder: Folder) -> None:
     admin = coordinator.client()
     open_job(admin, named("theirs"))
-    narrow = token_of(admin.make_token(TokenWish(Scope.JOIN, "theirs")).token)
+    narrow = token_of(admin.make_token(TokenRequest(Scope.JOIN, "theirs")).token)
     client = coordinator.client(narrow)
     assert open_job(client, named("theirs")).state is JobState.WAITING
     with pytest.raises(NotAllowed):

@@ -20,7 +20,7 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
 from pliant.credentials import read_token
 from pliant.errors import PliantError, Refused, Unreachable
-from pliant.wire.views import applied
+from pliant.wire.views import apply_update
 
 GRID = Grid(samples=40, batch=8, slots=4, epochs=int(sys.argv[2]) if len(sys.argv) > 2 else 4)
 TERMS = Terms(GRID, seed=7)
@@ -48,8 +48,8 @@ class Trainer:
             if self.going.is_set():
                 self.client.send(self.job, Drain(self.id, self.grace_s, "SIGTERM"))
             told_now = self.client.watch(self.job, self.id, told, 0.05)
-            if told_now.change is not None:
-                view = applied(view, told_now)
+            if told_now.delta is not None:
+                view = apply_update(view, told_now)
                 told = view.revision
             assert view is not None
             if view.state.ended:

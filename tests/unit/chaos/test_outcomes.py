@@ -179,7 +179,7 @@ def test_another_attempt_begins_its_own_steps() -> None:
     for event in [*begun(), m.JobCreated(20.0, "demo", JobSpec(1, 3, Target(2)), attempt=2)]:
         past.add(event)
     assert (past.step, past.live, past.state) == (0, False, JobState.STARTING)
-    past.add(m.JobCreated(21.0, "demo", JobSpec(1, 3, Target(2)), attempt=3, onward=True))
+    past.add(m.JobCreated(21.0, "demo", JobSpec(1, 3, Target(2)), attempt=3, resumes=True))
     assert past.step == 0
 
 

@@ -20,10 +20,10 @@ from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
 from pliant.wire.api import EVENTS, Orders
 from pliant.wire.codec import Body
-from pliant.wire.views import PeerKey, Told, applied
+from pliant.wire.views import PeerKey, ViewUpdate, apply_update
 from unit.core.build import A, B, C, X, drain, join, lines
 
-TOLD, ORDERS = Body(Told), Body(Orders)
+TOLD, ORDERS = Body(ViewUpdate), Body(Orders)
 SOON_S, LONG_S = 0.05, 20.0
 
 
@@ -49,10 +49,10 @@ class Office:
             revision = reply.revision
         return revision
 
-    def watching(self, member: MemberId, after: int, seconds: float = LONG_S) -> "asyncio.Task[Told]":
+    def watching(self, member: MemberId, after: int, seconds: float = LONG_S) -> "asyncio.Task[ViewUpdate]":
         return asyncio.create_task(self.watch(member, after, seconds))
 
-    async def watch(self, member: MemberId, after: int = 0, seconds: float = LONG_S) -> Told:
+    async def watch(self, member: MemberId, after: int = 0, seconds: float = LONG_S) -> ViewUpdate:
         body = await self.desk.notifications.watch("demo", member, after, LongPoll(seconds, self.gone))
         assert body is not None
         return TOLD.decode(body)
@@ -96,7 +96,7 @@ ENTERED = m.Report(A, 0, 1, (), frozenset({A}))
 @in_office
 async def test_who_knows_nothing_is_told_everything_at_once(office: Office) -> None:
     await office.tell(CREATE, join(A))
-    assert applied(None, await office.watch(A)) == office.seen(A)
+    assert apply_update(None, await office.watch(A)) == office.seen(A)
 
 
 @in_office
@@ -117,21 +117,21 @@ async def test_a_member_is_told_the_keys_of_the_generations_that_have_it(office:
 async def test_who_is_told_nothing_new_is_told_its_keys_all_the_same(office: Office) -> None:
     newest = await office.tell(CREATE, join(A))
     told = await office.watch(A, newest, SOON_S)
-    assert (told.change, [one.generation for one in told.keys]) == (None, [1])
+    assert (told.delta, [one.generation for one in told.keys]) == (None, [1])
 
 
 @in_office
 async def test_a_watch_is_answered_when_the_world_changes(office: Office) -> None:
     await office.tell(CREATE, join(A), join(B))
-    known = applied(None, await office.watch(A))
+    known = apply_update(None, await office.watch(A))
     waiting = office.watching(A, known.revision)
     await office.settle()
     assert not waiting.done()
     await office.tell(ENTERED)
     news = await asyncio.wait_for(waiting, LONG_S / 2)
-    assert news.change is not None
-    assert news.change.since == known.revision
-    assert applied(known, news) == office.seen(A)
+    assert news.delta is not None
+    assert news.delta.since == known.revision
+    assert apply_update(known, news) == office.seen(A)
 
 
 @in_office
@@ -145,7 +145,7 @@ async def test_the_answer_says_which_rank_is_mine(office: Office) -> None:
 @in_office
 async def test_progress_wakes_nobody_but_streams_of_events(office: Office) -> None:
     await office.tell(CREATE, join(A), ENTERED)
-    known = applied(None, await office.watch(A))
+    known = apply_update(None, await office.watch(A))
     waiting = office.watching(A, known.revision)
     reading = asyncio.create_task(office.events("demo", known.revision))
     await office.settle()
@@ -159,7 +159,7 @@ async def test_progress_wakes_nobody_but_streams_of_events(office: Office) -> No
 @in_office
 async def test_only_the_one_that_drains_is_woken(office: Office) -> None:
     await office.tell(m.Create("demo", JobSpec(1, 1, Target(1))), join(A), ENTERED, join(B), join(C))
-    first, second = applied(None, await office.watch(B)), applied(None, await office.watch(C))
+    first, second = apply_update(None, await office.watch(B)), apply_update(None, await office.watch(C))
     waiting, other = office.watching(B, first.revision), office.watching(C, second.revision)
     await office.settle()
     await office.tell(drain(B))
@@ -173,20 +173,20 @@ async def test_when_the_wait_is_over_nothing_changed_and_the_revision_stays(offi
     await office.tell(CREATE, join(A))
     known = await office.watch(A)
     news = await office.watch(A, known.revision, SOON_S)
-    assert (news.change, news.revision, news.known) == (None, known.revision, True)
+    assert (news.delta, news.revision, news.known) == (None, known.revision, True)
 
 
 @in_office
 async def test_who_knows_only_what_was_long_ago_is_told_everything(office: Office) -> None:
     await office.tell(CREATE, join(A))
-    known = applied(None, await office.watch(A))
+    known = apply_update(None, await office.watch(A))
     for size in range(2 * REMEMBERED):
         await office.tell(m.Resize(Target(1 + size % 4)), m.AgentJoin(X, size))
         await office.watch(A, 0)
     news = await office.watch(A, known.revision)
-    assert news.change is not None
-    assert news.change.since == 0
-    assert applied(known, news) == office.seen(A)
+    assert news.delta is not None
+    assert news.delta.since == 0
+    assert apply_update(known, news) == office.seen(A)
 
 
 @in_office
@@ -195,7 +195,7 @@ async def test_a_second_watch_of_the_same_member_lets_the_first_go(office: Offic
     first = office.watching(A, revision)
     await office.settle()
     second = office.watching(A, revision)
-    assert (await first).change is None
+    assert (await first).delta is None
     assert not second.done()
     second.cancel()
 
@@ -228,13 +228,13 @@ async def test_at_the_end_everybody_is_let_go(office: Office) -> None:
 @in_office
 async def test_many_changes_in_a_moment_are_told_as_one(office: Office) -> None:
     revision = await office.tell(CREATE, join(A), join(B))
-    known = applied(None, await office.watch(A))
+    known = apply_update(None, await office.watch(A))
     assert known.revision == revision
     waiting = office.watching(A, known.revision)
     await office.settle()
     await asyncio.gather(*(office.tell(each) for each in (m.Exited(B, -9), m.Resize(Target(2)), m.Cancel("enough"))))
     news = await waiting
-    assert applied(known, news) == office.seen(A)
+    assert apply_update(known, news) == office.seen(A)
 
 
 @in_office
@@ -268,7 +268,7 @@ async def test_what_is_asked_after_the_end_is_not_decided(office: Office) -> Non
 async def test_who_has_just_joined_is_not_told_that_it_is_not_known(office: Office) -> None:
     """A crowd is told at a pace; whoever joins in between is told with the next time, not from before."""
     await office.tell(CREATE, join(A), join(B))
-    known = applied(None, await office.watch(A))
+    known = apply_update(None, await office.watch(A))
     watching = [office.watching(A, known.revision), office.watching(B, known.revision)]
     await office.settle()
     topic = office.desk.notifications._topics["demo"]
@@ -286,7 +286,7 @@ async def test_who_has_just_joined_is_not_told_that_it_is_not_known(office: Offi
 async def test_a_job_that_others_wrote_to_is_told_again(office: Office) -> None:
     """A write whose answer was lost stands in the store; reading it again is news for whoever watches."""
     revision = await office.tell(CREATE, join(A), join(B), ENTERED)
-    known = applied(None, await office.watch(A))
+    known = apply_update(None, await office.watch(A))
     waiting = office.watching(A, known.revision)
     await office.settle()
     found = office.desk.service.job("demo")
@@ -298,7 +298,7 @@ async def test_a_job_that_others_wrote_to_is_told_again(office: Office) -> None:
     reply = await office.desk.renew("demo", Sender("member", A), revision + len(events))
     assert isinstance(reply.answer, Accepted)
     news = await asyncio.wait_for(waiting, LONG_S / 2)
-    assert applied(known, news) == office.seen(A)
+    assert apply_update(known, news) == office.seen(A)
 
 
 @in_office

@@ -14,7 +14,7 @@ from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, expected_diges
 from pliant.core.data.sample_order import Order
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import complaints
+from pliant.core.job.invariants import all_violations
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import FailingSlots, Job, JobSpec, JobState, Member, Target, Terms
@@ -150,7 +150,7 @@ def pump(job: Job, *commands: Command) -> tuple[Job, tuple[Event, ...]]:
     if changes_membership(events):
         job, more = settle_all(job, NOW)
         events += more
-    assert complaints(before, events) == ()
+    assert all_violations(before, events) == ()
     return job, events
 
 

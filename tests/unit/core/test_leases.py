@@ -18,8 +18,8 @@ def leases(pause_s: float = 100.0) -> Leases[str]:
 def test_a_lease_runs_out_at_its_deadline_and_not_before() -> None:
     held = leases()
     held.grant("a", 10.0, now=5.0)
-    assert held.due(14.999, nobody) == []
-    assert held.due(15.0, nobody) == ["a"]
+    assert held.expired(14.999, nobody) == []
+    assert held.expired(15.0, nobody) == ["a"]
 
 
 def test_what_ran_out_is_told_once() -> None:
@@ -27,20 +27,20 @@ def test_what_ran_out_is_told_once() -> None:
     held.grant("a", 10.0, now=0.0)
     assert "a" in held
     assert len(held) == 1
-    assert held.due(10.0, nobody) == ["a"]
+    assert held.expired(10.0, nobody) == ["a"]
     assert "a" not in held
     assert len(held) == 0
-    assert held.due(99.0, nobody) == []
+    assert held.expired(99.0, nobody) == []
 
 
 def test_a_renewed_lease_runs_for_its_full_time_again() -> None:
     held = leases()
     held.grant("a", 10.0, now=5.0)
     assert held.renew("a", now=14.0)
-    assert held.due(23.999, nobody) == []
+    assert held.expired(23.999, nobody) == []
     assert held.renew("a", now=23.999)
-    assert held.due(33.998, nobody) == []
-    assert held.due(33.999, nobody) == ["a"]
+    assert held.expired(33.998, nobody) == []
+    assert held.expired(33.999, nobody) == ["a"]
 
 
 def test_what_was_never_granted_or_ran_out_cannot_be_renewed() -> None:
@@ -48,7 +48,7 @@ def test_what_was_never_granted_or_ran_out_cannot_be_renewed() -> None:
     assert not held.renew("a", now=0.0)
     assert "a" not in held
     held.grant("a", 10.0, now=0.0)
-    held.due(10.0, nobody)
+    held.expired(10.0, nobody)
     assert not held.renew("a", now=10.0)
 
 
@@ -56,16 +56,16 @@ def test_granting_again_starts_its_time_again() -> None:
     held = leases()
     held.grant("a", 10.0, now=0.0)
     held.grant("a", 20.0, now=5.0)
-    assert held.due(24.0, nobody) == []
-    assert held.due(25.0, nobody) == ["a"]
-    assert held.due(99.0, nobody) == []
+    assert held.expired(24.0, nobody) == []
+    assert held.expired(25.0, nobody) == ["a"]
+    assert held.expired(99.0, nobody) == []
 
 
 def test_several_run_out_in_the_order_of_their_deadlines_then_of_granting() -> None:
     held = leases()
     for key, ttl_s in (("late", 9.0), ("z", 5.0), ("early", 1.0), ("a", 5.0)):
         held.grant(key, ttl_s, now=0.0)
-    assert held.due(9.0, nobody) == ["early", "z", "a", "late"]
+    assert held.expired(9.0, nobody) == ["early", "z", "a", "late"]
 
 
 def test_a_dropped_lease_never_runs_out() -> None:
@@ -74,7 +74,7 @@ def test_a_dropped_lease_never_runs_out() -> None:
     held.grant("b", 10.0, now=0.0)
     held.drop("a")
     held.drop("stranger")
-    assert held.due(10.0, nobody) == ["b"]
+    assert held.expired(10.0, nobody) == ["b"]
 
 
 def test_a_lease_dropped_and_granted_again_runs_from_the_second_grant() -> None:
@@ -82,9 +82,9 @@ def test_a_lease_dropped_and_granted_again_runs_from_the_second_grant() -> None:
     held.grant("a", 10.0, now=0.0)
     held.drop("a")
     held.grant("a", 10.0, now=5.0)
-    assert held.due(10.0, nobody) == []
-    assert held.due(15.0, nobody) == ["a"]
-    assert held.due(99.0, nobody) == []
+    assert held.expired(10.0, nobody) == []
+    assert held.expired(15.0, nobody) == ["a"]
+    assert held.expired(99.0, nobody) == []
 
 
 def test_dropping_many_leaves_the_others_running() -> None:
@@ -95,8 +95,8 @@ def test_dropping_many_leaves_the_others_running() -> None:
         held.drop(f"m{number}")
     held.renew("m298", now=1.0)
     assert len(held) == 2
-    assert held.due(308.999, nobody) == []
-    assert held.due(309.0, nobody) == ["m298", "m299"]
+    assert held.expired(308.999, nobody) == []
+    assert held.expired(309.0, nobody) == ["m298", "m299"]
 
 
 def test_those_who_are_left_run_out_in_their_order_whatever_was_dropped() -> None:
@@ -106,9 +106,9 @@ def test_those_who_are_left_run_out_in_their_order_whatever_was_dropped() -> Non
     for number in range(100):
         held.grant(f"x{number}", 5.0, now=0.0)
         held.drop(f"x{number}")
-    assert held.due(10.0, nobody) == ["m2"]
-    assert held.due(20.0, nobody) == ["m1"]
-    assert held.due(30.0, nobody) == ["m0"]
+    assert held.expired(10.0, nobody) == ["m2"]
+    assert held.expired(20.0, nobody) == ["m1"]
+    assert held.expired(30.0, nobody) == ["m0"]
 
 
 @pytest.mark.parametrize("live", [0, 10])
@@ -134,17 +134,17 @@ def test_somebody_may_vouch_for_a_lease_that_would_run_out() -> None:
     """A report of a generation is a sign of life of all its members (H17)."""
     held = leases()
     held.grant("a", 10.0, now=0.0)
-    assert held.due(10.0, lambda key: 3.0) == []
-    assert held.due(12.999, nobody) == []
-    assert held.due(13.0, nobody) == ["a"]
+    assert held.expired(10.0, lambda key: 3.0) == []
+    assert held.expired(12.999, nobody) == []
+    assert held.expired(13.0, nobody) == ["a"]
 
 
 def test_an_old_sign_of_life_saves_nobody() -> None:
     held = leases()
     held.grant("a", 10.0, now=0.0)
-    assert held.due(10.0, lambda key: 0.0) == ["a"]
+    assert held.expired(10.0, lambda key: 0.0) == ["a"]
     held.grant("b", 10.0, now=0.0)
-    assert held.due(10.0, lambda key: -5.0) == ["b"]
+    assert held.expired(10.0, lambda key: -5.0) == ["b"]
 
 
 def test_nobody_is_asked_about_a_lease_that_runs() -> None:
@@ -158,7 +158,7 @@ def test_nobody_is_asked_about_a_lease_that_runs() -> None:
     held.grant("a", 10.0, now=0.0)
     held.grant("b", 10.0, now=0.0)
     held.renew("a", now=5.0)
-    assert held.due(10.0, vouched) == ["b"]
+    assert held.expired(10.0, vouched) == ["b"]
     assert asked == ["b"]
 
 
@@ -166,8 +166,8 @@ def test_each_is_vouched_for_by_itself() -> None:
     held = leases()
     held.grant("a", 10.0, now=0.0)
     held.grant("b", 10.0, now=0.0)
-    assert held.due(10.0, {"a": 8.0}.get) == ["b"]
-    assert held.due(18.0, nobody) == ["a"]
+    assert held.expired(10.0, {"a": 8.0}.get) == ["b"]
+    assert held.expired(18.0, nobody) == ["a"]
 
 
 # -------------------------------------------------------------------------------------------- our own sleep
@@ -175,77 +175,75 @@ def test_each_is_vouched_for_by_itself() -> None:
 
 def test_the_time_its_owner_slept_is_nobody_s_fault() -> None:
     held = leases(pause_s=1.0)
-    assert held.due(0.0, nobody) == []
+    assert held.expired(0.0, nobody) == []
     held.grant("a", 10.0, now=0.0)
-    assert held.due(1000.0, nobody) == []  # 999 s of sleep, 1 s of it counted
-    assert held.due(1001.0, nobody) == []
+    assert held.expired(1000.0, nobody) == []  # 999 s of sleep, 1 s of it counted
+    assert held.expired(1001.0, nobody) == []
     for tick in range(2, 9):
-        assert held.due(1000.0 + tick, nobody) == []
-    assert held.due(1009.0, nobody) == ["a"]
+        assert held.expired(1000.0 + tick, nobody) == []
+    assert held.expired(1009.0, nobody) == ["a"]
 
 
 @pytest.mark.parametrize(("gap", "over"), [(1.0, ["a"]), (1.5, [])])
 def test_a_gap_of_exactly_the_pause_is_no_sleep(gap: float, over: list[str]) -> None:
     held = leases(pause_s=1.0)
-    held.due(0.0, nobody)
+    held.expired(0.0, nobody)
     held.grant("a", gap, now=0.0)
-    assert held.due(gap, nobody) == over
+    assert held.expired(gap, nobody) == over
 
 
 def test_before_the_first_look_nothing_was_slept() -> None:
     held = leases(pause_s=1.0)
     held.grant("a", 10.0, now=0.0)
-    assert held.due(10.0, nobody) == ["a"]
+    assert held.expired(10.0, nobody) == ["a"]
 
 
 def test_sleeps_add_up_and_renewals_count_in_waking_time() -> None:
     held = leases(pause_s=1.0)
-    held.due(0.0, nobody)
-    held.due(11.0, nobody)  # slept 10
-    held.due(22.0, nobody)  # slept 20
+    held.expired(0.0, nobody)
+    held.expired(11.0, nobody)  # slept 10
+    held.expired(22.0, nobody)  # slept 20
     held.grant("a", 2.0, now=22.0)
     held.renew("a", now=23.0)
-    assert held.next_due() == 24.0  # never later than it must be
-    assert held.due(23.0, nobody) == []
-    assert held.due(24.0, nobody) == []
-    assert held.next_due() == 25.0
-    assert held.due(25.0, nobody) == ["a"]
+    assert held.expired(23.0, nobody) == []
+    assert held.expired(24.0, nobody) == []
+    assert held.expired(25.0, nobody) == ["a"]
 
 
 def test_a_sign_of_life_is_taken_in_waking_time_too() -> None:
     held = leases(pause_s=1.0)
-    held.due(0.0, nobody)
-    held.due(101.0, nobody)  # slept 100
+    held.expired(0.0, nobody)
+    held.expired(101.0, nobody)  # slept 100
     held.grant("a", 1.0, now=101.0)
-    assert held.due(102.0, lambda key: held.awake(101.5)) == []
-    assert held.due(102.4, nobody) == []
-    assert held.due(102.5, nobody) == ["a"]
+    assert held.expired(102.0, lambda key: held.waking_time(101.5)) == []
+    assert held.expired(102.4, nobody) == []
+    assert held.expired(102.5, nobody) == ["a"]
 
 
 def test_a_sleep_after_a_sign_of_life_is_not_taken_off_it() -> None:
     held = leases(pause_s=1.0)
-    held.due(0.0, nobody)
+    held.expired(0.0, nobody)
     held.grant("a", 10.0, now=0.0)
     for second in range(1, 10):
-        assert held.due(float(second), nobody) == []
-    sign = held.awake(9.0)
-    assert held.due(14.0, lambda key: sign) == []  # slept 4 of these 5
+        assert held.expired(float(second), nobody) == []
+    sign = held.waking_time(9.0)
+    assert held.expired(14.0, lambda key: sign) == []  # slept 4 of these 5
     for second in range(15, 23):
-        assert held.due(float(second), lambda key: sign) == []
-    assert held.due(23.0, lambda key: sign) == ["a"]
+        assert held.expired(float(second), lambda key: sign) == []
+    assert held.expired(23.0, lambda key: sign) == ["a"]
 
 
 def test_a_sleep_counts_for_nobody_who_speaks_before_it_was_noticed() -> None:
     held = leases(pause_s=1.0)
-    held.due(0.0, nobody)
+    held.expired(0.0, nobody)
     held.grant("a", 10.0, now=0.0)
-    assert held.awake(1.0) == 1.0
-    assert held.awake(21.0) == 1.0  # 20 s of sleep, though nobody has looked since
+    assert held.waking_time(1.0) == 1.0
+    assert held.waking_time(21.0) == 1.0  # 20 s of sleep, though nobody has looked since
     held.renew("a", now=21.0)
-    assert held.due(21.0, nobody) == []
+    assert held.expired(21.0, nobody) == []
     for second in range(22, 31):
-        assert held.due(float(second), nobody) == []
-    assert held.due(31.0, nobody) == ["a"]
+        assert held.expired(float(second), nobody) == []
+    assert held.expired(31.0, nobody) == ["a"]
 
 
 # ----------------------------------------------------------------------------------------- everybody's silence
@@ -275,20 +273,10 @@ def test_the_first_word_after_a_silence_ends_it(gap: float, ended: bool) -> None
     assert not silence.note_contact(10.0 + gap)
 
 
-def test_when_to_look_next() -> None:
-    held = leases()
-    assert held.next_due() is None
-    held.grant("b", 10.0, now=5.0)
-    held.grant("a", 3.0, now=5.0)
-    assert held.next_due() == 8.0
-    held.due(8.0, nobody)
-    assert held.next_due() == 15.0
-
-
 def test_a_lease_granted_again_for_less_ends_sooner() -> None:
     held: Leases[str] = Leases(100.0)
     held.grant("a", 10.0, 50.0)
     held.grant("a", 1.0, 50.0)
-    assert held.due(50.9, lambda key: None) == []
-    assert held.due(51.0, lambda key: None) == ["a"]
-    assert held.due(70.0, lambda key: None) == []
+    assert held.expired(50.9, lambda key: None) == []
+    assert held.expired(51.0, lambda key: None) == ["a"]
+    assert held.expired(70.0, lambda key: None) == []

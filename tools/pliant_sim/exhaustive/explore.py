@@ -17,7 +17,7 @@ from pliant.core.data.ledger import LedgerLine, Lineage, expected_slot_digest
 from pliant.core.data.sample_order import Order
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import complaints
+from pliant.core.job.invariants import all_violations
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
 from pliant.core.member.common import unreported_lines
@@ -195,7 +195,7 @@ class Explorer:
         if changes_membership(events):
             job, more = settle_all(job, 0.0)
             events += more
-        spot.wrong = spot.wrong or "; ".join(complaints(before, events))
+        spot.wrong = spot.wrong or "; ".join(all_violations(before, events))
         spot.job = job
         spot.revision += len(events)
 

@@ -10,8 +10,8 @@ from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core import supervisor as v
 from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import violations
-from pliant.core.job.launches import REFILLED, layout
+from pliant.core.job.invariants import state_violations
+from pliant.core.job.launches import REFILLED, seats_per_agent
 from pliant.core.messages import Event
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.launch import Launch
@@ -66,7 +66,7 @@ class Checks:
             if before is not None:
                 self._event(before, event, self.job)
         if self.job is not None:
-            for wrong in violations(self.job):
+            for wrong in state_violations(self.job):
                 self.complain(wrong)
             if self.job.is_live:
                 self.universe.went_live()
@@ -90,7 +90,7 @@ class Checks:
             case m.JobCreated():
                 self.failures = 0
                 self.universe.attempt_due = False
-                if not event.onward:
+                if not event.resumes:
                     self.universe.trainer.afresh()
             case _:
                 pass
@@ -214,7 +214,7 @@ class Checks:
         if launch is None or launch.over or job.state is not JobState.RUNNING:
             self.complain(f"liveness: the job is {job.state.value}: {job.why}")
             return
-        wanted = sum(layout(job).values())
+        wanted = sum(seats_per_agent(job).values())
         if len(launch.seats) != wanted:
             self.complain(f"liveness: {len(launch.seats)} workers run, {wanted} could")
         up = {toy.id for toy in self.universe.toys()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pliant.core import messages as m
-from pliant.core.job.checkpoints import is_garbage, step_in
+from pliant.core.job.checkpoints import checkpoint_step, is_garbage
 from pliant.core.member.signals import CollectGarbage, Discard, Exit, Snapshot
 from pliant.core.messages import Event
 from pliant.core.model.checkpoint import Checkpoint, Piece
@@ -45,7 +45,7 @@ class SaveChecks:
                 if not all(piece.file in there for piece in newest.pieces):
                     self.complain(f"rule 17: {newest.name} is published, and not all of it is there")
             case m.CheckpointFailed(name=name):
-                self.failed.add(step_in(name))
+                self.failed.add(checkpoint_step(name))
             case m.CheckpointUnreadable(name=name, damaged=damaged):
                 if damaged != (name in self.universe.directory.damaged):
                     self.complain(f"rule 17: {name} was given up, and nothing is wrong with it")

@@ -13,7 +13,7 @@ from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import violations
+from pliant.core.job.invariants import state_violations
 from pliant.core.member import Machine, Phase
 from pliant.core.member.control_words import Purpose, Words
 from pliant.core.member.signals import Exit, Shares
@@ -69,7 +69,7 @@ class Checkers:
             self._event(event)
             self.job = evolve(self.job, event)
         if self.job is not None:
-            for wrong in violations(self.job):
+            for wrong in state_violations(self.job):
                 self.complain(wrong)
 
     def _event(self, event: Event) -> None:
@@ -85,7 +85,7 @@ class Checkers:
             case m.CheckpointPublished() if job is not None:
                 if event.generation <= job.sealed:
                     self.complain(f"P6: a checkpoint of sealed generation {event.generation} was published")
-            case m.JobCreated() if not event.onward:
+            case m.JobCreated() if not event.resumes:
                 self.lines.clear()
             case m.MemberJoined():
                 if event.member.id in self.ever_gone:
@@ -99,7 +99,7 @@ class Checkers:
                 self.generations += 1
                 self._world_formed(event)
             case StatesDiffered():
-                if self.universe.setting.verify == 1 and event.suspects and event.back:
+                if self.universe.setting.verify == 1 and event.suspects and event.rolls_back:
                     self.complain(f"P2: steps after {event.step} are given up, though most members agree")
             case m.StateChanged():
                 if not event.why:

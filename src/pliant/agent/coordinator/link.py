@@ -13,7 +13,7 @@ from pliant.core.messages import AgentJoin, AgentReady, Code, Command, Event
 from pliant.core.model.job import JobState
 from pliant.core.model.names import AgentId
 from pliant.errors import PliantError, Refused, Unreachable
-from pliant.wire.api import JobLine, Use
+from pliant.wire.api import JobLine, WorkerUsage
 
 WATCH_S = 25.0
 PATIENCE_S = 5.0
@@ -34,7 +34,7 @@ class CoordinatorLink:
         feed: Callable[[v.Signal], None],
         show: Callable[[int, Event], None],
         lease_ttl_s: float,
-        uses: Callable[[], tuple[Use, ...]] = tuple,
+        uses: Callable[[], tuple[WorkerUsage, ...]] = tuple,
     ) -> None:
         self._client = client
         self._job = found.name

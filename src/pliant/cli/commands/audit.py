@@ -52,7 +52,7 @@ class LedgerHistory:
         match event:
             case m.JobCreated():
                 self.finished = False
-                if not event.onward:
+                if not event.resumes:
                     self.terms, self.fingerprint, self.lines, self.head = None, (), [], None
             case m.MemberJoined():
                 self.terms = self.terms or event.terms

@@ -58,7 +58,7 @@ def report_json(found: Goodput, until: float) -> dict[str, object]:
     total = sum(seconds.values())
     done = found.progress
     return {
-        "began": found.began,
+        "began": found.created_at,
         "until": until,
         "attempts": done.attempts,
         "worker_seconds": total,
@@ -66,9 +66,9 @@ def report_json(found: Goodput, until: float) -> dict[str, object]:
         "goodput": seconds["training"] / total if total else None,
         "steps": done.steps,
         "samples": done.samples,
-        "recomputed_steps": done.again_steps,
-        "recomputed_samples": done.again_samples,
-        "rolled_back_steps": done.again_steps + done.highest - done.steps,
+        "recomputed_steps": done.recomputed_steps,
+        "recomputed_samples": done.recomputed_samples,
+        "rolled_back_steps": done.recomputed_steps + done.highest_step - done.steps,
         "samples_per_second": _samples_per_second(found, until),
         "rollbacks": done.rollbacks,
         "checkpoints": done.checkpoints,
@@ -77,8 +77,8 @@ def report_json(found: Goodput, until: float) -> dict[str, object]:
             {
                 "worker": worker.name,
                 "agent": worker.agent,
-                "began": worker.began,
-                "ended": worker.since,
+                "began": worker.started_at,
+                "ended": worker.counted_until,
                 "seconds": {category.value: spent for category, spent in worker.seconds.items()},
             }
             for worker in workers
@@ -94,8 +94,8 @@ def _seconds_by_category(workers: list[WorkerAccount]) -> dict[str, float]:
 
 def _samples_per_second(found: Goodput, until: float) -> float | None:
     """Return the samples per second of training time, including recomputed samples."""
-    busy_s = found.busy_s(until)
-    return found.progress.every_sample / busy_s if busy_s and found.progress.every_sample else None
+    busy_s = found.training_s(until)
+    return found.progress.samples_ever / busy_s if busy_s and found.progress.samples_ever else None
 
 
 def _changes_by_kind(changes: list[MembershipChange]) -> dict[str, list[MembershipChange]]:
@@ -122,7 +122,7 @@ def _print_report(name: str, found: Goodput, until: float, *, runs: bool) -> Non
     state = found.job.state.value if found.job is not None else "unknown"
     attempts = f", attempt {done.attempts}" if done.attempts > 1 else ""
     end = "so far" if runs else f"to {local_time(until)}"
-    click.echo(f"{name}: {state}{attempts}; {local_time(found.began)} {end}, {_plural(len(workers), 'worker')}")
+    click.echo(f"{name}: {state}{attempts}; {local_time(found.created_at)} {end}, {_plural(len(workers), 'worker')}")
     seconds = _seconds_by_category(workers)
     total = sum(seconds.values())
     click.echo()
@@ -139,17 +139,19 @@ def _print_report(name: str, found: Goodput, until: float, *, runs: bool) -> Non
 def _summary_rows(found: Goodput, until: float, training: float, total: float) -> list[tuple[str, str]]:
     done = found.progress
     told = [("goodput", f"{_share(training, total).strip()} of all worker-seconds were training")]
-    if done.every_sample:
+    if done.samples_ever:
         rate = _samples_per_second(found, until)
         speed = f", {rate:.1f} a second while training" if rate is not None else ""
         told.append(("samples", f"{done.samples} in {_plural(done.steps, 'committed step')}{speed}"))
-        told.append(("recomputed", f"{_plural(done.again_samples, 'sample')} in {_plural(done.again_steps, 'step')}"))
-    if (behind := done.highest - done.steps) > 0:
+        told.append(
+            ("recomputed", f"{_plural(done.recomputed_samples, 'sample')} in {_plural(done.recomputed_steps, 'step')}")
+        )
+    if (behind := done.highest_step - done.steps) > 0:
         told.append(("", f"{_plural(behind, 'step')} rolled back and not recomputed yet"))
     for kind, changes in _changes_by_kind(done.changes).items():
         told.append((f"{kind}", _change_line(changes)))
     told.append(("rollbacks", str(done.rollbacks)))
-    if done.every_sample:
+    if done.samples_ever:
         told.append(("checkpoints", str(done.checkpoints)))
     return told
 

@@ -18,7 +18,7 @@ from pliant.errors import BadInput, PliantError
 
 if TYPE_CHECKING:
     from pliant.client import Client
-    from pliant.wire.api import TokenLine, TokenMade
+    from pliant.wire.api import CreatedToken, TokenLine
 
 DAY_S = 86400.0
 REPLACES = "replaces "  # prefix of the label of a token made by `rotate`
@@ -52,13 +52,13 @@ def create(
 
     The token is shown only now; the coordinator keeps a hash of it.
     """
-    from pliant.wire.api import Scope, TokenWish
+    from pliant.wire.api import Scope, TokenRequest
 
     if ttl_s is not None and days is not None:
         raise click.UsageError("--ttl-s and --days cannot be combined.")
     if out is not None:
         _require_writable(out)
-    wish = TokenWish(Scope(scope), job, ttl_s if days is None else days * DAY_S, label)
+    wish = TokenRequest(Scope(scope), job, ttl_s if days is None else days * DAY_S, label)
     with flags.connect(job) as client:
         made = client.make_token(wish)
         if out is not None:
@@ -123,13 +123,13 @@ def rotate(overlap_s: float, flags: Flags, as_json: bool) -> None:
     The old token stays valid for the overlap. After an interruption the file still holds a valid token; run rotate
     again to end the leftover one.
     """
-    from pliant.wire.api import Scope, TokenWish
+    from pliant.wire.api import Scope, TokenRequest
 
     path = flags.resolve().token_file
     old = read_token(path)
     with flags.connect() as client:
         left = [line for line in client.tokens() if not line.ended]
-        made = client.make_token(TokenWish(Scope.ADMIN, label=f"{REPLACES}{old.id}"))
+        made = client.make_token(TokenRequest(Scope.ADMIN, label=f"{REPLACES}{old.id}"))
         write_token(path, _parse_made(made))
     with flags.connect() as client:  # with the new token, which proves that it works
         ended = client.end_token(old.id, overlap_s)
@@ -164,7 +164,7 @@ def _require_writable(path: Path) -> None:
         raise BadInput(f"The folder {path.parent} does not exist.")
 
 
-def _write_or_revoke(client: Client, path: Path, made: TokenMade) -> None:
+def _write_or_revoke(client: Client, path: Path, made: CreatedToken) -> None:
     try:
         write_token(path, _parse_made(made))
     except (OSError, PliantError) as error:
@@ -173,7 +173,7 @@ def _write_or_revoke(client: Client, path: Path, made: TokenMade) -> None:
         raise BadInput(f"The token could not be written to {path}: {error}. It was revoked again.") from error
 
 
-def _parse_made(made: TokenMade) -> Token:
+def _parse_made(made: CreatedToken) -> Token:
     found = parse_token(made.token)
     if found is None:
         raise PliantError(

@@ -15,7 +15,7 @@ from pliant.core.model.names import bad_name
 from pliant.credentials import Token, make_token, parse_token
 from pliant.errors import BadInput, StoreError, StoreUnavailable
 from pliant.stores.base import Store, Write, Written
-from pliant.wire.api import Scope, TokenLine, TokenWish
+from pliant.wire.api import Scope, TokenLine, TokenRequest
 from pliant.wire.codec import Codec, decode_state, encode_state
 from pliant.wire.routes import Route
 
@@ -119,7 +119,7 @@ class TokenRegistry:
         key = self._keys.get(id_)
         return key is None or (key.ends_at is not None and self._wall() >= key.ends_at)
 
-    def create(self, wish: TokenWish) -> tuple[Token, TokenLine]:
+    def create(self, wish: TokenRequest) -> tuple[Token, TokenLine]:
         """A new token; only its caller ever sees it."""
         _require_sense(wish)
         token, now = make_token(), self._wall()
@@ -204,7 +204,7 @@ def _is_kept(key: StoredToken, ended_from: float) -> bool:
     return key.ends_at is None or key.ends_at >= ended_from or (key.scope is Scope.ADMIN and key.job is None)
 
 
-def _require_sense(wish: TokenWish) -> None:
+def _require_sense(wish: TokenRequest) -> None:
     if wish.scope is Scope.PUBLIC:
         raise BadInput("A token has scope read, join or admin; what is public needs none.")
     if wish.job is not None and (wrong := bad_name(wish.job)):

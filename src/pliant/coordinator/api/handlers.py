@@ -25,7 +25,7 @@ from pliant.coordinator.service.inbox import (
     describe_set_back,
     truncate_texts,
 )
-from pliant.core.accounting.activity import Category, at_work, doings
+from pliant.core.accounting.activity import Category, categories_of, running_workers
 from pliant.core.messages import AgentJoin, Code, Command, Create, Join, Rejection
 from pliant.core.model.job import JobState
 from pliant.core.model.names import AgentId, MemberId, bad_name
@@ -60,7 +60,7 @@ class Handlers:
         self._lease_ttl_s = lease_ttl_s
         self._watches: dict[tuple[str, Sender], Call] = {}  # open watches, by job and sender
         self._connections: dict[tuple[str, Sender], ClientConnection] = {}  # on which a sender last joined or watched
-        self._uses: dict[str, dict[AgentId, tuple[api.Use, ...]]] = {}  # by job, as last reported by each agent
+        self._uses: dict[str, dict[AgentId, tuple[api.WorkerUsage, ...]]] = {}  # by job, as last reported by each agent
 
     def by_name(self) -> dict[str, Handler]:
         """Return the handlers by route name, for `pliant.coordinator.api.app.application`."""
@@ -117,7 +117,7 @@ class Handlers:
         self._require_plausible(call, renewal.revision)
         sender = Sender("agent", renewal.agent)
         answer = _encode_done(await self._service.renew(call.job, sender, renewal.revision))
-        if renewal.uses:
+        if renewal.usage:
             self._note_uses(call.job, renewal)
         return answer
 
@@ -125,7 +125,7 @@ class Handlers:
         """Remember the resource use of an agent's workers, as long as the agent belongs to the job."""
         found = self._service.service.job(name)
         agents = {agent.id for agent in found[0].agents} if found else set()
-        uses = {**self._uses.get(name, {}), renewal.agent: renewal.uses[:USES_MAX]}
+        uses = {**self._uses.get(name, {}), renewal.agent: renewal.usage[:USES_MAX]}
         self._uses[name] = {agent: each for agent, each in uses.items() if agent in agents}
 
     # ------------------------------------------------------------------------------------------- watching
@@ -249,7 +249,7 @@ class Handlers:
             metrics.jobs.labels(state.value).set(states.count(state))
         metrics.members.set(sum(len(job.members) for job in jobs if not job.state.ended))
         going_on = [job for job in jobs if not job.state.ended]
-        doing = Counter(what for job in going_on for what in doings(job, at_work(job)).values())
+        doing = Counter(what for job in going_on for what in categories_of(job, running_workers(job)).values())
         for category in Category:
             metrics.workers.labels(category.value).set(doing[category])
         metrics.waiting.set(self._service.notifications.waiting)
@@ -308,12 +308,12 @@ class Handlers:
         return encode_reply(api.TokenList(self._registry.lines()))
 
     async def _token(self, call: Call) -> bytes:
-        assert isinstance(call.body, api.TokenWish)
+        assert isinstance(call.body, api.TokenRequest)
         token, shown = self._registry.create(call.body)
-        return encode_reply(api.TokenMade(token.text, shown))
+        return encode_reply(api.CreatedToken(token.text, shown))
 
     async def _token_end(self, call: Call) -> bytes:
-        assert isinstance(call.body, api.TokenEnd)
+        assert isinstance(call.body, api.TokenRevocation)
         return encode_reply(self._registry.expire(call.body.id, call.body.after_s))
 
 

@@ -12,9 +12,9 @@ from pliant.core.model.job import Job
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import MemberState, member_state, spare_why
-from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, Use
+from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, WorkerUsage
 
-NOTHING: Mapping[MemberId, Use] = MappingProxyType({})
+NOTHING: Mapping[MemberId, WorkerUsage] = MappingProxyType({})
 
 
 def job_line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
@@ -61,7 +61,7 @@ def _running(job: Job) -> Launch | None:
     return launch if launch is not None and not launch.over else None
 
 
-def _seats(launch: Launch, uses: Mapping[MemberId, Use]) -> Iterator[MemberLine]:
+def _seats(launch: Launch, uses: Mapping[MemberId, WorkerUsage]) -> Iterator[MemberLine]:
     done = launch.done
     for rank, seat in enumerate(launch.seats):
         if seat.member in done:
@@ -72,7 +72,7 @@ def _seats(launch: Launch, uses: Mapping[MemberId, Use]) -> Iterator[MemberLine]
 
 
 def job_status(
-    job: Job, revision: int, uses: Mapping[MemberId, Use] = NOTHING, silent_s: float | None = None
+    job: Job, revision: int, uses: Mapping[MemberId, WorkerUsage] = NOTHING, silent_s: float | None = None
 ) -> JobStatus:
     """Everything; costs as much as the job has members. `uses` is what agents said of their workers last."""
     launch = _running(job)

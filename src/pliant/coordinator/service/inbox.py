@@ -44,8 +44,8 @@ TEXT_MAX = 2000  # characters kept of a text; the sender's own log has the rest
 def truncate_texts(command: Command) -> Command:
     """Return the command with long texts truncated, because the store keeps them for ever and sends them to readers."""
     if isinstance(command, m.Raised):
-        short = _truncate_slots(command.poison)
-        return command if short == command.poison else m.Raised(short)
+        short = _truncate_slots(command.failing_slots)
+        return command if short == command.failing_slots else m.Raised(short)
     match command:
         case m.Drain() | m.DrainAgent() | m.Cancel() | m.Leave() | m.Stopped() if len(command.why) > TEXT_MAX:
             return replace(command, why=_truncate(command.why))

@@ -103,7 +103,7 @@ class Liveness:
     def note_contact(self, now: float) -> None:
         """Note a message of any member or agent of any job: this coordinator is not isolated."""
         if self._isolation.note_contact(now):
-            self._isolated_until = self._leases.awake(now)
+            self._isolated_until = self._leases.waking_time(now)
 
     def clear_suspicion(self, name: str, sender: Sender) -> None:
         self._leases.drop((name, _SUSPICION[sender.kind], sender.id))
@@ -111,7 +111,7 @@ class Liveness:
 
     def credit_generation(self, name: str, generation: int, now: float) -> None:
         """Note an accepted report of a generation as a sign of life of each of its members (rule 19)."""
-        self._credits[name] = (generation, self._leases.awake(now))
+        self._credits[name] = (generation, self._leases.waking_time(now))
 
     def isolated_s(self, now: float) -> float | None:
         """Return how long no message has arrived, if that is too long; infinite if none ever has."""
@@ -136,7 +136,7 @@ class Liveness:
         """
         key = (name, *sender)
         if key in self._leases:
-            self._hangups[key] = self._leases.awake(now) if self._isolation.is_isolated(now) else None
+            self._hangups[key] = self._leases.waking_time(now) if self._isolation.is_isolated(now) else None
 
     # ------------------------------------------------------------------------------------------- what is due
 
@@ -147,7 +147,7 @@ class Liveness:
             signs = (self._credited_at(key, job(key[0])), self.exempt_until(key, now))
             return max((sign for sign in signs if sign is not None), default=None)
 
-        over = self._leases.due(now, last_sign)
+        over = self._leases.expired(now, last_sign)
         for name, kind, ident in over:
             if kind in _SUSPECTED:
                 self.record_hangup(name, Sender(_SUSPECTED[kind], ident), now)
@@ -171,7 +171,7 @@ class Liveness:
             return None
         if key in self._hangups:
             return self._hangups[key]
-        return self._leases.awake(now) if self._isolation.is_isolated(now) else self._isolated_until
+        return self._leases.waking_time(now) if self._isolation.is_isolated(now) else self._isolated_until
 
     def is_void(self, name: str, command: Command) -> bool:
         """Return whether an expiry is void: its subject renewed while the store could not be written."""

@@ -28,7 +28,7 @@ from pliant.coordinator.service.liveness import Liveness
 from pliant.core import messages as m
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import complaints
+from pliant.core.job.invariants import all_violations
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.job import Job
 from pliant.core.model.names import MemberId
@@ -269,7 +269,7 @@ class Service:
         if job is not None and events and changes_membership(events):
             job, more = settle_all(job, wall)
             events += more
-            bug = "; ".join(complaints(known.job, events))
+            bug = "; ".join(all_violations(known.job, events))
             if bug:
                 self._bugs.append(f"{name}: {bug}")
         return _Draft(name, known, submitted, job, events, answers, bug)

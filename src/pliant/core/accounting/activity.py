@@ -23,7 +23,7 @@ class Category(StrEnum):
     SPARE = "spare"
 
 
-def doings(job: Job, names: Iterable[MemberId], been: Collection[MemberId] = ()) -> dict[MemberId, Category]:
+def categories_of(job: Job, names: Iterable[MemberId], been: Collection[MemberId] = ()) -> dict[MemberId, Category]:
     """What each of these workers does in a job that is as it is; `been` were in a world of its history.
 
     Training, here, is also whatever cannot be told from it yet.
@@ -61,7 +61,7 @@ def doings(job: Job, names: Iterable[MemberId], been: Collection[MemberId] = ())
     return {name: of(name) for name in names}
 
 
-def at_work(job: Job) -> list[MemberId]:
+def running_workers(job: Job) -> list[MemberId]:
     """The workers that are known to run: members, or seats of a launch."""
     if job.is_live or job.launch is None:
         return list(job.members)

@@ -30,7 +30,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from pliant.core import messages as m
-from pliant.core.accounting.activity import Category, doings
+from pliant.core.accounting.activity import Category, categories_of
 from pliant.core.accounting.pauses import Pause
 from pliant.core.job.evolve import evolve
 from pliant.core.messages import Event
@@ -46,50 +46,56 @@ class WorkerAccount:
 
     name: MemberId
     agent: AgentId
-    began: float
-    since: float
-    doing: Category
+    started_at: float
+    counted_until: float
+    category: Category
     seconds: dict[Category, float] = field(default_factory=lambda: dict.fromkeys(Category, 0.0))
-    undecided: float = 0.0
+    undecided_s: float = 0.0
 
-    def pass_until(self, now: float) -> None:
-        span, self.since = now - self.since, now
-        if self.doing is Category.TRAINING:
-            self.undecided += span
+    def advance_to(self, now: float) -> None:
+        span, self.counted_until = now - self.counted_until, now
+        if self.category is Category.TRAINING:
+            self.undecided_s += span
         else:
-            self.seconds[self.doing] += span
+            self.seconds[self.category] += span
 
     def decide(self, again: float, spent: tuple[Pause, ...] = ()) -> None:
         """The undecided time is over: `again` is the part of it in which steps were done again."""
-        left = self.undecided
+        left = self.undecided_s
         for each in spent:
             taken = min(each.seconds, left)
             self.seconds[Category(each.kind)] += taken
             left -= taken
         self.seconds[Category.RECOMPUTING] += again * left
         self.seconds[Category.TRAINING] += (1.0 - again) * left
-        self.undecided = 0.0
+        self.undecided_s = 0.0
 
-    def lose(self) -> None:
+    def count_as_switching(self) -> None:
         """Nothing is known to have come of the undecided time."""
-        self.seconds[Category.SWITCHING] += self.undecided
-        self.undecided = 0.0
+        self.seconds[Category.SWITCHING] += self.undecided_s
+        self.undecided_s = 0.0
 
     def as_of(self, now: float, again: float) -> WorkerAccount:
         """A copy, with everything decided as if it ended now."""
         twin = WorkerAccount(
-            self.name, self.agent, self.began, self.since, self.doing, dict(self.seconds), self.undecided
+            self.name,
+            self.agent,
+            self.started_at,
+            self.counted_until,
+            self.category,
+            dict(self.seconds),
+            self.undecided_s,
         )
-        twin.pass_until(max(now, self.since))
+        twin.advance_to(max(now, self.counted_until))
         twin.decide(again)
         return twin
 
-    def started(self, now: float) -> None:
+    def count_as_starting(self, now: float) -> None:
         """Whatever it seemed to do until now, it was starting."""
-        self.doing = Category.STARTING
-        self.pass_until(now)
-        self.seconds[Category.STARTING] += self.undecided
-        self.undecided = 0.0
+        self.category = Category.STARTING
+        self.advance_to(now)
+        self.seconds[Category.STARTING] += self.undecided_s
+        self.undecided_s = 0.0
 
 
 @dataclass(slots=True)
@@ -105,16 +111,16 @@ class MembershipChange:
 
 
 @dataclass(slots=True)
-class Progress:
+class JobProgress:
     """What came of it. Steps and samples are those of the ledger that the newest attempt goes on with."""
 
     steps: int = 0  # committed
     samples: int = 0  # in them
-    again_steps: int = 0  # done again, in all
-    again_samples: int = 0
-    highest: int = 0  # step that was ever durable
-    every_sample: int = 0  # that became durable, of all attempts and however often
-    busy_s: float = 0.0  # in which anybody trained
+    recomputed_steps: int = 0  # done again, in all
+    recomputed_samples: int = 0
+    highest_step: int = 0  # step that was ever durable
+    samples_ever: int = 0  # that became durable, of all attempts and however often
+    training_s: float = 0.0  # in which anybody trained
     rollbacks: int = 0
     checkpoints: int = 0
     attempts: int = 0
@@ -126,40 +132,40 @@ class Goodput:
 
     def __init__(self) -> None:
         self.job: Job | None = None
-        self.began = 0.0  # the job's creation
+        self.created_at = 0.0  # the job's creation
         self.now = 0.0  # the newest event's time; never goes back, whatever a clock does
-        self.progress = Progress()
+        self.progress = JobProgress()
         self._workers: dict[MemberId, WorkerAccount] = {}  # everybody there ever was
-        self._here: dict[MemberId, WorkerAccount] = {}  # who runs
+        self._running: dict[MemberId, WorkerAccount] = {}  # who runs
         self._attempt_began = 0.0
-        self._been: set[MemberId] = set()  # in a world that was entered
-        self._begun = False  # the history, by a world that was entered
-        self._trains = False  # somebody does
-        self._stood_still: float | None = None  # since when nobody trains, though somebody did
-        self._known_at = 0.0  # when it was last known that somebody trains: a report, or the first of them began
-        self._doubtful_s = 0.0  # of the time in which anybody trained: since the last report
-        self._busy_before = 0.0  # the newest launch
-        self._new_until = 0.0  # the last report in which all steps were new: what was undecided then was training
+        self._entered_members: set[MemberId] = set()  # in a world that was entered
+        self._has_history = False  # the history, by a world that was entered
+        self._is_training = False  # somebody does
+        self._paused_since: float | None = None  # since when nobody trains, though somebody did
+        self._confirmed_at = 0.0  # when it was last known that somebody trains: a report, or the first of them began
+        self._unconfirmed_s = 0.0  # of the time in which anybody trained: since the last report
+        self._training_before_launch_s = 0.0  # the newest launch
+        self._all_new_until = 0.0  # the last report in which all steps were new: what was undecided then was training
 
     # ------------------------------------------------------------------------------------------------ answers
 
     def workers(self, until: float | None = None) -> list[WorkerAccount]:
         """Everybody there ever was, as of that moment: the newest event, or a later one."""
         now = self.now if until is None else until
-        self._settle()
+        self._book_confirmed()
         return [
-            worker.as_of(now if name in self._here else worker.since, self._again)
+            worker.as_of(now if name in self._running else worker.counted_until, self._recomputing_share)
             for name, worker in self._workers.items()
         ]
 
-    def busy_s(self, until: float | None = None) -> float:
+    def training_s(self, until: float | None = None) -> float:
         """Seconds in which anybody trained."""
-        since = max(0.0, until - self.now) if until is not None and self._trains else 0.0
-        return self.progress.busy_s + since
+        since = max(0.0, until - self.now) if until is not None and self._is_training else 0.0
+        return self.progress.training_s + since
 
     @property
-    def _again(self) -> float:
-        return 1.0 if self.job is not None and self.job.durable.step < self.progress.highest else 0.0
+    def _recomputing_share(self) -> float:
+        return 1.0 if self.job is not None and self.job.durable.step < self.progress.highest_step else 0.0
 
     # ----------------------------------------------------------------------------------------------- the fold
 
@@ -168,42 +174,42 @@ class Goodput:
         before, last = self.job, self.now
         now = self.now = max(last, event.at) if before is not None else event.at
         if not isinstance(event, m.StepsCommitted):
-            self._settle()
+            self._book_confirmed()
         match event:
             case m.JobCreated():
-                self._end(now, *self._here.values())
+                self._end(now, *self._running.values())
                 self._create(event)
             case m.AgentJoined() if before is not None:
-                self._agent_came(before, event, last)
+                self._agent_joined(before, event, last)
             case _:
                 pass
-        if self._trains and any(worker.doing is Category.TRAINING for worker in self._here.values()):
-            self.progress.busy_s += now - last
-            self._doubtful_s += now - last
-        broke = before is not None and _breaks(before, event)
+        if self._is_training and any(worker.category is Category.TRAINING for worker in self._running.values()):
+            self.progress.training_s += now - last
+            self._unconfirmed_s += now - last
+        broke = before is not None and _breaks_world(before, event)
         if broke:
-            self._broke()
+            self._discard_unconfirmed()
         job = self.job = evolve(before, event)
         if isinstance(event, m.StepsCommitted):
             self._committed(job, event)  # moves nobody from one thing to another
             return
-        self._happened(job, event)
+        self._apply(job, event)
         if before is not None and job.is_live and not before.is_live:
             self._went_live(job)
         if job.state.ended:
-            self._end(now, *self._here.values())
-        planned = not job.is_live and _is_sound(before.launch if before is not None else None)
-        self._look(job, planned, since=self._known_at if broke else now)
+            self._end(now, *self._running.values())
+        planned = not job.is_live and _ended_on_purpose(before.launch if before is not None else None)
+        self._update_categories(job, planned, since=self._confirmed_at if broke else now)
 
-    def _happened(self, job: Job, event: Event) -> None:
+    def _apply(self, job: Job, event: Event) -> None:
         match event:
             case m.MemberJoined():
                 self._joined(event)
             case m.MemberGone():
-                self._end(self.now, *self._named(event.member), lost=event.how == "lost")
+                self._end(self.now, *self._running_named(event.member), lost=event.how == "lost")
             case m.WorldFormed(world=world) if world.kind is WorldKind.ROLLBACK:
-                self._been.clear()  # who is not in it may well be a spare
-                self._count(job)
+                self._entered_members.clear()  # who is not in it may well be a spare
+                self._count_history(job)
             case m.WorldEntered():
                 self._entered(job, event.generation)
             case m.CheckpointPublished():
@@ -211,70 +217,70 @@ class Goodput:
             case m.Launched() | m.SeatRefilled():
                 self._launched(job)
             case m.SeatEnded():
-                self._end(self.now, *self._named(event.end.member))
+                self._end(self.now, *self._running_named(event.end.member))
             case m.AgentReadied() | m.AgentGone():
-                self._end(self.now, *(worker for worker in self._seated(job) if worker.agent == event.agent))
+                self._end(self.now, *(worker for worker in self._launched_workers(job) if worker.agent == event.agent))
             case _:
                 pass
 
-    def _look(self, job: Job, planned: bool, since: float) -> None:
+    def _update_categories(self, job: Job, planned: bool, since: float) -> None:
         """See what everybody does from now on. If nobody trains any more, that is so since then."""
         now = self.now
-        doing = doings(job, self._here, self._been)
-        for name, worker in self._here.items():
-            if doing[name] is not worker.doing:
-                worker.pass_until(now)
-                worker.doing = doing[name]
-        trains = any(worker.doing is Category.TRAINING for worker in self._here.values())
-        if trains and self._stood_still is not None:
-            self.progress.changes.append(MembershipChange(now, planned, now - self._stood_still))
-            self._stood_still = None
-        elif self._trains and not trains:
-            self._stood_still = since
-        if trains and not self._trains:
-            self._known_at = now
-        self._trains = trains
+        doing = categories_of(job, self._running, self._entered_members)
+        for name, worker in self._running.items():
+            if doing[name] is not worker.category:
+                worker.advance_to(now)
+                worker.category = doing[name]
+        trains = any(worker.category is Category.TRAINING for worker in self._running.values())
+        if trains and self._paused_since is not None:
+            self.progress.changes.append(MembershipChange(now, planned, now - self._paused_since))
+            self._paused_since = None
+        elif self._is_training and not trains:
+            self._paused_since = since
+        if trains and not self._is_training:
+            self._confirmed_at = now
+        self._is_training = trains
 
-    def _broke(self) -> None:
+    def _discard_unconfirmed(self) -> None:
         """A world ended unplanned: when, nobody can say but that it was after its last durable report."""
-        for worker in self._here.values():
-            worker.pass_until(self.now)
-            worker.lose()
-        self.progress.busy_s -= self._doubtful_s
-        self._doubtful_s = 0.0
+        for worker in self._running.values():
+            worker.advance_to(self.now)
+            worker.count_as_switching()
+        self.progress.training_s -= self._unconfirmed_s
+        self._unconfirmed_s = 0.0
 
     # ----------------------------------------------------------------------------------------------- progress
 
     def _committed(self, job: Job, event: m.StepsCommitted) -> None:
         progress = self.progress
-        again = [line.samples for line in event.lines if line.lineage.step <= progress.highest]
+        again = [line.samples for line in event.lines if line.lineage.step <= progress.highest_step]
         world = job.world(event.generation)
         if not again and not event.pauses:
-            self._new_until = self.now  # by far the most: nobody is looked at for them
+            self._all_new_until = self.now  # by far the most: nobody is looked at for them
         else:
-            self._settle()
+            self._book_confirmed()
             for name in world.members if world is not None else ():
-                for worker in self._named(name):
-                    worker.pass_until(self.now)
+                for worker in self._running_named(name):
+                    worker.advance_to(self.now)
                     worker.decide(len(again) / len(event.lines), event.pauses)
-        self._known_at, self._doubtful_s = self.now, 0.0
-        progress.again_steps += len(again)
-        progress.again_samples += sum(again)
-        progress.every_sample += sum(line.samples for line in event.lines)
-        progress.highest = max(progress.highest, job.durable.step)
-        self._count(job)
+        self._confirmed_at, self._unconfirmed_s = self.now, 0.0
+        progress.recomputed_steps += len(again)
+        progress.recomputed_samples += sum(again)
+        progress.samples_ever += sum(line.samples for line in event.lines)
+        progress.highest_step = max(progress.highest_step, job.durable.step)
+        self._count_history(job)
         for each in event.pauses:
             if each.kind == Category.SWITCHING and progress.changes and progress.changes[-1].pause_s is None:
                 progress.changes[-1].pause_s = each.seconds
 
-    def _settle(self) -> None:
+    def _book_confirmed(self) -> None:
         """Write down what the reports of new steps have decided. Call before anything else is."""
-        for worker in self._here.values():
-            if worker.since < self._new_until:
-                worker.pass_until(self._new_until)
+        for worker in self._running.values():
+            if worker.counted_until < self._all_new_until:
+                worker.advance_to(self._all_new_until)
                 worker.decide(0.0)
 
-    def _count(self, job: Job) -> None:
+    def _count_history(self, job: Job) -> None:
         """The committed history, as far as it is durable."""
         assert job.terms is not None  # worlds have members, and the first of those brought them
         steps = self.progress.steps = job.durable.step
@@ -284,12 +290,12 @@ class Goodput:
     def _entered(self, job: Job, generation: int) -> None:
         world = job.world(generation)
         assert world is not None  # it is open, if it is entered
-        self._been.update(world.members)
+        self._entered_members.update(world.members)
         if world.kind is WorldKind.PLANNED:
             self.progress.changes.append(MembershipChange(self.now, planned=True))
-        elif world.kind is WorldKind.ROLLBACK and self._begun:
+        elif world.kind is WorldKind.ROLLBACK and self._has_history:
             self.progress.rollbacks += 1
-        self._begun = True
+        self._has_history = True
 
     # ------------------------------------------------------------------------------------------ coming, going
 
@@ -297,17 +303,17 @@ class Goodput:
         """A job, or its next attempt; one that begins afresh has a ledger of its own."""
         progress = self.progress
         if not progress.attempts:
-            self.began = self.now
+            self.created_at = self.now
         progress.attempts += 1
-        if not event.onward:
-            progress.steps = progress.samples = progress.highest = 0
-            progress.again_steps = progress.again_samples = 0
-            self._begun = False
+        if not event.resumes:
+            progress.steps = progress.samples = progress.highest_step = 0
+            progress.recomputed_steps = progress.recomputed_samples = 0
+            self._has_history = False
         self._attempt_began = self.now
-        self._been.clear()
-        self._trains = False
-        self._stood_still = None
-        self._doubtful_s = 0.0
+        self._entered_members.clear()
+        self._is_training = False
+        self._paused_since = None
+        self._unconfirmed_s = 0.0
 
     def _joined(self, event: m.MemberJoined) -> None:
         name, now = event.member.id, self.now
@@ -315,53 +321,53 @@ class Goodput:
         if worker is None:
             began = min(max(now - event.age_s, self._attempt_began), now)
             worker = self._workers[name] = WorkerAccount(name, event.member.agent, began, began, Category.STARTING)
-        worker.started(now)
-        self._here[name] = worker
+        worker.count_as_starting(now)
+        self._running[name] = worker
 
     def _launched(self, job: Job) -> None:
         """Whoever still ran has stopped: no two launches run side by side."""
         seats = job.launch.seats if job.launch is not None else ()
         taken = {seat.member for seat in seats}
-        self._end(self.now, *(worker for worker in self._seated(job) if worker.name not in taken))
-        self._busy_before = self.progress.busy_s
+        self._end(self.now, *(worker for worker in self._launched_workers(job) if worker.name not in taken))
+        self._training_before_launch_s = self.progress.training_s
         for seat in seats:
             if seat.member not in self._workers:
                 worker = WorkerAccount(seat.member, seat.agent, self.now, self.now, Category.TRAINING)
-                self._workers[seat.member] = self._here[seat.member] = worker
+                self._workers[seat.member] = self._running[seat.member] = worker
 
     def _went_live(self, job: Job) -> None:
         """A launched worker has joined: they all were starting. Who does not join as well is not heard of again."""
-        for worker in self._seated(job):
-            worker.started(self.now)
-            del self._here[worker.name]
-        self.progress.busy_s = self._busy_before
-        self._doubtful_s = 0.0
-        self._trains = False
+        for worker in self._launched_workers(job):
+            worker.count_as_starting(self.now)
+            del self._running[worker.name]
+        self.progress.training_s = self._training_before_launch_s
+        self._unconfirmed_s = 0.0
+        self._is_training = False
 
-    def _agent_came(self, job: Job, event: m.AgentJoined, last: float) -> None:
+    def _agent_joined(self, job: Job, event: m.AgentJoined, last: float) -> None:
         """Workers never outlive their agent: those of another life of it are gone, since when nobody can say."""
-        if _is_reborn(job, event):
-            theirs = (worker for worker in self._here.values() if worker.agent == event.agent)
+        if _is_restarted(job, event):
+            theirs = (worker for worker in self._running.values() if worker.agent == event.agent)
             self._end(last, *theirs, lost=job.is_live)
 
     def _end(self, at: float, *workers: WorkerAccount, lost: bool = False) -> None:
         for worker in workers:
-            worker.pass_until(max(at, worker.since))
+            worker.advance_to(max(at, worker.counted_until))
             if lost:
-                worker.lose()
-            worker.decide(self._again)
-            del self._here[worker.name]
+                worker.count_as_switching()
+            worker.decide(self._recomputing_share)
+            del self._running[worker.name]
 
-    def _named(self, name: MemberId) -> list[WorkerAccount]:
+    def _running_named(self, name: MemberId) -> list[WorkerAccount]:
         """The worker of that name, if it runs."""
-        return [self._here[name]] if name in self._here else []
+        return [self._running[name]] if name in self._running else []
 
-    def _seated(self, job: Job) -> list[WorkerAccount]:
+    def _launched_workers(self, job: Job) -> list[WorkerAccount]:
         """Who was launched, runs, and has not joined."""
-        return [worker for worker in self._here.values() if worker.name not in job.members]
+        return [worker for worker in self._running.values() if worker.name not in job.members]
 
 
-def _breaks(job: Job, event: Event) -> bool:
+def _breaks_world(job: Job, event: Event) -> bool:
     """Whether an event says that the job's world has ended unplanned. Launched workers are in none."""
     match event:
         case m.WorldBroken(entered=entered):
@@ -369,24 +375,24 @@ def _breaks(job: Job, event: Event) -> bool:
         case m.WorldFormed(world=world):
             return world.kind is not WorldKind.PLANNED
         case m.MemberGone(member=name, how="lost"):
-            return name in _current(job)
+            return name in _current_members(job)
         case m.AgentJoined(agent=agent):
-            return _is_reborn(job, event) and any(job.members[name].agent == agent for name in _current(job))
+            return _is_restarted(job, event) and any(job.members[name].agent == agent for name in _current_members(job))
         case _:
             return False
 
 
-def _current(job: Job) -> list[MemberId]:
+def _current_members(job: Job) -> list[MemberId]:
     """Who is in the world that was entered last, and still a member."""
     world = job.world(job.current)
     return [name for name in world.members if name in job.members] if world is not None else []
 
 
-def _is_reborn(job: Job, event: m.AgentJoined) -> bool:
+def _is_restarted(job: Job, event: m.AgentJoined) -> bool:
     """Whether an agent comes back in another life."""
     return any(agent.id == event.agent and agent.run_id != event.run_id for agent in job.agents)
 
 
-def _is_sound(launch: Launch | None) -> bool:
+def _ended_on_purpose(launch: Launch | None) -> bool:
     """Whether a launch ended because something else was wanted, not because anything went wrong."""
     return launch is None or not (launch.lost or any(end.code for end in launch.ends))

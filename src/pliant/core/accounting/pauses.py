@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 from pliant.core.data.ledger import LedgerLine
 
-SPENT_MAX = 64  # of one report: most steps have none
+PAUSES_MAX = 64  # of one report: most steps have none
 SECONDS_MAX = 86_400.0
 CHECKPOINTING = "checkpointing"
 SWITCHING = "switching"
-KNOWN = frozenset({CHECKPOINTING, SWITCHING})
+KINDS = frozenset({CHECKPOINTING, SWITCHING})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Pause:
     seconds: float
 
 
-def accepted(spent: Iterable[Pause], lines: Iterable[LedgerLine]) -> tuple[Pause, ...]:
+def accept_pauses(spent: Iterable[Pause], lines: Iterable[LedgerLine]) -> tuple[Pause, ...]:
     """What is written down of that beside the lines that became durable. What makes no sense is left out: it is a
     matter of statistics, and no reason to refuse a report."""
     steps = {line.lineage.step for line in lines}
-    kept = (each for each in spent if each.step in steps and each.kind in KNOWN and sound(each.seconds))
-    return tuple(kept)[:SPENT_MAX]
+    kept = (each for each in spent if each.step in steps and each.kind in KINDS and valid_seconds(each.seconds))
+    return tuple(kept)[:PAUSES_MAX]
 
 
-def sound(seconds: float) -> float:
+def valid_seconds(seconds: float) -> float:
     """A time that somebody said; 0 if it cannot be one."""
     return seconds if 0.0 <= seconds <= SECONDS_MAX else 0.0

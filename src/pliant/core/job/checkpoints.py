@@ -16,7 +16,7 @@ from pliant.core import messages as c
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.job.validation import CHECKPOINT_NAME_MAX, PIECES_MAX
 from pliant.core.messages import Code, Event, Rejection, StateChanged, WorldBroken
-from pliant.core.model.checkpoint import Writing
+from pliant.core.model.checkpoint import UnfinishedCheckpoint
 from pliant.core.model.job import Job, JobState, Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import kept_checkpoints
@@ -24,7 +24,7 @@ from pliant.core.model.world import World
 
 WRITERS_MAX = 16  # parts of one checkpoint: more would not be quicker on any disk, and their names go to every member
 
-APART = (
+SPLIT_STORAGE = (
     "it saves to another place than others, so from now on one member saves everything; "
     "give --checkpoint-dir a place that every machine reaches"
 )
@@ -59,13 +59,13 @@ def is_due(terms: Terms, save_steps: int, step: int, *, asked: bool) -> bool:
     return asked or any(every and step % every == 0 for every in (terms.checkpoint_every, save_steps))
 
 
-def began_in(name: str) -> int:
+def writer_generation(name: str) -> int:
     """The generation whose members write that checkpoint."""
     found = _NAME.fullmatch(name)
     return int(found[2]) if found is not None else 0
 
 
-def step_in(name: str) -> int:
+def checkpoint_step(name: str) -> int:
     """The step whose state that checkpoint is."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found is not None else 0
@@ -79,15 +79,15 @@ def is_garbage(name: str, kept: Sequence[str], newest: int, origin: int, floor: 
     its owner may still want it. What members of a generation after `generation` began is not for its members to judge,
     who may have slept since. What is no checkpoint's name is nobody's but its owner's.
     """
-    if _NAME.fullmatch(name) is None or name in kept or not origin < began_in(name) <= generation:
+    if _NAME.fullmatch(name) is None or name in kept or not origin < writer_generation(name) <= generation:
         return False
-    return step_in(name) <= newest or began_in(name) < floor
+    return checkpoint_step(name) <= newest or writer_generation(name) < floor
 
 
 # ------------------------------------------------------------------------------------------------- decisions
 
 
-def left_behind(job: Job, command: c.Publish | c.PartNotWritten) -> World | None:
+def world_left_behind(job: Job, command: c.Publish | c.PartNotWritten) -> World | None:
     """The world that went on without a member which still writes its part: it counts until a generation is sealed."""
     world = job.world(job.current)
     leaves = command.member in job.members and world is not None and command.member not in world.members
@@ -108,10 +108,10 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
         )
     if newest is not None and lineage.step <= newest.lineage.step:
         return ()
-    if command.count > 1 and began_in(checkpoint.name) <= job.sealed:
+    if command.count > 1 and writer_generation(checkpoint.name) <= job.sealed:
         return ()  # some of its members are lost, and their parts with them
-    known = next((each for each in job.writing if each.name == checkpoint.name), None)
-    writing = known or Writing(
+    known = next((each for each in job.unfinished_checkpoints if each.name == checkpoint.name), None)
+    writing = known or UnfinishedCheckpoint(
         lineage, checkpoint.name, checkpoint.state, command.count, storage_id=checkpoint.storage_id
     )
     if writing.failed or any(part == command.part for part, _ in writing.pieces):
@@ -120,7 +120,9 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
         why = f"it is not of the state that others wrote as {checkpoint.name}"
         return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, why),)
     if writing.storage_id != checkpoint.storage_id:
-        return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, APART, split_storage=True),)
+        return (
+            c.CheckpointFailed(now, world.number, checkpoint.name, command.member, SPLIT_STORAGE, split_storage=True),
+        )
     parts = sorted((*writing.pieces, (command.part, checkpoint.pieces)))
     if len(parts) < command.count:
         part = (command.member, checkpoint, command.part, command.count)
@@ -140,28 +142,28 @@ def _bad_part(command: c.Publish) -> Rejection | None:
     return None
 
 
-def not_written(job: Job, command: c.PartNotWritten, world: World, now: float) -> tuple[Event, ...]:
+def part_not_written(job: Job, command: c.PartNotWritten, world: World, now: float) -> tuple[Event, ...]:
     """Somebody's part will not come, so neither will the whole. People are told; another one is tried in its time."""
     if command.split_storage:
-        return _halved(job, command, world, now)
-    known = next((each for each in job.writing if each.name == command.name), None)
+        return _split_storage(job, command, world, now)
+    known = next((each for each in job.unfinished_checkpoints if each.name == command.name), None)
     newest = job.checkpoint.lineage.step if job.checkpoint is not None else -1
-    over = began_in(command.name) <= job.sealed or step_in(command.name) <= newest
+    over = writer_generation(command.name) <= job.sealed or checkpoint_step(command.name) <= newest
     if over or (known is not None and known.failed):
         return ()
     name, why = command.name[:CHECKPOINT_NAME_MAX], command.why[:CHECKPOINT_NAME_MAX]
     return (c.CheckpointFailed(now, world.number, name, command.member, why),)
 
 
-def _halved(job: Job, command: c.PartNotWritten, world: World, now: float) -> tuple[Event, ...]:
+def _split_storage(job: Job, command: c.PartNotWritten, world: World, now: float) -> tuple[Event, ...]:
     """A published checkpoint lies in several places. What is there of it stays: whoever brings it together has it."""
     if job.split_storage or command.name not in kept_checkpoints(job):
         return ()
-    why = f"not all of it is in {command.why[:CHECKPOINT_NAME_MAX]}; {APART}"
+    why = f"not all of it is in {command.why[:CHECKPOINT_NAME_MAX]}; {SPLIT_STORAGE}"
     return (c.CheckpointFailed(now, world.number, command.name, command.member, why, split_storage=True),)
 
 
-def unreadable(job: Job, command: c.NotReadable, world: World, now: float) -> tuple[Event, ...]:
+def not_readable(job: Job, command: c.NotReadable, world: World, now: float) -> tuple[Event, ...]:
     """A damaged checkpoint is passed over for the one before. One out of somebody's reach is left to others; if it is
     out of everybody's, the job ends and says so, since going further back would throw away what is still there."""
     newest = job.checkpoint
@@ -175,7 +177,7 @@ def unreadable(job: Job, command: c.NotReadable, world: World, now: float) -> tu
     return (found, WorldBroken(now, world.number, True, f"{command.member} cannot read {command.name}", True))
 
 
-def on_drain(job: Job, now: float) -> tuple[Event, ...]:
+def request_on_drain(job: Job, now: float) -> tuple[Event, ...]:
     """A machine that goes is seldom the only one: whatever is saved in regular intervals is saved now, too."""
     if (
         job.terms is None
@@ -186,7 +188,7 @@ def on_drain(job: Job, now: float) -> tuple[Event, ...]:
     return (c.CheckpointRequested(now, job.durable.step, "somebody is leaving"),)
 
 
-def ask(job: Job, command: c.RequestCheckpoint, now: float) -> tuple[Event, ...] | Rejection:
+def request(job: Job, command: c.RequestCheckpoint, now: float) -> tuple[Event, ...] | Rejection:
     """A checkpoint is wanted: at the next boundary, unless the newest step is saved already."""
     if job.terms is None:
         return Rejection(Code.BAD, f"{job.name} has no live members, whose state could be saved")

@@ -29,7 +29,7 @@ def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] 
 
 
 def _created(command: m.Create, now: float, attempt: int, *, onward: bool) -> m.JobCreated:
-    return m.JobCreated(at=now, name=command.name, spec=command.spec, attempt=attempt, onward=onward)
+    return m.JobCreated(at=now, name=command.name, spec=command.spec, attempt=attempt, resumes=onward)
 
 
 def _is_same(job: Job, command: m.Create) -> bool:

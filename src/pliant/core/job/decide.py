@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import assert_never
 
 from pliant.core import messages as m
-from pliant.core.accounting.pauses import accepted, sound
+from pliant.core.accounting.pauses import accept_pauses, valid_seconds
 from pliant.core.data.ledger import LedgerLine, Lineage, can_follow
 from pliant.core.job import checkpoints
 from pliant.core.job.create import create
@@ -18,7 +18,7 @@ from pliant.core.job.divergence import resolve_divergence
 from pliant.core.job.evolve import evolve
 from pliant.core.job.launches import FENCED_CODE, agent_join, agent_ready, describe_exit, drain_agent, seat_ended
 from pliant.core.job.next_world import next_consequence
-from pliant.core.job.validation import bad_grace, bad_member, bad_poison, bad_target, bad_terms
+from pliant.core.job.validation import bad_failing_slots, bad_grace, bad_member, bad_target, bad_terms
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.messages.describe import describe_difference, describe_slots
 from pliant.core.model.fingerprint import fingerprint_difference
@@ -26,7 +26,7 @@ from pliant.core.model.job import Job, JobState, Member, Mode, member_limit
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 
-SAMPLES_SAID = 64  # of the slots that raised on two members
+SAMPLES_NAMED = 64  # of the slots that raised on two members
 
 Decision = tuple[Event, ...] | Rejection
 
@@ -38,7 +38,7 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
     if job is None:
         return Rejection(Code.NO_JOB, "there is no such job; create it first")
     if job.state.ended:
-        return _after_the_end(job, command, now)
+        return _decide_after_end(job, command, now)
     match command:
         case m.Report():
             return _report(job, command, now)
@@ -49,9 +49,9 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
         case m.WiringFailed():
             return _wiring_failed(job, command, now)
         case m.Publish() | m.PartNotWritten() | m.NotReadable():
-            return _of_checkpoints(job, command, now)
+            return _checkpoint_command(job, command, now)
         case m.RequestCheckpoint():
-            return checkpoints.ask(job, command, now)
+            return checkpoints.request(job, command, now)
         case m.Raised():
             return _raised(job, command, now)
         case m.Leave():
@@ -121,7 +121,7 @@ def _drain(job: Job, command: m.Drain, now: float) -> Decision:
         return bad
     if member.draining:
         return ()  # the first notice counts: a second must not stretch the deadline
-    return (m.MemberDraining(now, member.id, command.grace_s, command.why), *checkpoints.on_drain(job, now))
+    return (m.MemberDraining(now, member.id, command.grace_s, command.why), *checkpoints.request_on_drain(job, now))
 
 
 def _wait_over(job: Job, now: float) -> Decision:
@@ -131,7 +131,7 @@ def _wait_over(job: Job, now: float) -> Decision:
     return (m.StateChanged(now, JobState.FAILED, why),)
 
 
-_QUIET = (
+_IGNORED_AFTER_END = (
     m.Leave,
     m.Exited,
     m.Cancel,
@@ -144,11 +144,11 @@ _QUIET = (
 )
 
 
-def _after_the_end(job: Job, command: Command, now: float) -> Decision:
+def _decide_after_end(job: Job, command: Command, now: float) -> Decision:
     """An ended job takes goodbyes and repeated requests quietly, and the last checkpoint; it refuses the rest."""
     if job.state is JobState.FINISHED and isinstance(command, m.Publish | m.PartNotWritten):
-        return _of_checkpoints(job, command, now)
-    if isinstance(command, _QUIET):
+        return _checkpoint_command(job, command, now)
+    if isinstance(command, _IGNORED_AFTER_END):
         return ()
     return Rejection(Code.ENDED, f"job {job.name} is {job.state.value}: {job.why}")
 
@@ -190,7 +190,7 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         fingerprint=command.fingerprint,
         why=fingerprint_difference(job.fingerprint, command.fingerprint),
     )
-    return (m.MemberJoined(now, member, job.terms or command.terms, sound(command.age_s)),)
+    return (m.MemberJoined(now, member, job.terms or command.terms, valid_seconds(command.age_s)),)
 
 
 def _report(job: Job, command: m.Report, now: float) -> Decision:
@@ -223,7 +223,9 @@ def _progress(
     if command.holders is not None and (holders := command.holders.intersection(job.members)) != job.holders:
         events += (m.HoldersChanged(now, command.generation, holders),)
     if fresh:
-        events += (m.StepsCommitted(now, command.generation, command.member, fresh, accepted(command.pauses, fresh)),)
+        events += (
+            m.StepsCommitted(now, command.generation, command.member, fresh, accept_pauses(command.pauses, fresh)),
+        )
     if job.terms is not None and head.step >= job.terms.grid.total_steps:
         events += (m.StateChanged(now, JobState.FINISHED, f"all {head.step} steps are committed"),)
     return events
@@ -259,8 +261,8 @@ def _wiring_failed(job: Job, command: m.WiringFailed, now: float) -> Decision:
     return (*events, m.WorldBroken(now, world.number, entered, why))
 
 
-def _of_checkpoints(job: Job, command: m.Publish | m.PartNotWritten | m.NotReadable, now: float) -> Decision:
-    behind = checkpoints.left_behind(job, command) if not isinstance(command, m.NotReadable) else None
+def _checkpoint_command(job: Job, command: m.Publish | m.PartNotWritten | m.NotReadable, now: float) -> Decision:
+    behind = checkpoints.world_left_behind(job, command) if not isinstance(command, m.NotReadable) else None
     world = behind or _own_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
@@ -268,9 +270,9 @@ def _of_checkpoints(job: Job, command: m.Publish | m.PartNotWritten | m.NotReada
         case m.Publish():
             return checkpoints.publish(job, command, world, now)
         case m.PartNotWritten():
-            return checkpoints.not_written(job, command, world, now)
+            return checkpoints.part_not_written(job, command, world, now)
         case m.NotReadable():
-            return checkpoints.unreadable(job, command, world, now)
+            return checkpoints.not_readable(job, command, world, now)
 
 
 def _raised(job: Job, command: m.Raised, now: float) -> Decision:
@@ -278,10 +280,10 @@ def _raised(job: Job, command: m.Raised, now: float) -> Decision:
 
     The word of it may come after the process was seen to end, so a member that is gone is heard as well.
     """
-    poison = command.poison
+    poison = command.failing_slots
     if poison in job.failing_slots:
         return ()
-    if (bad := bad_poison(poison)) is not None:
+    if (bad := bad_failing_slots(poison)) is not None:
         return bad
     live = poison.member in job.members
     if not live and poison.member not in job.gone:
@@ -293,7 +295,7 @@ def _raised(job: Job, command: m.Raised, now: float) -> Decision:
         both = [index for index, slot in enumerate(poison.slots) if slot in earlier.slots]
         if both:
             slots = describe_slots([poison.slots[index] for index in both])
-            samples = [str(sample) for index in both for sample in poison.samples[index]][:SAMPLES_SAID]
+            samples = [str(sample) for index in both for sample in poison.samples[index]][:SAMPLES_NAMED]
             why = (
                 f"{slots} of step {poison.step} raised on {earlier.member} and on {poison.member}; "
                 f"the samples are {', '.join(samples) or 'in its log'}: {poison.error}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pliant.core.job.evolve import beyond_splits, evolve
+from pliant.core.job.evolve import evolve, is_past_divergence
 from pliant.core.messages import (
     Event,
     MemberGone,
@@ -13,24 +13,28 @@ from pliant.core.messages import (
     WorldBroken,
     WorldEntered,
 )
-from pliant.core.messages.describe import describe_dispute, describe_drift
+from pliant.core.messages.describe import describe_dispute, describe_divergence
 from pliant.core.model.job import Disputed, Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
 
 PAIR_DISPUTES = 3  # of two members with nobody else to ask, before one of them is not believed any more
-SPLITS_MAX = 3  # times that states may differ at one place before it is taken for what user code does
+DIVERGENCES_MAX = 3  # times that states may differ at one place before it is taken for what user code does
 
 
 def resolve_divergence(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
     """Call when a member stopped because states or gradients differ. Where both do, it is the states that are wrong."""
     # Words of that world were compared, so it was entered: a report that says so later must not make it whole again.
     entered = (WorldEntered(now, world.number),) if world.number > job.current else ()
-    verdict = _differing(job, command, world, now) if command.diverged else _disputing(job, command, world, now)
+    verdict = (
+        _resolve_state_divergence(job, command, world, now)
+        if command.diverged
+        else _resolve_disputes(job, command, world, now)
+    )
     return (*entered, *verdict)
 
 
-def _differing(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
+def _resolve_state_divergence(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
     """Members hold different states of one history: a machine's silent mistake, or user code that does not do the same.
 
     Whoever the majority outvoted goes. If states are compared in every step nothing of it is in anybody's weights yet;
@@ -40,10 +44,10 @@ def _differing(job: Job, command: Stopped, world: World, now: float) -> tuple[Ev
     step = command.lineage.step
     if any(split.generation == world.number for split in job.state_divergences):
         return ()  # another member's word of it was first
-    often = not beyond_splits(job) and len(job.state_divergences) >= SPLITS_MAX - 1
+    often = not is_past_divergence(job) and len(job.state_divergences) >= DIVERGENCES_MAX - 1
     verify = job.terms.verify if job.terms else 0
     if not verify or often:
-        return (StateChanged(now, JobState.FAILED, describe_drift(step, command.why)),)
+        return (StateChanged(now, JobState.FAILED, describe_divergence(step, command.why)),)
     named = [name for name in command.suspects if name in world.members and name in job.members]
     suspects = tuple(named) if 2 * len(named) < len(world.members) else ()
     back = verify > 1 or not suspects
@@ -53,7 +57,7 @@ def _differing(job: Job, command: Stopped, world: World, now: float) -> tuple[Ev
     return (StatesDiffered(now, world.number, step, suspects, back, why), *gone)
 
 
-def _disputing(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
+def _resolve_disputes(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
     """Two members got other gradients for a slot: nobody knows who is right, until one of them errs with a third.
 
     The step is computed again, by a recovery world. All who tell of it tell the same, so each dispute counts once.
@@ -71,13 +75,13 @@ def _disputing(job: Job, command: Stopped, world: World, now: float) -> tuple[Ev
         job = evolve(job, event)
     why = f"{command.member} stopped in {world.number} because: {describe_dispute(step, command.disputes[0])}"
     events.append(WorldBroken(now, world.number, True, why))
-    while (gone := _not_believed(job, now)) is not None:
+    while (gone := _member_to_evict(job, now)) is not None:
         events.append(gone)
         job = evolve(job, gone)  # what was said against the others by whoever is gone does not count
     return tuple(events)
 
 
-def _not_believed(job: Job, now: float) -> MemberGone | None:
+def _member_to_evict(job: Job, now: float) -> MemberGone | None:
     """Whoever is in disputes with two others; or of a pair that disputes again and again, the younger."""
     others: dict[MemberId, dict[MemberId, int]] = {}
     for each in job.disputes:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from pliant.core import messages as m
-from pliant.core.job.checkpoints import step_in
+from pliant.core.job.checkpoints import checkpoint_step
 from pliant.core.messages import Event, SlotDisputed, StatesDiffered
-from pliant.core.model.checkpoint import Writing
+from pliant.core.model.checkpoint import UnfinishedCheckpoint
 from pliant.core.model.job import Accusation, Agent, Job, StateDivergence, member_limit
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId
@@ -34,8 +34,8 @@ DISPUTE_STEPS = 100  # so long a dispute counts: a machine that errs now and the
 DISPUTES_KEPT = 64
 ENDS_KEPT = 4096  # of one launch's workers; more than that is only reached where seats are refilled for ever
 DAMAGED_KEPT = 16  # names of checkpoints that were passed over
-WRITING_KEPT = 4  # checkpoints that are not whole yet; whichever is older will never be
-POISON_KEPT = 64  # slots that raised, the newest: two are enough to tell a bad sample from a bad machine
+UNFINISHED_KEPT = 4  # checkpoints that are not whole yet; whichever is older will never be
+FAILING_SLOTS_KEPT = 64  # slots that raised, the newest: two are enough to tell a bad sample from a bad machine
 
 
 def evolve(job: Job | None, event: Event) -> Job:
@@ -66,10 +66,10 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, members=members, joined=event.member.number, terms=event.terms)
         case m.MemberDraining():
             drained = replace(job.members[event.member], draining=True, grace_s=event.grace_s, why=event.why)
-            drained = replace(drained, at_once=event.at_once)
+            drained = replace(drained, immediate=event.immediate)
             return change(job, members={**job.members, event.member: drained})
         case m.MemberGone():
-            return _without(job, event)
+            return _without_member(job, event)
         case m.WorldFormed():
             return _with_world(job, event.world)
         case m.WorldEntered():
@@ -79,7 +79,7 @@ def evolve(job: Job | None, event: Event) -> Job:
                 return change(job, broken=event.why, stateless=job.stateless or event.stateless)
             return change(job, unenterable_generations=job.unenterable_generations | {event.generation})
         case StatesDiffered():
-            return _with_split(job, event)
+            return _with_divergence(job, event)
         case SlotDisputed():
             recent = tuple(x for x in job.disputes if x.step > event.disputed.step - DISPUTE_STEPS)
             return change(job, disputes=(*recent, event.disputed)[-DISPUTES_KEPT:])
@@ -92,7 +92,7 @@ def evolve(job: Job | None, event: Event) -> Job:
         case m.CheckpointRequested():
             return change(job, checkpoint_wanted_at_step=event.step)
         case m.SlotRaised():
-            return change(job, failing_slots=(*job.failing_slots, event.poison)[-POISON_KEPT:])
+            return change(job, failing_slots=(*job.failing_slots, event.failing_slots)[-FAILING_SLOTS_KEPT:])
         case m.WorkerFailed():
             return change(job, failures=job.failures + 1)
         case m.StateChanged():
@@ -121,7 +121,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         joined=job.joined,
         gone=(*job.gone, *job.members)[-member_limit(created) :],
     )
-    if not event.onward:
+    if not event.resumes:
         return created
     return change(
         created,
@@ -148,26 +148,31 @@ def _with_checkpoints(
                 job,
                 checkpoint=newest,
                 older_checkpoints=earlier[max(len(earlier) + 1 - job.spec.checkpoints.keep, 0) :],
-                writing=tuple(each for each in job.writing if each.lineage.step > step),
+                unfinished_checkpoints=tuple(each for each in job.unfinished_checkpoints if each.lineage.step > step),
                 checkpoint_wanted_at_step=None
                 if job.checkpoint_wanted_at_step is not None and step >= job.checkpoint_wanted_at_step
                 else job.checkpoint_wanted_at_step,
                 cannot_read=frozenset(),
             )
         case m.PartWritten(checkpoint=part):
-            known = next((each for each in job.writing if each.name == part.name), None)
-            writing = known or Writing(part.lineage, part.name, part.state, event.count, storage_id=part.storage_id)
+            known = next((each for each in job.unfinished_checkpoints if each.name == part.name), None)
+            writing = known or UnfinishedCheckpoint(
+                part.lineage, part.name, part.state, event.count, storage_id=part.storage_id
+            )
             writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
-            return change(job, writing=_with_writing(job, writing))
+            return change(job, unfinished_checkpoints=_with_unfinished(job, writing))
         case m.CheckpointFailed(name=name, split_storage=True) if name in kept_checkpoints(job):
             return change(job, split_storage=True)  # it was published before anybody saw that it lies in several places
         case m.CheckpointFailed():
-            writing = Writing(job.durable, event.name, 0, 0, failed=True)
+            writing = UnfinishedCheckpoint(job.durable, event.name, 0, 0, failed=True)
             # Whoever asked for it is told so; to try again at every step would help nobody.
-            wanted = job.checkpoint_wanted_at_step is not None and step_in(event.name) < job.checkpoint_wanted_at_step
+            wanted = (
+                job.checkpoint_wanted_at_step is not None
+                and checkpoint_step(event.name) < job.checkpoint_wanted_at_step
+            )
             return change(
                 job,
-                writing=_with_writing(job, writing),
+                unfinished_checkpoints=_with_unfinished(job, writing),
                 checkpoint_wanted_at_step=job.checkpoint_wanted_at_step if wanted else None,
                 split_storage=job.split_storage or event.split_storage,
             )
@@ -185,10 +190,10 @@ def _with_checkpoints(
             return change(job, cannot_read=job.cannot_read | {event.member})
 
 
-def _with_writing(job: Job, writing: Writing) -> tuple[Writing, ...]:
+def _with_unfinished(job: Job, writing: UnfinishedCheckpoint) -> tuple[UnfinishedCheckpoint, ...]:
     """Those that will never be whole give way first: a slow disk makes others fail while one is being written."""
-    others = (each for each in job.writing if each.name != writing.name)
-    return tuple(sorted((*others, writing), key=lambda each: not each.failed)[-WRITING_KEPT:])
+    others = (each for each in job.unfinished_checkpoints if each.name != writing.name)
+    return tuple(sorted((*others, writing), key=lambda each: not each.failed)[-UNFINISHED_KEPT:])
 
 
 def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
@@ -237,7 +242,7 @@ def _launch_after(job: Job, event: m.SeatEnded | m.SeatRefilled | m.LaunchOver) 
             return replace(launch, over=event.why)
 
 
-def _without(job: Job, event: m.MemberGone) -> Job:
+def _without_member(job: Job, event: m.MemberGone) -> Job:
     """Without that member: what it was in can no longer go on as it is."""
     member = event.member
     broken, faulty, dead = job.broken, set(job.unenterable_generations), job.gone_in_open_worlds
@@ -282,7 +287,7 @@ def _with_world(job: Job, world: World) -> Job:
         gone_in_open_worlds=frozenset(),
         rollback_generation=world.number if rolled_back else job.rollback_generation,
         durable=world.base,
-        writing=(),
+        unfinished_checkpoints=(),
         checkpoint_wanted_at_step=None
         if job.checkpoint_wanted_at_step is None
         else min(job.checkpoint_wanted_at_step, world.base.step),
@@ -311,18 +316,18 @@ def _with_current(job: Job, generation: int) -> Job:
     )
 
 
-def _with_split(job: Job, event: StatesDiffered) -> Job:
-    known = job.state_divergences if not beyond_splits(job) else ()
+def _with_divergence(job: Job, event: StatesDiffered) -> Job:
+    known = job.state_divergences if not is_past_divergence(job) else ()
     return change(
         job,
         broken=event.why,
-        stateless=job.stateless or event.back,
-        untrusted_after_step=event.step if event.back else job.untrusted_after_step,
+        stateless=job.stateless or event.rolls_back,
+        untrusted_after_step=event.step if event.rolls_back else job.untrusted_after_step,
         state_divergences=(*known, StateDivergence(event.generation, event.step)),
     )
 
 
-def beyond_splits(job: Job) -> bool:
+def is_past_divergence(job: Job) -> bool:
     """Whether the history got beyond the step at which states differed first: then whatever it was is over."""
     return not job.state_divergences or job.durable.step > job.state_divergences[0].step
 

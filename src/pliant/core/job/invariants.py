@@ -1,8 +1,8 @@
-"""What must hold of a job, always: named functions, used by tests, simulator and coordinator alike.
+"""Invariants of a job, checked by the coordinator, the simulator and tests.
 
-Each gives the empty string, or a sentence that names what is wrong. `violations` looks at one state, `forbidden` at
-one change of state. The coordinator refuses to write what they complain about: a bug stops the job's changes, loudly,
-and not its history.
+Each invariant returns the empty string, or a sentence that names the violation. `state_violations` checks one state,
+`change_violations` one change of state. The coordinator refuses to write events that violate one: a bug then stops the
+job's changes, loudly, and cannot damage its history.
 """
 
 from __future__ import annotations
@@ -32,26 +32,26 @@ from pliant.core.model.view import spare_why
 from pliant.core.model.world import WorldKind
 
 
-def violations(job: Job) -> tuple[str, ...]:
+def state_violations(job: Job) -> tuple[str, ...]:
     """Call after any change of membership."""
-    return tuple(wrong for check in OF_A_STATE if (wrong := check(job)))
+    return tuple(wrong for check in STATE_INVARIANTS if (wrong := check(job)))
 
 
-def forbidden(before: Job, event: Event, after: Job) -> tuple[str, ...]:
+def change_violations(before: Job, event: Event, after: Job) -> tuple[str, ...]:
     """Call with the job before and after one event."""
-    return tuple(wrong for check in OF_A_CHANGE if (wrong := check(before, event, after)))
+    return tuple(wrong for check in CHANGE_INVARIANTS if (wrong := check(before, event, after)))
 
 
-def complaints(before: Job | None, events: Sequence[Event]) -> tuple[str, ...]:
+def all_violations(before: Job | None, events: Sequence[Event]) -> tuple[str, ...]:
     """Call with a job and the events about to be written: what is wrong with any of the changes, or with the result."""
     found: tuple[str, ...] = ()
     job = before
     for event in events:
         after = evolve(job, event)
         if job is not None:
-            found += forbidden(job, event, after)
+            found += change_violations(job, event, after)
         job = after
-    return found + (violations(job) if job is not None else ())
+    return found + (state_violations(job) if job is not None else ())
 
 
 # ---------------------------------------------------------------------------------------- of a single state
@@ -93,7 +93,7 @@ def ranks_are_unique(job: Job) -> str:
     return ""
 
 
-def world_members_live_or_are_known_dead(job: Job) -> str:
+def world_members_are_live_or_known_gone(job: Job) -> str:
     """Nobody is forgotten: a member of an open world is live, or its death is on record."""
     for world in job.worlds:
         for member in world.members:
@@ -108,7 +108,7 @@ def gone_is_final(job: Job) -> str:
     return f"rule 11: {sorted(back)} are gone and live" if back else ""
 
 
-def nobody_is_taken_back(job: Job) -> str:
+def left_out_members_stay_out(job: Job) -> str:
     """Rule 5: a later open world never takes back whom an earlier open one left out."""
     seen: set[MemberId] = set()
     out: set[MemberId] = set()
@@ -140,7 +140,7 @@ def holders_are_members(job: Job) -> str:
     return f"{sorted(strangers)} are said to hold the state and are no members" if strangers else ""
 
 
-def worlds_compute_the_same_bits(job: Job) -> str:
+def worlds_have_one_fingerprint(job: Job) -> str:
     """P4: whoever computes other bits than the job's is in none of its worlds."""
     for world in job.worlds:
         for name in world.members:
@@ -163,17 +163,17 @@ def launches_are_sound(job: Job) -> str:
     return ""
 
 
-OF_A_STATE = (
+STATE_INVARIANTS = (
     open_worlds_ascend,
     open_worlds_are_not_sealed,
     only_the_first_open_world_seals,
     ranks_are_unique,
-    world_members_live_or_are_known_dead,
+    world_members_are_live_or_known_gone,
     gone_is_final,
-    nobody_is_taken_back,
+    left_out_members_stay_out,
     worlds_that_train_are_large_enough,
     holders_are_members,
-    worlds_compute_the_same_bits,
+    worlds_have_one_fingerprint,
     launches_are_sound,
 )
 
@@ -202,14 +202,14 @@ def numbers_never_go_back(before: Job, event: Event, after: Job) -> str:
 
 def durable_steps_stay(before: Job, event: Event, after: Job) -> str:
     """P2, P5: what was acknowledged stays, unless a rollback, or an attempt from the beginning, says what is gone."""
-    if _is_afresh(event) or (isinstance(event, WorldFormed) and event.world.kind is WorldKind.ROLLBACK):
+    if _starts_over(event) or (isinstance(event, WorldFormed) and event.world.kind is WorldKind.ROLLBACK):
         return ""
     if after.durable.step < before.durable.step:
         return f"P2: durable step {before.durable.step} became {after.durable.step} without a rollback"
     return ""
 
 
-def only_open_generations_are_heard(before: Job, event: Event, after: Job) -> str:
+def only_open_generations_make_history(before: Job, event: Event, after: Job) -> str:
     """P6, rule 17: nothing labelled with a generation that is not open becomes history."""
     if not isinstance(event, StepsCommitted | CheckpointPublished | PartWritten | HoldersChanged | WorldEntered):
         return ""
@@ -218,9 +218,9 @@ def only_open_generations_are_heard(before: Job, event: Event, after: Job) -> st
     return ""
 
 
-def _is_afresh(event: Event) -> bool:
+def _starts_over(event: Event) -> bool:
     """Whether nothing of before counts from here on."""
-    return isinstance(event, JobCreated) and not event.onward
+    return isinstance(event, JobCreated) and not event.resumes
 
 
 def attempts_follow_one_another(before: Job, event: Event, after: Job) -> str:
@@ -234,7 +234,7 @@ def attempts_follow_one_another(before: Job, event: Event, after: Job) -> str:
     return ""
 
 
-def a_launch_waits_for_everybody(before: Job, event: Event, after: Job) -> str:
+def a_launch_waits_for_every_agent(before: Job, event: Event, after: Job) -> str:
     """No two generations side by side: none of the workers of any agent there is runs when a launch is formed."""
     if not isinstance(event, Launched):
         return ""
@@ -308,31 +308,31 @@ def planned_worlds_keep_a_holder(before: Job, event: Event, after: Job) -> str:
 
 def terms_never_change(before: Job, event: Event, after: Job) -> str:
     """Rule 21: the grid and the order are fixed by the first member."""
-    if before.terms is not None and before.terms != after.terms and not _is_afresh(event):
+    if before.terms is not None and before.terms != after.terms and not _starts_over(event):
         return f"rule 21: the terms changed from {before.terms} to {after.terms}"
     return ""
 
 
-def bits_never_change(before: Job, event: Event, after: Job) -> str:
+def the_fingerprint_never_changes(before: Job, event: Event, after: Job) -> str:
     """P4: which bits a job computes is fixed by the first world in which anybody says."""
-    if before.fingerprint and before.fingerprint != after.fingerprint and not _is_afresh(event):
+    if before.fingerprint and before.fingerprint != after.fingerprint and not _starts_over(event):
         return f"P4: the job's bits changed from {before.fingerprint} to {after.fingerprint}"
     return ""
 
 
-OF_A_CHANGE = (
+CHANGE_INVARIANTS = (
     generations_are_never_reused,
     numbers_never_go_back,
     durable_steps_stay,
-    only_open_generations_are_heard,
+    only_open_generations_make_history,
     the_end_is_final,
     attempts_follow_one_another,
-    a_launch_waits_for_everybody,
+    a_launch_waits_for_every_agent,
     live_jobs_have_no_launches,
     seats_are_on_agents_with_room,
     a_seal_takes_every_survivor,
     a_world_takes_members_only,
     planned_worlds_keep_a_holder,
     terms_never_change,
-    bits_never_change,
+    the_fingerprint_never_changes,
 )

@@ -11,23 +11,23 @@ from __future__ import annotations
 from collections import Counter
 
 from pliant.core import messages as m
-from pliant.core.job.checkpoints import on_drain
+from pliant.core.job.checkpoints import request_on_drain
 from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace
 from pliant.core.messages import Code, Event, Rejection
 from pliant.core.model.job import Agent, Job, JobState, member_limit
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId, bad_name
 
-CRASHES = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: nobody else's doing
+CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: nobody else's doing
 FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
 REFILLED = frozenset({"worker", "evaluator"})  # beside parameter servers, these may come and go
 WORKER = "worker"
-NAMED = 3  # agents that are waited for; the rest are counted
+AGENTS_NAMED = 3  # agents that are waited for; the rest are counted
 
 
 def is_own_failure(code: int) -> bool:
     """Whether trying again is likely to end the same way: not if it was killed, or fenced."""
-    return (code > 0 and code != FENCED_CODE) or -code in CRASHES
+    return (code > 0 and code != FENCED_CODE) or -code in CRASH_SIGNALS
 
 
 def describe_exit(code: int) -> str:
@@ -56,7 +56,7 @@ def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] 
         command.agent, command.capacity, command.address, command.install_id, command.run_id, *_standing(known)
     ):
         return ()
-    if bad := _out_of_reach(command, others):
+    if bad := _loopback_conflict(command, others):
         return Rejection(Code.BAD, bad)
     if len(others) >= member_limit(job):
         return Rejection(
@@ -69,7 +69,7 @@ def _standing(known: Agent | None) -> tuple[bool, tuple[int, ...], float]:
     return (known.draining, known.ports, known.grace_s) if known else (False, (), 0.0)
 
 
-def _out_of_reach(command: m.AgentJoin, others: list[Agent]) -> str:
+def _loopback_conflict(command: m.AgentJoin, others: list[Agent]) -> str:
     """An address that means this very machine is of no use to others."""
     for other in others:
         if not (command.address and other.address) or _is_loopback(command.address) == _is_loopback(other.address):
@@ -110,12 +110,12 @@ def drain_agent(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...
     there = [x for x in job.members.values() if x.agent == command.agent]
     if not there and all(agent.id != command.agent for agent in job.agents):
         return Rejection(Code.UNKNOWN, f"no agent {command.agent} and no member on it")
-    fresh = (x for x in there if not x.draining or command.at_once > x.at_once)
+    fresh = (x for x in there if not x.draining or command.immediate > x.immediate)
     of_members = (
-        m.MemberDraining(now, x.id, x.grace_s if x.draining else command.grace_s, command.why, command.at_once)
+        m.MemberDraining(now, x.id, x.grace_s if x.draining else command.grace_s, command.why, command.immediate)
         for x in fresh
     )
-    return (*_agent_draining(job, command, now), *of_members, *on_drain(job, now))
+    return (*_agent_draining(job, command, now), *of_members, *request_on_drain(job, now))
 
 
 def _agent_draining(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...]:
@@ -142,15 +142,15 @@ def seat_ended(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
     if command.code == 0:
         return (ended, *_finished(job, launch, seat, now))
     if _is_refilled(job, seat):
-        rank, taken = launch.seats.index(seat), _taken(launch, seat)
+        rank, taken = launch.seats.index(seat), _refill_count(launch, seat)
         # One cause may end them all, such as a parameter server that is gone: only who fails more often counts.
-        counts = is_own_failure(end.code) and all(_taken(launch, other) <= taken for other in launch.seats)
+        counts = is_own_failure(end.code) and all(_refill_count(launch, other) <= taken for other in launch.seats)
         failed = _failed(job, end, now) if counts else ()
         if failed and isinstance(failed[-1], m.StateChanged):
             return (ended, *failed)
         name = MemberId(f"{seat.agent}-g{launch.number}.{rank}.{taken + 1}")
         return (ended, *failed, m.SeatRefilled(now, launch.number, rank, name))
-    return (ended, m.LaunchOver(now, launch.number, _told(end)))
+    return (ended, m.LaunchOver(now, launch.number, _describe_end(end)))
 
 
 def _finished(job: Job, launch: Launch, seat: Seat, now: float) -> tuple[Event, ...]:
@@ -170,7 +170,7 @@ def _is_refilled(job: Job, seat: Seat) -> bool:
     return seat.role in REFILLED and any(role == PARAMETER_SERVER for role, _ in job.spec.roles)
 
 
-def _taken(launch: Launch, seat: Seat) -> int:
+def _refill_count(launch: Launch, seat: Seat) -> int:
     """How often a seat was refilled: it stands in the names of those who take one."""
     return int(seat.member.removeprefix(f"{seat.agent}-g{launch.number}.").partition(".")[2] or "0")
 
@@ -181,11 +181,11 @@ def _failed(job: Job, end: SeatEnd, now: float) -> tuple[Event, ...]:
         return (failed,)
     count = "1 worker" if not job.failures else f"{job.failures + 1} workers"
     by = "itself" if not job.failures else "themselves"
-    why = f"{count} failed by {by}, and max_restarts is {job.spec.max_restarts}; {_told(end)}"
+    why = f"{count} failed by {by}, and max_restarts is {job.spec.max_restarts}; {_describe_end(end)}"
     return (failed, m.StateChanged(now, JobState.FAILED, why))
 
 
-def _told(end: SeatEnd) -> str:
+def _describe_end(end: SeatEnd) -> str:
     return f"{end.member} ended with {describe_exit(end.code)}{f': {end.error}' if end.error else ''}"
 
 
@@ -196,28 +196,28 @@ def next_launch(job: Job, now: float) -> tuple[Event, ...]:
     """What follows for a job that is not live yet; `()` when nothing does."""
     launch = job.launch
     if launch is not None and not launch.over:
-        why = _change(job, launch)
+        why = _relaunch_reason(job, launch)
         if why:
             return (m.LaunchOver(now, launch.number, why),)
         size = "1 worker" if len(launch.seats) == 1 else f"{len(launch.seats)} workers"
-        return _state(job, JobState.RUNNING, f"{size}, launched as generation {launch.number}", now)
-    if busy := _busy(job):
+        return _state_change(job, JobState.RUNNING, f"{size}, launched as generation {launch.number}", now)
+    if busy := _agents_not_ready(job):
         what = f"to stop its workers; {launch.over}" if launch else "to be ready"
-        others = f" and {len(busy) - NAMED} more" if len(busy) > NAMED else ""
-        return _state(job, JobState.WAITING, f"waiting for {', '.join(busy[:NAMED])}{others} {what}", now)
-    culprit = _culprit(job, launch) if launch is not None else None
+        others = f" and {len(busy) - AGENTS_NAMED} more" if len(busy) > AGENTS_NAMED else ""
+        return _state_change(job, JobState.WAITING, f"waiting for {', '.join(busy[:AGENTS_NAMED])}{others} {what}", now)
+    culprit = _failure_that_ended(job, launch) if launch is not None else None
     failed = _failed(job, culprit, now) if culprit is not None else ()
     if failed and isinstance(failed[-1], m.StateChanged):
         return failed
-    seats = _seats(job, layout(job))
+    seats = _seats(job, seats_per_agent(job))
     if wrong := _too_few(job, seats):
         because = f"; {launch.over}" if launch else ""
-        return _state(job, JobState.WAITING, f"{wrong}{because}", now)
+        return _state_change(job, JobState.WAITING, f"{wrong}{because}", now)
     why = launch.over if launch is not None else "the job starts"
     return (*failed, m.Launched(now, Launch(job.generation + 1, seats, why, job.generation - job.generation_before)))
 
 
-def layout(job: Job) -> dict[AgentId, int]:
+def seats_per_agent(job: Job) -> dict[AgentId, int]:
     """How many workers each agent is to launch: as in the last launch where that will do, else spread evenly.
 
     An agent that has just come counts once it is ready: nobody is stopped for one that may never be.
@@ -238,14 +238,14 @@ def layout(job: Job) -> dict[AgentId, int]:
     return share
 
 
-def _change(job: Job, launch: Launch) -> str:
+def _relaunch_reason(job: Job, launch: Launch) -> str:
     """Why a launch that runs has to be another one; empty: it has not. One whose workers end well is left alone."""
     agents, done = {agent.id: agent for agent in job.agents}, launch.done
     for seat in launch.seats:
         agent = agents.get(seat.agent)
         if seat.member not in done and (agent is None or agent.draining):
             return f"{seat.agent} {'is gone' if agent is None else 'leaves'}"
-    before, wanted = Counter(seat.agent for seat in launch.seats), Counter(layout(job))
+    before, wanted = Counter(seat.agent for seat in launch.seats), Counter(seats_per_agent(job))
     if done or +wanted == before or _too_few(job, _seats(job, wanted)):
         return ""
     size, now = len(launch.seats), wanted.total()
@@ -256,15 +256,15 @@ def _change(job: Job, launch: Launch) -> str:
 
 def is_stopping(job: Job) -> bool:
     """Whether a launch is over and workers of it may still run: nobody is missing then, it only takes a while."""
-    return not job.is_live and job.launch is not None and bool(job.launch.over) and bool(_busy(job))
+    return not job.is_live and job.launch is not None and bool(job.launch.over) and bool(_agents_not_ready(job))
 
 
-def _busy(job: Job) -> list[AgentId]:
+def _agents_not_ready(job: Job) -> list[AgentId]:
     """Agents that have not said yet that none of their workers runs, be they of the last launch or one before."""
     return [agent.id for agent in job.agents if agent.capacity and not agent.ports]
 
 
-def _culprit(job: Job, launch: Launch) -> SeatEnd | None:
+def _failure_that_ended(job: Job, launch: Launch) -> SeatEnd | None:
     """Whose failure a launch ended by; None where somebody was killed from outside, or went with an agent."""
     seated = {seat.member for seat in launch.seats}
     ends = [end for end in launch.ends if end.member in seated]
@@ -273,7 +273,7 @@ def _culprit(job: Job, launch: Launch) -> SeatEnd | None:
         return None
     if not all(end.code == 0 or is_own_failure(end.code) for end in ends):
         return None
-    return next((end for end in ends if end.code and _told(end) == launch.over), None)
+    return next((end for end in ends if end.code and _describe_end(end) == launch.over), None)
 
 
 def _seats(job: Job, share: Counter[AgentId] | dict[AgentId, int]) -> tuple[Seat, ...]:
@@ -295,5 +295,5 @@ def _too_few(job: Job, seats: tuple[Seat, ...]) -> str:
     return f"{len(seats)} of at least {least} workers" if len(seats) < least else ""
 
 
-def _state(job: Job, state: JobState, why: str, now: float) -> tuple[Event, ...]:
+def _state_change(job: Job, state: JobState, why: str, now: float) -> tuple[Event, ...]:
     return () if (state, why) == (job.state, job.why) else (m.StateChanged(now, state, why),)

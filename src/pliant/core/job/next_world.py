@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.launches import layout, next_launch
+from pliant.core.job.launches import next_launch, seats_per_agent
 from pliant.core.messages import Event, MemberGone, StateChanged, WorldFormed
 from pliant.core.model.fingerprint import Fingerprint, fingerprint_difference, most_common
 from pliant.core.model.job import Job, JobState, Member
@@ -23,14 +23,14 @@ OPEN_MAX = 8  # open generations before a recovery seals them all: a bound on wh
 
 
 @dataclass(frozen=True, slots=True)
-class NotYet:
+class NoWorldYet:
     """No world can train now."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class KeepWorlds:
     """The worlds there are will do."""
 
     why: str
@@ -42,26 +42,26 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
         return ()
     if not job.is_live:
         return next_launch(job, now)
-    barred = _bad_pair(job, now)
+    barred = _member_to_bar(job, now)
     if barred is not None:
         return (barred,)
     verdict = next_world(job)
     match verdict:
         case World():
             return (WorldFormed(now, verdict),)
-        case NotYet(why):
+        case NoWorldYet(why):
             state = JobState.WAITING
-        case Stay(why):
+        case KeepWorlds(why):
             state = JobState.RUNNING if job.current else JobState.STARTING
     if (state, why) == (job.state, job.why):
         return ()
     return (StateChanged(now, state, why),)
 
 
-def next_world(job: Job) -> World | NotYet | Stay:
+def next_world(job: Job) -> World | NoWorldYet | KeepWorlds:
     """The world that is due, or the reason why none is."""
     if job.terms is None:
-        return NotYet("no member has joined yet")
+        return NoWorldYet("no member has joined yet")
     survivors = _survivors(job)
     newest = job.newest
     if newest is None or not survivors or job.stateless:
@@ -72,31 +72,31 @@ def next_world(job: Job) -> World | NotYet | Stay:
     if current is not None and current.hold:
         return _end_of_hold(job, survivors)
     if newest.kind is not WorldKind.PLANNED and newest.number != job.current:
-        return Stay(newest.why)  # the members are on their way into it
+        return KeepWorlds(newest.why)  # the members are on their way into it
     return _planned(job, newest, survivors)
 
 
 # ------------------------------------------------------------------------------------------ kinds of world
 
 
-def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NotYet | Stay:
+def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NoWorldYet | KeepWorlds:
     """Another membership, entered by the switch while the present one goes on (rules 5, 8, 16)."""
     out = members_left_out(job.worlds)
     chosen = _choose(job, out)
     if not chosen:
-        return Stay("every member is leaving, and nobody is there to take the state over")
+        return KeepWorlds("every member is leaving, and nobody is there to take the state over")
     bridge: list[Member] = []
     if not any(member.id in job.holders for member in chosen):
         # Nobody who stays is known to hold the state: old and new together first (rule 16).
         bridge = [m for m in survivors if m.id not in out and m.id in job.holders]
         if not bridge:
-            return Stay("waiting to hear who holds the state")
+            return KeepWorlds("waiting to hear who holds the state")
     members = _ordered(job, bridge + chosen)
     hold = len(members) < job.spec.size_min
     names = tuple(member.id for member in members)
     if names == newest.members and hold == newest.hold and newest.number not in job.unenterable_generations:
-        return Stay(newest.why)
-    why = _difference(newest, names)
+        return KeepWorlds(newest.why)
+    why = _describe_change(newest, names)
     if len(job.worlds) >= OPEN_MAX:
         return _recovery(job, survivors, f"{len(job.worlds)} planned worlds could not be entered; {why}")
     if hold:
@@ -104,7 +104,7 @@ def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NotYet
     return _world(job, WorldKind.PLANNED, members, why, hold=hold)
 
 
-def _recovery(job: Job, survivors: list[Member], why: str) -> World | NotYet:
+def _recovery(job: Job, survivors: list[Member], why: str) -> World | NoWorldYet:
     """Everybody in an open generation who is not gone, lingering leavers too (rule 11); joiners only to reach min."""
     members = survivors
     if len(survivors) < job.spec.size_min:
@@ -112,11 +112,11 @@ def _recovery(job: Job, survivors: list[Member], why: str) -> World | NotYet:
         joiners = [m for m in _choose(job, frozenset()) if m.id not in present]
         members = survivors + joiners
     if len(members) < job.spec.size_min:
-        return NotYet(f"{_too_few(job, len(members))}; {why}")
+        return NoWorldYet(f"{_too_few(job, len(members))}; {why}")
     return _world(job, WorldKind.RECOVERY, _ordered(job, members), why)
 
 
-def _rollback(job: Job, survivors: list[Member]) -> World | NotYet:
+def _rollback(job: Job, survivors: list[Member]) -> World | NoWorldYet:
     """Nobody holds a state to go on from: the newest checkpoint, or the very beginning (rules 4, 12)."""
     chosen = _choose(job, frozenset())
     if not job.rollback_generation:
@@ -124,16 +124,16 @@ def _rollback(job: Job, survivors: list[Member]) -> World | NotYet:
     else:
         base = job.checkpoint.lineage.step if job.checkpoint else 0
         cause = job.broken if survivors else "every member is gone"
-        why = f"{cause}: back to step {base}, {_given_up(job, base)}"
+        why = f"{cause}: back to step {base}, {_describe_loss(job, base)}"
     if len(chosen) < job.spec.size_min:
-        return NotYet(f"{_too_few(job, len(chosen))}; {why}")
+        return NoWorldYet(f"{_too_few(job, len(chosen))}; {why}")
     able_first = sorted(
         _ordered(job, chosen), key=lambda member: member.id in job.cannot_read
     )  # rank 0 reads for everybody
     return _world(job, WorldKind.ROLLBACK, able_first, why)
 
 
-def _given_up(job: Job, base: int) -> str:
+def _describe_loss(job: Job, base: int) -> str:
     """What a rollback costs, in words."""
     if job.untrusted_after_step is not None:
         again = (
@@ -145,11 +145,11 @@ def _given_up(job: Job, base: int) -> str:
     return f"steps {base + 1} to {job.durable.step} are gone" if job.durable.step > base else "no step is gone"
 
 
-def _end_of_hold(job: Job, survivors: list[Member]) -> World | NotYet:
+def _end_of_hold(job: Job, survivors: list[Member]) -> World | NoWorldYet:
     """A world that holds is left by a recovery, since without steps there are no words to switch by."""
     chosen = _choose(job, members_left_out(job.worlds))
     if len(chosen) < job.spec.size_min:
-        return NotYet(_too_few(job, len(chosen)))
+        return NoWorldYet(_too_few(job, len(chosen)))
     present = {member.id for member in survivors}
     members = survivors + [m for m in chosen if m.id not in present]
     return _world(job, WorldKind.RECOVERY, _ordered(job, members), "enough members again")
@@ -200,7 +200,7 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
     if job.state.ended:
         return {agent.id: 0 for agent in job.agents}
     if not job.is_live:
-        return layout(job)
+        return seats_per_agent(job)
     capacity = {agent.id: agent.capacity for agent in job.agents}
     if job.target.placement:
         wanted = dict(job.target.placement)
@@ -218,7 +218,7 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
 def _choose(job: Job, out: frozenset[MemberId]) -> list[Member]:
     """Who should be at work: those already there first, then the oldest, as many as wanted."""
     at_work = set(job.newest.members) if job.newest else set()
-    bits = _bits(job)
+    bits = _job_fingerprint(job)
     pool = [
         m
         for m in job.members.values()
@@ -237,7 +237,7 @@ def _choose(job: Job, out: frozenset[MemberId]) -> list[Member]:
     return chosen
 
 
-def _bits(job: Job) -> Fingerprint:
+def _job_fingerprint(job: Job) -> Fingerprint:
     """Which bits are computed in this job: the first world's, or those that most of its candidates would."""
     return job.fingerprint or most_common(m.fingerprint for m in job.members.values() if not m.draining)
 
@@ -263,7 +263,7 @@ def _survivors(job: Job) -> list[Member]:
     return [job.members[name] for name in named if name in job.members]
 
 
-def _bad_pair(job: Job, now: float) -> MemberGone | None:
+def _member_to_bar(job: Job, now: float) -> MemberGone | None:
     """A pair that cannot reach one another is parted: whoever holds no state goes, else the younger (rule 11)."""
     for accusation in job.accusations:
         if len(accusation.generations) < BAD_PAIR_FAILURES:
@@ -278,7 +278,7 @@ def _bad_pair(job: Job, now: float) -> MemberGone | None:
 
 def _too_few(job: Job, count: int) -> str:
     """How many there are, and who else is there and does not count."""
-    bits = _bits(job)
+    bits = _job_fingerprint(job)
     others = [m for m in job.members.values() if fingerprint_difference(bits, m.fingerprint) and not m.draining]
     said = f"{count} of at least {job.spec.size_min} members"
     if not others:
@@ -288,7 +288,7 @@ def _too_few(job: Job, count: int) -> str:
     return f"{said}; {counted} not count: {first.id} {fingerprint_difference(bits, first.fingerprint)}"
 
 
-def _difference(newest: World, names: tuple[MemberId, ...]) -> str:
+def _describe_change(newest: World, names: tuple[MemberId, ...]) -> str:
     old, new = set(newest.members), set(names)
     joins = [name for name in names if name not in old]
     leaves = [name for name in newest.members if name not in new]

@@ -23,15 +23,15 @@ PORT_MAX = 65535
 CHIEF = "chief"
 PARAMETER_SERVER = "ps"
 ROLES = (CHIEF, PARAMETER_SERVER, "evaluator")  # TensorFlow's; whoever has none of them is a worker
-ALSO_MAX = 32  # terms of the user's own, and bits of a member
-ALSO_NAME_MAX = 63
-ALSO_VALUE_MAX = 255
+PAIRS_MAX = 32  # terms of the user's own, and bits of a member
+PAIR_NAME_MAX = 63
+PAIR_VALUE_MAX = 255
 VERIFY_MAX = 1_000_000
 SIZE_MAX = 100_000  # far beyond what one coordinator is for; keeps a slip of the finger from being a job
 
 
 # The rest of Terms, as users say it.
-SETTINGS = ("samples", "batch_size", "slots", "epochs", "seed", "checkpoint_every", "verify")
+TERM_NAMES = ("samples", "batch_size", "slots", "epochs", "seed", "checkpoint_every", "verify")
 
 
 def bad_create(command: Create) -> Rejection | None:
@@ -108,7 +108,7 @@ def bad_terms(terms: Terms) -> Rejection | None:
     if terms.verify and terms.checkpoint_every % terms.verify:
         why = f"only a state that was verified is worth going back to: let checkpoint_every {terms.checkpoint_every}"
         return Rejection(Code.BAD, f"{why} be a multiple of verify {terms.verify}")
-    if wrong := _bad_pairs(terms.extra, "a job's own terms", SETTINGS):
+    if wrong := _bad_pairs(terms.extra, "a job's own terms", TERM_NAMES):
         return Rejection(Code.BAD, wrong)
     return None
 
@@ -116,19 +116,19 @@ def bad_terms(terms: Terms) -> Rejection | None:
 def _bad_pairs(pairs: Fingerprint, what: str, taken: tuple[str, ...] = ()) -> str:
     """What is wrong with names and values that somebody else chose; empty: nothing."""
     names = [name for name, _ in pairs]
-    if len(names) > ALSO_MAX:
-        return f"{what} are up to {ALSO_MAX}; got {len(names)}"
+    if len(names) > PAIRS_MAX:
+        return f"{what} are up to {PAIRS_MAX}; got {len(names)}"
     if len({*names, *taken}) < len(names) + len(taken):
         none = f", and none of {', '.join(taken)}" if taken else ""
         return f"each of {what} has another name{none}"
-    if not all(1 <= len(name) <= ALSO_NAME_MAX and name.isprintable() for name in names):
-        return f"the name of each of {what} has 1 to {ALSO_NAME_MAX} printable characters"
-    if not all(len(value) <= ALSO_VALUE_MAX and value.isprintable() for _, value in pairs):
-        return f"the value of each of {what} has up to {ALSO_VALUE_MAX} printable characters"
+    if not all(1 <= len(name) <= PAIR_NAME_MAX and name.isprintable() for name in names):
+        return f"the name of each of {what} has 1 to {PAIR_NAME_MAX} printable characters"
+    if not all(len(value) <= PAIR_VALUE_MAX and value.isprintable() for _, value in pairs):
+        return f"the value of each of {what} has up to {PAIR_VALUE_MAX} printable characters"
     return ""
 
 
-def bad_poison(poison: FailingSlots) -> Rejection | None:
+def bad_failing_slots(poison: FailingSlots) -> Rejection | None:
     if poison.slots and len(poison.samples) == len(poison.slots):
         return None
     got = f"{len(poison.slots)} slots and the samples of {len(poison.samples)}"

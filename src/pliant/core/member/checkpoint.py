@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.checkpoints import began_in, checkpoint_name, is_due, part_of, step_in
+from pliant.core.job.checkpoints import checkpoint_name, checkpoint_step, is_due, part_of, writer_generation
 from pliant.core.member.common import Out, confirm_save, report_progress, world_of
 from pliant.core.member.signals import CollectGarbage, Discard, Send, Snapshot, WriteDone, WriteFailed
 from pliant.core.member.state import Machine, PartInProgress
@@ -213,7 +213,7 @@ def _is_publish_over(m: Machine, manifest: WriteDone) -> bool:
     if published is not None and published.lineage.step >= checkpoint.lineage.step:
         return True
     return (checkpoint.name, NEVER_WHOLE) in view.written_parts or (
-        manifest.count > 1 and began_in(checkpoint.name) <= view.sealed
+        manifest.count > 1 and writer_generation(checkpoint.name) <= view.sealed
     )
 
 
@@ -223,4 +223,8 @@ def _is_failure_over(failed: WriteFailed, view: View) -> bool:
     if failed.split_storage:
         return view.split_storage or name not in view.kept_checkpoints
     saved = view.checkpoint.lineage.step if view.checkpoint is not None else -1
-    return (name, NEVER_WHOLE) in view.written_parts or began_in(name) <= view.sealed or step_in(name) <= saved
+    return (
+        (name, NEVER_WHOLE) in view.written_parts
+        or writer_generation(name) <= view.sealed
+        or checkpoint_step(name) <= saved
+    )

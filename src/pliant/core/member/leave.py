@@ -40,7 +40,7 @@ def apply_view(m: Machine, out: Out, view: View) -> None:
     if view.draining and m.drain_urgency == CALM:
         m.drain_urgency = LEAVING
         out.append(StartGrace(view.grace_s))
-    if view.draining and view.at_once:
+    if view.draining and view.immediate:
         m.drain_urgency = OUT_OF_TIME
     if m.phase is Phase.LINGERING and _may_leave(m, view):
         return leave_job(m, out, 0, "left as planned")

@@ -111,7 +111,7 @@ class WiringFailed:
 class Raised:
     """User code raised on one of some slots (rule 20); the member stops with it."""
 
-    poison: FailingSlots
+    failing_slots: FailingSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class DrainAgent:
     agent: AgentId
     grace_s: float
     why: str
-    at_once: bool = False
+    immediate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pliant.core import messages as m
 from pliant.core.job.launches import describe_exit
-from pliant.core.job.validation import SETTINGS
+from pliant.core.job.validation import TERM_NAMES
 from pliant.core.messages import SlotDisputed, StatesDiffered
-from pliant.core.model.fingerprint import differences
+from pliant.core.model.fingerprint import describe_differences
 from pliant.core.model.job import Dispute, Terms
 
 NAMES_MAX = 8  # of a longer list the first ones are named and the rest counted
@@ -40,8 +40,8 @@ def describe(event: m.Event) -> str:
             return f"generation {generation} is stopped: {why}"
         case m.PairAccused(generation=generation, a=a, b=b):
             return f"{a} and {b} could not reach one another in generation {generation}"
-        case m.SlotRaised(poison=poison):
-            return f"{describe_slots(poison.slots)} of step {poison.step} raised on {poison.member}: {poison.error}"
+        case m.SlotRaised(failing_slots=found):
+            return f"{describe_slots(found.slots)} of step {found.step} raised on {found.member}: {found.error}"
         case m.WorkerFailed(member=member, code=code):
             return f"{member} failed by itself with exit code {code}"
         case m.WorldFormed(world=world):
@@ -71,10 +71,10 @@ def describe(event: m.Event) -> str:
         case m.HoldersChanged(holders=holders):
             return f"the state is held by {_listed(tuple(sorted(holders)))}"
         case _:
-            return _of_checkpoint(event)
+            return _describe_checkpoint_event(event)
 
 
-def _of_checkpoint(
+def _describe_checkpoint_event(
     event: m.CheckpointPublished | m.PartWritten | m.CheckpointRequested | m.CheckpointFailed | m.CheckpointUnreadable,
 ) -> str:
     match event:
@@ -97,14 +97,14 @@ def describe_slots(slots: Sequence[int]) -> str:
 
 def describe_difference(job: Terms, other: Terms) -> str:
     """How a member's terms differ from its job's, in the words the user set them with; empty if they do not."""
-    return differences(_settings(job), _settings(other))
+    return describe_differences(_settings(job), _settings(other))
 
 
 def _settings(terms: Terms) -> dict[str, str]:
     grid = terms.grid
     of_grid = (f"{grid.samples} samples", grid.batch, grid.slots, grid.epochs)
     values = (*of_grid, terms.seed, terms.checkpoint_every, terms.verify)
-    return dict(zip(SETTINGS, map(str, values), strict=True)) | dict(terms.extra)
+    return dict(zip(TERM_NAMES, map(str, values), strict=True)) | dict(terms.extra)
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -117,7 +117,7 @@ def describe_dispute(step: int, dispute: Dispute) -> str:
     return f"slot {dispute.slot} of step {step} has another gradient on {dispute.a} than on {dispute.b}"
 
 
-def describe_drift(step: int, why: str) -> str:
+def describe_divergence(step: int, why: str) -> str:
     """Why a job failed whose members hold different states of one history."""
     return (
         f"after step {step} the members hold different states ({why}): what user code does after run.step() "

@@ -23,7 +23,7 @@ class JobCreated:
     name: str
     spec: JobSpec
     attempt: int = 1
-    onward: bool = False  # from where the attempt before stood
+    resumes: bool = False  # from where the attempt before stood
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class MemberDraining:
     member: MemberId
     grace_s: float
     why: str
-    at_once: bool = False
+    immediate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class HoldersChanged:
 @dataclass(frozen=True, slots=True)
 class SlotRaised:
     at: float
-    poison: FailingSlots
+    failing_slots: FailingSlots
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +264,7 @@ class StatesDiffered:
     generation: int
     step: int
     suspects: tuple[MemberId, ...]
-    back: bool
+    rolls_back: bool
     why: str
 
 

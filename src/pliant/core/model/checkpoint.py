@@ -28,7 +28,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class UnfinishedCheckpoint:
     """A checkpoint that members are writing, each its part of it, and the pieces that are there already, by part."""
 
     lineage: Lineage

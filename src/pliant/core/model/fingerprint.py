@@ -11,7 +11,7 @@ Fingerprint = tuple[tuple[str, str], ...]
 """What decides which bits a member computes: its software and its hardware, as (name, value) pairs."""
 
 
-def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
+def describe_differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
     """How `theirs` differ from the job's, as an end of a sentence; empty if they do not."""
     found = []
     for name in {**theirs, **ours}:
@@ -30,7 +30,7 @@ def differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 def fingerprint_difference(ours: Fingerprint, theirs: Fingerprint) -> str:
     """Why somebody with these bits cannot compute with the job; empty: it can, or nobody says what its bits are."""
-    differ = differences(dict(ours), dict(theirs)) if ours and theirs else ""
+    differ = describe_differences(dict(ours), dict(theirs)) if ours and theirs else ""
     return f"computes other bits: {differ}" if differ else ""
 
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import GENESIS, Lineage
-from pliant.core.model.checkpoint import NO_POLICY, Checkpoint, CheckpointPolicy, Writing
+from pliant.core.model.checkpoint import NO_POLICY, Checkpoint, CheckpointPolicy, UnfinishedCheckpoint
 from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
@@ -150,7 +150,7 @@ class Member:
     weight: int = 1
     draining: bool = False
     grace_s: float = 0.0
-    at_once: bool = False  # if nobody can take its state over, it is saved at the next boundary, not at the last one
+    immediate: bool = False  # if nobody can take its state over, it is saved at the next boundary, not at the last one
     why: str = ""
     address: str = ""  # where its peers reach it; empty: nowhere
     pid: int = 0
@@ -219,7 +219,7 @@ class Job:
     checkpoint: Checkpoint | None = None  # the newest
     older_checkpoints: tuple[Checkpoint, ...] = ()  # those before it that are kept, the oldest first
     damaged: tuple[str, ...] = ()  # the names of those that were passed over, lately
-    writing: tuple[Writing, ...] = ()  # not whole yet, the newest last
+    unfinished_checkpoints: tuple[UnfinishedCheckpoint, ...] = ()  # not whole yet, the newest last
     checkpoint_wanted_at_step: int | None = None  # a checkpoint of this step or a later one is wanted
     split_storage: bool = False  # members have no common place for checkpoints
     cannot_read: frozenset[MemberId] = frozenset()  # who could not reach the newest checkpoint

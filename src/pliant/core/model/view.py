@@ -45,7 +45,7 @@ class View:
     written_parts: tuple[tuple[str, int], ...] = ()  # parts of checkpoints that are not whole yet; or NEVER_WHOLE
     checkpoint_wanted: bool = False  # a checkpoint is wanted
     split_storage: bool = False  # one member writes all of it
-    at_once: bool = False  # as of a member that drains
+    immediate: bool = False  # as of a member that drains
     save_steps: int = 0  # a checkpoint is due every so many steps; 0: not by steps
     spare_why: str = ""  # why it is in no world and will be in none; empty: it may be
 
@@ -73,7 +73,7 @@ def view_of(job: Job, revision: int, member: MemberId) -> View:
         written_parts=written_parts(job),
         checkpoint_wanted=job.checkpoint_wanted_at_step is not None,
         split_storage=job.split_storage,
-        at_once=record is not None and record.at_once,
+        immediate=record is not None and record.immediate,
         save_steps=job.spec.checkpoints.steps,
         spare_why=spare_why(job, member),
     )
@@ -87,7 +87,7 @@ def kept_checkpoints(job: Job) -> tuple[str, ...]:
 
 def written_parts(job: Job) -> tuple[tuple[str, int], ...]:
     """What is there of the checkpoints that are not whole yet, and which ones will never be."""
-    parts = ((each, ((NEVER_WHOLE, ()),) if each.failed else each.pieces) for each in job.writing)
+    parts = ((each, ((NEVER_WHOLE, ()),) if each.failed else each.pieces) for each in job.unfinished_checkpoints)
     return tuple((each.name, part) for each, there in parts for part, _ in there)
 
 

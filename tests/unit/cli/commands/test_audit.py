@@ -160,7 +160,7 @@ def test_after_a_rollback_the_history_ends_at_its_base() -> None:
 def test_another_attempt_goes_on_with_the_ledger_or_begins_its_own() -> None:
     history = LedgerHistory()
     before = lines(GENESIS, 1, 5)
-    again = m.JobCreated(NOW, "demo", JobSpec(1, 4, Target(2)), attempt=2, onward=True)
+    again = m.JobCreated(NOW, "demo", JobSpec(1, 4, Target(2)), attempt=2, resumes=True)
     events: tuple[m.Event, ...] = (
         m.MemberJoined(NOW, member(A, 1), TERMS),
         m.WorldFormed(NOW, world(1, A, kind=WorldKind.ROLLBACK)),
@@ -177,7 +177,7 @@ def test_another_attempt_goes_on_with_the_ledger_or_begins_its_own() -> None:
     assert history.finished
     found = module._run_audit(history, TERMS, "shuffled")
     assert (found.ok, found.steps, found.rolled_back) == (True, 12, 2)
-    history.add(replace(again, attempt=3, onward=False))
+    history.add(replace(again, attempt=3, resumes=False))
     assert (history.terms, history.head, history.lines, history.finished) == (None, None, [], False)
     history.add(m.MemberJoined(NOW, member(C, 3), TERMS))
     history.add(m.StepsCommitted(NOW, 3, C, lines(GENESIS, 3, 2)))

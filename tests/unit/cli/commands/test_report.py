@@ -101,7 +101,7 @@ def test_changes_are_told_with_their_pauses(capsys: pytest.CaptureFixture[str]) 
         MembershipChange(2.5, True),
         MembershipChange(3.0, False, 4.0),
     ]
-    done.highest, done.every_sample = 3, 30
+    done.highest_step, done.samples_ever = 3, 30
     module._print_report("demo", found, 5.0, runs=True)
     told = capsys.readouterr().out
     assert "demo: starting, attempt 2; " in told

@@ -23,7 +23,7 @@ from pliant.credentials import Token, make_token
 from pliant.errors import BadInput, StoreUnavailable
 from pliant.stores.base import Entry, Write
 from pliant.stores.memory import MemoryStore
-from pliant.wire.api import Scope, TokenWish
+from pliant.wire.api import Scope, TokenRequest
 from pliant.wire.codec import decode_state, encode_state
 from pliant.wire.routes import COMMANDS, JOB, JOBS, METRICS, RENEW
 from unit.coordinator.shaky import Shaky
@@ -64,7 +64,7 @@ def opened(store: Shaky, clock: Clock) -> TokenRegistry:
 def made(
     keyring: TokenRegistry, scope: Scope = Scope.READ, job: str | None = None, ttl_s: float | None = None
 ) -> Token:
-    return keyring.create(TokenWish(scope, job, ttl_s))[0]
+    return keyring.create(TokenRequest(scope, job, ttl_s))[0]
 
 
 def is_let_in(keyring: TokenRegistry, token: Token) -> bool:
@@ -82,7 +82,7 @@ def everything(store: Shaky) -> bytes:
 
 
 def test_a_token_that_was_made_is_let_in_as_what_it_was_made_for(keyring: TokenRegistry) -> None:
-    token, line = keyring.create(TokenWish(Scope.JOIN, "demo", None, "for the night run"))
+    token, line = keyring.create(TokenRequest(Scope.JOIN, "demo", None, "for the night run"))
     assert keyring.check(token.text) == Grant(token.id, Scope.JOIN, "demo")
     assert (line.id, line.scope, line.job, line.label, line.ended) == (
         token.id,
@@ -202,17 +202,17 @@ def test_ended_tokens_are_forgotten_after_a_week_with_the_next_change(
 @pytest.mark.parametrize(
     "wish",
     [
-        TokenWish(Scope.PUBLIC),
-        TokenWish(Scope.READ, "no/name"),
-        TokenWish(Scope.READ, ""),
-        TokenWish(Scope.READ, None, 0.0),
-        TokenWish(Scope.READ, None, -1.0),
-        TokenWish(Scope.READ, None, float("inf")),
-        TokenWish(Scope.READ, None, float("nan")),
-        TokenWish(Scope.READ, None, None, "x" * 201),
+        TokenRequest(Scope.PUBLIC),
+        TokenRequest(Scope.READ, "no/name"),
+        TokenRequest(Scope.READ, ""),
+        TokenRequest(Scope.READ, None, 0.0),
+        TokenRequest(Scope.READ, None, -1.0),
+        TokenRequest(Scope.READ, None, float("inf")),
+        TokenRequest(Scope.READ, None, float("nan")),
+        TokenRequest(Scope.READ, None, None, "x" * 201),
     ],
 )
-def test_a_wish_that_makes_no_sense_is_refused(keyring: TokenRegistry, store: Shaky, wish: TokenWish) -> None:
+def test_a_wish_that_makes_no_sense_is_refused(keyring: TokenRegistry, store: Shaky, wish: TokenRequest) -> None:
     with pytest.raises(BadInput):
         keyring.create(wish)
     assert store.writes == []

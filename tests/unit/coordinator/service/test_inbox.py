@@ -41,12 +41,12 @@ def test_of_many_slots_and_samples_that_may_have_raised_the_first_are_kept() -> 
     many = tuple(range(SLOTS_MAX + 1))
     found = truncate_texts(m.Raised(FailingSlots(1, many, tuple((slot, slot) for slot in many), A, "short")))
     assert isinstance(found, m.Raised)
-    assert found.poison.slots == many[:SLOTS_MAX]
-    assert found.poison.samples == tuple((slot, slot) for slot in many[:SLOTS_MAX])
+    assert found.failing_slots.slots == many[:SLOTS_MAX]
+    assert found.failing_slots.samples == tuple((slot, slot) for slot in many[:SLOTS_MAX])
     half = SAMPLES_MAX // 2 + 1
     found = truncate_texts(m.Raised(FailingSlots(1, (0, 1, 2), ((5,) * half,) * 3, A, "short")))
     assert isinstance(found, m.Raised)
-    assert found.poison.samples == ((5,) * half, (5,) * (half - 2), ())
+    assert found.failing_slots.samples == ((5,) * half, (5,) * (half - 2), ())
 
 
 @pytest.mark.parametrize("request_", [m.Cancel("y" * TEXT_MAX), m.Raised(FailingSlots(1, (0,), ((),), A, "short"))])

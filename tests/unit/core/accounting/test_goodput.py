@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.accounting.activity import Category, at_work, doings
+from pliant.core.accounting.activity import Category, categories_of, running_workers
 from pliant.core.accounting.goodput import Goodput
 from pliant.core.accounting.pauses import Pause
 from pliant.core.data.ledger import GENESIS, LedgerLine
@@ -67,7 +67,7 @@ def folded(*events: Event) -> Goodput:
 def spent(found: Goodput, name: MemberId, until: float | None = None) -> dict[str, float]:
     """What that worker's time was spent on, without what it was not."""
     (worker,) = (each for each in found.workers(until) if each.name == name)
-    assert sum(worker.seconds.values()) == pytest.approx(worker.since - worker.began)
+    assert sum(worker.seconds.values()) == pytest.approx(worker.counted_until - worker.started_at)
     return {category.value: seconds for category, seconds in worker.seconds.items() if seconds}
 
 
@@ -90,22 +90,22 @@ def test_a_worker_starts_waits_receives_and_trains() -> None:
     assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=1.0, training=1.0)
     # B's process is older than the job: what it did before is not the job's.
     assert spent(found, B) == near(starting=1.0, waiting=1.0, switching=0.5, transfer=0.5, training=1.0)
-    assert (found.progress.steps, found.progress.samples, found.progress.every_sample) == (6, 60, 60)
-    assert found.busy_s() == pytest.approx(1.0)
+    assert (found.progress.steps, found.progress.samples, found.progress.samples_ever) == (6, 60, 60)
+    assert found.training_s() == pytest.approx(1.0)
     assert kinds(found) == []
 
 
 def test_what_still_runs_is_counted_until_one_asks() -> None:
     found = folded(*two_train())
     assert spent(found, A, until=9.0)["training"] == pytest.approx(6.0)
-    assert found.busy_s(9.0) == pytest.approx(6.0)
+    assert found.training_s(9.0) == pytest.approx(6.0)
     assert spent(found, A, until=1.0)["training"] == pytest.approx(1.0)  # never before the newest event
     assert spent(found, A)["training"] == pytest.approx(1.0)  # asking changed nothing
 
 
 def test_before_anything_happened_there_is_nothing() -> None:
     assert Goodput().workers() == []
-    assert Goodput().busy_s(5.0) == 0.0
+    assert Goodput().training_s(5.0) == 0.0
 
 
 def test_a_clock_that_goes_back_takes_no_time_away() -> None:
@@ -174,16 +174,16 @@ def test_a_loss_is_a_pause_for_the_others_and_the_end_of_one() -> None:
     assert spent(found, A, until=9.0) == near(starting=0.5, waiting=1.0, switching=3.0, training=1.0)
     assert spent(found, B, until=9.0) == near(starting=1.0, waiting=1.0, switching=3.5, transfer=0.5, training=3.0)
     assert kinds(found) == [(False, 3.0)]
-    assert found.busy_s() == pytest.approx(1.0)
-    assert found.busy_s(9.0) == pytest.approx(3.0)
+    assert found.training_s() == pytest.approx(1.0)
+    assert found.training_s(9.0) == pytest.approx(3.0)
 
 
 def test_a_world_that_is_broken_does_not_train_since_its_last_report() -> None:
     found = folded(*two_train(), m.StateChanged(5.0, JobState.RUNNING, "as it was"))
-    assert (spent(found, A)["training"], found.busy_s()) == (2.0, 2.0)  # nobody knows yet
+    assert (spent(found, A)["training"], found.training_s()) == (2.0, 2.0)  # nobody knows yet
     found.add(m.WorldBroken(14.0, 1, True, "B does not answer"))
     assert spent(found, A, until=16.0) == near(starting=0.5, waiting=1.0, switching=13.0, training=1.0)
-    assert found.busy_s(16.0) == pytest.approx(1.0)
+    assert found.training_s(16.0) == pytest.approx(1.0)
     for event in _recovery(16.0, 17.0):
         found.add(event)
     assert kinds(found) == [(False, 13.0)]
@@ -200,7 +200,7 @@ def test_a_world_that_breaks_before_its_first_report_stood_still_since_it_began(
     )
     assert kinds(found) == [(False, 3.0), (False, 3.0)]
     assert spent(found, B) == near(starting=1.0, waiting=1.0, switching=6.5, transfer=0.5, training=1.0)
-    assert found.busy_s() == pytest.approx(1.0)
+    assert found.training_s() == pytest.approx(1.0)
 
 
 def test_a_planned_world_that_fails_before_it_is_entered_stops_nobody() -> None:
@@ -212,7 +212,7 @@ def test_a_planned_world_that_fails_before_it_is_entered_stops_nobody() -> None:
         m.MemberGone(7.0, C, "lost", "killed"),
     )
     assert spent(found, A, until=8.0)["training"] == pytest.approx(5.0)
-    assert found.busy_s(8.0) == pytest.approx(5.0)
+    assert found.training_s(8.0) == pytest.approx(5.0)
 
 
 def test_a_job_that_waits_makes_everybody_wait() -> None:
@@ -248,12 +248,18 @@ def _rolled_back() -> tuple[Event, ...]:
 def test_steps_done_again_are_recomputing_and_the_rest_is_training() -> None:
     base = lines(GENESIS, 1, 4)[-1].lineage
     found = folded(*_rolled_back())
-    assert (found.progress.steps, found.progress.samples, found.progress.highest) == (4, 40, 6)
+    assert (found.progress.steps, found.progress.samples, found.progress.highest_step) == (4, 40, 6)
     assert spent(found, A, until=9.0) == near(starting=0.5, waiting=1.0, switching=4.0, training=1.0, recomputing=2.0)
     found.add(committed(11.0, 2, lines(base, 2, 4)))  # steps 5 and 6 again, 7 and 8 for the first time
     assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=4.0, training=3.0, recomputing=2.0)
     done = found.progress
-    assert (done.again_steps, done.again_samples, done.steps, done.samples, done.every_sample) == (2, 20, 8, 80, 100)
+    assert (done.recomputed_steps, done.recomputed_samples, done.steps, done.samples, done.samples_ever) == (
+        2,
+        20,
+        8,
+        80,
+        100,
+    )
     assert (done.rollbacks, done.checkpoints, kinds(found)) == (1, 1, [(False, 3.0)])
 
 
@@ -267,11 +273,11 @@ def test_who_leaves_while_recomputing_was_recomputing_and_of_who_is_lost_nobody_
 def test_everybody_ends_with_the_job() -> None:
     found = folded(*two_train(), m.StateChanged(6.0, JobState.FINISHED, "all steps are committed"))
     assert spent(found, A, until=99.0)["training"] == pytest.approx(3.0)
-    assert found.busy_s(99.0) == pytest.approx(3.0)
+    assert found.training_s(99.0) == pytest.approx(3.0)
 
 
 def _second_attempt(*, onward: bool) -> Goodput:
-    again = m.JobCreated(20.0, "demo", JobSpec(1, 4, Target(2)), attempt=2, onward=onward)
+    again = m.JobCreated(20.0, "demo", JobSpec(1, 4, Target(2)), attempt=2, resumes=onward)
     base = lines(GENESIS, 1, 6)[-1].lineage if onward else GENESIS
     events: Iterable[Event] = (
         *two_train(),
@@ -291,14 +297,14 @@ def test_an_attempt_that_goes_on_keeps_the_ledger() -> None:
     found = _second_attempt(onward=True)
     assert spent(found, C) == near(starting=1.0, switching=1.0, training=2.0)
     assert spent(found, A)["training"] == pytest.approx(2.0)
-    assert (found.began, found.now, found.progress.attempts) == (0.0, 24.0, 2)
-    assert (found.progress.steps, found.progress.rollbacks, found.progress.every_sample) == (7, 1, 70)
+    assert (found.created_at, found.now, found.progress.attempts) == (0.0, 24.0, 2)
+    assert (found.progress.steps, found.progress.rollbacks, found.progress.samples_ever) == (7, 1, 70)
 
 
 def test_an_attempt_that_begins_afresh_has_a_ledger_of_its_own() -> None:
     found = _second_attempt(onward=False)
-    assert (found.progress.steps, found.progress.again_steps, found.progress.rollbacks) == (1, 0, 0)
-    assert found.progress.every_sample == 70
+    assert (found.progress.steps, found.progress.recomputed_steps, found.progress.rollbacks) == (1, 0, 0)
+    assert found.progress.samples_ever == 70
 
 
 def test_workers_of_an_agent_that_comes_back_ended_by_the_last_event() -> None:
@@ -308,7 +314,7 @@ def test_workers_of_an_agent_that_comes_back_ended_by_the_last_event() -> None:
     known = m.StateChanged(6.0, JobState.RUNNING, "as it was")
     found = folded(events[0], agent, *events[1:], known, back, m.MemberGone(1000.5, A, "lost", "its process ended"))
     assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=3.0, training=1.0)
-    assert found.busy_s() == pytest.approx(1.0)
+    assert found.training_s() == pytest.approx(1.0)
     base = lines(GENESIS, 1, 6)[-1].lineage
     for event in (
         m.MemberGone(1000.5, B, "lost", "its process ended"),
@@ -329,7 +335,7 @@ def test_an_agent_that_comes_back_without_having_had_anybody_in_the_world_stops_
         AgentJoined(6.0, Y, 1, run_id="2"),
     )
     found = folded(*events)
-    assert (spent(found, A)["training"], found.busy_s()) == (3.0, 3.0)
+    assert (spent(found, A)["training"], found.training_s()) == (3.0, 3.0)
     assert spent(found, C) == {}  # it ended as soon as it was there
 
 
@@ -412,7 +418,7 @@ def test_launched_workers_that_join_were_starting_until_then() -> None:
     assert spent(found, A) == near(starting=2.0, waiting=3.0)
     assert spent(found, B) == near(starting=3.0, waiting=2.0)
     assert spent(found, C) == near(starting=2.0)  # it never joined: nobody knows what became of it
-    assert found.busy_s() == 0.0
+    assert found.training_s() == 0.0
     assert kinds(found) == []
 
 
@@ -432,15 +438,15 @@ def test_every_category_has_a_word_of_its_own() -> None:
 def test_what_workers_do_now_can_be_told_from_the_job_alone() -> None:
     job = folded(*two_train(), joined(5.0, C, 3)).job
     assert job is not None
-    assert doings(job, at_work(job)) == {A: Category.TRAINING, B: Category.TRAINING, C: Category.SPARE}
+    assert categories_of(job, running_workers(job)) == {A: Category.TRAINING, B: Category.TRAINING, C: Category.SPARE}
 
 
 def test_the_workers_of_a_launch_are_those_that_have_not_ended() -> None:
     assert folded(RELAUNCHED).job is not None
     first = folded(RELAUNCHED, Launched(1.0, launch(1, "x-g1.0", "x-g1.1"))).job
     assert first is not None
-    assert at_work(first) == ["x-g1.0", "x-g1.1"]
+    assert running_workers(first) == ["x-g1.0", "x-g1.1"]
     ended = SeatEnded(5.0, 1, SeatEnd(MemberId("x-g1.0"), 0))
     later = folded(RELAUNCHED, Launched(1.0, launch(1, "x-g1.0", "x-g1.1")), ended).job
     assert later is not None
-    assert doings(later, at_work(later)) == {"x-g1.1": Category.TRAINING}
+    assert categories_of(later, running_workers(later)) == {"x-g1.1": Category.TRAINING}

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.accounting.pauses import SPENT_MAX, Pause, accepted
+from pliant.core.accounting.pauses import PAUSES_MAX, Pause, accept_pauses
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import MemberJoined, StepsCommitted
 from unit.core.build import A, C, join, lines, made, report, running
@@ -11,17 +11,17 @@ from unit.core.build import A, C, join, lines, made, report, running
 
 def test_only_what_belongs_to_durable_steps_is_written_down() -> None:
     told = (Pause(1, "checkpointing", 0.5), Pause(2, "switching", 0.25), Pause(3, "checkpointing", 1.0))
-    assert accepted(told, lines(GENESIS, 1, 3)[1:]) == told[1:]
+    assert accept_pauses(told, lines(GENESIS, 1, 3)[1:]) == told[1:]
 
 
 @pytest.mark.parametrize("seconds", [0.0, -1.0, math.nan, math.inf, 1e9])
 def test_times_that_make_no_sense_are_left_out(seconds: float) -> None:
-    assert accepted([Pause(1, "checkpointing", seconds)], lines(GENESIS, 1, 1)) == ()
+    assert accept_pauses([Pause(1, "checkpointing", seconds)], lines(GENESIS, 1, 1)) == ()
 
 
 def test_other_words_are_left_out_and_there_is_a_limit() -> None:
     told = [Pause(1, "training", 1.0)] + [Pause(1, "switching", 1.0)] * 100
-    assert accepted(told, lines(GENESIS, 1, 1)) == (Pause(1, "switching", 1.0),) * SPENT_MAX
+    assert accept_pauses(told, lines(GENESIS, 1, 1)) == (Pause(1, "switching", 1.0),) * PAUSES_MAX
 
 
 def test_what_a_report_says_stands_beside_the_lines_that_it_made_durable() -> None:

@@ -82,7 +82,7 @@ def test_a_job_that_failed_goes_on_from_where_it_stood(state: JobState) -> None:
     job = replace(ended(state), checkpoint=checkpoint(running(2, steps=3).durable), durable=running(2, steps=3).durable)
     other = with_spec(CREATE, size_min=2, size_max=3, target=Target(3), max_restarts=7, spares=1)
     assert made(job, other) == (
-        m.JobCreated(NOW, "demo", JobSpec(2, 3, Target(3), None, 7, spares=1), attempt=2, onward=True),
+        m.JobCreated(NOW, "demo", JobSpec(2, 3, Target(3), None, 7, spares=1), attempt=2, resumes=True),
     )
     again = after(job, other)
     assert (again.attempt, again.terms, again.durable, again.checkpoint) == (2, TERMS, job.durable, job.checkpoint)

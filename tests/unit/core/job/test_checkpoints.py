@@ -8,14 +8,14 @@ from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.job.checkpoints import (
     WRITERS_MAX,
-    began_in,
     checkpoint_name,
+    checkpoint_step,
     is_due,
     is_garbage,
     part_of,
-    step_in,
+    writer_generation,
 )
-from pliant.core.job.evolve import WRITING_KEPT
+from pliant.core.job.evolve import UNFINISHED_KEPT
 from pliant.core.job.validation import CHECKPOINT_NAME_MAX, KEEP_MAX, PIECES_MAX, WAIT_MAX_S
 from pliant.core.messages import Code, Command, Rejection
 from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint, CheckpointPolicy, Piece
@@ -171,9 +171,9 @@ def test_parts_of_two_checkpoints_may_come_in_any_order() -> None:
     job = after(job, publish(job, A, 0), report(job, A, 1, 2))
     job = after(job, publish(job, A, 0), publish(job, B, 1, lineage=early))
     assert job.checkpoint is not None
-    assert (job.checkpoint.lineage, [each.lineage for each in job.writing]) == (early, [job.durable])
+    assert (job.checkpoint.lineage, [each.lineage for each in job.unfinished_checkpoints]) == (early, [job.durable])
     job = after(job, publish(job, B, 1))
-    assert (job.checkpoint, job.writing, len(kept_checkpoints(job))) == (
+    assert (job.checkpoint, job.unfinished_checkpoints, len(kept_checkpoints(job))) == (
         replace(publish(job, A, 0).checkpoint, pieces=(piece(0), piece(1))),
         (),
         2,
@@ -185,7 +185,7 @@ def test_a_newer_checkpoint_makes_the_parts_of_an_older_one_pointless() -> None:
     early = job.durable
     job = after(job, publish(job, A, 0))
     job = saved(job)
-    assert job.writing == ()
+    assert job.unfinished_checkpoints == ()
     assert made(job, publish(job, B, 1, lineage=early)) == ()
 
 
@@ -213,12 +213,12 @@ def test_while_one_is_being_written_others_that_fail_do_not_push_it_out() -> Non
     job = running(2, steps=1)
     slow = job.durable
     job = after(job, publish(job, A, 0))
-    for _ in range(WRITING_KEPT + 1):
+    for _ in range(UNFINISHED_KEPT + 1):
         job = after(job, report(job, A, 1, 1))
         job = after(
             job, m.PartNotWritten(B, 1, checkpoint_name(job.durable, 1), "the one before is still being written")
         )
-    assert len(job.writing) == WRITING_KEPT
+    assert len(job.unfinished_checkpoints) == UNFINISHED_KEPT
     job = after(job, publish(job, B, 1, lineage=slow))
     assert job.checkpoint is not None
     assert job.checkpoint.lineage == slow
@@ -226,9 +226,9 @@ def test_while_one_is_being_written_others_that_fail_do_not_push_it_out() -> Non
 
 def test_of_what_is_never_finished_the_oldest_is_forgotten() -> None:
     job = running(2, steps=1)
-    for _ in range(WRITING_KEPT + 2):
+    for _ in range(UNFINISHED_KEPT + 2):
         job = after(job, publish(job, A, 0), report(job, A, 1, 1))
-    assert [each.lineage.step for each in job.writing] == [3, 4, 5, 6]
+    assert [each.lineage.step for each in job.unfinished_checkpoints] == [3, 4, 5, 6]
 
 
 BAD = {
@@ -292,7 +292,7 @@ def test_after_a_recovery_nobody_waits_for_parts_of_the_world_before() -> None:
     """B's part may be lost with it."""
     job = running(3, steps=4)
     job = after(job, publish(job, A, 0, 3), stopped(B, 1))
-    assert (job.writing, job.world(2)) == ((), formed(job, 2))
+    assert (job.unfinished_checkpoints, job.world(2)) == ((), formed(job, 2))
     late = replace(publish(job, A, 1, 3), generation=2)
     assert made(job, late) == ()
     alone = replace(publish(job, A, 0, 1), generation=2)
@@ -316,7 +316,7 @@ def test_the_last_state_is_saved_after_the_job_has_finished() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_so_many_checkpoints_are_kept(count: int) -> None:
     job = saved(keeping(count), steps=1, saves=4)
-    assert [step_in(name) for name in kept_checkpoints(job)] == [4, 3, 2, 1][:count][::-1]
+    assert [checkpoint_step(name) for name in kept_checkpoints(job)] == [4, 3, 2, 1][:count][::-1]
     assert view_of(job, 1, A).kept_checkpoints == kept_checkpoints(job)
 
 
@@ -518,8 +518,8 @@ def test_every_writer_has_a_part_of_its_own() -> None:
 def test_a_name_says_the_step_and_who_began_it() -> None:
     lineage = Lineage(2, 30, 7)
     for name in (checkpoint_name(lineage, 4), checkpoint_name(lineage, 4, A)):
-        assert (step_in(name), began_in(name)) == (30, 4)
-    assert (step_in("notes.txt"), began_in("notes.txt")) == (0, 0)
+        assert (checkpoint_step(name), writer_generation(name)) == (30, 4)
+    assert (checkpoint_step("notes.txt"), writer_generation("notes.txt")) == (0, 0)
 
 
 NEWEST = "step-8-g3-0000000000000001-w3"

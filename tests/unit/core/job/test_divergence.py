@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job.divergence import PAIR_DISPUTES, SPLITS_MAX
+from pliant.core.job.divergence import DIVERGENCES_MAX, PAIR_DISPUTES
 from pliant.core.job.evolve import DISPUTE_STEPS, DISPUTES_KEPT
 from pliant.core.messages import SlotDisputed, StatesDiffered
 from pliant.core.model.job import Dispute, Disputed, Job, JobState, StateDivergence
@@ -98,7 +98,7 @@ def test_a_majority_cannot_be_suspect() -> None:
     job = verifying(3)
     [event] = made(job, differing(job, A, B, C))
     assert isinstance(event, StatesDiffered)
-    assert (event.suspects, event.back) == ((), True)
+    assert (event.suspects, event.rolls_back) == ((), True)
 
 
 def test_only_members_of_that_world_are_suspect() -> None:
@@ -126,7 +126,7 @@ def test_a_failure_and_a_difference_told_together_make_one_recovery() -> None:
 def test_members_that_differ_again_and_again_fail_the_job(verify: int) -> None:
     """A machine's mistake does not come back at one place; what user code does on one member alone does."""
     job = verifying(2, verify)
-    for generation in range(1, (SPLITS_MAX if verify else 1)):
+    for generation in range(1, (DIVERGENCES_MAX if verify else 1)):
         job = pump(job, differing(job, A, generation=generation))[0]
         assert job.state is JobState.RUNNING
     last = job.worlds[-1].number
@@ -139,7 +139,7 @@ def test_once_the_history_got_beyond_it_a_difference_is_forgotten() -> None:
     job = verifying(2)
     for generation in (1, 2):
         job = pump(job, differing(job, A, generation=generation))[0]
-    assert len(job.state_divergences) == SPLITS_MAX - 1
+    assert len(job.state_divergences) == DIVERGENCES_MAX - 1
     job = after(job, report(job, A, 3, 3, holders=(A, B)))
     assert job.durable.step == 4
     job = pump(job, differing(job, A, generation=3))[0]

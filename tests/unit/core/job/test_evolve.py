@@ -6,7 +6,7 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.evolve import POISON_KEPT, evolve
+from pliant.core.job.evolve import FAILING_SLOTS_KEPT, evolve
 from pliant.core.model.job import Accusation, Agent, Job, JobSpec, JobState, Member, Target
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import MemberId
@@ -60,7 +60,7 @@ def test_the_first_event_creates_the_job() -> None:
 @pytest.mark.parametrize("onward", [True, False])
 def test_a_later_attempt_is_the_same_job(onward: bool) -> None:
     first = m.JobCreated(NOW, "demo", JobSpec(2, 4, Target(3), 60.0, 5))
-    again = evolve(evolve(None, first), replace(first, at=NOW + 1.0, attempt=2, onward=onward))
+    again = evolve(evolve(None, first), replace(first, at=NOW + 1.0, attempt=2, resumes=onward))
     assert (again.attempt, again.created_at) == (2, NOW)
 
 
@@ -330,6 +330,6 @@ def test_every_pair_has_its_own_count() -> None:
 
 def test_of_slots_that_raised_the_newest_are_kept() -> None:
     job = new_job()
-    for step in range(1, POISON_KEPT + 3):
+    for step in range(1, FAILING_SLOTS_KEPT + 3):
         job = evolve(job, m.SlotRaised(NOW, poison(A, step)))
-    assert [each.step for each in job.failing_slots] == list(range(3, POISON_KEPT + 3))
+    assert [each.step for each in job.failing_slots] == list(range(3, FAILING_SLOTS_KEPT + 3))

@@ -6,7 +6,7 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.decide import SAMPLES_SAID
+from pliant.core.job.decide import SAMPLES_NAMED
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import Accusation, FailingSlots, JobState
@@ -87,11 +87,11 @@ def test_whole_parts_that_raise_are_compared_and_what_they_share_is_named() -> N
 
 
 def test_of_very_many_samples_the_first_are_named() -> None:
-    many = tuple(range(SAMPLES_SAID + 9))
+    many = tuple(range(SAMPLES_NAMED + 9))
     job = after(running(4), m.Raised(replace(poison(B), samples=(many,))))
     failed = made(job, m.Raised(replace(poison(C), samples=(many,))))[-1]
     assert isinstance(failed, m.StateChanged)
-    assert f"the samples are {', '.join(map(str, many[:SAMPLES_SAID]))}: Val" in failed.why
+    assert f"the samples are {', '.join(map(str, many[:SAMPLES_NAMED]))}: Val" in failed.why
 
 
 @pytest.mark.parametrize(("slots", "samples"), [((), ()), ((1,), ()), ((1,), ((2,), (3,)))])

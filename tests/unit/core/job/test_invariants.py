@@ -1,7 +1,7 @@
 """Every invariant: a state or a change that breaks it and is named, and its neighbour that does not.
 
-Each row of the tables is checked three ways: the invariant itself speaks, `violations` (or `forbidden`) repeats
-it and nobody else complains, and the sound neighbour passes all of them.
+Each row is checked three ways: the invariant itself reports it, `state_violations` or `change_violations` repeats
+it and no other invariant does, and the sound neighbour passes all of them.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,13 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.job import invariants
-from pliant.core.job.invariants import OF_A_CHANGE, OF_A_STATE, complaints, forbidden, violations
+from pliant.core.job.invariants import (
+    CHANGE_INVARIANTS,
+    STATE_INVARIANTS,
+    all_violations,
+    change_violations,
+    state_violations,
+)
 from pliant.core.model.job import Agent, Job, JobSpec, JobState, Member, Mode, Target, Terms
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
@@ -69,9 +75,9 @@ def draining(*names: MemberId) -> dict[MemberId, Member]:
 
 
 def test_a_sound_job_has_no_complaint() -> None:
-    assert violations(job()) == ()
-    assert violations(new_job()) == ()
-    assert violations(ended()) == ()
+    assert state_violations(job()) == ()
+    assert state_violations(new_job()) == ()
+    assert state_violations(ended()) == ()
 
 
 EVERYBODY = frozenset({A, B, D, E})
@@ -187,7 +193,7 @@ STATES = [
         job(worlds=weighed(1, 1, 1)),
     ),
     State(
-        "world_members_live_or_are_known_dead",
+        "world_members_are_live_or_known_gone",
         job(members=without(D)),
         "d of world 3 is neither live nor known to be gone",
         job(members=without(D), gone_in_open_worlds=frozenset({D})),
@@ -199,13 +205,13 @@ STATES = [
         job(gone=(MemberId("x"),)),
     ),
     State(
-        "nobody_is_taken_back",
+        "left_out_members_stay_out",
         job(worlds=(ONE, TWO, world(3, A, B, C))),
         "rule 5: world 3 takes back ['c']",
         job(worlds=(ONE, world(2, A, B, C), world(3, A, B, C))),
     ),
     State(
-        "nobody_is_taken_back",
+        "left_out_members_stay_out",
         job(worlds=(ONE, world(2, A, B, D), THREE, world(4, A, B, C)), generation=4),
         "rule 5: world 4 takes back ['c']",
         job(worlds=(ONE, world(2, A, B, D), THREE, world(4, A, B)), generation=4),
@@ -247,7 +253,7 @@ STATES = [
         job(holders=frozenset({A, E})),
     ),
     State(
-        "worlds_compute_the_same_bits",
+        "worlds_have_one_fingerprint",
         job(fingerprint=(("torch", "2"),), members=with_bits(B)),
         "P4: b is in world 1 and computes other bits: with torch 1 where the job has 2",
         job(fingerprint=(("torch", "2"),), members=with_bits(E)),  # who is in no world
@@ -283,8 +289,8 @@ STATES = [
 def test_a_state_that_must_not_be_is_named_and_its_neighbour_is_not(row: State) -> None:
     check: Callable[[Job], str] = getattr(invariants, row.name)
     assert check(row.bad) == row.said
-    assert violations(row.bad) == (row.said,)
-    assert violations(row.good) == ()
+    assert state_violations(row.bad) == (row.said,)
+    assert state_violations(row.good) == ()
 
 
 @dataclass(frozen=True)
@@ -303,7 +309,7 @@ def change(event: m.Event, before: Job | None = None, **changes: object) -> tupl
 
 
 def again(attempt: int = 2, *, onward: bool = False) -> m.JobCreated:
-    return m.JobCreated(NOW, "demo", JobSpec(1, 2, Target(2)), attempt=attempt, onward=onward)
+    return m.JobCreated(NOW, "demo", JobSpec(1, 2, Target(2)), attempt=attempt, resumes=onward)
 
 
 FORMED = m.Launched(NOW, NEXT)
@@ -319,7 +325,7 @@ def heard(labelled: Callable[[int], m.Event], generation: int) -> Change:
     """Something labelled with a generation that is not open, and the same labelled with one that is."""
     sealed = job(worlds=(TWO, THREE), current=0, sealed=1)
     return Change(
-        "only_open_generations_are_heard",
+        "only_open_generations_make_history",
         change(labelled(generation), sealed),
         f"P6: {type(labelled(1)).__name__} of generation {generation}, which is not open",
         change(labelled(2), sealed),
@@ -385,7 +391,7 @@ CHANGES = [
     *(heard(labelled, 1) for labelled in LABELLED),  # sealed
     *(heard(labelled, 4) for labelled in LABELLED),  # never formed
     Change(
-        "only_open_generations_are_heard",
+        "only_open_generations_make_history",
         change(m.WorldEntered(NOW, 2), job(sealed=2)),  # listed among the open ones, and sealed all the same
         "P6: WorldEntered of generation 2, which is not open",
         change(m.WorldEntered(NOW, 3), job(sealed=2)),
@@ -441,7 +447,7 @@ CHANGES = [
         change(RESIZED, job(terms=None)),
     ),
     Change(
-        "bits_never_change",
+        "the_fingerprint_never_changes",
         change(RESIZED, job(fingerprint=ONE_KIND), fingerprint=(("torch", "2"),)),
         "P4: the job's bits changed from (('torch', '1'),) to (('torch', '2'),)",
         change(RESIZED, fingerprint=ONE_KIND),
@@ -465,7 +471,7 @@ CHANGES = [
         change(again(), ended(), attempt=2, current=0, terms=None),
     ),
     Change(
-        "bits_never_change",
+        "the_fingerprint_never_changes",
         change(again(onward=True), replace(ended(), fingerprint=ONE_KIND), fingerprint=()),
         "P4: the job's bits changed from (('torch', '1'),) to ()",
         change(again(), replace(ended(), fingerprint=ONE_KIND), fingerprint=()),
@@ -489,25 +495,25 @@ CHANGES = [
         change(again(), launched(agents=())),
     ),
     Change(
-        "a_launch_waits_for_everybody",
+        "a_launch_waits_for_every_agent",
         change(FORMED, launched(launch=LAUNCH), generation=3),
         "launch 3 was formed while 2 runs",
         change(FORMED, launched(), generation=3),
     ),
     Change(
-        "a_launch_waits_for_everybody",
+        "a_launch_waits_for_every_agent",
         change(FORMED, launched(agents=(*AGENTS, Agent(AgentId("w"), 1))), generation=3),
         "launch 3 was formed while workers of w may run",
         change(FORMED, launched(agents=(*AGENTS, Agent(AgentId("w"), 1, ports=(1,)))), generation=3),
     ),
     Change(
-        "a_launch_waits_for_everybody",
+        "a_launch_waits_for_every_agent",
         change(ALONE, launched(agents=(Agent(X, 1, draining=True), AGENTS[1])), generation=3),
         "launch 3 was formed while workers of x may run",
         change(ALONE, launched(agents=(Agent(X, 1, ports=(1,), draining=True), AGENTS[1])), generation=3),
     ),
     Change(
-        "a_launch_waits_for_everybody",
+        "a_launch_waits_for_every_agent",
         change(ALONE, launched(launch=None, agents=(Agent(X, 1), AGENTS[1])), generation=3),
         "launch 3 was formed while workers of x may run",
         change(FORMED, launched(launch=None), generation=3),
@@ -543,25 +549,25 @@ CHANGES = [
 def test_a_change_that_must_not_be_is_named_and_its_neighbour_is_not(row: Change) -> None:
     check: Callable[[Job, m.Event, Job], str] = getattr(invariants, row.name)
     assert check(*row.bad) == row.said
-    assert forbidden(*row.bad) == (row.said,)
-    assert forbidden(*row.good) == ()
+    assert change_violations(*row.bad) == (row.said,)
+    assert change_violations(*row.good) == ()
 
 
 def test_every_invariant_has_a_row() -> None:
-    assert {check.__name__ for check in OF_A_STATE} == {row.name for row in STATES}
-    assert {check.__name__ for check in OF_A_CHANGE} == {row.name for row in CHANGES}
+    assert {check.__name__ for check in STATE_INVARIANTS} == {row.name for row in STATES}
+    assert {check.__name__ for check in CHANGE_INVARIANTS} == {row.name for row in CHANGES}
     named = {
         name
         for name, value in vars(invariants).items()
         if callable(value) and value.__module__ == invariants.__name__ and not name.startswith("_")
     }
-    checks = {check.__name__ for check in (*OF_A_STATE, *OF_A_CHANGE)}
-    assert named == checks | {"violations", "forbidden", "complaints"}
+    checks = {check.__name__ for check in (*STATE_INVARIANTS, *CHANGE_INVARIANTS)}
+    assert named == checks | {"state_violations", "change_violations", "all_violations"}
 
 
 def test_several_complaints_are_all_made() -> None:
     wrong = job(gone=(A,), holders=frozenset({MemberId("x")}))
-    assert violations(wrong) == (
+    assert state_violations(wrong) == (
         "rule 11: ['a'] are gone and live",
         "['x'] are said to hold the state and are no members",
     )
@@ -571,29 +577,29 @@ def test_several_complaints_are_all_made() -> None:
 
 
 def test_what_really_happens_is_not_complained_about() -> None:
-    assert complaints(None, ()) == ()
-    assert complaints(None, (m.JobCreated(NOW, "demo", JobSpec(1, 2, Target(2))),)) == ()
+    assert all_violations(None, ()) == ()
+    assert all_violations(None, (m.JobCreated(NOW, "demo", JobSpec(1, 2, Target(2))),)) == ()
     start = running(3)
     _, events = pump(start, m.Expire(C))
-    assert complaints(start, events) == ()
+    assert all_violations(start, events) == ()
 
 
 def test_every_event_is_judged_by_the_job_as_it_was_just_before() -> None:
     """2 is entered, which closes 1; the recovery comes after that, without C, who is in no open world."""
     recovery = world(4, A, B, D, kind=WorldKind.RECOVERY, base=job().durable)
     events = (m.WorldEntered(NOW, 2), m.WorldBroken(NOW, 2, True, "torn"), m.WorldFormed(NOW, recovery))
-    assert complaints(job(), events) == ()
-    assert complaints(job(), events[1:]) == ("rule 11: recovery world 4 leaves out ['c']",)
+    assert all_violations(job(), events) == ()
+    assert all_violations(job(), events[1:]) == ("rule 11: recovery world 4 leaves out ['c']",)
 
 
 def test_the_result_is_judged_too() -> None:
     bad = world(4, A, kind=WorldKind.PLANNED)
-    assert complaints(job(), (m.WorldFormed(NOW, bad),)) == ("world 4 of 1 trains below min 2",)
+    assert all_violations(job(), (m.WorldFormed(NOW, bad),)) == ("world 4 of 1 trains below min 2",)
 
 
 def test_complaints_about_every_event_are_kept() -> None:
     events = (m.StateChanged(NOW, JobState.FAILED, "x"), RESIZED, m.HoldersChanged(NOW, 9, frozenset()))
-    assert complaints(job(), events) == (
+    assert all_violations(job(), events) == (
         "job demo had ended, yet TargetChanged followed",
         "P6: HoldersChanged of generation 9, which is not open",
         "job demo had ended, yet HoldersChanged followed",

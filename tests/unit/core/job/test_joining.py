@@ -7,7 +7,7 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.validation import ADDRESS_MAX, ALSO_MAX, ALSO_NAME_MAX, ALSO_VALUE_MAX, PID_MAX, WEIGHT_MAX
+from pliant.core.job.validation import ADDRESS_MAX, PAIR_NAME_MAX, PAIR_VALUE_MAX, PAIRS_MAX, PID_MAX, WEIGHT_MAX
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobState, Member, Terms
 from pliant.core.model.names import AgentId, MemberId
@@ -89,7 +89,7 @@ def test_in_which_order_terms_are_said_does_not_matter_and_the_first_stays() -> 
 
 
 def test_of_very_many_differences_the_first_are_named() -> None:
-    ours, theirs = (tuple((f"t{i}", value) for i in range(ALSO_MAX)) for value in "xy")
+    ours, theirs = (tuple((f"t{i}", value) for i in range(PAIRS_MAX)) for value in "xy")
     job = after(new_job(2), join(A, terms=replace(TERMS, extra=ours)))
     why = refused(job, join(B, terms=replace(TERMS, extra=theirs))).why
     assert why.endswith("with t7 y where the job has x, and with 24 more differences: start it with the job's settings")
@@ -109,13 +109,13 @@ def test_a_checkpoint_of_a_verified_step_is_taken(verify: int, every: int) -> No
 @pytest.mark.parametrize(
     "also",
     [
-        tuple((f"t{i}", "") for i in range(ALSO_MAX + 1)),
+        tuple((f"t{i}", "") for i in range(PAIRS_MAX + 1)),
         (("order", "a"), ("order", "b")),
         (("seed", "7"),),
         (("", "a"),),
-        (("n" * (ALSO_NAME_MAX + 1), "a"),),
+        (("n" * (PAIR_NAME_MAX + 1), "a"),),
         (("a\nb", "a"),),
-        (("order", "v" * (ALSO_VALUE_MAX + 1)),),
+        (("order", "v" * (PAIR_VALUE_MAX + 1)),),
         (("order", "a\x1b[0m"),),
     ],
 )
@@ -124,7 +124,7 @@ def test_terms_that_cannot_be_said_are_refused(also: tuple[tuple[str, str], ...]
 
 
 def test_terms_as_long_as_they_may_be_are_taken() -> None:
-    also = tuple((f"{i:0{ALSO_NAME_MAX}d}", "v" * ALSO_VALUE_MAX) for i in range(ALSO_MAX))
+    also = tuple((f"{i:0{PAIR_NAME_MAX}d}", "v" * PAIR_VALUE_MAX) for i in range(PAIRS_MAX))
     assert made(new_job(), join(A, terms=replace(TERMS, extra=also)))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job.launches import describe_exit, is_own_failure, layout
+from pliant.core.job.launches import describe_exit, is_own_failure, seats_per_agent
 from pliant.core.job.next_world import desired_workers, next_consequence
 from pliant.core.job.validation import ADDRESS_MAX
 from pliant.core.messages import Code, Rejection
@@ -100,7 +100,7 @@ def test_who_has_seats_keeps_them_when_others_come() -> None:
     job = with_agents(created(size_max=6, target=4), X, Y, capacity=4)
     assert members(job) == ["x-g1.0", "x-g1.1", "y-g1.0", "y-g1.1"]
     job = with_agents(job, Z, capacity=4)
-    assert layout(job) == {X: 2, Y: 2, Z: 0}
+    assert seats_per_agent(job) == {X: 2, Y: 2, Z: 0}
     assert launch(job).number == 1
 
 

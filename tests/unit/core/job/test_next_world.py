@@ -9,8 +9,8 @@ from pliant.core.data.ledger import GENESIS
 from pliant.core.job.next_world import (
     BAD_PAIR_FAILURES,
     OPEN_MAX,
-    NotYet,
-    Stay,
+    KeepWorlds,
+    NoWorldYet,
     desired_workers,
     members_left_out,
     next_consequence,
@@ -256,7 +256,7 @@ def test_nobody_is_let_go_before_it_is_known_who_holds_the_state() -> None:
 
 def test_everybody_leaving_with_nobody_to_come_is_said() -> None:
     job = changed(running(2), drain(A), drain(B))
-    assert next_world(job) == Stay("every member is leaving, and nobody is there to take the state over")
+    assert next_world(job) == KeepWorlds("every member is leaving, and nobody is there to take the state over")
 
 
 # --------------------------------------------------------------------------------------- holding below min
@@ -405,7 +405,7 @@ def test_of_several_accusations_the_first_that_is_enough_counts() -> None:
 
 
 def test_a_job_nobody_joined_waits() -> None:
-    assert next_world(new_job()) == NotYet("no member has joined yet")
+    assert next_world(new_job()) == NoWorldYet("no member has joined yet")
 
 
 def test_a_settled_job_stays_settled() -> None:
@@ -414,10 +414,10 @@ def test_a_settled_job_stays_settled() -> None:
 
 
 def test_a_world_on_its_way_is_the_reason_for_what_there_is() -> None:
-    assert next_world(gathered(2)) == Stay("the job starts")
-    assert next_world(running(2)) == Stay("the job starts")
+    assert next_world(gathered(2)) == KeepWorlds("the job starts")
+    assert next_world(running(2)) == KeepWorlds("the job starts")
     recovering = after(running(3), stopped(A, 1))
-    assert next_world(recovering) == Stay("a stopped in 1 because: the socket closed")
+    assert next_world(recovering) == KeepWorlds("a stopped in 1 because: the socket closed")
 
 
 def test_a_job_is_starting_until_the_first_report() -> None:
@@ -452,7 +452,7 @@ def test_a_faulty_world_is_formed_again() -> None:
     assert planned(replace(job, unenterable_generations=frozenset({2}))) == world(
         3, A, B, C, why="the same members, wired again"
     )
-    assert next_world(replace(job, unenterable_generations=frozenset({1}))) == Stay("c joins")
+    assert next_world(replace(job, unenterable_generations=frozenset({1}))) == KeepWorlds("c joins")
 
 
 def test_a_rollback_while_members_live_says_why() -> None:

@@ -156,7 +156,7 @@ def test_who_is_to_leave_at_once_does_not_train_until_the_last_moment() -> None:
     """Ctrl-C: a person waits."""
     crew = training(A, B)
     for each in (A, B):
-        crew.tell(each, draining=True, grace_s=30.0, at_once=True)
+        crew.tell(each, draining=True, grace_s=30.0, immediate=True)
     crew.hush()
     crew.step()
     crew.returns()

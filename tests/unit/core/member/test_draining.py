@@ -160,7 +160,7 @@ def test_when_every_holder_is_out_of_time_the_world_closes() -> None:
 def test_who_is_to_go_at_once_saves_the_state_at_the_next_boundary() -> None:
     """Somebody waits for it to be gone, and nobody is there to take the state over."""
     crew = training(A, B)
-    crew.tell(draining=True, grace_s=30.0, at_once=True)
+    crew.tell(draining=True, grace_s=30.0, immediate=True)
     crew.compute()
     assert [crew.word(name).drain_urgency for name in (A, B)] == [OUT_OF_TIME, OUT_OF_TIME]
     crew.returns()

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
-from pliant.core.job.validation import ALSO_MAX, ALSO_NAME_MAX, ALSO_VALUE_MAX
+from pliant.core.job.validation import PAIR_NAME_MAX, PAIR_VALUE_MAX, PAIRS_MAX
 from pliant.core.messages import Code
 from pliant.core.messages.describe import describe
 from pliant.core.model.fingerprint import DIFFERENCES_MAX, Fingerprint, fingerprint_difference, most_common
@@ -137,12 +137,12 @@ def test_a_world_that_names_nobody_we_know_decides_nothing() -> None:
 @pytest.mark.parametrize(
     "bits",
     [
-        tuple((f"n{i}", "v") for i in range(ALSO_MAX + 1)),
+        tuple((f"n{i}", "v") for i in range(PAIRS_MAX + 1)),
         (("torch", "1"), ("torch", "2")),
         (("", "1"),),
-        (("n" * (ALSO_NAME_MAX + 1), "1"),),
+        (("n" * (PAIR_NAME_MAX + 1), "1"),),
         (("a\nb", "1"),),
-        (("torch", "v" * (ALSO_VALUE_MAX + 1)),),
+        (("torch", "v" * (PAIR_VALUE_MAX + 1)),),
         (("torch", "a\nb"),),
     ],
 )
@@ -151,5 +151,5 @@ def test_bits_that_cannot_be_said_are_refused(bits: Fingerprint) -> None:
 
 
 def test_bits_as_long_as_may_be_are_taken() -> None:
-    bits = tuple((f"{i:0{ALSO_NAME_MAX}d}", "v" * ALSO_VALUE_MAX) for i in range(ALSO_MAX))
+    bits = tuple((f"{i:0{PAIR_NAME_MAX}d}", "v" * PAIR_VALUE_MAX) for i in range(PAIRS_MAX))
     assert made(new_job(), joins(A, bits))

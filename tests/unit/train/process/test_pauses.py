@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from pliant.core.accounting.pauses import CHECKPOINTING, SPENT_MAX, SWITCHING, Pause
+from pliant.core.accounting.pauses import CHECKPOINTING, PAUSES_MAX, SWITCHING, Pause
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Leave, Report
 from pliant.train.process import PauseLog, process_age_s
@@ -46,7 +46,7 @@ def test_a_moment_is_not_worth_a_word_and_the_oldest_are_forgotten() -> None:
     pauses.add(1, CHECKPOINTING, 0.0001)
     pauses.add(1, SWITCHING, -3.0)
     assert spent(pauses, report(1, 12)) == ()
-    for step in range(1, SPENT_MAX + 6):
+    for step in range(1, PAUSES_MAX + 6):
         pauses.add(step, CHECKPOINTING, 1.0)
     assert [each.step for each in spent(pauses, report(1, 12))] == [6, 7, 8, 9, 10, 11, 12]
 
