@@ -1,8 +1,8 @@
-"""Tokens in files: how they are made, written and read, and whose the places are that are trusted with them.
+"""Tokens and their files: create, write and read them, and check the ownership of the files.
 
-A token is `pliant_ID_SECRET`. The id may be shown and logged, the secret never: it goes from a file into a header and
-nowhere else, and a coordinator keeps its hash. The secret has 256 random bits, so nobody can get from the hash
-to the secret by guessing.
+A token is `pliant_ID_SECRET`. The id may be shown and logged, the secret never. The secret goes from a file into a
+header and nowhere else, and a coordinator keeps only its hash. It has 256 random bits, so it cannot be guessed from the
+hash.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FILE_MAX = 4096
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token; `id` for people, `secret` hidden from every repr."""
+    """A token. `repr` hides its secret."""
 
     id: str
     secret: str = field(repr=False)
@@ -37,23 +37,23 @@ class Token:
 
     @property
     def digest(self) -> str:
-        """What is kept of it, in hexadecimal."""
+        """The hash that a coordinator stores, in hexadecimal."""
         return hashlib.sha256(self.secret.encode()).hexdigest()
 
 
 def make_token() -> Token:
-    """Call for a new one; nothing is kept of it here."""
+    """Return a new random token. It is not stored."""
     return Token(secrets.token_hex(6), secrets.token_urlsafe(32))
 
 
 def parse_token(text: str) -> Token | None:
-    """What `text` says, or None if it has not the form of a token."""
+    """Parse a token; None if the text is not one."""
     form = _FORM.fullmatch(text)
     return Token(form[1], form[2]) if form else None
 
 
 def is_missing(path: Path) -> bool:
-    """Whether there is surely nothing at `path`; False also where we may not look, and reading it will say so."""
+    """Return whether there is certainly no file at `path`; False if that cannot be determined."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -64,9 +64,9 @@ def is_missing(path: Path) -> bool:
 
 
 def check_own(path: Path, what: str) -> None:
-    """Call before trusting what is at `path`. BadInput says what to do if somebody else put it there, or could.
+    """Raise BadInput if another user owns the file or directory at `path`, or can write to it.
 
-    What is missing, or cannot be looked at, is for whoever opens it to say.
+    A path that is missing or unreadable passes. Opening it fails later.
     """
     try:
         link, found = path.lstat(), path.stat()
@@ -76,67 +76,67 @@ def check_own(path: Path, what: str) -> None:
     for uid in (link.st_uid, found.st_uid):
         if uid not in (0, os.geteuid()):
             raise BadInput(
-                f"{what} {path} belongs to another user (uid {uid}), who could let anybody in. Name another place. If "
-                f"you trust what is in it, make it yours: chown {os.geteuid()} {path}"
+                f"{what} {path} belongs to another user (uid {uid}), who could grant access to others. Use another "
+                f"path. If you trust its contents, make it yours: chown {os.geteuid()} {path}"
             )
     if mode & 0o022:
         right = "700" if stat.S_ISDIR(found.st_mode) else "600"
         raise BadInput(
-            f"{what} {path} may be written by others (mode {mode:04o}), who could let anybody in. Name another place. "
-            f"If you trust what is in it, make it yours alone: chmod {right} {path}"
+            f"Other users can write to {what} {path} (mode {mode:04o}) and could grant access. Use another path. "
+            f"If you trust its contents, make it yours alone: chmod {right} {path}"
         )
 
 
 def read_token(path: Path) -> Token:
-    """Call with a file that holds one token. BadInput says what to do if others may read it, or it is none."""
+    """Read a token from a file. Raises BadInput if there is none, or if other users can read it."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             data = file.read(_FILE_MAX)
     except FileNotFoundError:
         raise BadInput(
-            f"There is no token at {path}. `pliant token create` makes one, on the machine that has one."
+            f"There is no token at {path}. Create one with `pliant token create` on a machine that has a token."
         ) from None
     except OSError as error:
         raise BadInput(f"The token at {path} cannot be read: {error.strerror}.") from error
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in (0, os.geteuid()):
-        raise BadInput(f"The token at {path} belongs to another user (uid {status.st_uid}), who knows it. Remove it.")
+        raise BadInput(f"The token at {path} belongs to another user (uid {status.st_uid}), who can use it. Remove it.")
     if mode & 0o077:
-        raise BadInput(f"Others may read the token at {path} (mode {mode:04o}). Run: chmod 600 {path}")
+        raise BadInput(f"Other users can read the token at {path} (mode {mode:04o}). Run: chmod 600 {path}")
     token = parse_token(data.decode("ascii", "replace").strip())
     if token is None:
-        raise BadInput(f"What is in {path} is no token of ours; one begins with `pliant_`.")
+        raise BadInput(f"The contents of {path} are not a token; one begins with `pliant_`.")
     return token
 
 
 def write_token(path: Path, token: Token) -> None:
-    """Put a token where only its owner can read it; what was there is replaced at once or not at all."""
+    """Write a token to a file that only its owner can read. Replaces an existing file atomically."""
     with _draft(path, token) as new:
         new.replace(path)
 
 
-def own_token(path: Path) -> tuple[Token, bool]:
-    """The token at `path`, made if there is none; True if it was. Two that start at once end up with the same one."""
+def read_or_create_token(path: Path) -> tuple[Token, bool]:
+    """Return the token at `path`, and True if it was created now. Two processes that start at once get the same one."""
     if not is_missing(path):
         return read_token(path), False
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
-        raise _unwritten(path, error) from error
+        raise _not_writable(path, error) from error
     token = make_token()
     with _draft(path, token) as new:
-        is_first = _name(new, path)
+        is_first = _link_if_first(new, path)
     return (token, True) if is_first else (read_token(path), False)
 
 
-def _name(new: Path, path: Path) -> bool:
-    """Give a file its name unless somebody else was quicker."""
+def _link_if_first(new: Path, path: Path) -> bool:
+    """Give a new file its final name unless another process was faster."""
     try:
-        os.link(new, path)  # fails if the name is taken, where a rename would not
+        os.link(new, path)  # fails if the name exists, unlike a rename
     except FileExistsError:
         return False
-    except OSError:  # not every file system has hard links; then one at a time
+    except OSError:  # without hard links, a lock on the folder serializes the processes
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(folder, fcntl.LOCK_EX)
@@ -150,15 +150,15 @@ def _name(new: Path, path: Path) -> bool:
 
 @contextmanager
 def _draft(path: Path, token: Token) -> Iterator[Path]:
-    """A whole file beside `path`, to be given its name; nothing of it is left. What the system refuses is BadInput."""
+    """Write a token to a temporary file beside `path`, and remove it afterwards. An OSError becomes BadInput."""
     new = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
         _create(new, token)
         yield new
     except OSError as error:
-        raise _unwritten(path, error) from error
+        raise _not_writable(path, error) from error
     finally:
-        with suppress(OSError):  # renamed by now, or never made
+        with suppress(OSError):  # already renamed, or never created
             new.unlink()
 
 
@@ -170,5 +170,5 @@ def _create(path: Path, token: Token) -> None:
         os.fsync(handle)
 
 
-def _unwritten(path: Path, error: OSError) -> BadInput:
+def _not_writable(path: Path, error: OSError) -> BadInput:
     return BadInput(f"A token cannot be written to {path.parent}: {error.strerror}.")

@@ -1,4 +1,4 @@
-"""What the environment says. The only reader of `os.environ`: whoever wants a variable asks here."""
+"""Settings from the environment. Only this module reads `os.environ`."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ STALL_S = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The names everybody relies on; None and empty where nothing was said."""
+    """The settings of every command; None or empty where a variable is not set."""
 
     home: Path
     coordinators: tuple[str, ...]
     job: str | None
     token_file: Path | None
-    stall_s: float = STALL_S  # how long launched workers may do nothing at all; 0: for ever
+    stall_s: float = STALL_S  # how long launched workers may be idle; 0 for ever
 
     @property
     def own_token_file(self) -> Path:
-        """Where a coordinator on this machine keeps the token it made at its first start."""
+        """The file of the token that a coordinator on this machine creates at its first start."""
         return self.home / "token"
 
 
 def read(environ: Mapping[str, str] | None = None) -> Settings:
-    """Call when a command starts. Empty variables count as not set."""
+    """Read the settings of a command. Empty variables count as not set."""
     env = os.environ if environ is None else environ
     token_file = env.get("PLIANT_TOKEN_FILE")
     return Settings(
@@ -46,21 +46,21 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """What an agent, or torchrun, says to a worker."""
+    """The settings that an agent, or torchrun, gives to a worker."""
 
     member: str | None
     agent: str | None
-    address: str | None  # where peers reach it; None: where the coordinator's network sees it
+    address: str | None  # at which peers reach it; None for the address of the route to the coordinator
     checkpoint_dir: str | None  # or a URL
     grace_s: float
-    world_size: int  # torchrun's
+    world_size: int  # as torchrun sets it
     local_rank: int
-    replay_to: int | None = None  # said by `pliant replay`
+    replay_to: int | None = None  # set by `pliant replay`
     replay_file: Path | None = None
 
 
 def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
-    """Call when a worker starts. BadInput if a number is none."""
+    """Read the settings of a worker. Raises BadInput for an invalid number."""
     env = os.environ if environ is None else environ
     checkpoint_dir = env.get("PLIANT_CHECKPOINT_DIR")
     replay_file = env.get("PLIANT_REPLAY_FILE")
@@ -82,16 +82,16 @@ def _number(env: Mapping[str, str], name: str, default: float) -> float:
     try:
         return float(text) if text else default
     except ValueError as error:
-        raise BadInput(f"{name} must be a number, not {text!r}.") from error
+        raise BadInput(f"{name} must be a number, got {text!r}.") from error
 
 
 def for_child(extra: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment of a process to be started: ours, with this on top."""
+    """Return the environment for a child process: this one with `extra` added."""
     return {**(os.environ if environ is None else environ), **extra}
 
 
 def become(environ: Mapping[str, str]) -> None:
-    """Give this process that environment, and no other. For one that is to look as if it had just been started."""
+    """Replace the environment of this process, so that it looks newly started."""
     for name in [*os.environ]:
         if name not in environ:
             del os.environ[name]
@@ -99,18 +99,18 @@ def become(environ: Mapping[str, str]) -> None:
 
 
 def is_set(name: str, environ: Mapping[str, str] | None = None) -> bool:
-    """Whether somebody chose a value for a variable that is not ours, so that we do not choose one."""
+    """Return whether the user set a variable of another program, which Pliant then leaves alone."""
     return bool((os.environ if environ is None else environ).get(name))
 
 
 def with_prefix(*prefixes: str, environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The variables whose names begin so, with their whole names: those of programs whose place we take."""
+    """Return the variables whose names start with a prefix: those of programs that Pliant replaces."""
     env = os.environ if environ is None else environ
     return {name: value for name, value in env.items() if name.startswith(prefixes)}
 
 
 def choose(name: str, value: str) -> None:
-    """Set a variable that a library in this process reads, unless somebody chose a value for it."""
+    """Set a variable that a library in this process reads, unless the user has set it."""
     os.environ.setdefault(name, value)
 
 
@@ -124,7 +124,7 @@ def _home(env: Mapping[str, str]) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class TorchrunSettings:
-    """Who a worker is in its launch, and where rank 0 listens."""
+    """The rank of a worker in its launch, and the address of rank 0."""
 
     rank: int
     world_size: int
@@ -134,7 +134,7 @@ class TorchrunSettings:
 
 
 def read_torchrun(environ: Mapping[str, str] | None = None) -> TorchrunSettings:
-    """Call when a worker starts that knows torchrun's variables alone; without them it is alone in its world."""
+    """Read the settings of a worker that has only torchrun's variables. Without them it is alone in its world."""
     env = os.environ if environ is None else environ
     return TorchrunSettings(
         rank=int(_number(env, "RANK", 0)),

@@ -33,11 +33,11 @@ def open_store(text: str, until: ExitStack) -> Store:
 
 def set_limits(options: dict[str, Any]) -> None:
     http_protocol.HEAD_TIME_S = options["head_time_s"]
-    http_protocol.LAST_S = options["last_s"]
+    http_protocol.SHUTDOWN_S = options["last_s"]
     app.BODY_TIME_S = options["body_time_s"]
     handlers.STREAM_QUIET_S = options["stream_quiet_s"]
     if (most := options["connections_max"]) is not None:
-        server._room_for_connections = lambda: most
+        server._connection_limit = lambda: most
 
 
 def main() -> None:

@@ -30,7 +30,7 @@ def credential(running: Running, kind: str) -> list[str]:
 def looked_at(running: Running) -> float:
     """How many credentials were looked at and found wanting, by the coordinator's own count."""
     lines = running.admin.get("/metrics").text.splitlines()
-    counts = [line for line in lines if line.startswith("pliant_http_turned_away_total")]
+    counts = [line for line in lines if line.startswith("pliant_http_refused_total")]
     return sum(float(line.split()[-1]) for line in counts if 'reason="no-credential"' in line)
 
 
@@ -169,6 +169,6 @@ def test_our_own_page_may_ask(coordinator: Running) -> None:
 def test_the_log_says_who_was_turned_away_in_one_line(tmp_path: Path) -> None:
     with start(home=tmp_path) as running:
         ask(running, request("/v1/jobs/a%0A12:00:00%20fake%1b[2J", host(running)))
-        turned = [line for line in running.log.splitlines() if "turned away" in line]
+        turned = [line for line in running.log.splitlines() if "refused " in line]
         assert len(turned) == 1
         assert "127.0.0.1: GET '/v1/jobs/a\\n12:00:00 fake\\x1b[2J'" in turned[0]

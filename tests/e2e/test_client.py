@@ -145,7 +145,7 @@ def test_a_connection_to_a_coordinator_is_none_to_oneself(running: Running) -> N
 def test_where_one_endpoint_is_dead_the_next_is_asked(running: Running) -> None:
     with Client([free_url(), running.url], running.token, patience_s=0.0) as client:
         assert client.jobs() == ()
-        assert client._link.preferred == 1
+        assert client._transport.preferred == 1
         assert client.jobs() == ()
 
 
@@ -196,7 +196,7 @@ def test_a_command_of_time_s_own_cannot_be_sent(running: Running) -> None:
 
 
 def test_a_wrong_token_is_told_apart_from_a_narrow_one(running: Running) -> None:
-    with client_of(running.url) as stranger, pytest.raises(NotAllowed, match="not known here"):
+    with client_of(running.url) as stranger, pytest.raises(NotAllowed, match="unknown here"):
         stranger.jobs()
     reader = token_of(running.client().make_token(TokenRequest(Scope.READ)).token)
     with pytest.raises(NotAllowed, match="scope admin; yours has scope read"):
@@ -266,7 +266,7 @@ def test_closing_it_ends_a_wait_between_two_tries() -> None:
 
 def test_a_token_that_may_have_been_made_is_not_asked_for_again() -> None:
     with somebody_else(headers={PROTOCOL_HEADER: PROTOCOL}) as (url, asked):
-        with client_of(url, patience_s=600.0) as client, pytest.raises(Unreachable, match="may have been done"):
+        with client_of(url, patience_s=600.0) as client, pytest.raises(Unreachable, match="may have been carried out"):
             client.make_token(TokenRequest(Scope.READ))
         assert asked.count("/v1/tokens") == 1
 

@@ -150,12 +150,12 @@ def coordinator_from_everybody(scene: Scene) -> None:
     """For four leases: nobody is lost, no generation ends, and training goes on meanwhile."""
     generation, before, there = scene.generation(), scene.steps(), set(scene.cluster.active())
     scene.wires.everywhere(Weather(mute=(scene.coordinator(),)))
-    scene.until(lambda: "nobody was heard for" in scene.why(), "the coordinator's own word that it hears nobody")
+    scene.until(lambda: "no message arrived for" in scene.why(), "the coordinator's own word that it hears nobody")
     scene.passes(4 * LEASE_S)
     later = scene.steps()
     assert all(later[pid] > step for pid, step in before.items()), f"training stood still: {before}, {later}"
     scene.wires.everywhere(FAIR)
-    scene.until(lambda: "nobody was heard for" not in scene.why(), "somebody to be heard")
+    scene.until(lambda: "no message arrived for" not in scene.why(), "somebody to be heard")
     scene.goes_on()
     scene.passes(LEASE_S)
     scene.has_still(there)

@@ -22,7 +22,7 @@ from pliant.core.data.sample_order import Order
 from pliant.core.messages import Command, Event
 from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
-from pliant.credentials import own_token
+from pliant.credentials import read_or_create_token
 from pliant.errors import PliantError, Refused
 from pliant.stores.base import Store
 from pliant_sim.describe import narrate
@@ -86,7 +86,7 @@ class Scene(Switch):
         self.running = False
         self.healed = False
         self._story = (folder / "story").open("w", encoding="utf-8", buffering=1)
-        token, _ = own_token(folder / "token")
+        token, _ = read_or_create_token(folder / "token")
         self.client = Client([self.url], token, patience_s=PATIENCE_S)
         self._wishes: SimpleQueue[Command] = SimpleQueue()
         for each in (self._ask_for_wishes, self._follow):

@@ -17,8 +17,8 @@ from pliant.credentials import (
     check_own,
     is_missing,
     make_token,
-    own_token,
     parse_token,
+    read_or_create_token,
     read_token,
     write_token,
 )
@@ -102,23 +102,23 @@ def test_a_token_comes_back_from_its_file(path: Path) -> None:
 
 @pytest.mark.parametrize("others", [0o640, 0o604, 0o620, 0o666, 0o610, 0o601])
 def test_a_file_that_others_may_open_is_refused_with_what_to_do(path: Path, others: int) -> None:
-    own_token(path)
+    read_or_create_token(path)
     path.chmod(others)
     with pytest.raises(BadInput, match=rf"mode {others:04o}.*chmod 600"):
         read_token(path)
     with pytest.raises(BadInput, match="chmod 600"):
-        own_token(path)
+        read_or_create_token(path)
 
 
 @pytest.mark.parametrize("own", [0o400, 0o600, 0o700])
 def test_a_file_that_its_owner_alone_may_open_is_read(path: Path, own: int) -> None:
-    token, _ = own_token(path)
+    token, _ = read_or_create_token(path)
     path.chmod(own)
     assert read_token(path) == token
 
 
 def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    own_token(path)
+    read_or_create_token(path)
     if os.geteuid() == 0:
         os.chown(path, 65534, 65534)
     else:
@@ -129,9 +129,9 @@ def test_a_file_of_another_user_is_refused(path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("text", [b"", b"\n", b"hello", b"\xff\xfe\x00", b"pliant_x_y", b"pliant_" * 10_000])
 def test_what_is_no_token_is_refused_without_being_shown(path: Path, text: bytes) -> None:
-    own_token(path)
+    read_or_create_token(path)
     path.write_bytes(text)
-    with pytest.raises(BadInput, match="no token of ours") as refused:
+    with pytest.raises(BadInput, match="are not a token") as refused:
         read_token(path)
     assert "hello" not in refused.value.why
 
@@ -148,7 +148,7 @@ def test_a_missing_file_and_one_that_cannot_be_read_are_told_apart(path: Path, t
 
 @pytest.mark.usefixtures("no_umask")
 def test_a_token_is_its_owners_alone_whatever_the_umask(path: Path) -> None:
-    token, is_new = own_token(path)
+    token, is_new = read_or_create_token(path)
     assert is_new
     assert mode(path) == 0o600
     assert mode(path.parent) == 0o700
@@ -157,13 +157,13 @@ def test_a_token_is_its_owners_alone_whatever_the_umask(path: Path) -> None:
 
 
 def test_the_second_start_finds_the_token_of_the_first(path: Path) -> None:
-    token, _ = own_token(path)
-    assert own_token(path) == (token, False)
+    token, _ = read_or_create_token(path)
+    assert read_or_create_token(path) == (token, False)
     assert [each.name for each in path.parent.iterdir()] == ["token"]
 
 
 def test_a_file_is_replaced_at_once_or_not_at_all(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, _ = own_token(path)
+    old, _ = read_or_create_token(path)
     seen: list[Token] = []
 
     def look(self: Path, target: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_file_is_replaced_at_once_or_not_at_all(path: Path, monkeypatch: pytes
 
 
 def test_a_reader_of_the_old_file_keeps_the_old_token(path: Path) -> None:
-    old, _ = own_token(path)
+    old, _ = read_or_create_token(path)
     with path.open() as file:
         write_token(path, make_token())
         assert file.read().strip() == old.text
@@ -196,16 +196,16 @@ def test_who_was_slower_takes_the_token_of_who_was_quicker(path: Path, monkeypat
             create(path, quicker)
 
     monkeypatch.setattr(credentials, "_create", late)
-    assert own_token(path) == (quicker, False)
+    assert read_or_create_token(path) == (quicker, False)
     assert [each.name for each in path.parent.iterdir()] == ["token"]
 
 
 PROGRAM = """
 import sys
 from pathlib import Path
-from pliant.credentials import own_token
+from pliant.credentials import read_or_create_token
 sys.stdin.readline()
-token, is_new = own_token(Path(sys.argv[1]))
+token, is_new = read_or_create_token(Path(sys.argv[1]))
 print(token.id, is_new)
 """
 
@@ -226,7 +226,7 @@ def test_processes_that_start_at_once_agree_on_one_token(path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_a_sentence_not_a_stack(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot be written"):
-        own_token(tmp_path / "file" / "home" / "token")
+        read_or_create_token(tmp_path / "file" / "home" / "token")
     with pytest.raises(BadInput, match="cannot be written"):
         write_token(tmp_path / "nowhere" / "token", make_token())
 
@@ -240,7 +240,7 @@ def refusing(number: int) -> Callable[..., None]:
     return refuse
 
 
-@pytest.mark.parametrize("write", [own_token, lambda path: write_token(path, make_token())])
+@pytest.mark.parametrize("write", [read_or_create_token, lambda path: write_token(path, make_token())])
 def test_a_full_disk_is_a_sentence_and_leaves_nothing_behind(path: Path, write: Callable[[Path], object]) -> None:
     path.parent.mkdir()
     with file_limit(0), pytest.raises(BadInput, match=r"cannot be written to .*: File too large"):
@@ -249,13 +249,13 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing_behind(path: Path, write: 
 
 
 def test_a_failed_flush_is_a_sentence_and_leaves_what_was_there(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    old, _ = own_token(path)
+    old, _ = read_or_create_token(path)
     monkeypatch.setattr(os, "fsync", refusing(errno.ENOSPC))
     with pytest.raises(BadInput, match="No space left"):
         write_token(path, make_token())
     assert read_token(path) == old
     with pytest.raises(BadInput, match="No space left"):
-        own_token(path.with_name("other"))
+        read_or_create_token(path.with_name("other"))
     assert [each.name for each in path.parent.iterdir()] == ["token"]
 
 
@@ -269,16 +269,16 @@ def test_a_name_that_is_not_granted_is_a_sentence_and_leaves_nothing_behind(
     monkeypatch.setattr(os, "link", refusing(errno.EPERM))
     monkeypatch.setattr(Path, "replace", refusing(errno.EROFS))
     with pytest.raises(BadInput, match=r"cannot be written to .*: Read-only"):
-        own_token(path)
+        read_or_create_token(path)
     assert list(path.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_hard_links_will_do(path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     monkeypatch.setattr(os, "link", refusing(number))
-    token, is_new = own_token(path)
+    token, is_new = read_or_create_token(path)
     assert is_new
-    assert own_token(path) == (token, False)
+    assert read_or_create_token(path) == (token, False)
     assert mode(path) == 0o600
     assert [each.name for each in path.parent.iterdir()] == ["token"]
 
@@ -293,7 +293,7 @@ def test_without_hard_links_who_was_slower_takes_the_token_of_who_was_quicker(
         raise OSError(errno.EPERM, "no links here")
 
     monkeypatch.setattr(os, "link", late)
-    assert own_token(path) == (quicker, False)
+    assert read_or_create_token(path) == (quicker, False)
     assert [each.name for each in path.parent.iterdir()] == ["token"]
 
 
@@ -313,7 +313,7 @@ def locked() -> Iterator[Path]:
 def test_a_home_that_we_may_not_look_into_is_a_sentence(locked: Path) -> None:
     assert not is_missing(locked / "token")
     with pytest.raises(BadInput, match="cannot be read: Permission denied"):
-        own_token(locked / "token")
+        read_or_create_token(locked / "token")
 
 
 def test_what_is_ours_and_what_is_not_there_yet_is_trusted(tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_what_is_another_user_s_is_not_trusted_and_root_s_is(tmp_path: Path, mon
         os.chown(path, NOBODY, NOBODY)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with pytest.raises(BadInput, match=r"The store .* belongs to another user \(uid \d+\).*Name another place"):
+    with pytest.raises(BadInput, match=r"The store .* belongs to another user \(uid \d+\).*Use another path"):
         check_own(path, "The store")
     link.symlink_to("/usr")
     if os.geteuid() == 0:

@@ -1,4 +1,4 @@
-"""Which address of this machine others reach it at."""
+"""Find the address at which other machines reach this one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pliant.errors import BadInput
 
 
 def local_address(url: str) -> str:
-    """The address of ours that a coordinator's network sees. BadInput if there is no way to it."""
+    """Return the local address of the route to a coordinator. Raises BadInput if there is no route."""
     target = urlsplit(url)
     host, port = target.hostname or "127.0.0.1", target.port or 80
     try:
@@ -19,15 +19,15 @@ def local_address(url: str) -> str:
             address: str = probe.getsockname()[0]
             return address
     except OSError as error:
-        raise BadInput(f"There is no way from here to {host}: {error.strerror or error}.") from error
+        raise BadInput(f"There is no route from this machine to {host}: {error.strerror or error}.") from error
 
 
 def own_address(name: str) -> str:
-    """That name or address as an address of this machine's. BadInput if it is none."""
+    """Resolve a name to an address of this machine. Raises BadInput if it is not one."""
     try:
         found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise BadInput(f"{name} is no address, nor the name of one: {error.strerror or error}.") from error
+        raise BadInput(f"{name} is neither an address nor a host name: {error.strerror or error}.") from error
     for family, _, _, _, where in found:
         with socket.socket(family, socket.SOCK_DGRAM) as trial:
             try:
@@ -35,4 +35,4 @@ def own_address(name: str) -> str:
             except OSError:
                 continue
             return str(where[0])
-    raise BadInput(f"{name} is no address of this machine: take one that `ip address` or `hostname -I` lists.")
+    raise BadInput(f"{name} is not an address of this machine. Use one that `ip address` or `hostname -I` lists.")

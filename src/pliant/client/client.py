@@ -1,4 +1,4 @@
-"""What can be asked of a coordinator, one method each."""
+"""The coordinator's API, one method for each request."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ T = TypeVar("T")
 
 
 class Client:
-    """Make one and share it between threads; close it, or use it as a context manager.
+    """A client of one coordinator or several. Threads may share it. Close it, or use it as a context manager.
 
-    `endpoints` are base URLs, `http://127.0.0.1:7711` for instance. `store` is the identity of the store that was
-    talked to, once there was an answer: from then on another one is refused.
+    `endpoints` are base URLs, for instance `http://127.0.0.1:7711`. `store` is the identity of the store, known after
+    the first answer. From then on the coordinator refuses requests if it has another store.
     """
 
     def __init__(self, endpoints: Sequence[str], token: Token, *, patience_s: float = PATIENCE_S) -> None:
-        self._link = Transport(endpoints, token, patience_s)
+        self._transport = Transport(endpoints, token, patience_s)
 
     @property
     def store(self) -> str | None:
-        return self._link.store
+        return self._transport.store
 
     @store.setter
     def store(self, identity: str | None) -> None:
-        self._link.store = identity
+        self._transport.store = identity
 
     def __enter__(self) -> Client:
         return self
@@ -47,21 +47,21 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends waits between tries; what is under way in other threads fails."""
-        self._link.close()
+        """End pauses between retries. Requests of other threads fail."""
+        self._transport.close()
 
     # -------------------------------------------------------------------------------------------- commands
 
     def send(self, job: str, command: Command, patience_s: float | None = None) -> api.Done:
-        """Have a command decided. When this returns it is durable."""
+        """Send a command. It is durable when this returns."""
         route = routes.COMMANDS.get(type(command))
         if route is None:
-            raise BadInput(f"{type(command).__name__} is nobody's to say but the coordinator's.")
+            raise BadInput(f"{type(command).__name__} is internal to the coordinator; clients cannot send it.")
         path = {} if isinstance(command, Create) else {"job": job}
         return self._call(route, api.Done, path, body=command, patience_s=patience_s)
 
     def renew(self, job: str, member: MemberId, revision: int, patience_s: float | None = None) -> api.Done:
-        """Call every third of the lease's time; `revision` is that of the newest view."""
+        """Renew a member's lease. Call it every third of the lease's time; `revision` is that of the newest view."""
         body = api.Renew(member, revision)
         return self._call(routes.RENEW, api.Done, {"job": job}, body=body, patience_s=patience_s)
 
@@ -73,7 +73,7 @@ class Client:
         uses: tuple[api.WorkerUsage, ...] = (),
         patience_s: float | None = None,
     ) -> api.Done:
-        """The same for an agent; `uses` is what its workers take."""
+        """Renew an agent's lease, and report the resource use of its workers."""
         body = api.RenewAgent(agent, revision, uses)
         return self._call(routes.RENEW_AGENT, api.Done, {"job": job}, body=body, patience_s=patience_s)
 
@@ -82,31 +82,31 @@ class Client:
     def watch(
         self, job: str, member: MemberId, after: int, wait_s: float = 25.0, patience_s: float | None = None
     ) -> ViewUpdate:
-        """Wait for what is new for a member; `pliant.wire.views.applied` makes a view of it."""
+        """Wait for changes for a member. `pliant.wire.views.applied` turns them into a view."""
         path = {"job": job, "member": member}
         return self._call(routes.WATCH, ViewUpdate, path, {"after": after, "wait_s": wait_s}, patience_s=patience_s)
 
     def orders(
         self, job: str, agent: AgentId, after: int, wait_s: float = 25.0, patience_s: float | None = None
     ) -> api.Orders:
-        """Wait for what is new for an agent."""
+        """Wait for new orders of an agent."""
         path = {"job": job, "agent": agent}
         return self._call(routes.ORDERS, api.Orders, path, {"after": after, "wait_s": wait_s}, patience_s=patience_s)
 
     def events(self, job: str, after: int, limit: int = 100) -> tuple[tuple[int, Event], ...]:
-        """Events after a revision, oldest first; empty if there are none yet."""
+        """Return events after a revision, oldest first; empty if there are none yet."""
         page = self._call(routes.EVENTS, api.EventPage, {"job": job}, {"after": after, "limit": limit})
         return tuple((line.revision, _event(bytes(line.event))) for line in page.events)
 
     def follow(self, job: str, after: int) -> Generator[tuple[int, Event]]:
-        """Events after a revision as they happen, without end, without a gap, across lost connections."""
+        """Yield events after a revision as they happen, without a gap and across lost connections. Never ends."""
         require_names({"job": job})
-        attempt, until = 0, time.monotonic() + self._link.patience_s
+        attempt, until = 0, time.monotonic() + self._transport.patience_s
         while True:
             began: list[bool] = []
             try:
-                with self._link.stream(self._link.endpoint(attempt), job, after) as chunks:
-                    for revision, event in _server_sent(_noting(chunks, began)):
+                with self._transport.stream(self._transport.endpoint(attempt), job, after) as chunks:
+                    for revision, event in _server_sent(_mark_begun(chunks, began)):
                         if revision != after + 1:
                             raise PliantError(f"the stream of {job} jumped from revision {after} to {revision}")
                         after = revision
@@ -114,35 +114,35 @@ class Client:
                 reason = "the stream ended"
             except TryAgain as error:
                 reason = str(error)
-            if began:  # it was a coordinator's stream until now: the patience starts afresh
-                attempt, until = 0, time.monotonic() + self._link.patience_s
+            if began:  # the coordinator answered, so the patience starts again
+                attempt, until = 0, time.monotonic() + self._transport.patience_s
             attempt += 1
-            self._link.pause(attempt, until, reason)
+            self._transport.pause(attempt, until, reason)
 
     # --------------------------------------------------------------------------------------------- reading
 
     def about(self, patience_s: float | None = None) -> api.About:
-        """Who answers."""
+        """Describe the coordinator and the rights of this token."""
         return self._call(routes.ABOUT, api.About, {}, patience_s=patience_s)
 
     def jobs(self) -> tuple[api.JobLine, ...]:
-        """Every job that this token may see."""
+        """List the jobs that this token may read."""
         return self._call(routes.JOBS, api.JobList, {}).jobs
 
     def job(self, name: str) -> api.JobStatus:
-        """One job with its members and agents."""
+        """Return the status of a job with its members and agents."""
         return self._call(routes.JOB, api.JobStatus, {"job": name})
 
     def openapi(self) -> dict[str, Any]:
-        """The API, described."""
+        """Return the OpenAPI document."""
         return self._call(routes.OPENAPI, dict, {})
 
     def metrics(self) -> str:
-        """The coordinator's numbers in Prometheus' text format."""
-        return self._link.exchange(routes.METRICS, {}, {}, None, None).decode()
+        """Return the metrics in Prometheus' text format."""
+        return self._transport.exchange(routes.METRICS, {}, {}, None, None).decode()
 
     def healthy(self) -> bool:
-        """Whether a coordinator that decides answers, at once."""
+        """Return whether a leading coordinator answers, without a retry."""
         try:
             return self._call(routes.HEALTH, api.Health, {}, patience_s=0.0).ok
         except PliantError:
@@ -150,16 +150,16 @@ class Client:
 
     # ---------------------------------------------------------------------------------------------- tokens
 
-    def make_token(self, wish: api.TokenRequest) -> api.CreatedToken:
-        """A new token. Once it may have been made it is not asked for again: each time would make one."""
-        return self._call(routes.TOKEN, api.CreatedToken, {}, body=wish, once=True)
+    def make_token(self, request: api.TokenRequest) -> api.CreatedToken:
+        """Create a token. Not retried once the request may have arrived, because each one creates a token."""
+        return self._call(routes.TOKEN, api.CreatedToken, {}, body=request, once=True)
 
     def tokens(self) -> tuple[api.TokenLine, ...]:
-        """What is known of every token."""
+        """List all tokens without their secrets."""
         return self._call(routes.TOKENS, api.TokenList, {}).tokens
 
     def end_token(self, token_id: str, after_s: float = 0.0) -> api.TokenLine:
-        """Let a token end, now or after an overlap."""
+        """Expire a token, now or after an overlap."""
         return self._call(routes.TOKEN_END, api.TokenLine, {}, body=api.TokenRevocation(token_id, after_s))
 
     # ---------------------------------------------------------------------------------------------- inside
@@ -176,25 +176,26 @@ class Client:
         once: bool = False,
     ) -> T:
         content = None if body is None else _body(type(body)).encode(body)
-        data = self._link.exchange(route, path, query or {}, content, patience_s, once=once)
+        data = self._transport.exchange(route, path, query or {}, content, patience_s, once=once)
         try:
-            return msgspec.json.decode(data, type=reply)  # a newer coordinator may say more than we know of
+            return msgspec.json.decode(data, type=reply)  # unknown fields of a newer coordinator are ignored
         except msgspec.MsgspecError as error:
-            raise PliantError(f"the coordinator's answer to {route.name} cannot be read: {error}") from error
+            raise PliantError(f"the coordinator's answer to {route.name} cannot be decoded: {error}") from error
 
 
-def _noting(chunks: Iterator[bytes], began: list[bool]) -> Iterator[bytes]:
-    """The same chunks; `began` is not empty once there was one."""
+def _mark_begun(chunks: Iterator[bytes], began: list[bool]) -> Iterator[bytes]:
+    """Yield the same chunks, and make `began` non-empty at the first."""
     for chunk in chunks:
         began[:] = [True]
         yield chunk
 
 
 def _server_sent(chunks: Iterator[bytes]) -> Iterator[tuple[int, Event]]:
-    """The events in a stream of bytes; of a line that did not come to its end nothing is used."""
+    """Yield the events in a stream of bytes. An incomplete last line is ignored."""
     revision, rest = 0, b""
     for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")  # and nowhere else: text may hold what Unicode takes for a new line
+        # Not `splitlines`, because text may contain other line breaks of Unicode.
+        *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
             if line.startswith(b"id:"):
                 revision = int(line[3:])
@@ -207,7 +208,7 @@ def _event(data: bytes) -> Event:
         return api.EVENTS.decode(data)
     except BadInput as error:
         raise PliantError(
-            f"this event cannot be read, perhaps the coordinator is newer than we are: {error}"
+            f"this event cannot be decoded; the coordinator may be newer than this client: {error}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The way to a coordinator: which endpoint is asked, how often, and whether it is one at all."""
+"""The HTTP transport of a client: endpoints, retries, and the check that a coordinator answers."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pliant.wire import api, routes
 from pliant.wire.routes import Route
 
 PATIENCE_S = 10.0
-ANSWER_S = 10.0  # how long a coordinator may take over one answer, besides what it is asked to wait
+ANSWER_S = 10.0  # for one answer, in addition to the wait that the request asks for
 CONNECT_S = 3.0
-QUIET_S = 45.0  # a stream sends something every 15 s; after this long without a byte it is dead
+QUIET_S = 45.0  # a stream sends at least a comment every 15 s; it is dead after this long without a byte
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
-KEEP_S = 60.0  # less than the server keeps a connection, so that we never send into one it is closing
+KEEP_S = 60.0  # less than the server's keep-alive, so that no request goes into a connection that it is closing
 
 _PROBLEM = msgspec.json.Decoder(api.Problem)
 
 
 class TryAgain(Exception):
-    """There was no answer; ask again, perhaps elsewhere. `unsent`: nobody can have acted on it."""
+    """There was no answer; retry, perhaps at another endpoint. `unsent`: no coordinator acted on the request."""
 
     def __init__(self, why: str, *, unsent: bool = False) -> None:
         super().__init__(why)
@@ -38,21 +38,21 @@ class TryAgain(Exception):
 
 
 class Transport:
-    """The endpoints of one client. `store` is the identity of the store talked to, once there was an answer."""
+    """The endpoints of one client. `store` is the identity of their store, known after the first answer."""
 
     def __init__(self, endpoints: Sequence[str], token: Token, patience_s: float) -> None:
         if not endpoints:
-            raise BadInput("A client needs at least one coordinator's URL.")
+            raise BadInput("A client needs the URL of at least one coordinator.")
         self._endpoints = tuple(_base_url(url) for url in endpoints)
-        self.preferred = 0  # where the last answer came from
-        self._checked: set[int] = set()  # endpoints that showed themselves to be coordinators
+        self.preferred = 0  # the endpoint of the last answer
+        self._checked: set[int] = set()  # endpoints that are coordinators
         self.patience_s = patience_s
         self._closed = threading.Event()
         self.store: str | None = None
         self._credential = {"authorization": f"Bearer {token.text}"}
         headers = {"user-agent": f"pliant/{__version__}"}
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=KEEP_S)
-        # Not the environment's proxies: a token is for the coordinator alone.
+        # Ignore the proxies of the environment: only the coordinator may see the token.
         self._http = httpx2.Client(headers=headers, trust_env=False, limits=limits)
 
     def close(self) -> None:
@@ -69,49 +69,49 @@ class Transport:
         *,
         once: bool = False,
     ) -> bytes:
-        """Ask until somebody answers, or the patience is over. At least once, and each endpoint once."""
+        """Send a request until a coordinator answers or the patience is over. Tries each endpoint at least once."""
         require_names(path)
         until = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
         attempt = 0
         while True:
             try:
-                return self._once(self.endpoint(attempt), route, path, query, content)
+                return self._send_once(self.endpoint(attempt), route, path, query, content)
             except TryAgain as error:
                 reason = str(error)
                 if once and not error.unsent:
                     raise Unreachable(
-                        f"{reason}. It may have been done all the same; look before asking again."
+                        f"{reason}. The request may have been carried out; check before sending it again."
                     ) from error
             attempt += 1
             if attempt >= len(self._endpoints):
                 self.pause(attempt // len(self._endpoints), until, reason)
 
-    def _once(
+    def _send_once(
         self, base: int, route: Route, path: Mapping[str, str], query: Mapping[str, float], content: bytes | None
     ) -> bytes:
         if route.scope is not api.Scope.PUBLIC and base not in self._checked:
             self._check(base)
         request = self._request(base, route, path, query, content, ANSWER_S + query.get("wait_s", 0.0))
-        with self._asking(base):
+        with self._retried(base):
             response = self._http.send(request)
         self._accept(base, route, response)
         return response.content
 
     def _check(self, base: int) -> None:
-        """See who is there before the token is sent; a coordinator that does not decide is one all the same."""
-        with self._asking(base, unsent=True):
+        """Check that a coordinator answers, before the token is sent. It need not lead."""
+        with self._retried(base, unsent=True):
             response = self._http.send(self._request(base, routes.HEALTH, {}, {}, None, ANSWER_S))
-        _require_ours(response)
+        _require_coordinator(response)
         self._checked.add(base)
 
     @contextmanager
     def stream(self, base: int, job: str, after: int) -> Iterator[Iterator[bytes]]:
-        """The bytes of a stream of events."""
+        """Open an event stream and yield its bytes."""
         if base not in self._checked:
             self._check(base)
         request = self._request(base, routes.EVENTS, {"job": job}, {"after": after}, None, QUIET_S)
         request.headers["accept"] = routes.EVENTS.streams
-        with self._asking(base):
+        with self._retried(base):
             response = self._http.send(request, stream=True)
             try:
                 if response.status_code != 200:
@@ -122,8 +122,8 @@ class Transport:
                 response.close()
 
     @contextmanager
-    def _asking(self, base: int, *, unsent: bool = False) -> Iterator[None]:
-        """Whatever goes wrong on the way is tried again, and whoever is there then has to show itself again."""
+    def _retried(self, base: int, *, unsent: bool = False) -> Iterator[None]:
+        """Turn every error of the transport into `TryAgain`, and check the endpoint again before the next request."""
         try:
             yield
         except (httpx2.RequestError, httpx2.StreamError, RuntimeError) as error:
@@ -152,8 +152,8 @@ class Transport:
         )
 
     def _accept(self, base: int, route: Route, response: httpx2.Response) -> None:
-        """Raise unless this is a coordinator's yes."""
-        _require_ours(response)
+        """Raise unless a coordinator accepted the request."""
+        _require_coordinator(response)
         if response.status_code != 200:
             raise _error(response)
         if self.store is None and route.scope is not api.Scope.PUBLIC:
@@ -164,27 +164,27 @@ class Transport:
         return (self.preferred + attempt) % len(self._endpoints)
 
     def pause(self, attempt: int, until: float, reason: str) -> None:
-        """Longer each time and never the same, so that a thousand clients do not come back at once."""
+        """Wait before a retry: longer each time, and random, so that a thousand clients do not retry at once."""
         left_s = until - time.monotonic()
         pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(attempt, 10))
         if left_s <= 0 or self._closed.wait(min(left_s, random.uniform(pause_s / 2, pause_s))):
             where = ", ".join(self._endpoints)
-            raise Unreachable(f"No coordinator answers at {where}: {reason}. `pliant doctor` looks closer.")
+            raise Unreachable(f"No coordinator answers at {where}: {reason}. Run `pliant doctor` to find out why.")
 
 
 def _base_url(text: str) -> str:
     try:
         url = httpx2.URL(text)
     except httpx2.InvalidURL as error:
-        raise BadInput(f"{text!r} is not a coordinator's URL: {error}.") from error
+        raise BadInput(f"{text!r} is not the URL of a coordinator: {error}.") from error
     plain = url.host and not url.query and not url.userinfo and url.path in ("", "/")
     if url.scheme not in ("http", "https") or not plain or not 0 < (url.port or 80) < 65536:
-        raise BadInput(f"A coordinator's URL looks like http://127.0.0.1:7711; got {text!r}.")
+        raise BadInput(f"The URL of a coordinator must look like http://127.0.0.1:7711; got {text!r}.")
     return str(url).rstrip("/")
 
 
 def is_self(response: httpx2.Response) -> bool:
-    """Whether we are talking to ourselves: TCP connects a socket to itself if its own port happens to be the one."""
+    """Return whether the connection is to itself. TCP allows that if the local port equals the remote one."""
     stream = response.extensions.get("network_stream")
     if stream is None:
         return False
@@ -192,23 +192,23 @@ def is_self(response: httpx2.Response) -> bool:
         ours = stream.get_extra_info("client_addr")
         return ours is not None and ours == stream.get_extra_info("server_addr")
     except OSError:
-        return False  # closed after this answer, as the other side asked: there is nothing to compare any more
+        return False  # the server closed the connection with this answer, so there are no addresses to compare
 
 
 def require_names(path: Mapping[str, str]) -> None:
-    """What goes into a path must be a name: anything else could lead somewhere else."""
+    """Raise BadInput unless each part of a path is a name. Any other text could change the path."""
     for name in path.values():
         if wrong := bad_name(name):
             raise BadInput(f"{wrong[:1].upper()}{wrong[1:]}.")
 
 
-def _require_ours(response: httpx2.Response) -> None:
+def _require_coordinator(response: httpx2.Response) -> None:
     if response.headers.get(api.PROTOCOL_HEADER) != api.PROTOCOL or is_self(response):
-        raise TryAgain("what answers there is not a Pliant coordinator, or one of another protocol", unsent=True)
+        raise TryAgain("the server there is not a Pliant coordinator, or has another protocol version", unsent=True)
 
 
 def _error(response: httpx2.Response) -> Exception:
-    """What to raise for an answer that is not a yes."""
+    """Return the exception for an answer that is not 200."""
     status = response.status_code
     try:
         problem = _PROBLEM.decode(response.content)

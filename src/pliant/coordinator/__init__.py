@@ -1,6 +1,5 @@
-"""The coordinator: the shell around the job's brain.
+"""The coordinator: the process that decides for a job, around the decisions in `pliant.core`.
 
-What may live here: the inbox and the pump (`service`), the event loop around them (`desk`, `feed`), what brings
-commands over HTTP and answers back (`gate`, `http`, `handlers`, `connections`, `server`), and who may come in (`auth`).
-No decision: those are in `pliant.core`.
+`service` has the inbox, the pump and the leases. `async_service` and `notifications` run it on an event loop. `api` is
+the HTTP interface with its credentials, and `server` the program. No decision belongs here: those are in `pliant.core`.
 """

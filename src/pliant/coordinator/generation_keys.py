@@ -1,8 +1,8 @@
-"""The credential members show one another: a key for each generation, out of a secret that never leaves the store.
+"""The keys that members show one another: one for each generation, derived from a secret of the store.
 
-Members talk to one another directly, and nobody else may (P7). Whoever is in a generation is told its key with the
-answers to its watch; who is not in it cannot work it out. The secret is made once for a store, so every coordinator on
-that store, now and after a restart, gives out the same keys.
+Only members of a generation may connect to its other members (P7). A member gets the key with the answers to its watch.
+Others cannot derive it, because the secret never leaves the coordinator and its store. The secret is created once for a
+store, so every coordinator on that store derives the same keys, also after a restart.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pliant.wire.codec import decode_state, encode_state
 
 STREAM = "@peers"
 SECRET_BYTES = 32
-_MADE = b'{"type":"SecretMade"}'  # that it was made, and when in the stream; the secret itself is in the record alone
+_MADE = b'{"type":"SecretMade"}'  # the event; only the record has the secret
 
 
 @dataclass(frozen=True, slots=True)
 class PeerSecret:
-    """What is kept, in hexadecimal digits."""
+    """The secret of a store, in hexadecimal digits."""
 
     secret: str = field(repr=False)
 
@@ -31,22 +31,22 @@ class GenerationKeys:
     """The keys of one store's generations."""
 
     def __init__(self, store: Store) -> None:
-        secret = bytes.fromhex(_kept(store).secret)
+        secret = bytes.fromhex(_secret_of(store).secret)
 
         @lru_cache(maxsize=4096)
         def key(job: str, generation: int) -> str:
-            """Call with a job's name and the number of one of its generations."""
+            """Return the key of a generation of a job."""
             return hmac.digest(secret, f"{job}\n{generation}".encode(), "sha256").hex()
 
         self.key = key
 
 
-def _kept(store: Store) -> PeerSecret:
-    """The store's secret; made now if there is none, and if somebody else makes one at this moment, that one."""
+def _secret_of(store: Store) -> PeerSecret:
+    """Return the store's secret. Create it if there is none; of two coordinators at once, the first wins."""
     stored = store.read(STREAM)
     if stored is None:
         made = encode_state(PeerSecret(secrets.token_hex(SECRET_BYTES)))
-        store.write([Write(STREAM, 0, (_MADE,), made)])  # if another coordinator was quicker, theirs is there
+        store.write([Write(STREAM, 0, (_MADE,), made)])  # a conflict means that another coordinator was faster
         stored = store.read(STREAM)
-    assert stored is not None, "what was written, by us or by another, can be read"
+    assert stored is not None, "the secret was written, here or by another coordinator"
     return decode_state(stored.record, PeerSecret)

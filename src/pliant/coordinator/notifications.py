@@ -1,7 +1,7 @@
-"""Who waits for news of a job, and what they are told: long polls of members and agents, and streams of events.
+"""Long polls of members and agents, and event streams: wake them when their job changes.
 
-Nothing is queued for anybody. A waiting reader is a future; when its job changes it wakes and reads what is there
-then. So a slow reader costs nothing, is told less often, and never misses where things stand.
+Nothing is queued for a watcher. Each one is a future. When its job changes, it wakes and reads the current state. So a
+slow watcher costs nothing, reads less often, and never misses the newest state.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pliant.wire.api import Orders
 from pliant.wire.codec import encode_reply
 from pliant.wire.views import PeerKeys, WorldPositions, member_update, peer_keys, view_delta, world_positions
 
-REMEMBERED = 16  # views of a job that a change can be told relative to; who knows only an older one is told everything
-PACE_S = 50e-6  # for each watcher told, before the same job's watchers are told again: telling must not be all we do
-NOBODY = MemberId("")
+REMEMBERED = 16  # views of a job that a change can be relative to; a watcher with an older one gets the whole view
+PACE_S = 50e-6  # for each woken watcher, before watchers of the same job are woken again, to leave time for requests
+NO_MEMBER = MemberId("")  # its view is the part that all members share
 
 _NO_CHANGE = b'"delta":null}'
 
@@ -30,24 +30,24 @@ Lookup = Callable[[str], tuple[Job, int] | None]
 
 
 class CoordinatorClosing(Exception):
-    """The coordinator is going down, or another one decides; ask again, here or elsewhere."""
+    """The coordinator is shutting down, or another one leads. Retry here or there."""
 
 
 class ClientDisconnected(Exception):
-    """Whoever waited is gone: the connection was closed from the other side."""
+    """The client that waited has closed its connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongPoll:
-    """How long somebody waits, and what is done when it is gone."""
+    """A client that waits: for how long, and a future that is done once it has disconnected."""
 
     seconds: float
     disconnected: asyncio.Future[None]
 
     async def wait_for(self, woken: asyncio.Future[None]) -> bool:
-        """Wait for that; False if the time was over, or nobody waits any more, before it came.
+        """Wait until `woken` is done. False if the time is over or the client disconnects first.
 
-        By hand and not with `asyncio.wait`, which takes several times as long: thousands are woken at once.
+        `asyncio.wait` would take several times as long, and thousands of clients are woken at once.
         """
         over = False
 
@@ -69,27 +69,27 @@ class LongPoll:
 
 @dataclass(slots=True)
 class _Topic:
-    """One job, as its watchers have been told of it."""
+    """One job, as its watchers last saw it."""
 
     job: Job
     revision: int
-    moved: int  # the revision of the newest change that concerned more than progress
+    moved: int  # revision of the newest change that is more than progress
     past: deque[View] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
-    where: WorldPositions = field(default_factory=dict)
+    positions: WorldPositions = field(default_factory=dict)
     keys: PeerKeys = field(default_factory=dict)
-    wanted: Mapping[AgentId, int] = field(default_factory=dict)
-    encoded: dict[int, bytes] = field(default_factory=dict)  # the change, by the revision it builds on
+    workers: Mapping[AgentId, int] = field(default_factory=dict)
+    encoded: dict[int, bytes] = field(default_factory=dict)  # by the revision that the change is relative to
     watchers: dict[tuple[str, str], asyncio.Future[None]] = field(default_factory=dict)
     readers: set[asyncio.Future[None]] = field(default_factory=set)
-    tell_at: float = 0.0
-    over: bool = False  # nobody will be told anything more of it here
-    telling: asyncio.TimerHandle | None = None
+    next_update_at: float = 0.0
+    released: bool = False  # another coordinator leads, or this one is closing
+    next_update: asyncio.TimerHandle | None = None
 
 
 class Notifications:
-    """Call `changed` after every pump; everything else is for those who wait.
+    """The watchers of all jobs. Call `notify` after every pump.
 
-    `key` gives what the members of a job's generation show one another.
+    `key` returns the key that the members of a job's generation show one another.
     """
 
     def __init__(self, lookup: Lookup, key: Callable[[str, int], str]) -> None:
@@ -103,7 +103,7 @@ class Notifications:
         return sum(len(topic.watchers) + len(topic.readers) for topic in self._topics.values())
 
     def notify(self, names: tuple[str, ...], moved: tuple[str, ...]) -> None:
-        """Wake whoever waits for one of these jobs. Progress alone wakes streams of events, and nobody else."""
+        """Wake the watchers of these jobs. Progress alone (a job not in `moved`) wakes only event streams."""
         for name in names:
             topic = self._topics.get(name)
             if topic is None:
@@ -111,63 +111,65 @@ class Notifications:
             for reader in topic.readers:
                 if not reader.done():
                     reader.set_result(None)
-            if name in moved and topic.telling is None:
+            if name in moved and topic.next_update is None:
                 loop = asyncio.get_running_loop()
-                if loop.time() >= topic.tell_at:
-                    self._tell(name)
+                if loop.time() >= topic.next_update_at:
+                    self._update(name)
                 else:
-                    topic.telling = loop.call_at(topic.tell_at, self._tell, name)
+                    topic.next_update = loop.call_at(topic.next_update_at, self._update, name)
 
     def notify_all(self) -> None:
-        """Call when another coordinator may have written: tell everybody how things stand."""
+        """Update all watchers, because another coordinator may have written."""
         for name, topic in self._topics.items():
-            if topic.telling is None:
-                self._tell(name)
+            if topic.next_update is None:
+                self._update(name)
 
     def release_all(self) -> None:
-        """Call when another coordinator decides: whoever waits here would wait in vain, and should ask there."""
+        """Release all watchers, because another coordinator leads and they must ask that one."""
         for topic in self._topics.values():
-            if topic.telling is not None:
-                topic.telling.cancel()
-            topic.over = True
+            if topic.next_update is not None:
+                topic.next_update.cancel()
+            topic.released = True
             for future in (*topic.watchers.values(), *topic.readers):
                 if not future.done():
                     future.set_result(None)
         self._topics.clear()
 
     def close(self) -> None:
-        """Let everybody go; from now on nobody can wait."""
+        """Release all watchers and refuse new ones."""
         self._closing = True
         self.release_all()
 
     # ------------------------------------------------------------------------------------------- watching
 
     async def watch(self, name: str, member: MemberId, after: int, wait: LongPoll) -> bytes | None:
-        """What a member is to know that knows revision `after`, as soon as there is something; None: no such job."""
+        """Return the changes after revision `after` for a member, once there are some; None if there is no such job."""
         topic = self._topic(name)
         if topic is None:
             return None
-        # Who is not in what was told last may have joined since: it must not be told that it is not known.
-        untold = topic.telling is not None and member not in topic.job.members
-        news = (topic.moved > after and not untold) or await self._wait(topic, ("member", member), wait)
-        answer = member_update(topic.job, topic.revision, member, topic.where, topic.keys, self._durable(name, topic))
+        # A member that is missing in the last update may have joined since. It must not be answered as unknown.
+        is_pending = topic.next_update is not None and member not in topic.job.members
+        news = (topic.moved > after and not is_pending) or await self._wait(topic, ("member", member), wait)
+        answer = member_update(
+            topic.job, topic.revision, member, topic.positions, topic.keys, self._durable(name, topic)
+        )
         if not news:
             return encode_reply(replace(answer, revision=after))
-        # The change is the same for everybody who knows the same: it is encoded once and put behind what is personal.
+        # The change is the same for all watchers with the same revision. It is encoded once and appended to the rest.
         return encode_reply(answer)[: -len(_NO_CHANGE)] + b'"delta":' + self._change(topic, after) + b"}"
 
     def _durable(self, name: str, topic: _Topic) -> Lineage:
-        """How much is durable by now; not if something more happened that nobody was told of yet."""
-        found = self._lookup(name) if topic.telling is None else None
+        """Return the newest durable lineage, unless an update is pending that watchers must see first."""
+        found = self._lookup(name) if topic.next_update is None else None
         return found[0].durable if found is not None else topic.job.durable
 
     async def orders(self, name: str, agent: AgentId, after: int, wait: LongPoll) -> bytes | None:
-        """The same for an agent: how many workers it should run, and who of them drains."""
+        """Return the orders of an agent, once there are some newer than `after`; None if there is no such job."""
         topic = self._topic(name)
         if topic is None:
             return None
-        untold = topic.telling is not None and all(known.id != agent for known in topic.job.agents)
-        if topic.moved <= after or untold:
+        is_pending = topic.next_update is not None and all(known.id != agent for known in topic.job.agents)
+        if topic.moved <= after or is_pending:
             await self._wait(topic, ("agent", agent), wait)
         job = topic.job
         mine = [member for member in job.members.values() if member.agent == agent]
@@ -177,7 +179,7 @@ class Notifications:
                 revision=topic.revision,
                 state=job.state,
                 why=job.why,
-                workers=topic.wanted.get(agent, 0),
+                workers=topic.workers.get(agent, 0),
                 members=frozenset(member.id for member in mine),
                 draining=frozenset(member.id for member in mine if member.draining),
                 live=job.is_live,
@@ -191,7 +193,7 @@ class Notifications:
         )
 
     async def wait_for_events(self, name: str, after: int, wait: LongPoll) -> None:
-        """Return when the job may have events beyond `after`, when the wait is over, or when nobody waits any more."""
+        """Return when the job may have events after `after`, when the time is over, or when the client disconnects."""
         topic = self._topic(name)
         found = self._lookup(name)
         if topic is None or found is None or found[1] > after or self._closing:
@@ -211,65 +213,65 @@ class Notifications:
 
     def _topic(self, name: str) -> _Topic | None:
         if self._closing:
-            raise CoordinatorClosing("the coordinator is going down; ask again")
+            raise CoordinatorClosing("the coordinator is shutting down; ask again")
         topic = self._topics.get(name)
         if topic is None:
             found = self._lookup(name)
             if found is None:
                 return None
             topic = self._topics[name] = _Topic(*found, moved=found[1])
-            self._look(topic)
+            self._capture(topic)
         return topic
 
-    async def _wait(self, topic: _Topic, who: tuple[str, str], wait: LongPoll) -> bool:
-        """Wait to be told; False: nothing was. A second watch of the same member lets the first one go."""
-        former = topic.watchers.get(who)
+    async def _wait(self, topic: _Topic, watcher: tuple[str, str], wait: LongPoll) -> bool:
+        """Wait for an update; False if there was none. A second watch of the same sender ends the first one."""
+        former = topic.watchers.get(watcher)
         if former is not None and not former.done():
             former.set_result(None)
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        topic.watchers[who] = woken
+        topic.watchers[watcher] = woken
         moved = topic.moved
         try:
             await wait.wait_for(woken)
         finally:
-            if topic.watchers.get(who) is woken:
-                del topic.watchers[who]
-        if topic.over:
-            raise CoordinatorClosing("this coordinator does not decide any more; ask again, or another one")
+            if topic.watchers.get(watcher) is woken:
+                del topic.watchers[watcher]
+        if topic.released:
+            raise CoordinatorClosing("this coordinator does not lead any more; ask again, or ask another one")
         if wait.disconnected.done():
             raise ClientDisconnected
         return topic.moved > moved
 
-    def _tell(self, name: str) -> None:
-        """Bring a topic up to date and wake those of its watchers for whom that is news."""
+    def _update(self, name: str) -> None:
+        """Update a topic and wake the watchers that the change concerns."""
         topic = self._topics[name]
-        topic.telling = None
+        topic.next_update = None
         found = self._lookup(name)
         if found is None or self._closing:
             return
         before, past = topic.job, topic.past[-1]
         topic.job, topic.revision = found
-        self._look(topic)
+        self._capture(topic)
         concerns_all = replace(topic.past[-1], revision=past.revision, durable=past.durable) != past
         topic.moved = topic.revision
         woken = 0
-        for (kind, who), future in topic.watchers.items():
+        for (kind, ident), future in topic.watchers.items():
             if future.done():
                 continue
             if (
                 concerns_all
                 or kind == "agent"
-                or _standing(before, MemberId(who)) != _standing(topic.job, MemberId(who))
+                or _standing(before, MemberId(ident)) != _standing(topic.job, MemberId(ident))
             ):
                 future.set_result(None)
                 woken += 1
-        topic.tell_at = asyncio.get_running_loop().time() + woken * PACE_S
+        topic.next_update_at = asyncio.get_running_loop().time() + woken * PACE_S
 
-    def _look(self, topic: _Topic) -> None:
-        topic.past.append(view_of(topic.job, topic.revision, NOBODY))
-        topic.where = world_positions(topic.job)
+    def _capture(self, topic: _Topic) -> None:
+        topic.past.append(view_of(topic.job, topic.revision, NO_MEMBER))
+        topic.positions = world_positions(topic.job)
         topic.keys = peer_keys(topic.job, self._key)
-        topic.wanted = desired_workers(topic.job)
+        topic.workers = desired_workers(topic.job)
         topic.encoded.clear()
 
     def _change(self, topic: _Topic, after: int) -> bytes:

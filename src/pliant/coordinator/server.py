@@ -1,4 +1,4 @@
-"""A coordinator as a program: a store, a service, an API, a socket, and a clean end."""
+"""The coordinator as a program: store, service, API, socket, and clean shutdown."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Unavailable
 from pliant.coordinator.service.pump import LEASE_TTL_S, Service
-from pliant.credentials import own_token
+from pliant.credentials import read_or_create_token
 from pliant.errors import BadInput
 from pliant.stores.base import Store
 from pliant.telemetry import CoordinatorMetrics
 
 BACKLOG = 2048
-GOODBYE_S = 5  # how long answers under way may take once we were asked to stop
+SHUTDOWN_S = 5  # for answers under way, after the request to stop
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen."""
+    """A host and port to listen on."""
 
     host: str
     port: int
@@ -55,25 +55,25 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """`HOST:PORT` or `[v6]:PORT`; port 0 asks for a free one."""
+    """Parse `HOST:PORT` or `[v6]:PORT`. Port 0 selects a free one."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise BadInput(f"--listen takes HOST:PORT, 127.0.0.1:7711 for instance; got {text!r}.")
+        raise BadInput(f"--listen must be HOST:PORT, for instance 127.0.0.1:7711; got {text!r}.")
     return Address(host, int(port))
 
 
 def listen(address: Address, *, expose: bool) -> socket.socket:
-    """A listening socket. Anything but loopback is refused unless `expose` says that it is meant."""
+    """Return a listening socket. Refuse any address but loopback unless `expose` is set."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
-        raise BadInput(f"{address.host} is no address of this machine: {error.strerror}.") from error
+        raise BadInput(f"{address.host} is not an address of this machine: {error.strerror}.") from error
     family, kind, protocol, _, where = found[0]
     if not expose and not ipaddress.ip_address(where[0]).is_loopback:
         raise BadInput(
             f"{address.host} can be reached from other machines, and tokens would cross the network unencrypted. "
-            "If that network is yours alone, say --expose; otherwise listen on 127.0.0.1 and use a tunnel."
+            "On a private network pass --expose; otherwise listen on 127.0.0.1 and use a tunnel."
         )
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -82,15 +82,14 @@ def listen(address: Address, *, expose: bool) -> socket.socket:
         bound.listen(BACKLOG)
     except OSError as error:
         bound.close()
-        hint = (
-            "Is a coordinator running there already? `pliant doctor` looks." if error.errno == errno.EADDRINUSE else ""
-        )
+        is_in_use = error.errno == errno.EADDRINUSE
+        hint = "Perhaps a coordinator runs there already; `pliant doctor` checks that." if is_in_use else ""
         raise BadInput(f"Cannot listen on {address.host}:{address.port}: {error.strerror}. {hint}".strip()) from error
     return bound
 
 
 class Coordinator:
-    """Everything of one coordinator, around a store that the caller opened and will close."""
+    """One coordinator over a store. The caller opens and closes the store."""
 
     def __init__(
         self,
@@ -100,20 +99,20 @@ class Coordinator:
         lease_ttl_s: float = LEASE_TTL_S,
     ) -> None:
         self.metrics = CoordinatorMetrics()
-        self._counters: dict[tuple[str, str], Counter] = {}  # looked up once: labels are slow
+        self._counters: dict[tuple[str, str], Counter] = {}  # cached, because looking up labels is slow
         self.keyring = TokenRegistry(store, time.time)
         self.keyring.load()
-        token, self.made_token = own_token(token_file)
+        token, self.made_token = read_or_create_token(token_file)
         self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
         owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         service = Service(store, owner, time.time, lease_ttl_s)
         self.service = AsyncService(service, GenerationKeys(store), self._count_pump, self._count_answer)
         handlers = Handlers(self.service, store, self.keyring, self.metrics, lease_ttl_s)
         api = application(handlers.by_name(), self.metrics)
-        self.app = RequestGuard(api, self.keyring, store.identity, hosts, self._turned_away)
+        self.app = RequestGuard(api, self.keyring, store.identity, hosts, self._count_refusal)
 
     async def serve(self, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-        """Serve until SIGINT or SIGTERM; then let everybody go, finish what is under way, and return."""
+        """Serve until SIGINT or SIGTERM. Then release all watchers, finish the requests under way, and return."""
         config = uvicorn.Config(
             self.app,
             http=BoundedProtocol,
@@ -125,16 +124,16 @@ class Coordinator:
             date_header=False,
             proxy_headers=False,
             timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=GOODBYE_S,
+            timeout_graceful_shutdown=SHUTDOWN_S,
             backlog=BACKLOG,
         )
-        BoundedProtocol.connections_max = _room_for_connections()
+        BoundedProtocol.connections_max = _connection_limit()
         server = _Server(config)
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._stop, server)
         self.service.start()
-        _calm_the_collector()
+        _tune_garbage_collector()
         sweeping = loop.create_task(close_slow_connections(server.server_state))
         serving = loop.create_task(server.serve(sockets=[bound]))
         ready()
@@ -145,10 +144,10 @@ class Coordinator:
 
     def _stop(self, server: uvicorn.Server) -> None:
         if server.should_exit:
-            server.force_exit = True  # asked twice: answers under way are dropped
+            server.force_exit = True  # the second signal drops the answers under way
             return
         server.should_exit = True
-        log.info("stopping: nothing is lost, members go on and wait for the next coordinator")
+        log.info("stopping: nothing is lost; members keep training and wait for the next coordinator")
         self.service.close()
 
     def _count_pump(self, pumped: Pumped, seconds: float) -> None:
@@ -170,27 +169,27 @@ class Coordinator:
             counter = self._counters[key] = self.metrics.answers.labels(*key)
         counter.inc()
 
-    def _turned_away(self, code: str) -> None:
-        self.metrics.turned_away.labels(code).inc()
+    def _count_refusal(self, code: str) -> None:
+        self.metrics.refused.labels(code).inc()
 
 
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Signals are the coordinator's: it lets watchers go before the server waits for them."""
+        """Leave the signals to the coordinator, which releases its watchers before the server waits for them."""
         yield
 
 
-def _calm_the_collector() -> None:
-    """Look for cycles rarely. Nearly everything we make is freed without it, and with thousands of connections alive
-    one look at all of them takes long enough to be what the slowest renewals wait for."""
+def _tune_garbage_collector() -> None:
+    """Collect cycles rarely. Nearly all garbage is freed without it, and with thousands of connections one collection
+    takes long enough to delay the slowest renewals."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
 
 
-def _room_for_connections() -> int:
-    """Take as many files as the system lets us have, and keep some for the store."""
+def _connection_limit() -> int:
+    """Raise the limit of open files as far as possible, and return it less a reserve for the store."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < hard:
         with contextlib.suppress(ValueError, OSError):

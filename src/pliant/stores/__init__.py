@@ -1,7 +1,6 @@
-"""Where decisions are kept: bytes under a revision.
+"""Stores of decisions: bytes under a revision.
 
-What may live here: the contract (`base`) and one module for each place that can fulfil it. A store moves
-opaque bytes and counts revisions. It never decodes them, never decides by what a job, a member or an event
-means, and knows no other package of ours but `pliant.errors`; whoever needs meaning goes through
-`pliant.wire` above it.
+`base` is the contract, and each other module implements it. A store moves opaque bytes and counts revisions. It never
+decodes them and imports no other package of Pliant but `pliant.errors`. `pliant.wire` above it gives the bytes a
+meaning.
 """

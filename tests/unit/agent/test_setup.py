@@ -199,9 +199,9 @@ def test_the_address_is_the_one_said_if_it_is_this_machine_s(folder: Folder) -> 
     assert address_of(replace(PLAN, local_addr="127.0.0.5"), place) == "127.0.0.5"
     env = environment(replace(PLAN, local_addr="localhost"), folder, place, Path("/t"), AgentId("vm"))
     assert env["PLIANT_ADDRESS"] in ("127.0.0.1", "::1")
-    with pytest.raises(BadInput, match=r"192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(BadInput, match=r"192\.0\.2\.1 is not an address of this machine"):
         address_of(replace(PLAN, local_addr="192.0.2.1"), place)
-    with pytest.raises(BadInput, match=r"no-such-host\.invalid is no address, nor the name of one"):
+    with pytest.raises(BadInput, match=r"no-such-host\.invalid is neither an address nor a host name"):
         address_of(replace(PLAN, local_addr="no-such-host.invalid"), place)
 
 

@@ -272,9 +272,9 @@ async def test_who_has_just_joined_is_not_told_that_it_is_not_known(office: Offi
     watching = [office.watching(A, known.revision), office.watching(B, known.revision)]
     await office.settle()
     topic = office.desk.notifications._topics["demo"]
-    topic.tell_at = asyncio.get_running_loop().time() + 0.2  # as if thousands had been told just now
+    topic.next_update_at = asyncio.get_running_loop().time() + 0.2  # as if thousands had been told just now
     await office.tell(m.AgentJoin(X, 2), join(C))
-    assert topic.telling is not None
+    assert topic.next_update is not None
     told, orders = await asyncio.gather(office.watch(C), office.orders(X, 0))
     assert told.known
     assert orders.workers == 2

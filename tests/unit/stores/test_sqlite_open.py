@@ -66,7 +66,7 @@ def test_a_clean_close_leaves_the_file_and_its_mark_and_nothing_else(path: Path)
     assert sorted(found.name for found in path.parent.iterdir()) == ["store.db", "store.db.mark"]
 
 
-def test_closing_twice_is_harmless_and_a_closed_store_says_so(path: Path) -> None:
+def test_closing_twice_is_recoverable_and_a_closed_store_says_so(path: Path) -> None:
     store = SqliteStore(path)
     store.close()
     store.close()
@@ -135,7 +135,7 @@ def test_a_name_that_is_no_text_is_refused(path: Path, name: str) -> None:
 def test_a_file_that_is_not_sqlite_is_refused_and_left_alone(path: Path) -> None:
     for content in (b"hello", b"# a program\n" * 1000, bytes(8192)):
         path.write_bytes(content)
-        assert "is no SQLite file" in refusal(path)
+        assert "is not a SQLite file" in refusal(path)
         assert path.read_bytes() == content
 
 
@@ -144,7 +144,7 @@ def test_another_programs_sqlite_file_is_refused_and_left_alone(path: Path) -> N
         connection.execute("CREATE TABLE jobs (x)")
     connection.close()
     content = path.read_bytes()
-    assert "is another program's SQLite file. Name another path" in refusal(path)
+    assert "is a SQLite file of another program. Use another path" in refusal(path)
     assert path.read_bytes() == content
 
 
@@ -164,7 +164,7 @@ def test_a_store_of_a_newer_version_is_refused_and_left_alone(path: Path) -> Non
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    assert "Make it first" in refusal(tmp_path / "missing" / "store.db")
+    assert "Create it first" in refusal(tmp_path / "missing" / "store.db")
 
 
 def test_a_directory_is_no_store(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_a_directory_is_no_store(tmp_path: Path) -> None:
 def test_a_directory_that_may_not_be_written_is_named(theirs: Path) -> None:
     theirs.chmod(0o555)
     with as_nobody():
-        assert "the right to make and write files there" in refusal(theirs / "store.db")
+        assert "the right to create and write files there" in refusal(theirs / "store.db")
 
 
 def test_a_file_that_may_not_be_written_is_named(theirs: Path) -> None:
@@ -185,7 +185,7 @@ def test_a_file_that_may_not_be_written_is_named(theirs: Path) -> None:
     theirs.chmod(0o777)
     (theirs / "store.db").chmod(0o444)
     with as_nobody():
-        assert "can be read but not written" in refusal(theirs / "store.db")
+        assert "is read-only; nothing was written" in refusal(theirs / "store.db")
 
 
 def test_a_file_that_may_not_be_read_is_named(theirs: Path) -> None:
@@ -194,7 +194,7 @@ def test_a_file_that_may_not_be_read_is_named(theirs: Path) -> None:
     (theirs / "store.db.mark").chmod(0o666)
     (theirs / "store.db").chmod(0o000)
     with as_nobody():
-        assert "cannot be opened. Give this user the right" in refusal(theirs / "store.db")
+        assert "cannot be opened. Give this user read and write access" in refusal(theirs / "store.db")
 
 
 def test_another_user_can_be_given_the_store(theirs: Path) -> None:
@@ -228,7 +228,7 @@ def test_while_another_process_writes_the_store_can_be_read_and_is_unavailable_f
         add(store, b"e1")
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreUnavailable, match=r"keeps .*store.db locked; nothing was written. Try again"):
+        with pytest.raises(StoreUnavailable, match=r"has locked .*store.db; nothing was written. Try again"):
             store.write([first("b")])
         assert store.jobs() == ("a",)
         other.execute("ROLLBACK")
@@ -305,6 +305,6 @@ def test_a_handle_that_was_open_when_a_newer_one_moved_the_store_on_stops(
         with monkeypatch.context() as patch:
             patch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, colour))
             SqliteStore(path).close()
-        with pytest.raises(StoreError, match="moved on to version 2 by a newer Pliant"):
+        with pytest.raises(StoreError, match=r"A newer Pliant migrated .* to version 2"):
             old.write([first()])
         assert old.jobs() == ()

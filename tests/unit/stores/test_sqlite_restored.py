@@ -159,7 +159,7 @@ def test_a_store_that_is_gone_is_said_to_be_gone(path: Path, caplog: pytest.LogC
         old = store.identity
     path.unlink()
     assert identity_of(path) != old
-    assert "had 1 commits and is gone: a new, empty one is made" in caplog.text
+    assert "had 1 commits and is missing: created a new, empty one" in caplog.text
 
 
 def test_a_backup_beside_the_wal_file_of_what_it_replaces_is_refused(path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_wal_file_whose_store_is_gone_is_not_played_onto_a_new_one(
     if not with_mark:
         mark_of(path).unlink()
     for _ in range(2):  # having been refused once changes nothing
-        with pytest.raises(StoreError, match=r"store.db is gone, and .*-wal is left of it; nothing was made. Put the"):
+        with pytest.raises(StoreError, match=r"store.db is missing, but .*-wal exists; nothing was created. Put the"):
             SqliteStore(path)
         assert not path.exists()
     if put_back:
@@ -353,7 +353,7 @@ def test_a_commit_into_a_file_that_is_replaced_meanwhile_is_not_acknowledged(
             honest(self, committed)
 
         monkeypatch.setattr(file.StoreFile, "_check_in_place", move_then_check)
-        with pytest.raises(StoreTimeout, match="it is not known whether this write will be found"):
+        with pytest.raises(StoreTimeout, match="it is unknown whether this write will be found"):
             store.write([first("b")])
 
 

@@ -1,7 +1,7 @@
-"""The API over HTTP: every row of the route table meets its handler here.
+"""The ASGI application: one endpoint for each row of the route table.
 
-An endpoint does, for every route alike, what the table says: scope, names in the path, numbers in the query, the
-body. A handler is given a `Call` that passed all of that, and returns bytes. Nothing here decides anything.
+An endpoint checks what the table declares: the scope, the names in the path, the numbers in the query, and the body.
+The handler gets a `Call` that passed all checks and returns bytes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from pliant.wire.routes import ROUTES, Query, Route
 
 BODY_MAX = 1024 * 1024
 BODY_TIME_S = 10.0
-_TOO_LARGE = f"a body has up to {BODY_MAX} bytes"
+_TOO_LARGE = f"the body must have at most {BODY_MAX} bytes"
 _NUMBERS = {int: re.compile(r"[0-9]{1,16}"), float: re.compile(r"[0-9]{1,16}(\.[0-9]{1,16})?")}
 
 STATUS: Mapping[str, int] = {
@@ -53,13 +53,13 @@ STATUS: Mapping[str, int] = {
     Code.SET_BACK: 409,
     Code.BAD: 422,
 }
-"""The status of each refusal of the core. The code is in the body too: it says more."""
+"""The HTTP status of each rejection of the core. The body has the code, which is more specific."""
 
 log = logging.getLogger(__name__)
 
 
 class ApiError(Exception):
-    """Ends a call with a status and a reason."""
+    """End a call with a status and a reason."""
 
     def __init__(self, status: int, code: str, why: str, revision: int = 0) -> None:
         super().__init__(why)
@@ -68,15 +68,18 @@ class ApiError(Exception):
 
 
 class ClientConnection(Protocol):
-    """What a request came on, and others will."""
+    """The connection that a request came on."""
 
-    def on_close(self, whose: object, told: Callable[[bool], None]) -> None:
-        """Have its end told, with whether the other side closed it; at once if it is over already."""
+    def on_close(self, key: object, callback: Callable[[bool], None]) -> None:
+        """Call `callback` at the end of the connection, with whether the client closed it; at once if it is over.
+
+        A second callback with the same key replaces the first.
+        """
 
 
 @dataclass(slots=True)
 class Call:
-    """A request that passed every check the table asks for."""
+    """A request that passed all checks of its route."""
 
     route: Route
     grant: Grant | None
@@ -86,31 +89,31 @@ class Call:
     headers: Mapping[bytes, bytes]
     receive: Receive
     send: Send
-    connection: ClientConnection | None = None  # unless it is none of our own server's
+    connection: ClientConnection | None = None  # None under another server than `pliant.coordinator.server`
 
     @property
     def job(self) -> str:
         return self.path["job"]
 
     async def wait_disconnected(self) -> None:
-        """Returns when the other side has hung up. Make it a task, beside what takes long."""
+        """Return when the client has closed the connection. Run it as a task beside a long wait."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
 
 Handler = Callable[[Call], Awaitable[bytes | None]]
-"""Gives the answer's body; None if it has answered by itself."""
+"""Return the body of the answer, or None if the handler sent the answer itself."""
 
 
 def application(handlers: Mapping[str, Handler], metrics: CoordinatorMetrics) -> ASGIApp:
-    """The application for a complete set of handlers, by the names of their routes."""
+    """Build the application from a complete set of handlers, by route name."""
     missing = {route.name for route in ROUTES} ^ handlers.keys()
     if missing:
         raise TypeError(f"routes and handlers do not match: {', '.join(sorted(missing))}")
     endpoints = [_Endpoint(route, handlers[route.name], metrics) for route in ROUTES]
     routes = [StarletteRoute(each.route.path, each, methods=[each.route.method]) for each in endpoints]
     for route in routes:
-        route.methods = {method for method in route.methods or () if method != "HEAD"}  # which Starlette adds by itself
+        route.methods = {method for method in route.methods or () if method != "HEAD"}  # Starlette adds it
     app = Starlette(routes=routes, exception_handlers={HTTPException: _not_found})
     app.router.redirect_slashes = False
     return _FastRoutes(app, [endpoint for endpoint in endpoints if endpoint.route.name in FAST_ROUTES])
@@ -120,15 +123,18 @@ FAST_ROUTES = frozenset({"renew", "watch", "report"})
 
 
 class _FastRoutes:
-    """Leads what is asked thousands of times a second past the router, whose way is long."""
+    """Dispatch the three routes that are called thousands of times a second without Starlette's router.
+
+    The router tries the regular expression of each route in turn, and these three routes are nearly all of the traffic.
+    """
 
     def __init__(self, app: ASGIApp, endpoints: Iterable[_Endpoint]) -> None:
         self._app = app
-        self._often = [(endpoint.route.method, endpoint.route.path.split("/"), endpoint) for endpoint in endpoints]
+        self._endpoints = [(endpoint.route.method, endpoint.route.path.split("/"), endpoint) for endpoint in endpoints]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         given = scope["path"].split("/")
-        for method, parts, endpoint in self._often:
+        for method, parts, endpoint in self._endpoints:
             if len(parts) == len(given) and parts[-1] == given[-1] and method == scope["method"]:
                 pairs = list(zip(parts, given, strict=True))
                 if all(part == text or part.startswith("{") for part, text in pairs):
@@ -140,14 +146,14 @@ class _FastRoutes:
 
 async def _not_found(_: StarletteRequest, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    why = "there is nothing under this path" if error.status_code == 404 else "this path takes another method"
+    why = "there is no such path" if error.status_code == 404 else "this path has another method"
     code = "no-path" if error.status_code == 404 else "no-method"
     body = encode_reply(Problem(code, f"{why}; /v1/openapi.json lists them all"))
     return Response(body, error.status_code, error.headers, "application/json")
 
 
 class _Endpoint:
-    """One row of the table as an ASGI application."""
+    """One row of the route table as an ASGI application."""
 
     def __init__(self, route: Route, handler: Handler, metrics: CoordinatorMetrics) -> None:
         self.route = route
@@ -156,7 +162,7 @@ class _Endpoint:
         self._body: Body[object] | None = Body(route.body) if route.body is not None else None
         self._media = route.reply if isinstance(route.reply, str) else "application/json"
         self._defaults = {query.name: query.kind(query.default) for query in route.query}
-        self._quick = metrics.requests.labels(route.name, 200)
+        self._ok_duration = metrics.requests.labels(route.name, 200)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start, status = time.perf_counter(), 200
@@ -165,7 +171,7 @@ class _Endpoint:
             if body is not None:
                 await answer(send, 200, body, self._media)
         except ClientDisconnected:
-            status = 499  # as others count a client that did not wait
+            status = 499  # the status that nginx logs for a client that did not wait
         except ApiError as refused:
             status = refused.status
             await refuse(send, status, refused.problem)
@@ -178,19 +184,20 @@ class _Endpoint:
         except (StoreError, CoordinatorClosing) as error:
             status = 503
             await refuse(send, status, Problem("unavailable", str(error)))
-        except Exception as error:  # why: whatever it is, the client gets an answer of ours and the log the stack
+        except Exception as error:  # why: the client must get a JSON answer, and the log the traceback
             status = 500
             log.exception("%s failed: this is a bug in Pliant", self.route.name)
             await refuse(send, status, Problem("bug", f"this is a bug in Pliant: {type(error).__name__}; see its log"))
         finally:
-            counted = self._quick if status == 200 else self._metrics.requests.labels(self.route.name, status)
+            counted = self._ok_duration if status == 200 else self._metrics.requests.labels(self.route.name, status)
             counted.observe(time.perf_counter() - start)
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> Call:
         path: Mapping[str, str] = scope["path_params"]
         grant: Grant | None = scope.get(GRANT)
         if grant is None and self.route.scope is not Access.PUBLIC:
-            raise ApiError(401, "no-credential", "this was not let in by the gate")  # no gate, no service
+            # The application runs without its guard.
+            raise ApiError(401, "no-credential", "the request did not pass the credential check")
         if grant is not None and (why := grant.refusal(self.route, path.get("job"))):
             raise ApiError(403, "not-allowed", why)
         for name in path.values():
@@ -204,11 +211,11 @@ class _Endpoint:
 
 
 async def _read(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
-    """The whole body, within its limits of size and time."""
+    """Read the whole body within the limits of size and time."""
     media = headers.get(b"content-type", b"").split(b";")[0].strip().lower()
     if media != b"application/json":
         raise ApiError(415, "media-type", "send application/json")
-    if int(headers.get(b"content-length", b"0")) > BODY_MAX:  # a number: the parser has seen to that
+    if int(headers.get(b"content-length", b"0")) > BODY_MAX:  # the parser accepts only numbers
         raise ApiError(413, "too-large", _TOO_LARGE)
     data = bytearray()
     try:
@@ -223,24 +230,25 @@ async def _read(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:
                 if not message.get("more_body", False):
                     return bytes(data)
     except TimeoutError:
-        raise ApiError(408, "too-slow", f"a body comes within {BODY_TIME_S:g} s") from None
+        raise ApiError(408, "too-slow", f"the body must arrive within {BODY_TIME_S:g} s") from None
 
 
 def _query(text: bytes, known: tuple[Query, ...]) -> dict[str, float]:
-    """The numbers behind the question mark, each once and within its bounds."""
+    """Parse the query: known names, each at most once, with numbers within their bounds."""
     try:
         given = parse_qs(text.decode("ascii"), keep_blank_values=True, strict_parsing=bool(text), max_num_fields=16)
     except ValueError as error:
-        raise ApiError(422, Code.BAD, f"the query cannot be read: {error}") from None
+        raise ApiError(422, Code.BAD, f"the query is malformed: {error}") from None
     values = {query.name: query.kind(query.default) for query in known}
     for name, texts in given.items():
         query = next((query for query in known if query.name == name), None)
         if query is None:
-            raise ApiError(422, Code.BAD, f"there is no {name[:40]!r} to ask with here")
-        written = len(texts) == 1 and _NUMBERS[query.kind].fullmatch(texts[0])  # Python reads "1_0" and " 1" as well
-        value = query.kind(texts[0]) if written else query.high + 1
+            raise ApiError(422, Code.BAD, f"unknown query parameter {name[:40]!r}")
+        # Python's own parser also accepts "1_0" and " 1".
+        is_number = len(texts) == 1 and _NUMBERS[query.kind].fullmatch(texts[0])
+        value = query.kind(texts[0]) if is_number else query.high + 1
         if not query.low <= value <= query.high:
-            what = f"{name} is one number from {query.low:g} to {query.high:g}; got {','.join(texts)[:40]!r}"
+            what = f"{name} must be one number from {query.low:g} to {query.high:g}; got {','.join(texts)[:40]!r}"
             raise ApiError(422, Code.BAD, what)
         values[name] = value
     return values

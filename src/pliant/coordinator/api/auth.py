@@ -1,7 +1,7 @@
-"""Who may do what: tokens, their scopes, and their ends.
+"""Tokens, their scopes and their expiry.
 
-The keyring is kept in the store, in a stream of its own beside the jobs, as hashes. Every change of it is durable
-before it is answered, like any decision.
+The store keeps the tokens as hashes, in a stream of their own beside the jobs. Like any decision, a change is durable
+before it is answered.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pliant.wire.routes import Route
 STREAM = "@tokens"
 TOKENS_MAX = 10_000
 LABEL_MAX = 200
-ENDED_KEPT_S = 7 * 86400.0  # how long an ended token stays in the list, so that one can see when it ended
-LOOK_S = 1.0  # how long a token may live on here after another coordinator ended it
+ENDED_KEPT_S = 7 * 86400.0  # how long an expired token stays in the list with its time of expiry
+REFRESH_S = 1.0  # how long a token may stay valid here after another coordinator expired it
 TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class StoredToken:
-    """A token, as much as is kept of it. Times are wall-clock seconds: an end is a date, not a lease."""
+    """The stored part of a token. Times are wall-clock seconds, because an expiry is a date and not a lease."""
 
     id: str
     digest: str
@@ -42,7 +42,7 @@ class StoredToken:
 
 @dataclass(frozen=True, slots=True)
 class StoredTokens:
-    """The keyring's state, oldest first."""
+    """All tokens of a store, oldest first."""
 
     keys: tuple[StoredToken, ...] = ()
 
@@ -63,33 +63,33 @@ _CHANGES: Codec[TokenCreated | TokenExpires] = Codec((TokenCreated, TokenExpires
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What a request may do."""
+    """The rights of a request."""
 
     id: str
     scope: Scope
     job: str | None
 
     def refusal(self, route: Route, job: str | None) -> str:
-        """Why this credential does not open that route for that job; empty if it does."""
+        """Return why these rights do not cover a route for a job; empty if they do."""
         if not self.scope.covers(route.scope):
-            return f"this takes a token with scope {route.scope.value}; yours has scope {self.scope.value}"
+            return f"this needs a token with scope {route.scope.value}; yours has scope {self.scope.value}"
         if self.job is None or job == self.job or (job is None and route.shared):
             return ""
-        return f"your token is for job {self.job} alone"
+        return f"your token is only for job {self.job}"
 
 
 class TokenRegistry:
-    """The tokens of one store. `wall` gives the time that ends are compared with."""
+    """The tokens of one store. `wall` returns the current time, for expiry."""
 
     def __init__(self, store: Store, wall: Callable[[], float]) -> None:
         self._store = store
         self._wall = wall
         self._revision = 0
         self._keys: dict[str, StoredToken] = {}
-        self._looked_at = -math.inf
+        self._refreshed_at = -math.inf
 
     def load(self) -> None:
-        """Call once before the first check."""
+        """Read the tokens from the store. Call it once before the first check."""
         stored = self._store.read(STREAM)
         if stored is None:
             return
@@ -99,36 +99,36 @@ class TokenRegistry:
         self._keys, self._revision = keys, stored.revision
 
     def check(self, text: str | None) -> Grant | str:
-        """What a bearer may do, or why it may not come in. Takes the same time for every wrong secret."""
+        """Return the rights of a bearer token, or why it is refused. Takes the same time for every wrong secret."""
         if text is None:
-            return "a token is needed: send `Authorization: Bearer` with one from a token file"
+            return "a token is required: send `Authorization: Bearer` with one from a token file"
         token = parse_token(text)
         if token is None:
-            return "what was sent is not a token of ours"
-        self._follow(token.id)
+            return "the credential is not a Pliant token"
+        self._refresh(token.id)
         key = self._keys.get(token.id)
         matches = hmac.compare_digest(token.digest, key.digest if key else "0" * 64)
         if key is None or not matches:
-            return "this token is not known here; it may belong to another coordinator"
+            return "this token is unknown here; it may belong to another coordinator"
         if key.ends_at is not None and self._wall() >= key.ends_at:
-            return f"token {key.id} has ended; ask for a new one"
+            return f"token {key.id} has expired; ask for a new one"
         return Grant(key.id, key.scope, key.job)
 
-    def has_ended(self, id_: str) -> bool:
-        """Whether a token that was good is good no more."""
+    def has_expired(self, id_: str) -> bool:
+        """Return whether a token that was valid has expired."""
         key = self._keys.get(id_)
         return key is None or (key.ends_at is not None and self._wall() >= key.ends_at)
 
-    def create(self, wish: TokenRequest) -> tuple[Token, TokenLine]:
-        """A new token; only its caller ever sees it."""
-        _require_sense(wish)
+    def create(self, request: TokenRequest) -> tuple[Token, TokenLine]:
+        """Create a token. Only the caller ever sees it."""
+        _check_request(request)
         token, now = make_token(), self._wall()
-        ends_at = None if wish.ttl_s is None else now + wish.ttl_s
-        self._add(StoredToken(token.id, token.digest, wish.scope, wish.job, wish.label, now, ends_at))
+        ends_at = None if request.ttl_s is None else now + request.ttl_s
+        self._add(StoredToken(token.id, token.digest, request.scope, request.job, request.label, now, ends_at))
         return token, self._line(self._keys[token.id])
 
     def adopt(self, token: Token, label: str) -> None:
-        """Let in whoever holds a token that was put on this machine by its owner, with scope admin."""
+        """Give scope admin to a token that the owner of this machine put in a file."""
         key = self._keys.get(token.id)
         if key is None:
             self._add(StoredToken(token.id, token.digest, Scope.ADMIN, None, label, self._wall(), None))
@@ -136,19 +136,19 @@ class TokenRegistry:
             raise BadInput(f"The coordinator's own token cannot be used: {problem}. Remove its file to get a new one.")
 
     def expire(self, id_: str, after_s: float) -> TokenLine:
-        """Let a token end in `after_s`, unless it ends sooner anyway. One that has ended stays as it is."""
+        """Let a token expire in `after_s`, unless it expires sooner. An expired token stays as it is."""
         key = self._keys.get(id_)
         if key is None:
-            raise BadInput(f"There is no token {id_[:40]!r}; `pliant token list` shows them.")
+            raise BadInput(f"There is no token {id_[:40]!r}; `pliant token list` shows all.")
         if not 0 <= after_s < math.inf:
-            raise BadInput(f"A token ends in 0 s or later, not in {after_s} s.")
+            raise BadInput(f"A token can expire in 0 s or later, got {after_s} s.")
         ends_at = self._wall() + after_s
         if key.ends_at is None or ends_at < key.ends_at:
             self._write(TokenExpires(id_, ends_at))
         return self._line(self._keys[id_])
 
     def lines(self) -> tuple[TokenLine, ...]:
-        """Everything that may be shown."""
+        """Return all tokens without their secrets."""
         return tuple(self._line(key) for key in self._keys.values())
 
     def _line(self, key: StoredToken) -> TokenLine:
@@ -157,7 +157,7 @@ class TokenRegistry:
 
     def _add(self, key: StoredToken) -> None:
         if len(self._keys) >= TOKENS_MAX:
-            raise BadInput(f"There are {TOKENS_MAX} tokens already; end some first.")
+            raise BadInput(f"There are already {TOKENS_MAX} tokens, the maximum. Expire some first.")
         self._write(TokenCreated(key))
 
     def _write(self, change: TokenCreated | TokenExpires) -> None:
@@ -172,21 +172,21 @@ class TokenRegistry:
             if isinstance(outcome, Written):
                 self._keys, self._revision = keys, outcome.revision
                 return
-            self.load()  # another coordinator was quicker
-        raise StoreUnavailable("Others kept changing the tokens; try again.")
+            self.load()  # another coordinator was faster
+        raise StoreUnavailable("Other coordinators kept changing the tokens; try again.")
 
-    def _follow(self, id_: str) -> None:
-        """Another coordinator on the same store may have made or ended tokens; asked once a second at most."""
+    def _refresh(self, id_: str) -> None:
+        """Read changes of other coordinators on the same store, at most once in `REFRESH_S`."""
         now = self._wall()
-        if abs(now - self._looked_at) < LOOK_S:
+        if abs(now - self._refreshed_at) < REFRESH_S:
             return
-        self._looked_at = now
+        self._refreshed_at = now
         try:
             if self._store.events(STREAM, self._revision, 1):
                 self.load()
         except StoreError:
             if id_ not in self._keys:
-                raise  # whoever is known goes on: a store that does not answer turns nobody away
+                raise  # known tokens stay valid while the store does not answer
 
 
 def _apply(keys: dict[str, StoredToken], change: TokenCreated | TokenExpires) -> None:
@@ -195,21 +195,23 @@ def _apply(keys: dict[str, StoredToken], change: TokenCreated | TokenExpires) ->
             keys[key.id] = key
         case TokenExpires(id_, ends_at):
             if id_ in keys:
-                sooner = min(ends_at, keys[id_].ends_at or math.inf)  # of two that ended it at once, neither revives it
+                sooner = min(ends_at, keys[id_].ends_at or math.inf)  # the earlier of two concurrent expiries counts
                 keys[id_] = replace(keys[id_], ends_at=sooner)
 
 
 def _is_kept(key: StoredToken, ended_from: float) -> bool:
-    """What could be `adopt`ed again from a forgotten file is kept for good: else it would come back to life."""
+    """Return whether to keep a token. `adopt` could revive an expired admin token from its file, so those stay."""
     return key.ends_at is None or key.ends_at >= ended_from or (key.scope is Scope.ADMIN and key.job is None)
 
 
-def _require_sense(wish: TokenRequest) -> None:
-    if wish.scope is Scope.PUBLIC:
-        raise BadInput("A token has scope read, join or admin; what is public needs none.")
-    if wish.job is not None and (wrong := bad_name(wish.job)):
-        raise BadInput(f"That is no job's name: {wrong}.")
-    if wish.ttl_s is not None and not 0 < wish.ttl_s < math.inf:
-        raise BadInput(f"A token lives longer than 0 s and not for ever; got {wish.ttl_s} s. Leave it out for no end.")
-    if len(wish.label) > LABEL_MAX:
-        raise BadInput(f"A label has up to {LABEL_MAX} characters; this one has {len(wish.label)}.")
+def _check_request(request: TokenRequest) -> None:
+    if request.scope is Scope.PUBLIC:
+        raise BadInput("A token must have scope read, join or admin; public routes need no token.")
+    if request.job is not None and (wrong := bad_name(request.job)):
+        raise BadInput(f"This is not the name of a job: {wrong}.")
+    if request.ttl_s is not None and not 0 < request.ttl_s < math.inf:
+        raise BadInput(
+            f"The lifetime of a token must be finite and above 0 s; got {request.ttl_s} s. Omit it for no expiry."
+        )
+    if len(request.label) > LABEL_MAX:
+        raise BadInput(f"A label must have at most {LABEL_MAX} characters; this one has {len(request.label)}.")

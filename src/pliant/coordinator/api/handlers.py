@@ -232,7 +232,7 @@ class Handlers:
 
     def _is_valid(self, call: Call) -> bool:
         """Return whether the token that opened a stream is still valid, so that an expired one stops reading."""
-        return call.grant is not None and not self._registry.has_ended(call.grant.id)
+        return call.grant is not None and not self._registry.has_expired(call.grant.id)
 
     # -------------------------------------------------------------------------------------------- reading
 

@@ -1,7 +1,8 @@
-"""Connections that may not cost more than they should: bounded in number, in the size of a request's head and in time.
+"""uvicorn's HTTP/1.1 protocol with limits on the number of connections, the size of a head, and its time.
 
-uvicorn bounds none of the three for its quick parser, so a stranger could hold sockets for ever, a byte a minute, or
-send a header without end, all before a credential is looked at.
+uvicorn limits none of the three for its httptools parser, so a client without a credential could hold sockets for ever
+or send an endless header. The classes here override private parts of uvicorn. They are tested with uvicorn 0.54,
+and `pyproject.toml` admits no other minor version.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from pliant.coordinator.api.middleware import CONNECTION, HEAD_MAX
 
 HEAD_TIME_S = 10.0
 KEEP_ALIVE_S = 75
-PIPELINE_MAX = 16  # requests on one connection that were not answered yet
-LAST_S = 3.0  # how long an answer under way may take to be read once we were asked to stop
-_SLACK = 4096  # what the parser may have been given before it reports a header
-_FRAME = 8  # bytes around a chunk of a body that one byte in it pays for
+PIPELINE_MAX = 16  # unanswered requests on one connection
+SHUTDOWN_S = 3.0  # for clients to read the answers under way at shutdown
+_SLACK = 4096  # bytes that the parser may get before it reports a header
+_FRAME = 8  # bytes of chunk framing that are allowed for each byte of the body
 
 
 class CoalescingTransport:
-    """A transport that sends the head of an answer together with what follows it: one call to the system, not two.
+    """A transport that sends the head of a response together with its body, in one system call.
 
-    uvicorn writes them apart, and thousands of small answers are sent in a second.
+    uvicorn writes them separately, which costs a second system call for each of thousands of small answers a second.
     """
 
     __slots__ = ("_head", "_transport")
@@ -40,13 +41,13 @@ class CoalescingTransport:
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head + data)
-        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):  # 100 has nothing to follow it
+        elif data.startswith(b"HTTP/1.1 ") and not data.startswith(b"HTTP/1.1 1"):  # a 100 has no body
             self._head = data
         else:
             self._transport.write(data)
 
     def flush(self) -> None:
-        """Send a head that nothing follows: the answer to HEAD has no body."""
+        """Send a head without a body, as in the response to HEAD."""
         if self._head:
             self.write(b"")
 
@@ -59,19 +60,19 @@ class CoalescingTransport:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """uvicorn's parser of HTTP/1.1, with bounds. `connections_max` is set on the class when the server is made."""
+    """uvicorn's protocol with limits. The server sets `connections_max` on the class."""
 
     connections_max = 8192
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own signature
         super().connection_made(cast(asyncio.Transport, CoalescingTransport(transport)))
         self._in_head = True
         self._head_bytes = 0
-        self._beside_body = 0  # bytes after the head that are not of the body: sizes of chunks, and trailers
+        self._beside_body = 0  # bytes after the head that are not of the body: chunk sizes and trailers
         self._head_since: float | None = None
-        self._under_way: list[RequestResponseCycle] = []
-        self._closed_by_them = False
-        self._told: dict[object, Callable[[bool], None]] = {}
+        self._open_cycles: list[RequestResponseCycle] = []
+        self._closed_by_client = False
+        self._close_callbacks: dict[object, Callable[[bool], None]] = {}
         if len(self.connections) > self.connections_max:
             transport.abort()
             return
@@ -79,36 +80,33 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        for cycle in self._under_way:  # of pipelined requests, uvicorn tells the last one alone
+        for cycle in self._open_cycles:  # uvicorn notifies only the last of several pipelined requests
             if not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
-        # A connection that broke because nothing got through was closed by nobody: that is a TimeoutError.
-        self._closed_by_them = self._closed_by_them or isinstance(exc, ConnectionError)
-        self._tell_over()
+        # A connection that timed out on a broken network was closed by neither side. That is a TimeoutError.
+        self._closed_by_client = self._closed_by_client or isinstance(exc, ConnectionError)
+        self._call_on_close()
 
     def eof_received(self) -> None:
-        self._closed_by_them = not self.transport.is_closing()
+        self._closed_by_client = not self.transport.is_closing()
         super().eof_received()
 
-    def on_close(self, whose: object, told: Callable[[bool], None]) -> None:
-        """Have this connection's end told, once for each that it is noted for, with whether the other side closed it.
-
-        At once if it is over already.
-        """
-        self._told[whose] = told
+    def on_close(self, key: object, callback: Callable[[bool], None]) -> None:
+        """Call `callback` at the end of the connection, with whether the client closed it; at once if it is over."""
+        self._close_callbacks[key] = callback
         if self not in self.connections:
-            self._tell_over()
+            self._call_on_close()
 
-    def _tell_over(self) -> None:
-        told, self._told = self._told, {}
-        for each in told.values():
-            each(self._closed_by_them)
+    def _call_on_close(self) -> None:
+        callbacks, self._close_callbacks = self._close_callbacks, {}
+        for callback in callbacks.values():
+            callback(self._closed_by_client)
 
     def data_received(self, data: bytes) -> None:
         if self._in_head:
             self._head_bytes += len(data)
-            if self._head_bytes > HEAD_MAX + _SLACK and not self._body_may_be_in(data):
+            if self._head_bytes > HEAD_MAX + _SLACK and not self._may_contain_body(data):
                 self.transport.abort()
                 return
         else:
@@ -117,12 +115,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._beside_body > HEAD_MAX + _SLACK:
             self.transport.abort()
         elif self._is_idle() and self._head_since is None:
-            # Whatever that was (an empty line, the rest of a body that was refused), it ended the time we had given.
+            # These bytes (an empty line, the rest of a refused body) cancelled uvicorn's keep-alive timer.
             self._head_since = self.loop.time()
 
     def shutdown(self) -> None:
         super().shutdown()
-        self.loop.call_later(LAST_S, self.transport.abort)
+        self.loop.call_later(SHUTDOWN_S, self.transport.abort)
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -131,22 +129,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_since = self.loop.time()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # a trailer is no header, and comes when the headers were looked at
+        if self._in_head:  # a trailer is not a header, and comes after the headers were checked
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_bytes = self._beside_body = 0
         self._head_since = None
-        if not self.url.startswith(b"/"):  # a proxy is asked like that, for another host perhaps
-            raise httptools.HttpParserError("the request's target is not a path")
-        if len(self._under_way) >= PIPELINE_MAX:
-            self._under_way = [cycle for cycle in self._under_way if not cycle.response_complete]
-            if len(self._under_way) >= PIPELINE_MAX:
+        if not self.url.startswith(b"/"):  # a request to a proxy, perhaps for another host
+            raise httptools.HttpParserError("the target of the request is not a path")
+        if len(self._open_cycles) >= PIPELINE_MAX:
+            self._open_cycles = [cycle for cycle in self._open_cycles if not cycle.response_complete]
+            if len(self._open_cycles) >= PIPELINE_MAX:
                 self.transport.abort()
-                raise httptools.HttpParserError("too many requests at once on one connection")
+                raise httptools.HttpParserError("too many unanswered requests on one connection")
         super().on_headers_complete()
-        self._under_way = [cycle for cycle in self._under_way if not cycle.response_complete] + [self.cycle]
+        self._open_cycles = [cycle for cycle in self._open_cycles if not cycle.response_complete] + [self.cycle]
 
     def on_response_complete(self) -> None:
         cast(CoalescingTransport, self.transport).flush()
@@ -157,22 +155,22 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     @staticmethod
-    def _body_may_be_in(data: bytes) -> bool:
-        """Whether the head may end within these bytes, so that most of them are not of it."""
+    def _may_contain_body(data: bytes) -> bool:
+        """Return whether the head may end within these bytes, so that most of them may belong to the body."""
         return b"\r\n\r\n" in data or b"\n\n" in data
 
     def _is_idle(self) -> bool:
-        """Whether nothing bounds how long this connection stays: no request is being answered, no timer runs."""
-        answered = all(cycle.response_complete for cycle in self._under_way)
+        """Return whether no timer limits this connection: no request is open and no keep-alive timer runs."""
+        answered = all(cycle.response_complete for cycle in self._open_cycles)
         return answered and self.timeout_keep_alive_task is None and not self.transport.is_closing()
 
     def is_late(self, now: float) -> bool:
-        """Whether a head has been in coming for too long."""
+        """Return whether the head of a request is overdue."""
         return self._head_since is not None and now - self._head_since > HEAD_TIME_S
 
 
 async def close_slow_connections(state: ServerState) -> None:
-    """Drop connections whose heads do not come, a few times in the time they have: a timer each would cost more."""
+    """Close connections whose heads are overdue. One periodic scan costs less than a timer for each connection."""
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(HEAD_TIME_S / 4)

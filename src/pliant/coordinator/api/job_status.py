@@ -1,4 +1,4 @@
-"""How a job is shown to people and programs that ask for it."""
+"""The status of a job, as shown to people and programs."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pliant.core.model.names import MemberId
 from pliant.core.model.view import MemberState, member_state, spare_why
 from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine, WorkerUsage
 
-NOTHING: Mapping[MemberId, WorkerUsage] = MappingProxyType({})
+NO_USES: Mapping[MemberId, WorkerUsage] = MappingProxyType({})
 
 
 def job_line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
-    """One line of a list. `silent_s` is for how long nobody at all was heard, if that is too long."""
+    """Return the line of a job in a list. `silent_s` is how long no message arrived, if the coordinator is isolated."""
     world = job.world(job.current)
     launch = _running(job)
     size = len(world.members) if world else 0
     return JobLine(
         name=job.name,
         state=job.state,
-        why="; ".join(filter(None, (job.why, _silence(job, silent_s)))),
+        why="; ".join(filter(None, (job.why, _describe_isolation(job, silent_s)))),
         members=len(launch.seats) if launch else len(job.members),
         size=len(launch.seats) if launch else size,
         target=job.target.size,
@@ -39,16 +39,16 @@ def job_line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
     )
 
 
-def _silence(job: Job, silent_s: float | None) -> str:
-    """Said as long as somebody is taken for alive who is not heard: what is shown of them may be long past."""
+def _describe_isolation(job: Job, silent_s: float | None) -> str:
+    """Warn while members count as alive that send no messages: their status may be out of date."""
     if silent_s is None or job.state.ended or not (job.members or job.agents):
         return ""
-    lasts = "nobody was heard yet" if silent_s == inf else f"nobody was heard for {silent_s:.0f} s"
-    return f"{lasts}: perhaps this coordinator is cut off, so nobody is taken for lost until somebody is heard"
+    lasts = "no message arrived yet" if silent_s == inf else f"no message arrived for {silent_s:.0f} s"
+    return f"{lasts}: this coordinator may be isolated, so no member expires until a message arrives"
 
 
 def _epoch(job: Job) -> int:
-    """The epoch that the next step to be committed is in; the last one when all are."""
+    """Return the epoch of the next step to be committed, or the last one when all steps are."""
     if job.terms is None:
         return 0
     grid = job.terms.grid
@@ -56,7 +56,7 @@ def _epoch(job: Job) -> int:
 
 
 def _running(job: Job) -> Launch | None:
-    """The launch whose workers run, if there is one: they are members by their agents' word alone."""
+    """Return the launch whose workers run, if there is one. Their agents report them; they have not joined."""
     launch = None if job.is_live or job.state.ended else job.launch
     return launch if launch is not None and not launch.over else None
 
@@ -72,14 +72,14 @@ def _seats(launch: Launch, uses: Mapping[MemberId, WorkerUsage]) -> Iterator[Mem
 
 
 def job_status(
-    job: Job, revision: int, uses: Mapping[MemberId, WorkerUsage] = NOTHING, silent_s: float | None = None
+    job: Job, revision: int, uses: Mapping[MemberId, WorkerUsage] = NO_USES, silent_s: float | None = None
 ) -> JobStatus:
-    """Everything; costs as much as the job has members. `uses` is what agents said of their workers last."""
+    """Return the full status. Costs as much as the job has members. `uses` is the last resource use of workers."""
     launch = _running(job)
     world = job.world(job.current)
     ranks = {member: rank for rank, member in enumerate(world.members)} if world else {}
-    everybody = launch.seats if launch else job.members.values()
-    wanted, there = desired_workers(job), Counter(each.agent for each in everybody)
+    running = launch.seats if launch else job.members.values()
+    wanted, present = desired_workers(job), Counter(each.agent for each in running)
     members = sorted(job.members.values(), key=lambda member: (ranks.get(member.id, len(ranks)), member.number))
     return JobStatus(
         job=job_line(job, revision, silent_s),
@@ -104,7 +104,7 @@ def job_status(
             for member in members
         ),
         agents=tuple(
-            AgentLine(each.id, each.capacity, wanted.get(each.id, 0), there[each.id], each.address, each.draining)
+            AgentLine(each.id, each.capacity, wanted.get(each.id, 0), present[each.id], each.address, each.draining)
             for each in job.agents
         ),
         durable=job.durable,

@@ -1,9 +1,12 @@
-"""What every request passes before anything looks at what it asks for.
+"""The checks that every request passes before it is routed.
 
-In this order: is it of a sensible size, does it name us as its host, does it come from a page of somebody else, does
-it carry a credential, and does it mean this store. A browser that was tricked into asking (by a page of another
-site, or by a name that was made to point here) fails before its credential is looked at; a stranger is told 401 for
-every path alike, so it does not even learn which ones exist.
+In this order: the size of the head, the Host header, the origin, the credential, and the identity of the store. A
+browser that was tricked into a request (by a page of another site, or by DNS rebinding) fails before its credential is
+checked. A client without a credential gets 401 for every path alike, so it cannot find out which paths exist.
+
+Starlette's TrustedHostMiddleware does not serve here: it has a list of names but does not accept every IP address,
+which DNS rebinding cannot forge. Its CORSMiddleware adds headers to answers, but does not refuse requests of other
+origins.
 """
 
 from __future__ import annotations
@@ -25,11 +28,11 @@ from pliant.wire.routes import ROUTES
 
 HEAD_MAX = 16 * 1024
 PATH_MAX = 2048
-CALLED_MAX = 256
+HOSTS_MAX = 256  # Host headers whose check is cached
+# Keys that `RequestGuard` adds to an ASGI scope: the rights of the request, and its headers by name.
 GRANT = "pliant.grant"
 HEADERS = "pliant.headers"
-"""What the gate leaves in an ASGI scope: the credential, and the headers by name."""
-CONNECTION = "pliant.connection"  # what the server leaves in a scope's state: whom to ask to tell of a hangup
+CONNECTION = "pliant.connection"  # key that the server adds to a scope's state
 
 PUBLIC = frozenset(route.path for route in ROUTES if route.scope is Access.PUBLIC)
 
@@ -39,8 +42,8 @@ log = logging.getLogger(__name__)
 class RequestGuard:
     """ASGI middleware around the whole application.
 
-    `hosts` are the names, besides addresses and localhost, under which this coordinator may be called. `turned_away`
-    is called with the reason's code, for whoever counts.
+    `hosts` are the names, besides IP addresses and localhost, that the Host header may have. `on_refusal` is called
+    with the code of every refusal.
     """
 
     def __init__(
@@ -49,30 +52,30 @@ class RequestGuard:
         keyring: TokenRegistry,
         identity: str,
         hosts: Iterable[str],
-        turned_away: Callable[[str], None],
+        on_refusal: Callable[[str], None],
     ) -> None:
         self._app = app
         self._keyring = keyring
         self._identity = identity.encode()
-        self._marks = [
+        self._response_headers = [
             (PROTOCOL_HEADER.encode(), PROTOCOL.encode()),
             (STORE_HEADER.encode(), self._identity),
             (b"cache-control", b"no-store"),
             (b"x-content-type-options", b"nosniff"),
         ]
-        self._seldom = LogLimiter()
-        self._called: dict[bytes, bool] = {}  # what was found out about the hosts that were asked for lately
+        self._log_limiter = LogLimiter()
+        self._checked_hosts: dict[bytes, bool] = {}
         self._hosts = frozenset(host.lower() for host in hosts) | {"localhost"}
-        self._turned_away = turned_away
+        self._on_refusal = on_refusal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        marks = self._marks
+        response_headers = self._response_headers
 
-        async def marked(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *marks]
+                message["headers"] = [*message["headers"], *response_headers]
             await send(message)
 
         headers: dict[bytes, bytes] = {}
@@ -80,79 +83,81 @@ class RequestGuard:
         size = 0
         for name, value in scope["headers"]:
             size += len(name) + len(value) + 4
-            repeated = repeated or (name in headers and name in _ONCE)
+            repeated = repeated or (name in headers and name in _SINGLE_HEADERS)
             headers[name] = value
-        problem = self._problem(scope, headers, size, repeated)
+        problem = self._check_head(scope, headers, size, repeated)
         if problem is None:
-            problem = self._admit(scope, headers)
+            problem = self._check_credential(scope, headers)
         if problem is None:
             scope[HEADERS] = headers
-            await self._app(scope, receive, marked)
+            await self._app(scope, receive, send_with_headers)
             return
         status, code, why = problem
-        self._turned_away(code)
-        # A stranger's connection is not kept: there is room for so many, and it is for those who may come in.
-        await refuse(marked, status, Problem(code, why), close=True)
+        self._on_refusal(code)
+        # Close the connection, because their number is limited and reserved for clients with a credential.
+        await refuse(send_with_headers, status, Problem(code, why), close=True)
 
-    def _problem(
+    def _check_head(
         self, scope: Scope, headers: dict[bytes, bytes], size: int, repeated: bool
     ) -> tuple[int, str, str] | None:
         if size > HEAD_MAX:
-            return 431, "too-large", f"the headers have {size} bytes; up to {HEAD_MAX} are taken"
+            return 431, "too-large", f"the headers have {size} bytes; at most {HEAD_MAX} are accepted"
         if len(scope["raw_path"]) + len(scope["query_string"]) > PATH_MAX:
-            return 414, "too-large", f"the address is longer than {PATH_MAX} bytes"
+            return 414, "too-large", f"the path and query have more than {PATH_MAX} bytes"
         if repeated:
-            return 400, "bad", "a header that may be there once is there twice"
+            return 400, "bad", "a header that may occur once occurs twice"
         host = headers.get(b"host", b"")
-        if not self._is_us(host):
-            return 421, "wrong-host", "this coordinator is not called by that name; see --host of pliant coordinator"
+        if not self._is_allowed_host(host):
+            return 421, "wrong-host", "the Host header has another name; allow it with `pliant coordinator --host`"
         site = headers.get(b"sec-fetch-site", b"none")
         if site not in (b"none", b"same-origin") or not _same_origin(headers.get(b"origin"), host.lower()):
-            return 403, "cross-site", "a page of another site may not ask this"
+            return 403, "cross-site", "requests from pages of another site are refused"
         return None
 
-    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
+    def _check_credential(self, scope: Scope, headers: dict[bytes, bytes]) -> tuple[int, str, str] | None:
         if scope["path"] in PUBLIC:
             return None
         scheme, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         try:
             grant = self._keyring.check(text.strip() if scheme.lower() == "bearer" else None)
         except StoreError as error:
-            return 503, "unavailable", f"whether this token is known cannot be looked up: {error}"
+            return 503, "unavailable", f"the token cannot be looked up: {error}"
         if not isinstance(grant, Grant):
-            # The path is a stranger's text: shown as a literal, and not for long.
-            if (unsaid := self._seldom.admit()) is not None:
-                before = f" ({unsaid} more like this before it)" if unsaid else ""
+            # The client chose the path: log it as a truncated literal.
+            if (omitted := self._log_limiter.admit()) is not None:
+                before = f" ({omitted} more like this before it)" if omitted else ""
                 what = (_peer(scope), scope["method"], scope["path"], grant, before)
-                log.warning("turned away %s: %s %.60r: %s%s", *what)
+                log.warning("refused %s: %s %.60r: %s%s", *what)
             return 401, "no-credential", grant
         known = headers.get(STORE_HEADER.encode())
         if known is not None and known != self._identity:
-            why = "you know another store than this one: its file was replaced, or this is another coordinator"
+            why = "the request is for another store: the file was replaced, or this is another coordinator"
             return 409, "other-store", why
         scope[GRANT] = grant
         return None
 
-    def _is_us(self, host: bytes) -> bool:
-        known = self._called.get(host)
+    def _is_allowed_host(self, host: bytes) -> bool:
+        known = self._checked_hosts.get(host)
         if known is None:
-            if len(self._called) >= CALLED_MAX:
-                self._called.clear()
-            known = self._called[host] = self._is_ours(host.decode("latin-1"))
+            if len(self._checked_hosts) >= HOSTS_MAX:
+                self._checked_hosts.clear()
+            known = self._checked_hosts[host] = self._check_host(host.decode("latin-1"))
         return known
 
-    def _is_ours(self, host: str) -> bool:
+    def _check_host(self, host: str) -> bool:
         name = _hostname(host)
         if name is None:
             return False
         try:
             ipaddress.ip_address(name)
-            return True  # an address cannot be made to point elsewhere
+            return True  # DNS rebinding cannot forge an address
         except ValueError:
             return name.lower().rstrip(".") in self._hosts
 
 
-_ONCE = frozenset({b"host", b"authorization", b"origin", b"content-length", b"content-type", STORE_HEADER.encode()})
+_SINGLE_HEADERS = frozenset(
+    {b"host", b"authorization", b"origin", b"content-length", b"content-type", STORE_HEADER.encode()}
+)
 
 
 def _hostname(host: str) -> str | None:
@@ -170,4 +175,4 @@ def _same_origin(origin: bytes | None, host: bytes) -> bool:
 
 def _peer(scope: Scope) -> str:
     client = scope.get("client")
-    return client[0] if client else "somebody"
+    return client[0] if client else "an unknown client"

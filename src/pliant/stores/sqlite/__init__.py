@@ -1,21 +1,20 @@
-"""A store in one file on a local disk, for one machine: SQLite, from the standard library.
+"""A store in one SQLite file on a local disk.
 
-What may live here: everything that knows that the store is a SQLite file. `store` fulfils the contract of
-`pliant.stores.base`; `file` opens, checks and commits; `schema` makes the tables and moves old ones on;
-`mark` remembers beside the file how far it had got; `watch` tells of what others wrote; `alive` knows whether
-a process still runs; `errors` turns what SQLite and the system say into sentences.
+`store` implements the contract of `pliant.stores.base`. `file` opens, checks and commits. `schema` creates and migrates
+the tables. `mark` records beside the file how many commits it had. `process_identity` detects that a process has
+exited. `errors` translates errors of SQLite and the system.
 
-**Why a write that was answered outlives a power cut.** The file is in WAL mode with `synchronous=FULL`. A
-commit appends its pages to the `-wal` file and flushes that (`fdatasync`) before it counts, and before anyone
-can see it. A new `-wal` file needs its name flushed too, which is the directory's business: SQLite does it with
-the first commit but ignores a failure, so we do it ourselves when we open. A checkpoint flushes the `-wal` file,
-copies the pages, flushes the main file, and only then may the `-wal` file start again from its beginning. After
-a power cut the next open finds the last whole commit in the `-wal` file by its checksums. All of it rests on the
-disk: it has to keep what it said it had flushed. Should it not, the mark tells (see `mark`).
-`docs/internals/durability.md` has how we looked at each of these flushes.
+**Why an acknowledged write survives a power cut.** The file is in WAL mode with `synchronous=FULL`. A commit appends
+its pages to the `-wal` file and flushes it (`fdatasync`) before it counts, and before a reader can see it. The name of
+a new `-wal` file must be flushed too, with the directory. SQLite does that with the first commit but ignores a failure,
+so `file` does it again when it opens the store. A checkpoint flushes the `-wal` file, copies the pages and flushes the
+main file. Only then may the `-wal` file start again from its beginning. After a power cut the next open finds the last
+whole commit in the `-wal` file by its checksums. All of this relies on the disk, which must keep what it reported as
+flushed. If it does not, the mark shows it (see `mark`). `docs/internals/durability.md` describes how each flush was
+tested.
 
-**Where it does not work.** On a network file system, since WAL needs memory shared between the processes that
-have the file open. Carry no handle across a fork.
+**Where it does not work.** On a network file system, because WAL needs memory shared between the processes that have
+the file open. Do not use a handle after a fork.
 """
 
 from pliant.stores.sqlite.store import SqliteStore

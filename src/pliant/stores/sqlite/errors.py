@@ -1,4 +1,4 @@
-"""What SQLite and the system say, as the errors of the contract: one sentence on what is, one on what to do."""
+"""Translate errors of SQLite and the system into errors of the store contract."""
 
 from __future__ import annotations
 
@@ -8,88 +8,90 @@ from pathlib import Path
 
 from pliant.errors import BadInput, PliantError, StoreError, StoreTimeout, StoreUnavailable
 
-__all__ = ["damaged", "explain", "explain_os", "is_harmless", "no_room"]
+__all__ = ["damaged", "disk_full", "explain", "explain_os", "is_recoverable"]
 
-# These fail before the last page of a commit is in the `-wal` file whole, so the commit cannot come back.
-_BEFORE_THE_FLUSH = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN}
+# These fail before the last page of a commit is complete in the `-wal` file, so the commit cannot reappear.
+_BEFORE_FLUSH = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN}
 _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def is_harmless(error: sqlite3.Error) -> bool:
-    """Call after an error: True if the connection can be used as before, once it is rolled back."""
+def is_recoverable(error: sqlite3.Error) -> bool:
+    """Return whether the connection can still be used after a rollback."""
     return _primary(error) in {*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG}
 
 
 def explain(error: sqlite3.Error, path: Path, committing: bool = False) -> PliantError:
-    """Call with any error of SQLite. `committing`: it came from the commit itself, whose outcome may be open."""
+    """Translate an error of SQLite. `committing`: it came from a commit, whose outcome may be unknown."""
     code, primary = _code(error), _primary(error)
-    said = f"SQLite says: {error}"
+    detail = f"SQLite: {error}"
     if primary in _BUSY:
-        return StoreUnavailable(f"Another process keeps {path} locked; nothing was written. Try again. ({said})")
+        return StoreUnavailable(f"Another process has locked {path}; nothing was written. Try again. ({detail})")
     if primary == sqlite3.SQLITE_FULL:
-        return no_room(path)
+        return disk_full(path)
     if primary == sqlite3.SQLITE_TOOBIG:
-        return BadInput(f"A value is too large for {path}; nothing was written. ({said})")
-    if committing and not (primary == sqlite3.SQLITE_READONLY or code in _BEFORE_THE_FLUSH):
+        return BadInput(f"A value is too large for {path}; nothing was written. ({detail})")
+    if committing and not (primary == sqlite3.SQLITE_READONLY or code in _BEFORE_FLUSH):
         return StoreTimeout(
-            f"The disk of {path} failed during a commit: it is not known whether this was written. Read before "
-            f"writing again, and look at the disk. ({said})"
+            f"The disk of {path} failed during a commit, and it is unknown whether this was written. Read before "
+            f"writing again, and check the disk. ({detail})"
         )
     if primary == sqlite3.SQLITE_NOTADB:
-        return StoreError(f"{path} is not a store: it is no SQLite file. Name another path, or move it away. ({said})")
+        return StoreError(
+            f"{path} is not a store: it is not a SQLite file. Use another path, or move the file. ({detail})"
+        )
     if primary == sqlite3.SQLITE_CORRUPT:
-        return damaged(path, said)
+        return damaged(path, detail)
     if primary == sqlite3.SQLITE_READONLY:
         return StoreError(
-            f"{path} can be read but not written, and nothing was. Give this user the right to write the file and "
-            f"its directory, or mount the disk for writing. ({said})"
+            f"{path} is read-only; nothing was written. Give this user write access to the file and its directory, or "
+            f"mount the disk for writing. ({detail})"
         )
     if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH}:
         return StoreError(
-            f"{path} cannot be opened. Give this user the right to read and write it and the files beside it. ({said})"
+            f"{path} cannot be opened. Give this user read and write access to it and the files beside it. ({detail})"
         )
     if primary == sqlite3.SQLITE_IOERR:
         return StoreError(
-            f"The disk of {path} could not be read or written; nothing was written. Look at the disk, and whether a "
-            f"quota or a limit on the size of files is reached. ({said}, {getattr(error, 'sqlite_errorname', '?')})"
+            f"The disk of {path} could not be read or written; nothing was written. Check the disk, quotas, and limits "
+            f"on file sizes. ({detail}, {getattr(error, 'sqlite_errorname', '?')})"
         )
-    return StoreError(f"{path} did not do what was asked of it; nothing was written. ({said})")
+    return StoreError(f"{path} failed; nothing was written. ({detail})")
 
 
 def explain_os(error: OSError, path: Path) -> StoreError:
-    """Call with what the system said about the store's files or their directory."""
+    """Translate an error of the system about the store's files or their directory."""
     directory = path.parent
-    said = f"The system says: {error.strerror}"
-    if error.errno in _NO_ROOM:
-        return no_room(path)
+    detail = f"{error.strerror}"
+    if error.errno in _DISK_FULL:
+        return disk_full(path)
     if isinstance(error, FileNotFoundError):
-        return StoreError(f"There is no directory {directory} to keep a store in. Make it first. ({said})")
+        return StoreError(f"The directory {directory} does not exist. Create it first. ({detail})")
     if isinstance(error, PermissionError) or error.errno == errno.EROFS:
         return StoreError(
-            f"{directory} cannot be used for the store {path.name}. Give this user the right to make and write "
-            f"files there. ({said})"
+            f"{directory} cannot be used for the store {path.name}. Give this user the right to create and write "
+            f"files there. ({detail})"
         )
-    return StoreError(f"{path} cannot be used as a store. ({said})")
+    return StoreError(f"{path} cannot be used as a store. ({detail})")
 
 
 def damaged(path: Path, what: str) -> StoreError:
-    """Call where the file's contents cannot be what was written."""
+    """Describe a file whose contents differ from what was written."""
     return StoreError(
-        f"{path} is damaged; nothing was written. Stop, keep the file for whoever looks into it, look at the disk, "
-        f"and restore a backup. ({what})"
+        f"{path} is damaged; nothing was written. Stop, keep the file for analysis, check the disk, and restore a "
+        f"backup. ({what})"
     )
 
 
-def no_room(path: Path) -> StoreError:
+def disk_full(path: Path) -> StoreError:
     return StoreError(
-        f"There is no room left for {path}; nothing was written. Make room: all that was acknowledged is there, and "
-        f"the store goes on by itself."
+        f"The disk of {path} is full; nothing was written. Free some space: no acknowledged write is lost, and the "
+        f"store recovers by itself."
     )
 
 
 def _code(error: sqlite3.Error) -> int:
-    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # not there if Python itself complained
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # missing on errors that Python itself raises
 
 
 def _primary(error: sqlite3.Error) -> int:

@@ -1,15 +1,15 @@
-"""The mark: a small file beside the store that remembers which store it was and how far it had got.
+"""The mark: a small file beside the store that records its identity and its number of commits.
 
-A restored backup has the identity of the store it was taken from, and lower revisions. Clients compare
-revisions within one identity, so it must get another, and nothing inside the file can say so. The mark can: it
-has the identity and the number of commits, written here after each commit had become durable. So of the two
-the file is never behind the mark, whenever the process is killed or the power fails: the mark itself is not
-flushed with each commit, and may only lag. A file that is behind its mark, or another one's, or has none, was
-restored, moved apart from it, or lost by its disk. This is also why a kill at any moment of making or opening a
-store invents no new identity: the mark is made first, and the file is empty of commits until the mark is there.
+A restored backup has the identity of its original and lower revisions. Clients compare revisions within one identity,
+so the backup must get another one, and nothing inside the file shows that. The mark does. It has the identity and the
+number of commits, written after each commit became durable. So the file is never behind its mark, whenever the process
+is killed or the power fails: the mark is not flushed with each commit and can only lag. A file that is behind its mark,
+has the mark of another file, or has none, was restored, moved without its mark, or lost data on its disk. For the same
+reason a kill during creation or opening never changes the identity: the mark is written first, and the file has no
+commits before that.
 
-The mark also remembers the file's number on its disk (`st_ino`): a `-wal` file left behind by another file would
-be played onto this one, page over page, and SQLite does not notice.
+The mark also records the inode of the file. SQLite would apply a `-wal` file that another file left behind to this one,
+without notice.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from pliant.errors import StoreUnavailable
 __all__ = ["MarkContents", "StoreMark", "flush_directory"]
 
 MODE = 0o600
-LENGTH = 91  # of every mark: well within what a disk writes all of or nothing
+LENGTH = 91  # bytes of every mark; a disk writes that much atomically
 
 
 @dataclass(frozen=True, slots=True)
 class MarkContents:
-    """What a mark says. `digest` stands for the identity, so that every mark has the same length."""
+    """The contents of a mark. It has a digest of the identity, so that every mark has the same length."""
 
     digest: str
     writes: int
@@ -47,19 +47,19 @@ class MarkContents:
 
 
 class StoreMark:
-    """Open it before the store's file is looked at, and close it after."""
+    """The open mark of a store. Open it before the store's file, and close it after."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
-            os.fchmod(self._fd, MODE)  # whatever the umask says
+            os.fchmod(self._fd, MODE)  # regardless of the umask
         except FileExistsError:
             self._fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
 
     @contextmanager
     def locked(self, wait_s: float) -> Iterator[None]:
-        """Hold while opening: one opener at a time makes the store, moves it on or gives it a new identity."""
+        """Lock the store while opening it: one process at a time creates it, migrates it or changes its identity."""
         until = time.monotonic() + wait_s
         while True:
             try:
@@ -75,33 +75,33 @@ class StoreMark:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def read(self) -> MarkContents | None:
-        """None if there is no mark, or none that can be read."""
+        """Return the contents; None if the mark is empty or invalid."""
         fields = os.pread(self._fd, LENGTH, 0).decode("ascii", "replace").split()
         if len(fields) != 5 or fields[0] != "pliant" or fields[4] != _checksum(" ".join(fields[:4])):
             return None
         return MarkContents(fields[1], int(fields[2]), int(fields[3]))
 
     def write_durably(self, identity: str, writes: int, number: int) -> None:
-        """Call before anything rests on this mark: returns once it is durable."""
+        """Write the mark and return once it is durable."""
         self.write(identity, writes, number)
         os.fsync(self._fd)
         flush_directory(self.path.parent)
 
     def write(self, identity: str, writes: int, number: int) -> None:
-        """Call after each commit. One small write in place; when it gets to the disk is up to the system."""
+        """Write the mark after a commit, in place. The system decides when it reaches the disk."""
         body = f"pliant {_digest(identity)} {writes:020d} {number:020d}"
         os.pwrite(self._fd, f"{body} {_checksum(body)}\n".encode("ascii"), 0)
 
     def close(self) -> None:
         try:
-            with contextlib.suppress(OSError):  # a mark may lag
+            with contextlib.suppress(OSError):  # the mark may lag
                 os.fsync(self._fd)
         finally:
             os.close(self._fd)
 
 
 def flush_directory(path: Path) -> None:
-    """Call after making a file: its name is not durable before."""
+    """Make the names of new files in a directory durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

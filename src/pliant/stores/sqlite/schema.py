@@ -1,11 +1,11 @@
-"""The tables, and how a file of an older version becomes one of ours.
+"""The tables, and the migrations from older versions.
 
-A job's revision is not kept: it is the newest event's. So a write without a record adds its events and touches
-nothing else of the job. Each event and each record has a checksum, since SQLite has none for its pages and
-hands out a flipped bit as it finds it.
+A job's revision is not stored, because it is that of its newest event. So a write without a record only adds its
+events. Each event and each record has a checksum, since SQLite has none for its pages and returns a flipped bit as it
+is.
 
-A change of the tables is a new step at the end of `MIGRATIONS`; what is there never changes. Each step is one
-transaction together with the number of the version, so a kill leaves the old version whole, or the new one.
+A change of the tables is a new migration at the end of `MIGRATIONS`. Existing migrations never change. Each one is a
+single transaction together with the version number, so a kill leaves either the old version or the new one.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pliant.stores.sqlite.mark import MODE
 __all__ = ["APPLICATION", "MIGRATIONS", "check_is_store", "create", "migrate"]
 
 APPLICATION = int.from_bytes(b"Plnt", "big")
-"""In the file's header: it says whose file this is, also to `file` and to a person with a hex dump."""
+"""The application id in the header of the file, which `file` and a hex dump show too."""
 
-Step = Callable[[sqlite3.Connection], None]
+Migration = Callable[[sqlite3.Connection], None]
 
 
 _BASE = """
@@ -46,19 +46,19 @@ CREATE TABLE holds (
 
 
 def _base(connection: sqlite3.Connection) -> None:
-    for statement in _BASE.split(";"):  # not executescript, which would end the transaction
+    for statement in _BASE.split(";"):  # `executescript` would end the transaction
         connection.execute(statement)
 
 
-MIGRATIONS: tuple[Step, ...] = (_base,)
-"""The step at place n leads from version n to version n + 1."""
+MIGRATIONS: tuple[Migration, ...] = (_base,)
+"""The migration at index n leads from version n to version n + 1."""
 
 
 def create(path: Path, identity: str) -> None:
-    """Call to make a whole, empty store under a name that nobody knows yet."""
+    """Create a complete, empty store under a temporary name."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, MODE)
     try:
-        os.fchmod(fd, MODE)  # whatever the umask says; SQLite gives the files beside it the same mode
+        os.fchmod(fd, MODE)  # regardless of the umask; SQLite gives the files beside it the same mode
     finally:
         os.close(fd)
     connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, isolation_level=None)
@@ -72,13 +72,13 @@ def create(path: Path, identity: str) -> None:
 
 
 def check_is_store(connection: sqlite3.Connection, path: Path) -> None:
-    """Call before anything is done to a file: it may be somebody else's, or of a version we do not know."""
+    """Raise StoreError unless the file is a store of a supported version. Call it before any change."""
     application = _number(connection, "PRAGMA application_id")
     version = _number(connection, "PRAGMA user_version")
     if application != APPLICATION:
         empty = not application and not _number(connection, "SELECT count(*) FROM sqlite_schema")
-        kind = "is empty" if empty else "is another program's SQLite file"
-        raise StoreError(f"{path} is not a store: it {kind}. Name another path, or move it away.")
+        kind = "is empty" if empty else "is a SQLite file of another program"
+        raise StoreError(f"{path} is not a store: it {kind}. Use another path, or move the file.")
     if version > len(MIGRATIONS):
         raise StoreError(
             f"{path} has schema version {version}; this Pliant supports versions up to {len(MIGRATIONS)}. Use the "
@@ -87,7 +87,7 @@ def check_is_store(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Call with a file that is ours, before using it: takes the steps that it has not taken yet."""
+    """Run the migrations that a store still needs."""
     for version in range(_number(connection, "PRAGMA user_version"), len(MIGRATIONS)):
         connection.execute("BEGIN IMMEDIATE")
         try:

@@ -113,10 +113,14 @@ def test_two_on_one_store_say_who_decides_and_the_second_takes_over(tmp_path: Pa
 @pytest.mark.parametrize(
     ("args", "code", "why"),
     [
-        (("--listen", "nowhere"), 2, "--listen takes HOST:PORT"),
-        (("--listen", "0.0.0.0:0"), 2, "say --expose"),
+        (("--listen", "nowhere"), 2, "--listen must be HOST:PORT"),
+        (("--listen", "0.0.0.0:0"), 2, "pass --expose"),
         (("--listen", "127.0.0.1:0", "--store", "etcd:x"), 2, "--store must be sqlite:PATH or memory:"),
-        (("--listen", "127.0.0.1:0", "--store", "sqlite:/no/such/place.db"), 4, "There is no directory /no/such"),
+        (
+            ("--listen", "127.0.0.1:0", "--store", "sqlite:/no/such/place.db"),
+            4,
+            "The directory /no/such does not exist",
+        ),
     ],
 )
 def test_what_cannot_be_is_said_at_once(tmp_path: Path, args: tuple[str, ...], code: int, why: str) -> None:
@@ -129,7 +133,7 @@ def test_what_cannot_be_is_said_at_once(tmp_path: Path, args: tuple[str, ...], c
 def test_a_port_that_is_taken_is_said_before_anything_is_made(running: Running, tmp_path: Path) -> None:
     done = real(environment(tmp_path / "home"), "coordinator", "--listen", running.url.removeprefix("http://"))
     assert done.code == 2
-    assert "Address already in use. Is a coordinator running there already?" in done.err
+    assert "Address already in use. Perhaps a coordinator runs there already" in done.err
     assert not (tmp_path / "home").exists()
 
 
@@ -144,7 +148,7 @@ def test_a_home_that_others_may_write_to_is_refused_before_anything_is_in_it(tmp
     tmp_path.chmod(0o1777)
     done = real(environment(tmp_path), "coordinator", "--listen", "127.0.0.1:0")
     assert (done.code, done.out) == (2, "")
-    assert f"PLIANT_HOME {tmp_path} may be written by others (mode 1777)" in done.err
+    assert f"Other users can write to PLIANT_HOME {tmp_path} (mode 1777)" in done.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -162,7 +166,7 @@ def test_a_store_that_others_may_write_to_is_refused_and_not_read(tmp_path: Path
     env = environment(tmp_path / "home")
     done = real(env, "coordinator", "--listen", "127.0.0.1:0", "--store", f"sqlite:{tmp_path / 'jobs.db'}")
     assert (done.code, done.out) == (2, "")
-    assert f"{path} may be written by others (mode 0666)" in done.err
+    assert f"{path} (mode 0666) and could grant access" in done.err
     assert path.read_bytes() == b""
 
 
@@ -179,7 +183,7 @@ def test_a_store_that_somebody_puts_there_while_it_is_opened_is_refused(
     monkeypatch.setattr("pliant.cli.commands.coordinator._open", quicker)
     monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))
     done = invoke("coordinator", "--listen", "127.0.0.1:0", "--store", f"sqlite:{path}")
-    assert (done.code, "may be written by others" in done.err) == (2, True)
+    assert (done.code, "Other users can write to" in done.err) == (2, True)
 
 
 def test_an_exposed_one_answers_by_the_names_it_was_given(tmp_path: Path) -> None:

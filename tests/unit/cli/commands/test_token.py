@@ -43,7 +43,7 @@ def test_a_token_in_a_file_is_its_owner_s_and_is_not_printed(pliant: Pliant, tmp
     assert pliant("jobs", "--token-file", str(path)).code == 0
     refused = pliant("jobs", "create", "x", "--workers", "2", "--token-file", str(path))
     assert refused.code == 6
-    assert "this takes a token with scope admin; yours has scope read" in refused.err
+    assert "this needs a token with scope admin; yours has scope read" in refused.err
 
 
 def test_json_holds_the_token_when_nothing_else_does(pliant: Pliant) -> None:
@@ -57,7 +57,7 @@ def test_json_holds_the_token_when_nothing_else_does(pliant: Pliant) -> None:
         (("--scope", "join", "--ttl-s", "5", "--days", "1"), "--ttl-s and --days cannot be combined"),
         (("--scope", "public"), "'public' is not one of"),
         (("--scope", "join", "--ttl-s", "0"), "not in the range"),
-        (("--scope", "join", "--job", "a b"), "That is no job's name"),
+        (("--scope", "join", "--job", "a b"), "This is not the name of a job"),
         (("--scope", "join", "--out", "/no/such/place/token"), "The folder /no/such/place does not exist"),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_revoked_token_opens_nothing(pliant: Pliant, tmp_path: Path) -> None:
     assert pliant("token", "revoke", token.id).out == f"Token {token.id} is revoked.\n"
     done = pliant("jobs", "--token-file", str(path))
     assert done.code == 6
-    assert f"token {token.id} has ended" in done.err
+    assert f"token {token.id} has expired" in done.err
     assert token.secret not in done.err
     assert f"{token.id}  read   all  " in pliant("token", "list").out
     assert pliant("token", "revoke", token.id, "--json").json["ended"] is True

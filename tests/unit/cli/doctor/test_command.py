@@ -111,7 +111,7 @@ def test_a_token_with_the_wrong_mode_or_form_is_found(running: Running, pliant: 
     path.write_text("a password")
     path.chmod(0o600)
     done = pliant("doctor", "--json", "--token-file", str(path))
-    assert "no token of ours" in findings(done)["token"][1]
+    assert "are not a token" in findings(done)["token"][1]
     assert findings(done)[f"coordinator {running.url}"][0] == "ok"
     assert "a password" not in done.out
 
@@ -125,7 +125,7 @@ def test_a_token_that_is_not_accepted_is_found(running: Running, pliant: Pliant,
     pliant("token", "revoke", line["id"])
     done = pliant("doctor", "--json", "--token-file", str(tmp_path / "t"))
     assert done.code == 1
-    assert "has ended" in findings(done)["credential"][1]
+    assert "has expired" in findings(done)["credential"][1]
 
 
 class Stranger(BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from pliant.coordinator.api import auth
 from pliant.coordinator.api.auth import (
     ENDED_KEPT_S,
-    LOOK_S,
+    REFRESH_S,
     STREAM,
     TOKENS_MAX,
     Grant,
@@ -138,9 +138,9 @@ def test_a_scope_covers_what_is_below_it_and_a_job_confines_it() -> None:
     assert anywhere.refusal(JOB, "demo") == ""
     assert "admin" in anywhere.refusal(CANCEL, "demo")
     assert here.refusal(RENEW, "demo") == ""
-    assert "demo alone" in here.refusal(RENEW, "other")
+    assert "only for job demo" in here.refusal(RENEW, "other")
     assert here.refusal(JOBS, None) == ""
-    assert "demo alone" in here.refusal(METRICS, None)
+    assert "only for job demo" in here.refusal(METRICS, None)
     assert "admin" in Grant("3", Scope.READ, None).refusal(CANCEL, "demo")
 
 
@@ -152,7 +152,7 @@ def test_a_token_ends_at_its_time_and_not_before(keyring: TokenRegistry, clock: 
     clock.now += 59.9
     assert is_let_in(keyring, token)
     clock.now += 0.1
-    assert "has ended" in str(keyring.check(token.text))
+    assert "has expired" in str(keyring.check(token.text))
     assert keyring.lines()[0].ended
 
 
@@ -230,7 +230,7 @@ def test_what_cannot_end_is_refused(keyring: TokenRegistry) -> None:
 def test_there_is_a_most(store: Shaky, clock: Clock) -> None:
     many = tuple(StoredToken(f"{n:012x}", "0" * 64, Scope.READ, None, "", 0.0, None) for n in range(TOKENS_MAX))
     store.inner.write([Write(STREAM, 0, (b"{}",), encode_state(StoredTokens(many)))])
-    with pytest.raises(BadInput, match="end some"):
+    with pytest.raises(BadInput, match="Expire some"):
         made(opened(store, clock))
 
 
@@ -290,7 +290,7 @@ def test_what_another_coordinator_made_or_ended_is_known_a_moment_later(
     token = made(other)
     assert is_let_in(keyring, token)
     other.expire(token.id, 0.0)
-    clock.now += LOOK_S
+    clock.now += REFRESH_S
     assert not is_let_in(keyring, token)
 
 
@@ -338,10 +338,10 @@ def test_while_the_store_does_not_answer_the_known_go_on_and_the_unknown_are_not
 ) -> None:
     token = made(keyring)
     for _ in range(2):
-        clock.now += LOOK_S
+        clock.now += REFRESH_S
         store.trouble["events"] = [StoreUnavailable("locked")]
         assert is_let_in(keyring, token)
-    clock.now += LOOK_S
+    clock.now += REFRESH_S
     store.trouble["events"] = [StoreUnavailable("locked")]
     with pytest.raises(StoreUnavailable):
         keyring.check(make_token().text)
@@ -368,7 +368,7 @@ def test_an_own_token_that_was_ended_is_not_adopted_again_however_long_ago(
         clock.now += ENDED_KEPT_S + DAY_S
         made(keyring)
         again = opened(store, clock)
-        with pytest.raises(BadInput, match="has ended"):
+        with pytest.raises(BadInput, match="has expired"):
             again.adopt(token, "own")
         assert not is_let_in(again, token)
 
@@ -376,7 +376,7 @@ def test_an_own_token_that_was_ended_is_not_adopted_again_however_long_ago(
 def test_a_file_with_a_known_id_and_another_secret_is_refused(keyring: TokenRegistry) -> None:
     token = make_token()
     keyring.adopt(token, "own")
-    with pytest.raises(BadInput, match="not known here"):
+    with pytest.raises(BadInput, match="unknown here"):
         keyring.adopt(Token(token.id, make_token().secret), "own")
 
 

@@ -380,7 +380,7 @@ def test_a_fence_holds_between_coordinators() -> None:
 def test_only_one_coordinates_while_its_hold_lasts() -> None:
     one = at_work(desk())
     two = Desk(one.store, "c2")
-    assert two.ask(HOLD_TTL_S - 0.001, join(C)) == [Unavailable("c1 is coordinating")]
+    assert two.ask(HOLD_TTL_S - 0.001, join(C)) == [Unavailable("c1 leads")]
     assert (one.service.leads, two.service.leads) == (True, False)
     two.tell(HOLD_TTL_S, join(C))
     assert two.service.leads
@@ -390,7 +390,7 @@ def test_a_coordinator_without_a_hold_forgets_what_it_knew() -> None:
     one = at_work(desk())
     two = Desk(one.store, "c2")
     two.pump(HOLD_TTL_S)
-    assert one.ask(HOLD_TTL_S, Renew(A)) == [Unavailable("c2 is coordinating")]
+    assert one.ask(HOLD_TTL_S, Renew(A)) == [Unavailable("c2 leads")]
     assert not one.service.leads
     assert one.service.job("demo") is None
 
