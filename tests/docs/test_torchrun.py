@@ -124,12 +124,12 @@ def test_torchrun_reads_those_variables_and_no_other() -> None:
 
 
 def test_every_key_is_on_the_page() -> None:
-    told = [key for row in rows(page(), "What --rdzv-conf may say") for key in row]
+    told = [key for row in rows(page(), "Keys of --rdzv-conf") for key in row]
     assert sorted(told) == sorted(CONF_KEYS)
 
 
 def test_what_torchrun_sets_for_workers_is_on_the_page() -> None:
-    told = {name for row in rows(page(), "What workers find") for name in row}
+    told = {name for row in rows(page(), "Worker environment") for name in row}
     show = "import inspect; from torch.distributed.elastic.agent.server import local_elastic_agent as l; "
     show += "print(inspect.getsource(l.LocalElasticAgent))"
     source = subprocess.run([sys.executable, "-c", show], capture_output=True, text=True, check=True).stdout

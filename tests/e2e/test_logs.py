@@ -100,7 +100,7 @@ def test_a_rank_of_a_job_that_has_ended_is_who_had_it_last(finished: Launched) -
     assert "is durable at" not in second.out
     none = logs(finished, "--rank", "2")
     assert (none.code, none.out) == (2, "")
-    assert none.err == "pliant: No worker of demo has had rank 2 in any world: the largest had 2 workers.\n"
+    assert none.err == "pliant: No worker of demo has ever had rank 2: the largest world had 2 workers.\n"
 
 
 def test_to_follow_what_has_ended_is_to_show_its_end(finished: Launched) -> None:
@@ -128,7 +128,7 @@ def test_who_has_seen_enough_may_close_the_pipe(finished: Launched) -> None:
 def test_a_job_that_is_not_known_is_refused(tmp_path: Path, finished: Launched) -> None:
     done = real(environment(tmp_path), "logs", "demo")
     assert (done.code, done.out) == (3, "")
-    assert "There is no job demo here: it has never run on this machine" in done.err
+    assert "Job demo has never run on this machine" in done.err
     bad = real(environment(tmp_path), "logs", "../demo")
     assert bad.code == 2
     assert "no job's name" in bad.err
@@ -142,11 +142,11 @@ def test_logs_that_lie_elsewhere_or_nowhere(tmp_path: Path) -> None:
     (folder / "logs-at").write_text(f"{tmp_path / 'elsewhere'}\n")
     done = real(environment(tmp_path), "logs", "demo")
     assert (done.code, done.out) == (0, "[vm-1.0] hello\n")
-    assert "The logs of this machine are here all the same." in done.err  # nobody knows the job
+    assert "Showing the logs of this machine anyway." in done.err  # nobody knows the job
     (folder / "logs-at").write_text(os.devnull)
     none = real(environment(tmp_path), "logs", "demo")
     assert (none.code, none.out) == (0, "")
-    assert "demo keeps no logs here: it was started with --log-dir /dev/null." in none.err
+    assert "Job demo writes no logs: it was started with --log-dir /dev/null." in none.err
     followed = real(environment(tmp_path), "logs", "demo", "--follow")
     assert followed.code == 2  # there is no coordinator to ask when it ends
 
@@ -210,11 +210,11 @@ def test_workers_on_other_machines_are_named(tmp_path: Path) -> None:
         done = real(env, "logs", "demo")
         agent = member.rpartition("-")[0]
         assert (done.code, done.out) == (0, "")
-        assert "No worker of demo has written here yet" in done.err
+        assert "No worker of demo has written yet" in done.err
         assert f"The logs of workers on {agent} are there." in done.err
         rank = real(env, "logs", "demo", "--rank", "0")
         assert rank.code == 2
-        assert f"Rank 0 is {member}, on {agent}, and its log is not on this machine: ask there." in rank.err
+        assert f"Rank 0 is {member} on {agent}. Its log is not on this machine; run the command there." in rank.err
 
 
 RELAUNCHED = """

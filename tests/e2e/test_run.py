@@ -327,7 +327,7 @@ def test_lines_are_whole_and_long_ones_cut(tmp_path: Path) -> None:
         assert run.ended() == 1
     words = [line.partition("] ")[2] for line in run.lines if "." in line.partition("]")[0]]
     assert words.count("ab") == 300
-    assert "x" * 4000 + " ... (1000 more characters, in its log)" in words
+    assert "x" * 4000 + " ... (1000 more characters in the log)" in words
     assert {"all", "no end"} < set(words)
     (log,) = (run.folder / "logs").glob("*.1.log")
     assert log.read_bytes() == b"x" * 5000 + b"\n10%\r20%\rall\nno end\n"

@@ -200,7 +200,7 @@ def test_a_victim_that_ended_is_told(one: Victim) -> None:
         (STOP, "the worker had already ended"),
         (PlannedFault(0, FaultKind.SLOW, ("w1",), 9.0), "the worker ended meanwhile"),
         (PlannedFault(0, FaultKind.KILL, ("w1",)), "w1 had already ended"),
-        (PlannedFault(0, FaultKind.PARTITION, ("w1",), 0.0, Cut.INBOUND), "it had no connection to be cut"),
+        (PlannedFault(0, FaultKind.PARTITION, ("w1",), 0.0, Cut.INBOUND), "no connection to cut"),
     ]:
         striking = Striking(fault, one)
         striking.run()

@@ -67,9 +67,14 @@ def resize(job: str | None, size: str | None, places: tuple[tuple[str, int], ...
 @click.command()
 @job_argument
 @click.argument("member", required=False)
-@click.option("--agent", help="Drain all members of this agent instead.")
+@click.option("--agent", metavar="AGENT", help="Drain all members of this agent instead.")
 @click.option(
-    "--grace-s", type=click.FloatRange(0), default=30.0, show_default=True, help="Seconds that members have to leave."
+    "--grace-s",
+    metavar="S",
+    type=click.FloatRange(0),
+    default=30.0,
+    show_default=True,
+    help="Seconds that members have to leave.",
 )
 @click.option("--why", default="requested with pliant drain", help="Reason, shown in the events.")
 @json_option
@@ -89,15 +94,15 @@ def drain(
         raise click.UsageError("Pass either MEMBER or --agent.")
     command: Drain | DrainAgent
     if member is not None:
-        command, who = Drain(MemberId(member), grace_s, why), member
+        command, leaving = Drain(MemberId(member), grace_s, why), member
     else:
-        command, who = DrainAgent(AgentId(agent or ""), grace_s, why), f"All members of {agent}"
+        command, leaving = DrainAgent(AgentId(agent or ""), grace_s, why), f"All members of {agent}"
     with flags.connect(name) as client:
         done = client.send(name, command)
     if as_json:
         print_json({"job": name, "member": member, "agent": agent, "grace_s": grace_s, "revision": done.revision})
     else:
-        click.echo(f"{clean(who)} will leave {name} at the next boundary, within {grace_s:g} s.")
+        click.echo(f"{clean(leaving)} will leave {name} at the next boundary, within {grace_s:g} s.")
 
 
 @click.command()

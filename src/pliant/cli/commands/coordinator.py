@@ -47,6 +47,7 @@ LEASE_TTL_S = 10.0  # the service's default, repeated because its import would s
 )
 @click.option(
     "--lease-ttl-s",
+    metavar="S",
     type=click.FloatRange(0.5, 3600.0),
     default=LEASE_TTL_S,
     show_default=True,

@@ -54,12 +54,16 @@ def jobs(ctx: click.Context, flags: Flags, as_json: bool) -> None:
     metavar="MIN:MAX",
     help="Smallest and largest number of workers; 8 means 8:8.",
 )
-@click.option("--target", type=click.IntRange(1), help="Number of workers to start with.  [default: MAX]")
+@click.option("--target", metavar="N", type=click.IntRange(1), help="Number of workers to start with.  [default: MAX]")
 @click.option(
-    "--wait-limit-s", type=click.FloatRange(0, min_open=True), help="Fail after waiting this long for workers."
+    "--wait-limit-s",
+    metavar="S",
+    type=click.FloatRange(0, min_open=True),
+    help="Fail after waiting this long for workers.",
 )
 @click.option(
     "--max-restarts",
+    metavar="N",
     type=click.IntRange(0),
     default=3,
     show_default=True,

@@ -37,7 +37,7 @@ PAGE = 1000
 
 @click.command()
 @job_argument
-@click.option("--rank", type=click.IntRange(0), help="Show the worker that has this rank, or had it last.")
+@click.option("--rank", type=click.IntRange(0), metavar="R", help="Show the worker that has this rank, or had it last.")
 @click.option("--follow", is_flag=True, help="Keep showing new lines until the job ends.")
 @click.option("--lines", type=click.IntRange(0), metavar="N", help="Show the last N lines of each worker.")
 @json_option
@@ -181,8 +181,8 @@ def _find_member(client: Client, status: JobStatus, rank: int, folder: Folder, f
     if member is None and follow and not status.job.state.ended:
         return ""
     if member is None:
-        info = f"the largest had {max(sizes)} workers" if max(sizes) else "there was none yet"
-        raise BadInput(f"No worker of {status.job.name} has had rank {rank} in any world: {info}.")
+        info = f"the largest world had {max(sizes)} workers" if max(sizes) else "no world has formed yet"
+        raise BadInput(f"No worker of {status.job.name} has ever had rank {rank}: {info}.")
     from pliant.agent.logs.tail import logs_in, place_of_logs
 
     if member not in logs_in(place_of_logs(folder)):

@@ -116,10 +116,10 @@ def _recorded_hash(terms: Terms, lines: dict[int, LedgerLine], to: int) -> int |
 
 
 def _describe_result(name: str, to: int, found: Replayed, recorded: int | None, verify: int) -> str:
-    said = f"step {to} of {name}, recomputed by one worker: {found.whole:016x}"
+    summary = f"step {to} of {name}, recomputed by one worker: {found.whole:016x}"
     if recorded is None:
         every = f"of every {verify}th step that another step followed" if verify else "with verify="
-        return f"{said}; the ledger has no hash of this step, only {every}"
-    return f"{said}, " + (
+        return f"{summary}; the ledger has no hash of this step, only {every}"
+    return f"{summary}, " + (
         "as in the ledger" if recorded == found.said else f"DIFFERENT from the ledger: {recorded:016x}"
     )

@@ -138,22 +138,22 @@ def _print_report(name: str, found: Goodput, until: float, *, runs: bool) -> Non
 
 def _summary_rows(found: Goodput, until: float, training: float, total: float) -> list[tuple[str, str]]:
     done = found.progress
-    told = [("goodput", f"{_share(training, total).strip()} of all worker-seconds were training")]
+    rows = [("goodput", f"{_share(training, total).strip()} of all worker-seconds were training")]
     if done.samples_ever:
         rate = _samples_per_second(found, until)
         speed = f", {rate:.1f} a second while training" if rate is not None else ""
-        told.append(("samples", f"{done.samples} in {_plural(done.steps, 'committed step')}{speed}"))
-        told.append(
+        rows.append(("samples", f"{done.samples} in {_plural(done.steps, 'committed step')}{speed}"))
+        rows.append(
             ("recomputed", f"{_plural(done.recomputed_samples, 'sample')} in {_plural(done.recomputed_steps, 'step')}")
         )
     if (behind := done.highest_step - done.steps) > 0:
-        told.append(("", f"{_plural(behind, 'step')} rolled back and not recomputed yet"))
+        rows.append(("", f"{_plural(behind, 'step')} rolled back and not recomputed yet"))
     for kind, changes in _changes_by_kind(done.changes).items():
-        told.append((f"{kind}", _change_line(changes)))
-    told.append(("rollbacks", str(done.rollbacks)))
+        rows.append((f"{kind}", _change_line(changes)))
+    rows.append(("rollbacks", str(done.rollbacks)))
     if done.samples_ever:
-        told.append(("checkpoints", str(done.checkpoints)))
-    return told
+        rows.append(("checkpoints", str(done.checkpoints)))
+    return rows
 
 
 def _change_line(changes: list[MembershipChange]) -> str:

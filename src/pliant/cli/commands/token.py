@@ -31,9 +31,11 @@ def token() -> None:
 
 @token.command()
 @click.option("--scope", type=click.Choice(["join", "read", "admin"]), required=True, help="Rights of the token.")
-@click.option("--job", help="Restrict the token to this job.")
-@click.option("--ttl-s", type=click.FloatRange(0, 36500 * DAY_S, min_open=True), help="Lifetime in seconds.")
-@click.option("--days", type=click.FloatRange(0, 36500, min_open=True), help="Lifetime in days.")
+@click.option("--job", metavar="NAME", help="Restrict the token to this job.")
+@click.option(
+    "--ttl-s", type=click.FloatRange(0, 36500 * DAY_S, min_open=True), metavar="S", help="Lifetime in seconds."
+)
+@click.option("--days", type=click.FloatRange(0, 36500, min_open=True), metavar="D", help="Lifetime in days.")
 @click.option("--label", default="", help="Description, shown in the list.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the token to FILE with mode 0600.")
 @json_option
@@ -110,6 +112,7 @@ def revoke(token_id: str, force: bool, flags: Flags, as_json: bool) -> None:
 @token.command()
 @click.option(
     "--overlap-s",
+    metavar="S",
     type=click.FloatRange(0),
     default=3600.0,
     show_default=True,

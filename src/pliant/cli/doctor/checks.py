@@ -292,11 +292,11 @@ def _check_credential(about: About) -> Finding:
 
 def _check_leader_and_version(about: About) -> Iterator[Finding]:
     if about.leads:
-        yield Finding("decides", Level.OK, f"yes, for store {about.store[:8]}")
+        yield Finding("leader", Level.OK, f"yes, for store {about.store[:8]}")
     else:
         message = f"The coordinator is not the leader now: {about.why}."
         yield Finding(
-            "decides", Level.WARNING, message, "See its log. If there is another coordinator, pass its URL as well."
+            "leader", Level.WARNING, message, "See its log. If there is another coordinator, pass its URL as well."
         )
     if about.version == __version__:
         yield Finding("version", Level.OK, f"{about.version} on both machines")

@@ -11,7 +11,7 @@ from pliant.cli.output import clean, json_option, print_json
 
 
 @click.command()
-@click.option("--job", help="Check the coordinator of this job.")
+@click.option("--job", metavar="NAME", help="Check the coordinator of this job.")
 @json_option
 @connection_options
 def doctor(job: str | None, flags: Flags, as_json: bool) -> None:

@@ -97,7 +97,7 @@ PLIANT_OPTIONS = [
         show_default=True,
         text="Number of checkpoints to keep.",
     ),
-    _option("--fresh", is_flag=True, text="Start over and discard the progress of earlier attempts."),
+    _option("--fresh", is_flag=True, text="Start over instead of continuing an earlier attempt."),
     _option("--allow-chaos", "chaos", is_flag=True, text="Let `pliant chaos` inject faults into this job."),
 ]
 TORCHRUN_OPTIONS = [  # in torchrun's order

@@ -46,7 +46,7 @@ TF_SCRIPT = "exec.py"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The parsed command line. Options that are not options are None or empty."""
+    """The parsed command line. Options that were not given are None or empty."""
 
     script: str | None = None
     args: tuple[str, ...] = ()

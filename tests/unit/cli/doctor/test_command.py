@@ -43,7 +43,7 @@ def test_a_good_set_up_has_no_problem(running: Running, pliant: Pliant) -> None:
     assert (done.code, done.json["ok"]) == (0, True), done.out
     assert found[f"coordinator {running.url}"][:2] == ("ok", "a coordinator answers")
     assert found["credential"][1] == "the token is accepted, with scope admin"
-    assert found["decides"][1] == f"yes, for store {running.ready['identity'][:8]}"
+    assert found["leader"][1] == f"yes, for store {running.ready['identity'][:8]}"
     assert {"python", "packages", "home", "disk", "files", "proxies", "token", "port", "version"} <= found.keys()
     assert running.token_file.read_text().strip() not in done.out
 
@@ -208,7 +208,7 @@ def test_a_coordinator_that_stands_by_is_a_warning(tmp_path: Path) -> None:
     store = ("--store", f"sqlite:{tmp_path / 'jobs.db'}")
     with coordinator(tmp_path, *store) as first, coordinator(tmp_path, *store) as second:
         done = invoke("doctor", "--json", "--coordinator", second.url, "--token-file", str(first.token_file))
-    assert findings(done)["decides"][0] == "warning"
+    assert findings(done)["leader"][0] == "warning"
 
 
 def test_another_version_on_the_other_side_is_a_warning() -> None:
