@@ -188,8 +188,8 @@ def _torch_writer(file: Path) -> Callable[[ReceivedState, Manifest], list[Path]]
         from pliant.torch.state.export import export_torch
     except ModuleNotFoundError as missing:
         raise BadInput(
-            "The torch format needs torch, which is not installed. Run pip install 'pliant[torch]', or drop --format torch "
-            "for safetensors, which does not need it."
+            "The torch format needs torch, which is not installed. Run pip install 'pliant[torch]', or drop --format "
+            "torch for safetensors, which does not need it."
         ) from missing
 
     def write(received: ReceivedState, manifest: Manifest) -> list[Path]:
