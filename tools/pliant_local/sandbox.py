@@ -15,25 +15,26 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Protocol, assert_never
 
+from pliant.agent.coordinator.child import NAME
 from pliant.client import Client
+from pliant.client.event_follower import EventFollower
 from pliant.core.job.launches import describe_exit
 from pliant.core.messages import Event
 from pliant.core.model.job import JobState
 from pliant.credentials import parse_token, read_token, write_token
-from pliant.errors import PliantError
+from pliant.errors import PliantError, Refused
 from pliant.wire.api import Scope, TokenRequest
 from pliant_local import agents as a
-from pliant_local import coordinator as centre
 from pliant_local.agents import Agents
 from pliant_local.control import ANSWER_S, Answer, Control
-from pliant_local.coordinator import LOOPBACK, Coordinator, Keeps
-from pliant_local.follower import PATIENCE_S, Follower
+from pliant_local.coordinator import LOOPBACK, Keeps, SandboxCoordinator
 from pliant_local.network import Network
 from pliant_local.schedule import Point, due, next_at
 
 if TYPE_CHECKING:
     from types import FrameType
 
+PATIENCE_S = 5.0
 MARGIN_S = 10.0  # what agents may take beyond the time their workers have to leave
 TIME_IS_UP = 124  # as timeout(1) has it
 SIGNALLED = 128
@@ -127,7 +128,7 @@ class Local:
         self._inbox: SimpleQueue[_Ended | _Asked | _Signal | _Look | _Broken] = SimpleQueue()
         self._agents = Agents(wish.agents, keeps, network, told.agent, told.say)
         host = LOOPBACK if network is None else network.address
-        self._centre = Coordinator(keeps, wish.program, wish.job_home, host, wish.lease_ttl_s, told.say)
+        self._centre = SandboxCoordinator(keeps, wish.program, wish.job_home, host, wish.lease_ttl_s, told.say)
         self._ends = _Ends()
         self._began = self._looked = 0.0
 
@@ -144,13 +145,14 @@ class Local:
             ready(self._centre.url, self._centre.pid)
             token = read_token(self._centre.token_file)
             with Client([self._centre.url], token, patience_s=PATIENCE_S) as client:
-                self._follower = Follower(client, wish.job, self._happened)
+                self._follower = EventFollower(client, wish.job, _revision(client, wish.job), self._happened)
                 self._follower.start()
                 open_job(client)
                 made = self._make_token(client)
                 with Control(wish.home, self._ask):
                     self._live()
                 self._follower.close()
+                self._catch_up()
                 with suppress(PliantError):  # nobody is there to use it
                     client.end_token(made)
             return self._conclude()
@@ -172,7 +174,7 @@ class Local:
     # ------------------------------------------------------------------------------------ what is observed
 
     def process_ended(self, name: str, code: int) -> None:
-        if name == centre.NAME:
+        if name == NAME:
             self._centre.ended(code)
         else:
             self._inbox.put(_Ended(name, code))
@@ -185,8 +187,12 @@ class Local:
 
     def _happened(self, revision: int, event: Event) -> None:
         self._told.event(revision, event)
-        if self._follower.ended:
+        if self._follower.job_ended:
             self._inbox.put(_Look())
+
+    def _catch_up(self) -> None:
+        with suppress(PliantError):  # there is no job, or no coordinator any more
+            self._follower.catch_up()
 
     def _ask(self, question: dict[str, Any]) -> Answer:
         answer: SimpleQueue[Answer] = SimpleQueue()
@@ -255,7 +261,7 @@ class Local:
             self._ends.hurries = max(self._ends.hurries, 1)  # whoever is told again ends at once
             self._told.say(f"{self._wish.for_s:g} s are over: the agents leave")
             self._close()
-        elif self._follower.ended and not self._ends.closing:
+        elif self._follower.job_ended and not self._ends.closing:
             self._job_ended()
         elif not self._ends.closing:
             since, self._looked = self._looked, now - self._began
@@ -269,10 +275,10 @@ class Local:
 
     def _agent_ended(self, name: str, code: int) -> None:
         agent = self._agents.ended(name, code)
-        if code != 0 and not self._follower.ended:
-            self._follower.look()  # whether that was before the job's end or after it makes a difference
+        if code != 0 and not self._follower.job_ended:
+            self._catch_up()  # whether that was before the job's end or after it makes a difference
         if agent.wanted and not self._ends.signalled and not self._ends.time_up:
-            (self._ends.after if self._follower.ended else self._ends.own).append((name, code))
+            (self._ends.after if self._follower.job_ended else self._ends.own).append((name, code))
         if agent.wanted and not self._agents.running and next_at(self._wish.points, self._looked) is None:
             self._ends.closing = True  # nobody is left, and nobody is to come
 
@@ -282,7 +288,7 @@ class Local:
         todo, name = question.get("do"), question.get("agent")
         if todo == "list":
             return {"job": self._wish.job, "url": self._centre.url, "agents": [*self._agents.rows()]}
-        if self._ends.closing or self._follower.ended:
+        if self._ends.closing or self._follower.job_ended:
             raise PliantError("The cluster is ending.")
         if todo == "add":
             added = self._agents.add(self._centre.url)
@@ -357,3 +363,11 @@ class Local:
             f"{job} has not ended, but no agent is left; the last one, {name}, ended with {describe_exit(code)}"
         )
         return code if code > 0 else 1
+
+
+def _revision(client: Client, job: str) -> int:
+    """Return the revision of a job; earlier events are not shown. 0 if it is still to be created."""
+    try:
+        return client.job(job).job.revision
+    except Refused:
+        return 0

@@ -8,49 +8,28 @@ its business: those of a cluster end with the process that keeps them.
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from pliant.parent_death import CleanupProcess, ignore_stop_signals
 from pliant_local import control, network
 from pliant_local.network import Owner
 
 END_S = 60.0
 
 
-class Sweeper:
+class Sweeper(CleanupProcess):
     """Have one around a cluster, as a context manager: at the end of the block everything is gone."""
 
     def __init__(self, owner: Owner, folder: Path) -> None:
         self._owner = owner
         self._folder = folder
-        theirs, self._ours = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                [
-                    *(sys.executable, "-P", "-m", "pliant_local.sweeper"),
-                    *(str(theirs), str(owner.pid), str(owner.began), str(folder)),
-                ],
-                pass_fds=[theirs],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # what is typed at the terminal is not for it
-            )
-        finally:
-            os.close(theirs)
-
-    def __enter__(self) -> Sweeper:
-        return self
+        super().__init__("pliant_local.sweeper", str(owner.pid), str(owner.began), str(folder), end_s=END_S)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        os.close(self._ours)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_S)
-        sweep(self._owner, self._folder)  # in case somebody killed it
+        super().__exit__(kind, error, tb)
+        sweep(self._owner, self._folder)  # the helper may have been killed
 
 
 def sweep(owner: Owner, folder: Path) -> None:
@@ -62,8 +41,7 @@ def sweep(owner: Owner, folder: Path) -> None:
 
 def main(handle: int, owner: Owner, folder: Path) -> None:
     """The program."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda *_: None)
+    ignore_stop_signals()
     while os.read(handle, 1):
         pass
     sweep(owner, folder)

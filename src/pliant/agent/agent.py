@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from pliant import settings
 from pliant.agent.coordinator import child
-from pliant.agent.coordinator.child import Keeper
+from pliant.agent.coordinator.child import CoordinatorChild
 from pliant.agent.coordinator.link import CoordinatorLink
 from pliant.agent.exit_status import SIGNALLED, StopSignals, exit_status
 from pliant.agent.job_dir import RUNNER, Folder
@@ -89,7 +89,7 @@ class AgentProcess:
         self._folder = Folder(home / "jobs" / plan.job)
         self._inbox: SimpleQueue[_Input] = SimpleQueue()
         self._stops = StopSignals()
-        self._keeper: Keeper | None = None
+        self._coordinator: CoordinatorChild | None = None
         self._uses: tuple[WorkerUsage, ...] = ()
         self._ports: tuple[int, ...] = ()  # offered, and not used yet
         self._done = False
@@ -108,22 +108,22 @@ class AgentProcess:
                 try:
                     return self._run_job(client, place)
                 finally:
-                    if self._keeper is not None:
+                    if self._coordinator is not None:
                         linger(place, self._plan.job)
-                        self._keeper.stop()
+                        self._coordinator.stop()
                         self._folder.forget_endpoint()
 
     def _own_coordinator(self) -> Elsewhere:
-        self._keeper = Keeper(self._processes, self._folder, self._program, self, self._plan.listen)
-        self._keeper.start()
-        return Elsewhere((self._keeper.url,), self._folder.token)
+        self._coordinator = child.in_job_dir(self._processes, self._folder, self._program, self, self._plan.listen)
+        self._coordinator.start()
+        return Elsewhere((self._coordinator.url,), self._folder.token)
 
     def _run_job(self, client: Client, place: Elsewhere) -> int:
         about = client.about()
         if off := clock_off(about.now):
             self._output.say(off)
         check_place(client, self._plan, self._folder)
-        found = open_job(client, self._plan, own=self._keeper is not None)
+        found = open_job(client, self._plan, own=self._coordinator is not None)
         # The revision makes the names of this run's workers new: a worker of an earlier run joined at a lower one.
         self._state = v.Supervisor(
             id=agent_id(),
@@ -165,7 +165,7 @@ class AgentProcess:
                 self._stops.first,
                 self._workers.first_failure,
                 self._output.say,
-                is_host=self._keeper is not None,
+                is_host=self._coordinator is not None,
             )
         finally:
             watch.close()
@@ -181,7 +181,7 @@ class AgentProcess:
         return True
 
     def say(self, text: str) -> None:
-        """Show a message of the coordinator's keeper, which also calls `ready`."""
+        """Show a message of `CoordinatorChild`, which also calls `ready`."""
         self._output.say(text)
 
     def ready(self, url: str, pid: int) -> None:
@@ -191,8 +191,8 @@ class AgentProcess:
 
     def _process_ended(self, name: str, code: int) -> None:
         if name == child.NAME:
-            assert self._keeper is not None  # it started it
-            self._keeper.ended(code)
+            assert self._coordinator is not None  # it started it
+            self._coordinator.ended(code)
             return
         member = MemberId(name)
         if code > 0:  # its last output is about to be read, which takes a moment

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 
 from pliant.chaos.outcomes import JobProgress
 from pliant.client import Client
+from pliant.client.event_follower import EventFollower
 from pliant.core import messages as m
-from pliant.errors import PliantError
-
-RETRY_S = 0.1
-END_S = 1.0
 
 
 class EventLog:
@@ -26,19 +22,15 @@ class EventLog:
         self._events: list[m.Event] = []
         self._discarded_count = 0
         self._worlds: dict[int, m.WorldFormed] = {}
-        self._client = client
-        self._job = job
         self._lock = threading.Lock()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="event-log", daemon=True)
+        self._follower = EventFollower(client, job, 0, lambda _, event: self._add(event))
 
     def __enter__(self) -> EventLog:
-        self._thread.start()
+        self._follower.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join(END_S)  # the thread may block until the next event, which need not come
+        self._follower.close()
 
     @property
     def events(self) -> list[m.Event]:
@@ -76,12 +68,3 @@ class EventLog:
             self.progress.add(event)
             if isinstance(event, m.WorldFormed):
                 self._worlds[event.world.number] = event
-
-    def _follow(self) -> None:
-        while not self._stopped.is_set():
-            with suppress(PliantError):  # a fault may have killed the coordinator
-                for _, event in self._client.follow(self._job, self.revision):
-                    self._add(event)
-                    if self._stopped.is_set():
-                        return
-            self._stopped.wait(RETRY_S)

@@ -11,15 +11,13 @@ from __future__ import annotations
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
-from contextlib import suppress
-from types import TracebackType
 
 from pliant.chaos.processes import ProcessRef, send_signal
 from pliant.chaos.socket_filter import remove_filters
 from pliant.errors import PliantError
+from pliant.parent_death import CleanupProcess, ignore_stop_signals
 
 END_S = 30.0
 MARGIN_S = 2.0  # how late a release may be, since `pliant chaos` may have to wait for a processor
@@ -27,34 +25,11 @@ REGISTER, RELEASE = "register", "release"
 READ = 2**16
 
 
-class UndoProcess:
+class UndoProcess(CleanupProcess):
     """Starts the undo process. Use it as a context manager around all faults."""
 
     def __init__(self) -> None:
-        read_end, self._write_end = os.pipe()
-        try:
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "pliant.chaos.undo", str(read_end)],
-                pass_fds=[read_end],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C at the terminal must not end it
-            )
-        finally:
-            os.close(read_end)
-
-    def __enter__(self) -> UndoProcess:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        os.close(self._write_end)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_S)
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
+        super().__init__("pliant.chaos.undo", end_s=END_S)
 
     def register(self, process: ProcessRef, until: float) -> None:
         """Register a process before it is touched. `until` is a monotonic time, which all processes share."""
@@ -66,7 +41,7 @@ class UndoProcess:
 
     def _send(self, line: str) -> None:
         try:
-            os.write(self._write_end, line.encode())
+            self.write(line)
         except BrokenPipeError as error:
             raise PliantError("The process that undoes faults has ended. No further fault is injected.") from error
 
@@ -109,8 +84,7 @@ class PendingUndo:
 
 def main(fd: int) -> None:
     """Run the undo process."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda *_: None)
+    ignore_stop_signals()
     pending = PendingUndo()
     while True:
         if select.select([fd], [], [], pending.wait_s(time.monotonic()))[0]:

@@ -69,9 +69,9 @@ class Flags:
         from pliant.client import Client
 
         if (folder := self.stopped_job(job)) is not None:
-            from pliant.agent.coordinator.child import kept
+            from pliant.agent.coordinator.child import temporary_coordinator
 
-            with folder.lock(LOOKER, LOOKERS_S), kept(folder, PROGRAM) as url:
+            with folder.lock(LOOKER, LOOKERS_S), temporary_coordinator(folder, PROGRAM) as url:
                 token = read_token(self.token_file or folder.token)
                 with Client([url], token, patience_s=patience_s) as client:
                     yield client

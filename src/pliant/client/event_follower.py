@@ -56,8 +56,9 @@ class EventFollower:
                 return
             self.apply(revision, event)
             if until_job_ends and self.job_ended:
-                self.catch_up()  # events decided together with the end
-                return
+                self.catch_up()  # events decided together with the end, or another attempt
+                if self.job_ended:
+                    return
 
     def catch_up(self) -> None:
         """Deliver all events up to now; the stream may lag a moment behind."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.coordinator.child import kept
+from pliant.agent.coordinator.child import temporary_coordinator
 from pliant.agent.job_dir import RUNNER, Folder
 from pliant.cli.connect import PROGRAM, CoordinatorAddress, Flags
 from pliant.client import Client
@@ -71,7 +71,11 @@ def test_a_job_that_nobody_runs_is_looked_up_in_its_store(home: Path) -> None:
     endpoint_of_old = {"url": "http://127.0.0.1:20001", "token_file": str(folder.token)}
     folder.endpoint.write_text(json.dumps(endpoint_of_old))
     assert Flags().stopped_job("demo") is None  # there is no store: what is written there counts
-    with folder.lock(RUNNER, 0), kept(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
+    with (
+        folder.lock(RUNNER, 0),
+        temporary_coordinator(folder, PROGRAM) as url,
+        Client([url], read_token(folder.token)) as client,
+    ):
         client.send("demo", Create("demo", JobSpec(1, 2, Target(2))))
         assert Flags().stopped_job("demo") is None  # it is run
     assert Flags().stopped_job("demo") == folder
@@ -99,7 +103,7 @@ def test_a_store_that_no_coordinator_can_open_is_told_as_it_is(home: Path) -> No
 def test_those_who_look_at_a_job_take_turns(home: Path) -> None:
     folder = Folder(home / "jobs" / "demo")
     folder.make()
-    with kept(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
+    with temporary_coordinator(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
         client.send("demo", Create("demo", JobSpec(1, 2, Target(2))))
     command = [PLIANT, "status", "demo", "--json"]
     several = [subprocess.Popen(command, stdout=subprocess.PIPE, env=environment(home)) for _ in range(3)]

@@ -1,12 +1,13 @@
-"""A coordinator as the agent's own child: started on a job's store, started again when it ends, stopped at the end."""
+"""A coordinator as a child process: started on a store, restarted whenever it ends, stopped at the end."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
@@ -22,46 +23,93 @@ HOST = "127.0.0.1"
 PORT_TRIES = 5
 START_S = 30.0
 STOP_S = 10.0
-BACKOFF_FIRST_S = 0.5  # the first time at once
+BACKOFF_FIRST_S = 0.5  # after the second end; the first restart is immediate
 BACKOFF_MAX_S = 10.0
-STEADY_S = 30.0  # one that lived so long was sound: the next end counts as the first
+STEADY_S = 30.0  # after a run of this length, the next end counts as the first
 
 
-class Told(Protocol):
-    """Whom a keeper tells, from several threads."""
+class Launcher(Protocol):
+    """Starts and ends the one child process; `ended` of `CoordinatorChild` is called when it ended."""
+
+    @property
+    def gone(self) -> bool:
+        """True if all its processes have ended with it."""
+        ...
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str], line: Callable[[bytes], None]) -> None:
+        """Start it; `line` receives every line it writes, in a thread of its own."""
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+
+    def kill(self) -> None:
+        """Send SIGKILL to its process group."""
+
+
+class ChildOwner(Protocol):
+    """Receives the messages of a `CoordinatorChild`, from several threads."""
 
     def say(self, text: str) -> None:
-        """Something for people."""
+        """Show a message to the user."""
 
     def ready(self, url: str, pid: int) -> None:
-        """It answers there now."""
+        """The coordinator answers at this URL now."""
 
 
-class Keeper:
-    """`start`, tell it of every end with `ended`, and `stop`."""
+class ProcessesLauncher:
+    """Starts the coordinator through an agent's `Processes`, with its output in a log file."""
+
+    def __init__(self, processes: Processes, log: Path, say: Callable[[str], None]) -> None:
+        self._processes = processes
+        self._log = log
+        self._say = say
+
+    @property
+    def gone(self) -> bool:
+        return self._processes.gone
+
+    def start(self, argv: Sequence[str], env: Mapping[str, str], line: Callable[[bytes], None]) -> None:
+        self._processes.start(NAME, argv, env, Sink(self._log, line, self._say))
+
+    def terminate(self) -> None:
+        self._processes.terminate(NAME)
+
+    def kill(self) -> None:
+        self._processes.kill(NAME)
+
+
+class CoordinatorChild:
+    """Call `start`, then `ended` after every end of its process, and `stop` at the end.
+
+    `home` is the folder of its store and token. `listen` is its address; None means a free port of this machine's
+    loopback address.
+    """
 
     def __init__(
         self,
-        processes: Processes,
-        folder: Folder,
+        launcher: Launcher,
+        home: Path,
         program: Sequence[str],
-        told: Told,
+        owner: ChildOwner,
         listen: tuple[str, int] | None = None,
+        options: Sequence[str] = (),
+        log: Path | None = None,
     ) -> None:
-        """`listen` is where it must be found; None: on any free port, by this machine alone."""
         self._listen = listen
-        self._processes = processes
-        self._folder = folder
+        self._launcher = launcher
+        self._home = home
         self._program = program
-        self._told = told
+        self._owner = owner
+        self._options = options
+        self._log = log
         self._port = 0
-        self._news: SimpleQueue[dict[str, object] | int] = SimpleQueue()  # it is ready, or its exit status
+        self._news: SimpleQueue[dict[str, object] | int] = SimpleQueue()  # the ready message, or the exit status
         self._ready = False
         self._stopping = False
         self._gone = threading.Event()
         self._failures = 0
         self._began = 0.0
-        self._last = ""
+        self._last_line = ""
 
     @property
     def url(self) -> str:
@@ -69,23 +117,23 @@ class Keeper:
         return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
 
     def start(self) -> None:
-        """Return when it answers. PliantError says why it does not."""
+        """Start it and return when it answers. Raises PliantError with the reason if it does not."""
         for _ in range(PORT_TRIES):
             self._port = self._listen[1] if self._listen is not None else free_port()
             self._spawn()
             try:
                 news = self._news.get(timeout=START_S)
             except Empty:
-                raise PliantError(f"The coordinator did not start in {START_S:g} s. {self._see()}") from None
+                raise PliantError(f"The coordinator did not start in {START_S:g} s. {self._log_hint()}") from None
             if isinstance(news, dict):
                 self._ready = True
                 return
-            if "Cannot listen" not in self._last or self._listen is not None:
-                break  # else somebody was quicker to take the port: there are others
-        raise PliantError(f"The coordinator does not start: {self._last} {self._see()}")
+            if "Cannot listen" not in self._last_line or self._listen is not None:
+                break  # otherwise another process took the port; try the next one
+        raise PliantError(f"The coordinator does not start: {self._last_line} {self._log_hint()}")
 
     def ended(self, code: int) -> None:
-        """Call when its process has ended. It is started again, on the same port: members and agents know no other."""
+        """Start it again after its process ended, on the same port, which members and agents have."""
         self._gone.set()
         if self._stopping:
             return
@@ -95,72 +143,83 @@ class Keeper:
         self._failures = 1 if time.monotonic() - self._began > STEADY_S else self._failures + 1
         pause_s = 0.0 if self._failures == 1 else min(BACKOFF_FIRST_S * 2 ** (self._failures - 2), BACKOFF_MAX_S)
         when = f"in {pause_s:g} s" if pause_s else "now"
-        self._told.say(
+        self._owner.say(
             f"the coordinator ended with {describe_exit(code)}; training goes on, and it is started again {when}"
         )
-        timer = threading.Timer(pause_s, self._again)
+        timer = threading.Timer(pause_s, self._restart)
         timer.daemon = True
         timer.start()
 
     def stop(self) -> None:
-        """Let it finish what it was asked; call when nobody needs it any more."""
+        """Stop it, once no agent or member needs it. It finishes the requests it has."""
         self._stopping = True
-        if self._processes.gone:
+        if self._launcher.gone:
             return
-        self._processes.terminate(NAME)
+        self._launcher.terminate()
         if not self._gone.wait(STOP_S):
-            self._processes.kill(NAME)
+            self._launcher.kill()
 
-    def _again(self) -> None:
+    def _restart(self) -> None:
         if not self._stopping:
             try:
                 self._spawn()
             except PliantError:
-                return  # the warden is gone, and the agent is told of that itself
+                return  # the spawner is gone, which the agent learns by itself
 
     def _spawn(self) -> None:
         self._gone.clear()
         self._began = time.monotonic()
         where = self.url.removeprefix("http://")
-        expose = [] if self._listen is None else ["--expose"]  # who named an address asked for it to be reached there
-        argv = [*self._program, "coordinator", "--listen", where, *expose, "--json"]
-        sink = Sink(self._folder.logs / "coordinator.log", self._heard, self._told.say)
-        self._processes.start(NAME, argv, {"PLIANT_HOME": str(self._folder.path.absolute())}, sink)
+        expose = [] if self._listen is None or self._listen[0] == HOST else ["--expose"]
+        argv = [*self._program, "coordinator", "--listen", where, *expose, *self._options, "--json"]
+        self._launcher.start(argv, {"PLIANT_HOME": str(self._home.absolute())}, self._read_line)
 
-    def _heard(self, line: bytes) -> None:
+    def _read_line(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace")
         if text.startswith('{"url":'):
             ready: dict[str, object] = json.loads(text)
             try:
-                self._told.ready(self.url, int(str(ready["pid"])))
+                self._owner.ready(self.url, int(str(ready["pid"])))
             except PliantError as error:
-                self._told.say(error.why)  # whoever looks for it has to be told where it is
+                self._owner.say(error.why)  # other commands cannot find the coordinator now
             if self._ready:
-                self._told.say("the coordinator answers again")
+                self._owner.say("the coordinator answers again")
             else:
                 self._news.put(ready)
         else:
-            self._last = text
+            self._last_line = text
 
-    def _see(self) -> str:
-        return f"Its log is {self._folder.logs / 'coordinator.log'}."
+    def _log_hint(self) -> str:
+        return f"Its log is {self._log}." if self._log is not None else ""
 
 
-class _Quiet:
+class _SilentOwner:
     def say(self, text: str) -> None:
-        """Its log has it."""
+        """Its log has the message."""
 
     def ready(self, url: str, pid: int) -> None:
-        """Nobody else is to find it."""
+        """No other process looks for it."""
+
+
+def in_job_dir(
+    processes: Processes,
+    folder: Folder,
+    program: Sequence[str],
+    owner: ChildOwner,
+    listen: tuple[str, int] | None = None,
+) -> CoordinatorChild:
+    """Return a coordinator on a job's own store, with its log among the job's."""
+    log = folder.logs / "coordinator.log"
+    return CoordinatorChild(ProcessesLauncher(processes, log, owner.say), folder.path, program, owner, listen, log=log)
 
 
 @contextmanager
-def kept(folder: Folder, program: Sequence[str]) -> Iterator[str]:
-    """A coordinator on a job's store for as long as a block takes: its URL. Hold the folder's lock meanwhile."""
-    keepers: list[Keeper] = []
-    with Processes(lambda _, code: keepers[0].ended(code), lambda: None) as processes:
-        keeper = Keeper(processes, folder, program, _Quiet())
-        keepers.append(keeper)
-        keeper.start()
-        yield keeper.url
-        keeper.stop()
+def temporary_coordinator(folder: Folder, program: Sequence[str]) -> Iterator[str]:
+    """Run a coordinator on a job's store for a block; yields its URL. Hold the folder's lock meanwhile."""
+    children: list[CoordinatorChild] = []
+    with Processes(lambda _, code: children[0].ended(code), lambda: None) as processes:
+        child = in_job_dir(processes, folder, program, _SilentOwner())
+        children.append(child)
+        child.start()
+        yield child.url
+        child.stop()

@@ -39,20 +39,14 @@ from typing import Any
 from pliant import settings
 from pliant.agent.process.script import Script
 from pliant.agent.process.template import MESSAGE_MAX, CannotFork, Template
-from pliant.agent.process.template_child import MARK, PR_SET_PDEATHSIG
+from pliant.agent.process.template_child import MARK
+from pliant.parent_death import die_with_parent, ignore_stop_signals
 
 CANNOT_START = 127  # what a shell calls a program that could not be started
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 0.001  # to die in
 _SWEEPS = 100  # something that starts others faster than we kill them is left to the end
-
-
-def die_with_parent(parent: int) -> None:
-    """Call in a new child, before it becomes a program: however the parent ends, the child is killed."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:  # it ended before we could ask
-        os._exit(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +285,7 @@ def _belongs(pid: int, name: str) -> bool:
 
 def main(handle: int) -> None:
     """The program."""
-    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, lambda *_: None)  # meant for the agent, which tells us; not inherited, as ignoring would be
+    ignore_stop_signals()  # they are meant for the agent
     with socket.socket(fileno=handle) as line:
         warden = Warden(line)
         try:

@@ -17,7 +17,6 @@ import importlib
 import importlib.machinery
 import os
 import runpy
-import signal
 import socket
 import sys
 import time
@@ -30,8 +29,8 @@ from typing import Any
 
 from pliant import settings
 from pliant.agent.process.script import FILE, Script
+from pliant.parent_death import die_with_parent
 
-PR_SET_PDEATHSIG = 1
 MARK = "pliant:"  # a process forked from a worker, and never turned into another program, shows this and its name
 
 LISTEN_S = 0.5
@@ -66,9 +65,9 @@ def become(life: Life, output: Sequence[int], go: int, parent: int) -> None:
     _take_command_line(life.script)
     hook = _file(life.script.name) if life.script.kind == FILE else _module(life.script.name)
     begin = os.read(go, 1)
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if not begin or os.getppid() != parent:  # whoever wanted us has given us up, or is gone
+    if not begin:  # the spawner gave this worker up
         os._exit(1)
+    die_with_parent(parent)
     for each in open_handles():
         if each > 2 and each != hook.handle:
             with suppress(OSError):  # the one that listed them

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import click
@@ -14,9 +13,9 @@ from pliant.errors import Unreachable
 
 if TYPE_CHECKING:
     from pliant.client import Client
+    from pliant.client.event_follower import EventFollower
     from pliant.core.messages import Event
 
-PAGE = 1000
 LOOK_S = 0.2
 
 
@@ -28,6 +27,8 @@ LOOK_S = 0.2
 @connection_options
 def events(job: str | None, after: int, follow: bool, flags: Flags, as_json: bool) -> None:
     """Show the events of a job."""
+    from pliant.client.event_follower import EventFollower
+
     name = resolve_job(job)
     known: str | None = None
     while True:
@@ -36,49 +37,33 @@ def events(job: str | None, after: int, follow: bool, flags: Flags, as_json: boo
             client.store = known  # a revision is valid only within one store
             ended = client.job(name).job.state.ended
             known = client.store
+            follower = EventFollower(client, name, after, lambda revision, event: _print(revision, event, as_json))
             if not follow or ended or not runs:
-                for revision, event in _pages(client, name, after):
-                    _print(revision, event, as_json)
+                follower.catch_up()
                 if follow and not ended:
                     click.echo(f"pliant: {name} no longer runs on this machine. Resume it with `pliant run`.", err=True)
                 return
-            after, ended = _follow(client, flags, name, after, as_json)
-        if ended:
-            return
+            if _follow(follower, client, flags, name):
+                return
+            after = follower.revision
 
 
-def _follow(client: Client, flags: Flags, job: str, after: int, as_json: bool) -> tuple[int, bool]:
-    """Print events until the job ends or its coordinator moves. Return the last revision and whether the job ended."""
+def _follow(follower: EventFollower, client: Client, flags: Flags, job: str) -> bool:
+    """Print events until the job ends (True) or its coordinator moves (False)."""
     place = flags.resolve(job)
     while True:
         try:
-            for revision, event in client.follow(job, after):
-                _print(revision, event, as_json)
-                after = revision
-                if _is_end(event):
-                    for last in _pages(client, job, after):  # decided together with the end
-                        _print(*last, as_json)
-                    return after, True
+            follower.stream(until_job_ends=True)
         except Unreachable as lost:
             if flags.stopped_job(job) is None:
                 click.echo(f"pliant: {lost.why} Waiting for it.", err=True)
+        if follower.job_ended:
+            return True
         while not client.healthy():
             if flags.stopped_job(job) is not None or flags.resolve(job) != place:
-                return after, False
+                return False
             time.sleep(LOOK_S)
         click.echo("pliant: The coordinator answers again.", err=True)
-
-
-def _pages(client: Client, job: str, after: int) -> Iterator[tuple[int, Event]]:
-    while page := client.events(job, after, PAGE):
-        yield from page
-        after = page[-1][0]
-
-
-def _is_end(event: Event) -> bool:
-    from pliant.core.messages import StateChanged
-
-    return isinstance(event, StateChanged) and event.state.ended
 
 
 def _print(revision: int, event: Event, as_json: bool) -> None:

@@ -9,7 +9,6 @@ The training process has no thread for this. Answers wait in the sockets until i
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import socket
@@ -30,6 +29,7 @@ from torch.multiprocessing import get_context
 from torch.utils.data import _utils as torch_data
 
 from pliant.errors import BadInput, PliantError
+from pliant.parent_death import die_with_parent
 from pliant.torch.data.dataset import DatasetReader
 from pliant.torch.data.shared_memory import receive, send
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, ReadPlan, SampleError
@@ -40,7 +40,6 @@ DEPTH = 2
 CLOSE_S = 1.0
 """How long a data worker may go on with what it reads after the loader was closed; then it is killed."""
 
-_PR_SET_PDEATHSIG = 1
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -261,10 +260,7 @@ def _answer(own: socket.socket, ticket: int, plan: ReadPlan, reader: DatasetRead
 
 def _isolate(own: socket.socket, parent: int) -> None:
     """Become a process that holds nothing of its parent and does not outlive it."""
-    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
-    if os.getppid() != parent:
-        os._exit(0)
+    die_with_parent(parent)
     signal.set_wakeup_fd(-1)
     # Ctrl-C and the stop of a service signal every process, and the parent needs its data for the step it drains
     # with; when it is done, or dead, so are we. No SIG_IGN: programs that a data set runs would inherit it.

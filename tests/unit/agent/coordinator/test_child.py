@@ -9,7 +9,7 @@ from queue import SimpleQueue
 import pytest
 
 from pliant.agent.coordinator import child as module
-from pliant.agent.coordinator.child import Keeper, kept
+from pliant.agent.coordinator.child import in_job_dir, temporary_coordinator
 from pliant.agent.job_dir import Folder
 from pliant.agent.process.client import Processes
 from pliant.agent.process.ports import PORTS, free_port
@@ -28,7 +28,7 @@ class Scene:
         self.said: list[str] = []
         self.places: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self.processes = Processes(lambda _, code: self.keeper.ended(code), lambda: None)
-        self.keeper = Keeper(self.processes, folder, program, self)
+        self.keeper = in_job_dir(self.processes, folder, program, self)
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -133,7 +133,7 @@ def test_without_a_warden_there_is_nothing_to_stop(scene: Scene) -> None:
 
 
 def test_one_for_a_block_ends_with_it_and_tells_nobody(folder: Folder) -> None:
-    with kept(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
+    with temporary_coordinator(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
         assert client.jobs() == ()
     assert not folder.endpoint.exists()
     with Client([url], read_token(folder.token)) as client:
