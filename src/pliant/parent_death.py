@@ -1,4 +1,4 @@
-"""Processes that end with their parent, and helper processes that clean up after it."""
+"""Processes that end with their parent, and processes that clean up after it."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def die_with_parent(parent: int) -> None:
 
 
 class CleanupProcess:
-    """A helper that outlives this process, as a context manager: `python -m MODULE FD ARGS`.
+    """A child that outlives this process, as a context manager: `python -m MODULE FD ARGS`.
 
     FD is the read end of a pipe whose write end only this process holds. The pipe closes however this process ends,
-    `kill -9` included; the helper cleans up then.
+    `kill -9` included; the child cleans up then.
     """
 
     def __init__(self, module: str, *args: str, end_s: float) -> None:
@@ -58,11 +58,11 @@ class CleanupProcess:
         return self._process.pid
 
     def write(self, line: str) -> None:
-        """Send a line to the helper. Raises BrokenPipeError if it has ended."""
+        """Send a line to the child. Raises BrokenPipeError if it has ended."""
         os.write(self._ours, line.encode())
 
 
 def ignore_stop_signals() -> None:
-    """Keep this helper running when a user stops its parent. Unlike SIG_IGN, its children do not inherit it."""
+    """Keep this process running when a user stops its parent. Unlike SIG_IGN, its children do not inherit it."""
     for each in _STOP_SIGNALS:
         signal.signal(each, lambda *_: None)

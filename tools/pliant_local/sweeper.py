@@ -29,7 +29,7 @@ class Sweeper(CleanupProcess):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         super().__exit__(kind, error, tb)
-        sweep(self._owner, self._folder)  # the helper may have been killed
+        sweep(self._owner, self._folder)  # it may have been killed
 
 
 def sweep(owner: Owner, folder: Path) -> None:
