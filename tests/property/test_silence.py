@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.coordinator.service.liveness import ISOLATION_FRACTION
-from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import MemberId
 from pliant.wire.api import Renew, RenewAgent

@@ -16,6 +16,7 @@ from pliant.cli.output import json_option, print_json, print_table
 from pliant.cli.run.command import run as run_command
 from pliant.cli.run.output import JsonOutput, PlainOutput
 from pliant.cli.run.plan import RunOptions, build_plan, probe_machine
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.model.names import bad_name
 from pliant.errors import BadInput, PliantError
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pliant_local.sandbox import Wish
 
 LOOKERS_S = 10.0  # how long a command may look at the job before we may start
-LEASE_TTL_S = 10.0
 MODES = ("auto", "namespaces", "loopback")
 
 name_option = click.option("--name", default="local", show_default=True, help="Which cluster of this machine.")

@@ -21,6 +21,7 @@ from pliant.chaos.sockets import NetworkFacts
 from pliant.chaos.undo import UndoProcess
 from pliant.client import Client
 from pliant.core import messages as m
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.model.job import JobState, Mode
 from pliant.core.model.view import MemberState
 from pliant.errors import BadInput, PliantError
@@ -89,7 +90,7 @@ class ChaosRunner:
         self._remote_members: dict[str, None] = {}
         self._local_agents: set[str] = set()  # agents with a worker on this machine
         self._clock_offset_s = 0.0
-        self._lease_s = 10.0
+        self._lease_s = LEASE_TTL_S
         self._earliest_next = 0.0  # monotonic time before which no fault starts
         self._forbidden = False  # a new attempt of the job does not allow chaos
 

@@ -29,7 +29,8 @@ from pliant.coordinator.api.middleware import RequestGuard
 from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Unavailable
-from pliant.coordinator.service.pump import LEASE_TTL_S, Service
+from pliant.coordinator.service.pump import Service
+from pliant.core.leases import LEASE_TTL_S
 from pliant.credentials import read_or_create_token
 from pliant.errors import BadInput
 from pliant.stores.base import Store

@@ -12,6 +12,12 @@ from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Generic, TypeVar
 
+LEASE_TTL_S = 10.0
+"""Default time to live of a lease, in seconds."""
+
+RENEWALS_PER_LEASE = 3
+"""How often a member or an agent renews within one lease: two renewals may be lost without consequences."""
+
 K = TypeVar("K", bound=Hashable)
 
 

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol
 
 from pliant.client import Client
+from pliant.core.leases import RENEWALS_PER_LEASE
 from pliant.core.member import signals as s
 from pliant.core.messages import Code, Command, Join, Report
 from pliant.core.model.job import JobState
@@ -29,7 +30,6 @@ JOIN_PATIENCE_S = 120.0
 SEND_PATIENCE_S = 30.0
 WATCH_S = 25.0
 GOODBYE_S = 3.0
-TICKS_PER_LEASE = 3
 _FENCES = frozenset({Code.GONE, Code.UNKNOWN})
 
 
@@ -138,7 +138,7 @@ class CoordinatorLink:
             listener.feed(s.Durable(done.revision, done.durable))
 
     def _renew_loop(self, listener: LinkListener) -> None:
-        while not self._closing.wait(self._lease_ttl_s / TICKS_PER_LEASE):
+        while not self._closing.wait(self._lease_ttl_s / RENEWALS_PER_LEASE):
             self._guarded(listener, partial(self._renew_once, listener))
             listener.feed(s.Tick())
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.coordinator.service.liveness import ISOLATION_FRACTION
-from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core import supervisor as v
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import state_violations
 from pliant.core.job.launches import REFILLED, seats_per_agent
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Event
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.launch import Launch

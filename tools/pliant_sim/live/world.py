@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.coordinator.service.liveness import ISOLATION_FRACTION
-from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import Lineage
 from pliant.core.data.sample_order import Order
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.member.control_words import Words
 from pliant.core.member.signals import Action, Durable, Signal
 from pliant.core.messages import Create, Event

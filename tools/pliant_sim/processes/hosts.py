@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from pliant.coordinator.service.inbox import Accepted, Unavailable
+from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
 from pliant.core.messages import AgentReady, Code, Join, Rejection
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.supervisor import (
@@ -37,7 +38,7 @@ from pliant_sim.requests import Request
 if TYPE_CHECKING:
     from pliant_sim.launch.world import Launches
 
-TICK_S = 10.0 / 3
+TICK_S = LEASE_TTL_S / RENEWALS_PER_LEASE
 STOP_S = 4.0
 PATIENCE_S = 5.0  # a word that could not be said for so long is dropped
 INTRODUCED_S = 12.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, assert_never
 from pliant.coordinator.service.inbox import Accepted, RenewalReply, Reply, Sender
 from pliant.coordinator.service.pump import Service
 from pliant.core.job.next_world import desired_workers
+from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
 from pliant.core.member.signals import DrainNotice
 from pliant.core.messages import Code, Rejection, Report
 from pliant.core.model.job import Job, JobState
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from pliant_sim.live.world import Universe
 
 PUMP_EVERY_S = 1.0
-TICK_S = 10.0 / 3
+TICK_S = LEASE_TTL_S / RENEWALS_PER_LEASE
 GRACE_S = 10.0
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from pliant.core.data.ledger import Lineage, expected_slot_digest
+from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
 from pliant.core.member.common import unreported_lines
@@ -21,7 +22,7 @@ from pliant_sim.live.toy_model import FALSE, WRONG, Content, Model, applied, cor
 if TYPE_CHECKING:
     from pliant_sim.live.world import Universe
 
-TICK_S = 10.0 / 3
+TICK_S = LEASE_TTL_S / RENEWALS_PER_LEASE
 REMEMBERED = 12  # reduced gradients kept: the last for laggards, more for a joiner's replay
 GRACE_MARGIN_S = 1.5
 

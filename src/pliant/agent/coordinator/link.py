@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from pliant.client import Client
 from pliant.client.event_follower import EventFollower
 from pliant.core import supervisor as v
+from pliant.core.leases import RENEWALS_PER_LEASE
 from pliant.core.messages import AgentJoin, AgentReady, Code, Command, Event
 from pliant.core.model.job import JobState
 from pliant.core.model.names import AgentId
@@ -43,7 +44,7 @@ class CoordinatorLink:
         self._feed = feed
         self._show = show
         self._uses = uses
-        self._renew_s = lease_ttl_s / 3
+        self._renew_s = lease_ttl_s / RENEWALS_PER_LEASE
         self._queue: SimpleQueue[Command | Callable[[], object] | None] = SimpleQueue()
         self._newest: dict[type, Command] = {}  # of each kind that is repeated, the newest one that is queued
         self._sent = threading.Event()

@@ -12,6 +12,7 @@ import click
 
 from pliant import __version__, settings
 from pliant.cli.output import print_json, short_path
+from pliant.core.leases import LEASE_TTL_S
 from pliant.credentials import check_own
 from pliant.errors import BadInput
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from pliant.stores.base import Store
 
 IDENTITY_SHOWN = 8
-LEASE_TTL_S = 10.0  # the service's default, repeated because its import would slow down --help
 
 
 @click.command()

@@ -29,6 +29,7 @@ from pliant.core import messages as m
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import all_violations
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.job import Job
 from pliant.core.model.names import MemberId
@@ -38,7 +39,6 @@ from pliant.stores.base import Store, Write, Written
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
 
-LEASE_TTL_S = 10.0
 INBOX_MAX = 65536
 TRIES = 4  # lost races in one pump before its commands are sent back
 RESERVED = "@"  # first character of the store's streams that are not jobs; no job's name begins with it

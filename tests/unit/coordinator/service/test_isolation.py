@@ -5,8 +5,8 @@ from math import inf
 from pliant.coordinator.api.job_status import job_line
 from pliant.coordinator.service.inbox import is_sign_of_life
 from pliant.coordinator.service.liveness import AGENT_SUSPICION_S, ISOLATION_FRACTION, SUSPICION_S
-from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.model.job import Job, JobSpec, Target
 from pliant.core.model.world import WorldKind
 from pliant.wire.api import Renew, RenewAgent

@@ -4,9 +4,9 @@ from functools import partial
 
 from pliant.coordinator.service.inbox import Accepted
 from pliant.coordinator.service.liveness import SUSPICION_S
-from pliant.coordinator.service.pump import LEASE_TTL_S
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.errors import StoreUnavailable
