@@ -431,8 +431,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/control_words.py",
-                "        if len(voices) >= voices[0].wired_needed and any(word.holds for word in voices):",
-                "        if len(voices) >= voices[0].wired_needed:",
+                "        if len(agreeing) >= agreeing[0].wired_needed and any(word.holds for word in agreeing):",
+                "        if len(agreeing) >= agreeing[0].wired_needed:",
             ),
             Edit(
                 "core/job/next_world.py",

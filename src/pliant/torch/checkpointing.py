@@ -103,7 +103,7 @@ class MemberCheckpoints:
             return
         if self._copying is not None:
             if self._copying.is_busy and not order.waits:
-                self._not_written(order.name, "the one before is still being written")
+                self._not_written(order.name, "the previous checkpoint is still being written")
                 return
             self._copying.abandon()
             if order.waits:

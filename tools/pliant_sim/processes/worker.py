@@ -372,7 +372,7 @@ class Worker:
         if self.writing is not None and self.writing[1] and action.waits:
             self.unbegun = (action, False, self.model)
         elif self.writing is not None and self.writing[1]:
-            self.feed(s.WriteFailed(action.name, "the one before is still being written"))
+            self.feed(s.WriteFailed(action.name, "the previous checkpoint is still being written"))
         elif self.universe.chance.random() < self.universe.setting.full_disk:
             self.feed(s.WriteFailed(action.name, "the disk is full"))
         else:

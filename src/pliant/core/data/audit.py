@@ -1,19 +1,19 @@
-"""The audit: exactly once, shown from the ledger (P3, rule 24).
+"""The audit: proof from the ledger that every sample was used exactly once (P3, rule 24).
 
-The lines come in the order in which the coordinator accepted them: those of an attempt at a job, and of the
-attempts that it went on from; one that began afresh has a ledger of its own. The committed history is the chain of
-parents from its head back to GENESIS; lines off that chain were rolled back and are only counted.
-Exactly-once is over the committed history, and it follows from four things:
+The lines come in the order in which the coordinator accepted them: those of an attempt at a job, and of the attempts
+that it continued. An attempt that began afresh has its own ledger. The committed history is the chain of parents from
+its head back to GENESIS. Lines off that chain were rolled back and are only counted. Exactly-once holds for the
+committed history, and follows from four facts:
 
 - the canonical order of an epoch is a permutation of its samples, and the grid cuts it into steps and slots
   without gap or overlap (both are tested; they are arithmetic and depend on no run);
 - the chain names every step from 1 to the last one once, in sequence;
 - every line is sealed, so the chain is the one that was written;
-- every line's digest, counted where the gradients entered the buffers, is the one that the order promises.
+- every line's digest, counted where the gradients entered the buffers, equals the digest of the promised samples.
 
-So no per-sample table is needed: the audit compares one number per step. What it shows is evidence under
-the trust base of the ledger: honest members that may run buggy code. It says nothing against a member that
-lies about what it read, nor about what the user's code did with a sample.
+So no per-sample table is needed: the audit compares one number per step. Its result is evidence under the trust base of
+the ledger: honest members that may run buggy code. It does not detect a member that lies about the samples it read, nor
+what the user's code did with a sample.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from pliant.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What the ledger shows.
+    """The result of an audit.
 
-    `samples` is how many the committed history must hold, every epoch counted; `lost` and `repeated`
-    how far it does not; `steps` the lines on the committed chain and `rolled_back` the lines off it.
-    `problems` says in words everything that is not as it must be, rolled-back lines included; without any
-    the audit is ok. Nothing lost or repeated goes without a problem; some problems (a line altered, a fence
-    passed) cost no sample.
+    `samples` is the number of samples the committed history must hold, over all epochs. `lost` and `repeated` count the
+    deviations. `steps` counts the lines on the committed chain and `rolled_back` the lines off it. `problems` describes
+    everything wrong, rolled-back lines included; without problems the audit is ok. Every lost or repeated sample has a
+    problem; some problems (an altered line, a passed fence) cost no sample.
     """
 
     samples: int
@@ -53,7 +52,7 @@ class Audit:
 
 @dataclass(slots=True)
 class _Findings:
-    """What the audit has found so far."""
+    """The findings of an audit in progress."""
 
     lost: int = 0
     repeated: int = 0
@@ -74,15 +73,15 @@ def audit(
     finished: bool = False,
     expected: Callable[[Grid, Order, int], int] = expected_digest,
 ) -> Audit:
-    """Check a job's ledger against its grid and order. Call it when a person asks, and after every test run.
+    """Check a job's ledger against its grid and order.
 
-    Pass `head` where the committed history does not end with the last line accepted: after a rollback
-    whose world has not committed a step yet it is that world's base. Pass `finished=True` for a finished
-    job: then all its steps must be there. `expected` may be a quicker twin of `expected_digest`, such
-    as `pliant.train.data.order`'s.
+    Pass `head` if the committed history does not end with the last accepted line: after a rollback whose world has not
+    committed a step yet, the head is that world's base. Pass `finished=True` for a finished job: then all its steps
+    must be there. `expected` may be a faster equivalent of `expected_digest`, such as the one in
+    `pliant.train.data.order`.
 
-    What cannot be shown counts as lost: a step whose digest is wrong, unless the difference is just that of
-    a run of slots skipped or counted twice, and every step below a broken link.
+    Samples without evidence count as lost: those of a step with a wrong digest, unless the difference is exactly a run
+    of slots skipped or counted twice, and those of every step below a broken link.
     """
     if grid.samples != order.samples:
         raise BadInput(
@@ -122,7 +121,7 @@ def audit(
 
 
 def _index_lines(lines: Iterable[LedgerLine], findings: _Findings) -> tuple[dict[Lineage, LedgerLine], set[Lineage]]:
-    """Give the lines by lineage, and the lineages whose parent was accepted before them."""
+    """Return the lines by lineage, and the lineages whose parent was accepted before them."""
     known: dict[Lineage, LedgerLine] = {}
     links: set[Lineage] = set()
     previous = GENESIS
@@ -152,9 +151,9 @@ def _index_lines(lines: Iterable[LedgerLine], findings: _Findings) -> tuple[dict
 def _committed_chain(
     known: dict[Lineage, LedgerLine], links: set[Lineage], head: Lineage, findings: _Findings
 ) -> list[LedgerLine]:
-    """Follow the parents from the head down; give the lines, first step first.
+    """Follow the parents from the head down; return the lines, first step first.
 
-    Only links to a line accepted earlier are followed, so the walk ends whatever the ledger says.
+    Only links to a line accepted earlier are followed, so the walk ends for any ledger.
     """
     chain: list[LedgerLine] = []
     at = head
@@ -191,10 +190,10 @@ def _check_line(grid: Grid, order: Order, line: LedgerLine, promised: int, findi
 
 
 def _explain_digest(grid: Grid, order: Order, line: LedgerLine, findings: _Findings) -> None:
-    """Say what a wrong digest means: a run of slots left out, or counted twice, or no one can tell.
+    """Report the meaning of a wrong digest: a run of slots left out or counted twice, or an unknown cause.
 
-    The first two are what forgetting a lost member's slots and redoing kept ones look like (H13, H15), and
-    digests being sums, they can be told: the difference is the sum over that run.
+    The first two are the effect of forgetting a lost member's slots, or of redoing kept ones. They can be recognised
+    because digests are sums: the difference is the sum over that run.
     """
     step = line.lineage.step
     slots = grid.filled(step)
@@ -240,6 +239,6 @@ def _report_gaps(grid: Grid, seen: set[int], last: int, findings: _Findings) -> 
 
 
 def _samples_up_to(grid: Grid, step: int) -> int:
-    """Count the samples of all steps up to and with this one."""
+    """Return the number of samples in all steps up to and including this one."""
     cursor = grid.cursor(step + 1)
     return cursor.epoch * grid.samples + cursor.position

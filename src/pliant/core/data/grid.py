@@ -1,12 +1,12 @@
-"""The grid: which samples a step holds, how they fall into slots, who computes which (rules 14, 21, 22).
+"""The grid: the samples of a step, their division into slots, and the owners of the slots (rules 14, 21, 22).
 
-A step's global batch is a fixed row of slots. What a slot holds depends on the step and the slot alone, so
-the world may grow and shrink between any two steps and the batch, the cursor and (in deterministic mode)
-the bits stay the same. Only ownership follows the world: `deal_slots` for a step that starts, `missing_slots` and
-`assign_missing` for one that a failure interrupted.
+A step's global batch is a fixed row of slots. The content of a slot depends on the step and the slot alone. So the
+world may grow and shrink between any two steps, and the batch, the cursor and (in deterministic mode) the bits stay the
+same. Only ownership follows the world: `deal_slots` for a new step, `missing_slots` and `assign_missing` for a step
+that a failure interrupted.
 
-Steps are numbered from 1; step 0 means "nothing applied yet". No step spans two epochs: the last step of an
-epoch is short where the batch does not divide the data.
+Steps are numbered from 1; step 0 means "nothing applied yet". No step spans two epochs: the last step of an epoch is
+short where the batch does not divide the data.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pliant.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The shape of a job's data: how many samples, how many to a step, in how many slots, how often.
+    """The shape of a job's data: samples, batch, slots and epochs.
 
-    Make one when the job is specified, with at least as many slots as the largest world has members, and
-    keep it for the job's life: nothing in it, and nothing it answers, depends on a world.
+    Create it when the job is specified, with at least as many slots as the largest world has members, and keep it for
+    the job's life. Nothing in it depends on a world.
     """
 
     samples: int
@@ -45,7 +45,7 @@ class Grid:
 
     @property
     def steps_per_epoch(self) -> int:
-        """How many steps an epoch takes, a short last one included."""
+        """The number of steps in an epoch, including a short last one."""
         return -(-self.samples // self.batch)
 
     @property
@@ -54,40 +54,39 @@ class Grid:
         return -(-self.samples // self.batch) * self.epochs
 
     def cursor(self, step: int) -> Cursor:
-        """Say where this step starts. One past the last step is allowed: it is where the job ends."""
+        """Return where this step starts. One past the last step is allowed: it is the end of the job."""
         epoch, index = divmod(step - 1, -(-self.samples // self.batch))
         if step < 1 or (epoch >= self.epochs and (epoch > self.epochs or index)):
             raise self._no_such_step(step)
         return Cursor(epoch, index * self.batch)
 
     def size(self, step: int) -> int:
-        """Say how many samples this step holds: the batch, or what an epoch's end leaves of it."""
+        """Return the number of samples in this step: the batch, or the rest of the epoch."""
         return self._extent(step)[1]
 
     def slot(self, step: int, slot: int) -> range:
-        """Say which positions of the epoch's order this slot holds in this step; it may be none (rule 21).
+        """Return the positions of the epoch's order that this slot holds in this step; possibly none (rule 21).
 
-        Slot i holds `floor(i*B/V)` to `floor((i+1)*B/V)` from the cursor on, cut at the epoch's end. If
-        the cut leaves a single sample in a slot that is wider in a full step, the sample joins the slot
-        before it, where there is one: a batch of one breaks BatchNorm, and the cut must not be what makes
-        one. A slot whose full width is one stays as it is: the user who asked for slots as many as samples
-        gets them.
+        Slot i holds `floor(i*B/V)` to `floor((i+1)*B/V)` from the cursor on, cut at the epoch's end. If the cut leaves
+        a single sample in a slot that is wider in a full step, the sample joins the slot before it, where there is one:
+        a batch of one breaks BatchNorm, and the cut must not create one. A slot whose full width is one stays as it is:
+        the user asked for as many slots as samples.
         """
         position, size = self._extent(step)
         if not 0 <= slot < self.slots:
             raise BadInput(f"the grid has slots 0 to {self.slots - 1}, not {slot}: pass one of them")
         last = _filled(size, self.batch, self.slots)[-1]
-        # The last slot with samples runs to the step's end: the cut and the lone sample are both in that.
+        # The last slot with samples runs to the step's end. That covers both the cut and the lone sample.
         start = slot * self.batch // self.slots if slot <= last else size
         stop = (slot + 1) * self.batch // self.slots if slot < last else size
         return range(position + start, position + stop)
 
     def filled(self, step: int) -> tuple[int, ...]:
-        """List the slots that hold samples in this step, ascending: all of them except at an epoch's end."""
+        """Return the slots that hold samples in this step, ascending: all of them except at an epoch's end."""
         return _filled(self._extent(step)[1], self.batch, self.slots)
 
     def _extent(self, step: int) -> tuple[int, int]:
-        """Give the position where the step starts and its size."""
+        """Return the position where the step starts, and its size."""
         steps = -(-self.samples // self.batch)
         if not 1 <= step <= steps * self.epochs:
             raise self._no_such_step(step)
@@ -100,7 +99,7 @@ class Grid:
 
 @lru_cache
 def _filled(size: int, batch: int, slots: int) -> tuple[int, ...]:
-    """List the slots with samples in a step of this size. The last of them holds all from its start on."""
+    """Return the slots with samples in a step of this size. The last of them holds everything from its start on."""
     # Slot i starts inside the step if floor(i*B/V) < size, which is i < size*V/B.
     count = -(-size * slots // batch)
     start = (count - 1) * batch // slots
@@ -113,9 +112,8 @@ def _filled(size: int, batch: int, slots: int) -> tuple[int, ...]:
 def deal_slots(slots: int, weights: Sequence[int]) -> tuple[range, ...]:
     """Deal out a grid's slots to ranks 0, 1, ... in proportion to their weights: one run of slots each.
 
-    Call it with the weights of the world record (H27): every member gets the same answer, because nothing
-    else goes into it. Each slot is in exactly one run. A run is within one slot of its exact share, and
-    weight 0 owns nothing.
+    Call it with the weights of the world record: every member gets the same result, because nothing else goes into it.
+    Each slot is in exactly one run. A run is within one slot of its exact share, and weight 0 owns nothing.
     """
     return _deal_cached(slots, tuple(weights))
 
@@ -128,7 +126,7 @@ def _deal_cached(slots: int, weights: tuple[int, ...]) -> tuple[range, ...]:
     if any(weight < 0 for weight in weights):
         raise BadInput(f"weights must be 0 or more, not {min(weights)}: give a member that owns nothing weight 0")
     if total == 0:
-        raise BadInput("somebody must own the slots: give at least one member a weight above 0")
+        raise BadInput("all weights are 0: give at least one member a weight above 0")
     runs: list[range] = []
     before = 0
     for weight in weights:
@@ -139,42 +137,40 @@ def _deal_cached(slots: int, weights: tuple[int, ...]) -> tuple[range, ...]:
 
 
 def missing_slots(slots: Iterable[int], kept: Iterable[frozenset[int]]) -> tuple[int, ...]:
-    """List the slots whose gradients nobody kept, ascending (rule 14).
+    """Return the slots whose gradients no member kept, ascending (rule 14).
 
-    Call it on hello when nobody applied the step, with `grid.filled(step)` and the kept sets of the
-    members at the winning lineage; check `are_disjoint` first.
+    Call it on hello when no member applied the step, with `grid.filled(step)` and the kept sets of the members at the
+    winning lineage. Check `are_disjoint` first.
     """
     return tuple(sorted(set(slots).difference(*kept)))
 
 
 def are_disjoint(kept: Iterable[frozenset[int]]) -> bool:
-    """Tell whether no slot is in two kept sets. If one is, the step must not go on: it would count twice."""
+    """Return whether no slot is in two kept sets. Otherwise the step must not continue: a slot would count twice."""
     sets = tuple(kept)
     return len(frozenset().union(*sets)) == sum(map(len, sets))
 
 
 def assign_missing(missing: Sequence[int], ranks: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Deal out the missing slots for the interrupted step, one by one in rank order (rule 14).
+    """Deal out the missing slots of the interrupted step, one by one in rank order (rule 14).
 
-    Call it with what `missing_slots` returned and the ranks that can compute. Every rank has an entry, an empty
-    one if there is nothing left for it; shares differ by at most one slot. A rank's set is in general no
-    run of slots (H13).
+    Call it with the result of `missing_slots` and the ranks that can compute. Every rank has an entry, possibly empty.
+    Shares differ by at most one slot. A rank's set is in general no run of slots.
     """
     slots = sorted(missing)
     order = sorted(ranks)
     if not order:
-        raise BadInput("nobody is there to redo the missing slots: pass at least one rank")
+        raise BadInput("no rank can compute the missing slots: pass at least one rank")
     if len(set(order)) < len(order) or len(set(slots)) < len(slots):
         raise BadInput(f"each rank and each slot may be named once: got ranks {order} and slots {slots}")
     return {rank: tuple(slots[index :: len(order)]) for index, rank in enumerate(order)}
 
 
 def idle_slot(grid: Grid, step: int, rank: int) -> int:
-    """Choose the slot that a member without samples in this step is yielded all the same (rule 22, H8).
+    """Return the slot that a member without samples in this step computes anyway (rule 22).
 
-    It is a real one, so that the user's code sees a batch like any other; what comes of it must be dropped,
-    not multiplied by zero. Idle ranks are spread over the slots so that they do not all read the same
-    samples.
+    It is a real slot, so that the user's code sees a batch like any other. Its result must be dropped, not multiplied
+    by zero. Idle ranks are spread over the slots so that they do not all read the same samples.
     """
     if rank < 0:
         raise BadInput(f"ranks are counted from 0, not {rank}: pass the member's rank in its world")

@@ -1,15 +1,12 @@
-"""The ledger: one line per committed step, chained by hash (rules 2, 6, 24), and what a line's digest is
-made of.
+"""The ledger: one line per committed step, chained by hash (rules 2, 6, 24), and the digest in each line.
 
-The cursor alone cannot show that every sample was used: a step that forgets a lost member's slot moves the
-cursor just as well (H15). So each member digests the samples it *really read*, where a slot's gradient
-enters the buffer; the digests are added up in the control words; the sum goes into the line; and the line's
-own digest covers its parent, so that no line can be changed, dropped or put in later without breaking every
-line after it.
+The cursor alone cannot prove that every sample was used: a step that forgets a lost member's slot moves the cursor just
+as well. So each member digests the samples it *really read*, where a slot's gradient enters the buffer. The control
+words add up these digests, and the sum goes into the line. The line's own digest covers its parent, so no line can be
+changed, dropped or inserted later without breaking every line after it.
 
-This is evidence against mistakes, made by honest members with buggy code. It is no proof against a member
-that lies: whoever can compute the expected digest can report it. `pliant.core.data.audit` reads a ledger as a
-whole.
+This is evidence against mistakes of honest members with buggy code. It is no proof against a member that lies: a member
+that can compute the expected digest can report it. `pliant.core.data.audit` checks a whole ledger.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from pliant.core.data.sample_order import MASK_64, MIX_1, MIX_2, Cursor, Order
 from pliant.errors import BadInput
 
 DIGESTS_CACHED = 65_536
-"""How many expected digests are kept: enough for a simulated job, a few megabytes of them."""
+"""Number of cached expected digests: enough for a simulated job, a few megabytes."""
 
 GOLDEN = 0x9E3779B97F4A7C15
 _CHAIN = struct.Struct("<10Q")
@@ -33,12 +30,11 @@ _CHAIN = struct.Struct("<10Q")
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Which history a state belongs to: the generation its last step was applied in, that step, the chain's
-    digest.
+    """The history of a state: the generation of its last step, that step, and the chain's digest.
 
-    Equal lineages mean equal histories. Of two different ones the higher generation wins, then the higher
-    step; never compare by step alone, because a step redone by a later generation is another step with the
-    same number (H10). The digest is an unsigned 64-bit number: it rides in the control words.
+    Equal lineages mean equal histories. Of two different ones the higher generation wins, then the higher step. Never
+    compare by step alone: a step redone by a later generation is another step with the same number. The digest is an
+    unsigned 64-bit number, as it travels in the control words.
     """
 
     generation: int
@@ -46,11 +42,11 @@ class Lineage:
     digest: int
 
     def key(self) -> tuple[int, int]:
-        """Give what lineages are sorted by (rule 2): use it with `max` and `sorted`."""
+        """Return the sort key of lineages (rule 2), for `max` and `sorted`."""
         return (self.generation, self.step)
 
     def newer_than(self, other: Lineage) -> bool:
-        """Tell whether this lineage wins over the other one. Two lineages with one key: neither is newer."""
+        """Return whether this lineage wins over the other one. Of two lineages with one key neither is newer."""
         return (self.generation, self.step) > (other.generation, other.step)
 
 
@@ -60,13 +56,11 @@ GENESIS = Lineage(generation=0, step=0, digest=0)
 
 @dataclass(frozen=True, slots=True)
 class LedgerLine:
-    """What one committed step did: its lineage and its parent's, where it started, what was counted in its
-    words.
+    """One committed step: its lineage and its parent's, its start, and the totals of its control words.
 
-    `epoch` and `position` are the cursor the step started from. `samples` and `digest` are the
-    totals of the control words: how many samples were really read, and the sum of the slot digests. `state` is
-    the hash of the state the step was computed from, as all who held it said in those words; 0: nobody took one.
-    Make lines with `make_line`.
+    `epoch` and `position` are the cursor the step started from. `samples` is the number of samples really read, and
+    `digest` the sum of the slot digests. `state` is the hash of the state the step was computed from, as all holders
+    sent it in those words; 0 if no hash was taken. Create lines with `make_line`.
     """
 
     lineage: Lineage
@@ -81,9 +75,9 @@ class LedgerLine:
 def slot_digest(step: int, slot: int, samples: Iterable[int]) -> int:
     """Digest the samples really read for a slot. Call it where the slot's gradient enters the buffer.
 
-    A sum over the samples, each mixed with its step, its slot and its place in the slot: the order inside the slot
-    counts, because another order is another sum of floating-point numbers, and so other bits. A slot without samples
-    has digest 0 and changes no total. It is meant to find mistakes, so it is quick and not cryptographic;
+    It is a sum over the samples, each mixed with its step, its slot and its position in the slot. The order inside the
+    slot counts, because another order is another sum of floating-point numbers, and so other bits. A slot without
+    samples has digest 0 and changes no total. It is meant to find mistakes, so it is fast and not cryptographic.
     `pliant.train.data.order` has the same function for arrays.
     """
     if not (0 <= step <= MASK_64 and 0 <= slot <= MASK_64):
@@ -105,7 +99,10 @@ def _not_64_bits(step: int, slot: int) -> BadInput:
 
 
 def mix(value: int) -> int:
-    """Spread a number over 64 bits, one to one, after adding a constant so that small numbers have far images."""
+    """Spread a number over 64 bits, one to one.
+
+    A constant is added first, so that small numbers have distant images.
+    """
     z = (value + GOLDEN) & MASK_64
     z = ((z ^ z >> 30) * MIX_1) & MASK_64
     z = ((z ^ z >> 27) * MIX_2) & MASK_64
@@ -113,17 +110,17 @@ def mix(value: int) -> int:
 
 
 def add_digests(a: int, b: int) -> int:
-    """Add two slot digests, or sums of them. It does not matter in which order slots are added up."""
+    """Add two slot digests, or sums of them. The order of addition does not matter."""
     return (a + b) & MASK_64
 
 
 def expected_digest(grid: Grid, order: Order, step: int) -> int:
-    """Say what the digests of a step must add up to, if it reads just what the canonical order promises."""
+    """Return the sum of a step's slot digests for exactly the samples that the canonical order promises."""
     return _expected_digest(grid, order, step)
 
 
 def expected_slot_digest(grid: Grid, order: Order, step: int, slot: int) -> int:
-    """Say what one slot's digest must be. It is remembered for a while: asking again costs little."""
+    """Return the digest that one slot must have. Results are cached."""
     return _expected_slot_digest(grid, order, step, slot)
 
 
@@ -145,18 +142,17 @@ def _expected_slot_digest(grid: Grid, order: Order, step: int, slot: int) -> int
 def make_line(
     parent: Lineage, generation: int, step: int, cursor: Cursor, samples: int, digest: int, state: int = 0
 ) -> LedgerLine:
-    """Write the line of a step: call it when the step is committed, with what its control words added up to.
+    """Create the line of a committed step, with the totals of its control words.
 
-    `cursor` is where the step started. The new lineage's digest covers the whole parent and every other
-    field. It does not judge: `can_follow` does that where a line is accepted, and the audit where all of
-    them are read.
+    `cursor` is where the step started. The new lineage's digest covers the whole parent and every other field. The
+    function does not judge: `can_follow` does where a line is accepted, and the audit over the whole ledger.
     """
     lineage = Lineage(generation, step, _chain(parent, generation, step, cursor, samples, digest, state))
     return LedgerLine(lineage, parent, cursor.epoch, cursor.position, samples, digest, state)
 
 
 def is_sealed(line: LedgerLine) -> bool:
-    """Tell whether the line's own digest covers what the line says. If not, it was altered afterwards."""
+    """Return whether the line's own digest covers its content. If not, the line was altered afterwards."""
     own = line.lineage
     try:
         digest = _chain(
@@ -174,9 +170,9 @@ def is_sealed(line: LedgerLine) -> bool:
 
 
 def can_follow(line: LedgerLine, head: Lineage) -> bool:
-    """Tell whether the line may come after `head`. Call it before accepting a line (rules 17, 24).
+    """Return whether the line may come after `head`. Call it before accepting a line (rules 17, 24).
 
-    It must be a child of just that lineage, the next step, of the same generation or a later one, and sealed.
+    It must be a child of exactly that lineage, the next step, of the same generation or a later one, and sealed.
     """
     return (
         line.parent == head
@@ -206,5 +202,5 @@ def _chain(parent: Lineage, generation: int, step: int, cursor: Cursor, samples:
             "add digests with add_digests, which keeps them there"
         ) from error
     if not state:
-        content = content[:-8]  # as all lines were before there were states in them: those stay sealed
+        content = content[:-8]  # lines without a state are sealed as before the field existed
     return int.from_bytes(blake2b(content, digest_size=8, person=b"pliant line 1").digest(), "little")

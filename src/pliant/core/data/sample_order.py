@@ -1,37 +1,33 @@
 """The cursor, and the canonical order of the samples that it moves through (P3, rule 21).
 
-The order is a permutation of `range(samples)` for each epoch, fixed for ever by (seed, epoch, samples):
-no world, no rank, no machine has a say in it. Anyone can ask for any position of any epoch without building
-the rest, so a worker that joins at position ten billion of epoch seven reads its first sample as quickly as
-one that was there from the start.
+The order is a permutation of `range(samples)` for each epoch, fixed for ever by (seed, epoch, samples). No world, rank
+or machine influences it. Any position of any epoch can be computed without the rest, so a worker that joins at position
+ten billion of epoch seven reads its first sample as quickly as one that was there from the start.
 
-**The construction** is a Feistel network on the rectangle Z_a x Z_b, where a is the smallest even number
-whose square holds all samples and b the smallest number of columns with `a * b >= samples`. A position p
-is written as `(x, y) = divmod(p, b)`. The passes come in pairs::
+**The construction** is a Feistel network on the rectangle Z_a x Z_b, where a is the smallest even number whose square
+holds all samples and b the smallest number of columns with `a * b >= samples`. A position p is written as `(x, y) =
+divmod(p, b)`. The passes come in pairs::
 
     x = (x + F(key, y)) mod a           y = (y + F(next key, x)) mod b
 
-and the result is `x * b + y`. `F` mixes 64 bits with two multiplications and scales the upper half to
-its side.
+and the result is `x * b + y`. `F` mixes 64 bits with two multiplications and scales the upper half to its side.
 
-**Why it is a bijection.** A pass changes one coordinate only, by an amount that depends on the other one
-only: subtracting the same amount undoes it, whatever F is. So every pass permutes the rectangle, and so do
-all of them together. The rectangle may be larger than the data (by less than a). Where the result is no
-sample it is fed in again ("cycle walking"): starting from a real position and following its cycle, the
-first real sample met is that of exactly one position, since walking the same cycle backwards leads back to
-it; and the walk ends, because the cycle contains its own start. It is needed for about one position in
-sqrt(samples).
+**Why it is a bijection.** A pass changes one coordinate only, by an amount that depends on the other one only;
+subtracting the same amount undoes it for any F. So every pass permutes the rectangle, and so do all of them together.
+The rectangle may be larger than the data (by less than a). Where the result is no sample it is fed in again ("cycle
+walking"). Starting from a real position and following its cycle, the first real sample met belongs to exactly one
+position, since walking the same cycle backwards leads back to it. The walk ends, because the cycle contains its own
+start. About one position in sqrt(samples) needs it.
 
-**Why a is even.** On a rectangle with two odd sides each pass is an even permutation, and half of all
-orders could never come up.
+**Why a is even.** On a rectangle with two odd sides each pass is an even permutation, and half of all orders could
+never occur.
 
-**Why short data takes more passes.** With few cells a pass has few outcomes.
-Against the uniform choice among all orders of 8 samples, random passes are off by 0.28 (total variation)
-after 8, and by less than 0.01 after 24. Long data does not need them: its passes have many outcomes each.
+**Why short data takes more passes.** With few cells a pass has few outcomes. Compared with the uniform choice among all
+orders of 8 samples, random passes are off by 0.28 (total variation) after 8, and by less than 0.01 after 24. Long data
+does not need them: its passes have many outcomes each.
 
-`pliant.train.data.order` is the same function for arrays, tested to be equal. The values are a promise (a job
-resumed by a newer Pliant must go on in the same order), so tests pin some of them; the shuffle is no
-cryptography.
+`pliant.train.data.order` is the same function for arrays, tested to be equal. The values are a promise (a job resumed
+by a newer Pliant must continue in the same order), so tests pin some of them. The shuffle is not cryptographic.
 """
 
 from __future__ import annotations
@@ -56,9 +52,9 @@ MASK_32 = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cursor:
-    """Where training stands: the epoch, counted from 0, and the position in that epoch's order.
+    """The position of training: the epoch, counted from 0, and the position in that epoch's order.
 
-    Cursors compare as they come in time. The cursor alone says what has been consumed: everything before it.
+    Cursors compare in the order of time. Everything before the cursor has been consumed, and nothing after it.
     """
 
     epoch: int
@@ -67,7 +63,7 @@ class Cursor:
 
 @lru_cache
 def sides(samples: int) -> tuple[int, int]:
-    """Give the sides (a, b) of the rectangle. For the order and its vectorised twin only."""
+    """Return the sides (a, b) of the rectangle. For the order and its vectorised twin only."""
     a = isqrt(samples - 1) + 1
     a += a % 2
     return a, -(-samples // a)
@@ -75,7 +71,7 @@ def sides(samples: int) -> tuple[int, int]:
 
 @lru_cache
 def keys(seed: int, epoch: int, samples: int) -> tuple[tuple[int, int], ...]:
-    """Give the keys of each pair of passes. For the order and its vectorised twin only."""
+    """Return the keys of each pair of passes. For the order and its vectorised twin only."""
     count = PASSES_SHORT if samples < SHORT else PASSES
     # Hexadecimal writes a number of any size and sign in one way only, on every platform.
     stream = shake_256(f"pliant order 1: {seed:x} {epoch:x}".encode()).digest(8 * count)
@@ -85,10 +81,10 @@ def keys(seed: int, epoch: int, samples: int) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The canonical order of a job's samples. Make one from the job's seed and the length of its data.
+    """The canonical order of a job's samples, from the job's seed and the length of its data.
 
-    Any integer is a seed. Call `take` for a slot's samples and `at` for a single one; both cost the same per
-    sample wherever they look. For whole batches use `pliant.train.data.order`, which gives the same values.
+    Any integer is a seed. Call `take` for a slot's samples and `at` for a single one; both cost the same per sample at
+    any position. For whole batches use `pliant.train.data.order`, which returns the same values.
     """
 
     seed: int
@@ -99,12 +95,12 @@ class Order:
             raise BadInput(f"an order needs between 1 and 2**62 samples, not {self.samples}: check the data's length")
 
     def at(self, epoch: int, position: int) -> int:
-        """Give the sample at this position of this epoch's order. Call `take` if you need several."""
+        """Return the sample at this position of this epoch's order. For several, call `take`."""
         (sample,) = self.take(epoch, range(position, position + 1))
         return sample
 
     def take(self, epoch: int, positions: range) -> tuple[int, ...]:
-        """Give the samples at these positions of this epoch's order. Call it with what `Grid.slot` gives."""
+        """Return the samples at these positions of this epoch's order. Pass the result of `Grid.slot`."""
         self.check(epoch, positions)
         a, b = sides(self.samples)
         pairs = keys(self.seed, epoch, self.samples)

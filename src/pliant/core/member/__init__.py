@@ -1,9 +1,9 @@
-"""The member's brain: what one worker does next in the live protocol.
+"""The member's state machine: the next actions of one worker in the live protocol.
 
-What may live here: the machine a worker runs beside its training loop, as one pure function,
-`react(machine, signal) -> (machine, actions)`. A shell (the training library, or the simulator) carries the actions
-out and feeds back what came of them. Files by what a member is doing: `stepping`, `recovering`, `joining`, `leaving`;
-`moves` holds what they share, `signals` everything that goes in and out.
+A worker runs it beside its training loop, as one pure function: `react(machine, signal) -> (machine, actions)`. A shell
+(the training library, or the simulator) performs the actions and feeds the results back as signals. The modules follow
+the phases of a member: `step`, `recover`, `join`, `leave`, `checkpoint`. `common` holds the operations that they share,
+`signals` all signals and actions, `state` the machine.
 """
 
 from pliant.core.member.machine import react

@@ -1,4 +1,4 @@
-"""A member's part in checkpoints: begun at a boundary, written beside training, said once its step is committed."""
+"""A member's part in checkpoints: started at a boundary, written beside training, published after its step's commit."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from pliant.core.model.checkpoint import NEVER_WHOLE
 from pliant.core.model.view import View
 from pliant.core.model.world import World
 
-NO_STORAGE = "nobody who has the state has a place for it: set PLIANT_CHECKPOINT_DIR to one that all members reach"
+NO_STORAGE = (
+    "no member that holds the state has checkpoint storage: "
+    "set PLIANT_CHECKPOINT_DIR to a folder or URL that all members can reach"
+)
 
 
 def start_if_due(m: Machine, out: Out) -> None:
-    """Call at a boundary: everybody decides alike, by the step and by what the words said.
+    """Start a checkpoint at a boundary if one is due. All members decide alike, by the step and the latest words.
 
-    Where the world ends or holds here, the state is saved anyway, once that is agreed.
+    Where the world ends or holds at this boundary, the state is saved anyway, once that is agreed.
     """
     view, step = m.view, m.lineage.step
     asked, m.checkpoint_wanted = m.checkpoint_wanted, False
@@ -36,16 +39,16 @@ def _training_pauses(m: Machine) -> bool:
 
 
 def _world_after(m: Machine) -> World | None:
-    """The world after this boundary; None: this member has no place in it."""
+    """Return the world after this boundary; None if this member is not in it."""
     return next((each for each in m.wired_worlds if each.number == m.switch_to), None) if m.switch_to else world_of(m)
 
 
 def start_checkpoint(m: Machine, out: Out, *, waits: bool, wanted: bool = False) -> None:
-    """Begin to write, each holder its part. Who leaves at this very boundary has none: it will be gone. Who drains is
-    let off, too, unless everybody does: it should not have to wait for a disk. Who has no place to write to cannot.
+    """Start to write; each writer saves its part.
 
-    If nothing is trained meanwhile, it `waits` for the one that is still being written. If somebody `wanted` it, it is
-    said that nobody can.
+    Members that leave at this boundary, that drain (unless all do) or that have no storage do not write. With `waits`
+    the write waits for the previous one to end, because nothing is trained meanwhile. If the checkpoint was `wanted`
+    and no member can write, the first holder reports a failure.
     """
     world, after, newest = world_of(m), _world_after(m), m.view.checkpoint if m.view is not None else None
     if after is None or (newest is not None and newest.lineage == m.lineage):
@@ -62,23 +65,24 @@ def start_checkpoint(m: Machine, out: Out, *, waits: bool, wanted: bool = False)
 
 
 def save_alone(m: Machine, out: Out) -> None:
-    """Write all of the state, whatever the others do: there may be no time to hear from them."""
+    """Write the whole state as one part, without the other members: there may be no time to wait for them."""
     if m.can_save:
         _start_part(m, out, PartInProgress(m.lineage, checkpoint_name(m.lineage, m.generation, m.id), 0, 1), waits=True)
         confirm_save(m, out)
 
 
 def is_first_saver(m: Machine, view: View) -> bool:
-    """Whether this is the first of those that hold the state, as far as the coordinator knows, and can save it."""
+    """Return whether this member is the first holder, in the coordinator's view, that can save."""
     members = m.world.members if m.world is not None else ()
     able = (member for rank, member in enumerate(members) if rank not in m.cannot_save_ranks)
     return next((member for member in able if member in view.holders), None) == m.id
 
 
 def save_last(m: Machine, out: Out, view: View) -> bool:
-    """Call when the job is finished, and this member's part is not what is waited for. True: it writes all of it.
+    """Save the whole final state if no checkpoint has it. Return whether this member writes it.
 
-    Others may have gone with theirs: they had broken off the last collective when they heard of the end.
+    Call it when the job has finished and this member's own part is not awaited. The other members may have left without
+    writing theirs: they broke off the last collective when the job ended.
     """
     newest = view.checkpoint
     saved = newest is not None and newest.lineage == m.lineage
@@ -91,14 +95,14 @@ def save_last(m: Machine, out: Out, view: View) -> bool:
 
 def _start_part(m: Machine, out: Out, saving: PartInProgress, *, waits: bool) -> None:
     if m.part_in_progress is not None and m.part_in_progress.confirmed and not waits:
-        _report_failure(m, out, WriteFailed(saving.name, "the one before is still being written"))
+        _report_failure(m, out, WriteFailed(saving.name, "the previous checkpoint is still being written"))
         return
     m.part_in_progress = saving
     out.append(Snapshot(saving.lineage, saving.name, saving.part, saving.count, waits))
 
 
 def is_pending(m: Machine) -> bool:
-    """Whether others count on this member to finish its part."""
+    """Return whether this member still has to finish or publish its part."""
     return m.unpublished_part is not None or (m.part_in_progress is not None and m.part_in_progress.confirmed)
 
 
@@ -106,7 +110,7 @@ def on_written(m: Machine, out: Out, signal: WriteDone) -> None:
     if m.part_in_progress is not None and m.part_in_progress.name == signal.checkpoint.name:
         m.part_in_progress = None
     if signal.checkpoint.name in m.abandoned_checkpoints:
-        out.append(Discard(signal.checkpoint.name))  # it was too late to stop
+        out.append(Discard(signal.checkpoint.name))  # the write had finished before it could be cancelled
     elif not _is_publish_over(m, signal):
         m.unpublished_part = signal
         publish(m, out)
@@ -124,7 +128,7 @@ def _report_failure(m: Machine, out: Out, signal: WriteFailed) -> None:
 
 
 def report_pending(m: Machine, out: Out) -> None:
-    """What the coordinator may not have heard of this member's parts."""
+    """Send the publications and failures that the coordinator has not confirmed."""
     publish(m, out)
     if m.unreported_failure is not None and m.world is not None:
         out.append(
@@ -141,7 +145,7 @@ def report_pending(m: Machine, out: Out) -> None:
 
 
 def publish(m: Machine, out: Out) -> None:
-    """Report the step first: a manifest of a step that is not durable is refused."""
+    """Report the step, then publish the part: the coordinator refuses a checkpoint of a step that is not durable."""
     if m.unpublished_part is not None and m.world is not None:
         report_progress(m, out)
         manifest = m.unpublished_part
@@ -149,9 +153,9 @@ def publish(m: Machine, out: Out) -> None:
 
 
 def apply_view(m: Machine, out: Out, view: View) -> None:
-    """The coordinator knows of our part, or will never want it; and somebody tidies up after each new checkpoint.
+    """Update this member's checkpoint work from a view, and collect garbage after a new checkpoint.
 
-    What is durable is committed, though the words that showed it to others never came back to us: the last ones, say.
+    A durable step is committed, even if the words that showed it never returned here (the last ones, for instance).
     """
     if m.part_in_progress is not None and m.part_in_progress.lineage == view.durable:
         confirm_save(m, out)
@@ -182,7 +186,10 @@ def _collects_garbage(m: Machine) -> bool:
 
 
 def _discard_abandoned(m: Machine, out: Out, view: View) -> None:
-    """What will never be whole takes room, which the next one may need: after a disk was full, say."""
+    """Remove checkpoints that will never be complete.
+
+    The next one may need their space, after a full disk for instance.
+    """
     never = frozenset(name for name, part in view.written_parts if part == NEVER_WHOLE)
     for name in sorted(never.difference(m.abandoned_checkpoints)):
         mine = m.part_in_progress is not None and m.part_in_progress.name == name
@@ -194,9 +201,10 @@ def _discard_abandoned(m: Machine, out: Out, view: View) -> None:
 
 
 def _is_publish_over(m: Machine, manifest: WriteDone) -> bool:
-    """Whether that part need not be said any more. After a recovery the other parts may never come.
+    """Return whether the part need not be published any more: after a recovery the other parts may never arrive.
 
-    Who writes the first part stays until all are there, so that somebody is left to tidy up.
+    The writer of the first part keeps publishing until all parts are there, so that one member remains to collect
+    garbage.
     """
     view, checkpoint = m.view, manifest.checkpoint
     if view is None:
@@ -218,7 +226,7 @@ def _is_publish_over(m: Machine, manifest: WriteDone) -> bool:
 
 
 def _is_failure_over(failed: WriteFailed, view: View) -> bool:
-    """Whether everybody knows that there will be no checkpoint of that name, or nobody waits for it."""
+    """Return whether the failure is recorded, or no checkpoint of that name is awaited any more."""
     name = failed.name
     if failed.split_storage:
         return view.split_storage or name not in view.kept_checkpoints

@@ -1,4 +1,4 @@
-"""What every part of a member's machine does now and then: the elementary moves."""
+"""Operations shared by all phases of the member state machine."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from pliant.core.model.job import Dispute
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
 
-REPORTERS = 2  # how many members report progress (rule 24)
-LINES_MAX = 512  # in one report: after a coordinator was long away, what was committed meanwhile comes in several
-STALE_TICKS = 3  # ticks without an answer before any other member reports too
+REPORTERS = 2  # members that report progress (rule 24)
+LINES_MAX = 512  # of one report; after a long absence of the coordinator several reports follow
+STALE_TICKS = 3  # ticks without an answer before the other members report too
 
 Out = list[Action]
 
@@ -42,9 +42,9 @@ Out = list[Action]
 
 
 def start_collective(m: Machine, out: Out, purpose: Purpose, state: int | None = None) -> None:
-    """Enter the next collective of this world; `state` is its state's hash, where it was taken anew for this one.
+    """Enter the next collective of this world. `state` is the hash of its state, if a fresh one was computed.
 
-    It is not kept: a comparison must say the same whether a member got as far as its reduction or not.
+    The fresh hash is not stored: a comparison must send the same hash whether or not the member reached its reduction.
     """
     world = world_of(m)
     wired = m.wired_worlds[-1] if m.wired_worlds else None
@@ -69,13 +69,13 @@ def start_collective(m: Machine, out: Out, purpose: Purpose, state: int | None =
     )
     m.phase = Phase.COLLECTING
     m.in_flight = True
-    # What is compared outside of steps may be saved right after: it must be the state as it is now (rule 1).
+    # A state compared outside of a step may be saved next, so its hash must be fresh (rule 1).
     whole = m.holds_state and m.terms.verify > 0 and not step
     out.append(Collect(world, word, m.shares if step else (), whole))
 
 
 def _wants_checkpoint(m: Machine) -> bool:
-    """Whether a checkpoint is wanted that nobody, as far as this member knows, is writing already."""
+    """Return whether a checkpoint is wanted that no member is writing yet, as far as this member can see."""
     view = m.view
     if view is None or not view.checkpoint_wanted:
         return False
@@ -84,9 +84,9 @@ def _wants_checkpoint(m: Machine) -> bool:
 
 
 def start_step(m: Machine, out: Out) -> None:
-    """Start the next step: compute the slots this member owns, or an idle one so that the loop's body runs (rule 22).
+    """Start the next step: compute this member's slots, or an idle slot so that the loop's body runs (rule 22).
 
-    A member without state has nothing to compute: it follows the others' collectives until it holds.
+    A member without state computes nothing. It follows the collectives of the others until it holds the state.
     """
     world, grid = world_of(m), m.terms.grid
     step = history_position(m).step + 1
@@ -109,14 +109,14 @@ def start_step(m: Machine, out: Out) -> None:
 
 @lru_cache(maxsize=256)
 def _slots_by_rank(slots: int, weights: tuple[int, ...], filled: int) -> Shares:
-    """What each rank owns of a step of which the first so many slots hold samples. It is the same in most steps."""
+    """Return the slots of each rank in a step whose first `filled` slots hold samples. Most steps share one result."""
     if not any(weights):
-        return tuple(() for _ in weights)  # told by somebody who knows no better; the words will say who holds
+        return tuple(() for _ in weights)  # the donor did not know the holders; the next words list them
     return tuple(tuple(slot for slot in run if slot < filled) for run in deal_slots(slots, weights))
 
 
 def commit_lineage(m: Machine, out: Out, lineage: Lineage) -> None:
-    """A collective showed that every holder had applied `lineage`: it is history now (rule 1)."""
+    """Mark `lineage` as committed: a collective showed that every holder had applied it (rule 1)."""
     if m.applied_line is None or m.applied_line.lineage != lineage:
         return
     m.committed_lines = (*m.committed_lines, m.applied_line)
@@ -129,7 +129,7 @@ def commit_lineage(m: Machine, out: Out, lineage: Lineage) -> None:
 
 
 def enter_world(m: Machine, world: World) -> None:
-    """Be in `world` from now on. Lower wired groups are of no use any more."""
+    """Make `world` the current one, and drop the wired groups of lower generations."""
     m.world = world
     m.rank = world.members.index(m.id)
     m.entered = False
@@ -153,7 +153,7 @@ def enter_world(m: Machine, world: World) -> None:
 
 
 def wire_next_world(m: Machine, out: Out) -> None:
-    """Wire the newest world this member is in and may enter; one wiring at a time (rules 7, 10)."""
+    """Wire the newest world that this member belongs to and may enter; one wiring at a time (rules 7, 10)."""
     view = m.view
     if view is None or m.phase in (Phase.GONE, Phase.DONE):
         return
@@ -175,7 +175,7 @@ def wire_next_world(m: Machine, out: Out) -> None:
 
 
 def stop_in_world(m: Machine, out: Out, why: str, peer: MemberId | None = None) -> None:
-    """Apply nothing more in this generation, say so, and wait for a recovery world (rule 10)."""
+    """Apply nothing more in this generation, report it, and wait for a recovery world (rule 10)."""
     m.phase = Phase.STOPPED
     m.stop_reason = why
     m.blamed_peer = peer
@@ -191,7 +191,7 @@ def stop_in_world(m: Machine, out: Out, why: str, peer: MemberId | None = None) 
 
 
 def stop_on_disagreement(m: Machine, out: Out, words: Words, why: str) -> None:
-    """Stop because of what the words said. Whoever's state is not the majority's brings nothing it computed from it."""
+    """Stop because the control words disagree. A member whose state differs from the majority's drops its gradients."""
     m.diverged = diverged(words)
     m.followed_lineage = winner(words) or m.followed_lineage
     if m.terms.verify:
@@ -202,7 +202,7 @@ def stop_on_disagreement(m: Machine, out: Out, words: Words, why: str) -> None:
 
 
 def stop_on_dispute(m: Machine, out: Out, disputes: tuple[Dispute, ...]) -> None:
-    """Stop because gradients that should be equal are not. Who is in a dispute computes all it has again."""
+    """Stop because gradients that must be equal differ. Members in a dispute compute all their slots again."""
     m.disputes = disputes
     if any(m.id in (each.a, each.b) for each in disputes):
         m.kept_gradients = KeptGradients(base=m.lineage)
@@ -211,7 +211,7 @@ def stop_on_dispute(m: Machine, out: Out, disputes: tuple[Dispute, ...]) -> None
 
 def report_stopped(m: Machine, out: Out) -> None:
     if m.view is not None and m.view.sealed >= m.generation:
-        return  # the coordinator is further already
+        return  # the coordinator has sealed this generation already
     kept = m.kept_gradients.slots if m.kept_gradients.base == m.lineage else frozenset()
     doubts = (m.stateless, m.diverged, m.suspects, m.disputes)
     out.append(Send(Stopped(m.id, m.generation, history_position(m), kept, m.stop_reason, m.blamed_peer, *doubts)))
@@ -222,7 +222,7 @@ def report_unwirable(m: Machine, out: Out) -> None:
 
 
 def admit_joiners(m: Machine, out: Out) -> None:
-    """Whoever is new in a planned world waits to be told that it was entered."""
+    """Send an admission to each member that is new in the planned world just entered."""
     world, before = world_of(m), m.previous_world
     if before is None:
         return
@@ -233,7 +233,7 @@ def admit_joiners(m: Machine, out: Out) -> None:
 
 
 def release_leavers(m: Machine, out: Out) -> None:
-    """A collective completed here: whoever lingers in the world before may go (rule 9)."""
+    """Release the members that linger in the previous world: a collective completed in this one (rule 9)."""
     world, before = world_of(m), m.previous_world
     if before is None:
         return
@@ -244,11 +244,11 @@ def release_leavers(m: Machine, out: Out) -> None:
     m.previous_world = None
 
 
-# ----------------------------------------------------------------------------- reports, checkpoints, goodbye
+# ----------------------------------------------------------------------------- reports, checkpoints, leaving
 
 
 def report_progress(m: Machine, out: Out) -> None:
-    """Report what is committed and not durable, and who holds the state if the coordinator does not know yet."""
+    """Report committed lines that are not durable, and the holders if the coordinator's list differs."""
     view = m.view
     world = world_of(m)
     holding = frozenset(world.members[rank] for rank in m.holders)
@@ -261,14 +261,14 @@ def is_reporter(m: Machine) -> bool:
 
 
 def confirm_save(m: Machine, out: Out) -> None:
-    """The step of what this member began to write is committed: it is wanted (rule 17)."""
+    """Confirm the part that this member began to write: its step is committed (rule 17)."""
     if m.part_in_progress is not None and not m.part_in_progress.confirmed:
         m.part_in_progress = replace(m.part_in_progress, confirmed=True)
         out.append(Save(m.part_in_progress.name))
 
 
 def start_fetch(m: Machine, out: Out, donors: tuple[MemberId, ...]) -> None:
-    """Start to receive the state aside; whatever an earlier attempt brought is void."""
+    """Start to receive the state. Stripes of an earlier attempt are discarded."""
     m.fetching = True
     m.quiet_ticks = 0
     m.stripes = ()
@@ -277,7 +277,7 @@ def start_fetch(m: Machine, out: Out, donors: tuple[MemberId, ...]) -> None:
 
 
 def leave_job(m: Machine, out: Out, code: int, why: str, *, complete: bool = False) -> None:
-    """Leave for good."""
+    """Leave the job for good."""
     m.phase = Phase.GONE
     if m.wiring_generation:
         out.append(Break(m.wiring_generation))
@@ -288,17 +288,17 @@ def leave_job(m: Machine, out: Out, code: int, why: str, *, complete: bool = Fal
 
 
 def world_of(m: Machine) -> World:
-    """The world this member is in, where it must be in one."""
+    """Return the current world of a member that must be in one."""
     if m.world is None:
-        raise AssertionError(f"{m.id} is in no world")
+        raise AssertionError(f"member {m.id} is in no world")
     return m.world
 
 
 def history_position(m: Machine) -> Lineage:
-    """Where the history is: what this member holds, or as far as it followed the others."""
+    """Return the lineage of the state this member holds, or of the last step it followed."""
     return m.lineage if m.holds_state else m.followed_lineage
 
 
 def unreported_lines(m: Machine) -> tuple[LedgerLine, ...]:
-    """The ledger lines a joiner must have to be able to report in our place."""
+    """Return the ledger lines that a joiner needs in order to report in this member's place."""
     return (*m.committed_lines, m.applied_line) if m.applied_line is not None else m.committed_lines

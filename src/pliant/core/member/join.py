@@ -1,4 +1,4 @@
-"""A member without state: let in, following the others' steps, receiving the state aside (rule 15)."""
+"""A member without state: admitted, following the steps of the others, receiving the state (rule 15)."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pliant.core.member.signals import Admission, Install, Installed, Stripe
 from pliant.core.member.state import FollowedStep, KeptGradients, Machine, Phase
 from pliant.core.member.step import pass_boundary, read_words, step_line
 
-FOLLOWED_MAX = 8  # steps a joiner replays at most; with more it takes a newer state instead
+FOLLOWED_MAX = 8  # steps a joiner replays at most; beyond them it fetches a newer state
 
 
 def on_admission(m: Machine, out: Out, signal: Admission) -> None:
-    """The others entered a planned world we wired: follow them there."""
+    """Follow the others into a planned world that this member has wired."""
     if m.phase is not Phase.OUTSIDE or signal.generation <= m.generation:
         return
     world = next((world for world in m.wired_worlds if world.number == signal.generation), None)
     if world is None:
-        m.admission = signal  # our own wiring has not returned yet
+        m.admission = signal  # this member's own wiring has not returned yet
         return
     enter_world(m, world)
     m.donors = signal.donors
@@ -41,7 +41,7 @@ def on_admission(m: Machine, out: Out, signal: Admission) -> None:
 
 
 def on_followed(m: Machine, out: Out, words: Words) -> None:
-    """A step went by that we had no part in. Remember it: it is replayed on the state that is on its way."""
+    """Record a step that the others took. It is replayed on the state that this member is receiving."""
     why = disagreement(words, m.generation, Purpose.STEP, m.terms.grid)
     if why:
         stop_on_disagreement(m, out, words, why)
@@ -65,7 +65,7 @@ def _keep_following(m: Machine, out: Out) -> None:
 
 
 def _install_if_proven(m: Machine, out: Out) -> bool:
-    """Install what lies aside, if a step that was heard proves it whole and leads on from it."""
+    """Install the received state if a followed step proves it correct and continues from it."""
     aside = m.received_state
     if aside is None or m.stop_reason:
         return False
@@ -83,7 +83,7 @@ def _install_if_proven(m: Machine, out: Out) -> bool:
             out.append(Install(aside.lineage, replay))
             return True
     if aside.lineage != m.followed_steps[-1].line.lineage:
-        restart_fetch(m, out)  # too old, or not what the others have
+        restart_fetch(m, out)  # too old, or not the state of the others
     return False
 
 
@@ -92,7 +92,7 @@ def _is_undurable(m: Machine, step: int) -> bool:
 
 
 def on_stripe(m: Machine, out: Out, signal: Stripe) -> None:
-    """A stripe arrived. All must carry one label; one that does not means starting again."""
+    """Record a stripe. All stripes must carry the same label; otherwise the fetch restarts."""
     if not m.fetching:
         return
     m.quiet_ticks = 0
@@ -114,9 +114,10 @@ def _same_label(a: Stripe, b: Stripe) -> bool:
 
 
 def _install_winner(m: Machine, out: Out, aside: Stripe) -> None:
-    """A laggard has a state of its own, which stays until the other one is whole (rule 13).
+    """Install the winner's state in a recovery world.
 
-    So does a recovery world's member that has none: nobody takes a step before it holds.
+    A laggard keeps its own state until the other one is complete (rule 13). A member without state is treated alike: no
+    member takes a step before it holds the state.
     """
     if aside.lineage != m.catch_up_to:
         restart_fetch(m, out)
@@ -133,7 +134,7 @@ def _install_winner(m: Machine, out: Out, aside: Stripe) -> None:
 
 
 def on_installed(m: Machine, out: Out, signal: Installed) -> None:
-    """We hold the state. From the next words on everybody knows."""
+    """Mark this member as a holder. The next words tell the others."""
     if m.phase is not Phase.INSTALLING:
         return
     m.holds_state = True
@@ -146,7 +147,7 @@ def on_installed(m: Machine, out: Out, signal: Installed) -> None:
 
 
 def restart_fetch(m: Machine, out: Out) -> None:
-    """Receive the state from the beginning, from whoever holds it now."""
+    """Receive the state from the beginning, from the current holders."""
     world = world_of(m)
     holding = tuple(world.members[rank] for rank in sorted(m.holders) if rank != m.rank)
     start_fetch(m, out, m.donors if m.catch_up_to is not None or not holding else holding)

@@ -1,4 +1,4 @@
-"""A member on its way out: coming to rest, lingering, drained, fenced, finished."""
+"""A member that leaves: it stops, lingers, is drained, is fenced or finishes."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pliant.core.model.job import JobState
 from pliant.core.model.view import View
 from pliant.core.model.world import WorldKind
 
-ALONE_TICKS = 3  # how long other members' parts of the last checkpoint are waited for, before one writes all of it
-END_TICKS = 30  # how long a coordinator that has heard of the end may leave the last part of a checkpoint unanswered
+ALONE_TICKS = 3  # wait for the others' parts of the last checkpoint, before one member writes all of it
+END_TICKS = 30  # wait for the coordinator to confirm the last part of a checkpoint after the job ended
 
 
 def reason_to_stop(m: Machine, view: View) -> str:
-    """What in the coordinator's view ends this member's part in its world; empty: nothing does."""
+    """Return what in the coordinator's view ends this member's part in its world; empty if nothing does."""
     if not view.known:
-        return "fenced: the coordinator does not count on this member any more"
+        return "fenced: the coordinator no longer counts this member"
     if view.state.ended:
         return f"the job is {view.state.value}: {view.why}"
     world = m.world
@@ -29,14 +29,14 @@ def reason_to_stop(m: Machine, view: View) -> str:
     if view.sealed >= world.number:
         return f"generation {world.number} is sealed"
     if world.number in view.unenterable_generations:
-        return f"generation {world.number} cannot be entered by everybody"
+        return f"generation {world.number} cannot be entered by all its members"
     if view.gone_in_open_worlds and not view.gone_in_open_worlds.isdisjoint(world.members):
         return f"{', '.join(sorted(view.gone_in_open_worlds.intersection(world.members)))} is gone"
     return ""
 
 
 def apply_view(m: Machine, out: Out, view: View) -> None:
-    """Act on what was told: at once where nothing runs, else at the next safe moment."""
+    """Act on a view: at once where nothing runs, else at the next safe moment."""
     if view.draining and m.drain_urgency == CALM:
         m.drain_urgency = LEAVING
         out.append(StartGrace(view.grace_s))
@@ -45,7 +45,9 @@ def apply_view(m: Machine, out: Out, view: View) -> None:
     if m.phase is Phase.LINGERING and _may_leave(m, view):
         return leave_job(m, out, 0, "left as planned")
     if m.phase is Phase.STOPPED and view.current > m.generation > view.sealed:
-        return leave_job(m, out, 0, "left as planned")  # the others went on without us, as the words had said
+        return leave_job(
+            m, out, 0, "left as planned"
+        )  # the others switched without this member, as agreed in the words
     if m.phase is Phase.OUTSIDE and m.drain_urgency:
         return leave_job(m, out, 0, "drained before it was needed")
     why = reason_to_stop(m, view)
@@ -60,7 +62,7 @@ def apply_view(m: Machine, out: Out, view: View) -> None:
 
 
 def stop_or_leave(m: Machine, out: Out) -> None:
-    """At a safe moment, with a reason to stop: go for good, or wait for a recovery world."""
+    """At a safe moment, with a reason to stop: leave for good, or wait for a recovery world."""
     view = m.view
     if view is not None and not view.known:
         leave_job(m, out, FENCED_CODE, reason_to_stop(m, view))
@@ -84,7 +86,7 @@ def _finish_job(m: Machine, out: Out, view: View) -> None:
 
 
 def linger(m: Machine, out: Out) -> None:
-    """Keep group and state until the next world is seen to work, or a checkpoint of them is published (rules 9, 16)."""
+    """Keep group and state until the next world works, or until a checkpoint of them is published (rules 9, 16)."""
     m.phase = Phase.LINGERING
     if m.view is not None and _may_leave(m, m.view):
         leave_job(m, out, 0, "left as planned")
@@ -101,7 +103,7 @@ def _may_leave(m: Machine, view: View) -> bool:
 
 
 def _recovery_needs_us(m: Machine, view: View | None) -> bool:
-    """Whether a recovery after the world that let us go counts on us: whoever was in that one may be lost (rule 16)."""
+    """Return whether a later recovery needs this member: those in the world after its own may be lost (rule 16)."""
     worlds = view.worlds if view is not None else ()
     above = max(m.switch_to, m.generation)
     return any(w.kind is not WorldKind.PLANNED and w.number > above and m.id in w.members for w in worlds)
@@ -120,7 +122,7 @@ def on_released(m: Machine, out: Out, signal: Released) -> None:
 
 
 def on_drain_notice(m: Machine, out: Out, signal: DrainNotice) -> None:
-    """The machine under this worker is going away: tell the coordinator, and leave at a boundary (rule 16)."""
+    """Announce the drain to the coordinator, and leave at a boundary: the machine is going away (rule 16)."""
     if m.drain_urgency:
         return
     m.drain_urgency = LEAVING
@@ -131,9 +133,10 @@ def on_drain_notice(m: Machine, out: Out, signal: DrainNotice) -> None:
 
 
 def on_grace_short(m: Machine, out: Out) -> None:
-    """The next words say so. Who waits for others to receive the state may have none: it leaves a copy behind at once.
+    """Announce in the next words that time is short. Save alone if this member waits for others to receive the state.
 
-    The comparison it waits after committed what it holds, or the state is not yet to be written (rules 1, 16).
+    It saves only if the comparison before committed its state; otherwise the state must not be written yet (rules 1,
+    16).
     """
     m.drain_urgency = OUT_OF_TIME
     if m.compare_again and m.in_flight and m.applied_line is None:
@@ -141,8 +144,8 @@ def on_grace_short(m: Machine, out: Out) -> None:
 
 
 def on_grace_over(m: Machine, out: Out) -> None:
-    """Too late for a boundary: this counts as a crash, and the others recover from it (rule 16).
+    """Leave at once. This counts as a crash, from which the others recover (rule 16).
 
-    Unless the run is over: then the final state is in place, and the others see to the report.
+    After the end of the run it is no crash: the final state is in place, and the others send the report.
     """
     leave_job(m, out, 0, "the grace period is over", complete=m.phase is Phase.DONE and m.holds_state)

@@ -1,4 +1,4 @@
-"""The machine itself: which signal leads where."""
+"""Dispatch of signals to the phases of the member state machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from pliant.core.model.world import WorldKind
 
 _AT_A_STOP = frozenset({Phase.STOPPED, Phase.HOLDING, Phase.LINGERING, Phase.OUTSIDE})
 _WAITING = frozenset({Phase.DONE, Phase.LINGERING})
-TRANSFER_TICKS = 3  # ticks without a stripe before the transfer is started again
+TRANSFER_TICKS = 3  # ticks without a stripe before the transfer restarts
 _REPORTING = frozenset(
     {
         Phase.COMPUTING,
@@ -47,7 +47,7 @@ _REPORTING = frozenset(
 
 
 def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, ...]]:
-    """What a member does on a signal. Total: a signal that comes too late changes nothing."""
+    """Return the machine after a signal, and the actions to perform. A signal that arrives too late changes nothing."""
     if machine.phase is Phase.GONE:
         return machine, ()
     m = machine.copy()
@@ -105,12 +105,12 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
         _enter_recovery_if_stopped(m, out)
     waited = isinstance(signal, s.WriteDone | s.WriteFailed | s.Tick) and m.phase in _WAITING
     if (waited or m.world is not machine.world) and m.view is not None:
-        leave.apply_view(m, out, m.view)  # what was told before we entered holds for this world, too
+        leave.apply_view(m, out, m.view)  # an earlier view may concern this world, too
     return m, tuple(out)
 
 
 def _on_returned(m: Machine, out: Out, signal: s.Returned) -> None:
-    """A collective of this world completed: the world works, and its words lead on."""
+    """Handle a completed collective: the world works, and its words decide the next action."""
     if not m.in_flight or signal.generation != m.generation:
         return
     m.in_flight = False
@@ -141,7 +141,7 @@ def _holders_changed(m: Machine) -> bool:
 
 
 def _on_failed(m: Machine, out: Out, signal: s.Failed) -> None:
-    """The operation returned an error: now it is safe to stop (rule 10)."""
+    """Stop: the operation returned an error, so its buffers are free (rule 10)."""
     if not m.in_flight or signal.generation != m.generation:
         return
     m.in_flight = False
@@ -163,17 +163,17 @@ def _on_view(m: Machine, out: Out, signal: s.ViewReceived) -> None:
 
 
 def _on_durable(m: Machine, out: Out, signal: s.Durable) -> None:
-    """Progress wakes no watch, so this is how lines are dropped while nothing else happens."""
+    """Drop reported lines. Progress wakes no watch, so no view arrives while nothing else changes."""
     if m.view is None or signal.revision < m.view.revision:
         return
     m.view = replace(m.view, durable=signal.lineage)
     behind = len(m.committed_lines) > LINES_MAX
     if _drop_lines(m, signal.lineage) and behind and m.phase in _REPORTING and m.entered and is_reporter(m):
-        report_progress(m, out)  # the rest of what did not fit into one report
+        report_progress(m, out)  # the lines that did not fit into the previous report
 
 
 def _drop_lines(m: Machine, durable: Lineage) -> bool:
-    """Forget the lines that the coordinator has; whether there were any."""
+    """Drop the lines that the coordinator has stored. Return whether there were any."""
     if not m.committed_lines or m.committed_lines[0].lineage.step > durable.step:
         return False
     m.committed_lines = tuple(line for line in m.committed_lines if line.lineage.step > durable.step)
@@ -182,13 +182,13 @@ def _drop_lines(m: Machine, durable: Lineage) -> bool:
 
 
 def _on_wired(m: Machine, out: Out, signal: s.Wired) -> None:
-    """A group is built. A recovery world is entered once we came to rest (see `react`), a planned one by the words."""
+    """Record a built group. `react` enters a recovery world once this member stopped; the words enter a planned one."""
     if signal.generation != m.wiring_generation or m.view is None:
         return
     m.wiring_generation = 0
     world = next((w for w in m.view.worlds if w.number == signal.generation), None)
     if world is None:
-        wire_next_world(m, out)  # sealed meanwhile
+        wire_next_world(m, out)  # it was sealed meanwhile
         return
     m.wired_worlds = (*m.wired_worlds, world)
     if m.admission is not None and m.admission.generation == world.number:
@@ -196,7 +196,7 @@ def _on_wired(m: Machine, out: Out, signal: s.Wired) -> None:
 
 
 def _enter_recovery_if_stopped(m: Machine, out: Out) -> None:
-    """Enter the newest recovery world that is wired, as soon as nothing of the last one is under way (rule 10)."""
+    """Enter the newest wired recovery world once nothing of the last world is in progress (rule 10)."""
     if m.phase not in _AT_A_STOP or m.view is None:
         return
     world = next((w for w in reversed(m.wired_worlds) if w.kind is not WorldKind.PLANNED), None)
@@ -216,12 +216,12 @@ def _on_wire_failed(m: Machine, out: Out, signal: s.WireFailed) -> None:
 
 def _on_transfer_broken(m: Machine, out: Out, signal: s.TransferBroken) -> None:
     if m.phase is Phase.CATCHING_UP and signal.wrong_state:
-        m.stateless = len(m.donors) == 1  # else the next comparison shows which of the donors is not what it says
-        stop_in_world(m, out, "the state received is not the one that was promised")
+        m.stateless = len(m.donors) == 1  # else the next comparison finds the wrong donor
+        stop_in_world(m, out, "the received state does not match its label")
     elif m.phase is Phase.CATCHING_UP and m.holds_state:
-        stop_in_world(m, out, "the donor of a gradient is out of reach")
+        stop_in_world(m, out, "the donor of a gradient cannot be reached")
     elif m.fetching and signal.wrong_state and m.in_flight:
-        # The others wait for us in this collective: only another one can show whose state is wrong.
+        # The others wait for this member in the collective; only a new comparison shows which state is wrong.
         m.stop_reason = m.stop_reason or "the donors' states differ"
         out.append(s.Break(m.generation))
     elif m.fetching:
@@ -229,7 +229,7 @@ def _on_transfer_broken(m: Machine, out: Out, signal: s.TransferBroken) -> None:
 
 
 def _on_user_code_raised(m: Machine, out: Out, signal: s.UserCodeRaised) -> None:
-    """No goodbye: it could overtake the word of what happened, and this is no planned leave."""
+    """Exit without a `Leave`: it could overtake the report of the error, and this is not a planned leave."""
     why = f"{describe_slots(signal.slots)} of step {signal.step} raised: {signal.error}"
     out.append(s.Send(Raised(FailingSlots(signal.step, signal.slots, signal.samples, m.id, signal.error))))
     m.phase = Phase.GONE
@@ -237,7 +237,7 @@ def _on_user_code_raised(m: Machine, out: Out, signal: s.UserCodeRaised) -> None
 
 
 def _on_tick(m: Machine, out: Out) -> None:
-    """Say again whatever may have been lost, in the order of its weight."""
+    """Repeat every message that may have been lost, in order of importance."""
     if m.phase is Phase.STOPPED:
         report_stopped(m, out)
     if m.unwirable_generation > max(m.generation, m.view.sealed if m.view else 0):

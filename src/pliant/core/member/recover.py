@@ -1,4 +1,4 @@
-"""A member after a failure: into the recovery world, compare, catch up, redo (rules 10-14)."""
+"""A member after a failure: enter the recovery world, compare, catch up, redo (rules 10-14)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def enter_recovery(m: Machine, out: Out, world: World) -> None:
     """Enter a recovery or rollback world. Its first collective is the comparison (rule 12)."""
     rolls_back = world.kind is WorldKind.ROLLBACK
     if rolls_back or m.generation < world.rollback_generation:
-        # Whatever we had is not on the history any more, even if the world that went back was not entered by anybody.
+        # This member's state is off the history, even if no member entered the world that rolled back.
         m.holds_state = False
         m.lineage = GENESIS
         m.applied_line = None
@@ -46,7 +46,7 @@ def enter_recovery(m: Machine, out: Out, world: World) -> None:
         m.unreported_failure = None
         m.kept_gradients = KeptGradients()
     enter_world(m, world)
-    if rolls_back and m.rank == 0:  # the lowest rank brings the base back for everybody
+    if rolls_back and m.rank == 0:  # the lowest rank loads the base for all
         m.phase = Phase.RESTORING
         checkpoint = m.view.checkpoint if m.view is not None and world.base != GENESIS else None
         out.append(Restore(checkpoint))
@@ -68,7 +68,7 @@ def on_restored(m: Machine, out: Out, signal: Restored) -> None:
 
 
 def on_restore_failed(m: Machine, out: Out, signal: RestoreFailed) -> None:
-    """Nobody can go on in this world. The coordinator says where to go back to instead."""
+    """Report the failure and stop: no member can continue in this world. The coordinator chooses another base."""
     if m.phase is not Phase.RESTORING:
         return
     name = m.view.checkpoint.name if m.view is not None and m.view.checkpoint is not None else ""
@@ -81,10 +81,10 @@ def on_restore_failed(m: Machine, out: Out, signal: RestoreFailed) -> None:
 
 
 def on_compared(m: Machine, out: Out, words: Words) -> None:
-    """Everybody's lineage is known: the highest wins, and whoever is not there catches up.
+    """Act on the comparison: the highest lineage wins, and members behind it catch up.
 
-    If somebody holds no state at all, everybody compares again once it does: only then are slots dealt out, so that
-    nobody computes for those who are still receiving. Else the step in flight goes on at once.
+    If a member holds no state, all compare again once it does. Only then are slots assigned, so that no member computes
+    for those that are still receiving. Otherwise the interrupted step continues at once.
     """
     world = world_of(m)
     why = disagreement(words, world.number, Purpose.HELLO, m.terms.grid)
@@ -94,7 +94,10 @@ def on_compared(m: Machine, out: Out, words: Words) -> None:
     best = winner(words)
     if best is None or world.base.newer_than(best):
         m.stateless = True
-        found = "nobody holds the state" if best is None else f"only step {best.step} is left of {world.base.step}"
+        if best is None:
+            found = "no member holds the state"
+        else:
+            found = f"the newest state left is of step {best.step}, and the history is at step {world.base.step}"
         stop_in_world(m, out, found)
         return
     m.holders = holders(words)
@@ -116,7 +119,7 @@ def on_compared(m: Machine, out: Out, words: Words) -> None:
         if not m.holds_state and m.terms.verify and len(m.donors) == 1 < len(m.holders):
             start_collective(
                 m, out, Purpose.HELLO
-            )  # nobody could compare that state yet; who is one step behind soon can
+            )  # no other member has compared that state yet; one a step behind soon can
         elif m.holds_state:
             out.append(CatchUp(m.donors[0], best))
         else:
@@ -125,26 +128,26 @@ def on_compared(m: Machine, out: Out, words: Words) -> None:
 
 
 def _assign_missing_slots(m: Machine, words: Words, best: Lineage) -> None:
-    """Who computes what of the step in flight: kept slots stay where they are, the rest is dealt out (rule 14)."""
+    """Assign the slots of the interrupted step: kept slots stay with their rank, the rest is dealt out (rule 14)."""
     kept = [word.kept if word.holds and word.lineage == best else frozenset() for word in words]
     if not are_disjoint(kept):
-        # Cannot be, and must not be counted twice if it is: nobody's kept sum can be split, so all start afresh.
+        # This must not happen. A kept sum cannot be split, so all start afresh rather than count a slot twice.
         kept = [frozenset() for _ in words]
         m.kept_gradients = KeptGradients(base=m.lineage)
-    if any(kept):  # else it is a step like any other, and its slots are dealt out by the world's weights
+    if any(kept):  # else the step starts as usual, by the world's weights
         todo = missing_slots(m.terms.grid.filled(best.step + 1), kept)
         more = assign_missing(todo, sorted(m.holders))
         m.recovery_shares = tuple(tuple(sorted((*mine, *more.get(rank, ())))) for rank, mine in enumerate(kept))
 
 
 def on_gradient(m: Machine, out: Out, signal: Gradient) -> None:
-    """The winner's gradient makes the missing step our own; without it, the whole state comes aside (rule 13)."""
+    """Apply the missing step with the winner's gradient; without one, fetch the whole state (rule 13)."""
     if m.phase is not Phase.CATCHING_UP or m.catch_up_to is None or not m.holds_state:
-        return  # without a state there is nothing to apply it to; it was asked for in another world
+        return  # it was requested in another world; without a state it cannot be applied
     line = signal.line
     if line is not None and line.parent == m.lineage and line.lineage == m.catch_up_to:
         if m.terms.verify:
-            m.part_in_progress = None  # no words of a lingering leaver were compared after its last step
+            m.part_in_progress = None  # a lingering leaver's last step was not compared in any words
         commit_lineage(m, out, m.lineage)
         m.applied_line = line
         m.lineage = m.catch_up_to

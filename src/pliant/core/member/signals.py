@@ -1,7 +1,8 @@
-"""Everything that goes into a member's machine, and everything that comes out of it.
+"""Signals into a member's machine, and actions out of it.
 
-Signals are facts of the shell: something returned, arrived, or ran out. Actions are orders to the shell. An order
-that takes time is answered by a signal; until then the machine waits for it."""
+A signal is a fact from the shell: an operation returned, a message arrived, a time ran out. An action is an order to
+the shell. An action that takes time is answered by a signal, for which the machine waits.
+"""
 
 from __future__ import annotations
 
@@ -16,19 +17,22 @@ from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.core.model.world import World
 
-Shares = tuple[tuple[int, ...], ...]  # by rank, the slots it brings into a reduction, ascending
+Shares = tuple[tuple[int, ...], ...]  # the slots of each rank in a reduction, ascending
 
 
 @dataclass(frozen=True, slots=True)
 class ViewReceived:
-    """The coordinator's view of the job arrived; older ones than the last are ignored."""
+    """The coordinator's view of the job arrived. The machine ignores a view that is not newer than the last one."""
 
     view: View
 
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """The coordinator keeps the history up to `lineage`, as of `revision`; told with answers, between two views."""
+    """The coordinator stored the history up to `lineage`, as of `revision`.
+
+    It comes with replies, between two views.
+    """
 
     revision: int
     lineage: Lineage
@@ -36,7 +40,7 @@ class Durable:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """A third of a lease has passed. Whatever may have been lost on the way is said again."""
+    """A third of a lease has passed. The machine repeats the messages that may have been lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +52,7 @@ class Wired:
 
 @dataclass(frozen=True, slots=True)
 class WireFailed:
-    """The group could not be built; `peer` is whom we could not reach, if that is known."""
+    """The group could not be built. `peer` is the member that could not be reached, if that is known."""
 
     generation: int
     peer: MemberId | None
@@ -56,9 +60,9 @@ class WireFailed:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """Gradients of these slots were added to the kept part; none for an idle slot (rule 22).
+    """Gradients of these slots were added to the kept ones; no slots for an idle slot (rule 22).
 
-    `state` is the hash of the state they were computed from, taken after the last of them; None: as at the boundary.
+    `state` is the hash of the state they were computed from, taken after the last slot; None if it is the boundary's.
     """
 
     slots: frozenset[int]
@@ -69,10 +73,10 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """A collective completed, with everybody's words by rank.
+    """A collective completed, with the words of all ranks.
 
-    `disputes` are slots of a step that two members computed, with other gradients; the same on every member. With any
-    nothing is applied.
+    `disputes` are slots of a step that two members computed with different results. They are the same on every member.
+    If there are any, nothing is applied.
     """
 
     generation: int
@@ -82,7 +86,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A collective returned an error. Its buffers are ours again (rule 9)."""
+    """A collective returned an error. Its buffers may be used again (rule 9)."""
 
     generation: int
     peer: MemberId | None
@@ -90,9 +94,9 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """The iterator was asked for the next part, after the user's post-step code (rule 3)."""
+    """The user's loop asked for the next micro-batch, after its post-step code (rule 3)."""
 
-    state: int  # hash of the whole state, as the control words carry it
+    state: int  # hash of the whole state, for the control words
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class RestoreFailed:
-    """The base of a rollback world could not be loaded: what was written is damaged, or it is out of reach."""
+    """The base of a rollback world could not be loaded: its files are damaged, or cannot be reached."""
 
     why: str
     damaged: bool
@@ -112,16 +116,16 @@ class RestoreFailed:
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """The winner's last reduced gradient arrived; None: it has none to give (rule 13)."""
+    """The winner's last reduced gradient arrived; None if it has none (rule 13)."""
 
     line: LedgerLine | None
 
 
 @dataclass(frozen=True, slots=True)
 class Stripe:
-    """One stripe of a donor's state, labelled with what it is a stripe of (rule 15).
+    """One stripe of a donor's state, with the label of that state (rule 15).
 
-    `lines` are the donor's ledger lines that were not durable yet, the one of `lineage` itself included.
+    `lines` are the donor's ledger lines that were not durable yet, including the line of `lineage` itself.
     """
 
     index: int
@@ -133,9 +137,9 @@ class Stripe:
 
 @dataclass(frozen=True, slots=True)
 class TransferBroken:
-    """A donor could not go on: of the transfer under way nothing can be used.
+    """A transfer failed, and nothing of it can be used.
 
-    `spoilt` says that all arrived, and has not the hash that it was labelled with, or not one hash everywhere.
+    With `wrong_state` all bytes arrived, but their hash differs from the label, or the donors' hashes differ.
     """
 
     wrong_state: bool = False
@@ -143,14 +147,14 @@ class TransferBroken:
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What was received aside is now the state, with the steps since then replayed on it."""
+    """The received state is installed, and the steps since then are replayed on it."""
 
     state: int
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """A member of a planned world tells a joiner that the world was entered."""
+    """A member of a planned world informs a joiner that the world was entered."""
 
     generation: int
     lineage: Lineage
@@ -159,14 +163,14 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A member of the next world tells a leaver that a collective completed there (rule 9)."""
+    """A member of the next world informs a leaver that a collective completed there (rule 9)."""
 
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class DrainNotice:
-    """This worker is to go: SIGTERM, or a spot notice."""
+    """This worker has to leave, because of SIGTERM or a spot notice."""
 
     grace_s: float
     why: str
@@ -174,7 +178,7 @@ class DrainNotice:
 
 @dataclass(frozen=True, slots=True)
 class GraceShort:
-    """Hardly any of the grace period is left: the next boundary must be the last."""
+    """The grace period is nearly over: the next boundary must be the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +188,9 @@ class GraceOver:
 
 @dataclass(frozen=True, slots=True)
 class UserCodeRaised:
-    """User code raised while it computed these slots, and nobody knows on which (rule 20).
+    """User code raised while it computed these slots; the failing slot is unknown (rule 20).
 
-    `samples` are those of each slot, by its place.
+    `samples` holds the samples of each slot, in the order of `slots`.
     """
 
     step: int
@@ -197,16 +201,19 @@ class UserCodeRaised:
 
 @dataclass(frozen=True, slots=True)
 class WriteDone:
-    """This member's part of a checkpoint is complete, and under its name."""
+    """This member's part of a checkpoint is complete and has its final name."""
 
-    checkpoint: Checkpoint  # with the pieces of this part alone
+    checkpoint: Checkpoint  # it lists the pieces of this part only
     part: int = 0
     count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class WriteFailed:
-    """This member's part of a checkpoint will never be complete. `apart`: others' parts are not where this one is."""
+    """This member's part of a checkpoint will never be complete.
+
+    With `split_storage` the others' parts are in other storage.
+    """
 
     name: str
     why: str
@@ -215,37 +222,37 @@ class WriteFailed:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Begin to write this member's part of the state as it is at this boundary. Answer: `WriteFailed` if that fails."""
+    """Start to write this member's part of the state at this boundary. Answer: `WriteFailed` if that fails."""
 
     lineage: Lineage
     name: str
     part: int
     count: int
-    waits: bool = False  # for the part that is still being written: nothing is trained meanwhile
+    waits: bool = False  # for the previous part to be written, because nothing is trained meanwhile
 
 
 @dataclass(frozen=True, slots=True)
 class Save:
-    """What was begun under that name is wanted: its step is committed. Answer: `WriteDone` or `WriteFailed`."""
+    """Finish the part begun under that name: its step is committed. Answer: `WriteDone` or `WriteFailed`."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class CollectGarbage:
-    """The newest checkpoint is another one: put its manifest beside its files, and remove what nobody can need."""
+    """Write the manifest of the new newest checkpoint beside its files, and remove checkpoints no longer needed."""
 
     newest: Checkpoint
-    members: tuple[MemberId, ...]  # of the world that it was published in
+    members: tuple[MemberId, ...]  # of the world in which it was published
     kept_checkpoints: tuple[str, ...]
-    history_from_generation: int  # as `saving.is_garbage` wants them
+    history_from_generation: int  # for `job.checkpoints.is_garbage`, as are the next two
     rollback_generation: int
     generation: int
 
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """That checkpoint will never be whole: write no more of it, and remove what is there."""
+    """Stop writing a checkpoint that will never be complete, and remove its files."""
 
     name: str
 
@@ -293,7 +300,10 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """Yield these slots to the user's code; an idle one is computed and dropped. Answer: `Computed`, maybe in parts."""
+    """Yield these slots to the user's code.
+
+    An idle slot is computed and dropped. Answer: `Computed`, once or several times.
+    """
 
     step: int
     slots: tuple[int, ...]
@@ -304,9 +314,9 @@ class Compute:
 class Collect:
     """Enter a collective of that world with this word. Answer: `Returned` or `Failed`.
 
-    `shares` says for a step, by rank, whose gradients of which slots come into this reduction, the same on every member
-    (rule 23); it is empty for the others. With `whole` the shell takes a hash of the whole state first, and enters with
-    that in the word.
+    `shares` lists for a step the slots of each rank in this reduction, the same on every member (rule 23). It is empty
+    for other purposes. With `whole_state_hash` the shell first hashes the whole state and enters with that hash in the
+    word.
     """
 
     world: World
@@ -317,7 +327,7 @@ class Collect:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Step the optimizer with the reduced gradient and let the user's post-step code run. Answer: `Boundary`."""
+    """Step the optimizer with the reduced gradient and run the user's post-step code. Answer: `Boundary`."""
 
     line: LedgerLine
 
@@ -331,7 +341,7 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """Get that member's reduced gradient of that lineage. Answer: `Gradient` or `TransferBroken`."""
+    """Fetch that member's reduced gradient of that lineage. Answer: `Gradient` or `TransferBroken`."""
 
     donor: MemberId
     lineage: Lineage
@@ -339,7 +349,7 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """Receive the state aside, in stripes from these donors. Answer: `Stripe`s or `TransferBroken`."""
+    """Receive the state in stripes from these donors. Answer: `Stripe`s or `TransferBroken`."""
 
     generation: int
     donors: tuple[MemberId, ...]
@@ -347,7 +357,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Install:
-    """Make the state received aside ours, then replay these steps with their small state. Answer: `Installed`."""
+    """Install the received state, then replay these steps. Answer: `Installed`."""
 
     lineage: Lineage
     replay: tuple[LedgerLine, ...]
@@ -370,14 +380,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class StartGrace:
-    """Start the clock of the grace period. Answers: `GraceShort` and, in the end, `GraceOver`."""
+    """Start the clock of the grace period. Answers: `GraceShort`, then `GraceOver`."""
 
     grace_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """Leave the loop. `complete` is true only with the final state in place; code 75 says fenced."""
+    """Leave the loop. `complete` is true only with the final state in place. Code 75 means fenced."""
 
     code: int
     why: str

@@ -1,4 +1,4 @@
-"""What a member knows: the machine's state."""
+"""The state of a member's machine."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from pliant.core.model.world import World
 
 
 class Phase(StrEnum):
-    """What a member is waiting for."""
+    """The condition a member waits for."""
 
     OUTSIDE = "outside"  # in no world yet: joining, or a spare
     RESTORING = "restoring"  # the base of a rollback world to be loaded
     COMPUTING = "computing"  # the user's code to compute slots
     COLLECTING = "collecting"  # a collective to return
-    APPLIED = "applied"  # the user's post-step code to come back for the next part
+    APPLIED = "applied"  # the user's post-step code to return for the next step
     CATCHING_UP = "catching up"  # the winner's gradient or state
-    INSTALLING = "installing"  # the state received aside to be put in place
-    STOPPED = "stopped"  # a recovery world to be told of and wired
+    INSTALLING = "installing"  # the received state to be installed
+    STOPPED = "stopped"  # a recovery world to be announced and wired
     HOLDING = "holding"  # more members, in a world too small to train
-    LINGERING = "lingering"  # word that it may go
-    DONE = "done"  # the coordinator to take the last steps
+    LINGERING = "lingering"  # its release
+    DONE = "done"  # the coordinator to accept the last steps
     GONE = "gone"
 
 
 IN_USER_CODE = frozenset({Phase.COMPUTING, Phase.APPLIED})
-"""Phases in which the worker cannot be interrupted: the user's code runs."""
+"""Phases in which user code runs and the worker cannot be interrupted."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptGradients:
-    """The local gradients kept apart from the reduction buffers (rule 14), and what was counted into them."""
+    """Local gradients kept apart from the reduction buffers (rule 14), with the totals counted into them."""
 
     base: Lineage = GENESIS
     slots: frozenset[int] = frozenset()
@@ -57,7 +57,7 @@ class KeptGradients:
 
 @dataclass(frozen=True, slots=True)
 class FollowedStep:
-    """A step a member without state saw go by, with the hash of the state it was applied to (rule 15)."""
+    """A step that a member without state observed, with the hash of the state it was applied to (rule 15)."""
 
     line: LedgerLine
     state_hash: int
@@ -65,7 +65,7 @@ class FollowedStep:
 
 @dataclass(frozen=True, slots=True)
 class PartInProgress:
-    """This member's part of a checkpoint. It counts once the step is committed: then it is `ordered`."""
+    """This member's part of a checkpoint. It is `confirmed` once its step is committed."""
 
     lineage: Lineage
     name: str
@@ -76,50 +76,50 @@ class PartInProgress:
 
 @dataclass
 class Machine:
-    """One member's state. `react` copies it before it changes anything, so a value once given out stays as it is.
+    """One member's state. `react` copies it before any change, so a published value never changes.
 
-    No slots: a dictionary is copied ten times faster than forty attributes one by one.
+    It has no slots: copying one dictionary is ten times faster than copying forty attributes.
     """
 
     id: MemberId
     terms: Terms
-    can_save: bool = True  # whether it has a place to write checkpoints to
+    can_save: bool = True  # it has storage for checkpoints
     phase: Phase = Phase.OUTSIDE
     view: View | None = None
 
     # The world it is in.
     world: World | None = None
     rank: int = -1
-    previous_world: World | None = None  # the world it switched from, until a collective here completed (rule 9)
+    previous_world: World | None = None  # the world it switched from, until a collective completes here (rule 9)
     entered: bool = False  # a collective completed in this world
     in_flight: bool = False  # an operation of this world's group has not returned
-    stop_reason: str = ""  # why it must stop at the next safe moment
-    blamed_peer: MemberId | None = None  # whom the failed collective named
+    stop_reason: str = ""  # the reason to stop at the next safe moment; empty: none
+    blamed_peer: MemberId | None = None  # the member that the failed collective named
     diverged: bool = False  # members of this world hold different states of one history
-    suspects: tuple[MemberId, ...] = ()  # those of them whose state is not the majority's
-    disputes: tuple[Dispute, ...] = ()  # slots on which members of this world got other gradients
-    stateless: bool = False  # the comparison found nobody to go on from
+    suspects: tuple[MemberId, ...] = ()  # members whose state differs from the majority's
+    disputes: tuple[Dispute, ...] = ()  # slots for which two members computed different gradients
+    stateless: bool = False  # the comparison found no usable holder of the state
     holders: frozenset[int] = frozenset()  # ranks that hold the state, by the latest words
     draining_ranks: frozenset[int] = frozenset()  # ranks that drain, by the latest words
     cannot_save_ranks: frozenset[int] = frozenset()  # ranks that cannot save, by the latest words
-    switch_to: int = 0  # the generation the words said to enter at the boundary
-    closing: bool = False  # the words said that everybody must go now
+    switch_to: int = 0  # the generation to enter at the boundary, by the latest words
+    closing: bool = False  # all members must leave now, by the latest words
 
-    # Its state and its place in the history.
+    # Its state and its position in the history.
     lineage: Lineage = GENESIS
     holds_state: bool = False
     state_hash: int = 0
     applied_line: LedgerLine | None = None  # applied, not committed
     committed_lines: tuple[LedgerLine, ...] = ()  # committed, not durable
     kept_gradients: KeptGradients = field(default_factory=KeptGradients)
-    slots_to_compute: frozenset[int] = frozenset()  # slots the user's code still has to compute
-    recovery_shares: Shares = ()  # who brings which slots into the step in flight, as the comparison decided
-    shares: Shares = ()  # who brings which slots into the step under way
-    catch_up_to: Lineage | None = None  # the winner this member has to catch up with
-    compare_again: bool = False  # somebody held nothing when everybody compared: once all hold, they compare again
-    donors: tuple[MemberId, ...] = ()  # who was at the winner's lineage when everybody compared
+    slots_to_compute: frozenset[int] = frozenset()  # not computed yet by the user's code
+    recovery_shares: Shares = ()  # slots of each rank in the interrupted step, by the comparison
+    shares: Shares = ()  # slots of each rank in the current step
+    catch_up_to: Lineage | None = None  # the winning lineage that this member has to reach
+    compare_again: bool = False  # a member held no state; all compare again once it does
+    donors: tuple[MemberId, ...] = ()  # members at the winning lineage in the comparison
 
-    # Wiring of worlds to come.
+    # Wiring of future worlds.
     wiring_generation: int = 0
     wired_worlds: tuple[World, ...] = ()
     unwirable_generation: int = 0  # the highest generation whose wiring failed
@@ -132,23 +132,21 @@ class Machine:
     stripes: tuple[Stripe, ...] = ()
     received_state: Stripe | None = None
     followed_steps: tuple[FollowedStep, ...] = ()
-    followed_lineage: Lineage = GENESIS  # without a state: where the others are
+    followed_lineage: Lineage = GENESIS  # without state: the lineage of the others
 
-    # Going.
+    # Leaving.
     drain_urgency: int = CALM
     released_by: int = 0
 
     # Checkpoints and reports.
     part_in_progress: PartInProgress | None = None  # a part of a checkpoint, until it is written
-    unpublished_part: WriteDone | None = None  # written, and the coordinator may not know yet
-    unreported_failure: WriteFailed | None = None  # not written, and the coordinator may not know yet
-    abandoned_checkpoints: frozenset[str] = (
-        frozenset()
-    )  # checkpoints that will never be whole, as far as the coordinator remembers
-    checkpoint_wanted: bool = False  # the words said that a checkpoint is wanted
-    end_ticks: int = 0  # since the job finished and our part was written
-    saves_alone: bool = False  # the last state is saved, or was to be, by this member alone
-    collected_after: str = ""  # the newest checkpoint that this member has tidied up after
+    unpublished_part: WriteDone | None = None  # written, not yet confirmed by the coordinator
+    unreported_failure: WriteFailed | None = None  # not written, not yet confirmed by the coordinator
+    abandoned_checkpoints: frozenset[str] = frozenset()  # never complete, by the coordinator's list
+    checkpoint_wanted: bool = False  # a checkpoint is wanted, by the latest words
+    end_ticks: int = 0  # since the job finished and this member's part was written
+    saves_alone: bool = False  # this member saves the last state alone, or tried to
+    collected_after: str = ""  # the newest checkpoint whose predecessors were garbage-collected
     stale_ticks: int = 0
 
     def copy(self) -> Machine:
@@ -158,5 +156,5 @@ class Machine:
 
     @property
     def generation(self) -> int:
-        """The generation it is in; 0 outside."""
+        """The generation of the current world; 0 outside of a world."""
         return self.world.number if self.world else 0

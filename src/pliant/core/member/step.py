@@ -1,4 +1,4 @@
-"""A member at work: compute, reduce, apply, and what happens at the boundary after it."""
+"""A member at work: compute, reduce, apply, and the decisions at the boundary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from pliant.core.model.world import World
 
 
 def on_computed(m: Machine, out: Out, signal: Computed) -> None:
-    """Some slots are done. The last of them leads to the reduction."""
+    """Record computed slots. The last of them starts the reduction."""
     if m.phase is not Phase.COMPUTING:
         return
     m.kept_gradients = m.kept_gradients.with_slots(signal.slots, signal.samples, signal.digest)
@@ -46,7 +46,7 @@ def on_computed(m: Machine, out: Out, signal: Computed) -> None:
 
 
 def on_reduced(m: Machine, out: Out, words: Words) -> None:
-    """The reduction returned here: apply, unless the words disagree (rules 1, 6)."""
+    """Apply the reduced step, unless the words disagree (rules 1, 6)."""
     why = disagreement(words, m.generation, Purpose.STEP, m.terms.grid)
     if why:
         stop_on_disagreement(m, out, words, why)
@@ -62,7 +62,7 @@ def on_reduced(m: Machine, out: Out, words: Words) -> None:
 
 
 def step_line(m: Machine, words: Words) -> LedgerLine:
-    """The ledger line of the step these words reduced, the same on every member."""
+    """Return the ledger line of the step that these words reduced. It is the same on every member."""
     first = next(word for word in words if word.holds)
     digest = 0
     for word in words:
@@ -73,30 +73,30 @@ def step_line(m: Machine, words: Words) -> LedgerLine:
 
 
 def read_words(m: Machine, words: Words) -> None:
-    """Take from the words what decides the coming boundary (rule 8)."""
+    """Store the parts of the words that decide the coming boundary (rule 8)."""
     m.holders = holders(words)
     m.switch_to = generation_to_enter(words)
     m.closing = not m.switch_to and all_out_of_time(words)
     m.checkpoint_wanted = all(
         word.wants_checkpoint for word in words if word.holds
-    )  # else somebody is writing one, or has yet to hear
+    )  # else a holder is writing one, or has not received the request yet
     m.draining_ranks = frozenset(rank for rank, word in enumerate(words) if word.drain_urgency)
     m.cannot_save_ranks = ranks_that_cannot_save(words)
 
 
 def on_boundary(m: Machine, out: Out, signal: Boundary) -> None:
-    """The user's post-step code is done; now, and only now, anything may change (rule 3)."""
+    """Continue after the user's post-step code. Only here may anything change (rule 3)."""
     if m.phase is not Phase.APPLIED:
         return
     m.state_hash = signal.state
     checkpoint.start_if_due(m, out)
     if world_of(m).members == (m.id,):
-        commit_lineage(m, out, m.lineage)  # a world of one commits as it applies
+        commit_lineage(m, out, m.lineage)  # a world of one commits at once
     pass_boundary(m, out)
 
 
 def pass_boundary(m: Machine, out: Out) -> None:
-    """At a boundary: stop, compare again, switch, close or go on, in this order."""
+    """At a boundary: stop, compare again, switch, close or continue, in this order."""
     if m.stop_reason and not _can_switch_instead(m):
         leave.stop_or_leave(m, out)
     elif m.compare_again:
@@ -110,7 +110,7 @@ def pass_boundary(m: Machine, out: Out) -> None:
 
 
 def _can_switch_instead(m: Machine) -> bool:
-    """Whether the world to be entered is free of what is wrong with this one (a leaver that died, say)."""
+    """Return whether the next world is free of the reason to stop, for instance a leaver that died."""
     view = m.view
     world = _wired(m, m.switch_to)
     if view is None or world is None or view.state.ended or not view.known:
@@ -127,18 +127,18 @@ def _wired(m: Machine, number: int) -> World | None:
 
 
 def switch_world(m: Machine, out: Out) -> None:
-    """The switch: be in the next world from this boundary on, or linger if it is not ours (rules 8, 9)."""
+    """Enter the next world at this boundary, or linger if this member is not in it (rules 8, 9)."""
     world = _wired(m, m.switch_to)
     if world is None:
         leave.linger(m, out)
         return
     before = world_of(m)
     holding = {before.members[rank] for rank in m.holders}
-    placeless = {before.members[rank] for rank in m.cannot_save_ranks}
+    without_storage = {before.members[rank] for rank in m.cannot_save_ranks}
     enter_world(m, world)
     m.previous_world = before
     m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in holding)
-    m.cannot_save_ranks = frozenset(rank for rank, member in enumerate(world.members) if member in placeless)
+    m.cannot_save_ranks = frozenset(rank for rank, member in enumerate(world.members) if member in without_storage)
     admit_joiners(m, out)
     if world.hold or history_position(m).step == m.terms.grid.total_steps:
         start_collective(m, out, Purpose.CLOSE)
@@ -148,7 +148,7 @@ def switch_world(m: Machine, out: Out) -> None:
 
 
 def on_closed(m: Machine, out: Out, words: Words) -> None:
-    """A closing collective returned: what was applied is committed; the run, the world or this member ends (rule 1)."""
+    """Commit the applied step after a closing collective; the run, the world or this member ends (rule 1)."""
     why = disagreement(words, m.generation, Purpose.CLOSE, m.terms.grid)
     if why:
         stop_on_disagreement(m, out, words, why)

@@ -216,7 +216,8 @@ def test_while_one_is_being_written_others_that_fail_do_not_push_it_out() -> Non
     for _ in range(UNFINISHED_KEPT + 1):
         job = after(job, report(job, A, 1, 1))
         job = after(
-            job, m.PartNotWritten(B, 1, checkpoint_name(job.durable, 1), "the one before is still being written")
+            job,
+            m.PartNotWritten(B, 1, checkpoint_name(job.durable, 1), "the previous checkpoint is still being written"),
         )
     assert len(job.unfinished_checkpoints) == UNFINISHED_KEPT
     job = after(job, publish(job, B, 1, lineage=slow))

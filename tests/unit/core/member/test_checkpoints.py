@@ -510,7 +510,7 @@ def test_one_part_is_written_at_a_time() -> None:
     crew.hush()
     crew.step()
     sixth = checkpoint_name(STEPS[5].lineage, 1)
-    busy = SayNotWritten(A, 1, sixth, "the one before is still being written")
+    busy = SayNotWritten(A, 1, sixth, "the previous checkpoint is still being written")
     assert busy in commands(*crew.said(A))
     saving = crew[A].part_in_progress
     assert saving is not None

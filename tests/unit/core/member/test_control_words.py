@@ -148,7 +148,7 @@ def test_who_holds_nothing_may_be_anywhere() -> None:
 
 def test_a_step_without_a_holder_is_nobody_s() -> None:
     nobody = tuple(replace(one, holds=False) for one in whole())
-    assert wrong(nobody) == "nobody holds the state"
+    assert wrong(nobody) == "no member holds the state"
 
 
 def test_a_hello_compares_later_and_a_close_adds_nothing_up() -> None:

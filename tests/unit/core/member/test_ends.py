@@ -41,7 +41,7 @@ from pliant.core.model.job import FailingSlots, JobState
 from unit.core.build import A, B, C, D, checkpoint, world
 from unit.core.member.drive import LAST, TERMS, Crew, computed, training
 
-FENCED = "fenced: the coordinator does not count on this member any more"
+FENCED = "fenced: the coordinator no longer counts this member"
 
 
 def done() -> Crew:

@@ -103,7 +103,7 @@ def test_a_stopped_member_hears_of_the_recovery_world_and_wires_it() -> None:
     ("facts", "why"),
     [
         ({"sealed": 1}, "generation 1 is sealed"),
-        ({"unenterable_generations": frozenset({1})}, "generation 1 cannot be entered by everybody"),
+        ({"unenterable_generations": frozenset({1})}, "generation 1 cannot be entered by all its members"),
         ({"gone_in_open_worlds": frozenset({C, B, D})}, "b, c is gone"),
     ],
 )
@@ -288,7 +288,7 @@ def test_below_the_durable_step_the_world_stops_and_says_what_is_left() -> None:
     crew.wire(2)
     crew.hush()
     crew.returns(A)
-    why = "only step 2 is left of 3"
+    why = "the newest state left is of step 2, and the history is at step 3"
     assert crew.said(A) == (Break(2), Send(Stopped(A, 2, SECOND, these(0, 1), why, None, stateless=True)))
     assert (crew[A].phase, crew[A].stateless, crew[A].holds_state) == (Phase.STOPPED, True, True)
     assert crew[A].applied_line == STEPS[1]
@@ -309,7 +309,7 @@ def test_a_world_in_which_nobody_holds_the_state_stops() -> None:
     crew.wire(2)
     crew.hush()
     crew.returns(A)
-    why = "nobody holds the state"
+    why = "no member holds the state"
     assert crew.said(A) == (Break(2), Send(Stopped(A, 2, GENESIS, NOBODY, why, None, stateless=True)))
     assert crew[A].stateless
 
@@ -516,7 +516,7 @@ def test_a_state_of_another_lineage_than_the_winners_is_fetched_again() -> None:
 def test_a_donor_that_dies_leaves_the_laggard_as_it_was() -> None:
     """Rule 13, H6: neither torn nor without its gradients; they recover together."""
     crew = lagging()
-    stopped = Stopped(B, 2, SECOND, these(2, 3), "the donor of a gradient is out of reach", None, stateless=False)
+    stopped = Stopped(B, 2, SECOND, these(2, 3), "the donor of a gradient cannot be reached", None, stateless=False)
     assert crew.feed(B, TransferBroken()) == (Break(2), Send(stopped))
     m = crew[B]
     assert (m.phase, m.lineage, m.applied_line, m.holds_state) == (Phase.STOPPED, SECOND, STEPS[1], True)

@@ -399,7 +399,7 @@ def test_what_is_wrong_with_the_next_world_alone_stops_a_member_inside_it() -> N
     crew.boundary(A)
     assert crew.said(A)[-1] == Compute(6, (0, 1, 2), idle=False)
     assert (crew[A].generation, crew[A].phase) == (2, Phase.COMPUTING)
-    assert crew[A].stop_reason == "generation 2 cannot be entered by everybody"
+    assert crew[A].stop_reason == "generation 2 cannot be entered by all its members"
     crew.compute(A)
     assert (crew[A].generation, crew[A].phase) == (2, Phase.STOPPED)
 

@@ -228,7 +228,7 @@ def test_a_state_that_is_not_what_its_donors_said_ends_the_world_and_they_compar
     crew = joined(A, B)
     crew.feed(D, TransferBroken(wrong_state=True))
     [stopped] = [command for command in commands(*crew.said(D)) if isinstance(command, Stopped)]
-    assert (stopped.why, stopped.stateless) == ("the state received is not the one that was promised", False)
+    assert (stopped.why, stopped.stateless) == ("the received state does not match its label", False)
 
 
 def test_where_only_one_had_it_there_is_no_state_to_go_on_from() -> None:
