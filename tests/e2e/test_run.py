@@ -36,7 +36,7 @@ def test_a_place_that_another_job_of_that_name_saves_to_is_refused_before_anythi
     env = environment(tmp_path / "home")
     refused = real(env, "run", "--job", "demo", "--checkpoint-dir", str(tmp_path / "place"), "--workers", "1", *PACED)
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.startswith(f"pliant: {tmp_path}/place/demo has the checkpoints of another job of this name")
+    assert refused.err.startswith(f"pliant: {tmp_path}/place/demo holds the checkpoints of another job of this name")
     assert place.read_owner() == mark
     assert real(env, "status", "demo").code == 3, "nor was there ever such a job"
     assert family(tmp_path / "home") == {}

@@ -130,7 +130,7 @@ class MemberCheckpoints:
 
         failed = partial(self._not_written, order.name)
         rests = aside is not None
-        self._copying = BackgroundWriter(writer, contents, _copy, written, failed, self._apart_s / 2, rests=rests)
+        self._copying = BackgroundWriter(writer, contents, _copy, written, failed, self._apart_s / 2, is_stable=rests)
 
     def commit(self, order: s.Save) -> None:
         """The step of what was begun is committed."""

@@ -1,7 +1,6 @@
 """The training library, without a framework.
 
-What may live here: what a worker needs to train, whichever framework computes its gradients: sessions,
-state, transfer, checkpoints, loading. Modules here may import numpy, which the `train` extra brings, and
-they say so at their top; none imports torch, TensorFlow or JAX: the adapters do that, and they import this
-package. Importing this package alone loads nothing.
+Everything a worker needs to train with any framework: sessions, state, transfer, checkpoints, loading. Modules may
+import numpy, which the `train` extra installs, and then state it in their docstring. None imports torch, TensorFlow or
+JAX: the adapters do, and they import this package. Importing this package alone loads nothing.
 """

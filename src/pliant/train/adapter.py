@@ -1,4 +1,4 @@
-"""What the session asks of a process group, whichever framework it comes from (rules 7-10)."""
+"""The interface of a process group that an adapter provides to the session (rules 7-10)."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from pliant.core.model.world import World
 
 
 class CollectiveGroup(Protocol):
-    """One generation's group, from its wiring to its end."""
+    """The process group of one generation."""
 
     def break_off(self) -> None:
-        """Every operation of it returns with an error, here and on the peers. From any thread, any number of times."""
+        """Make every operation of the group return with an error, here and on the peers.
+
+        Thread-safe, may be repeated.
+        """
 
     def dispose(self) -> None:
-        """Let go of it, off the critical path."""
+        """Release the group's resources, off the critical path."""
 
 
 class GroupWiring(Protocol):
-    """The building of one group."""
+    """The construction of one group."""
 
     def run(self) -> CollectiveGroup:
-        """Build it and complete a barrier in it; raises when it cannot be, or was broken off."""
+        """Build the group and complete a barrier in it. Raises if that fails or was broken off."""
 
     def break_off(self) -> None:
-        """Make `run` return with an error. From any thread."""
+        """Make `run` return with an error. Thread-safe."""
 
 
 StartWiring = Callable[[World, str], GroupWiring]
-"""Called with the world and its key; the key is empty for a world of one."""
+"""Takes the world and its key. The key is empty for a world of one."""

@@ -1,12 +1,12 @@
-"""Checkpoints as files that people can open without Pliant: safetensors for tensors, JSON for everything else.
+"""Checkpoints as files that can be opened without Pliant: safetensors for tensors, JSON for everything else.
 
-What may live here: the layout of a checkpoint, writing and reading it, and the places it may lie in. The command line
-of a base install reads checkpoints, so nothing here imports numpy or a framework.
+The layout of a checkpoint, its writer and reader, and the storage for it. The command line of a base install reads
+checkpoints, so nothing here imports numpy or a framework.
 
-    PLACE/NAME/state.json                   the tree: every value, and each tensor by its name
-    PLACE/NAME/0-of-2-MEMBER.safetensors    a run of the tensors, written by one member
-    PLACE/NAME/manifest.json                what it is a checkpoint of, and each file's size and hash; written last
-    PLACE/place-id                          what tells this place from others, and whose it is
+    STORAGE/NAME/state.json                   the tree: every value, and each tensor by its name
+    STORAGE/NAME/0-of-2-MEMBER.safetensors    a run of the tensors, written by one member
+    STORAGE/NAME/manifest.json                lineage, and each file's size and hash; written last
+    STORAGE/storage-owner                     the id of this storage, and the job that owns it
 """
 
 from __future__ import annotations

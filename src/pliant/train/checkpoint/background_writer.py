@@ -1,9 +1,9 @@
-"""One member's part of a checkpoint on its way to the disk, beside training.
+"""Write one member's part of a checkpoint in the background, beside training.
 
-Between a boundary and the next apply the state does not change, so a thread copies it block by block and writes each
-block before it takes the next. What it has not reached when the step wants to be applied is copied then, and that is
-all a step ever waits for: `secure`. So there is never more memory in use than this member's part of the state, and most
-often no more than a block. The thread is the least urgent one of its process: on a busy machine training comes first.
+The state does not change between a boundary and the next apply. Meanwhile a thread copies it block by block, and writes
+each block before it takes the next. `copy_rest` copies the remaining blocks when the step is about to be applied; a
+step never waits for more than that. So memory use never exceeds this member's part of the state, and is mostly one
+block. The thread has the lowest priority of its process: on a busy machine training comes first.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from pliant.train.checkpoint import PieceWriter
 
 log = logging.getLogger(__name__)
 
-# Bytes that are copied at once, and whose memory goes back at once. Between two blocks the thread holds the interpreter
-# for a moment; if it loses its processor just then, training waits until it has it again. So blocks are not small.
+# Bytes copied, and freed, at once. Between two blocks the thread holds the interpreter lock for a moment. If it loses
+# its processor just then, training waits for it, so blocks are not small.
 BLOCK = 16 << 20
 NICE = 10
 
 Content = Callable[[], memoryview]
-"""The bytes of one leaf, as they are now. On an accelerator this copies them."""
+"""Returns the current bytes of one leaf. On an accelerator it copies them."""
 
 Copy = Callable[[memoryview], memoryview]
-"""A copy of bytes that are about to change, as quick as the framework can."""
+"""Copies bytes that are about to change, as fast as the framework can."""
 
 
 class WriteAbandoned(Exception):
-    """Nobody wants this part any more."""
+    """The part is no longer wanted."""
 
 
 class BackgroundWriter:
-    """Begins at once. Exactly one of `written` and `failed` is called in the end, unless it is abandoned.
+    """A background write that starts at once. It calls either `written` or `failed` once, unless it is abandoned.
 
-    For `writes_for_s` it writes each block before it takes the next. Then the step will soon be applied, and it only
-    copies, which is six times as quick: what it copies now `secure` need not. Contents that are aside already (`rests`)
-    do not change, whatever training does.
+    For `writes_for_s` it writes each block before it copies the next. After that the step will soon be applied, so it
+    only copies, which is six times as fast and leaves less for `copy_rest`. With `is_stable` the contents are copies
+    already and do not change during training.
     """
 
     def __init__(
@@ -55,32 +55,32 @@ class BackgroundWriter:
         failed: Callable[[str], None],
         writes_for_s: float = inf,
         *,
-        rests: bool = False,
+        is_stable: bool = False,
     ) -> None:
         self.name = writer.name
         self._writer = writer
-        self._contents = deque(contents)  # still to be copied, the first one from `_at` on
+        self._contents = deque(contents)  # not copied yet; of the first one only the bytes before `_at`
         self._copy = copy
         self._written = written
         self._failed = failed
-        self._is_stable = rests
+        self._is_stable = is_stable
         self._copy_only_after = time.monotonic() + writes_for_s
         self._moved = threading.Condition()
-        self._current: memoryview | None = None  # the first of `_contents`, if it was asked for already
-        self._at = 0  # what lies before it in there is copied
-        self._copied: deque[memoryview] = deque()  # not written yet
-        self._copy_error: OSError | None = None  # what `secure` met with
-        self._confirmed: bool | None = None  # None: not known yet
+        self._current: memoryview | None = None  # the bytes of the first of `_contents`, once requested
+        self._at = 0  # bytes of `_current` that are copied
+        self._copied: deque[memoryview] = deque()  # blocks not written yet
+        self._copy_error: OSError | None = None  # from `copy_rest`
+        self._confirmed: bool | None = None  # None: undecided
         self._cancelled = False
-        # The interpreter waits for it at its end: a checkpoint that is wanted is not given up halfway.
+        # Not a daemon: at exit the interpreter waits for it, so a confirmed checkpoint is not lost halfway.
         self._thread = threading.Thread(target=self._run, name="pliant-save")
         self._thread.start()
 
     def copy_rest(self) -> int:
-        """Call before the state changes: copies what is still to be copied, and says how many bytes that was.
+        """Copy everything that is not copied yet, before the state changes. Return the number of bytes.
 
-        It never waits for the thread, which may be stuck in a slow disk or get no processor for a while: a block that
-        the thread is at is copied here once more, and the thread's own copy of it is not used.
+        It never waits for the thread, which may be stuck in a slow disk or without a processor. A block that the thread
+        is copying is copied here as well, and the thread's copy of it is dropped.
         """
         nbytes = 0
         if self._is_stable:
@@ -97,7 +97,7 @@ class BackgroundWriter:
 
     @contextmanager
     def _fail_on_copy_error(self) -> Iterator[None]:
-        """If there is no memory for a copy, it is the checkpoint that fails and not the training."""
+        """Make the checkpoint fail, and not the training, if there is no memory for a copy."""
         try:
             yield
         except OSError as error:
@@ -105,31 +105,34 @@ class BackgroundWriter:
             self._forget_contents()
 
     def confirm(self) -> None:
-        """The step is committed: finish it, and say so."""
+        """Finish the part, because its step is committed, and report it."""
         self._decide(wanted=True)
 
     def abandon(self) -> None:
-        """It is of no use: leave nothing behind. Does nothing to one that is wanted and under way."""
+        """Leave nothing behind. It has no effect on a part that is confirmed."""
         self._decide(wanted=False)
 
     def cancel(self) -> None:
-        """The same, wanted or not, and without waiting for it. If it was as good as written, `written` is called."""
+        """Abandon the part even if it is confirmed, without waiting.
+
+        If it was nearly written, `written` is still called.
+        """
         with self._moved:
             self._confirmed, self._cancelled = False, True
             self._moved.notify_all()
 
     def cancel_and_wait(self) -> None:
-        """Call at the end of everything."""
+        """Cancel the part and wait for its thread. Call it at the end of the run."""
         self.cancel()
         self._thread.join()
 
     def wait(self) -> None:
-        """Returns once it is finished, one way or another; call when that is decided."""
+        """Wait until the part is finished or abandoned. Call it only after that was decided."""
         self._thread.join()
 
     @property
     def is_busy(self) -> bool:
-        """Whether it was wanted, and its thread may still be at it."""
+        """Whether the part was confirmed or cancelled, and its thread may still be running."""
         return (bool(self._confirmed) or self._cancelled) and self._thread.is_alive()
 
     def _decide(self, *, wanted: bool) -> None:
@@ -148,17 +151,17 @@ class BackgroundWriter:
             self._written(self._writer.finish())
         except WriteAbandoned:
             self._remove_partial_file()
-        except Exception as error:  # why: whatever keeps a part from being written, others wait to hear of it
+        except Exception as error:  # why: the other members wait for a result, whatever the error
             self._cancel_copies()
             self._remove_partial_file()
             self._failed(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
     def _remove_partial_file(self) -> None:
-        """A disk that fails may not even let go of what is on it. That must not keep anybody from hearing of it."""
+        """Remove the file. A failing disk may refuse that, which must not keep `failed` from being called."""
         try:
             self._writer.abandon()
         except OSError as error:
-            log.warning("what was written of a checkpoint could not be removed: %s", error.strerror or error)
+            log.warning("the partial file of a checkpoint could not be removed: %s", error.strerror or error)
 
     def _write_all(self) -> None:
         while (block := self._next()) is not None:
@@ -168,7 +171,7 @@ class BackgroundWriter:
             self._raise_if_stopped()
 
     def _next(self) -> memoryview | None:
-        """The next bytes to write. None: that was all."""
+        """Return the next bytes to write; None if there are no more."""
         while not self._copied or time.monotonic() > self._copy_only_after:
             if not self._copy_block():
                 break
@@ -177,7 +180,10 @@ class BackgroundWriter:
             return self._copied.popleft() if self._copied else None
 
     def _copy_block(self) -> bool:
-        """Copy, without holding up `secure`: if that came meanwhile, it has copied this block, too. False: no more."""
+        """Copy one block without delaying `copy_rest`.
+
+        Return False if no block is left, or `copy_rest` took this one.
+        """
         with self._moved:
             self._raise_if_stopped()
             if not self._contents:

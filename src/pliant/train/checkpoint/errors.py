@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint that is to be read."""
+"""Errors in reading a checkpoint."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pliant.errors import BadInput
 
 
 class DamagedCheckpoint(BadInput):
-    """A file of a checkpoint is not what was written: go back to an older one. `file` says which."""
+    """A file of a checkpoint differs from what was written; go back to an older checkpoint. `file` names it."""
 
     def __init__(self, file: str, wrong: str) -> None:
         super().__init__(f"{file} is damaged: {wrong}.")
@@ -17,14 +17,14 @@ class DamagedCheckpoint(BadInput):
 
 
 class StorageUnreachable(BadInput):
-    """A place cannot be read from here, or not now: that says nothing about what lies there."""
+    """The storage cannot be read from here, or not now. Its content may be sound."""
 
 
 def read_error(where: str, error: OSError) -> BadInput:
-    """What an error of the system means for the file that was to be read."""
+    """Return the error to raise for a system error in reading a file."""
     match error:
         case FileNotFoundError() | NotADirectoryError():
-            return DamagedCheckpoint(where, "it is not there")
+            return DamagedCheckpoint(where, "the file is missing")
         case IsADirectoryError():
             return DamagedCheckpoint(where, "it is a folder")
         case _ if error.errno in (errno.EIO, errno.EUCLEAN, errno.ENODATA):
@@ -34,5 +34,5 @@ def read_error(where: str, error: OSError) -> BadInput:
 
 
 def error_text(error: OSError) -> str:
-    """The system's words, without numbers and paths where it gives them apart."""
+    """Return the system's description of an error, without number and path if it provides them separately."""
     return error.strerror or str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""A checkpoint for whoever does not have Pliant: the model under its own names, and the rest beside it."""
+"""Export of a checkpoint for use without Pliant: the model under its own names, and the rest beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from pliant.errors import BadInput
-from pliant.train.checkpoint.local_storage import LocalNewFile
+from pliant.train.checkpoint.local_storage import write_whole
 from pliant.train.checkpoint.manifest import Manifest
 from pliant.train.checkpoint.safetensors_header import encode_header
 from pliant.train.checkpoint.tree_json import TensorInfo, tensors_of, tree_to_json
@@ -20,18 +20,18 @@ MODEL_FILE, REST_FILE, REST_TENSORS = "model.safetensors", "rest.json", "rest.sa
 
 
 def export_model(file: Path, received: ReceivedState, manifest: Manifest) -> int:
-    """Write the model alone, as a safetensors file with the names that its state_dict has. How many tensors it has."""
+    """Write the model alone, as a safetensors file with the names of its state_dict. Return the number of tensors."""
     tensors = tensors_of(received.tree)
     own = [at for at, tensor in enumerate(tensors) if tensor.name.startswith(f"{MODEL}.")]
     if not own:
-        raise BadInput(f"{manifest.checkpoint.name} has no model in it: its state.json says what it has.")
+        raise BadInput(f"{manifest.checkpoint.name} contains no model. See its state.json for what it contains.")
     named = [_renamed(tensors[at]) for at in own]
     _write(file, named, [received.contents[at] for at in own], _metadata(manifest))
     return len(own)
 
 
 def export_folder(folder: Path, received: ReceivedState, manifest: Manifest) -> list[Path]:
-    """Write the model, and everything else as another safetensors file and as JSON. The files that were written."""
+    """Write the model, and everything else as a second safetensors file and JSON. Return the files written."""
     files = [folder / MODEL_FILE]
     export_model(files[0], received, manifest)
     tree, contents = _without_model(received)
@@ -40,15 +40,15 @@ def export_folder(folder: Path, received: ReceivedState, manifest: Manifest) -> 
         files.append(folder / REST_TENSORS)
         _write(files[-1], tensors, contents, _metadata(manifest))
     files.append(folder / REST_FILE)
-    _write_whole(files[-1], [memoryview(tree_to_json(tree, _metadata(manifest)).encode())])
+    write_whole(folder, REST_FILE, [memoryview(tree_to_json(tree, _metadata(manifest)).encode())])
     return files
 
 
 def refuse_existing(files: Sequence[Path]) -> None:
-    """Call before anything is read: BadInput if one of the files would be written over."""
+    """Raise BadInput if one of the files exists. Call it before anything is read."""
     for file in files:
         if file.exists():
-            raise BadInput(f"{file} is there already: remove it, or export to another place.")
+            raise BadInput(f"{file} exists already. Remove it, or export to another path.")
 
 
 def _renamed(tensor: TensorInfo) -> TensorInfo:
@@ -56,7 +56,7 @@ def _renamed(tensor: TensorInfo) -> TensorInfo:
 
 
 def _metadata(manifest: Manifest) -> dict[str, str]:
-    """What safetensors keeps beside the tensors; `format` is how other libraries know whose they are."""
+    """Return the metadata of an exported safetensors file. Other libraries read `format`."""
     checkpoint = manifest.checkpoint
     return {
         "format": "pt",
@@ -67,7 +67,7 @@ def _metadata(manifest: Manifest) -> dict[str, str]:
 
 
 def _without_model(received: ReceivedState) -> tuple[bytes, list[memoryview]]:
-    """The state without its model: its tree, with the tensors counted anew, and their bytes."""
+    """Return the state without its model: its tree, with the tensors renumbered, and their bytes."""
     kind, pairs = msgspec.msgpack.decode(received.tree)[:2]
     left = [[key, note] for key, note in pairs if key != ["value", MODEL]]
     contents: list[memoryview] = []
@@ -76,7 +76,7 @@ def _without_model(received: ReceivedState) -> tuple[bytes, list[memoryview]]:
 
 
 def _renumber(note: Any, before: Sequence[memoryview], now: list[memoryview]) -> None:
-    """Give the tensors below a note the numbers of their contents among those that are left."""
+    """Give the tensors below a note their new numbers, and collect their contents."""
     if note[0] == "tensor":
         now.append(before[note[1]])
         note[1] = len(now) - 1
@@ -88,10 +88,10 @@ def _renumber(note: Any, before: Sequence[memoryview], now: list[memoryview]) ->
 
 
 def _write(file: Path, tensors: Sequence[TensorInfo], contents: Sequence[memoryview], about: dict[str, str]) -> None:
-    """The larger a tensor's numbers, the earlier it comes: so each begins where a processor likes to read it."""
+    """Write tensors sorted by the width of their numbers, widest first, so that each one is aligned."""
     order = sorted(range(len(tensors)), key=lambda at: (-_width(tensors[at]), at))
     head = encode_header([tensors[at] for at in order], about)
-    _write_whole(file, [memoryview(head), *(contents[at] for at in order)])
+    write_whole(file.parent, file.name, [memoryview(head), *(contents[at] for at in order)])
 
 
 def _width(tensor: TensorInfo) -> int:
@@ -101,21 +101,9 @@ def _width(tensor: TensorInfo) -> int:
     return tensor.nbytes // count if count else 0
 
 
-def _write_whole(file: Path, contents: Sequence[memoryview]) -> None:
-    """All of it under its name, or nothing."""
-    new = LocalNewFile(file.parent, file.name)
-    try:
-        for content in contents:
-            new.write(content)
-        new.finish()
-    except BaseException:  # why: raised again; a hidden file must not be left by what could have removed it
-        new.abandon()
-        raise
-
-
 def origin_of(manifest: Manifest) -> dict[str, Any]:
-    """What an exported file says about where it comes from, besides the state itself."""
+    """Return the job, checkpoint, step and cursor of an exported file."""
     facts = manifest.facts
     cursor = None if facts.cursor is None else {"epoch": facts.cursor.epoch, "position": facts.cursor.position}
-    said = {"job": facts.job, "checkpoint": manifest.checkpoint.name, "step": manifest.checkpoint.lineage.step}
-    return {**said, "cursor": cursor}
+    origin = {"job": facts.job, "checkpoint": manifest.checkpoint.name, "step": manifest.checkpoint.lineage.step}
+    return {**origin, "cursor": cursor}

@@ -1,7 +1,7 @@
-"""Whatever fsspec reaches as a place for checkpoints: object stores above all.
+"""Checkpoint storage in anything that fsspec reaches, object stores above all.
 
-An object store has no rename. It needs none: an object appears whole when its upload is completed, and not before. Nor
-has it folders: a name is there as long as one of its objects is.
+An object store has no rename and needs none: an object appears whole when its upload completes, and not before. It has
+no folders either: a name exists as long as one of its objects does.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
 from pliant.errors import BadInput
 from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE, StorageOwner, checked_name
 
-BLOCK = 16 << 20  # of an upload or a download: a request each; an upload has at most 10 000 of them in S3
+BLOCK = 16 << 20  # bytes per request of an upload or download; S3 allows 10 000 requests per upload
 _PASSED_ON = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 def _raising_oserror(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call something of fsspec's; whatever it raises becomes OSError.
+    """Call a function of fsspec; any error it raises becomes an OSError.
 
-    An error number says something about a disk. A store that is in trouble has none: what lies there is not damaged.
+    The error number is dropped: it would describe a disk, and a store in trouble does not mean damaged files.
     """
     try:
         return function(*args, **kwargs)
@@ -32,7 +32,7 @@ def _raising_oserror(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kw
         raise
     except OSError as error:
         raise OSError(error.strerror or str(error) or type(error).__name__) from error
-    except Exception as error:  # why: every file system has errors of its own, and callers know OSError
+    except Exception as error:  # why: every file system has its own errors, and callers handle OSError
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
@@ -53,25 +53,25 @@ class FsspecNewFile:
         self._file = None
 
     def abandon(self) -> None:
-        """What was uploaded is thrown away; if that fails, the store's own rule for unfinished uploads does it."""
+        """Discard the upload. If that fails, the store's own rule for unfinished uploads removes it."""
         with suppress(OSError):
             _raising_oserror(self._file.discard)
         self._let_go()
-        with suppress(OSError):  # where a file is seen while it grows, there is a half one
+        with suppress(OSError):  # some file systems show a file while it grows
             _raising_oserror(self._fs.rm_file, self._path)
 
     def __del__(self) -> None:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Or it would go on with the upload when it is collected, whatever failed before."""
+        """Drop the file object; its finalizer would otherwise continue the upload, even after an error."""
         file, self._file = self._file, None
-        with suppress(AttributeError):  # of another kind, that does no such thing
+        with suppress(AttributeError):  # a file class without that attribute has no such finalizer
             file.closed = True
 
 
 class FsspecStorage:
-    """The place itself."""
+    """Checkpoint storage at a URL."""
 
     def __init__(self, url: str) -> None:
         self.location = url
@@ -79,8 +79,8 @@ class FsspecStorage:
             import fsspec
         except ModuleNotFoundError as missing:
             raise BadInput(
-                f"{url} is reached through fsspec, which is not installed: pip install 'pliant[fsspec]', and what "
-                "fsspec needs for this kind of URL, s3fs for instance."
+                f"{url} needs fsspec, which is not installed. Run pip install 'pliant[fsspec]', and the package "
+                "that fsspec needs for this kind of URL, for instance s3fs."
             ) from missing
         try:
             self._fs, root = fsspec.core.url_to_fs(url)
@@ -118,7 +118,7 @@ class FsspecStorage:
         for file in sorted(files, key=lambda each: each != MANIFEST_FILE):
             with suppress(FileNotFoundError):
                 _raising_oserror(self._fs.rm_file, f"{self._root}/{name}/{file}")
-        with suppress(OSError, NotImplementedError):  # where folders are real, an empty one may stay
+        with suppress(OSError, NotImplementedError):  # where folders are real, an empty one may remain
             _raising_oserror(self._fs.rmdir, f"{self._root}/{name}")
 
     def read_owner(self) -> StorageOwner | None:
@@ -128,24 +128,27 @@ class FsspecStorage:
             return None
 
     def claim(self, owner: str) -> StorageOwner:
-        mark = self.read_owner()
-        if mark is not None:
-            return mark
+        known = self.read_owner()
+        if known is not None:
+            return known
         self._write_owner(StorageOwner(secrets.token_hex(16), owner).content)
-        mark = self.read_owner()
-        if mark is None:
-            raise FileNotFoundError(f"{self.location} took its mark, and does not have it")
-        return mark
+        known = self.read_owner()
+        if known is None:
+            raise FileNotFoundError(f"{self.location} accepted {OWNER_FILE}, but does not list it")
+        return known
 
     def _write_owner(self, content: bytes) -> None:
-        """Unless it is there, where the store can be asked for that. In another one the last of those who come at once
-        stays: it is read again for every checkpoint, so who does that sees one and the same."""
+        """Write the owner file unless it exists, where the store supports that condition.
+
+        In other stores the last of several concurrent writers wins. The file is read again for every checkpoint, so all
+        readers see the same one.
+        """
         path = f"{self._root}/{OWNER_FILE}"
         try:
             _raising_oserror(self._fs.pipe_file, path, content, mode="create")
         except FileExistsError:
             return
-        except OSError:  # some stores refuse the condition, or say in their own words that it is there
+        except OSError:  # some stores refuse the condition, or report a conflict with another error
             if self.read_owner() is None:
                 _raising_oserror(self._fs.pipe_file, path, content)
 
@@ -156,7 +159,7 @@ class FsspecStorage:
         return sorted(_base_name(each["name"]) for each in self._list(self._root) if each["type"] == "directory")
 
     def _list(self, path: str) -> list[dict[str, Any]]:
-        """What is below a path now, not what a cache remembers; nothing if there is no such path."""
+        """Return the entries below a path, bypassing caches; empty if there is no such path."""
         _raising_oserror(self._fs.invalidate_cache)
         try:
             return list(_raising_oserror(self._fs.ls, path, detail=True))
@@ -165,7 +168,7 @@ class FsspecStorage:
 
 
 class _OSErrorReader(io.RawIOBase):
-    """A file of fsspec's whose errors are OSError; what is read goes straight into the caller's memory."""
+    """A file of fsspec's whose errors are OSError. It reads straight into the caller's memory."""
 
     def __init__(self, file: Any) -> None:
         self._file = file

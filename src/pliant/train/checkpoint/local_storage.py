@@ -1,7 +1,7 @@
-"""A folder of this machine, or one that several machines share, as a place for checkpoints.
+"""Checkpoint storage in a folder of this machine, or in one that several machines share.
 
 A file is written under a hidden name in its own folder, flushed, and linked to its name; then the folder is flushed. A
-process or a machine that dies at any moment of it leaves what was there before, and perhaps a hidden file.
+process or machine that dies at any moment leaves the previous content, and perhaps a hidden file.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -19,20 +19,20 @@ from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE, StorageOw
 _GATHER = 1 << 20
 _SEND = 32 << 20
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
-_NO_FLUSH = (errno.EINVAL, errno.EOPNOTSUPP)  # a file system that keeps folders safe without being asked
+_NO_FLUSH = (errno.EINVAL, errno.EOPNOTSUPP)  # from file systems that need no flush of folders
 
 
 class LocalNewFile:
-    """A file on its way into a folder."""
+    """A file being written into a folder."""
 
     def __init__(self, folder: Path, file: str) -> None:
         self._path = folder / file
         self._nbytes = 0
-        self._sent = 0  # so many of them the disk was asked to take
+        self._sent = 0  # bytes that the system was asked to write out
         self._hidden = folder / f".{file}.{secrets.token_hex(4)}"
         try:
             self._handle = _create(self._hidden)
-        except FileNotFoundError:  # another member gave up meanwhile, and took the empty folder away
+        except FileNotFoundError:  # another member abandoned its file meanwhile, and removed the empty folder
             self._handle = _create(self._hidden)
 
     def write(self, content: memoryview) -> None:
@@ -41,13 +41,13 @@ class LocalNewFile:
             content = content[written:]
             self._nbytes += written
         if self._nbytes - self._sent >= _SEND:
-            # The disk begins now, beside what is hashed next, and the flush at the end has little left to wait for;
-            # and what others keep in the system's memory is not pushed out by what nobody reads soon.
+            # The disk starts now, beside the hashing, and the final flush has little left to wait for. It also keeps
+            # these pages, which are not read soon, from evicting others from the page cache.
             os.posix_fadvise(self._handle, self._sent, self._nbytes - self._sent, os.POSIX_FADV_DONTNEED)
             self._sent = self._nbytes
 
     def finish(self) -> None:
-        """Returns once it is on the disk, whole, under its name. FileExistsError if somebody else has the name."""
+        """Return once the file is on disk, whole, under its name. Raises FileExistsError if the name is taken."""
         try:
             os.fsync(self._handle)
         finally:
@@ -56,12 +56,12 @@ class LocalNewFile:
         _flush_folder(self._path.parent)
 
     def abandon(self) -> None:
-        """Nothing of it is left; the folder neither, if it was the only thing in it."""
-        with suppress(OSError):  # what was written may be reported as lost here; it is not wanted anyway
+        """Remove the file, and its folder if it is empty."""
+        with suppress(OSError):  # close may report lost writes of a file that is not wanted anyway
             self._close()
         with suppress(FileNotFoundError):
             self._hidden.unlink()
-        with suppress(OSError):  # there is something else in it
+        with suppress(OSError):  # the folder is not empty
             self._path.parent.rmdir()
 
     def _close(self) -> None:
@@ -71,7 +71,7 @@ class LocalNewFile:
 
 
 class LocalStorage:
-    """The place itself."""
+    """Checkpoint storage in a folder."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -84,7 +84,7 @@ class LocalStorage:
         return LocalNewFile(self._path / checked_name(name), checked_name(file))
 
     def write_file(self, name: str, file: str, content: bytes) -> None:
-        _write_whole(self._path / checked_name(name), checked_name(file), content)
+        write_whole(self._path / checked_name(name), checked_name(file), [memoryview(content)])
 
     def open_file(self, name: str, file: str) -> AbstractContextManager[BinaryIO]:
         return (self._path / checked_name(name) / checked_name(file)).open("rb", buffering=_GATHER)
@@ -107,10 +107,10 @@ class LocalStorage:
         folder = self._path / checked_name(name)
         with suppress(FileNotFoundError):
             (folder / MANIFEST_FILE).unlink()
-            _flush_folder(folder)  # the name is no checkpoint any more before any piece of it goes
+            _flush_folder(folder)  # without its manifest the name is no checkpoint, before any piece is removed
         with _entries(folder) as entries:
             for each in [*entries]:
-                with suppress(FileNotFoundError):  # somebody else removes it, too
+                with suppress(FileNotFoundError):  # another process removes it, too
                     (folder / each.name).unlink()
         with suppress(FileNotFoundError):
             folder.rmdir()
@@ -123,33 +123,35 @@ class LocalStorage:
             return None
 
     def claim(self, owner: str) -> StorageOwner:
-        mark = self.read_owner()
-        if mark is None:
-            with suppress(FileExistsError):  # another one was first
-                _write_whole(self._path, OWNER_FILE, StorageOwner(secrets.token_hex(16), owner).content)
-            mark = self.read_owner()
-        if mark is None:
-            raise FileNotFoundError(errno.ENOENT, "its mark is gone again", str(self._path / OWNER_FILE))
-        return mark
+        known = self.read_owner()
+        if known is None:
+            with suppress(FileExistsError):  # another job claimed it first
+                write_whole(self._path, OWNER_FILE, [memoryview(StorageOwner(secrets.token_hex(16), owner).content)])
+            known = self.read_owner()
+        if known is None:
+            raise FileNotFoundError(errno.ENOENT, "it was removed again", str(self._path / OWNER_FILE))
+        return known
 
     def _folders(self) -> list[str]:
         with _entries(self._path) as entries:
             return sorted(each.name for each in entries if each.is_dir() and not each.name.startswith("."))
 
 
-def _write_whole(folder: Path, file: str, content: bytes) -> None:
+def write_whole(folder: Path, file: str, contents: Iterable[memoryview]) -> None:
+    """Write a file completely, or leave nothing under its name."""
     new = LocalNewFile(folder, file)
     try:
-        new.write(memoryview(content))
+        for content in contents:
+            new.write(content)
         new.finish()
-    except BaseException:  # why: raised again; a hidden file must not be left by what could have removed it
+    except BaseException:  # why: raised again, after the hidden file is removed
         new.abandon()
         raise
 
 
 @contextmanager
 def _entries(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """What is in a folder; nothing if there is none."""
+    """Yield the entries of a folder; none if it does not exist."""
     try:
         entries = os.scandir(folder)
     except FileNotFoundError:
@@ -160,13 +162,13 @@ def _entries(folder: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
 
 
 def _create(hidden: Path) -> int:
-    """An empty file, open for writing, in a folder that is there."""
+    """Create an empty file, open for writing, and its folder."""
     _make_folder(hidden.parent)
     return os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder so that it stays, with those above it."""
+    """Create a folder durably, with its parents."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -176,14 +178,14 @@ def _make_folder(folder: Path) -> None:
 
 
 def _link_name(hidden: Path, path: Path) -> None:
-    """What is under a name never changes: a link is refused where there is one."""
+    """Give the file its name. A name's content never changes, so an existing name is refused."""
     try:
         os.link(hidden, path)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
         if path.exists():
-            raise FileExistsError(errno.EEXIST, "it is there already", str(path)) from error
+            raise FileExistsError(errno.EEXIST, "it exists already", str(path)) from error
         hidden.rename(path)
         return
     hidden.unlink()

@@ -1,7 +1,8 @@
-"""The manifest of a checkpoint as a file: what it is a checkpoint of, and how to know that its files are whole.
+"""The manifest of a checkpoint as a file: what was saved, and the hashes that prove its files complete.
 
-The last line is a hash of all that stands above it, so that a manifest vouches for itself. The one in the coordinator's
-store says which checkpoint counts; this one lets people, and a command without a coordinator, check and open it.
+The last line is a hash of everything above it, so a manifest proves its own integrity. The manifest in the
+coordinator's store decides which checkpoint counts. This file lets people, and commands without a coordinator, check
+and open it.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
     from pliant.train.checkpoint.storage import Storage
 
 FORMAT = "pliant checkpoint 1"
-NBYTES_MAX = 64 << 20  # of a manifest; what is larger is none
+NBYTES_MAX = 64 << 20  # of a manifest
 _LAST = re.compile(rb',\n  "check": "([0-9a-f]{64})"\n}\n\Z')
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
-    """What people want to know of a checkpoint beside its lineage, and nothing decides by."""
+    """Descriptive facts about a checkpoint. Nothing is decided by them."""
 
     at: float  # seconds since 1970
     job: str = ""
@@ -41,7 +42,7 @@ class CheckpointFacts:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A manifest that vouches for itself."""
+    """A manifest whose hash is correct."""
 
     checkpoint: Checkpoint
     facts: CheckpointFacts
@@ -51,30 +52,33 @@ class Manifest:
         return sum(piece.nbytes for piece in self.checkpoint.pieces)
 
 
-def write_manifest(place: Storage, checkpoint: Checkpoint, facts: CheckpointFacts) -> None:
-    """Call once all pieces are written: with it the name is a checkpoint. OSError if it cannot be written.
+def write_manifest(storage: Storage, checkpoint: Checkpoint, facts: CheckpointFacts) -> None:
+    """Write the manifest. Call it once all pieces are written: it makes the name a checkpoint. Raises OSError.
 
-    Several may call it for one checkpoint: the first one's facts stay.
+    Several members may call it for one checkpoint: the first one's facts stay.
     """
     try:
-        place.write_file(checkpoint.name, MANIFEST_FILE, encode_manifest(Manifest(checkpoint, facts)))
+        storage.write_file(checkpoint.name, MANIFEST_FILE, encode_manifest(Manifest(checkpoint, facts)))
     except FileExistsError:
-        if not _is_of(place, checkpoint):
+        if not _is_of(storage, checkpoint):
             raise
 
 
-def _is_of(place: Storage, checkpoint: Checkpoint) -> bool:
+def _is_of(storage: Storage, checkpoint: Checkpoint) -> bool:
     try:
-        return read_manifest(place, checkpoint.name).checkpoint == checkpoint
+        return read_manifest(storage, checkpoint.name).checkpoint == checkpoint
     except BadInput:
         return False
 
 
-def read_manifest(place: Storage, name: str) -> Manifest:
-    """What `write_manifest` wrote. Damaged if a bit of it is another one; OutOfReach if it cannot be read here."""
+def read_manifest(storage: Storage, name: str) -> Manifest:
+    """Read the manifest of a checkpoint.
+
+    Raises DamagedCheckpoint if it was altered, StorageUnreachable if it cannot be read.
+    """
     where = f"{name}/{MANIFEST_FILE}"
     try:
-        with place.open_file(name, MANIFEST_FILE) as file:
+        with storage.open_file(name, MANIFEST_FILE) as file:
             text = file.read(NBYTES_MAX + 1)
     except OSError as error:
         raise read_error(where, error) from error
@@ -88,7 +92,7 @@ def read_manifest(place: Storage, name: str) -> Manifest:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The manifest as the content of a file."""
+    """Return the manifest as the content of a file."""
     checkpoint, facts = manifest.checkpoint, manifest.facts
     said: dict[str, Any] = {
         "format": FORMAT,
@@ -109,20 +113,20 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(text: bytes) -> Manifest:
-    """What `encode_manifest` was given. ValueError, with what is wrong, if it is not that to the bit."""
+    """Return the manifest encoded by `encode_manifest`. Raises ValueError with the reason if a bit differs."""
     last = _LAST.search(text)
     if last is None:
-        raise ValueError("it is not whole" if text else "it is empty")
+        raise ValueError("it is incomplete" if text else "it is empty")
     body = text[: last.start()]
     if hashlib.sha256(body).hexdigest() != last[1].decode():
-        raise ValueError("it is not what was written")
+        raise ValueError("its content differs from what was written")
     said = json.loads(text)
     if not isinstance(said, dict) or said.get("format") != FORMAT:
-        raise ValueError(f"its format is not {FORMAT!r}: it was written by another version")
+        raise ValueError(f"its format is not {FORMAT!r}; it was written by another version")
     try:
         return _manifest_from(said)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"something is missing in it ({error})") from error
+        raise ValueError(f"a field is missing or invalid ({error})") from error
 
 
 def _manifest_from(said: dict[str, Any]) -> Manifest:
@@ -140,7 +144,7 @@ def _manifest_from(said: dict[str, Any]) -> Manifest:
 
 
 def _row(value: Any) -> str:
-    """A list over several lines, anything else on one."""
+    """Return JSON with a list over several lines, anything else on one line."""
     if not isinstance(value, list) or not value:
         return json.dumps(value, ensure_ascii=False)
     return "[\n" + ",\n".join(f"    {json.dumps(each, ensure_ascii=False)}" for each in value) + "\n  ]"

@@ -1,7 +1,6 @@
-"""A checkpoint read back: straight into the memory that is handed out, and hashed on the way.
+"""Reader of checkpoints: it reads straight into the returned memory, and hashes on the way.
 
-What the manifest says is believed, and nothing else: sizes and hashes come from it, and a file is used only once all of
-it was the right bytes.
+Only the manifest is trusted: sizes and hashes come from it, and a file is used only once all its bytes are verified.
 """
 
 from __future__ import annotations
@@ -24,25 +23,25 @@ if TYPE_CHECKING:
     from pliant.train.checkpoint.storage import Storage
 
 BLOCK = 4 << 20
-PARALLEL_MAX = 4  # pieces that are read side by side
+PARALLEL_MAX = 4  # pieces read at the same time
 
 OnBytesRead = Callable[[int], None]
-"""Is told how many bytes more were read, from any thread."""
+"""Receives the number of bytes just read, on any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointProblem:
-    """One file that is not as its manifest says."""
+    """A file that does not match its manifest."""
 
     file: str
     wrong: str
 
 
-def read_checkpoint(place: Storage, checkpoint: Checkpoint, seen: OnBytesRead = lambda _: None) -> ReceivedState:
-    """The state that was written. Damaged, naming the file, if a byte is another one; OutOfReach if nobody can say."""
+def read_checkpoint(storage: Storage, checkpoint: Checkpoint, seen: OnBytesRead = lambda _: None) -> ReceivedState:
+    """Return the saved state. Raises DamagedCheckpoint, naming the file, or StorageUnreachable."""
     for problem in _piece_list_problems(checkpoint):
         raise DamagedCheckpoint(f"{checkpoint.name}/{problem.file}", problem.wrong)
-    reading = {piece.file: _PieceReader(place, checkpoint.name, piece, seen) for piece in checkpoint.pieces}
+    reading = {piece.file: _PieceReader(storage, checkpoint.name, piece, seen) for piece in checkpoint.pieces}
     tree = _read_tree(reading.pop(STATE_FILE))
     tensors = tensors_of(tree)
     wanted = {tensor.name: (at, tensor) for at, tensor in enumerate(tensors)}
@@ -52,19 +51,19 @@ def read_checkpoint(place: Storage, checkpoint: Checkpoint, seen: OnBytesRead = 
             contents.update(made)
     for at, tensor in enumerate(tensors):
         if at not in contents:
-            raise DamagedCheckpoint(f"{checkpoint.name}/{STATE_FILE}", f"no piece has its tensor {tensor.name}")
+            raise DamagedCheckpoint(f"{checkpoint.name}/{STATE_FILE}", f"no piece holds its tensor {tensor.name}")
     return ReceivedState(tree, tuple(contents[at] for at in range(len(tensors))))
 
 
 def find_problems(
-    place: Storage, checkpoint: Checkpoint, seen: OnBytesRead = lambda _: None
+    storage: Storage, checkpoint: Checkpoint, seen: OnBytesRead = lambda _: None
 ) -> tuple[CheckpointProblem, ...]:
-    """Read every byte and keep none: what is wrong, file by file. OutOfReach if it cannot be read here."""
+    """Read every byte and return the damaged files. Raises StorageUnreachable if the storage cannot be read."""
     found = list(_piece_list_problems(checkpoint))
     for piece in checkpoint.pieces:
         if not _is_valid_name(piece.file):
-            continue  # that was said
-        reading = _PieceReader(place, checkpoint.name, piece, seen)
+            continue  # reported above
+        reading = _PieceReader(storage, checkpoint.name, piece, seen)
         try:
             if piece.file == STATE_FILE:
                 _read_tree(reading)
@@ -76,7 +75,7 @@ def find_problems(
 
 
 def _piece_list_problems(checkpoint: Checkpoint) -> Iterator[CheckpointProblem]:
-    """What is wrong with the list of pieces itself."""
+    """Yield the problems of the list of pieces itself."""
     numbers: list[int] = []
     counts: set[int] = set()
     files = [piece.file for piece in checkpoint.pieces]
@@ -88,14 +87,14 @@ def _piece_list_problems(checkpoint: Checkpoint) -> Iterator[CheckpointProblem]:
     for file in files:
         number = parse_piece_name(file)
         if file != STATE_FILE and (number is None or not _is_valid_name(file)):
-            yield CheckpointProblem(file, "it is no file of a checkpoint")
+            yield CheckpointProblem(file, "its name is not that of a checkpoint file")
             return
         if number is not None:
             numbers.append(number[0])
             counts.add(number[1])
     if len(counts) != 1 or sorted(numbers) != list(range(*counts)):
         yield CheckpointProblem(
-            STATE_FILE, f"of its pieces there are {', '.join(sorted(files))}: some are missing, or foreign"
+            STATE_FILE, f"its pieces are {', '.join(sorted(files))}: some are missing or do not belong to it"
         )
 
 
@@ -111,21 +110,21 @@ def _is_valid_name(file: str) -> bool:
 
 
 Wanted = Mapping[str, tuple[int, TensorInfo]]
-"""By the name of a tensor its number in the state, and its kind."""
+"""The number and kind of each tensor of the state, by its name."""
 
 
 class _PieceReader:
-    """One file that is read once, from its beginning to its end."""
+    """One file, read once from beginning to end."""
 
-    def __init__(self, place: Storage, name: str, piece: Piece, seen: OnBytesRead) -> None:
+    def __init__(self, storage: Storage, name: str, piece: Piece, seen: OnBytesRead) -> None:
         self.where = f"{name}/{piece.file}"
         self.nbytes = piece.nbytes
-        self._storage, self._name, self._piece, self._on_bytes = place, name, piece, seen
+        self._storage, self._name, self._piece, self._on_bytes = storage, name, piece, seen
         self._digest = hashlib.sha256()
         self._left = piece.nbytes
 
     def stream(self, use: Callable[[], None]) -> None:
-        """Open the file, have it used, and check that all of it was read and that it was the right bytes."""
+        """Open the file, call `use`, and check that every byte was read and is correct."""
         try:
             with self._storage.open_file(self._name, self._piece.file) as self._file:
                 use()
@@ -134,7 +133,7 @@ class _PieceReader:
             raise read_error(self.where, error) from error
 
     def fill(self, buffer: memoryview) -> None:
-        """The next bytes. Damaged if there are not so many."""
+        """Fill the buffer with the next bytes. Raises DamagedCheckpoint if the file is too short."""
         for at in range(0, buffer.nbytes, BLOCK):
             block = buffer[at : at + BLOCK]
             _fill(self._file, block, self._torn)
@@ -143,15 +142,15 @@ class _PieceReader:
             self._on_bytes(block.nbytes)
 
     def take(self, nbytes: int) -> bytes:
-        """The next bytes, by themselves."""
+        """Return the next bytes."""
         if nbytes > self._left:
-            raise DamagedCheckpoint(self.where, "it is not what was written")
+            raise DamagedCheckpoint(self.where, "its content differs from what was written")
         buffer = bytearray(nbytes)
         self.fill(memoryview(buffer))
         return bytes(buffer)
 
     def verify(self) -> None:
-        """Read and check it, and keep nothing."""
+        """Read and check the file, and keep nothing."""
         buffer = memoryview(bytearray(min(BLOCK, self._piece.nbytes)))
 
         def use() -> None:
@@ -162,11 +161,11 @@ class _PieceReader:
 
     def _check(self) -> None:
         if self._left:
-            raise DamagedCheckpoint(self.where, "it is not what was written")
+            raise DamagedCheckpoint(self.where, "its content differs from what was written")
         if self._file.read(1):
             raise DamagedCheckpoint(self.where, f"it has more than the {self._piece.nbytes} bytes that were written")
         if self._digest.hexdigest() != self._piece.sha256:
-            raise DamagedCheckpoint(self.where, "it is not what was written: its sha256 is another one")
+            raise DamagedCheckpoint(self.where, "its SHA-256 differs from the manifest's")
 
     def _torn(self) -> DamagedCheckpoint:
         at = self._file.tell()
@@ -175,7 +174,7 @@ class _PieceReader:
 
 def _fill(file: BinaryIO, buffer: memoryview, torn: Callable[[], DamagedCheckpoint]) -> None:
     while buffer.nbytes:
-        count = file.readinto(buffer)  # type: ignore[attr-defined]  # every binary file has it, and the protocol not
+        count = file.readinto(buffer)  # type: ignore[attr-defined]  # missing in the protocol, present in every binary file
         if not count:
             raise torn()
         buffer = buffer[count:]
@@ -191,7 +190,7 @@ def _read_tree(reading: _PieceReader) -> bytes:
 
 
 def _read_piece(reading: _PieceReader, wanted: Wanted) -> list[tuple[int, memoryview]]:
-    """The tensors of a piece, once all of it was the right bytes."""
+    """Return the tensors of a piece, once all its bytes are verified."""
     made: list[tuple[int, memoryview]] = []
 
     def use() -> None:
@@ -208,11 +207,13 @@ def _read_piece(reading: _PieceReader, wanted: Wanted) -> list[tuple[int, memory
 
 
 def _buffers(placed: Sequence[TensorRange], wanted: Wanted) -> Iterator[tuple[int, memoryview]]:
-    """Memory for the tensors of a file, in its order. ValueError if the state has not such a one."""
+    """Yield memory for the tensors of a file, in file order. Raises ValueError if the state has no such tensor."""
     for each in placed:
         at, tensor = wanted.get(each.name, (-1, None))
         if tensor is None:
             raise ValueError(f"the state has no tensor {each.name}")
         if each.end - each.begin != tensor.nbytes:
-            raise ValueError(f"{each.name} has {each.end - each.begin} bytes in it, and {tensor.nbytes} in the state")
+            raise ValueError(
+                f"{each.name} has {each.end - each.begin} bytes in this file, and {tensor.nbytes} in the state"
+            )
         yield at, memoryview(bytearray(tensor.nbytes))

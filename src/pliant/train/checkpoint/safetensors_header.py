@@ -1,4 +1,8 @@
-"""The head of a safetensors file: which tensor lies where in it. The format is its authors'; this is all of it."""
+"""The header of a safetensors file: the type, shape and offsets of each tensor.
+
+The format is written here because the `safetensors` package serializes whole files in memory: it cannot stream blocks
+into hashed, atomically named or uploaded files, and its tensor types need numpy or a framework.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from typing import Any
 from pliant.train.checkpoint.tree_json import TensorInfo
 
 LENGTH = struct.Struct("<Q")
-_DEVICE_SUFFIX = "@device"  # after the type of a tensor that was not on the CPU: an accelerator's bits are the same
+_DEVICE_SUFFIX = "@device"  # suffix of the dtype of a tensor that was not on the CPU; its bits are the same
 _TYPES = {
     "bool": ("BOOL", 1),
     "uint8": ("U8", 1),
@@ -36,7 +40,7 @@ _PIECE_NAME = re.compile(r"(\d+)-of-(\d+)-(.+)\.safetensors")
 
 @dataclass(frozen=True, slots=True)
 class TensorRange:
-    """One tensor of a file: where its bytes are, counted from the end of the head."""
+    """The bytes of one tensor in a file, counted from the end of the header."""
 
     name: str
     begin: int
@@ -44,18 +48,21 @@ class TensorRange:
 
 
 def piece_name(index: int, count: int, member: str) -> str:
-    """What the file of a piece is called."""
+    """Return the file name of a piece."""
     return f"{index}-of-{count}-{member}.safetensors"
 
 
 def parse_piece_name(file: str) -> tuple[int, int] | None:
-    """Which piece of how many a file is; None if its name is no piece's."""
+    """Return the index and count of a piece by its file name; None for any other file."""
     found = _PIECE_NAME.fullmatch(file)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def safetensors_type(tensor: TensorInfo) -> tuple[str, list[int]]:
-    """Type and shape by which safetensors knows a tensor: bytes, with one dimension more, where it has no name."""
+    """Return the safetensors type and shape of a tensor.
+
+    A type it lacks is stored as bytes, with one more dimension.
+    """
     shape, count = list(tensor.shape), math.prod(tensor.shape)
     name, each = _TYPES.get(tensor.dtype.removesuffix(_DEVICE_SUFFIX), ("", 0))
     if name and count * each == tensor.nbytes:
@@ -65,7 +72,7 @@ def safetensors_type(tensor: TensorInfo) -> tuple[str, list[int]]:
 
 
 def encode_header(tensors: Iterable[TensorInfo], about: Mapping[str, str]) -> bytes:
-    """What a file begins with whose tensors follow one another in this order."""
+    """Return the header of a file that holds these tensors in this order."""
     rows: dict[str, Any] = {"__metadata__": dict(about)} if about else {}
     at = 0
     for tensor in tensors:
@@ -73,18 +80,18 @@ def encode_header(tensors: Iterable[TensorInfo], about: Mapping[str, str]) -> by
         rows[tensor.name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + tensor.nbytes]}
         at += tensor.nbytes
     text = json.dumps(rows, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that the first tensor begins at a multiple of eight
+    text += b" " * (-len(text) % 8)  # the first tensor begins at a multiple of eight
     return LENGTH.pack(len(text)) + text
 
 
 def decode_header(text: bytes) -> Sequence[TensorRange]:
-    """The tensors of a head, in the order of their bytes. ValueError if it is none, or leaves a byte out."""
+    """Return the tensors of a header, in byte order. Raises ValueError if it is invalid or leaves a byte out."""
     try:
         rows = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError("its head is no JSON") from error
+        raise ValueError("its header is not JSON") from error
     if not isinstance(rows, dict):
-        raise ValueError("its head is no JSON object")
+        raise ValueError("its header is not a JSON object")
     found: list[TensorRange] = []
     for name, row in rows.items():
         match row:
@@ -93,11 +100,11 @@ def decode_header(text: bytes) -> Sequence[TensorRange]:
             case {"data_offsets": [int(begin), int(end)]} if 0 <= begin <= end:
                 found.append(TensorRange(name, begin, end))
             case _:
-                raise ValueError(f"its head does not say where {name} is")
+                raise ValueError(f"its header has no valid offsets for {name}")
     found.sort(key=lambda each: (each.begin, each.end))
     at = 0
     for each in found:
         if each.begin != at:
-            raise ValueError(f"there is a hole in it, or an overlap, before {each.name}")
+            raise ValueError(f"it has a gap or an overlap before {each.name}")
         at = each.end
     return found

@@ -1,8 +1,8 @@
-"""Where checkpoints may lie: a folder, shared or not, or whatever fsspec reaches.
+"""Storage for checkpoints: a folder, shared or not, or anything that fsspec reaches.
 
-A place holds names, and each name holds files. A file appears whole under its name or not at all. What makes a name a
-checkpoint is its manifest, which is written last and removed first; which one counts for a job is said by the manifest
-in the coordinator's store alone (rule 17).
+Storage holds names, and each name holds files. A file appears whole under its name or not at all. The manifest makes a
+name a checkpoint: it is written last and removed first. Which checkpoint counts for a job is decided only by the
+manifest in the coordinator's store (rule 17).
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from typing import BinaryIO, NamedTuple, Protocol
 from pliant.errors import BadInput
 
 MANIFEST_FILE = "manifest.json"
-OWNER_FILE = "place-id"
+OWNER_FILE = "storage-owner"
 NAME_MAX = 200
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]*")  # never hidden, never a way out of the folder
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]*")  # never hidden, never outside the folder
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(::|://)")
 
 
 class StorageOwner(NamedTuple):
-    """What tells a place from others, and who saves there, as `owner_name` names it; empty: nobody said."""
+    """The id of a storage, and the job that saves there as `owner_name` returns it; empty if unknown."""
 
     storage_id: str
     owner: str
 
     @property
     def content(self) -> bytes:
-        """As it is in its file."""
+        """The content of the owner file."""
         return f"{self.storage_id} {self.owner}\n".encode()
 
     @staticmethod
@@ -40,12 +40,12 @@ class StorageOwner(NamedTuple):
         return StorageOwner(identity, owner)
 
     def allows(self, owner: str) -> bool:
-        """Whether that owner may save here."""
+        """Return whether that owner may save here."""
         return self.owner in ("", owner)
 
 
 class NewFile(Protocol):
-    """A file that is being written. Nobody sees it before `finish` has returned. Errors are OSError."""
+    """A file being written. It is invisible until `finish` returns. Errors are OSError."""
 
     def write(self, content: memoryview) -> None: ...
     def finish(self) -> None: ...
@@ -53,70 +53,73 @@ class NewFile(Protocol):
 
 
 class Storage(Protocol):
-    """All that writing, reading and removing checkpoints needs. What fails raises OSError, and nothing else."""
+    """Operations to write, read and remove checkpoints. Every failure raises OSError."""
 
     @property
     def location(self) -> str:
-        """As a person would name it."""
+        """The folder or URL, for messages."""
         ...
 
     def create_file(self, name: str, file: str) -> NewFile:
-        """Call to write a file of any size."""
+        """Start to write a file of any size."""
         ...
 
     def write_file(self, name: str, file: str, content: bytes) -> None:
-        """Call to write a small file."""
+        """Write a small file."""
         ...
 
     def open_file(self, name: str, file: str) -> AbstractContextManager[BinaryIO]:
-        """Call to read a file, from the beginning or from where one seeks; small reads are gathered."""
+        """Open a file for reading, also with seeks. Small reads are buffered."""
         ...
 
     def checkpoint_names(self) -> list[str]:
-        """The names that have a manifest, sorted: whether it is a good one is for `read_manifest` to say."""
+        """Return the sorted names that have a manifest. `read_manifest` checks whether it is valid."""
         ...
 
     def unfinished_names(self) -> list[str]:
-        """The names that have none, sorted: they are being written or removed, or whoever did so was killed."""
+        """Return the sorted names without a manifest: being written or removed, or left by a killed process."""
         ...
 
     def file_sizes(self, name: str) -> Mapping[str, int]:
-        """The files under a name with their sizes; empty if there is no such name."""
+        """Return the files under a name with their sizes; empty if there is no such name."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a name with everything under it, the manifest first. Calling it again does no harm."""
+        """Remove a name with everything under it, the manifest first. Repeating it is harmless."""
         ...
 
     def read_owner(self) -> StorageOwner | None:
-        """Its mark: who reads the same one shares the place. None: nobody has saved here yet."""
+        """Return the owner; members that read the same one share the storage. None if it was never claimed."""
         ...
 
     def claim(self, owner: str) -> StorageOwner:
-        """The same; if there is none, that owner's is made."""
+        """Return the owner; if there is none, claim the storage for this one."""
         ...
 
 
-def owner_name(born: float) -> str:
-    """A job that was created then, as the owner of a place. Its name is in the place's own; stores come and go."""
-    if not born:
+def owner_name(created_at: float) -> str:
+    """Return the owner name of a job created at that time.
+
+    The job's name is in the path; coordinators' stores may change.
+    """
+    if not created_at:
         return ""
-    return datetime.fromtimestamp(born, UTC).isoformat(timespec="microseconds")
+    return datetime.fromtimestamp(created_at, UTC).isoformat(timespec="microseconds")
 
 
-def describe_other_owner(where: str, mark: StorageOwner) -> str:
-    """Why another job may not save there."""
+def describe_other_owner(location: str, owner: StorageOwner) -> str:
+    """Return the reason why a job may not save in storage of another owner."""
     return (
-        f"{where} has the checkpoints of another job of this name, created {mark.owner}: "
-        "name another place with --checkpoint-dir, or move what is there away"
+        f"{location} holds the checkpoints of another job of this name, created {owner.owner}: "
+        "choose other storage with --checkpoint-dir, or move its content away"
     )
 
 
 def open_storage(where: str | Path) -> Storage:
-    """The place that somebody named: a path, or a URL of fsspec's. Nothing is made or looked for yet."""
+    """Return the storage at a path or a URL. Nothing is created or read yet."""
     text = str(where)
     if not text:
-        raise BadInput("A place for checkpoints has a name: a folder, or a URL such as s3://bucket/folder.")
+        raise BadInput("Checkpoint storage must be a folder, or a URL such as s3://bucket/folder, not empty.")
     if text.startswith(("file://", "local://")):
         text = text.partition("://")[2]
     elif _URL.match(text):
@@ -129,15 +132,15 @@ def open_storage(where: str | Path) -> Storage:
 
 
 def is_url(where: str) -> bool:
-    """Whether a person means a URL, not a folder."""
+    """Return whether the text is a URL rather than a folder."""
     return _URL.match(where) is not None
 
 
 def checked_name(name: str) -> str:
-    """The name, if a file or a checkpoint may be called so. BadInput if not: it would lead out of its place."""
+    """Return the name, if a file or a checkpoint may have it. Raises BadInput if it could lead out of the storage."""
     if len(name) > NAME_MAX or not _NAME.fullmatch(name):
         raise BadInput(
-            f"{name!r} cannot be the name of a checkpoint or of its file: letters, digits and ._@+=- make one, "
-            f"beginning with a letter or a digit, at most {NAME_MAX} of them."
+            f"{name!r} is no valid name of a checkpoint or its file. Use letters, digits and ._@+=-, beginning with "
+            f"a letter or a digit, at most {NAME_MAX} characters."
         )
     return name

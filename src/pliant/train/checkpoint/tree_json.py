@@ -1,12 +1,15 @@
-"""A state's tree as JSON that people can read, and back to the very same bytes.
+"""A state's tree as readable JSON, and back to the same bytes.
 
-Plain values look as they do in any JSON. What JSON has no word for is an object with one key that begins with a dollar
-sign, so nothing in it can be mistaken for something else:
+Plain values are plain JSON. Any other value is an object with one key that begins with a dollar sign, so the encoding
+is unambiguous:
 
     {"$tensor": NAME, "dtype": "float32", "shape": [2, 3], "nbytes": 24}
     {"$tuple": [...]}   {"$set": [...]}   {"$deque": [...], "maxlen": 3}   {"$counter": [[key, value], ...]}
     {"$dict": [[key, value], ...]}  where a key is no string, or begins with a dollar sign
     {"$bytes": BASE64}   {"$complex": [1.0, -2.0]}   {"$float": "nan"}   {"$integer": "18446744073709551616"}
+
+JSON is kept beside the msgpack tree of a transfer because people open a checkpoint with other tools, and read it in
+diffs.
 """
 
 from __future__ import annotations
@@ -37,12 +40,12 @@ _PLAIN = frozenset({"value", "integer", "complex"})
 
 
 class _UnknownFormat(Exception):
-    """No description of a state that this version knows."""
+    """The text is no state in a format that this version reads."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """One tensor of a state: what it is called in files, and how it is made again."""
+    """One tensor of a state: its name in files, dtype, shape and size."""
 
     name: str
     dtype: str
@@ -51,10 +54,10 @@ class TensorInfo:
 
 
 def tensors_of(tree: bytes) -> tuple[TensorInfo, ...]:
-    """The tensors of a tree, in order, each under a name that says where it belongs and that no other one has."""
+    """Return the tensors of a tree, in order, each with a unique name that tells its position in the tree."""
     found: list[tuple[str, Any]] = []
     _find_tensors(msgspec.msgpack.decode(tree), "", found)
-    taken = {"__metadata__"}  # which safetensors keeps for itself
+    taken = {"__metadata__"}  # reserved by safetensors
     tensors: list[TensorInfo] = []
     for path, (_, _, dtype, shape, nbytes) in found:
         name, more = path or "state", 2
@@ -66,36 +69,36 @@ def tensors_of(tree: bytes) -> tuple[TensorInfo, ...]:
 
 
 def tree_to_json(tree: bytes, about: Mapping[str, str] | None = None) -> str:
-    """The tree as the text of a file, and what else is to be said of it."""
+    """Return the tree as the text of a file, with additional fields."""
     names = iter([tensor.name for tensor in tensors_of(tree)])
     described = {**(about or {}), "format": FORMAT, "state": _to_json(msgspec.msgpack.decode(tree), names)}
     text = _render(described) + "\n"
     if json_to_tree(text) != tree:
-        raise BadInput("The state's tree cannot be written as JSON: it was made by another version.")
+        raise BadInput("The state's tree cannot be written as JSON; another version created it.")
     return text
 
 
 def json_to_tree(text: str) -> bytes:
-    """The bytes that `tree_to_json` was given. ValueError, with the reason, if it is no such text."""
+    """Return the bytes that `tree_to_json` received. Raises ValueError with the reason for any other text."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError("it is no JSON") from error
+        raise ValueError("it is not JSON") from error
     if not isinstance(said, dict) or said.get("format") != FORMAT or "state" not in said:
-        raise ValueError(f"it does not say that its format is {FORMAT!r}")
+        raise ValueError(f"its format is not {FORMAT!r}")
     try:
         return msgspec.msgpack.encode(_from_json(said["state"], _Counter()))
     except (_UnknownFormat, ValueError, TypeError, RecursionError, struct.error) as error:
-        raise ValueError(f"what it says is no state: {error}") from error
+        raise ValueError(f"its content is no state: {error}") from error
 
 
 # ------------------------------------------------------------------------------------------------ tree to text
 
 
-# A large model has ten thousand tensors and each has its notes. This runs beside training and takes its interpreter
-# away meanwhile, so it goes by the kind alone instead of matching patterns.
+# A large model has ten thousand tensors, each with its notes. This runs beside training and holds the interpreter lock,
+# so it compares the kind alone instead of matching patterns.
 def _find_tensors(note: Any, path: str, found: list[tuple[str, Any]]) -> None:
-    """The note of every tensor below a note, with its path, in the order of their numbers."""
+    """Collect the note of every tensor below a note, with its path, in the order of their numbers."""
     kind = note[0]
     if kind == "tensor":
         found.append((path, note))
@@ -147,11 +150,11 @@ def _to_json(note: Any, names: Iterator[str]) -> Any:
         return {"$integer": value}
     if kind == "complex" and type(value) is type(note[2]) is float:
         return {"$complex": [_float_to_json(value), _float_to_json(note[2])]}
-    raise BadInput("A state's tree cannot be read: it was written by another version, or damaged.")
+    raise BadInput("The state's tree cannot be read: another version wrote it, or it is damaged.")
 
 
 def _is_plain(pairs: list[Any]) -> bool:
-    """Whether a dictionary looks the same in JSON: strings for keys, none twice, none that could mislead."""
+    """Return whether a dictionary is plain JSON: string keys, none twice, none with a leading dollar sign."""
     keys = [key[1] for key, _ in pairs if key[0] == "value" and isinstance(key[1], str) and not key[1].startswith("$")]
     return len(set(keys)) == len(pairs)
 
@@ -166,11 +169,11 @@ def _float_to_json(value: float) -> Any:
     for name, known in _FLOATS.items():
         if _FLOAT.pack(known) == _FLOAT.pack(value):
             return {"$float": name}
-    return {"$float": f"bits {_FLOAT.pack(value).hex()}"}  # a NaN with something in it
+    return {"$float": f"bits {_FLOAT.pack(value).hex()}"}  # a NaN with a payload
 
 
 def _render(value: Any, indent: str = "") -> str:
-    """Short things on one line, long ones over several."""
+    """Return JSON with short values on one line and long ones over several."""
     if not isinstance(value, dict | list):
         return _encode(value)
     inside = value.values() if isinstance(value, dict) else value
@@ -194,7 +197,7 @@ def _render(value: Any, indent: str = "") -> str:
 
 
 class _Counter:
-    """Numbers tensors as they come."""
+    """A counter for tensors."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -237,12 +240,12 @@ def _from_tagged_json(value: dict[str, Any], tensors: _Counter) -> list[Any]:
         case {"$counter": list(pairs)}:
             return ["counter", [[_from_json(key, tensors), _from_json(each, tensors)] for key, each in pairs]]
         case _:
-            raise _UnknownFormat(f"nothing is known of {', '.join(value)}")
+            raise _UnknownFormat(f"unknown keys {', '.join(value)}")
 
 
 def _size(value: Any) -> int:
     if type(value) is not int or value < 0:
-        raise _UnknownFormat(f"{value!r} is no size")
+        raise _UnknownFormat(f"{value!r} is not a size")
     return value
 
 
@@ -256,4 +259,4 @@ def _float(value: Any) -> float:
             (number,) = _FLOAT.unpack(bytes.fromhex(bits.removeprefix("bits ")))
             return float(number)
         case _:
-            raise _UnknownFormat(f"{value!r} is no number")
+            raise _UnknownFormat(f"{value!r} is not a number")

@@ -1,4 +1,4 @@
-"""One member's piece of a checkpoint, written as it comes: hashed on the way, never twice in memory."""
+"""Streaming writer of one member's piece of a checkpoint: it hashes on the way and never copies the piece."""
 
 from __future__ import annotations
 
@@ -16,21 +16,20 @@ from pliant.train.state.flat import leaf_sizes, stripe_leaves
 if TYPE_CHECKING:
     from pliant.train.checkpoint.storage import NewFile, Storage
 
-BLOCK = 4 << 20  # so much is hashed and written at once: both leave other threads alone meanwhile
-GATHERED = 1 << 20  # smaller things are put together until there is so much
+BLOCK = 4 << 20  # bytes hashed and written at once; both release the interpreter lock
+GATHERED = 1 << 20  # smaller writes are collected up to this size
 
 
 class PieceWriter:
-    """Piece `index` of `count`: a run of the state's leaves. Write their bytes in order, then finish.
+    """Piece `index` of `count`: a run of the state's leaves. Write their bytes in order, then call `finish`.
 
-    Nothing is opened before the first bytes come, so making one takes next to no time; a caller that knows how many
-    bytes each leaf of the tree has says so in `nbytes`, and it takes none. What fails raises OSError, as the place
-    does; then abandon it.
+    Nothing is opened before the first write, so creating one is fast, and faster if the caller passes the sizes of all
+    leaves in `nbytes`. Failures raise the storage's OSError; then call `abandon`.
     """
 
     def __init__(
         self,
-        place: Storage,
+        storage: Storage,
         name: str,
         tree: bytes,
         index: int,
@@ -39,15 +38,15 @@ class PieceWriter:
         nbytes: Sequence[int] | None = None,
     ) -> None:
         if not 0 <= index < count:
-            raise BadInput(f"There is no piece {index} of {count}: they are counted from 0.")
+            raise BadInput(f"There is no piece {index} of {count}: pieces are counted from 0.")
         self.file = checked_name(piece_name(index, count, member))
         nbytes = leaf_sizes(tree) if nbytes is None else nbytes
         self.leaves = stripe_leaves(nbytes, index, count)
-        self._storage = place
+        self._storage = storage
         self.name = checked_name(name)
         self._tree = tree
         self._writes_tree = index == 0
-        self._due = sum(nbytes[leaf] for leaf in self.leaves)  # bytes of leaves that are still to come
+        self._due = sum(nbytes[leaf] for leaf in self.leaves)  # bytes of leaves not written yet
         self._about = {"checkpoint": name, "piece": f"{index} of {count}", "format": "pt"}
         self._pending = bytearray()
         self._digest = hashlib.sha256()
@@ -55,10 +54,10 @@ class PieceWriter:
         self._new: NewFile | None = None
 
     def write(self, content: memoryview) -> None:
-        """The next bytes of the leaves, cut wherever the caller likes. They are not needed once this returns."""
+        """Write the next bytes of the leaves, in blocks of any size. They are not needed once this returns."""
         flat = content.cast("B") if content.nbytes else memoryview(b"")
         if flat.nbytes > self._due:
-            raise BadInput(f"{self.file} was given {flat.nbytes - self._due} bytes more than its leaves have.")
+            raise BadInput(f"{self.file} received {flat.nbytes - self._due} bytes more than its leaves have.")
         self._due -= flat.nbytes
         if len(self._pending) + flat.nbytes < GATHERED:
             self._pending += flat
@@ -67,17 +66,17 @@ class PieceWriter:
         self._send(flat)
 
     def finish(self) -> tuple[Piece, ...]:
-        """Returns once it is on the disk, with what belongs into the manifest; the first piece brings the tree."""
+        """Return the pieces for the manifest once they are on disk. The first piece includes the tree."""
         if self._due:
             raise BadInput(f"{self.file} still lacks {self._due} bytes of its leaves.")
         self._send_pending()
-        tree = (self._write_tree(),) if self._writes_tree else ()  # first: it is small, should the rest fail
+        tree = (self._write_tree(),) if self._writes_tree else ()  # first, because it is small, should the rest fail
         self._open().finish()
         self._new = None
         return (Piece(self.file, self._nbytes, self._digest.hexdigest()), *tree)
 
     def abandon(self) -> None:
-        """Call instead of `finish`, or after it failed: what is not whole goes away."""
+        """Remove an incomplete file. Call it instead of `finish`, or after `finish` failed."""
         new, self._new = self._new, None
         self._pending.clear()
         if new is not None:

@@ -1,1 +1,1 @@
-"""Authenticated connections between the members of a job."""
+"""Authenticated connections between the members of a generation."""

@@ -1,12 +1,12 @@
-"""How bytes go between two members: bounded frames with a checksum, and the handshake that opens a connection.
+"""Transport between two members: bounded frames with a checksum, and the handshake that opens a connection.
 
-    hello      asker -> answerer    which generation, who is asking whom, and a fresh nonce
-    challenge  answerer -> asker    a fresh nonce, and the proof that the answerer has the generation's key
-    proof      asker -> answerer    the proof that the asker has it
+    hello      client -> server    the generation, both members, and a fresh nonce
+    challenge  server -> client    a fresh nonce, and the proof that the server has the generation's key
+    proof      client -> server    the proof that the client has it
 
-Both proofs cover both nonces, the generation, both members and who of them asked, so that none can be used again
-elsewhere. Before its proof was good nothing of a stranger is read but one small hello, in bounded time. What follows is
-checked against damage, not encrypted: who can change packets on the way must be kept off that network.
+Both proofs cover both nonces, the generation, both members and their roles, so none can be reused elsewhere. Before its
+proof a client can send only one small hello, in bounded time. Later frames are checked against damage, not encrypted:
+the network must be closed to parties that can change packets.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ import msgspec
 
 from pliant.core.model.names import MemberId
 
-HELLO_MAX = 1024  # bytes of a frame before both sides have shown who they are
-HANDSHAKE_S = 5.0  # how long the whole handshake may take
+HELLO_MAX = 1024  # bytes of a frame before both sides are authenticated
+HANDSHAKE_S = 5.0  # limit for the whole handshake
 HEAD_MAX = 1 << 20  # bytes of a message
-PIECE_MAX = 1 << 20  # bytes of a body that share a checksum; small enough to be in the cache when it is computed
-DEAD_PEER_S = 10  # a machine that has not acknowledged a byte for so long is gone
-POLL_S = 0.05  # how often a wait that may be called off looks whether it was
+PIECE_MAX = 1 << 20  # bytes of a body that share a checksum; small enough to stay in the processor's cache
+DEAD_PEER_S = 10  # a machine that acknowledged no byte for this long is gone
+POLL_S = 0.05  # interval at which a wait calls its check
 
 _FRAME = struct.Struct("!II")  # length, checksum
 _PROTOCOL = "pliant-peers-1"
 
 T = TypeVar("T")
-WaitCheck = Callable[[], None]  # raises when there is no more reason to wait
+WaitCheck = Callable[[], None]  # raises to end a wait
 
 
 class PeerLost(Exception):
-    """A member cannot be reached, went away, or is not who it should be. What it was asked for will not come."""
+    """A member cannot be reached, went away, or is not authentic. Its reply will not arrive."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -50,15 +50,15 @@ class PeerLost(Exception):
 
 
 class DamagedFrame(PeerLost):
-    """What came is not what was sent, or no frame of ours at all."""
+    """Received bytes differ from what was sent, or are no frame at all."""
 
 
 class PeerNotAuthenticated(PeerLost):
-    """The other side did not show that it has the generation's key."""
+    """The other side did not prove that it has the generation's key."""
 
 
 class GenerationUnknown(Exception):
-    """The other side does not know the generation (yet), or not us in it."""
+    """The other side does not have the generation (yet), or this member is not in it."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
@@ -70,7 +70,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Challenge(msgspec.Struct, frozen=True, array_like=True):
-    known: bool  # False: no proof is given, the connection ends here, and the asker may come again
+    known: bool  # False: no proof is sent, the connection ends, and the client may try again
     nonce: bytes = b""
     proof: bytes = b""
 
@@ -81,7 +81,7 @@ _challenge = msgspec.msgpack.Decoder(Challenge)
 
 
 class PeerConnection:
-    """One connection, read by one thread at a time. `end` from any thread ends whatever waits on it."""
+    """One connection, read by one thread at a time. `shut_down` from any thread ends every wait on it."""
 
     def __init__(self, sock: socket.socket, check: WaitCheck | None = None) -> None:
         self._sock = sock
@@ -94,25 +94,25 @@ class PeerConnection:
         self.set_check(check)
 
     def set_check(self, check: WaitCheck | None) -> None:
-        """Have `check` asked while waiting, and whenever something came; without one waits only end by `end`."""
+        """Call `check` while waiting and after each arrival. Without a check only `shut_down` ends a wait."""
         self._check = check
         self._sock.settimeout(None if check is None else POLL_S)
 
     def shut_down(self) -> None:
-        """From any thread: whoever reads or sends here fails now, and closes."""
+        """Make the thread that reads or sends here fail now; that thread closes the connection. Thread-safe."""
         with self._closing, suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """By the thread that reads and sends: under anybody else's feet the number could be another file's."""
+        """Close the socket.
+
+        Only for the thread that uses it: for others the descriptor may belong to another file already.
+        """
         with self._closing:
             self._sock.close()
 
-    def send(self, frame: bytes) -> None:
+    def send(self, frame: bytes | memoryview) -> None:
         self._send([_FRAME.pack(len(frame), zlib.crc32(frame)), frame])
-
-    def send_piece(self, piece: memoryview) -> None:
-        self._send([_FRAME.pack(len(piece), zlib.crc32(piece)), piece])
 
     def receive(self, length_max: int) -> bytes:
         length, checksum = self._header(length_max)
@@ -122,7 +122,7 @@ class PeerConnection:
         return bytes(frame)
 
     def piece_header(self) -> tuple[int, int]:
-        """Length and checksum of the piece that comes next."""
+        """Return the length and checksum of the next piece."""
         return self._header(PIECE_MAX)
 
     def receive_piece(self, view: memoryview, checksum: int) -> None:
@@ -135,7 +135,7 @@ class PeerConnection:
         self._fill(memoryview(header))
         length, checksum = _FRAME.unpack(header)
         if length > length_max:
-            raise DamagedFrame(f"a frame of {length} bytes was announced; at most {length_max} are taken here")
+            raise DamagedFrame(f"a frame of {length} bytes was announced; at most {length_max} are accepted")
         return length, checksum
 
     def _fill(self, view: memoryview) -> None:
@@ -168,70 +168,74 @@ class PeerConnection:
 
 
 def deadline_check(limit_s: float) -> WaitCheck:
-    """A check that raises once `limit_s` have passed from now."""
+    """Return a check that raises once `limit_s` have passed from now."""
     until = time.monotonic() + limit_s
 
     def check() -> None:
         if time.monotonic() > until:
-            raise ConnectionResetError(f"there was no answer in {limit_s:g} s")
+            raise ConnectionResetError(f"no answer within {limit_s:g} s")
 
     return check
 
 
-def authenticate_to_peer(line: PeerConnection, generation: int, me: MemberId, peer: MemberId, key: bytes) -> None:
-    """Open a connection as the asking side."""
+def authenticate_to_peer(connection: PeerConnection, generation: int, me: MemberId, peer: MemberId, key: bytes) -> None:
+    """Open a connection as the client."""
     nonce = secrets.token_bytes(32)
     hello = Hello(_PROTOCOL, generation, me, peer, nonce)
-    line.send(_encode(hello))
-    challenge = decode(_challenge, line.receive(HELLO_MAX))
+    connection.send(_encode(hello))
+    challenge = decode(_challenge, connection.receive(HELLO_MAX))
     if not challenge.known:
-        raise GenerationUnknown(f"{peer} does not know generation {generation} with {me} in it")
+        raise GenerationUnknown(f"{peer} has no generation {generation} with {me} in it yet")
     _require_nonce(challenge.nonce)
     if not hmac.compare_digest(challenge.proof, _proof("answerer", hello, challenge.nonce, key)):
-        raise PeerNotAuthenticated(f"what answers for {peer} does not have the key of generation {generation}")
-    line.send(_proof("asker", hello, challenge.nonce, key))
+        raise PeerNotAuthenticated(
+            f"the process that answers as {peer} does not have the key of generation {generation}"
+        )
+    connection.send(_proof("asker", hello, challenge.nonce, key))
 
 
 def authenticate_peer(
-    line: PeerConnection, me: MemberId, key_of: Callable[[int, MemberId], bytes | None]
+    connection: PeerConnection, me: MemberId, key_of: Callable[[int, MemberId], bytes | None]
 ) -> tuple[int, MemberId]:
-    """Let a stranger show who it is: the generation it may speak in, and its name."""
-    hello = decode(_hello, line.receive(HELLO_MAX))
+    """Authenticate a client. Return its generation and its name."""
+    hello = decode(_hello, connection.receive(HELLO_MAX))
     if hello.protocol != _PROTOCOL or hello.server != me:
-        raise DamagedFrame("somebody connected who does not speak to us")
+        raise DamagedFrame("a process connected with another protocol, or for another member")
     _require_nonce(hello.nonce)
     key = key_of(hello.generation, hello.client)
     if key is None:
-        line.send(_encode(Challenge(known=False)))
-        raise GenerationUnknown(f"{hello.client} came for generation {hello.generation}, where it is not known")
+        connection.send(_encode(Challenge(known=False)))
+        raise GenerationUnknown(f"{hello.client} is no known member of generation {hello.generation}")
     nonce = secrets.token_bytes(32)
-    line.send(_encode(Challenge(True, nonce, _proof("answerer", hello, nonce, key))))
-    if not hmac.compare_digest(line.receive(HELLO_MAX), _proof("asker", hello, nonce, key)):
-        raise PeerNotAuthenticated(f"who came as {hello.client} does not have the key of generation {hello.generation}")
+    connection.send(_encode(Challenge(True, nonce, _proof("answerer", hello, nonce, key))))
+    if not hmac.compare_digest(connection.receive(HELLO_MAX), _proof("asker", hello, nonce, key)):
+        raise PeerNotAuthenticated(
+            f"the process that connected as {hello.client} does not have the key of generation {hello.generation}"
+        )
     return hello.generation, hello.client
 
 
 def _proof(side: str, hello: Hello, nonce: bytes, key: bytes) -> bytes:
-    what = (_PROTOCOL, side, hello.generation, hello.client, hello.server, hello.nonce, nonce)
-    return hmac.new(key, _encode(what), hashlib.sha256).digest()
+    covered = (_PROTOCOL, side, hello.generation, hello.client, hello.server, hello.nonce, nonce)
+    return hmac.new(key, _encode(covered), hashlib.sha256).digest()
 
 
 def _raise_if_peer_is_dead(error: TimeoutError) -> None:
-    """Time to look around, or has the system given up on a machine that vanished? Only then there is a number."""
+    """Raise if the system gave up on the other machine. A timeout of the poll interval has no error number."""
     if error.errno is not None:
-        raise ConnectionResetError(f"no sign of the other machine for {DEAD_PEER_S} s") from error
+        raise ConnectionResetError(f"the other machine has not answered for {DEAD_PEER_S} s") from error
 
 
 def _require_nonce(nonce: bytes) -> None:
     if len(nonce) != 32:
-        raise DamagedFrame(f"a nonce has 32 bytes; this one has {len(nonce)}")
+        raise DamagedFrame(f"a nonce must have 32 bytes, this one has {len(nonce)}")
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], frame: bytes) -> T:
     try:
         return decoder.decode(frame)
     except msgspec.MsgspecError as error:
-        raise DamagedFrame(f"not a message of ours: {error}") from error
+        raise DamagedFrame(f"the message cannot be decoded: {error}") from error
 
 
 def _require_checksum(computed: int, announced: int) -> None:

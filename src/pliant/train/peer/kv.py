@@ -1,6 +1,6 @@
-"""What peers said about the wiring of a generation, kept until this member wires it.
+"""Values that peers published for the wiring of a generation, kept until this member wires it.
 
-A peer may be told of a new generation a moment before we are, and starts to wire at once.
+A peer may receive a new generation a moment before this member, and start to wire at once.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import msgspec
 
-KEYS_MAX = 8192  # of one generation; a world publishes a few for each rank
+KEYS_MAX = 8192  # per generation; a world publishes a few per rank
 VALUE_MAX = 1 << 16
 GENERATIONS_MAX = 64
 
 
 class PeerValue(msgspec.Struct, frozen=True, array_like=True):
-    """One key and its value, as a peer tells it."""
+    """One key and its value, as a peer sends it."""
 
     key: str
     value: bytes
@@ -26,7 +26,7 @@ _decoder = msgspec.msgpack.Decoder(PeerValue)
 
 
 class PeerValues:
-    """Keys and values by generation. Hand it to `hear` for what comes with the kind `store`."""
+    """Values by generation and key. Pass `receive` the notifications of kind `store`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -34,34 +34,36 @@ class PeerValues:
         self._floor = 0
 
     def receive(self, generation: int, head: bytes) -> None:
-        """When a peer told something of the kind `store`; what it told is kept."""
+        """Keep the value of a notification of kind `store`."""
         try:
-            letter = _decoder.decode(head)
+            sent = _decoder.decode(head)
         except msgspec.MsgspecError as error:
-            raise ValueError(f"not a letter: {error}") from error
-        self.put(generation, letter.key, letter.value)
+            raise ValueError(f"not a value: {error}") from error
+        self.put(generation, sent.key, sent.value)
 
     def put(self, generation: int, key: str, value: bytes) -> None:
         with self._changed:
             if generation < self._floor:
                 return
             if generation not in self._values and len(self._values) >= GENERATIONS_MAX:
-                raise ValueError(f"{GENERATIONS_MAX} generations have letters here; `forget` those that are over")
-            letters = self._values.setdefault(generation, {})
-            if (key not in letters and len(letters) >= KEYS_MAX) or len(value) > VALUE_MAX:
-                raise ValueError(f"the mailbox of generation {generation} takes {KEYS_MAX} values of {VALUE_MAX} bytes")
-            letters[key] = value
+                raise ValueError(
+                    f"there are values of {GENERATIONS_MAX} generations; call `forget_below` for those that are over"
+                )
+            values = self._values.setdefault(generation, {})
+            if (key not in values and len(values) >= KEYS_MAX) or len(value) > VALUE_MAX:
+                raise ValueError(f"generation {generation} may have at most {KEYS_MAX} values of {VALUE_MAX} bytes")
+            values[key] = value
             self._changed.notify_all()
 
     def wait(self, generation: int, keys: list[str], called_off: Callable[[], bool]) -> list[bytes] | None:
-        """The values of `keys` once all are there; None when `called_off()`, after a `wake`, or it is forgotten."""
+        """Return the values of `keys` once all are there; None if it was called off or the generation is over."""
 
         def over() -> bool:
             return called_off() or generation < self._floor
 
         def there() -> bool:
-            letters = self._values.get(generation, {})
-            return all(key in letters for key in keys)
+            values = self._values.get(generation, {})
+            return all(key in values for key in keys)
 
         with self._changed:
             self._changed.wait_for(lambda: over() or there())
@@ -72,12 +74,12 @@ class PeerValues:
             return all(key in self._values.get(generation, {}) for key in keys)
 
     def wake(self) -> None:
-        """Whoever waits looks again whether it was called off."""
+        """Make every waiting thread check again whether it was called off."""
         with self._changed:
             self._changed.notify_all()
 
     def forget_below(self, below: int) -> None:
-        """When generations below are over, or wired: what was said about them is dropped."""
+        """Drop the values of generations below: they are over, or wired."""
         with self._changed:
             self._floor = max(self._floor, below)
             for generation in [each for each in self._values if each < self._floor]:
@@ -86,5 +88,5 @@ class PeerValues:
 
 
 def encode_value(key: str, value: bytes) -> bytes:
-    """What to tell peers, with the kind `store`."""
+    """Return the notification of kind `store` for this value."""
     return msgspec.msgpack.encode(PeerValue(key, value))

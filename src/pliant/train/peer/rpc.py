@@ -1,6 +1,8 @@
-"""What members say over an open connection: things told in order, and questions with their answers.
+"""Notifications and requests over an authenticated connection.
 
-Over one connection either things are told, each acknowledged once it was heard, or one question is answered.
+One connection carries either notifications, each acknowledged once it was delivered, or one request and its reply. It
+is written here because no library in the tree does all of this: mutual authentication with the generation's key, bodies
+sent from live memory without a copy, and waits that another thread ends in less than a millisecond.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from pliant.train.peer.framing import (
     decode,
 )
 
-PAYLOAD_MAX = HEAD_MAX - 1024  # bytes of a head; the rest of a frame is for what goes with it
-QUEUED_MAX = 4096  # messages that may wait for one member
+PAYLOAD_MAX = HEAD_MAX - 1024  # bytes of a head; the rest of the frame is for the envelope
+QUEUED_MAX = 4096  # notifications queued for one member
 RETRY_FIRST_S = 0.002
 RETRY_MAX_S = 0.25
 
@@ -37,7 +39,7 @@ NotificationHandler = Callable[[int, MemberId, str, bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class RpcBody:
-    """A body whose parts are made, and may be read, only while they are sent; `close` is called when that is over."""
+    """A body whose parts are produced, and may be read, only while they are sent; then `close` is called."""
 
     length: int
     views: Iterator[memoryview]
@@ -48,7 +50,7 @@ RequestHandler = Callable[[int, MemberId, str, bytes], tuple[bytes, Iterable[mem
 
 
 class RequestRefused(Exception):
-    """Raised by `give`, and so by `ask` at the other end: the question was understood, and the answer is no."""
+    """Raised by a request handler, and so by `request` at the other end: the request was understood and refused."""
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -56,7 +58,7 @@ class RequestRefused(Exception):
 
 
 class RpcNotification(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    number: int  # counts from 1 for each teller, so that what is sent again is not heard again
+    number: int  # counts from 1 for each sender, so that a repeated notification is delivered once
     kind: str
     head: bytes
 
@@ -86,81 +88,85 @@ _reply_decoder: msgspec.msgpack.Decoder[RpcReplyHeader | RpcRefusal] = msgspec.m
 
 
 class RpcReceiver:
-    """What one member tells in one generation, over however many connections it takes."""
+    """The server side for one member in one generation, over any number of connections."""
 
-    def __init__(self, generation: int, sender: MemberId, hear: NotificationHandler, give: RequestHandler) -> None:
+    def __init__(
+        self, generation: int, sender: MemberId, on_notification: NotificationHandler, on_request: RequestHandler
+    ) -> None:
         self._generation = generation
         self._sender = sender
-        self._on_notification = hear
-        self._on_request = give
+        self._on_notification = on_notification
+        self._on_request = on_request
         self._receiving = threading.Lock()
         self._number = 0
 
-    def serve(self, line: PeerConnection) -> None:
-        """Read one connection until it ends."""
+    def serve(self, connection: PeerConnection) -> None:
+        """Serve one connection until it ends."""
         while True:
-            match decode(_request_decoder, line.receive(HEAD_MAX)):
-                case RpcNotification() as told:
-                    self._deliver(told)
-                    line.send(_ACKNOWLEDGED)
-                case RpcRequest() as asked:
-                    self._reply(line, asked)
+            match decode(_request_decoder, connection.receive(HEAD_MAX)):
+                case RpcNotification() as notification:
+                    self._deliver(notification)
+                    connection.send(_ACKNOWLEDGED)
+                case RpcRequest() as request:
+                    self._reply(connection, request)
 
-    def _deliver(self, told: RpcNotification) -> None:
-        # A new connection may bring again what an old one, not yet known to be dead, is just being heard with.
+    def _deliver(self, notification: RpcNotification) -> None:
+        # A new connection may repeat a notification that a thread of the old, dead one is just delivering.
         with self._receiving:
-            if told.number <= self._number:
+            if notification.number <= self._number:
                 return
-            self._number = told.number
+            self._number = notification.number
             try:
-                self._on_notification(self._generation, self._sender, told.kind, told.head)
+                self._on_notification(self._generation, self._sender, notification.kind, notification.head)
             except Exception:
-                # why: it is our own listener's bug; heard again it would fail again, and block all that comes after.
-                _log.exception("What %s told (%s) could not be taken in.", self._sender, told.kind)
+                # why: a bug in our own handler; a repetition would fail again and block all later notifications.
+                _log.exception("The notification from %s (%s) could not be handled.", self._sender, notification.kind)
 
-    def _reply(self, line: PeerConnection, asked: RpcRequest) -> None:
+    def _reply(self, connection: PeerConnection, request: RpcRequest) -> None:
         try:
-            head, body = self._on_request(self._generation, self._sender, asked.kind, asked.head)
-            given = body if isinstance(body, RpcBody) else _body_of(body)
-        except RequestRefused as no:
-            line.send(_encode(RpcRefusal(no.why)))
+            head, body = self._on_request(self._generation, self._sender, request.kind, request.head)
+            sent = body if isinstance(body, RpcBody) else _body_of(body)
+        except RequestRefused as refused:
+            connection.send(_encode(RpcRefusal(refused.why)))
             return
         except Exception as error:
-            # why: whatever went wrong in giving, the asker must hear that there will be no answer.
-            _log.exception("%s could not be given to %s.", asked.kind, self._sender)
-            line.send(_encode(RpcRefusal(f"giving it failed: {type(error).__name__}")))
+            # why: the client must learn that there will be no reply, whatever the error.
+            _log.exception("The request for %s from %s failed.", request.kind, self._sender)
+            connection.send(_encode(RpcRefusal(f"the request failed: {type(error).__name__}")))
             return
         try:
-            line.send(_encode(RpcReplyHeader(head, given.length)))
-            for view in map(_as_bytes, given.views):
+            connection.send(_encode(RpcReplyHeader(head, sent.length)))
+            for view in map(_as_bytes, sent.views):
                 for start in range(0, len(view), PIECE_MAX):
-                    line.send_piece(view[start : start + PIECE_MAX])
+                    connection.send(view[start : start + PIECE_MAX])
         finally:
-            given.close()
+            sent.close()
 
 
 class RpcReply:
-    """What came back from a question. Leave its `with`, or `close` it, when no more of it is wanted."""
+    """The reply to a request. Leave its `with` block, or call `close`, once no more of it is needed."""
 
-    def __init__(self, given: RpcReplyHeader, line: PeerConnection, leave: Callable[[], None], lost: str) -> None:
-        self.head = given.head
-        self.length = given.length
-        self._connection = line
-        self._release = leave
-        self._failure = lost
-        self._left = given.length
-        self._rest = memoryview(b"")  # checked bytes of a piece that did not fit into the view it was read for
+    def __init__(
+        self, header: RpcReplyHeader, connection: PeerConnection, release: Callable[[], None], failure: str
+    ) -> None:
+        self.head = header.head
+        self.length = header.length
+        self._connection = connection
+        self._release = release
+        self._failure = failure
+        self._left = header.length
+        self._rest = memoryview(b"")  # verified bytes of a piece that did not fit into the caller's view
         if self._left == 0:
             self.close()
 
     def readinto(self, view: memoryview) -> None:
-        """Fill `view` with what comes next, checked: bytes that were damaged on the way raise `Damaged`.
+        """Fill `view` with the next bytes. Raises `DamagedFrame` if they were damaged in transit.
 
-        Whoever gives waits while nothing is read; after ten seconds without a read it may hang up.
+        The server waits while nothing is read. After ten seconds without a read it may close the connection.
         """
         view = _as_bytes(view)
         if len(view) > self._left:
-            raise BadInput(f"{len(view)} bytes were asked of an answer that has {self._left} left.")
+            raise BadInput(f"{len(view)} bytes were requested from a reply that has {self._left} left.")
         self._left -= len(view)
         try:
             while len(view) > 0:
@@ -193,23 +199,28 @@ class RpcReply:
         self.close()
 
 
-def send_request(line: PeerConnection, kind: str, head: bytes, leave: Callable[[], None], lost: str) -> RpcReply:
-    """Ask over an open connection; raises `RequestRefused` if the answer is no."""
-    line.send(_encode(RpcRequest(kind, head)))
-    answer = decode(_reply_decoder, line.receive(HEAD_MAX))
-    if isinstance(answer, RpcRefusal):
-        raise RequestRefused(answer.why)
-    return RpcReply(answer, line, leave, lost)
+def send_request(
+    connection: PeerConnection, kind: str, head: bytes, release: Callable[[], None], failure: str
+) -> RpcReply:
+    """Send a request over an open connection. Raises `RequestRefused` if it is refused."""
+    connection.send(_encode(RpcRequest(kind, head)))
+    header = decode(_reply_decoder, connection.receive(HEAD_MAX))
+    if isinstance(header, RpcRefusal):
+        raise RequestRefused(header.why)
+    return RpcReply(header, connection, release, failure)
 
 
 class NotificationSender:
-    """What is told to one member in one generation, in order, until `over` is set and `wake` was called."""
+    """Sends notifications to one member in one generation, in order, until `over` is set and `wake` was called."""
 
     def __init__(
-        self, open_line: Callable[[], PeerConnection], leave: Callable[[PeerConnection], None], over: threading.Event
+        self,
+        open_connection: Callable[[], PeerConnection],
+        release: Callable[[PeerConnection], None],
+        over: threading.Event,
     ) -> None:
-        self._open = open_line
-        self._release = leave
+        self._open = open_connection
+        self._release = release
         self._over = over
         self._changed = threading.Condition()
         self._queue: deque[bytes] = deque()
@@ -222,7 +233,7 @@ class NotificationSender:
     def put(self, kind: str, head: bytes) -> None:
         with self._changed:
             if len(self._queue) >= QUEUED_MAX:
-                raise PeerLost(f"{QUEUED_MAX} messages wait for a member that takes none")
+                raise PeerLost(f"{QUEUED_MAX} notifications are queued for a member that accepts none")
             self._count += 1
             self._queue.append(_encode(RpcNotification(self._count, kind, head)))
             self._changed.notify()
@@ -233,10 +244,9 @@ class NotificationSender:
 
     def _run(self) -> None:
         while (message := self._next()) is not None:
-            pause_s = RETRY_FIRST_S
+            pauses = retry_pauses()
             while not self._over.is_set() and not self._deliver(message):
-                self._over.wait(pause_s)
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
+                self._over.wait(next(pauses))
         self._disconnect()
 
     def _next(self) -> bytes | None:
@@ -252,8 +262,8 @@ class NotificationSender:
             self._connection.receive(len(_ACKNOWLEDGED))
         except (OSError, GenerationUnknown, PeerLost) as error:
             if isinstance(error, PeerNotAuthenticated) and not self._warned:
-                self._warned = True  # once: it is tried again until the generation is forgotten
-                _log.warning("A message cannot be delivered: %s.", error)
+                self._warned = True  # log it once: retries continue until the generation is over
+                _log.warning("A notification cannot be delivered: %s.", error)
             self._disconnect()
             return False
         return True
@@ -264,16 +274,26 @@ class NotificationSender:
             self._connection = None
 
 
+def retry_pauses() -> Iterator[float]:
+    """Yield the seconds to wait between attempts: doubled each time, up to a limit."""
+    pause_s = RETRY_FIRST_S
+    while True:
+        yield pause_s
+        pause_s = min(2 * pause_s, RETRY_MAX_S)
+
+
 def _body_of(body: Iterable[memoryview]) -> RpcBody:
     views = [_as_bytes(view) for view in body]
     return RpcBody(sum(len(view) for view in views), iter(views), views.clear)
 
 
 def _as_bytes(view: memoryview) -> memoryview:
-    """The bytes of it; Python casts everything but what is empty."""
+    """Return the view as bytes; Python cannot cast an empty view."""
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def require_small(kind: str, head: bytes) -> None:
     if len(kind) > 64 or len(head) > PAYLOAD_MAX:
-        raise BadInput(f"A message has at most {PAYLOAD_MAX} bytes; {kind[:64]!r} has {len(head)}. Give it as a body.")
+        raise BadInput(
+            f"A message may have at most {PAYLOAD_MAX} bytes; {kind[:64]!r} has {len(head)}. Send it as a body."
+        )

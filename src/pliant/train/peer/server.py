@@ -1,17 +1,17 @@
-"""How the members of a live job talk to one another, besides the tensors' own transport.
+"""Connections between the members of a live job, besides the tensors' own transport.
 
-Each member listens on one port, whatever the generation. A connection belongs to one generation and is opened with that
-generation's key, which the coordinator gives to its members alone (`pliant.train.peer.framing` has the
-handshake). Over it a member *tells* (one way, in order, once) or *asks* (one question, one answer, which may be large).
+Each member listens on one port for all generations. A connection belongs to one generation and is opened with that
+generation's key, which only its members receive from the coordinator (`pliant.train.peer.framing` has the handshake).
+Over it a member sends *notifications* (one way, in order, once) or one *request* with a reply that may be large.
 
-    peers = Peers(host, me, hear, give)
-    peers.know(7, key, {...})               # from the coordinator's view; now members of 7 can talk to us
-    peers.tell(7, member, "store", head)    # never waits
-    with peers.ask(7, member, "state", head, stop) as answer:
-        answer.readinto(view)
-    peers.forget(7)                         # everything below 7 ends
+    peers = PeerServer(host, me, on_notification, on_request)
+    peers.add_generation(7, key, {...})      # from the coordinator's view; members of 7 can connect now
+    peers.notify(7, member, "store", head)   # never waits
+    with peers.request(7, member, "state", head, stop) as reply:
+        reply.readinto(view)
+    peers.forget_below(7)                    # ends everything below 7
 
-Nobody here decides that a member is lost: `PeerLost` says that this conversation is over.
+This module never declares a member lost: `PeerLost` means that this exchange is over.
 """
 
 from __future__ import annotations
@@ -42,8 +42,6 @@ from pliant.train.peer.framing import (
     deadline_check,
 )
 from pliant.train.peer.rpc import (
-    RETRY_FIRST_S,
-    RETRY_MAX_S,
     NotificationHandler,
     NotificationSender,
     RequestHandler,
@@ -51,20 +49,21 @@ from pliant.train.peer.rpc import (
     RpcReceiver,
     RpcReply,
     require_small,
+    retry_pauses,
     send_request,
 )
 
 __all__ = ["DamagedFrame", "PeerLost", "PeerServer", "RequestRefused", "RpcReply", "StopEvent"]
 
-UNAUTHENTICATED_MAX = 64  # connections at a time that have not shown who they are; for one more the oldest ends
+UNAUTHENTICATED_MAX = 64  # connections at a time; one more ends the oldest
 KEY_MIN = 16  # bytes
-CONNECT_S = 10.0  # for one attempt, with the handshake
+CONNECT_S = 10.0  # limit of one attempt, including the handshake
 
 _log = logging.getLogger(__name__)
 
 
 class StopEvent(Protocol):
-    """What calls off a question: a `threading.Event`, or something like it."""
+    """Cancels a request: a `threading.Event`, or an object like it."""
 
     def is_set(self) -> bool: ...
     def wait(self, timeout: float) -> bool: ...
@@ -72,7 +71,7 @@ class StopEvent(Protocol):
 
 @dataclass(eq=False)
 class _Generation:
-    """Who may talk in one generation, and every connection in it."""
+    """The addresses of one generation, and every connection in it."""
 
     number: int
     key: bytes = field(repr=False)
@@ -84,25 +83,27 @@ class _Generation:
 
 
 class PeerServer:
-    """One member's conversations with the others. Make it before joining, so that its address can be told.
+    """One member's connections to the others. Create it before joining, because the join sends its address.
 
-    `hear(generation, sender, kind, head)` is called for what others tell, in order for each sender; it should return
-    soon. `give(generation, asker, kind, head)` answers a question with a head and the memory to send, and may take as
-    long as it needs; it raises `RequestRefused` to say no. Both are called on threads of their own, several at a time.
+    `on_notification(generation, sender, kind, head)` receives notifications, in order for each sender, and should
+    return soon. `on_request(generation, sender, kind, head)` returns a head and the memory to send, and may take any
+    time. It raises `RequestRefused` to refuse. Both run on their own threads, several at a time.
     """
 
-    def __init__(self, host: str, me: MemberId, hear: NotificationHandler, give: RequestHandler) -> None:
+    def __init__(
+        self, host: str, me: MemberId, on_notification: NotificationHandler, on_request: RequestHandler
+    ) -> None:
         self._me = me
-        self._on_notification = hear
-        self._on_request = give
+        self._on_notification = on_notification
+        self._on_request = on_request
         self._lock = threading.Lock()
         self._generations: dict[int, _Generation] = {}
-        self._floor = 0  # generations below are forgotten
+        self._floor = 0  # generations below are over
         self._unauthenticated: dict[PeerConnection, None] = {}  # oldest first
         self._closed = threading.Event()
         if host in ("", "0.0.0.0", "::"):
             raise BadInput(
-                f"Peers must be told one address to reach this member at; {host!r} is none. Name an interface's."
+                f"Peers need one address to reach this member; {host!r} is none. Pass the address of an interface."
             )
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._listener = socket.create_server((host, 0), family=family, backlog=512)
@@ -112,7 +113,7 @@ class PeerServer:
         self._listening.start()
 
     def add_generation(self, generation: int, key: str, addresses: Mapping[MemberId, str]) -> None:
-        """When the coordinator's view shows a generation: from here on its members can talk to us, and we to them."""
+        """Allow connections with the members of a generation, from the coordinator's view."""
         try:
             secret = bytes.fromhex(key)
         except ValueError:
@@ -127,7 +128,7 @@ class PeerServer:
             known.addresses = dict(addresses)
 
     def forget_below(self, below: int) -> None:
-        """When generations below are over: their connections end, and what was still to be told is given up."""
+        """End the generations below: close their connections and drop their queued notifications."""
         with self._lock:
             self._floor = max(self._floor, below)
             numbers = [number for number in self._generations if number < self._floor]
@@ -136,7 +137,10 @@ class PeerServer:
             self._close_generation(generation)
 
     def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
-        """Have `member` hear this, after all it was told before. Sent again until it was heard or is forgotten."""
+        """Queue a notification for `member`, after all earlier ones.
+
+        It is repeated until it is acknowledged or too old.
+        """
         require_small(kind, head)
         with self._lock:
             if self._is_over(generation):
@@ -145,54 +149,54 @@ class PeerServer:
             if member not in known.senders:
                 known.senders[member] = NotificationSender(
                     lambda: self._open(known, member, lambda: None),
-                    lambda line: self._remove_connection(known, line),
+                    lambda connection: self._remove_connection(known, connection),
                     known.over,
                 )
-            teller = known.senders[member]
-        teller.put(kind, head)
+            sender = known.senders[member]
+        sender.put(kind, head)
 
     def request(self, generation: int, member: MemberId, kind: str, head: bytes, stop: StopEvent) -> RpcReply:
-        """Wait for `member`'s reply. Raises `RequestRefused` from it, `PeerLost` if it is gone or `stop` is set."""
+        """Wait for `member`'s reply. Raises `RequestRefused`, or `PeerLost` if the member is gone or `stop` is set."""
         require_small(kind, head)
-        lost = f"{member} cannot be asked for {kind} in generation {generation}"
+        failure = f"the request for {kind} to {member} in generation {generation} failed"
         with self._lock:
             if self._is_over(generation):
-                raise PeerLost(f"{lost}: it is over")
+                raise PeerLost(f"{failure}: the generation is over")
             known = self._require_generation(generation, member)
 
         def check() -> None:
             if stop.is_set() or known.over.is_set():
-                raise PeerLost(f"{lost}: nobody wants the answer any more")
+                raise PeerLost(f"{failure}: it was cancelled")
 
         try:
-            line = self._open_with_retries(known, member, check, stop)
+            connection = self._open_with_retries(known, member, check, stop)
             try:
-                line.set_check(check)
-                return send_request(line, kind, head, lambda: self._remove_connection(known, line), lost)
-            except BaseException:  # why: whatever ended the question, its connection must not stay open
-                self._remove_connection(known, line)
+                connection.set_check(check)
+                return send_request(connection, kind, head, lambda: self._remove_connection(known, connection), failure)
+            except BaseException:  # why: the connection must not stay open, whatever the error
+                self._remove_connection(known, connection)
                 raise
         except OSError as error:
-            raise PeerLost(f"{lost}: {error}") from error
+            raise PeerLost(f"{failure}: {error}") from error
 
     def close(self) -> None:
-        """At the end of this member's life: whoever waits here, or for us, hears so."""
+        """Close all connections at the end of this member's life."""
         self._closed.set()
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         with self._lock:
             generations = list(self._generations.values())
             self._generations.clear()
-            strangers = list(self._unauthenticated)
-        for line in strangers:
-            line.shut_down()
+            unauthenticated = list(self._unauthenticated)
+        for connection in unauthenticated:
+            connection.shut_down()
         for generation in generations:
             self._close_generation(generation)
         self._listening.join()
-        for teller in [teller for generation in generations for teller in generation.senders.values()]:
-            teller.thread.join()
+        for sender in [sender for generation in generations for sender in generation.senders.values()]:
+            sender.thread.join()
 
-    # ------------------------------------------------------------------------------------ whom we know
+    # ------------------------------------------------------------------------------------ generations
 
     def _is_over(self, generation: int) -> bool:
         return generation < self._floor or self._closed.is_set()
@@ -200,43 +204,42 @@ class PeerServer:
     def _require_generation(self, generation: int, member: MemberId) -> _Generation:
         known = self._generations.get(generation)
         if known is None or member not in known.addresses:
-            raise BadInput(f"No address of {member} in generation {generation} is known here; `know` comes first.")
+            raise BadInput(f"No address of {member} in generation {generation} is known; call `add_generation` first.")
         return known
 
     def _close_generation(self, generation: _Generation) -> None:
         generation.over.set()
         with self._lock:
-            lines, tellers = list(generation.connections), list(generation.senders.values())
-        for line in lines:
-            line.shut_down()
-        for teller in tellers:
-            teller.wake()
+            connections, senders = list(generation.connections), list(generation.senders.values())
+        for connection in connections:
+            connection.shut_down()
+        for sender in senders:
+            sender.wake()
 
-    def _add_connection(self, generation: _Generation, line: PeerConnection) -> None:
+    def _add_connection(self, generation: _Generation, connection: PeerConnection) -> None:
         with self._lock:
-            generation.connections.add(line)
-        if generation.over.is_set():  # forgotten while we connected: too late for `_end` to have seen this one
-            line.shut_down()
+            generation.connections.add(connection)
+        if generation.over.is_set():  # `_close_generation` may have run while this connection was opened
+            connection.shut_down()
 
-    def _remove_connection(self, generation: _Generation, line: PeerConnection) -> None:
+    def _remove_connection(self, generation: _Generation, connection: PeerConnection) -> None:
         with self._lock:
-            generation.connections.discard(line)
-        line.close()
+            generation.connections.discard(connection)
+        connection.close()
 
-    # ------------------------------------------------------------------------------------ connections we make
+    # ------------------------------------------------------------------------------------ outgoing connections
 
     def _open_with_retries(
         self, generation: _Generation, member: MemberId, check: WaitCheck, stop: StopEvent
     ) -> PeerConnection:
-        """The other side may be told of the generation a moment later than we are."""
-        pause_s = RETRY_FIRST_S
+        """Open a connection; the other side may receive the generation a moment later than this one."""
+        pauses = retry_pauses()
         while True:
             try:
                 return self._open(generation, member, check)
             except GenerationUnknown:
-                stop.wait(pause_s)
+                stop.wait(next(pauses))
                 check()
-                pause_s = min(2 * pause_s, RETRY_MAX_S)
 
     def _open(self, generation: _Generation, member: MemberId, wanted: WaitCheck) -> PeerConnection:
         in_time = deadline_check(CONNECT_S)
@@ -245,19 +248,19 @@ class PeerServer:
             wanted()
             in_time()
             if generation.over.is_set():
-                raise ConnectionResetError("it is over")
+                raise ConnectionResetError("the generation is over")
 
-        line = PeerConnection(_connect(generation.addresses[member], check), check)
-        self._add_connection(generation, line)
+        connection = PeerConnection(_connect(generation.addresses[member], check), check)
+        self._add_connection(generation, connection)
         try:
-            authenticate_to_peer(line, generation.number, self._me, member, generation.key)
-        except BaseException:  # why: whoever did not become a peer must not keep a connection
-            self._remove_connection(generation, line)
+            authenticate_to_peer(connection, generation.number, self._me, member, generation.key)
+        except BaseException:  # why: a failed handshake must not leave a connection open, whatever the error
+            self._remove_connection(generation, connection)
             raise
-        line.set_check(None)
-        return line
+        connection.set_check(None)
+        return connection
 
-    # ------------------------------------------------------------------------------------ connections made to us
+    # ------------------------------------------------------------------------------------ incoming connections
 
     def _listen(self) -> None:
         with self._listener:
@@ -265,47 +268,47 @@ class PeerServer:
                 try:
                     sock, _ = self._listener.accept()
                 except OSError as error:
-                    if not self._closed.wait(POLL_S):  # out of descriptors, most likely: some may be free again soon
+                    if not self._closed.wait(POLL_S):  # most likely out of descriptors; some may soon be free
                         _log.warning("A connection could not be accepted: %s.", error)
                     continue
-                line = PeerConnection(sock, deadline_check(HANDSHAKE_S))
+                connection = PeerConnection(sock, deadline_check(HANDSHAKE_S))
                 with self._lock:
                     if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:
                         oldest = next(iter(self._unauthenticated))
                         del self._unauthenticated[oldest]
                         oldest.shut_down()
-                    self._unauthenticated[line] = None
-                threading.Thread(target=self._serve, args=(line,), name="pliant-peer", daemon=True).start()
+                    self._unauthenticated[connection] = None
+                threading.Thread(target=self._serve, args=(connection,), name="pliant-peer", daemon=True).start()
 
-    def _serve(self, line: PeerConnection) -> None:
+    def _serve(self, connection: PeerConnection) -> None:
         try:
-            number, sender = self._authenticate(line)
+            number, sender = self._authenticate(connection)
             with self._lock:
                 generation = self._generations.get(number)
                 if generation is None:
                     return
-                ear = generation.receivers.setdefault(
+                receiver = generation.receivers.setdefault(
                     sender, RpcReceiver(number, sender, self._on_notification, self._on_request)
                 )
-            self._add_connection(generation, line)
+            self._add_connection(generation, connection)
             try:
-                line.set_check(None)
-                ear.serve(line)
+                connection.set_check(None)
+                receiver.serve(connection)
             finally:
-                self._remove_connection(generation, line)
+                self._remove_connection(generation, connection)
         except (PeerLost, GenerationUnknown) as error:
             _log.debug("A connection was ended: %s.", error)
         except OSError:
-            pass  # the other side went away, or we ended it
+            pass  # either side closed it
         finally:
-            line.close()
+            connection.close()
 
-    def _authenticate(self, line: PeerConnection) -> tuple[int, MemberId]:
+    def _authenticate(self, connection: PeerConnection) -> tuple[int, MemberId]:
         try:
-            return authenticate_peer(line, self._me, self._key_of)
+            return authenticate_peer(connection, self._me, self._key_of)
         finally:
             with self._lock:
-                self._unauthenticated.pop(line, None)
+                self._unauthenticated.pop(connection, None)
 
     def _key_of(self, generation: int, member: MemberId) -> bytes | None:
         with self._lock:
@@ -314,7 +317,7 @@ class PeerServer:
 
 
 def _connect(address: str, check: WaitCheck) -> socket.socket:
-    """A connection to there; `check` is asked while it takes its time."""
+    """Return a connected socket; `check` is called while it connects."""
     host, _, port = address.rpartition(":")
     family, kind, number, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
     sock = socket.socket(family, kind, number)
@@ -327,7 +330,7 @@ def _connect(address: str, check: WaitCheck) -> socket.socket:
             pending = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if pending:
             raise ConnectionError(pending, f"{address}: {os.strerror(pending)}")
-    except BaseException:  # why: whatever ended the attempt, the socket must not stay
+    except BaseException:  # why: the socket must not stay open, whatever the error
         sock.close()
         raise
     return sock

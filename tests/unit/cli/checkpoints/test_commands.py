@@ -75,7 +75,7 @@ def test_what_is_damaged_is_listed_with_what_is_wrong(pliant: Callable[..., Done
     flip(where, "older", "manifest.json")
     out = pliant("checkpoints", where).out
     assert "newer/state.json is damaged: the file is missing." in out
-    assert "older/manifest.json is damaged: it is not" in out
+    assert "older/manifest.json is damaged: it is incomplete" in out
     piece = Path(where) / "newer" / "0-of-2-m-0.safetensors"
     (Path(where) / "newer" / "state.json").write_text("x")
     assert "newer/state.json is damaged: it has 1 of" in pliant("checkpoints", where).out
@@ -148,12 +148,12 @@ def test_a_flipped_bit_is_found_and_the_file_is_named(pliant: Callable[..., Done
     done = pliant("verify", where)
     assert done.code == 1
     assert done.out.splitlines()[1].endswith(": damaged")
-    assert done.out.splitlines()[2] == f"  {path.name}: it is not what was written: its sha256 is another one"
+    assert done.out.splitlines()[2] == f"  {path.name}: its SHA-256 differs from the manifest's"
     said = pliant("verify", where, "--json")
     assert (said.code, said.json["ok"]) == (1, False)
     assert [each["problems"] for each in said.json["checkpoints"]] == [
         [],
-        [{"file": path.name, "problem": "it is not what was written: its sha256 is another one"}],
+        [{"file": path.name, "problem": "its SHA-256 differs from the manifest's"}],
     ]
     assert pliant("verify", where, "newer").code == 0
 
@@ -200,7 +200,7 @@ def test_a_model_is_exported_under_its_own_names(pliant: Callable[..., Done], wh
     assert json_to_tree(text)
     again = pliant("export", where, "--out", "there")
     assert again.code == 2
-    assert "there/model.safetensors is there already" in again.err
+    assert "there/model.safetensors exists already" in again.err
 
 
 def test_the_model_alone_is_one_file(pliant: Callable[..., Done], where: str) -> None:
@@ -211,7 +211,7 @@ def test_the_model_alone_is_one_file(pliant: Callable[..., Done], where: str) ->
         "files": {"deep/m.safetensors": Path("deep/m.safetensors").stat().st_size},
     }
     assert [each.name for each in Path("deep").iterdir()] == ["m.safetensors"]
-    assert "is there already" in pliant("export", where, "--out", "deep/m.safetensors").err
+    assert "exists already" in pliant("export", where, "--out", "deep/m.safetensors").err
 
 
 def test_types_are_put_in_order_of_their_width(pliant: Callable[..., Done], tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_state_without_a_model_cannot_be_exported(pliant: Callable[..., Done],
     publish(open_storage(tmp_path / "p"), "one", flatten({"a": numbers(1)}, as_leaf))
     done = pliant("export", "./p", "--out", "x")
     assert done.code == 2
-    assert "one has no model in it" in done.err
+    assert "one contains no model" in done.err
 
 
 # ------------------------------------------------------------------------------------------------ shown

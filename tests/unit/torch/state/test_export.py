@@ -180,7 +180,7 @@ def test_whatever_a_state_may_hold_is_loaded_without_trust(tmp_path: Path) -> No
     assert (loaded["step"], loaded["job"], loaded["checkpoint"], loaded["cursor"]) == (3, "demo", "one", None)
     assert "moving" not in loaded
     again = invoke("export", str(tmp_path / "place"), "--format", "torch", "--out", str(tmp_path))
-    assert "checkpoint.pt is there already" in again.err
+    assert "checkpoint.pt exists already" in again.err
 
 
 def test_without_torch_the_extra_is_named(tmp_path: Path) -> None:

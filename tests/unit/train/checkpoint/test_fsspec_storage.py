@@ -224,7 +224,7 @@ def test_a_damaged_object_is_named(place: Storage) -> None:
     assert [problem.file for problem in find_problems(place, checkpoint)] == [piece.file]
     with pytest.raises(DamagedCheckpoint, match=r"one/2-of-3-m\.safetensors is damaged"):
         read_checkpoint(place, missing_the_last(checkpoint))
-    with pytest.raises(DamagedCheckpoint, match=r"two/manifest\.json is damaged: it is not there"):
+    with pytest.raises(DamagedCheckpoint, match=r"two/manifest\.json is damaged: the file is missing"):
         read_manifest(place, "two")
 
 

@@ -285,7 +285,7 @@ def test_a_manifest_whose_hash_is_wrong_spoils_nothing_else(quick: Path) -> None
     place = open_storage(quick)
     checkpoint = publish(place, "one", training())
     lying = replace(checkpoint, pieces=tuple(replace(each, sha256="0" * 64) for each in checkpoint.pieces))
-    with pytest.raises(BadInput, match="its sha256 is another one"):
+    with pytest.raises(BadInput, match="its SHA-256 differs from the manifest's"):
         read_checkpoint(place, lying)
     assert len(find_problems(place, lying)) == 2
     read_checkpoint(place, checkpoint)

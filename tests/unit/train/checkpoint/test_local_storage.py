@@ -21,7 +21,7 @@ def test_a_place_is_a_path_or_a_url(tmp_path: Path) -> None:
     )
     assert open_storage("a:b").location == "a:b"
     assert type(open_storage("memory://x")).__name__ == "FsspecStorage"
-    with pytest.raises(BadInput, match="has a name"):
+    with pytest.raises(BadInput, match="must be a folder"):
         open_storage("")
 
 
@@ -78,7 +78,7 @@ def test_everybody_who_asks_hears_one_identity(tmp_path: Path) -> None:
     assert len(heard) == 1
     assert open_storage(tmp_path / "other").claim("me").storage_id not in heard
     assert open_storage(path).checkpoint_names() == open_storage(path).unfinished_names() == []
-    assert [each.name for each in path.iterdir()] == ["place-id"]
+    assert [each.name for each in path.iterdir()] == ["storage-owner"]
 
 
 def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

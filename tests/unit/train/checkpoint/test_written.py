@@ -145,7 +145,7 @@ def test_too_many_or_too_few_bytes_are_refused(place: Storage) -> None:
     ("name", "index", "member"), [("../up", 0, "m"), ("a/b", 0, "m"), (".a", 0, "m"), ("a", 1, "m"), ("a", 0, "m/x")]
 )
 def test_names_that_lead_elsewhere_are_refused(place: Storage, name: str, index: int, member: str) -> None:
-    with pytest.raises(BadInput, match=r"cannot be the name of a checkpoint|no piece 1 of 1"):
+    with pytest.raises(BadInput, match=r"is no valid name of a checkpoint|no piece 1 of 1"):
         PieceWriter(place, name, training().tree, index, 1, member)
 
 
@@ -250,10 +250,10 @@ def test_a_damaged_file_is_named_with_what_is_wrong(place: Storage, tmp_path: Pa
         assert raised.value.file == f"one/{piece.name}"
         return raised.value.why
 
-    assert "it is not there" in says(None)
+    assert "the file is missing" in says(None)
     assert f"it ends after {len(whole) - 1} of {len(whole)} bytes" in says(whole[:-1])
     assert f"more than the {len(whole)} bytes" in says(whole + b"\0")
-    assert "its sha256 is another one" in says(whole[:-1] + b"\x7f")
+    assert "its SHA-256 differs from the manifest's" in says(whole[:-1] + b"\x7f")
     assert "is damaged" in says(b"\xff" * len(whole))
     assert "is damaged" in says((folder / "0-of-2-m-0.safetensors").read_bytes())
     piece.unlink()
@@ -265,7 +265,7 @@ def test_a_damaged_file_is_named_with_what_is_wrong(place: Storage, tmp_path: Pa
 def test_a_checkpoint_without_a_folder_or_a_place_is_damaged(place: Storage) -> None:
     checkpoint = publish(place, "one", training())
     place.remove("one")
-    with pytest.raises(DamagedCheckpoint, match=r"one/state\.json is damaged: it is not there"):
+    with pytest.raises(DamagedCheckpoint, match=r"one/state\.json is damaged: the file is missing"):
         read_checkpoint(place, checkpoint)
     assert len(find_problems(place, checkpoint)) == 2
 
@@ -286,11 +286,11 @@ def test_what_cannot_be_read_here_is_not_called_damaged(place: Storage, tmp_path
     [
         ((0, 2), (), "state.json is damaged: the manifest does not name it"),
         ((0, 1, 1, 2), (), "named twice"),
-        ((0, 1), (), "some are missing, or foreign"),
-        ((1,), (), "some are missing, or foreign"),
-        ((0, 1, 2), ("0-of-1-m.safetensors",), "some are missing, or foreign"),
-        ((0, 1, 2), ("../../etc.safetensors",), "it is no file of a checkpoint"),
-        ((0, 1, 2), ("2-of-3-x/../y.safetensors",), "it is no file of a checkpoint"),
+        ((0, 1), (), "some are missing or do not belong to it"),
+        ((1,), (), "some are missing or do not belong to it"),
+        ((0, 1, 2), ("0-of-1-m.safetensors",), "some are missing or do not belong to it"),
+        ((0, 1, 2), ("../../etc.safetensors",), "its name is not that of a checkpoint file"),
+        ((0, 1, 2), ("2-of-3-x/../y.safetensors",), "its name is not that of a checkpoint file"),
     ],
 )
 def test_a_list_of_pieces_that_is_no_checkpoint_is_refused(
@@ -317,12 +317,12 @@ def test_a_piece_of_another_state_with_the_right_hash_is_refused(place: Storage,
         target.write_bytes((tmp_path / "place" / other.name / piece.file).read_bytes())
         return replace(right, pieces=(right.pieces[1], piece))
 
-    with pytest.raises(DamagedCheckpoint, match="bytes in it, and"):
+    with pytest.raises(DamagedCheckpoint, match="bytes in this file, and"):
         read_checkpoint(place, mixed(wrong))
     with pytest.raises(DamagedCheckpoint, match="the state has no tensor other"):
         read_checkpoint(place, mixed(foreign))
     empty = publish(place, "four", flatten({}, as_leaf))
-    with pytest.raises(DamagedCheckpoint, match=r"no piece has its tensor model\.layer\.0\.weight"):
+    with pytest.raises(DamagedCheckpoint, match=r"no piece holds its tensor model\.layer\.0\.weight"):
         read_checkpoint(place, mixed(empty))
 
 
