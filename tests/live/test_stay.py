@@ -89,11 +89,11 @@ def test_training_goes_on_while_the_coordinator_is_away(home: Path, nursery: Nur
         a, b = crowd.start(2)
         generation = a.in_world_of(2)["generation"]
         crowd.kill_coordinator()
-        a.logged("the coordinator is away")
+        a.logged("the coordinator is unreachable")
         reached = a.steps[-1]["step"]
         a.reached(reached + 3)
         crowd.restart_coordinator()
-        a.logged("the coordinator is back")
+        a.logged("the coordinator is reachable again")
         assert a.steps[-1]["generation"] == generation, "nobody was lost, and nothing changed"
         crowd.resize(3)
         c = crowd.join()
@@ -108,7 +108,7 @@ def test_killed_while_the_coordinator_is_away(home: Path, nursery: Nursery) -> N
         a.in_world_of(2)
         crowd.kill_coordinator()
         b.kill()
-        a.logged("the coordinator is away")
+        a.logged("the coordinator is unreachable")
         crowd.restart_coordinator()
         a.in_world_of(1)
         require_plain(crowd.finished(a)[0])

@@ -1,7 +1,7 @@
-"""A member's contact with the coordinator: joining, watching, renewing, and saying what the machine wants said.
+"""A member's link to the coordinator: join, watch, renew, and send the machine's commands.
 
-Training needs none of it from step to step. While the coordinator is away all three threads keep trying, and the
-machine repeats what matters (rule 19: leases are fresh when it is back).
+Training does not need it from step to step. While the coordinator is unreachable all three threads retry, and the
+machine repeats its important commands (rule 19: leases are fresh when the coordinator is back).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FENCES = frozenset({Code.GONE, Code.UNKNOWN})
 
 
 class JobAlreadyEnded(PliantError):
-    """The job ended before this worker could join it. `code` is what it should exit with: 1 if the job failed."""
+    """The job ended before this worker could join it. `code` is the exit code to use: 1 if the job failed."""
 
     def __init__(self, why: str, code: int) -> None:
         super().__init__(why)
@@ -42,20 +42,20 @@ class JobAlreadyEnded(PliantError):
 
 
 class LinkListener(Protocol):
-    """Whom a contact tells what it hears: the session."""
+    """The receiver of what the link delivers: the session."""
 
     def feed(self, signal: s.Signal) -> None:
-        """A signal for the machine."""
+        """Feed a signal to the machine."""
 
     def view_received(self, view: View, keys: tuple[PeerKey, ...]) -> None:
-        """A new view of the job, with the keys of the generations this member is in."""
+        """Accept a new view of the job, with the keys of this member's generations."""
 
     def fenced(self, revision: int, why: str) -> None:
-        """The coordinator does not know this member (any more), as of that revision."""
+        """Stop: the coordinator has no such member (any more), as of that revision."""
 
 
 class CoordinatorLink:
-    """Make one, `join`, then `start`; `close` says goodbye to nobody: the machine does that."""
+    """Create one, call `join`, then `start`. `close` sends no `Leave`: the machine does."""
 
     def __init__(self, endpoints: tuple[str, ...], token: Token, job: str, member: MemberId) -> None:
         self._job = job
@@ -71,12 +71,12 @@ class CoordinatorLink:
         self._threads: list[threading.Thread] = []
 
     def job_created_at(self) -> float:
-        """When the job was created; a coordinator is waited for."""
+        """Return the time at which the job was created; waits for the coordinator."""
         self._client.about(patience_s=JOIN_PATIENCE_S)
         return self._client.job(self._job).created_at
 
     def join(self, command: Join) -> None:
-        """Returns once this worker is a member; raises what the coordinator has against it."""
+        """Return once this worker is a member. Raises the coordinator's refusal."""
         try:
             self._client.send(self._job, command, patience_s=JOIN_PATIENCE_S)
         except Refused as error:
@@ -87,16 +87,18 @@ class CoordinatorLink:
         self._lease_ttl_s = self._client.about().lease_ttl_s
 
     def start(self, listener: LinkListener) -> None:
-        """From now on the listener hears, and what it sends is said."""
+        """Start the threads that feed the listener and send its commands."""
         for act in (self._watch_loop, self._renew_loop, self._send_loop):
             thread = threading.Thread(target=act, args=(listener,), name=f"pliant-{act.__name__[1:]}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def send(self, command: Command) -> None:
-        """In order; what cannot be said for a while is dropped, since the machine says again what matters.
+        """Queue a command.
 
-        Of several reports only the newest matters.
+        Commands are sent in order; one that cannot be sent for a while is dropped, as the machine repeats it.
+
+        A new report replaces the ones that still wait.
         """
         with self._changed:
             if command in self._commands:
@@ -107,7 +109,7 @@ class CoordinatorLink:
             self._changed.notify()
 
     def close(self) -> None:
-        """What is still to be said is said first, if that is soon possible."""
+        """Send the queued commands, if that is soon possible, and stop."""
         with self._changed:
             if self._threads:
                 self._changed.wait_for(lambda: self._idle and not self._commands, GOODBYE_S)
@@ -116,7 +118,7 @@ class CoordinatorLink:
         self._client.close()
         self._watcher.close()
         for thread in self._threads:
-            thread.join(0.2)  # they are daemons: a watch may sit in the kernel a little longer
+            thread.join(0.2)  # daemon threads: a watch may stay in the kernel a little longer
 
     # ------------------------------------------------------------------------------------------------ threads
 
@@ -163,19 +165,19 @@ class CoordinatorLink:
             except PliantError as error:
                 self._handle_error(listener, error)
                 self._closing.wait(0.1)
-            except Exception:  # why: a watch that ended would leave the member deaf until its lease runs out
-                log.exception("watching the job went wrong; it is watched on")
+            except Exception:  # why: without a watch the member would receive nothing until its lease expires
+                log.exception("watching the job failed; retrying")
                 self._closing.wait(1.0)
 
     def _apply_change(self, view: View | None, told: ViewUpdate) -> View | None:
-        """The view after what was told; None if it builds on what we do not have: then start from the whole."""
+        """Return the view after a change; None if the base of the change is missing, then the whole view follows."""
         try:
             return apply_update(view, told)
         except BadInput:
             self._closing.wait(0.1)
             return None
 
-    # --------------------------------------------------------------------------------------------- misfortune
+    # ------------------------------------------------------------------------------------------------- errors
 
     def _guarded(self, listener: LinkListener, act: Callable[[], None]) -> None:
         try:
@@ -183,8 +185,8 @@ class CoordinatorLink:
             self._note_contact()
         except PliantError as error:
             self._handle_error(listener, error)
-        except Exception:  # why: a thread that ended would leave the member mute until its lease runs out
-            log.exception("speaking to the coordinator went wrong; it is tried again")
+        except Exception:  # why: without this thread the member could send nothing until its lease expires
+            log.exception("a request to the coordinator failed; retrying")
 
     def _handle_error(self, listener: LinkListener, error: PliantError) -> None:
         if self._closing.is_set():
@@ -192,15 +194,17 @@ class CoordinatorLink:
         if isinstance(error, Refused) and error.code in _FENCES:
             listener.fenced(error.revision, error.why)
         elif isinstance(error, Refused):
-            log.debug("refused: %s", error.why)  # about a generation that is over, most often
+            log.debug("refused: %s", error.why)  # most often about a generation that is over
         elif isinstance(error, Unreachable):
             if not self._unreachable:
                 self._unreachable = True
-                log.warning("the coordinator is away; training goes on, changes wait (%s)", error.why)
+                log.warning(
+                    "the coordinator is unreachable (%s); training continues, membership changes wait", error.why
+                )
         else:
             log.error("%s", error.why)
 
     def _note_contact(self) -> None:
         if self._unreachable:
             self._unreachable = False
-            log.info("the coordinator is back")
+            log.info("the coordinator is reachable again")

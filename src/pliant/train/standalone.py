@@ -1,6 +1,6 @@
-"""Training alone: the coordinator's own decisions, made in this process for a job of one member.
+"""Training without a coordinator: its decisions are made in this process, for a job of one member.
 
-So that a script runs as it stands without anything beside it, and goes through the same code as in a crowd.
+A script runs unchanged without any other process, and through the same code as in a larger world.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TICK_S = 1.0
 
 
 class StandaloneCoordinator:
-    """The contact of a member that has nobody to be in contact with."""
+    """The coordinator link of a member that trains alone."""
 
     def __init__(self, job: str, member: MemberId) -> None:
         self._member = member
@@ -43,12 +43,12 @@ class StandaloneCoordinator:
         threading.Thread(target=self._tick, args=(listener,), name="pliant-tick", daemon=True).start()
 
     def _tick(self, listener: LinkListener) -> None:
-        """So that progress is reported now and then, and what was reported can be forgotten."""
+        """Feed ticks, so that progress is reported now and then and reported lines are dropped."""
         while not self._closing.wait(TICK_S):
             listener.feed(s.Tick())
 
     def send(self, command: Command) -> None:
-        """Decided at once, one after the other: what is told may lead to the next command."""
+        """Decide the command at once, one after the other: a new view may cause the next command."""
         self._commands.append(command)
         if self._deciding:
             return
@@ -61,7 +61,7 @@ class StandaloneCoordinator:
             self._deciding = False
 
     def close(self) -> None:
-        """There is nobody to say goodbye to."""
+        """Stop the ticks."""
         self._closing.set()
 
     def _decide(self, command: Command) -> None:

@@ -176,7 +176,9 @@ def test_who_goes_does_not_wait_for_ever_for_what_it_cannot_see(
 def test_where_one_job_saves_another_of_that_name_does_not(sit: Sit) -> None:
     """The same name and the same place, and another PLIANT_HOME. The first one's first save may be hours away."""
     sit(THEIRS)
-    with pytest.raises(BadInput, match="holds the checkpoints of another job of this name, created 2023-11-14T22:13:20"):
+    with pytest.raises(
+        BadInput, match="holds the checkpoints of another job of this name, created 2023-11-14T22:13:20"
+    ):
         sit(OURS)
     assert isinstance(sit(THEIRS).write(NEWER), WriteDone)
 

@@ -163,8 +163,8 @@ def test_while_the_coordinator_is_away_it_says_so_once_and_goes_on(
             wait_for(lambda: any("is back" in record.getMessage() for record in caplog.records), "it to be back")
             contact.close()
     said = [record.getMessage() for record in caplog.records]
-    assert sum("the coordinator is away" in each for each in said) == 1
-    assert sum("the coordinator is back" in each for each in said) == 1
+    assert sum("the coordinator is unreachable" in each for each in said) == 1
+    assert sum("the coordinator is reachable again" in each for each in said) == 1
 
 
 def test_what_is_still_to_be_said_is_said_before_it_closes(contacts: Any, running: Running) -> None:

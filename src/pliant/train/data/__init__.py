@@ -1,1 +1,1 @@
-"""Which samples a member reads: sample order, slots, micro-batches, seeds."""
+"""The samples a member reads: order, slots, micro-batches, seeds."""

@@ -28,11 +28,11 @@ from pliant.train.data.order import Samples, slots_digest, steps_digests, take
 SHUFFLED = "shuffled"
 SEQUENTIAL = "sequential"
 
-# Samples computed at once, and how many such blocks are kept: those of the steps that data workers are ahead.
+# Samples computed at once, and the number of such blocks kept for data workers that read ahead.
 BLOCK = 4096
 BLOCKS_KEPT = 8
 SHAPES_KEPT = 256
-# The epoch that ends and the one that is prefetched.
+# The epoch that ends and the one being prefetched.
 EPOCHS_KEPT = 2
 
 
@@ -41,7 +41,7 @@ OrderOfEpoch: TypeAlias = Callable[[int], Iterable[int]]
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Samples that are yielded together: those of these slots of this step. It names what is prefetched."""
+    """Samples that are yielded together: those of these slots of this step. It is also the key of prefetched data."""
 
     step: int
     slots: tuple[int, ...]
@@ -49,12 +49,12 @@ class MicroBatch:
     def __post_init__(self) -> None:
         is_run = bool(self.slots) and self.slots == tuple(range(self.slots[0], self.slots[0] + len(self.slots)))
         if not is_run and (not self.slots or any(after <= before for before, after in pairwise(self.slots))):
-            raise BadInput(f"a part's slots must ascend, and there must be one at least: got {self.slots}")
+            raise BadInput(f"a micro-batch needs at least one slot, in ascending order; got {self.slots}")
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """What reading a part takes: its epoch, its samples in order, and how many of them each slot holds."""
+    """Instructions to read a micro-batch: its epoch, its samples in order, and the number of samples of each slot."""
 
     micro_batch: MicroBatch
     epoch: int
@@ -64,7 +64,7 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True)
 class LoadedMicroBatch:
-    """A part that was read: the batch, and the count and digest of the samples really read for it."""
+    """A micro-batch that was read: the batch, and the count and digest of the samples really read for it."""
 
     micro_batch: MicroBatch
     data: Any
@@ -73,14 +73,14 @@ class LoadedMicroBatch:
 
 
 class SampleError(PliantError):
-    """Reading failed. Report the slots: where one raises on two members, its samples fail the job (rule 20).
+    """Reading failed. Report the slots: if a slot fails on two members, its samples fail the job (rule 20).
 
-    One sample that cannot be read names its slot; a failure of several read or collated together names all
-    of them. `trace` is the traceback of the data set's own error, from whichever process it was raised in.
+    A sample that cannot be read names its slot. A failure of several samples read or collated together names all their
+    slots. `trace` is the traceback of the data set's own error, from the process that raised it.
     """
 
     def __init__(self, part: MicroBatch, slots: tuple[int, ...], samples: tuple[int, ...], trace: str) -> None:
-        named = f"sample {samples[0]}" if len(samples) == 1 else f"{len(samples)} samples, the first is {samples[0]},"
+        named = f"sample {samples[0]}" if len(samples) == 1 else f"{len(samples)} samples (first: {samples[0]})"
         where = f"slot {slots[0]}" if len(slots) == 1 else f"{len(slots)} slots from {slots[0]} on"
         super().__init__(f"{named} of step {part.step}, {where}, could not be read:\n{trace.rstrip()}")
         self.micro_batch = part
@@ -103,12 +103,12 @@ class SampleError(PliantError):
 
 
 class WrongSamples(PliantError):
-    """What all members together read for a step is not what the order promises (H15). Nothing was applied."""
+    """The samples that all members read for a step are not those of the order. Nothing was applied."""
 
     def __init__(self, step: int) -> None:
         super().__init__(
-            f"step {step} was computed from other samples than those its order promises: a member's loader or order "
-            "function gives other samples than it should; nothing of it was applied"
+            f"step {step} was not computed from the samples of its order, so it was not applied: "
+            "check the loader and the order function of all members, one of them returns wrong samples"
         )
         self.step = step
 
@@ -119,7 +119,7 @@ def check_micro_batch(grid: Grid, micro_batch: int | None) -> None:
         return
     if micro_batch < 1:
         raise BadInput(f"micro_batch must be at least 1, not {micro_batch}")
-    # All steps but an epoch's last are alike, and only there can a slot be wider than the others.
+    # All steps but an epoch's last are alike, and only in the last can a slot be wider than the others.
     steps = {1, grid.steps_per_epoch}
     widest = max(len(grid.slot(step, slot)) for step in steps for slot in grid.filled(step))
     if widest > micro_batch:
@@ -130,10 +130,10 @@ def check_micro_batch(grid: Grid, micro_batch: int | None) -> None:
 
 
 def cut_micro_batches(grid: Grid, step: int, slots: Iterable[int], micro_batch: int | None) -> tuple[MicroBatch, ...]:
-    """Cut the slots a member computes in this step into parts of at most `micro_batch` samples.
+    """Cut the slots of a member in this step into micro-batches of at most `micro_batch` samples.
 
-    Parts ascend, are as few as that allows or nearly so, and as equal in size as slots permit. Slots without
-    samples are left out; the answer is empty if none holds any.
+    Micro-batches ascend, are as few as possible or nearly so, and are as equal in size as slots permit. Slots without
+    samples are left out; the result is empty if none holds any.
     """
     given = sorted(slots)
     if given and not 0 <= given[0] <= given[-1] < grid.slots:
@@ -149,7 +149,7 @@ def cut_micro_batches(grid: Grid, step: int, slots: Iterable[int], micro_batch: 
         check_micro_batch(grid, micro_batch)
     total = sum(sizes)
     count = -(-total // micro_batch)
-    # With as many parts as samples no two slots share one, so this ends.
+    # With as many micro-batches as samples no two slots share one, so this ends.
     while max(map(sum, _spread(sizes, sizes, count))) > micro_batch:
         count += 1
     return tuple(MicroBatch(step, tuple(group)) for group in _spread(owned, sizes, count))
@@ -169,14 +169,14 @@ def _spread(things: Sequence[int], sizes: Sequence[int], count: int) -> list[lis
 class SampleIndices:
     """The canonical order of a job's samples, for members that read them.
 
-    Make one per job and data set. `order` is "shuffled" (by the seed, P3), "sequential", or a function of the
-    epoch, counted from 0, that gives the epoch's samples: each exactly once, and the same on every member.
+    Create one per job and data set. `order` is "shuffled" (by the seed, P3), "sequential", or a function that takes the
+    epoch, counted from 0, and returns its samples: each exactly once, and the same on every member.
     """
 
     def __init__(self, grid: Grid, *, seed: int, order: str | OrderOfEpoch = SHUFFLED) -> None:
         if isinstance(order, str) and order not in (SHUFFLED, SEQUENTIAL):
             raise BadInput(
-                f'order must be "{SHUFFLED}", "{SEQUENTIAL}" or a function of the epoch that gives indices, '
+                f'order must be "{SHUFFLED}", "{SEQUENTIAL}" or a function that returns the indices of an epoch, '
                 f"not {order!r}"
             )
         self.grid = grid
@@ -185,30 +185,30 @@ class SampleIndices:
         self._together = max(1, BLOCK // grid.batch)  # steps in a block
         self._expected: dict[int, int] = {}
         self._shapes: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}  # by slots, and the step's size
-        self._blocks: dict[tuple[int, int], Samples] = {}  # by epoch, and place in it
+        self._blocks: dict[tuple[int, int], Samples] = {}  # by epoch, and index in it
         self._epochs: dict[int, Samples] = {}
         self._edges: dict[int, tuple[int, ...]] = {}
 
     @property
     def fingerprint(self) -> str:
-        """What members must agree on at join, besides the seed. It calls a function for epoch 0."""
+        """The value that members must agree on at join, besides the seed. It calls a function for epoch 0."""
         return self._order if isinstance(self._order, str) else f"function {self.epoch_fingerprint(0)}"
 
     def epoch_fingerprint(self, epoch: int) -> str:
-        """Digest an epoch's order as a whole. For orders given by a function: members may compare it."""
+        """Return a digest of an epoch's whole order, for members to compare orders given by a function."""
         samples = self._take(epoch, range(self.grid.samples))
         return blake2b(samples.astype("<u8").tobytes(), digest_size=16, person=b"pliant epoch 1").hexdigest()
 
     def of(self, step: int, slot: int) -> Samples:
-        """Give the samples of one slot. Call `of_part` for several."""
+        """Return the samples of one slot. For several, call `of_micro_batch`."""
         return self.of_micro_batch(MicroBatch(step, (slot,)))
 
     def of_micro_batch(self, part: MicroBatch) -> Samples:
-        """Give the samples of a part, slot after slot."""
+        """Return the samples of a micro-batch, slot after slot."""
         return self.plan_read(part).samples
 
     def plan_read(self, part: MicroBatch) -> ReadPlan:
-        """Say what to read for a part. Call it when the part is read, not long before: it is not free."""
+        """Return the samples to read for a micro-batch. Call it just before reading: it is not free."""
         step, slots = part.step, part.slots
         samples = self._of_step(step)
         edges = self._edges_of(step)
@@ -227,13 +227,13 @@ class SampleIndices:
         return ReadPlan(part, self.grid.cursor(step).epoch, taken, shape)
 
     def expected(self, step: int) -> int:
-        """Say what the digests of all slots of a step must add up to. Compare the words' total with it."""
+        """Return the sum that the digests of all slots of a step must have, to compare with the words' total."""
         if step not in self._expected:
             self._expected = self._expect_block(step)
         return self._expected[step]
 
     def _expect_block(self, step: int) -> dict[int, int]:
-        """The digests of all steps of a block that are as long as this one: one step costs hardly less."""
+        """Return the digests of all steps of a block that are as long as this one: one step costs hardly less."""
         _, index = divmod(step - 1, self.grid.steps_per_epoch)
         first = step - index % self._together
         size = self.grid.size(step)
@@ -248,7 +248,7 @@ class SampleIndices:
         return dict(zip(steps, digests.tolist(), strict=True))
 
     def _edges_of(self, step: int) -> tuple[int, ...]:
-        """Give where each slot with samples starts inside the step, and the step's end."""
+        """Return where each slot with samples starts inside the step, and the step's end."""
         size = self.grid.size(step)
         if size not in self._edges:
             begin = self.grid.cursor(step).position
@@ -257,7 +257,7 @@ class SampleIndices:
         return self._edges[size]
 
     def _of_step(self, step: int) -> Samples:
-        """The samples of a step. Several steps of an epoch are computed at once: a call has a fixed cost."""
+        """Return the samples of a step. Several steps are computed at once, because a call has a fixed cost."""
         per_epoch, batch = self.grid.steps_per_epoch, self.grid.batch
         together = self._together
         epoch, index = divmod(step - 1, per_epoch)
@@ -283,37 +283,37 @@ class SampleIndices:
 
 
 def _keep(kept: dict[int, Samples], key: int, samples: Samples, most: int) -> None:
-    """Remember the samples, and forget the oldest where that would be too many."""
+    """Store the samples, and drop the oldest entry beyond the limit."""
     if len(kept) >= most:
         del kept[next(iter(kept))]
     kept[key] = samples
 
 
 def _checked_order(given: Iterable[int], epoch: int, samples: int) -> Samples:
-    """Make an array of what a user's function gave, or say what is wrong with it."""
+    """Return the result of a user's order function as an array. Raises BadInput if it is no valid order."""
     name = f"order({epoch})"
     sized = given if hasattr(given, "__len__") else list(given)
     try:
         array = np.asarray(sized)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"{name} must give whole numbers, one for each sample: {error}") from error
+        raise BadInput(f"{name} must return integers, one for each sample: {error}") from error
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise BadInput(
-            f"{name} must give whole numbers in one row, not an array of {array.dtype} with shape {array.shape}"
+            f"{name} must return integers in one dimension, not an array of {array.dtype} with shape {array.shape}"
         )
     if len(array) != samples:
         raise BadInput(
-            f"{name} gave {len(array)} indices for {samples} samples: an epoch must hold each sample once; "
+            f"{name} returned {len(array)} indices for {samples} samples: an epoch must hold each sample once; "
             "to train on fewer, pass a subset of the data"
         )
     outside = array[(array < 0) | (array >= samples)]
     if outside.size:
-        raise BadInput(f"{name} gave index {outside[0]}, but samples are numbered 0 to {samples - 1}")
+        raise BadInput(f"{name} returned index {outside[0]}, but samples are numbered 0 to {samples - 1}")
     indices = array.astype(np.int64)
     counts = np.bincount(indices, minlength=samples)
     if counts.max() > 1:
         raise BadInput(
-            f"{name} gave sample {counts.argmax()} {counts.max()} times and left out sample {counts.argmin()}: "
+            f"{name} returned sample {counts.argmax()} {counts.max()} times and left out sample {counts.argmin()}: "
             "an epoch must hold each sample once; to weight samples, repeat them in the data"
         )
     return indices
@@ -321,26 +321,26 @@ def _checked_order(given: Iterable[int], epoch: int, samples: int) -> Samples:
 
 @lru_cache(maxsize=256)
 def slot_ends(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Where each slot ends, from how many samples each holds."""
+    """Return where each slot ends, from the number of samples in each."""
     return tuple(accumulate(sizes))
 
 
 def digest_read(part: MicroBatch, read: Samples | Sequence[int], ends: Iterable[int]) -> int:
-    """Digest what was really read for a part. Call it where the samples are read, with their numbers.
+    """Digest the samples really read for a micro-batch. Call it where the samples are read, with their numbers.
 
-    `ends` says for each slot of the part where its samples end in `read`. The answer is the sum of the slots'
-    digests, so the digests of a step's parts add up to `Indices.expected`.
+    `ends` holds for each slot where its samples end in `read`. The result is the sum of the slots' digests, so the
+    digests of a step's micro-batches add up to `SampleIndices.expected`.
     """
     return slots_digest(part.step, part.slots, np.asarray(read, dtype=np.int64), tuple(ends))
 
 
 def sample_seeds(seed: int, epoch: int, sample: int) -> tuple[int, int, int]:
-    """Give three seeds for reading one sample: whoever reads it, whenever, draws the same (DESIGN section 6)."""
+    """Return three seeds for reading one sample. They do not depend on the reader or the time."""
     return _three_seeds(f"sample {seed:x} {epoch:x} {sample:x}")
 
 
 def micro_batch_seeds(seed: int, part: MicroBatch) -> tuple[int, int, int]:
-    """Give three seeds for what is done with a part as a whole: a batched read, a collate function."""
+    """Return three seeds for work on a micro-batch as a whole: a batched read, a collate function."""
     return _three_seeds(f"part {seed:x} {part.step:x} {part.slots[0]:x}")
 
 

@@ -1,4 +1,4 @@
-"""How a member's slots are yielded: in parts of so many samples, or one slot at a time."""
+"""Division of a member's slots into micro-batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pliant.train.data.loader import MicroBatch, cut_micro_batches
 
 
 class MicroBatcher:
-    """Makes parts. Make one per run: `micro_batch` caps the samples of one, `one_slot` makes each slot its own."""
+    """Cuts slots into micro-batches. `micro_batch` caps their samples; `one_slot` makes each slot its own."""
 
     def __init__(self, grid: Grid, micro_batch: int | None, *, one_slot: bool) -> None:
         self._grid = grid
@@ -19,14 +19,14 @@ class MicroBatcher:
         self._one_slot = one_slot
 
     def cut(self, step: int, slots: Iterable[int]) -> tuple[MicroBatch, ...]:
-        """The parts of these slots, without those that hold no samples."""
+        """Return the micro-batches of these slots, without slots that hold no samples."""
         if not self._one_slot:
             return cut_micro_batches(self._grid, step, slots, self._micro_batch)
         filled = len(self._grid.filled(step))
         return tuple([MicroBatch(step, (slot,)) for slot in sorted(slots) if slot < filled])
 
     def idle(self, step: int, slot: int) -> MicroBatch:
-        """A real slot, with its neighbours until there are two samples: a batch of one breaks BatchNorm (rule 22)."""
+        """Return a real slot, with neighbours up to two samples: a batch of one breaks BatchNorm (rule 22)."""
         filled = len(self._grid.filled(step))
         first = last = slot
         enough = min(2, self._micro_batch or 2)
@@ -38,7 +38,7 @@ class MicroBatcher:
         return MicroBatch(step, tuple(range(first, last + 1)))
 
     def ahead(self, machine: Machine, step: int, count: int) -> list[MicroBatch]:
-        """What this member will read after `step` if nothing changes, for data workers to begin with."""
+        """Return what this member will read after `step` if nothing changes, for data workers to prefetch."""
         found: list[MicroBatch] = []
         if not count or machine.world is None:
             return found
@@ -55,5 +55,5 @@ class MicroBatcher:
 
 @lru_cache(maxsize=64)
 def slot_set(slots: tuple[int, ...]) -> frozenset[int]:
-    """The same set for the same slots: a member has the same ones in most steps."""
+    """Return the slots as a set; equal slots share one set object, as most steps of a member do."""
     return frozenset(slots)

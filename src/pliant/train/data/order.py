@@ -1,7 +1,7 @@
 """The canonical order for arrays: the function of `pliant.core.data.sample_order`, without a Python loop per sample.
 
-Use it where many samples are needed at once: a loader that fills a step, an audit of a long job. It needs
-numpy (the `train` extra). The construction is described in the core; tests hold the two to the same values.
+Use it for many samples at once: a loader that fills a step, an audit of a long job. It needs numpy (the `train` extra).
+The core describes the construction; tests hold the two to the same values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pliant.errors import BadInput
 Samples: TypeAlias = npt.NDArray[np.int64]
 _Words: TypeAlias = npt.NDArray[np.uint64]
 
-# Large enough to make little of the cost of a numpy call, small enough for the buffers to stay in a cache.
+# Large enough to hide the cost of a numpy call, small enough for the buffers to stay in the processor's cache.
 BLOCK = 2**14
 
 _MIX_1 = np.uint64(MIX_1)
@@ -32,10 +32,9 @@ _THIRTY, _TWENTY_SEVEN, _THIRTY_ONE = np.uint64(30), np.uint64(27), np.uint64(31
 
 
 def take(order: Order, epoch: int, positions: range) -> Samples:
-    """Give the samples at these positions of this epoch's order, as `order.take` does, in an array.
+    """Return the samples at these positions of this epoch's order as an array, equal to `order.take`.
 
-    Call it once for all slots of a step rather than slot by slot: a call has a fixed cost, and dividing it
-    among thousands of samples is what makes it quick.
+    Call it once for all slots of a step: a call has a fixed cost, which thousands of samples share.
     """
     order.check(epoch, positions)
     samples = np.empty(len(positions), dtype=np.int64)
@@ -47,7 +46,10 @@ def take(order: Order, epoch: int, positions: range) -> Samples:
 
 
 def expected_digest(grid: Grid, order: Order, step: int) -> int:
-    """Say what `pliant.core.data.ledger.expected_digest` says, quickly for large batches. Pass it to an audit."""
+    """Return the same value as `pliant.core.data.ledger.expected_digest`, quickly for large batches.
+
+    Pass it to an audit.
+    """
     if grid.samples != order.samples:
         raise BadInput(
             f"the grid has {grid.samples} samples and the order {order.samples}: make both from the same data"
@@ -61,9 +63,9 @@ def expected_digest(grid: Grid, order: Order, step: int) -> int:
 
 
 def slots_digest(step: int, slots: Sequence[int], samples: Samples, ends: Sequence[int]) -> int:
-    """Add up the digests of several slots, as `pliant.core.data.ledger.slot_digest` makes them, from one array.
+    """Add up the digests of several slots, equal to `pliant.core.data.ledger.slot_digest`, from one array.
 
-    `ends` says for each slot where its samples end in `samples`.
+    `ends` holds for each slot where its samples end in `samples`.
     """
     places, within = _layout(tuple(slots), tuple(ends), len(samples))
     mixed = _mix((_mix(places + np.uint64(mix(step))) + within) ^ _mix(samples.astype(np.uint64)))
@@ -72,7 +74,7 @@ def slots_digest(step: int, slots: Sequence[int], samples: Samples, ends: Sequen
 
 @lru_cache(maxsize=256)
 def _layout(slots: tuple[int, ...], ends: tuple[int, ...], count: int) -> tuple[_Words, _Words]:
-    """Each sample's slot, and its place in it. It is the same in most steps."""
+    """Return each sample's slot and its position in it. Most steps share one result."""
     stops = np.asarray(ends, dtype=np.int64)
     starts = np.concatenate(([0], stops[:-1]))
     sizes = stops - starts
@@ -81,7 +83,7 @@ def _layout(slots: tuple[int, ...], ends: tuple[int, ...], count: int) -> tuple[
 
 
 def steps_digests(steps: Samples, slots: _Words, within: _Words, samples: Samples) -> _Words:
-    """Give the digest of each of several steps alike: a row of samples for each, in these slots, at these places."""
+    """Return the digest of each of several equal steps: a row of samples for each, in these slots and positions."""
     places = _mix(_mix(steps.astype(np.uint64))[:, None] + slots)
     mixed = _mix((places + within) ^ _mix(samples.astype(np.uint64)))
     total: _Words = mixed.sum(axis=1, dtype=np.uint64)
@@ -89,7 +91,7 @@ def steps_digests(steps: Samples, slots: _Words, within: _Words, samples: Sample
 
 
 def _mix(values: _Words) -> _Words:
-    """`pliant.core.data.ledger.mix` of every element; all of it wraps at 64 bits."""
+    """Apply `pliant.core.data.ledger.mix` to every element, wrapping at 64 bits."""
     z = values + _GOLDEN
     z = (z ^ z >> _THIRTY) * _MIX_1
     z = (z ^ z >> _TWENTY_SEVEN) * _MIX_2
@@ -98,7 +100,7 @@ def _mix(values: _Words) -> _Words:
 
 
 def _shuffle(order: Order, epoch: int, positions: _Words) -> _Words:
-    """Run the positions through the passes, and those that are no samples again until they are."""
+    """Run the positions through the passes, and repeat those that are no samples until they are."""
     _passes(order, epoch, positions)
     beyond = np.flatnonzero(positions >= order.samples)
     while beyond.size:
@@ -110,9 +112,7 @@ def _shuffle(order: Order, epoch: int, positions: _Words) -> _Words:
 
 
 def _passes(order: Order, epoch: int, positions: _Words) -> None:
-    """Run all passes over the positions, in place. All values fit into 64 bits because both sides fit into
-    32.
-    """
+    """Run all passes over the positions, in place. All values fit into 64 bits because both sides fit into 32."""
     a, b = map(np.uint64, sides(order.samples))
     x, y = np.divmod(positions, b)
     z, w = np.empty_like(x), np.empty_like(x)

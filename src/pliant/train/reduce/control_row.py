@@ -1,8 +1,8 @@
-"""How a control word rides on a gradient bucket: as exact small integers in floating-point numbers.
+"""Encoding of control words in a gradient bucket: exact small integers in floating-point numbers.
 
-A rank's row is a fixed number of 64-bit cells: the word of rule 6, the weight of its part, and what it logged. In the
-bucket each rank has a place of its own, where the others have zeros, so that the sum is everybody's rows side by side.
-A cell is cut into 16-bit pieces: a float32 holds each exactly, and adding zeros to it changes nothing.
+A rank's row is a fixed number of 64-bit cells: the word of rule 6, the weight of its gradients, and its logged values.
+Each rank has its own position in the bucket, where the others have zeros, so the sum holds the rows of all ranks side
+by side. A cell is cut into 16-bit pieces: a float32 holds each one exactly, and adding zeros does not change it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from pliant.errors import BadInput
 Floats: TypeAlias = npt.NDArray[np.float32]
 Cells: TypeAlias = npt.NDArray[np.uint64]
 
-LOGGED_MAX = 8  # names that a step may log
+LOGGED_MAX = 8  # names per step
 _WORD = 13
 ROW_CELLS = _WORD + 3 + LOGGED_MAX
-"""How many cells a row takes."""
+"""Cells in a row."""
 ROW_FLOATS = ROW_CELLS * 4
-"""How many floating-point numbers a row takes."""
+"""Floating-point numbers in a row."""
 
 
 @dataclass(frozen=True, slots=True)
 class ControlRow:
-    """One rank's word with what rides along: the weight of its gradients and the weighted sums it logged.
+    """One rank's word, the weight of its gradients and the weighted sums it logged.
 
-    `names` is a hash of the logged names, so that members that log different ones are found; 0: nothing was logged.
-    `log_weight` is that of the parts in which something was.
+    `names_hash` is a hash of the logged names, to detect members that log different ones; 0 if nothing was logged.
+    `log_weight` is the weight of the micro-batches that logged something.
     """
 
     word: Word
@@ -45,14 +45,14 @@ class ControlRow:
 
 
 def pack(row: ControlRow) -> Floats:
-    """A row as it is put into a bucket of floating-point numbers."""
+    """Return a row for a bucket of floating-point numbers."""
     return pack_cells(row).view(np.uint16).astype(np.float32)
 
 
 def pack_cells(row: ControlRow) -> Cells:
-    """A row as it is sent where bits travel unchanged."""
+    """Return a row for a transport that keeps bits unchanged."""
     if len(row.logged) > LOGGED_MAX:
-        raise BadInput(f"A step logs at most {LOGGED_MAX} values; {len(row.logged)} were given.")
+        raise BadInput(f"A step can log at most {LOGGED_MAX} values, got {len(row.logged)}.")
     word = row.word
     cells = np.zeros(ROW_CELLS, dtype=np.uint64)
     cells[:_WORD] = (
@@ -78,21 +78,22 @@ def pack_cells(row: ControlRow) -> Cells:
 
 
 def _flags(word: Word) -> int:
-    spoken = (
+    flags = (
         word.holds | word.failed << 1 | word.drain_urgency << 2 | word.wants_checkpoint << 4 | (not word.can_save) << 5
     )
-    return spoken | (word.purpose is Purpose.STEP) << 8
+
+    return flags | (word.purpose is Purpose.STEP) << 8
 
 
 def unpack(floats: Floats, size: int) -> tuple[ControlRow, ...]:
-    """Everybody's rows, by rank. What is no row at all (a collective of another kind, say) gives rows that disagree."""
-    with np.errstate(invalid="ignore"):  # what is not a number becomes some number, which no rank can have meant
+    """Return the rows of all ranks. Foreign data, such as another kind of collective, yields rows that disagree."""
+    with np.errstate(invalid="ignore"):  # NaN becomes an arbitrary number, which no rank can have sent
         whole = floats.astype(np.int64).astype(np.uint16)
     return unpack_cells(whole.view(np.uint64).reshape(size, ROW_CELLS))
 
 
 def unpack_cells(cells: Cells) -> tuple[ControlRow, ...]:
-    """Everybody's rows from what `pack_cells` gave on each rank."""
+    """Return the rows of all ranks from the results of `pack_cells`."""
     return tuple(_row(each) for each in cells)
 
 
@@ -123,7 +124,7 @@ def _row(cells: Cells) -> ControlRow:
 
 
 def weighted_means(rows: Sequence[ControlRow]) -> tuple[float, ...]:
-    """What was logged in a step, over all its parts, in the order of the names: the same on every member."""
+    """Return the means of the logged values of a step, in the order of the names. They are the same on every member."""
     require_same_names(rows)
     logging = [row for row in rows if row.names_hash]
     weight = sum(row.log_weight for row in logging)
@@ -133,6 +134,6 @@ def weighted_means(rows: Sequence[ControlRow]) -> tuple[float, ...]:
 
 
 def require_same_names(rows: Sequence[ControlRow]) -> None:
-    """BadInput if members log other names in one step."""
+    """Raise BadInput if members log different names in one step."""
     if len({row.names_hash for row in rows if row.names_hash}) > 1:
-        raise BadInput("Members log different names in one step: call run.log with the same names everywhere.")
+        raise BadInput("Members log different names in one step. Call run.log with the same names on every member.")

@@ -1,4 +1,4 @@
-"""What `run.log` was given in a step: values by part and name, weighted like the part's gradient."""
+"""Values passed to `run.log` in a step, by micro-batch and name, weighted like the gradient."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pliant.train.reduce.control_row import LOGGED_MAX
 
 @dataclass(frozen=True, slots=True)
 class LoggedValues:
-    """What was logged in one part, times the part's weight."""
+    """The values logged in one micro-batch, times its weight."""
 
     weight: float
     values: Mapping[str, float]
@@ -22,59 +22,60 @@ NOTHING = LoggedValues(0.0, {})
 
 
 class StepMetrics:
-    """The values of the part under way, and those of the parts kept."""
+    """The values of the current micro-batch, and those of the finished ones."""
 
     def __init__(self) -> None:
         self._current: dict[str, object] = {}
         self._slot = -1
-        self._kept: dict[int, LoggedValues] = {}  # by the first slot of the part
-        self.names: tuple[str, ...] = ()  # as they were logged last, kept for a step that was computed by others
+        self._kept: dict[int, LoggedValues] = {}  # by the first slot of the micro-batch
+        self.names: tuple[str, ...] = ()  # as logged last, also for a step that others computed
 
     def begin(self, slot: int) -> None:
-        """A part is yielded whose first slot this is."""
+        """Start the micro-batch whose first slot this is."""
         self._slot = slot
         self._current = {}
 
     def log(self, values: Mapping[str, object]) -> None:
-        """Values of this part; a name that is logged twice keeps the last one."""
+        """Record values of this micro-batch; a name logged twice keeps the last value."""
         self._current |= dict(values)
         if len(self._current) > LOGGED_MAX:
-            raise BadInput(f"A step logs at most {LOGGED_MAX} values, not {len(self._current)}: log fewer names.")
+            raise BadInput(f"A step can log at most {LOGGED_MAX} values, not {len(self._current)}. Log fewer names.")
 
     def finish(self, weight: float) -> None:
-        """The part is done: its values count as much as its gradient, and not at all where that has no weight."""
+        """Finish the micro-batch: its values weigh as much as its gradient, and nothing without a weight."""
         if not weight or not self._current:
             self.drop()
             return
         if self._kept and set(self._current) != set(self.names):
             raise BadInput(
-                f"A step logs the same names in all its parts: {sorted(self._current)} here, {list(self.names)} before."
+                f"A step must log the same names in all its micro-batches: {sorted(self._current)} here, "
+                f"{list(self.names)} before."
             )
         weighted = {name: weight * float(value) for name, value in self._current.items()}  # type: ignore[arg-type]  # a tensor
         self._kept[self._slot] = LoggedValues(weight, weighted)
         self.names = tuple(sorted(weighted))
 
     def drop(self) -> None:
-        """Nothing of the part counts: of its values only the names are kept."""
+        """Discard the values of the micro-batch, and keep the names."""
         if not self._kept:
             self.names = tuple(sorted(self._current))
 
     def clear(self) -> None:
-        """The step is applied, or its parts are of no use."""
+        """Discard all values: the step is applied, or its gradients are dropped."""
         self._kept = {}
 
     def of(self, slot: int) -> LoggedValues:
-        """What was logged in the part that begins with this slot."""
+        """Return the values logged in the micro-batch that begins with this slot."""
         return self._kept.get(slot, NOTHING)
 
     @property
     def weight(self) -> float:
-        """That of the parts in which something was logged."""
+        """The weight of the micro-batches that logged something."""
         return sum(part.weight for part in self._kept.values())
 
     @property
     def sums(self) -> tuple[float, ...]:
-        """The values of all parts kept, added up, in the order of `names`."""
+        """The sums over all finished micro-batches, in the order of `names`."""
         if not self._kept:
             return ()
         return tuple(sum(part.values.get(name, 0.0) for part in self._kept.values()) for name in self.names)

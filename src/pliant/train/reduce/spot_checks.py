@@ -1,8 +1,8 @@
-"""Spot checks: some slots of a step are computed by a second member, and both must have got the same gradient.
+"""Spot checks: a second member computes some slots of a step, and both gradients must be equal.
 
-Which slots, and by whom, follows from the seed, the step and the shares, so that every member knows it without a word.
-The second member moves on with the generation: after a dispute and the recovery that follows, others check the same
-member, and whoever is in dispute with two of them is the one that is wrong.
+The slots and the second member follow from the seed, the step and the shares, so every member derives them without a
+message. The second member changes with the generation. After a dispute and the recovery that follows, other members
+check the same one, and a member in dispute with two others is the wrong one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pliant.core.member.signals import Shares
 
 @dataclass(frozen=True, slots=True)
 class SpotCheck:
-    """A slot that its owner and another rank compute."""
+    """A slot that its owner and a second rank compute."""
 
     slot: int
     owner: int
@@ -26,7 +26,7 @@ class SpotCheck:
 
 @lru_cache(maxsize=256)
 def spot_checks(seed: int, fraction: float, step: int, generation: int, shares: Shares) -> tuple[SpotCheck, ...]:
-    """The checks of a step, by slot: about this fraction of its slots. None where there is nobody to check."""
+    """Return the checks of a step, by slot: about this fraction of its slots. Empty if fewer than two ranks compute."""
     ranks = [rank for rank, share in enumerate(shares) if share]
     if not fraction or len(ranks) < 2:
         return ()
@@ -40,7 +40,7 @@ def spot_checks(seed: int, fraction: float, step: int, generation: int, shares: 
 
 
 def is_checked(seed: int, fraction: float, step: int, slot: int) -> bool:
-    """Whether a slot is drawn, whoever owns it: one that was computed before a recovery stays drawn after it."""
+    """Return whether a slot is selected. Its owner does not matter, so a slot stays selected across a recovery."""
     return mix(mix(mix(seed & (1 << 64) - 1) ^ step) ^ slot) < fraction * 2**64
 
 

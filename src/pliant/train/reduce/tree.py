@@ -1,12 +1,12 @@
 """The fixed tree over a step's slots, along which gradients are added up in deterministic mode (rule 23).
 
-Addition of floating-point numbers is commutative but not associative, so what must not depend on who computed what is
-which sums are formed: always those of this tree, whose leaves are the slots and whose nodes stand for aligned runs of
-them. A member adds up what lies whole within its own slots; what is left are a few nodes (about as many as the
-logarithm of the number of slots), and whoever gets everybody's nodes goes on from there to the root. The result is the
-same for every way of dealing out the slots.
+Floating-point addition is commutative but not associative, so the sums that are formed must not depend on the owners of
+the slots. They are always those of this tree, whose leaves are the slots and whose nodes are aligned runs of slots. A
+member adds up the nodes that lie within its own slots. A few nodes remain, about as many as the logarithm of the number
+of slots. A member that receives all remaining nodes adds them up to the root. The result is the same for every
+distribution of the slots.
 
-No framework is known here: values are whatever `combine` can add.
+No framework is used here: `combine` can add the values.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ Value = TypeVar("Value")
 
 
 class TreeNode(NamedTuple):
-    """A run of slots, `2**level` of them, beginning with slot `place * 2**level`; in order of their first slots."""
+    """A run of `2**level` slots that begins with slot `place * 2**level`."""
 
     level: int
     place: int
 
     @property
     def first(self) -> int:
-        """Its first slot."""
+        """The first slot of the run."""
         return self.place << self.level
 
 
 class SlotTree(Generic[Value]):
-    """Values of nodes, added up as far as they go. `filled` is how many slots hold samples.
+    """Values of nodes, added up as far as possible. `filled` is the number of slots that hold samples.
 
-    `combine(left, right)` gives the value of two neighbours' parent; it may reuse the memory of both.
+    `combine(left, right)` returns the value of two neighbours' parent; it may reuse the memory of both.
     """
 
     def __init__(self, filled: int, combine: Callable[[Value, Value], Value]) -> None:
@@ -42,7 +42,7 @@ class SlotTree(Generic[Value]):
         self._held: dict[TreeNode, Value] = {}
 
     def put(self, node: TreeNode, value: Value) -> None:
-        """Add a value. If its neighbour is there already, both become their parent, and so on upwards."""
+        """Add a value. If its neighbour is present, both are combined into their parent, and so on upwards."""
         while True:
             node = _raised(node, self.filled)
             other = TreeNode(node.level, node.place ^ 1)
@@ -59,7 +59,7 @@ class SlotTree(Generic[Value]):
 
     @property
     def nodes(self) -> tuple[TreeNode, ...]:
-        """What could not be added up any further, in order of slots."""
+        """The nodes that could not be combined further, in the order of slots."""
         return tuple(sorted(self._held, key=lambda node: node.first))
 
     @property
@@ -69,19 +69,19 @@ class SlotTree(Generic[Value]):
 
     @property
     def root(self) -> Value:
-        """The sum over all slots, once every one of them is there."""
+        """The sum over all slots, once all are present."""
         (value,) = self._held.values()
         return value
 
     def take_all(self) -> list[Value]:
-        """Empty it: gives what it held, to be used again."""
+        """Empty the tree and return its values, for reuse of their memory."""
         values = list(self._held.values())
         self._held.clear()
         return values
 
 
 def _raised(node: TreeNode, filled: int) -> TreeNode:
-    """The highest node that stands for the same filled slots: where there is no right neighbour, the parent does."""
+    """Return the highest node with the same filled slots: without a right neighbour the parent has the same ones."""
     level, place = node
     while place % 2 == 0 and (place << level) + (1 << level) >= filled and (1 << level) < filled:
         level, place = level + 1, place >> 1
@@ -90,7 +90,7 @@ def _raised(node: TreeNode, filled: int) -> TreeNode:
 
 @lru_cache(maxsize=1024)
 def nodes_of(slots: tuple[int, ...], filled: int) -> tuple[TreeNode, ...]:
-    """The nodes that are left when a member has added up these slots of a step. The same slots, the same nodes."""
+    """Return the nodes that remain after a member added up these slots of a step."""
     tree: SlotTree[None] = SlotTree(filled, lambda _left, _right: None)
     for slot in slots:
         tree.put_slot(slot, None)
@@ -98,7 +98,7 @@ def nodes_of(slots: tuple[int, ...], filled: int) -> tuple[TreeNode, ...]:
 
 
 def fold(given: Iterable[tuple[TreeNode, Value]], filled: int, combine: Callable[[Value, Value], Value]) -> Value:
-    """The sum over all slots of a step, from the nodes of everybody who has some."""
+    """Return the sum over all slots of a step, from the remaining nodes of all members."""
     tree = SlotTree(filled, combine)
     for node, value in given:
         tree.put(node, value)

@@ -1,8 +1,7 @@
-"""A state as bytes: a tree of plain values with the tensors beside it, no pickle anywhere.
+"""A state as bytes: a tree of plain values and the tensors beside it, without pickle.
 
-What travels and what is written to disk is the *tree* (msgpack: numbers, strings, lists, dictionaries, and a note where
-each tensor belongs) and the tensors' own bytes, one after another. The adapter of a framework turns its tensors into
-`Leaf` and back; everything else is here.
+A transfer and a checkpoint carry the *tree* (msgpack: numbers, strings, lists, dictionaries, and a note for each
+tensor) and the tensors' own bytes, one after another. A framework's adapter turns its tensors into `Leaf` and back.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _INT_MAX = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One tensor: how it is to be made again, and its bytes. The bytes are those of the live tensor: no copy."""
+    """One tensor: dtype, shape and bytes. The bytes are the live tensor's, not a copy."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -34,7 +33,7 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class LeafOutline(Leaf):
-    """A tensor whose bytes are asked for later."""
+    """A tensor whose bytes are requested later."""
 
     size: int = 0
 
@@ -56,31 +55,31 @@ class State:
 
 
 AsLeaf = Callable[[object], Leaf | None]
-"""Gives a leaf for what the framework calls a tensor, None for anything else."""
+"""Returns a leaf for a tensor of the framework, None for anything else."""
 
 FromLeaf = Callable[[str, tuple[int, ...], memoryview], object]
 
 
 def flatten(value: object, as_leaf: AsLeaf, where: str = "state") -> State:
-    """Make a state of a value. BadInput, naming the place, if there is something in it that cannot travel."""
+    """Return the state of a value. Raises BadInput, naming the position, for a value that cannot be sent."""
     leaves: list[Leaf] = []
     notes = _note(value, as_leaf, leaves, where)
     return State(msgspec.msgpack.encode(notes), tuple(leaves))
 
 
 def restore(tree: bytes, contents: Sequence[memoryview], from_leaf: FromLeaf) -> Any:
-    """The value again, with tensors made of the contents."""
+    """Return the value, with tensors made from the contents."""
     return _read(msgspec.msgpack.decode(tree), contents, from_leaf)
 
 
 def leaf_sizes(tree: bytes) -> tuple[int, ...]:
-    """How many bytes each leaf has, in order: what to make room for before they arrive."""
+    """Return the number of bytes of each leaf, in order, to allocate memory before they arrive."""
     found: list[int] = []
     _collect_sizes(msgspec.msgpack.decode(tree), found)
     return tuple(found)
 
 
-# Every value is written as [kind, ...]: nothing in it can be mistaken for something else.
+# Every value is encoded as [kind, ...], so the encoding is unambiguous.
 def _note(value: object, as_leaf: AsLeaf, leaves: list[Leaf], where: str) -> list[Any]:
     leaf = as_leaf(value)
     if leaf is not None:
@@ -89,7 +88,7 @@ def _note(value: object, as_leaf: AsLeaf, leaves: list[Leaf], where: str) -> lis
     match value:
         case None | bool():
             return ["value", value]
-        case int():  # and what is derived from it, such as an enum's values: it comes back as a plain number
+        case int():  # also subclasses, such as enum values; they come back as plain numbers
             return ["value", int(value)] if -_INT_MAX <= value < _INT_MAX else ["integer", str(int(value))]
         case float():
             return ["value", float(value)]
@@ -115,11 +114,11 @@ def _note(value: object, as_leaf: AsLeaf, leaves: list[Leaf], where: str) -> lis
             ]
             return [_MAPPINGS[type(value)], pairs]
         case _ if hasattr(value, "item") and getattr(value, "shape", None) == ():
-            return _note(value.item(), as_leaf, leaves, where)  # a number of numpy's
+            return _note(value.item(), as_leaf, leaves, where)  # a numpy scalar
         case _:
             raise BadInput(
                 f"{where} is a {type(value).__name__}, which cannot be sent to another member: "
-                "keep numbers, strings, lists, dictionaries and tensors in what state_dict() gives."
+                "state_dict() may contain numbers, strings, lists, dictionaries and tensors."
             )
 
 
@@ -130,7 +129,7 @@ def _read(note: Any, contents: Sequence[memoryview], from_leaf: FromLeaf) -> Any
     match note:
         case ["tensor", int(at), str(dtype), list(shape), int(nbytes)] if 0 <= at < len(contents):
             if contents[at].nbytes != nbytes:
-                raise BadInput(f"Tensor {at} of a state has {contents[at].nbytes} bytes, not {nbytes}.")
+                raise BadInput(f"Tensor {at} of the state has {contents[at].nbytes} bytes, not {nbytes}.")
             return from_leaf(dtype, tuple(shape), contents[at])
         case ["value", value]:
             return value
@@ -152,14 +151,14 @@ def _read(note: Any, contents: Sequence[memoryview], from_leaf: FromLeaf) -> Any
                 made[_read(key, contents, from_leaf)] = _read(value, contents, from_leaf)
             return made
         case _:
-            raise BadInput("A state's tree cannot be read: it was written by another version, or damaged.")
+            raise BadInput("The state's tree cannot be read: another version wrote it, or it is damaged.")
 
 
 def _collect_sizes(note: Any, found: list[int]) -> None:
     match note:
         case ["tensor", int(at), _, _, int(nbytes)]:
             if at != len(found):
-                raise BadInput("A state's tree names its tensors out of order: it is damaged.")
+                raise BadInput("The state's tree lists its tensors out of order: it is damaged.")
             found.append(nbytes)
         case ["tuple" | "list" | "set", list(notes)] | ["deque", list(notes), _]:
             for each in notes:
@@ -173,7 +172,7 @@ def _collect_sizes(note: Any, found: list[int]) -> None:
 
 
 def stripe_leaves(nbytes: Sequence[int], index: int, count: int) -> range:
-    """Which leaves stripe `index` of `count` holds: runs of leaves with about equally many bytes each."""
+    """Return the leaves of stripe `index` of `count`: runs of leaves with about equally many bytes each."""
     total = sum(nbytes) or 1
     before, firsts = 0, [0] * (count + 1)
     at = 0

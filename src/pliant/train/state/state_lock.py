@@ -1,4 +1,4 @@
-"""When the state may be read by others: between a boundary and the next apply, and never in between (rule 3)."""
+"""The lock that lets donors read the state only between a boundary and the next apply (rule 3)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pliant.core.data.ledger import Lineage
 
 
 class StateLock:
-    """The training thread opens it at a boundary and shuts it before it changes the state; donors read in between.
+    """The training thread allows reads at a boundary, and blocks them before it changes the state.
 
-    Shutting waits for whoever reads: that is what a join costs where sending takes longer than the step. A reader that
-    cannot go on is cut off by whoever closes its connection.
+    Blocking waits for the readers: that is the cost of a join where sending takes longer than the step. A reader that
+    hangs is ended by closing its connection.
     """
 
     def __init__(self) -> None:
@@ -23,26 +23,26 @@ class StateLock:
         self._closed = False
 
     def allow_reads(self, lineage: Lineage, state: int | Callable[[], int]) -> None:
-        """The state is that of this lineage, with this hash, until `shut`. A function gives it to whoever asks."""
+        """Label the state with this lineage and hash until `block_reads`. A function computes the hash on demand."""
         with self._moved:
             self._label = (lineage, state)
             self._moved.notify_all()
 
     def block_reads(self) -> None:
-        """Returns once nobody reads; nobody can until it is opened again."""
+        """Return once no thread reads; new readers wait until reads are allowed again."""
         with self._moved:
             self._label = None
             self._moved.wait_for(lambda: not self._readers)
 
     def close(self) -> None:
-        """For good: whoever waits is sent away."""
+        """Send all waiting readers away, for good."""
         with self._moved:
             self._closed = True
             self._moved.notify_all()
 
     @contextmanager
     def reading(self) -> Iterator[tuple[Lineage, int] | None]:
-        """Waits until the state can be read, then keeps it so. None: there will be none any more."""
+        """Wait until the state may be read, then keep it readable. Yields None after `close`."""
         with self._moved:
             self._moved.wait_for(lambda: self._label is not None or self._closed)
             label = self._label

@@ -1,8 +1,8 @@
-"""State and gradients on their way from donors to whoever needs them (rules 13, 15).
+"""Transfer of state and gradients from donors (rules 13, 15).
 
-Donors send live memory while the gate is open, so nothing is copied and nothing waits but the apply. Each stripe comes
-with its label and with the whole tree: only stripes of one lineage, from donors whose trees are equal to the byte, are
-put together, and every byte is checked on the way. Whoever receives has it all aside until it is whole.
+Donors send live memory while reads are allowed, so nothing is copied and only the apply waits. Each stripe carries its
+label and the whole tree. Only stripes of one lineage, from donors whose trees are equal to the byte, are put together,
+and every byte is checked on the way. The receiver keeps the state apart until it is complete.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ STATE, GRADIENT = "state", "gradient"
 STRIPES_MAX = 3
 PIECE = 1 << 20
 TRANSFER_ERRORS = (PliantError, PeerLost, RequestRefused, msgspec.MsgspecError)
-RETRY_S = 0.2  # between two attempts: a donor that declines must not be asked without pause
+RETRY_S = 0.2  # between two attempts, so that a donor that refuses is not flooded
 
 
 @dataclass(frozen=True, slots=True)
 class StripeRequest:
-    """Stripe `index` of `count`."""
+    """A request for stripe `index` of `count`."""
 
     index: int
     count: int
@@ -42,7 +42,7 @@ class StripeRequest:
 
 @dataclass(frozen=True, slots=True)
 class StripeHeader:
-    """What a stripe is a stripe of. Its body begins with a preface of so many bytes, then come the leaves."""
+    """The label of a stripe. Its body begins with a preface of that many bytes, followed by the leaves."""
 
     lineage: Lineage
     state: int
@@ -51,7 +51,7 @@ class StripeHeader:
 
 @dataclass(frozen=True, slots=True)
 class StripePreface:
-    """What may be long: the donor's ledger lines that are not durable yet, and the whole tree."""
+    """The long part of a label: the donor's ledger lines that are not durable yet, and the whole tree."""
 
     lines: tuple[LedgerLine, ...]
     tree: bytes
@@ -59,7 +59,7 @@ class StripePreface:
 
 @dataclass(frozen=True, slots=True)
 class GradientHeader:
-    """The line of the step whose reduced gradient follows; None: there is none."""
+    """The line of the step whose reduced gradient follows; None if there is none."""
 
     line: LedgerLine | None
     preface: int = 0
@@ -67,19 +67,19 @@ class GradientHeader:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedState:
-    """A state or gradient that lies aside, whole and checked."""
+    """A received state or gradient, complete and checked, not installed yet."""
 
     tree: bytes
     contents: tuple[memoryview, ...]
 
 
 def copy_state(state: State) -> ReceivedState:
-    """A state of which nothing is live memory any more."""
+    """Return a copy of a state, without live memory."""
     return ReceivedState(state.tree, tuple(memoryview(bytearray(leaf.content)) for leaf in state.leaves))
 
 
 class StateSource:
-    """What a donor gives from. The adapter provides the two captures, which give live memory."""
+    """The donor's side of a transfer. The adapter provides the two captures, which return live memory."""
 
     def __init__(
         self,
@@ -94,19 +94,22 @@ class StateSource:
         self._lines = lines
 
     def answer(self, kind: str, head: bytes) -> tuple[bytes, RpcBody]:
-        """Answer a peer. Blocks until the state can be read; it stays so until the body is sent, or closed."""
+        """Answer a peer's request.
+
+        Blocks until the state may be read, and keeps it so until the body is sent or closed.
+        """
         if kind == STATE:
             sending = self._send_stripe(msgspec.msgpack.decode(head, type=StripeRequest))
         elif kind == GRADIENT:
             sending = self._send_gradient(msgspec.msgpack.decode(head, type=Lineage))
         else:
-            raise RequestRefused(f"{kind} is nothing that members give one another")
-        first = next(sending)  # started, so that closing it lets go of the gate
+            raise RequestRefused(f"members do not exchange {kind}")
+        first = next(sending)  # once started, closing it releases the lock
         length = int.from_bytes(next(sending), "little")
         return bytes(first), RpcBody(length, sending, sending.close)
 
     def _send_stripe(self, wanted: StripeRequest) -> Generator[memoryview]:
-        """The head, the body's length, then the body, one after the other."""
+        """Yield the head, the body's length, then the body."""
         if not 0 <= wanted.index < wanted.count <= STRIPES_MAX:
             raise RequestRefused(f"there is no stripe {wanted.index} of {wanted.count}")
         with self._lock.reading() as label:
@@ -143,7 +146,7 @@ def _length(preface: int, leaves: list[Leaf]) -> memoryview:
 
 
 class StateDownload:
-    """One attempt to receive a state, in threads of its own. It ends by feeding the machine, or when it is stopped."""
+    """One attempt to receive a state, on its own threads. It ends by feeding the machine, or when it is stopped."""
 
     def __init__(
         self,
@@ -161,12 +164,12 @@ class StateDownload:
         self._labels: dict[int, tuple[Lineage, int, bytes]] = {}  # lineage, hash and tree, by stripe
         self._contents: dict[int, memoryview] = {}
         self._lock = threading.Lock()
-        self._received_bytes = 0  # bytes, to see that it goes on
+        self._received_bytes = 0  # to see progress
         self._last_seen_bytes = 0
 
     def start(self) -> None:
         if not self.donors:
-            self._fail("nobody to receive the state from")
+            self._fail("there is no donor")
         for index, donor in enumerate(self.donors):
             threading.Thread(target=self._receive_stripe, args=(index, donor), name="pliant-fetch", daemon=True).start()
 
@@ -174,7 +177,7 @@ class StateDownload:
         self._stop.set()
 
     def is_progressing(self) -> bool:
-        """Whether bytes came since the last time this was asked, and nothing went wrong."""
+        """Return whether bytes arrived since the last call, and nothing failed."""
         moved, self._last_seen_bytes = self._last_seen_bytes, self._received_bytes
         return not self._stop.is_set() and self.received is None and self._received_bytes > moved
 
@@ -187,7 +190,7 @@ class StateDownload:
                 nbytes = leaf_sizes(preface.tree)
                 mine = stripe_leaves(nbytes, index, len(self.donors))
                 if answer.length != head.preface + sum(nbytes[at] for at in mine):
-                    raise PeerLost(f"{donor} sends {answer.length} bytes, which its tree does not explain")
+                    raise PeerLost(f"{donor} sends {answer.length} bytes, which do not match its tree")
                 for at in mine:
                     self._contents[at] = _read(answer, nbytes[at], self._count_bytes)
         except TRANSFER_ERRORS as error:
@@ -205,11 +208,11 @@ class StateDownload:
                 return
         lineage, state, tree = label
         if any(each != label for each in self._labels.values()):
-            # Small values may differ for a moment: user code changes them at the top of its loop. Hashes may not.
+            # Small values may differ for a moment: user code changes them at the top of its loop. Hashes may not differ.
             spoilt = {each[0] for each in self._labels.values()} == {lineage} and any(
                 each[1] != state for each in self._labels.values()
             )
-            self._fail("the donors' states are not of one lineage, or not equal", spoilt=spoilt)
+            self._fail("the donors' states have different lineages or contents", spoilt=spoilt)
             return
         self.received = ReceivedState(tree, tuple(self._contents[at] for at in sorted(self._contents)))
         for at in range(len(self.donors)):
@@ -219,7 +222,7 @@ class StateDownload:
         if self._stop.is_set():
             return
         self._stop.set()
-        log.info("receiving the state did not work, it is tried again: %s", why)
+        log.info("the state could not be received (%s); retrying", why)
         again = threading.Timer(RETRY_S, self._feed, (self, s.TransferBroken(spoilt)))
         again.daemon = True
         again.start()
@@ -228,7 +231,10 @@ class StateDownload:
 def fetch_gradient(
     peers: PeerServer, generation: int, donors: tuple[MemberId, ...], lineage: Lineage, stop: threading.Event
 ) -> tuple[LedgerLine, ReceivedState] | None:
-    """The reduced gradient of that step from whoever still has it; None if nobody has. PeerLost if nobody answers."""
+    """Return the reduced gradient of that step from a donor that has it; None if none has.
+
+    Raises PeerLost if none answers.
+    """
     lost: PeerLost | None = None
     for donor in donors:
         try:

@@ -220,11 +220,11 @@ def test_the_fingerprint_tells_orders_apart() -> None:
 @pytest.mark.parametrize(
     ("gives", "says"),
     [
-        ([0, 1, 2], r"order\(0\) gave 3 indices for 4 samples"),
-        ([0, 1, 2, 3, 0], "gave 5 indices for 4 samples"),
-        ([0, 1, 2, 4], "gave index 4, but samples are numbered 0 to 3"),
-        ([0, -1, 2, 3], "gave index -1"),
-        ([0, 1, 1, 3], "gave sample 1 2 times and left out sample 2"),
+        ([0, 1, 2], r"order\(0\) returned 3 indices for 4 samples"),
+        ([0, 1, 2, 3, 0], "returned 5 indices for 4 samples"),
+        ([0, 1, 2, 4], "returned index 4, but samples are numbered 0 to 3"),
+        ([0, -1, 2, 3], "returned index -1"),
+        ([0, 1, 1, 3], "returned sample 1 2 times and left out sample 2"),
         ([0.0, 1.0, 2.0, 3.0], "array of float64"),
         (["a", "b", "c", "d"], "whole numbers"),
         ([[0, 1], [2, 3]], r"shape \(2, 2\)"),
@@ -298,5 +298,5 @@ def test_a_failed_sample_is_named_with_its_place_and_its_traceback() -> None:
 
 def test_samples_that_failed_together_are_all_named() -> None:
     error = SampleError(MicroBatch(4, (1, 2)), (1, 2), (77, 78, 79), "KeyError: 3")
-    assert error.why.startswith("3 samples, the first is 77, of step 4, 2 slots from 1 on, could not be read:")
+    assert error.why.startswith("3 samples (first: 77) of step 4, 2 slots from 1 on, could not be read:")
     assert (error.slots, error.samples) == ((1, 2), (77, 78, 79))

@@ -143,5 +143,5 @@ def test_other_names_in_another_part_of_the_step_are_refused() -> None:
     """Else what a script may log would depend on how many parts a member has."""
     logged = StepMetrics()
     part(logged, 1.0, loss=1.0)
-    with pytest.raises(BadInput, match="the same names in all its parts"):
+    with pytest.raises(BadInput, match="the same names in all its micro-batches"):
         part(logged, 1.0, norm=2.0)
