@@ -208,7 +208,7 @@ class StateDownload:
                 return
         lineage, state, tree = label
         if any(each != label for each in self._labels.values()):
-            # Small values may differ for a moment: user code changes them at the top of its loop. Hashes may not differ.
+            # Small values may differ for a moment: user code changes them at the top of its loop. Hashes may not.
             spoilt = {each[0] for each in self._labels.values()} == {lineage} and any(
                 each[1] != state for each in self._labels.values()
             )

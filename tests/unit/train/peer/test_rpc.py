@@ -80,7 +80,7 @@ def test_a_giver_that_fails_says_no_without_its_secrets(make: Make, caplog: pyte
     with pytest.raises(RequestRefused, match="the request failed: KeyError") as refused:
         a.peers.request(1, B, "state", b"", NEVER)
     assert "private" not in str(refused.value)
-    assert "could not be given" in caplog.text
+    assert "The request for state from a failed" in caplog.text
 
 
 def test_a_question_waits_until_the_peer_knows_the_generation(make: Make) -> None:
