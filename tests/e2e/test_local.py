@@ -20,7 +20,7 @@ LONG = (*WORKERS, str(TRAINER), "0.05", "1000")  # nobody waits for its end
 LOOPBACK = ("--network", "loopback")
 
 pytestmark = pytest.mark.timeout(300)  # a dozen processes each, on machines that are shared
-needs_namespaces = pytest.mark.skipif(bool(network.why_not()), reason=network.why_not())
+needs_namespaces = pytest.mark.skipif(bool(network.namespaces_unavailable()), reason=network.namespaces_unavailable())
 
 
 def test_a_cluster_trains_a_job_to_its_end(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_agents_come_and_go_by_schedule(tmp_path: Path) -> None:
         assert cluster.agents() == {"agent-1": "running", "agent-2": "ended", "agent-3": "ended"}
         assert cluster.pliant("cancel", "demo").code == 0
         assert cluster.ended() == 1
-    assert "pliant: demo is cancelled: requested with pliant cancel" in cluster.lines
+    assert "pliant: Job demo is cancelled: requested with pliant cancel" in cluster.lines
     cluster.left_nothing()
 
 
@@ -72,8 +72,8 @@ def test_agents_come_and_go_by_command(tmp_path: Path) -> None:
         cluster.sees("agent-3 ended with exit code 143")
         assert cluster.runs, "who removes the last one may add another"
         refusals = {
-            ("remove",): "There is no agent left.",
-            ("kill", "agent-9"): "There is no agent agent-9. Those that run: none.",
+            ("remove",): "No agent is left.",
+            ("kill", "agent-9"): "There is no agent agent-9. Running agents: none.",
         }
         for command, why in refusals.items():
             refused = cluster.pliant("local", *command)
@@ -136,7 +136,7 @@ def test_a_second_signal_ends_everybody_now(tmp_path: Path) -> None:
     with Cluster(tmp_path, *LOOPBACK, "--agents", "1", *LONG) as cluster:
         cluster.until(lambda: cluster.step() > 0, "a step")
         cluster.signal(signal.SIGHUP)
-        cluster.sees("[pliant] SIGHUP: the agents leave within 30 s; again to end now")
+        cluster.sees("[pliant] SIGHUP: the agents leave within 30 s; send it again to end now")
         cluster.signal(signal.SIGHUP)
         assert cluster.ended() == 129
     cluster.left_nothing()
@@ -185,7 +185,7 @@ def test_two_clusters_have_two_names(tmp_path: Path) -> None:
         assert (tmp_path / "local" / "local" / "control").stat().st_mode & 0o777 == 0o600
         second = real(environment(tmp_path), "local", *LOOPBACK, "--job", "other", *LONG)
         assert second.code == 3
-        assert "A cluster of the name 'local' runs already" in second.err
+        assert "A sandbox named 'local' is already running" in second.err
         with Cluster(tmp_path, *LOOPBACK, "--agents", "1", *LONG, name="other", job="other") as other:
             other.up()
             assert other.do("add")["agent"] == "agent-2"
@@ -239,7 +239,7 @@ def test_as_root_each_agent_has_an_address_of_its_own_and_can_be_cut_off(tmp_pat
 @needs_namespaces
 def test_the_bridge_stays_the_same_as_agents_come_and_go() -> None:
     """Its hardware address must not change: agents would ask for it again only after seconds, and lose their leases."""
-    owner = network.myself()
+    owner = network.this_process()
     made = network.Network(owner)
     try:
         made.open()
@@ -253,14 +253,14 @@ def test_the_bridge_stays_the_same_as_agents_come_and_go() -> None:
         assert owner.card in network.ip("-o", "link", "show", owner.bridge)
     finally:
         network.remove_all(owner)
-    assert [name for name, whose in network.everything() if whose == owner] == []
+    assert [name for name, whose in network.namespaces_and_links() if whose == owner] == []
 
 
 @needs_namespaces
 def test_a_killed_cluster_leaves_no_namespace(tmp_path: Path) -> None:
     with Cluster(tmp_path, "--agents", "2", *LONG) as cluster:
         cluster.until(lambda: len(cluster.active()) == 2, "two workers")
-        assert len(network.everything()) >= 5
+        assert len(network.namespaces_and_links()) >= 5
         cluster.signal(signal.SIGKILL)
         cluster.ended()
         cluster.left_nothing()
@@ -276,7 +276,7 @@ def test_what_nobody_could_remove_the_next_cluster_does(tmp_path: Path) -> None:
         cluster.ended()
     with Cluster(tmp_path / "two", "--agents", "1", *PACED) as second:
         assert second.ended() == 0
-    assert [name for name, whose in network.everything() if whose.pid == cluster.process.pid] == []
+    assert [name for name, whose in network.namespaces_and_links() if whose.pid == cluster.process.pid] == []
 
 
 def test_without_namespaces_one_cannot_be_cut_off_and_it_says_so(tmp_path: Path) -> None:

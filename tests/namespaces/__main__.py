@@ -64,14 +64,14 @@ def main(seed: int, only: str | None, keep: bool) -> None:
 
 def _why_not() -> str:
     """Why it cannot be tried here; empty if it can. Tried with a real one: root in a container may lack the right."""
-    if why := network.why_not():
+    if why := network.namespaces_unavailable():
         return why
     try:
-        network.Network(network.myself()).open()
+        network.Network(network.this_process()).open()
     except PliantError as error:
         return error.why
     finally:
-        network.remove_all(network.myself())
+        network.remove_all(network.this_process())
     return ""
 
 

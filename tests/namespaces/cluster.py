@@ -142,8 +142,8 @@ class Cluster:
     def leftovers(self) -> list[str]:
         """Processes, namespaces, links and sockets that should not be there after the end."""
         found = [f"process {pid}: {_command(pid)}" for pid in _processes(self.home)]
-        if not network.why_not():
-            found += [name for name, whose in network.everything() if whose.pid == self.process.pid]
+        if not network.namespaces_unavailable():
+            found += [name for name, whose in network.namespaces_and_links() if whose.pid == self.process.pid]
         if (self.folder / "control").exists():
             found.append("the socket")
         return found

@@ -26,7 +26,7 @@ class Wires:
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self._cluster = cluster
         (self._owner,) = {
-            whose for _, whose in network.everything() if whose.pid == cluster.process.pid and whose.began
+            whose for _, whose in network.namespaces_and_links() if whose.pid == cluster.process.pid and whose.began
         }
         # Its namespace goes with it, and with that every wire.
         self._forwarder = subprocess.Popen(
@@ -53,7 +53,7 @@ class Wires:
         number, owner, pid = number_of(agent), self._owner, str(self._forwarder.pid)
         outer, far, near = f"plx{owner.pid}-{number}", f"far{number}", owner.link(number)
         namespace = owner.namespace(number)
-        network.ip("netns", "exec", namespace, sys.executable, str(FORWARDER), "plain", network.CARD)
+        network.ip("netns", "exec", namespace, sys.executable, str(FORWARDER), "plain", network.INTERFACE)
         network.ip("link", "add", outer, "type", "veth", "peer", "name", far, "netns", pid)
         network.ip("link", "set", outer, "alias", owner.alias)
         subprocess.run([sys.executable, str(FORWARDER), "plain", outer], check=True)

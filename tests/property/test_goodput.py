@@ -10,10 +10,11 @@ from pliant.core.data.audit import audit
 from pliant.core.messages import Event
 from pliant.stores.base import Store
 from pliant.wire.api import EVENTS
-from pliant_sim.launch import faults, world
-from pliant_sim.live.faults import heal, schedule, strike
-from pliant_sim.live.world import Universe
-from pliant_sim.run import FAULTS_UNTIL_S, LAUNCH_FAULTS_UNTIL_S, setting_for
+from pliant_sim.faults import heal, launch_schedule, live_schedule, strike_launch, strike_live
+from pliant_sim.launch import world as launch_world
+from pliant_sim.launch.world import LaunchSimulation
+from pliant_sim.live.world import LiveSimulation, setting_for
+from pliant_sim.run import FAULTS_UNTIL_S
 
 PATIENCE_S = 120.0
 SEEDS = st.integers(min_value=0, max_value=100_000)
@@ -26,24 +27,24 @@ def _log(store: Store) -> list[Event]:
     return found
 
 
-def _live(seed: int) -> Universe:
-    universe = Universe(setting_for(seed))
-    for fault in schedule(seed, FAULTS_UNTIL_S):
-        universe.after(fault.at_s, strike, universe, fault)
-    universe.run(FAULTS_UNTIL_S, universe.ended)
-    heal(universe)
-    universe.run(FAULTS_UNTIL_S + PATIENCE_S, universe.ended)
-    return universe
+def _live(seed: int) -> LiveSimulation:
+    sim = LiveSimulation(setting_for(seed))
+    for fault in live_schedule(seed, FAULTS_UNTIL_S):
+        sim.after(fault.at_s, strike_live, sim, fault)
+    sim.run(FAULTS_UNTIL_S, sim.ended)
+    heal(sim)
+    sim.run(FAULTS_UNTIL_S + PATIENCE_S, sim.ended)
+    return sim
 
 
-def _launched(seed: int) -> world.Launches:
-    universe = world.Launches(world.setting_for(seed))
-    for fault in faults.schedule(seed, LAUNCH_FAULTS_UNTIL_S):
-        universe.after(fault.at_s, faults.strike, universe, fault)
-    universe.run(LAUNCH_FAULTS_UNTIL_S, universe.wrong)
-    faults.heal(universe)
-    universe.run(LAUNCH_FAULTS_UNTIL_S + PATIENCE_S, universe.ended)
-    return universe
+def _launched(seed: int) -> LaunchSimulation:
+    sim = LaunchSimulation(launch_world.setting_for(seed))
+    for fault in launch_schedule(seed, FAULTS_UNTIL_S):
+        sim.after(fault.at_s, strike_launch, sim, fault)
+    sim.run(FAULTS_UNTIL_S, lambda: bool(sim.checks.complaints))
+    heal(sim)
+    sim.run(FAULTS_UNTIL_S + PATIENCE_S, sim.ended)
+    return sim
 
 
 def _holds(found: Goodput, until: float) -> None:
@@ -73,14 +74,14 @@ def _folded(events: list[Event]) -> Goodput:
 @settings(max_examples=25, deadline=None)
 @given(seed=SEEDS)
 def test_the_seconds_of_live_workers_add_up_and_recomputed_samples_are_the_ledgers(seed: int) -> None:
-    universe = _live(seed)
-    events = _log(universe.store)
+    sim = _live(seed)
+    events = _log(sim.store)
     done = _folded(events).progress
     history = LedgerHistory()
     for event in events:
         history.add(event)
     head = history.head.step if history.head is not None else 0
-    shown = audit(universe.terms.grid, universe.order, history.lines, head=history.head)
+    shown = audit(sim.terms.grid, sim.order, history.lines, head=history.head)
     assert (done.steps, done.samples) == (head, shown.samples)
     # What was rolled back was computed again, but for what is still ahead.
     assert done.recomputed_steps == shown.rolled_back - (done.highest_step - head)
@@ -88,7 +89,7 @@ def test_the_seconds_of_live_workers_add_up_and_recomputed_samples_are_the_ledge
     off = [line for line in history.lines if line.lineage not in committed and line.lineage.step <= head]
     ahead = {line.lineage.step for line in history.lines if line.lineage.step > head}
     beyond = [line for line in history.lines if line.lineage.step in ahead]
-    grid = universe.terms.grid
+    grid = sim.terms.grid
     assert done.recomputed_samples == sum(line.samples for line in (*off, *beyond)) - sum(map(grid.size, ahead))
 
 

@@ -32,11 +32,11 @@ from pliant.core.model.job import Job, JobSpec, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import view_of
 from pliant.core.model.world import WorldKind
-from pliant_sim.live.checkpoint_checks import SaveChecks
-from pliant_sim.live.checks import Checkers
-from pliant_sim.live.toy_model import Model
-from pliant_sim.live.world import Universe
-from pliant_sim.processes.worker import Worker
+from pliant_sim.live.checkpoint_checks import CheckpointChecks
+from pliant_sim.live.checks import LiveChecks
+from pliant_sim.live.toy_model import ToyModel
+from pliant_sim.live.world import LiveSimulation
+from pliant_sim.processes.worker import LiveWorker
 from schedules import messages as w
 from schedules.member import digest
 
@@ -57,8 +57,8 @@ class Mirror:
         self.agent = hello.agent
         self.pid = hello.pid
         self.machine = Machine(hello.member, terms)
-        self.model = Model()
-        self.aside: dict[int, Model] = {}
+        self.model = ToyModel()
+        self.aside: dict[int, ToyModel] = {}
         self.up = True
         self.paused = False
         self.killed = False
@@ -73,12 +73,12 @@ class Mirror:
         self.viewed: list[w.Viewed] = []
 
 
-class Files(SaveChecks):
+class Files(CheckpointChecks):
     """What real files can be held to: who writes and who reads them are heard of apart from the event log."""
 
-    def __init__(self, universe: Universe, complain: Callable[[str], None]) -> None:
-        super().__init__(universe, complain)
-        self._files: dict[tuple[str, str], Model] = {}
+    def __init__(self, sim: LiveSimulation, complain: Callable[[str], None]) -> None:
+        super().__init__(sim, complain)
+        self._files: dict[tuple[str, str], ToyModel] = {}
 
     def event(self, event: Event) -> None:
         if isinstance(event, m.CheckpointPublished):
@@ -89,7 +89,7 @@ class Files(SaveChecks):
         if self._files.setdefault((wrote.name, wrote.file), wrote.model) != wrote.model:
             self.complain(f"rule 17: {wrote.file} of {wrote.name} was overwritten with another state")
 
-    def restores(self, worker: Worker, checkpoint: Checkpoint | None, job: Job | None = None) -> None:
+    def restores(self, worker: LiveWorker, checkpoint: Checkpoint | None, job: Job | None = None) -> None:
         """Under the manifest's name lies what the manifest says."""
         if checkpoint is not None and worker.model.hash != checkpoint.state:
             self.complain(f"rule 17: {checkpoint.name} is not the state that was published")
@@ -98,13 +98,13 @@ class Files(SaveChecks):
         """Who was killed has not tidied up."""
 
 
-class Checks(Checkers):
+class Checks(LiveChecks):
     """Collects complaints; a schedule with any is a failed one."""
 
     def __init__(self, scene: Scene) -> None:
-        super().__init__(cast(Universe, scene))
+        super().__init__(cast(LiveSimulation, scene))
         self.scene = scene
-        self.saves = self.files = Files(cast(Universe, scene), self.complain)
+        self.saves = self.files = Files(cast(LiveSimulation, scene), self.complain)
         self.jobs: dict[int, Job] = {}
         self.log: list[Event] = []
         self.acked: list[tuple[Command, int]] = []
@@ -123,8 +123,11 @@ class Checks(Checkers):
             self._sound(self.job)
         self._at = event.at
         self.revision = revision
-        self._event(event)
-        before, self.job = self.job, evolve(self.job, event)
+        self.scene.tell_event(event)
+        before, after = self.job, evolve(self.job, event)
+        self.check_reason(event)
+        self.check_event(event, after)
+        self.job = after
         if before is not None:
             for wrong in change_violations(before, event, self.job):
                 self.complain(wrong)
@@ -163,7 +166,7 @@ class Checks(Checkers):
 
     def traced(self, mirror: Mirror, message: w.Up) -> None:
         """A member said something of itself."""
-        worker = cast(Worker, mirror)
+        worker = cast(LiveWorker, mirror)
         match message:
             case w.State():
                 mirror.past.append(message)

@@ -23,7 +23,7 @@ from pliant.core.member.control_words import Purpose, Words
 from pliant.core.model.names import MemberId
 from pliant_sim.collectives import Fabric
 from pliant_sim.live.toy_model import Content
-from pliant_sim.live.world import Universe
+from pliant_sim.live.world import LiveSimulation
 from schedules import messages as w
 
 DATA_PLANE = (
@@ -66,7 +66,7 @@ class Switch:
 
     def __init__(self, path: Path, chance: Random) -> None:
         self.chance = chance
-        self.fabric = Fabric(cast(Universe, self))
+        self.fabric = Fabric(cast(LiveSimulation, self))
         self.observer: Observer
         self.cut_members: set[tuple[MemberId, MemberId]] = set()
         self.breaking: set[MemberId] = set()  # whose next transfer is broken

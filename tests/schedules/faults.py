@@ -183,7 +183,7 @@ def _drain_agent(scene: Scene, draw: Random) -> bool:
 
 
 def _resize(scene: Scene, draw: Random) -> bool:
-    job = scene.checkers.job
+    job = scene.checks.job
     if job is None:
         return False
     size = job.target.size + draw.choice([1, -1]) * draw.randint(1, 3)

@@ -55,7 +55,7 @@ def run_seed(seed: int, folder: Path, faults: tuple[Fault, ...] | None = None) -
         _run(scene, chosen)
     finally:
         scene.end()
-    checks = scene.checkers
+    checks = scene.checks
     return Result(
         seed=seed,
         complaints=tuple(checks.complaints),
@@ -75,7 +75,7 @@ def _run(scene: Scene, faults: tuple[Fault, ...]) -> None:
     scene.start_coordinator()
     for index in range(scene.setting.agents):
         scene.start_agent(AgentId(f"a{index}"))
-    checks = scene.checkers
+    checks = scene.checks
     if not scene.run(START_S, lambda: scene.running or bool(checks.complaints)):
         checks.complain("liveness: the job did not start")
     began = scene.now
@@ -94,7 +94,7 @@ def _run(scene: Scene, faults: tuple[Fault, ...]) -> None:
 
 def _afterwards(scene: Scene) -> None:
     """Read the rest of the stream, stop the coordinator, and compare with what lies in its store."""
-    checks = scene.checkers
+    checks = scene.checks
     if not scene.ended:
         up = ", ".join(mirror.id for mirror in scene.workers_up) or "nobody"
         checks.complain(f"liveness: {PATIENCE_S:g} s after the faults {up} is still there")

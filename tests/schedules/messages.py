@@ -25,7 +25,7 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
 from pliant.core.model.world import World
 from pliant.wire.codec import Body, Codec
-from pliant_sim.live.toy_model import Content, Model
+from pliant_sim.live.toy_model import Content, ToyModel
 
 JOB = "sim"
 LEASE_TTL_S = 2.0
@@ -80,7 +80,7 @@ class GiveStripe:
     transfer: int
     index: int
     count: int
-    model: Model
+    model: ToyModel
     lines: tuple[LedgerLine, ...]
 
 
@@ -117,31 +117,31 @@ class State:
 class Applies:
     line: LedgerLine
     content: Content
-    model: Model  # as it is then
+    model: ToyModel  # as it is then
 
 
 @dataclass(frozen=True, slots=True)
 class AtBoundary:
-    model: Model
+    model: ToyModel
 
 
 @dataclass(frozen=True, slots=True)
 class Installs:
     lineage: Lineage
-    aside: tuple[Model, ...]
+    aside: tuple[ToyModel, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Restores:
     checkpoint: Checkpoint | None
-    model: Model
+    model: ToyModel
 
 
 @dataclass(frozen=True, slots=True)
 class WroteFile:
     name: str
     file: str
-    model: Model
+    model: ToyModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +250,7 @@ class StripeGiven:
     transfer: int
     index: int
     count: int
-    model: Model
+    model: ToyModel
     lines: tuple[LedgerLine, ...]
 
 

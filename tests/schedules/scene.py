@@ -26,7 +26,7 @@ from pliant.credentials import read_or_create_token
 from pliant.errors import PliantError, Refused
 from pliant.stores.base import Store
 from pliant_sim.describe import narrate
-from pliant_sim.store import Directory
+from pliant_sim.store import CheckpointDirectory
 from schedules import messages as w
 from schedules.agent import SETTINGS, Settings
 from schedules.checks import Checks, Mirror
@@ -72,10 +72,10 @@ class Scene(Switch):
         self.url = f"http://127.0.0.1:{port}"
         self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every)
         self.order = Order(setting.seed, setting.grid.samples)
-        self.directory = Directory()
+        self.directory = CheckpointDirectory()
         self.store: Store
         self.workers: dict[MemberId, Mirror] = {}
-        self.checkers = Checks(self)
+        self.checks = Checks(self)
         self.observer = self
         self.fired: Counter[FaultKind] = Counter()
         self.broke = lambda: self.faults_fired(FaultKind.BREAK_TRANSFER)
@@ -183,7 +183,7 @@ class Scene(Switch):
     def traced(self, member: MemberId | None, message: w.Up) -> None:
         match message:
             case w.Acked(command, revision):
-                self.checkers.acked.append((w.COMMANDS.decode(command.encode()), revision))
+                self.checks.acked.append((w.COMMANDS.decode(command.encode()), revision))
             case w.ChildEnded(ended, code):
                 self.tell(f"{ended} ended with {code}")
                 if ended in self.workers:
@@ -192,9 +192,9 @@ class Scene(Switch):
                 if grown in self.workers:
                     self.workers[grown].killed = True
             case _ if member is not None:
-                self.checkers.traced(self.workers[member], message)
+                self.checks.traced(self.workers[member], message)
             case w.Trouble(what):
-                self.checkers.complain(what)
+                self.checks.complain(what)
             case _:
                 raise AssertionError(message)
 
@@ -221,9 +221,9 @@ class Scene(Switch):
         except Refused as refused:
             self.post(partial(self.tell, f"{type(command).__name__} was refused: {refused.why}"))
         except PliantError as error:
-            self.post(partial(self.checkers.complain, f"{type(command).__name__}: {type(error).__name__}: {error.why}"))
+            self.post(partial(self.checks.complain, f"{type(command).__name__}: {type(error).__name__}: {error.why}"))
         else:
-            self.post(partial(self.checkers.acked.append, (command, revision)))
+            self.post(partial(self.checks.acked.append, (command, revision)))
 
     def _follow(self) -> None:
         """Every event, from the first."""
@@ -241,18 +241,18 @@ class Scene(Switch):
 
     def _stream_broke(self, why: str) -> None:
         if self.coordinator is not None:
-            self.checkers.complain(f"the event stream broke off: {why}")
+            self.checks.complain(f"the event stream broke off: {why}")
 
     def _event(self, revision: int, event: Event) -> None:
         if isinstance(event, m.WorldEntered):
             self.running = True
-        self.checkers.event(revision, event)
+        self.checks.event(revision, event)
 
     @property
     def ended(self) -> bool:
         """The job is over, and so are all processes but the coordinator; or something is wrong already."""
-        job = self.checkers.job
-        if self.checkers.complaints:
+        job = self.checks.job
+        if self.checks.complaints:
             return True
         if job is None or not job.state.ended:
             return False

@@ -1,6 +1,6 @@
 """One worker: the member's real machine on one thread, with a model of training for its work.
 
-The twin of `pliant_sim.processes.worker.Worker`, in a process of its own and in real time. Everything
+The twin of `pliant_sim.processes.worker.LiveWorker`, in a process of its own and in real time. Everything
 happens on the thread that calls `run`; other threads put what they learn into the queue.
 """
 
@@ -29,7 +29,7 @@ from pliant.core.model.checkpoint import Checkpoint, Piece
 from pliant.core.model.job import Terms
 from pliant.core.model.names import MemberId
 from pliant.wire.codec import decode_state, encode_state
-from pliant_sim.live.toy_model import Content, Model, applied, forward, post_step
+from pliant_sim.live.toy_model import Content, ToyModel, applied, forward, post_step
 from schedules import messages as w
 
 REMEMBERED = 12  # reduced gradients kept, as the simulator's workers do
@@ -58,13 +58,13 @@ class Worker:
         self._pace = 1.0
         self._timers: list[tuple[float, int, Callable[[], None]]] = []
         self._sequence = 0
-        self._model = Model()
+        self._model = ToyModel()
         self._kept: list[int] = []  # slots whose gradients are in the local sum
         self._kept_base: Lineage | None = None
         self._reduced: dict[Lineage | None, Content] = {}
         self._incoming: Content = ()
-        self._writing: tuple[s.Snapshot, Model] | None = None
-        self._aside: dict[int, Model] = {}
+        self._writing: tuple[s.Snapshot, ToyModel] | None = None
+        self._aside: dict[int, ToyModel] = {}
         self._transfer = 0
         self._traced: tuple[object, ...] = ()
 
@@ -269,7 +269,7 @@ class Worker:
             model = post_step(applied(model, line.lineage, self._reduced[line.lineage]))
         self._working(0.005, 0.02, lambda: self._installed(model))
 
-    def _installed(self, model: Model) -> None:
+    def _installed(self, model: ToyModel) -> None:
         self._model = model
         self._kept, self._kept_base = [], model.lineage
         self._say(w.AtBoundary(model))
@@ -294,7 +294,7 @@ class Worker:
             begun, model = self._writing
             self._working(0.02, 0.2, lambda: self._saved(begun, model))
 
-    def _saved(self, begun: s.Snapshot, model: Model) -> None:
+    def _saved(self, begun: s.Snapshot, model: ToyModel) -> None:
         """Written whole under another name first; a name that is taken stays as it is (rule 17)."""
         folder = self._files / begun.name
         folder.mkdir(exist_ok=True)
@@ -327,9 +327,11 @@ class Worker:
 
     def _restored(self, checkpoint: Checkpoint | None) -> None:
         if checkpoint is None:
-            self._model = Model()
+            self._model = ToyModel()
         else:
-            self._model = decode_state((self._files / checkpoint.name / checkpoint.pieces[0].file).read_bytes(), Model)
+            self._model = decode_state(
+                (self._files / checkpoint.name / checkpoint.pieces[0].file).read_bytes(), ToyModel
+            )
         self._kept, self._kept_base = [], None
         self._say(w.Restores(checkpoint, self._model))
         self._feed(s.Restored(self._model.hash))

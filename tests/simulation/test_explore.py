@@ -36,4 +36,4 @@ def test_a_state_in_which_nothing_can_happen_is_found(monkeypatch: pytest.Monkey
     monkeypatch.setattr(Explorer, "_warm_up", lambda self, spot: None)
     found = explore(Bounds(members=2, target=2, faults=0))
     assert found.wrong.startswith("stuck: the job is starting")
-    assert "m0 is told" in found.path
+    assert "m0 receives its view" in found.path

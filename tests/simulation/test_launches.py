@@ -15,12 +15,13 @@ from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.base import Write
 from pliant.wire.api import EVENTS
+from pliant_sim.faults import LAUNCH as FAULTS
+from pliant_sim.faults import ScheduledFault, launch_schedule
 from pliant_sim.launch import world
-from pliant_sim.launch.faults import KINDS, schedule
-from pliant_sim.launch.world import Launches, Setting, setting_for
-from pliant_sim.live.faults import Fault
-from pliant_sim.processes.hosts import Host, Toy
-from pliant_sim.run import LAUNCH_FAULTS_UNTIL_S, Result, run_batch, run_launches, shrink
+from pliant_sim.launch.world import LaunchSetting, LaunchSimulation, setting_for
+from pliant_sim.processes.agent import SimulatedAgent
+from pliant_sim.processes.launched_worker import LaunchedWorker
+from pliant_sim.run import FAULTS_UNTIL_S, Result, run_batch, run_launches, shrink
 
 # Seeds that failed once, each for a bug of its own; see the git log. They are kept for ever.
 ONCE_FAILED = (27, 52, 92, 167, 183, 347, 523, 722, 991, 5333)
@@ -49,7 +50,7 @@ def test_schedules_are_eventful(results: list[Result]) -> None:
 
 
 def test_every_kind_of_fault_strikes(results: list[Result]) -> None:
-    assert {kind for result in results for kind in result.fired} == set(KINDS)
+    assert {kind for result in results for kind in result.fired} == set(FAULTS)
 
 
 def test_a_job_nobody_disturbs_is_launched_once_for_each_agent_that_comes() -> None:
@@ -68,7 +69,7 @@ def test_coordinators_cut_off_from_everybody_for_leases_on_end_launch_nobody_aga
     """Rule 19, ADR 0019."""
     quiet = run_launches(seed, faults=())
     story: list[str] = []
-    result = run_launches(seed, faults=(Fault(8.0, FaultKind.PARTITION_COORDINATORS, seed),), story=story)
+    result = run_launches(seed, faults=(ScheduledFault(8.0, FaultKind.PARTITION_COORDINATORS, seed),), story=story)
     assert result.complaints == ()
     assert result.fired == {FaultKind.PARTITION_COORDINATORS: 1}
     assert not [line for line in story if "lease ran out" in line]
@@ -93,7 +94,7 @@ def test_a_batch_is_its_seeds_one_by_one() -> None:
 
 
 def test_shrinking_keeps_only_what_makes_a_schedule_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn = schedule(9, LAUNCH_FAULTS_UNTIL_S)
+    drawn = launch_schedule(9, FAULTS_UNTIL_S)
     guilty = {drawn[1], drawn[7]}
 
     def fails(seed: int, faults: tuple[object, ...] | None = None) -> Result:
@@ -125,11 +126,11 @@ LAUNCH = Launch(1, (seat(1, 0), seat(1, 1)), "the job starts")
 
 
 @pytest.fixture
-def universe() -> Launches:
+def sim() -> LaunchSimulation:
     """One agent, of one life, in a job that nobody has decided anything about yet."""
-    it = Launches(Setting(seed=1, coordinators=1))
+    it = LaunchSimulation(LaunchSetting(seed=1, coordinators=1))
     it.checks.job = Job("sim", JobSpec(2, 7, mode=Mode.RELAUNCH), Target(2), agents=(ready_agent(),))
-    it.hosts["a0"] = Host(it, "a0", X, "home of a0", 3)
+    it.agents["a0"] = SimulatedAgent(it, "a0", X, "home of a0")
     return it
 
 
@@ -137,42 +138,43 @@ def ready_agent() -> Agent:
     return Agent(X, 3, "10.0.0.0", "home of a0", "1", ports=(20000, 20001, 20002))
 
 
-def happens(universe: Launches, *events: m.Event) -> list[str]:
-    checks = universe.checks
+def happens(sim: LaunchSimulation, *events: m.Event) -> list[str]:
+    checks = sim.checks
     write = Write("sim", checks.revision, tuple(EVENTS.encode(event) for event in events), b"whole")
     checks.wrote(write, checks.revision + len(events))
     return [complaint.partition(": ")[2] for complaint in checks.complaints]
 
 
-def runs(universe: Launches, member: str, generation: int, rank: int = 0) -> Toy:
-    host = universe.hosts["a0"]
-    toy = host.toys[MemberId(member)] = Toy(MemberId(member), host, generation, rank, "dies")
-    universe.checks.started(toy)
-    return toy
+def runs(sim: LaunchSimulation, member: str, generation: int, rank: int = 0) -> LaunchedWorker:
+    agent = sim.agents["a0"]
+    worker = LaunchedWorker(sim, MemberId(member), agent, generation, rank, "dies")
+    agent.processes[worker.id] = worker
+    sim.checks.started(worker)
+    return worker
 
 
-def test_a_launch_beside_another_is_seen(universe: Launches) -> None:
-    runs(universe, "a0-g0.0", 0)
-    assert happens(universe, m.Launched(1.0, LAUNCH)) == ["1 was launched while a0-g0.0 of 0 runs on a0"]
+def test_a_launch_beside_another_is_seen(sim: LaunchSimulation) -> None:
+    runs(sim, "a0-g0.0", 0)
+    assert happens(sim, m.Launched(1.0, LAUNCH)) == ["1 was launched while a0-g0.0 of 0 runs on a0"]
 
 
-def test_two_workers_of_one_rank_are_seen(universe: Launches) -> None:
-    happens(universe, m.Launched(1.0, LAUNCH))
-    runs(universe, "a0-g1.0", 1)
-    runs(universe, "a0-g1.9", 1)
-    assert universe.checks.complaints == ["0.000 s: two workers of rank 0 run in 1: a0-g1.9 and a0-g1.0"]
+def test_two_workers_of_one_rank_are_seen(sim: LaunchSimulation) -> None:
+    happens(sim, m.Launched(1.0, LAUNCH))
+    runs(sim, "a0-g1.0", 1)
+    runs(sim, "a0-g1.9", 1)
+    assert sim.checks.complaints == ["0.000 s: two workers of rank 0 run in 1: a0-g1.9 and a0-g1.0"]
 
 
-def test_seats_that_are_not_theirs_are_seen(universe: Launches) -> None:
-    happens(universe, m.Launched(1.0, LAUNCH))
-    host = universe.hosts["a0"]
-    checks = universe.checks
-    checks.starts(host, LAUNCH, seat(1).member, 0)
+def test_seats_that_are_not_theirs_are_seen(sim: LaunchSimulation) -> None:
+    happens(sim, m.Launched(1.0, LAUNCH))
+    agent = sim.agents["a0"]
+    checks = sim.checks
+    checks.starts(agent, LAUNCH, seat(1).member, 0)
     assert checks.complaints == []
-    checks.starts(host, replace(LAUNCH, seats=LAUNCH.seats[::-1]), seat(1).member, 1)
-    checks.starts(host, replace(LAUNCH, number=2), seat(1).member, 0)
-    host.state = replace(host.state, run_id="2")
-    checks.starts(host, LAUNCH, seat(1).member, 0)
+    checks.starts(agent, replace(LAUNCH, seats=LAUNCH.seats[::-1]), seat(1).member, 1)
+    checks.starts(agent, replace(LAUNCH, number=2), seat(1).member, 0)
+    agent.state = replace(agent.state, run_id="2")
+    checks.starts(agent, LAUNCH, seat(1).member, 0)
     assert [said.partition(": ")[2] for said in checks.complaints] == [
         "a0-g1.0 looks for rank 0 of 1 at 10.0.0.0:20001",
         "a0-g1.0 is started for generation 2, which was never launched",
@@ -180,42 +182,44 @@ def test_seats_that_are_not_theirs_are_seen(universe: Launches) -> None:
     ]
 
 
-def test_failures_that_should_not_count_are_seen(universe: Launches) -> None:
-    happens(universe, m.Launched(1.0, LAUNCH))
-    universe.checks.killed(runs(universe, "a0-g1.0", 1))
-    universe.now = 5.0
+def test_failures_that_should_not_count_are_seen(sim: LaunchSimulation) -> None:
+    happens(sim, m.Launched(1.0, LAUNCH))
+    sim.checks.killed(runs(sim, "a0-g1.0", 1))
+    sim.now = 5.0
     failed = m.WorkerFailed(5.0, MemberId("a0-g1.1"), 1)
-    assert happens(universe, m.LaunchOver(5.0, 1, "x"), failed, failed) == [
-        "a failure was counted for launch 1, of which somebody was killed at 0.000",
+    assert happens(sim, m.LaunchOver(5.0, 1, "x"), failed, failed) == [
+        "a failure was counted for launch 1, of which a worker was killed at 0.000",
         "two failures were counted for launch 1",
-        "a failure was counted for launch 1, of which somebody was killed at 0.000",
+        "a failure was counted for launch 1, of which a worker was killed at 0.000",
     ]
 
 
-def test_a_job_that_is_finished_too_soon_is_seen(universe: Launches) -> None:
-    happens(universe, m.Launched(1.0, LAUNCH))
-    universe.trainer.done.add("a0-g1.0")
+def test_a_job_that_is_finished_too_soon_is_seen(sim: LaunchSimulation) -> None:
+    happens(sim, m.Launched(1.0, LAUNCH))
+    sim.training.done.add("a0-g1.0")
     done = m.StateChanged(2.0, JobState.FINISHED, "all workers ended")
-    assert happens(universe, done) == ["the job is finished, but a0-g1.1 has not ended well"]
+    assert happens(sim, done) == ["the job is finished, but a0-g1.1 has not ended well"]
 
 
-def test_what_agents_must_not_do_is_seen(universe: Launches) -> None:
-    host = universe.hosts["a0"]
-    toy = runs(universe, "a0-g1.0", 1)
-    host.state = replace(host.state, workers=frozenset({toy.id}), order=v.OrdersReceived(1, frozenset(), frozenset()))
-    universe.checks.reacted(host, (v.Offer(1), v.Terminate(toy.id, 1.0)))
-    host.state = replace(host.state, workers=frozenset())
-    universe.checks.reacted(host, ())
-    assert [said.partition(": ")[2] for said in universe.checks.complaints] == [
+def test_what_agents_must_not_do_is_seen(sim: LaunchSimulation) -> None:
+    agent = sim.agents["a0"]
+    worker = runs(sim, "a0-g1.0", 1)
+    agent.state = replace(
+        agent.state, workers=frozenset({worker.id}), order=v.OrdersReceived(1, frozenset(), frozenset())
+    )
+    sim.checks.agent_decided(agent, (v.Offer(1), v.Terminate(worker.id, 1.0)))
+    agent.state = replace(agent.state, workers=frozenset())
+    sim.checks.agent_decided(agent, ())
+    assert [said.partition(": ")[2] for said in sim.checks.complaints] == [
         "a0 offers ports while ['a0-g1.0'] run",
-        f"P1: a0 stops a worker of a live job: {v.Terminate(toy.id, 1.0)}",
+        f"P1: a0 stops a worker of a live job: {v.Terminate(worker.id, 1.0)}",
         "a0 has forgotten ['a0-g1.0']",
     ]
 
 
-def test_a_job_that_gets_nowhere_is_seen(universe: Launches) -> None:
-    universe.checks.settled()
-    universe.checks.finally_()
-    assert len(universe.checks.complaints) == 2
-    assert all("liveness" in said for said in universe.checks.complaints)
+def test_a_job_that_gets_nowhere_is_seen(sim: LaunchSimulation) -> None:
+    sim.checks.settled()
+    sim.checks.finally_()
+    assert len(sim.checks.complaints) == 2
+    assert all("liveness" in said for said in sim.checks.complaints)
     assert world.ROLES == (("chief", 1), ("ps", 1))

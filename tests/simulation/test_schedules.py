@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pliant.chaos.fault_kinds import FaultKind
-from pliant_sim.live.faults import KINDS, Fault, schedule
+from pliant_sim.faults import LIVE, ScheduledFault, live_schedule
 from pliant_sim.run import Result, run_batch, run_seed, shrink, trace_hash
 
 # Seeds that failed once, each for a bug of its own; see the git log. They are kept for ever.
@@ -42,7 +42,7 @@ def test_schedules_are_eventful(results: list[Result]) -> None:
 
 def test_every_kind_of_fault_strikes(results: list[Result]) -> None:
     struck = {kind for result in results for kind in result.fired}
-    assert struck == set(KINDS)
+    assert struck == set(LIVE)
 
 
 def test_a_job_nobody_disturbs_needs_no_recovery() -> None:
@@ -58,7 +58,7 @@ def test_a_job_nobody_disturbs_needs_no_recovery() -> None:
 def test_coordinators_cut_off_from_everybody_for_leases_on_end_cost_nobody_anything(seed: int) -> None:
     """Rule 19, ADR 0019: nobody is lost by it, and no step is computed twice."""
     story: list[str] = []
-    result = run_seed(seed, faults=(Fault(2.5, FaultKind.PARTITION_COORDINATORS, seed),), story=story)
+    result = run_seed(seed, faults=(ScheduledFault(2.5, FaultKind.PARTITION_COORDINATORS, seed),), story=story)
     assert result.complaints == ()
     assert result.fired == {FaultKind.PARTITION_COORDINATORS: 1}
     assert not [line for line in story if "(recovery)" in line or "lease ran out" in line]
@@ -69,7 +69,7 @@ def test_coordinators_cut_off_from_everybody_for_leases_on_end_cost_nobody_anyth
 def test_a_checkpoint_that_is_asked_for_is_there_before_the_next_one_is_due(seed: int) -> None:
     """Rule 17: one is due every 4 steps; this one is none of them."""
     story: list[str] = []
-    result = run_seed(seed, faults=(Fault(3.0, FaultKind.REQUEST_CHECKPOINT, seed),), story=story)
+    result = run_seed(seed, faults=(ScheduledFault(3.0, FaultKind.REQUEST_CHECKPOINT, seed),), story=story)
     assert (result.complaints, result.fired) == ((), {FaultKind.REQUEST_CHECKPOINT: 1})
     asked = next(at for at, line in enumerate(story) if "a checkpoint is wanted" in line)
     published = [line.split("step ")[1].split()[0] for line in story[asked:] if line.endswith("published")]
@@ -79,7 +79,7 @@ def test_a_checkpoint_that_is_asked_for_is_there_before_the_next_one_is_due(seed
 @pytest.mark.parametrize("seed", [0, 1, 2, 4])
 def test_a_damaged_checkpoint_is_passed_over_and_the_job_ends_well(seed: int) -> None:
     story: list[str] = []
-    result = run_seed(seed, faults=(Fault(16.0, FaultKind.DAMAGE_CHECKPOINT, seed),), story=story)
+    result = run_seed(seed, faults=(ScheduledFault(16.0, FaultKind.DAMAGE_CHECKPOINT, seed),), story=story)
     assert (result.complaints, result.fired, result.steps) == ((), {FaultKind.DAMAGE_CHECKPOINT: 1}, 18)
     assert len([line for line in story if "is damaged" in line]) == 1
 
@@ -121,19 +121,19 @@ def test_the_story_of_a_seed_is_told_in_sentences() -> None:
 
 
 def test_about_one_fault_a_second_is_drawn_from_the_seed_alone() -> None:
-    counts = [len(schedule(seed)) for seed in range(50)]
+    counts = [len(live_schedule(seed)) for seed in range(50)]
     assert 50 <= sum(counts) / len(counts) <= 66
-    assert schedule(7) == schedule(7)
-    assert schedule(7) != schedule(8)
-    assert all(2.0 <= fault.at_s < 60.0 for fault in schedule(7))
+    assert live_schedule(7) == live_schedule(7)
+    assert live_schedule(7) != live_schedule(8)
+    assert all(2.0 <= fault.at_s < 60.0 for fault in live_schedule(7))
 
 
 def test_shrinking_keeps_only_what_makes_a_schedule_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """The failure here is made up, so that its cause is known: two certain faults together."""
-    guilty = {schedule(9)[3], schedule(9)[30]}
+    guilty = {live_schedule(9)[3], live_schedule(9)[30]}
 
-    def fails(seed: int, faults: tuple[Fault, ...] | None = None) -> Result:
-        chosen = set(schedule(seed) if faults is None else faults)
+    def fails(seed: int, faults: tuple[ScheduledFault, ...] | None = None) -> Result:
+        chosen = set(live_schedule(seed) if faults is None else faults)
         return Result(seed, ("it fails",) if guilty <= chosen else (), 0, 0, 0, {}, 0)
 
     monkeypatch.setattr("pliant_sim.run.run_seed", fails)

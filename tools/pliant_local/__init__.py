@@ -1,7 +1,6 @@
-"""Where agents come from when nobody gives us machines: a cluster on this one.
+"""`pliant local`: a sandbox of several agents on one machine.
 
-What may live here: agents as processes with homes of their own, a network of namespaces for them, a schedule of how
-many there are when, the way to steer them while they run, and a trainer that needs no framework. How many agents are
-added and who is removed is decided in `schedule`, by pure functions. Nothing here prints, and nothing here knows how
-processes are kept: `pliant_local.command` brings that along. Importing this package alone loads nothing.
+This package starts agents as processes with their own homes, gives them a network of namespaces, adds and removes them
+by a schedule or by command, and has a trainer without a framework. `schedule` decides which agents to add and remove,
+with pure functions. Only `command` prints and starts processes. Importing the package alone loads nothing.
 """

@@ -1,4 +1,4 @@
-"""`pliant local`: a cluster on this machine, and what can be done to it while it runs."""
+"""`pliant local`: start a sandbox on this machine, and change it while it runs."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from pliant.agent.process.client import Processes
     from pliant.agent.setup import Plan
     from pliant_local.network import Network
-    from pliant_local.sandbox import Wish
+    from pliant_local.sandbox import SandboxOptions
 
-LOOKERS_S = 10.0  # how long a command may look at the job before we may start
+LOOKERS_S = 10.0  # how long to wait for other commands that hold the job's lock
 MODES = ("auto", "namespaces", "loopback")
 
-name_option = click.option("--name", default="local", show_default=True, help="Which cluster of this machine.")
+name_option = click.option("--name", default="local", show_default=True, help="Name of the sandbox.")
 
 
 class _Local(click.Group):
-    """A group whose first argument is one of its commands, or the beginning of what `pliant run` is told."""
+    """A group whose first argument is a command, or the first argument for `pliant run`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and args[0] in self.commands:
@@ -48,7 +48,7 @@ class _Local(click.Group):
 def split(
     args: Sequence[str], own: Sequence[click.Parameter], others: Sequence[click.Parameter]
 ) -> tuple[list[str], tuple[str, ...]]:
-    """Our own options, and the rest: those of another command, which may stand between them, and its script."""
+    """Split arguments into options of `pliant local` and arguments of `pliant run`, in any order before the script."""
     ours: list[str] = []
     rest: list[str] = []
     mine = {**_options(own), "--help": 0, "-h": 0}
@@ -61,7 +61,7 @@ def split(
         if not token.startswith("-") or token == "-":
             break
         name, has_value, _ = token.partition("=") if token.startswith("--") else (token[:2], token[2:], "")
-        dashed = name.replace("_", "-")  # torchrun's flags are spelled either way
+        dashed = name.replace("_", "-")  # torchrun accepts both spellings
         taken = 1 if has_value else 1 + known.get(dashed, 0)
         (ours if dashed in mine else rest).extend((dashed + token[len(name) :], *args[at + 1 : at + taken]))
         at += taken
@@ -69,7 +69,7 @@ def split(
 
 
 def _options(params: Sequence[click.Parameter]) -> dict[str, int]:
-    """By name, how many values it takes."""
+    """Return the number of values of each option."""
     return {
         name: 0 if option.is_flag or option.count else option.nargs
         for option in params
@@ -79,15 +79,15 @@ def _options(params: Sequence[click.Parameter]) -> dict[str, int]:
 
 
 @click.group(cls=_Local, invoke_without_command=True)
-@click.option("--agents", type=int, metavar="N", help="How many agents there are at first.  [default: 2]")
-@click.option("--schedule", metavar="S:N,...", help="How many agents there are from second S on: 0:2,10:4,20:1.")
-@click.option("--for", "for_s", type=click.FloatRange(0, min_open=True), metavar="S", help="End after so long.")
+@click.option("--agents", type=int, metavar="N", help="Number of agents at the start.  [default: 2]")
+@click.option("--schedule", metavar="S:N,...", help="Number of agents from second S on: 0:2,10:4,20:1.")
+@click.option("--for", "for_s", type=click.FloatRange(0, min_open=True), metavar="S", help="End after S seconds.")
 @click.option(
     "--network",
     type=click.Choice(MODES),
     default="auto",
     show_default=True,
-    help="Agents in namespaces with addresses of their own, or all on 127.0.0.1.",
+    help="Give each agent a network namespace and address, or run all on 127.0.0.1.",
 )
 @click.option(
     "--lease-ttl-s",
@@ -95,7 +95,7 @@ def _options(params: Sequence[click.Parameter]) -> dict[str, int]:
     metavar="SECONDS",
     default=LEASE_TTL_S,
     show_default=True,
-    help="How long nothing may be heard of a worker before it counts as lost.",
+    help="Time without a renewal after which a worker is lost.",
 )
 @name_option
 @json_option
@@ -112,56 +112,58 @@ def local(
 ) -> int | None:
     """Train SCRIPT with agents that come and go on this machine.
 
-    Starts a coordinator, and agents as processes of their own: each is told what stands behind these options, as
-    `pliant run` is, and has a home and a name of its own. As root each has an address of its own, too. Agents come and
-    go by --schedule, and by the commands below from another terminal.
+    Starts a coordinator and several agents. Each agent is a `pliant run` with the remaining arguments, and has its own
+    home and name; as root, its own address, too. Agents come and go by --schedule, and by the commands below from
+    another terminal.
     """
     if ctx.invoked_subcommand is not None:
         return None
-    from pliant_local.sandbox import Wish
+    from pliant_local.sandbox import SandboxOptions
     from pliant_local.schedule import plan
 
     points = plan(agents, schedule)
     asked = _plan(ctx)
     folder, home = _folder(name), (settings.read().home / "jobs" / asked.job).absolute()
-    logs = () if asked.logs.log_dir is not None else ("--log-dir", str(folder / "logs"))  # one place for all of them
-    wish = Wish(asked.job, PROGRAM, (*logs, *ctx.obj), points, for_s, asked.grace_s, lease_ttl_s, folder, home)
-    return _run(wish, asked, network, JsonTold() if as_json else PlainTold())
+    logs = () if asked.logs.log_dir is not None else ("--log-dir", str(folder / "logs"))  # one folder for all agents
+    wish = SandboxOptions(
+        asked.job, PROGRAM, (*logs, *ctx.obj), points, for_s, asked.grace_s, lease_ttl_s, folder, home
+    )
+    return _run(wish, asked, network, JsonSandboxOutput() if as_json else PlainSandboxOutput())
 
 
 def _plan(ctx: click.Context) -> Plan:
-    """What `pliant run` makes of its options; what it cannot use is said now, once, and not by every agent."""
+    """Parse the arguments of `pliant run`, so that errors are reported once and not by every agent."""
     given = dict(run_command.make_context(ctx.command_path, list(ctx.obj)).params)
     urls, token_file = given.pop("coordinator_urls"), given.pop("token_file")
     if urls or token_file is not None:
-        raise click.UsageError("`pliant local` has a coordinator of its own: leave --coordinator and --token-file out.")
+        raise click.UsageError("`pliant local` starts its own coordinator. Drop --coordinator and --token-file.")
     del given["as_json"]
     said = {name: value for name, value in given.items() if value is not None}
-    somewhere = Flags((settings.DEFAULT_URL,), Path("join-token"))  # agents are told where, once it is known
+    somewhere = Flags((settings.DEFAULT_URL,), Path("join-token"))  # a placeholder: agents get the real address later
     return build_plan(RunOptions(**said), probe_machine(), somewhere).plan
 
 
 def _folder(name: str) -> Path:
     if wrong := bad_name(name):
-        raise BadInput(f"That is no cluster's name: {wrong}.")
+        raise BadInput(f"Invalid --name: {wrong}.")
     return (settings.read().home / "local" / name).absolute()
 
 
-def _run(wish: Wish, asked: Plan, mode: str, told: PlainTold | JsonTold) -> int:
+def _run(wish: SandboxOptions, asked: Plan, mode: str, told: PlainSandboxOutput | JsonSandboxOutput) -> int:
     from pliant.agent.job_dir import RUNNER, Folder
     from pliant.agent.process.client import Processes
     from pliant.agent.setup import open_job
     from pliant_local.control import claimed
-    from pliant_local.network import myself
-    from pliant_local.sandbox import Local
+    from pliant_local.network import this_process
+    from pliant_local.sandbox import Sandbox
     from pliant_local.sweeper import Sweeper
 
-    folder, owner = Folder(wish.job_home), myself()
+    folder, owner = Folder(wish.job_home), this_process()
     folder.make()
     with claimed(wish.home), folder.lock(RUNNER, LOOKERS_S), Sweeper(owner, wish.home):
-        keeps = Kept(wish.home / "logs", told.say)
+        keeps = LoggedProcesses(wish.home / "logs", told.say)
         _point_to(asked.logs.log_dir or keeps.logs / asked.job, folder.logs_at)
-        local = Local(wish, keeps, _network(mode, told.say), told)
+        local = Sandbox(wish, keeps, _network(mode, told.say), told)
         with Processes(local.process_ended, local.broken) as keeps.processes:
             try:
                 return local.run(folder.write_endpoint, lambda client: open_job(client, asked))
@@ -170,38 +172,38 @@ def _run(wish: Wish, asked: Plan, mode: str, told: PlainTold | JsonTold) -> int:
 
 
 def _point_to(logs: Path, file: Path) -> None:
-    """So that `pliant logs` finds what all workers wrote, whosever they are."""
+    """Record the folder of logs, so that `pliant logs` finds the output of all agents' workers."""
     try:
         file.write_text(f"{logs.absolute()}\n", encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"{file} cannot be written: {error.strerror}.") from error
+        raise BadInput(f"Cannot write {file}: {error.strerror}.") from error
 
 
 def _network(mode: str, say: Callable[[str], None]) -> Network | None:
-    """Namespaces, if they are wanted and can be had."""
-    from pliant_local.network import Network, myself, remove_leftovers, why_not
+    """Make a network of namespaces if it is wanted and possible."""
+    from pliant_local.network import Network, namespaces_unavailable, remove_leftovers, this_process
 
     if mode == "loopback":
         return None
-    why = why_not()
-    network = Network(myself())
+    why = namespaces_unavailable()
+    network = Network(this_process())
     if not why:
         for owner in remove_leftovers():
-            say(f"removed what process {owner.pid} had left: it was killed")
+            say(f"removed leftovers of process {owner.pid}, which was killed")
         try:
             network.open()
             return network
         except PliantError as error:
             why = error.why
     if mode == "namespaces":
-        raise BadInput(f"There cannot be namespaces: {why}. Without --network all agents are on 127.0.0.1.")
-    say(f"all agents are on 127.0.0.1: {why}")
+        raise BadInput(f"Cannot make namespaces: {why}. Without --network all agents run on 127.0.0.1.")
+    say(f"all agents run on 127.0.0.1: {why}")
     return None
 
 
 @dataclass
-class Kept:
-    """The processes of a cluster; each has a log."""
+class LoggedProcesses:
+    """The processes of a sandbox, each with a log file."""
 
     logs: Path
     say: Callable[[str], None]
@@ -223,8 +225,8 @@ class Kept:
 # ---------------------------------------------------------------------------------------------- what is shown
 
 
-def spoken(line: bytes) -> dict[str, Any]:
-    """What an agent wrote: an object as `pliant run --json` writes them, or a mere line of an error."""
+def parse_agent_line(line: bytes) -> dict[str, Any]:
+    """Parse a line of `pliant run --json`; other lines, such as errors, become a message."""
     try:
         said = json.loads(line)
     except ValueError:
@@ -232,22 +234,22 @@ def spoken(line: bytes) -> dict[str, Any]:
     return said if isinstance(said, dict) else {"message": line.decode("utf-8", "replace")}
 
 
-class PlainTold(PlainOutput):
-    """For people: who says it, in brackets, and what. What happens to the job is told once, and not by every agent."""
+class PlainSandboxOutput(PlainOutput):
+    """Plain text: the source in brackets, and the line. Events of the job are printed once, not by every agent."""
 
     def agent(self, name: str, line: bytes) -> None:
-        said = spoken(line)
+        said = parse_agent_line(line)
         if "worker" in said:
             self.worker(str(said["worker"]), str(said.get("line", "")).encode())
         elif "event" not in said:
             self.worker(name, str(said.get("message", "")).encode())
 
 
-class JsonTold(JsonOutput):
-    """For programs: what `pliant run` writes, with `agent` where an agent wrote it."""
+class JsonSandboxOutput(JsonOutput):
+    """JSON lines of `pliant run`, with `agent` where an agent wrote it."""
 
     def agent(self, name: str, line: bytes) -> None:
-        said = spoken(line)
+        said = parse_agent_line(line)
         if "event" not in said:
             self._write(json.dumps({"agent": name, **said}))
 
@@ -256,7 +258,7 @@ class JsonTold(JsonOutput):
 
 
 def _tell(name: str, as_json: bool, question: dict[str, Any], sentence: str) -> None:
-    """Have a cluster do something; the sentence says that it does."""
+    """Send a command to a sandbox and print the sentence."""
     from pliant_local.control import ask
 
     answer = ask(_folder(name), question)
@@ -270,8 +272,8 @@ def _tell(name: str, as_json: bool, question: dict[str, Any], sentence: str) -> 
 @name_option
 @json_option
 def add(name: str, as_json: bool) -> None:
-    """Start one agent more."""
-    _tell(name, as_json, {"do": "add"}, "{agent} is started, at {address}.")
+    """Start one more agent."""
+    _tell(name, as_json, {"do": "add"}, "{agent} started at {address}.")
 
 
 @local.command()
@@ -279,9 +281,9 @@ def add(name: str, as_json: bool) -> None:
 @name_option
 @json_option
 def remove(agent: str | None, name: str, as_json: bool) -> None:
-    """Let an agent leave: the newest one if you do not say which."""
+    """Let an agent leave (default: the newest)."""
     question = {"do": "remove", "agent": agent}
-    _tell(name, as_json, question, "{agent} leaves: its workers have their grace period.")
+    _tell(name, as_json, question, "{agent} leaves within its grace period.")
 
 
 @local.command()
@@ -289,8 +291,8 @@ def remove(agent: str | None, name: str, as_json: bool) -> None:
 @name_option
 @json_option
 def kill(agent: str, name: str, as_json: bool) -> None:
-    """Kill an agent, and all it started with it."""
-    _tell(name, as_json, {"do": "kill", "agent": agent}, "{agent} is killed.")
+    """Kill an agent and its workers."""
+    _tell(name, as_json, {"do": "kill", "agent": agent}, "{agent} was killed.")
 
 
 @local.command()
@@ -298,9 +300,9 @@ def kill(agent: str, name: str, as_json: bool) -> None:
 @name_option
 @json_option
 def cut(agent: str, name: str, as_json: bool) -> None:
-    """Cut an agent off: nothing gets through to it, nor from it."""
+    """Cut an agent off from the network."""
     question = {"do": "cut", "agent": agent}
-    _tell(name, as_json, question, "{agent} is cut off. `pliant local heal {agent}` connects it again.")
+    _tell(name, as_json, question, "{agent} is cut off. Reconnect it with `pliant local heal {agent}`.")
 
 
 @local.command()
@@ -308,15 +310,15 @@ def cut(agent: str, name: str, as_json: bool) -> None:
 @name_option
 @json_option
 def heal(agent: str, name: str, as_json: bool) -> None:
-    """Connect an agent again that was cut off."""
-    _tell(name, as_json, {"do": "heal", "agent": agent}, "{agent} is connected again.")
+    """Reconnect an agent that was cut off."""
+    _tell(name, as_json, {"do": "heal", "agent": agent}, "{agent} is reconnected.")
 
 
 @local.command("list")
 @name_option
 @json_option
 def list_agents(name: str, as_json: bool) -> None:
-    """List the agents there are, and were."""
+    """List the agents, running and ended."""
     from pliant_local.control import ask
 
     answer = ask(_folder(name), {"do": "list"})

@@ -1,4 +1,4 @@
-"""How a running cluster is told what to do: a socket in its folder, for its owner alone, one JSON object each way.
+"""Commands for a running sandbox: a socket in its folder, for its owner alone, one JSON object each way.
 
 {"do": "add"}                           {"ok": true, "agent": "agent-4", ...}
 {"do": "cut", "agent": "agent-2"}       {"ok": false, "why": "there is no agent-2"}
@@ -21,7 +21,7 @@ from pliant.errors import BadInput, PliantError, Refused
 
 SOCKET = "control"
 LINE_MAX = 1 << 16
-ASKING_S = 5.0  # for a whole question: nobody types it
+ASKING_S = 5.0  # for a whole request: programs send it
 ANSWER_S = 30.0
 
 Answer = dict[str, Any]
@@ -29,23 +29,23 @@ Do = Callable[[dict[str, Any]], Answer]
 
 
 class Control:
-    """Listens, as a context manager. `do` is called with every question, from threads of ours."""
+    """Listen in a context manager. `do` is called with every request, from other threads."""
 
     def __init__(self, folder: Path, do: Do) -> None:
         self._folder = folder
         self._do = do
 
     def __enter__(self) -> Control:
-        forget(self._folder)  # whoever listened there is dead: the caller holds the folder's lock
+        forget(self._folder)  # a leftover: the caller holds the folder's lock
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            os.fchmod(self._socket.fileno(), 0o600)  # before it has a name: there is no moment at which others may look
+            os.fchmod(self._socket.fileno(), 0o600)  # before it has a name, so that other users never have access
             with _short(self._folder) as path:
                 self._socket.bind(path)
             self._socket.listen(8)
         except OSError as error:
             self._socket.close()
-            raise PliantError(f"{self._folder / SOCKET} cannot be listened on: {error.strerror}.") from error
+            raise PliantError(f"Cannot listen on {self._folder / SOCKET}: {error.strerror}.") from error
         threading.Thread(target=self._serve, name="control", daemon=True).start()
         return self
 
@@ -69,17 +69,17 @@ class Control:
             try:
                 question = json.loads(_line(line))
                 if not isinstance(question, dict) or not isinstance(question.get("do"), str):
-                    raise ValueError('an object with "do" is expected')
+                    raise ValueError('expected an object with "do"')
             except (OSError, ValueError) as error:
-                answer: Answer = {"ok": False, "why": f"that is no question of ours: {error}"}
+                answer: Answer = {"ok": False, "why": f"invalid request: {error}"}
             else:
                 answer = self._do(question)
-            with suppress(OSError):  # whoever asked did not wait
+            with suppress(OSError):  # the client did not wait
                 line.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def ask(folder: Path, question: dict[str, Any]) -> Answer:
-    """Ask the cluster of that folder. Refused with its reason if it says no, or if there is none."""
+    """Send a request to the sandbox of that folder. Raises Refused if it refuses, or if none runs."""
     name = folder.name
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as line:
         line.settimeout(ANSWER_S)
@@ -88,34 +88,33 @@ def ask(folder: Path, question: dict[str, Any]) -> Answer:
                 line.connect(path)
         except OSError as error:
             raise Refused(
-                f"No cluster of the name {name!r} runs here. `pliant local` starts one; --name names another."
+                f"No sandbox named {name!r} is running. Start one with `pliant local`, or name another with --name."
             ) from error
         try:
             line.sendall(json.dumps(question).encode() + b"\n")
             answer = json.loads(_line(line))
         except (OSError, ValueError) as error:
-            raise PliantError(f"The cluster {name!r} did not answer: {error}. It may have just ended.") from error
+            raise PliantError(f"The sandbox {name!r} did not answer: {error}. It may have just ended.") from error
     if not isinstance(answer, dict) or not answer.get("ok"):
-        raise Refused(str(answer.get("why")) if isinstance(answer, dict) else "the answer cannot be read")
+        raise Refused(str(answer.get("why")) if isinstance(answer, dict) else "the answer is unreadable")
     return answer
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Make the folder of a cluster and have it for a block. Refused while another process has it."""
+    """Make and lock the folder of a sandbox for a block. Raises Refused while another process holds it."""
     try:
         for each in (folder.parents[1], folder.parent, folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise BadInput(f"{folder} cannot be used: {error.strerror}. Set PLIANT_HOME to a place of yours.") from error
+        raise BadInput(f"Cannot use {folder}: {error.strerror}. Set PLIANT_HOME to a folder of yours.") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Refused(
-                f"A cluster of the name {folder.name!r} runs already. `pliant local list` shows it; --name makes "
-                "another one beside it."
+                f"A sandbox named {folder.name!r} is already running (`pliant local list`). Start another with --name."
             ) from None
         yield
     finally:
@@ -123,7 +122,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def forget(folder: Path) -> None:
-    """Remove the socket of a cluster that is over."""
+    """Remove a sandbox's socket."""
     with suppress(OSError):
         (folder / SOCKET).unlink()
 
@@ -133,14 +132,14 @@ def _line(line: socket.socket) -> bytes:
     while not data.endswith(b"\n"):
         more = line.recv(4096)
         if not more or len(data) > LINE_MAX:
-            raise ValueError("it does not end" if more else "it ended in the middle")
+            raise ValueError("line too long" if more else "connection closed")
         data += more
     return data
 
 
 @contextmanager
 def _short(folder: Path) -> Iterator[str]:
-    """A name for the socket that is short enough for one, however long the folder's is."""
+    """Yield a short path to the socket: paths of sockets are limited to 107 bytes."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{handle}/{SOCKET}"

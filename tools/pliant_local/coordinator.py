@@ -11,13 +11,13 @@ from pliant.agent.process.ports import free_port
 
 LOOPBACK = HOST
 
-Line = Callable[[bytes], None]
+OnLine = Callable[[bytes], None]
 
 
-class Keeps(Protocol):
+class ProcessKeeper(Protocol):
     """Starts named processes, which end with it however it ends. It reports each end to its owner."""
 
-    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str], line: Line) -> None:
+    def start(self, name: str, argv: Sequence[str], env: Mapping[str, str], line: OnLine) -> None:
         """Start a program under a name; `line` receives every line it writes, in a thread of its own."""
 
     def terminate(self, name: str) -> None:
@@ -27,13 +27,13 @@ class Keeps(Protocol):
         """Send SIGKILL to everything in its process group."""
 
 
-class _Launcher:
+class _CoordinatorLauncher:
     gone = False  # the sandbox does not stop its coordinator then
 
-    def __init__(self, keeps: Keeps) -> None:
+    def __init__(self, keeps: ProcessKeeper) -> None:
         self._keeps = keeps
 
-    def start(self, argv: Sequence[str], env: Mapping[str, str], line: Line) -> None:
+    def start(self, argv: Sequence[str], env: Mapping[str, str], line: OnLine) -> None:
         self._keeps.start(NAME, argv, env, line)
 
     def terminate(self) -> None:
@@ -48,7 +48,7 @@ class SandboxCoordinator:
 
     def __init__(
         self,
-        keeps: Keeps,
+        keeps: ProcessKeeper,
         program: Sequence[str],
         home: Path,
         host: str,
@@ -59,7 +59,9 @@ class SandboxCoordinator:
         self.token_file = home / "token"
         self.pid = 0
         options = ("--lease-ttl-s", f"{lease_ttl_s:g}")
-        self._child = CoordinatorChild(_Launcher(keeps), home, program, self, (host, free_port(host)), options)
+        self._child = CoordinatorChild(
+            _CoordinatorLauncher(keeps), home, program, self, (host, free_port(host)), options
+        )
         self.start, self.ended, self.stop = self._child.start, self._child.ended, self._child.stop
 
     @property

@@ -1,8 +1,7 @@
-"""A network on this machine: a bridge, and for each agent a namespace with an address of its own.
+"""A network on this machine: a bridge, and a namespace with its own address for each agent.
 
-Everything carries the process that made it in its name, with the moment it began: what a dead process left can be told
-from what a living one needs, also if its number was given to another one since. Names of links are short, so there it
-is the alias that says it.
+Names contain the pid and start time of the process that made them, so leftovers of a dead process are recognised even
+if its pid was reused. Names of links are too short for that; their alias has it.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from pliant.errors import BadInput, PliantError
 NETWORKS = [ipaddress.IPv4Network(f"10.77.{third}.0/24") for third in range(256)]
 ADDRESSES = 253  # of a network, but for the bridge's own and the last
 IP_S = 20.0
-GONE_S = 3.0  # for processes that are ending; then they are killed
+GONE_S = 3.0  # for processes to end before they are killed
 LOOK_S = 0.05
 SIOCBRADDIF = 0x89A2  # from linux/sockios.h
-CARD = "eth0"  # what an agent's side of its link is called
+INTERFACE = "eth0"  # the agent's end of its link
 
 _NAMESPACE = re.compile(r"pliant-(\d+)-(\d+)-agent-\d+")
 _LINK = re.compile(r"pl[bv](\d+)(?:-\d+)?")
@@ -42,7 +41,7 @@ _NAMES = Path("/run/netns")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """A process, told from a later one of the same number by when it began; 0: that is not known."""
+    """A process, identified by pid and start time (0 if unknown)."""
 
     pid: int
     began: int
@@ -62,8 +61,8 @@ class Owner:
 
     @property
     def card(self) -> str:
-        """The bridge's hardware address. Without one of its own it has its lowest port's: as ports come and go it would
-        change, and until everybody had asked for it again nobody would reach the coordinator."""
+        """The bridge's hardware address. By default it is that of the lowest port, which changes as agents come and go;
+        the coordinator would be unreachable until every ARP cache had expired."""
         return ":".join(f"{byte:02x}" for byte in (0x02, 0x77, *self.pid.to_bytes(4, "big")))
 
     def link(self, number: int) -> str:
@@ -73,22 +72,22 @@ class Owner:
         return f"pliant-{self.pid}-{self.began}-agent-{number}"
 
 
-def myself() -> Owner:
-    """This process."""
+def this_process() -> Owner:
+    """Return this process."""
     return Owner(os.getpid(), _began(os.getpid()) or 0)
 
 
-def why_not() -> str:
-    """Why there cannot be namespaces here, in words; empty if there can, as far as one knows without trying."""
+def namespaces_unavailable() -> str:
+    """Return why namespaces cannot be made here; empty if nothing is known to prevent it."""
     if os.geteuid() != 0:
         return "only root may make network namespaces"
     if shutil.which("ip") is None:
-        return "there is no `ip` here, which makes network namespaces; the package is called iproute2"
+        return "the program `ip` is missing (package iproute2)"
     return ""
 
 
 class Network:
-    """Make one, `open` it, and `remove_all` of its owner at the end. PliantError says what the system refused."""
+    """Make a network, `open` it, and call `remove_all` with its owner at the end. Methods raise PliantError."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -96,11 +95,11 @@ class Network:
 
     @property
     def address(self) -> str:
-        """The bridge's own: where a coordinator can listen, reached from all agents and from this machine."""
+        """The bridge's address, for the coordinator: all agents and this machine reach it."""
         return str(self._range[1])
 
     def open(self) -> None:
-        """Make the bridge, on a range of addresses that nobody uses. If anything is refused nothing is left."""
+        """Make the bridge, on an unused range of addresses. Leaves nothing behind if it fails."""
         try:
             with _one_at_a_time():
                 self._range = _unused(NETWORKS)
@@ -114,31 +113,31 @@ class Network:
             raise
 
     def _try_one(self) -> None:
-        """In a container root may make links and yet no namespaces, or may not enter them."""
+        """Make and enter a namespace: in some containers root may make links only."""
         self.add(0)
         ip(*self.inside(0)[1:], "true")
         self.remove(0)
 
     def add(self, number: int) -> str:
-        """Make a namespace for an agent, connected; its address."""
+        """Make a connected namespace for an agent; return its address."""
         name, link = self._owner.namespace(number), self._owner.link(number)
-        address = str(self._range[2 + (number - 1) % ADDRESSES])  # the last one's is for trying
+        address = str(self._range[2 + (number - 1) % ADDRESSES])  # the last address is for `_try_one`
         ip("netns", "add", name)
-        ip("link", "add", link, "type", "veth", "peer", "name", CARD, "netns", name)
+        ip("link", "add", link, "type", "veth", "peer", "name", INTERFACE, "netns", name)
         ip("link", "set", link, "alias", self._owner.alias)
         _join_bridge(self._owner.bridge, link)
         ip("link", "set", link, "up")
-        ip("-n", name, "addr", "add", f"{address}/24", "dev", CARD)
+        ip("-n", name, "addr", "add", f"{address}/24", "dev", INTERFACE)
         ip("-n", name, "link", "set", "lo", "up")
-        ip("-n", name, "link", "set", CARD, "up")
+        ip("-n", name, "link", "set", INTERFACE, "up")
         return address
 
     def inside(self, number: int) -> tuple[str, ...]:
-        """What stands before a command line so that it runs there."""
+        """Return the prefix of a command line that runs it in the agent's namespace."""
         return ("ip", "netns", "exec", self._owner.namespace(number))
 
     def cut(self, number: int) -> None:
-        """Nothing gets through to that agent, nor from it; both sides only notice that nobody answers."""
+        """Cut an agent off: all packets to and from it are lost."""
         ip("link", "set", self._owner.link(number), "down")
 
     def heal(self, number: int) -> None:
@@ -146,22 +145,22 @@ class Network:
         ip("link", "set", self._owner.link(number), "up")
 
     def remove(self, number: int) -> None:
-        """Take an agent's namespace away. Whatever runs in it is killed if it does not end by itself."""
+        """Remove an agent's namespace. Processes in it are killed if they do not end."""
         name = self._owner.namespace(number)
         _empty(name)
-        with suppress(PliantError):  # gone already, with the namespace
+        with suppress(PliantError):  # already removed with the namespace
             ip("link", "del", self._owner.link(number))
         ip("netns", "del", name)
 
 
 def remove_all(owner: Owner) -> None:
-    """Take everything of one owner away. Call it as often as you like; what is gone already is no trouble."""
+    """Remove everything of an owner. It may be called again."""
     for name, whose in _namespaces():
         if whose == owner:
             _empty(name)
-            with suppress(PliantError):  # somebody else may be removing it, too
+            with suppress(PliantError):  # another process may remove it, too
                 ip("netns", "del", name)
-    # With its namespace a link goes as well, but later.
+    # The kernel removes links with their namespace, but later.
     for link, whose in _links():
         if whose.pid == owner.pid and whose.began in (0, owner.began):
             with suppress(PliantError):
@@ -169,39 +168,39 @@ def remove_all(owner: Owner) -> None:
 
 
 def remove_leftovers() -> list[Owner]:
-    """Take away what processes left that are not there any more; whose it was."""
-    found = {whose for _, whose in everything() if not whose.alive}
+    """Remove everything of dead processes; return them."""
+    found = {whose for _, whose in namespaces_and_links() if not whose.alive}
     for owner in found:
         remove_all(owner)
     return sorted(found, key=lambda owner: (owner.pid, owner.began))
 
 
-def everything() -> list[tuple[str, Owner]]:
-    """The namespaces and links that clusters on this machine have now, by name, and whose each is."""
+def namespaces_and_links() -> list[tuple[str, Owner]]:
+    """Return the names and owners of all namespaces and links of sandboxes on this machine."""
     return [*_namespaces(), *_links()]
 
 
 def ip(*args: str) -> str:
-    """Run `ip`; what it printed. PliantError says what it refused."""
+    """Run `ip` and return its output. Raises PliantError if it fails."""
     try:
         done = subprocess.run(
             ["ip", *args], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=IP_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise PliantError(f"`ip {' '.join(args)}` cannot be run: {error}") from error
+        raise PliantError(f"Cannot run `ip {' '.join(args)}`: {error}") from error
     if done.returncode != 0:
         raise PliantError(f"`ip {' '.join(args)}` failed: {done.stderr.strip() or f'status {done.returncode}'}")
     return done.stdout
 
 
 def _join_bridge(bridge: str, link: str) -> None:
-    """By system call, as `brctl addif` does it."""
+    """Add a link to a bridge by ioctl, like `brctl addif`."""
     with socket.socket() as way_in:
         try:
             request = struct.pack("16si20x", bridge.encode(), socket.if_nametoindex(link))
             fcntl.ioctl(way_in, SIOCBRADDIF, request)
         except OSError as error:
-            raise PliantError(f"{link} cannot be connected to {bridge}: {error.strerror}.") from error
+            raise PliantError(f"Cannot add {link} to {bridge}: {error.strerror}.") from error
 
 
 # ------------------------------------------------------------------------------------------------- what there is
@@ -211,7 +210,7 @@ def _namespaces() -> Iterator[tuple[str, Owner]]:
     try:
         names = sorted(path.name for path in _NAMES.iterdir())
     except OSError:
-        return  # there never was one
+        return  # no namespace was ever made
     for name in names:
         if found := _NAMESPACE.fullmatch(name):
             yield name, Owner(int(found[1]), int(found[2]))
@@ -222,12 +221,12 @@ def _links() -> Iterator[tuple[str, Owner]]:
         name, alias = str(link.get("ifname", "")), _ALIAS.fullmatch(str(link.get("ifalias", "")))
         if alias is not None:
             yield name, Owner(int(alias[1]), int(alias[2]))
-        elif found := _LINK.fullmatch(name):  # whoever made it died before it could say more
+        elif found := _LINK.fullmatch(name):  # its owner died before it set the alias
             yield name, Owner(int(found[1]), 0)
 
 
 def _unused(networks: list[ipaddress.IPv4Network]) -> ipaddress.IPv4Network:
-    """The first that neither an address nor a route of this machine touches."""
+    """Return the first network that no address or route of this machine overlaps."""
     taken = [
         ipaddress.IPv4Network(f"{address['local']}/{address['prefixlen']}", strict=False)
         for link in _json("-4", "addr", "show")
@@ -247,7 +246,7 @@ def _unused(networks: list[ipaddress.IPv4Network]) -> ipaddress.IPv4Network:
 
 def _is_range(route: dict[str, Any]) -> bool:
     try:
-        return ipaddress.IPv4Network(str(route.get("dst"))).prefixlen > 0  # everything is on the way to the default
+        return ipaddress.IPv4Network(str(route.get("dst"))).prefixlen > 0  # the default route overlaps everything
     except ValueError:
         return False
 
@@ -258,7 +257,7 @@ def _json(*args: str) -> list[dict[str, Any]]:
 
 
 def _began(pid: int) -> int | None:
-    """When a process began, in ticks since the machine did; None if it is not there, or is only waiting for burial."""
+    """Return a process's start time in ticks since boot; None if it does not exist or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(") ")[2].split()
     except OSError:
@@ -270,7 +269,7 @@ def _began(pid: int) -> int | None:
 
 
 def _empty(namespace: str) -> None:
-    """Wait until nothing runs in it; what does not end is killed."""
+    """Wait until no process runs in a namespace; kill those that do not end."""
     until = time.monotonic() + GONE_S
     while pids := _inside(namespace):
         if time.monotonic() > until:
@@ -279,23 +278,23 @@ def _empty(namespace: str) -> None:
                     os.kill(pid, signal.SIGKILL)
         time.sleep(LOOK_S)
         if time.monotonic() > until + GONE_S:
-            return  # the namespace goes when they do
+            return  # the kernel removes the namespace when they end
 
 
 def _inside(namespace: str) -> list[int]:
     try:
         return [int(pid) for pid in ip("netns", "pids", namespace).split()]
     except PliantError:
-        return []  # there is no such namespace
+        return []  # the namespace does not exist
 
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Two that look for a range at the same time would find the same one."""
+    """Lock the search for an unused range: two at once would find the same one."""
     try:
         handle = os.open("/run", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise BadInput(f"/run cannot be used: {error.strerror}.") from error
+        raise BadInput(f"Cannot use /run: {error.strerror}.") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

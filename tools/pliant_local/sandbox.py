@@ -1,7 +1,6 @@
-"""A cluster on this machine: a coordinator, and agents that come and go by schedule and by command.
+"""A sandbox on this machine: a coordinator, and agents that come and go by schedule and by command.
 
-Everything comes through one inbox, and one thread acts. Which agents are added and which are removed is decided in
-`schedule`; here it is observed and done.
+All inputs go through one inbox, and one thread acts on them. `schedule` decides which agents to add and remove.
 """
 
 from __future__ import annotations
@@ -25,89 +24,89 @@ from pliant.credentials import parse_token, read_token, write_token
 from pliant.errors import PliantError, Refused
 from pliant.wire.api import Scope, TokenRequest
 from pliant_local import agents as a
-from pliant_local.agents import Agents
+from pliant_local.agents import LocalAgents
 from pliant_local.control import ANSWER_S, Answer, Control
-from pliant_local.coordinator import LOOPBACK, Keeps, SandboxCoordinator
+from pliant_local.coordinator import LOOPBACK, ProcessKeeper, SandboxCoordinator
 from pliant_local.network import Network
-from pliant_local.schedule import Point, due, next_at
+from pliant_local.schedule import SchedulePoint, due, next_at
 
 if TYPE_CHECKING:
     from types import FrameType
 
-PATIENCE_S = 5.0
 MARGIN_S = 10.0  # what agents may take beyond the time their workers have to leave
+PATIENCE_S = 5.0  # of requests to the coordinator
 TIME_IS_UP = 124  # as timeout(1) has it
 SIGNALLED = 128
 
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Told(Protocol):
-    """Where it is told. Called from several threads, also at once."""
+class SandboxOutput(Protocol):
+    """Output of a sandbox. Methods are called from several threads, also at once."""
 
     def agent(self, name: str, line: bytes) -> None:
-        """A line that an agent wrote."""
+        """Show a line that an agent wrote."""
 
     def event(self, revision: int, event: Event) -> None:
-        """Something happened to the job."""
+        """Show an event of the job."""
 
     def say(self, text: str) -> None:
-        """The cluster's own words."""
+        """Show a message of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What is to run. `program` starts `pliant` itself; `run` is what stands behind `pliant run` for every agent."""
+class SandboxOptions:
+    """The job and its agents. `program` starts `pliant`; `run` are the arguments of every agent's `pliant run`."""
 
     job: str
     program: tuple[str, ...]
     run: tuple[str, ...]
-    points: tuple[Point, ...]
+    points: tuple[SchedulePoint, ...]
     for_s: float | None
     grace_s: float
     lease_ttl_s: float
-    home: Path  # the cluster's own folder
-    job_home: Path  # the job's: what the coordinator keeps
+    home: Path  # the sandbox's folder
+    job_home: Path  # the job's folder, with the coordinator's store
 
     @property
     def token_file(self) -> Path:
         return self.home / "join-token"
 
     @property
-    def agents(self) -> a.Wish:
-        return a.Wish(self.job, self.program, self.run, self.home / "agents", self.token_file)
+    def agents(self) -> a.AgentOptions:
+        return a.AgentOptions(self.job, self.program, self.run, self.home / "agents", self.token_file)
 
 
 @dataclass(frozen=True, slots=True)
-class _Ended:
+class _ProcessEnded:
     name: str
     code: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _ControlRequest:
     question: dict[str, Any]
     answer: SimpleQueue[Answer]
 
 
 @dataclass(frozen=True, slots=True)
-class _Signal:
+class _SignalReceived:
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """Something may be due, or over."""
+class _Wake:
+    """A point of the schedule or a deadline may be due."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
-    """Whoever kept the processes is gone, and they with it."""
+class _KeeperLost:
+    """The process keeper ended, and all processes with it."""
 
 
 @dataclass(slots=True)
-class _Ends:
-    """Why it ends, and when patience does."""
+class _EndReasons:
+    """Reasons to end, and the time at which agents are killed."""
 
     closing: bool = False
     broken: bool = False
@@ -115,28 +114,32 @@ class _Ends:
     signalled: int = 0
     hurries: int = 0
     kill_at: float | None = None
-    own: list[tuple[str, int]] = field(default_factory=list)  # agents that ended without being told to
-    after: list[tuple[str, int]] = field(default_factory=list)  # the same, after the job's end
+    own: list[tuple[str, int]] = field(default_factory=list)  # agents that ended by themselves
+    after: list[tuple[str, int]] = field(default_factory=list)  # those that did so after the job's end
 
 
-class Local:
-    """Make one and `run` it, in the main thread. `process_ended` and `broken` are for whoever keeps the processes."""
+class Sandbox:
+    """Call `run` in the main thread. The process keeper calls `process_ended` and `broken`."""
 
-    def __init__(self, wish: Wish, keeps: Keeps, network: Network | None, told: Told) -> None:
+    def __init__(
+        self, wish: SandboxOptions, keeps: ProcessKeeper, network: Network | None, told: SandboxOutput
+    ) -> None:
         self._wish = wish
         self._told = told
-        self._inbox: SimpleQueue[_Ended | _Asked | _Signal | _Look | _Broken] = SimpleQueue()
-        self._agents = Agents(wish.agents, keeps, network, told.agent, told.say)
+        self._inbox: SimpleQueue[_ProcessEnded | _ControlRequest | _SignalReceived | _Wake | _KeeperLost] = (
+            SimpleQueue()
+        )
+        self._agents = LocalAgents(wish.agents, keeps, network, told.agent, told.say)
         host = LOOPBACK if network is None else network.address
         self._centre = SandboxCoordinator(keeps, wish.program, wish.job_home, host, wish.lease_ttl_s, told.say)
-        self._ends = _Ends()
+        self._ends = _EndReasons()
         self._began = self._looked = 0.0
 
     def run(self, ready: Callable[[str, int], None], open_job: Callable[[Client], object]) -> int:
-        """Until the job has ended, the time is up or somebody stops it; the exit status.
+        """Run until the job has ended, the time is up or a signal arrives; return the exit status.
 
-        `ready` is told where the coordinator listens; then `open_job` is called, once. Agents only join: one that comes
-        late must neither undo a resize nor begin another attempt.
+        `ready` receives the coordinator's URL and pid, then `open_job` creates the job. Agents only join it: one that
+        comes late must neither undo a resize nor start another attempt.
         """
         wish = self._wish
         handlers = {number: signal.signal(number, self._signalled) for number in _STOPS}
@@ -153,7 +156,7 @@ class Local:
                     self._live()
                 self._follower.close()
                 self._catch_up()
-                with suppress(PliantError):  # nobody is there to use it
+                with suppress(PliantError):  # no agent is left to use it
                     client.end_token(made)
             return self._conclude()
         finally:
@@ -163,11 +166,11 @@ class Local:
                 signal.signal(number, handler)
 
     def _make_token(self, client: Client) -> str:
-        """Agents get one that joins this job and does nothing else, as other machines would; its id."""
+        """Make a token for the agents, which can only join this job; return its id."""
         made = client.make_token(TokenRequest(Scope.JOIN, self._wish.job, label="agents of pliant local"))
         token = parse_token(made.token)
         if token is None:
-            raise PliantError("The coordinator made a token that is none of ours. Is it of another version?")
+            raise PliantError("The coordinator returned an invalid token. Is it another version of Pliant?")
         write_token(self._wish.token_file, token)
         return made.line.id
 
@@ -177,30 +180,30 @@ class Local:
         if name == NAME:
             self._centre.ended(code)
         else:
-            self._inbox.put(_Ended(name, code))
+            self._inbox.put(_ProcessEnded(name, code))
 
     def broken(self) -> None:
-        self._inbox.put(_Broken())
+        self._inbox.put(_KeeperLost())
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
-        self._inbox.put(_Signal(number))
+        self._inbox.put(_SignalReceived(number))
 
     def _happened(self, revision: int, event: Event) -> None:
         self._told.event(revision, event)
         if self._follower.job_ended:
-            self._inbox.put(_Look())
+            self._inbox.put(_Wake())
 
     def _catch_up(self) -> None:
-        with suppress(PliantError):  # there is no job, or no coordinator any more
+        with suppress(PliantError):  # the job or its coordinator is gone
             self._follower.catch_up()
 
     def _ask(self, question: dict[str, Any]) -> Answer:
         answer: SimpleQueue[Answer] = SimpleQueue()
-        self._inbox.put(_Asked(question, answer))
+        self._inbox.put(_ControlRequest(question, answer))
         try:
             return answer.get(timeout=ANSWER_S)
         except Empty:
-            return {"ok": False, "why": "the cluster is busy, or has just ended"}
+            return {"ok": False, "why": "the sandbox is busy, or has just ended"}
 
     # ---------------------------------------------------------------------------------------- what is done
 
@@ -212,14 +215,14 @@ class Local:
             try:
                 given = self._inbox.get(timeout=self._pause_s())
             except Empty:
-                given = _Look()
+                given = _Wake()
             self._take(given)
 
     def _over(self) -> bool:
         return self._ends.closing and not self._agents.running
 
     def _pause_s(self) -> float | None:
-        """Until something is due."""
+        """Return the time until the next deadline."""
         times = [self._ends.kill_at, self._up_at]
         if not self._ends.closing and (later := next_at(self._wish.points, self._looked)) is not None:
             times.append(self._began + later)
@@ -228,26 +231,28 @@ class Local:
 
     @property
     def _up_at(self) -> float | None:
-        """When the time is up; None if it never is, or if everybody was told to leave already."""
+        """When --for is over; None without it, and once all agents are leaving."""
         told = self._ends.time_up or self._ends.signalled
         return None if self._wish.for_s is None or told else self._began + self._wish.for_s
 
-    def _take(self, given: _Ended | _Asked | _Signal | _Look | _Broken) -> None:
+    def _take(self, given: _ProcessEnded | _ControlRequest | _SignalReceived | _Wake | _KeeperLost) -> None:
         match given:
-            case _Ended(name, code):
+            case _ProcessEnded(name, code):
                 self._agent_ended(name, code)
-            case _Asked(question, answer):
+            case _ControlRequest(question, answer):
                 try:
                     answer.put({"ok": True, **self._obey(question)})
                 except PliantError as error:
                     answer.put({"ok": False, "why": error.why})
-            case _Signal(number):
+            case _SignalReceived(number):
                 self._stop(number)
-            case _Look():
+            case _Wake():
                 self._look()
-            case _Broken():
+            case _KeeperLost():
                 self._ends.broken = True
-                raise PliantError("The process that keeps the agents was killed, and took them with it. Run it again.")
+                raise PliantError(
+                    "The process that keeps the agents was killed, and the agents with it. Run the command again."
+                )
             case _:
                 assert_never(given)
 
@@ -258,7 +263,7 @@ class Local:
             self._kill_all()
         if self._up_at is not None and now >= self._up_at:
             self._ends.time_up = True
-            self._ends.hurries = max(self._ends.hurries, 1)  # whoever is told again ends at once
+            self._ends.hurries = max(self._ends.hurries, 1)  # a signal after this ends the agents at once
             self._told.say(f"{self._wish.for_s:g} s are over: the agents leave")
             self._close()
         elif self._follower.job_ended and not self._ends.closing:
@@ -276,11 +281,11 @@ class Local:
     def _agent_ended(self, name: str, code: int) -> None:
         agent = self._agents.ended(name, code)
         if code != 0 and not self._follower.job_ended:
-            self._catch_up()  # whether that was before the job's end or after it makes a difference
+            self._catch_up()  # its end counts differently after the job's end
         if agent.wanted and not self._ends.signalled and not self._ends.time_up:
             (self._ends.after if self._follower.job_ended else self._ends.own).append((name, code))
         if agent.wanted and not self._agents.running and next_at(self._wish.points, self._looked) is None:
-            self._ends.closing = True  # nobody is left, and nobody is to come
+            self._ends.closing = True  # no agent is left, and none will come
 
     # ----------------------------------------------------------------------------------------- by command
 
@@ -289,7 +294,7 @@ class Local:
         if todo == "list":
             return {"job": self._wish.job, "url": self._centre.url, "agents": [*self._agents.rows()]}
         if self._ends.closing or self._follower.job_ended:
-            raise PliantError("The cluster is ending.")
+            raise PliantError("The sandbox is ending.")
         if todo == "add":
             added = self._agents.add(self._centre.url)
             return {"agent": added.name, "address": added.address}
@@ -304,13 +309,13 @@ class Local:
             case "heal":
                 self._agents.connect(agent, is_cut=False)
             case _:
-                raise PliantError(f"{todo!r} is nothing that a cluster can do.")
+                raise PliantError(f"Unknown command {todo!r}.")
         return {"agent": agent.name}
 
     # -------------------------------------------------------------------------------------------- its end
 
     def _job_ended(self) -> None:
-        """The agents see it by themselves, and end when their scripts have; those cut off must be able to."""
+        """Reconnect agents that are cut off, so that they see the job's end. All end when their scripts have."""
         self._ends.closing = True
         self._heal_all()
 
@@ -320,12 +325,12 @@ class Local:
                 self._agents.connect(agent, is_cut=False)
 
     def _stop(self, number: int) -> None:
-        """First: everybody leaves. Second: now. Third: without a word."""
+        """Let all agents leave; on a second signal, end them soon; on a third, kill them."""
         self._ends.hurries += 1
         self._ends.signalled = self._ends.signalled or number
         name = signal.Signals(number).name
         if self._ends.hurries == 1:
-            self._told.say(f"{name}: the agents leave within {self._wish.grace_s:g} s; again to end now")
+            self._told.say(f"{name}: the agents leave within {self._wish.grace_s:g} s; send it again to end now")
             self._close()
         elif self._ends.hurries == 2:
             self._told.say(f"{name} again: ending now")
@@ -342,7 +347,7 @@ class Local:
 
     def _kill_all(self) -> None:
         for agent in self._agents.running:
-            self._told.say(f"{agent.name} has not ended by itself: killing it")
+            self._told.say(f"{agent.name} did not end in time; killing it")
             self._agents.kill(agent)
 
     def _conclude(self) -> int:
@@ -351,23 +356,25 @@ class Local:
             failed = next(((name, code) for name, code in ends.after if code != 0), None)
             if failed is None or ends.signalled:
                 return 0
-            raise PliantError(f"{job} is finished, but after it {failed[0]} ended with {describe_exit(failed[1])}.")
+            raise PliantError(
+                f"Job {job} has finished, but {failed[0]} ended with {describe_exit(failed[1])} afterwards."
+            )
         if follower.state is not None and follower.state.ended:
-            raise PliantError(f"{job} is {follower.state.value}: {follower.why}")
+            raise PliantError(f"Job {job} is {follower.state.value}: {follower.why}")
         if ends.signalled:
             return SIGNALLED + ends.signalled
         if ends.time_up:
             return TIME_IS_UP
         name, code = ends.own[-1]
         self._told.say(
-            f"{job} has not ended, but no agent is left; the last one, {name}, ended with {describe_exit(code)}"
+            f"job {job} has not ended, but no agent is left; the last, {name}, ended with {describe_exit(code)}"
         )
         return code if code > 0 else 1
 
 
 def _revision(client: Client, job: str) -> int:
-    """Return the revision of a job; earlier events are not shown. 0 if it is still to be created."""
+    """Return the revision of a job that exists; its earlier events are not shown again."""
     try:
         return client.job(job).job.revision
     except Refused:
-        return 0
+        return 0  # the job is not created yet

@@ -1,8 +1,8 @@
-"""The process that cleans up after a cluster. `python -m pliant_local.sweeper FD PID BEGAN FOLDER`.
+"""The process that cleans up after a sandbox. `python -m pliant_local.sweeper FD PID BEGAN FOLDER`.
 
-`FD` is the end of a pipe whose other end the cluster alone holds. However that process ends, `kill -9` included, the
-pipe closes; then what it had is taken away: namespaces with whatever runs in them, links, the socket. Processes are not
-its business: those of a cluster end with the process that keeps them.
+`FD` is one end of a pipe; only the sandbox holds the other. When the sandbox ends, even by `kill -9`, the pipe closes,
+and the sweeper removes its namespaces with the processes in them, its links and its socket. Other processes of the
+sandbox end with their keeper.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ END_S = 60.0
 
 
 class Sweeper(CleanupProcess):
-    """Have one around a cluster, as a context manager: at the end of the block everything is gone."""
+    """Run a sweeper around a sandbox, as a context manager: after the block nothing is left."""
 
     def __init__(self, owner: Owner, folder: Path) -> None:
         self._owner = owner
@@ -33,14 +33,14 @@ class Sweeper(CleanupProcess):
 
 
 def sweep(owner: Owner, folder: Path) -> None:
-    """Take away what a cluster had."""
+    """Remove what a sandbox left."""
     control.forget(folder)
-    if not network.why_not():
+    if not network.namespaces_unavailable():
         network.remove_all(owner)
 
 
 def main(handle: int, owner: Owner, folder: Path) -> None:
-    """The program."""
+    """Run the sweeper."""
     ignore_stop_signals()
     while os.read(handle, 1):
         pass

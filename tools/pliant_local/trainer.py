@@ -1,8 +1,8 @@
 """A trainer that needs no framework: `python -m pliant_local.trainer --steps 100 --step-s 0.05 [--checkpoint DIR]`.
 
-It stands for a training script that knows nothing of Pliant. It reads torchrun's variables, and in every step it really
-needs all of its peers: everybody sends a number to rank 0 over TCP and gets the sum back. So one that died, or was cut
-off, is felt as in a real training. The last step is kept in a file, and a later launch goes on from there.
+It is a training script without Pliant. It reads torchrun's variables, and every step needs all peers: each sends a
+number to rank 0 over TCP and receives the sum. A dead or unreachable peer stops it like a real training. The last step
+is kept in a file, and a later launch continues from there.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from pliant.settings import TorchrunSettings
 
 LINE_MAX = 1 << 12
 PAUSE_S = 0.05
-HELLO_S = 5.0  # peers say who they are at once
+HELLO_S = 5.0  # for a peer's first message
 FILE = "step.json"
 
 
-class PeerLost(PliantError):
-    """A peer does not answer, or answers with something else than what it should."""
+class TrainerPeerLost(PliantError):
+    """A peer does not answer, or sends something unexpected."""
 
 
-class Line:
-    """A connection to a peer, one JSON object on each line."""
+class PeerConnection:
+    """A connection to a peer: one JSON object on each line."""
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
         self._socket = connection
@@ -45,26 +45,26 @@ class Line:
         try:
             self._socket.sendall(json.dumps(said).encode() + b"\n")
         except OSError as error:
-            raise PeerLost(f"{self._peer} is lost: {error}") from error
+            raise TrainerPeerLost(f"{self._peer} is lost: {error}") from error
 
     def hear(self) -> dict[str, Any]:
         while b"\n" not in self._rest:
             try:
                 data = self._socket.recv(4096)
             except OSError as error:
-                raise PeerLost(f"{self._peer} is lost: {error}") from error
+                raise TrainerPeerLost(f"{self._peer} is lost: {error}") from error
             if not data:
-                raise PeerLost(f"{self._peer} is lost: it closed the connection")
+                raise TrainerPeerLost(f"{self._peer} is lost: it closed the connection")
             self._rest += data
             if len(self._rest) > LINE_MAX:
-                raise PeerLost(f"{self._peer} does not talk as a peer does")
+                raise TrainerPeerLost(f"{self._peer} sent an invalid message")
         line, self._rest = self._rest.split(b"\n", 1)
         try:
             said = json.loads(line)
         except ValueError as error:
-            raise PeerLost(f"{self._peer} does not talk as a peer does") from error
+            raise TrainerPeerLost(f"{self._peer} sent an invalid message") from error
         if not isinstance(said, dict):
-            raise PeerLost(f"{self._peer} does not talk as a peer does")
+            raise TrainerPeerLost(f"{self._peer} sent an invalid message")
         return said
 
     def close(self) -> None:
@@ -73,14 +73,14 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Star:
-    """The peers of one launch: rank 0 in the middle, with a line to each of the others, who have one to it."""
+    """The peers of one launch: rank 0 has a connection to each of the others."""
 
     said: TorchrunSettings
-    lines: tuple[Line, ...]
-    first: int  # the step that rank 0 goes on from
+    lines: tuple[PeerConnection, ...]
+    first: int  # the step that rank 0 continues from
 
     def sum(self, step: int, value: int) -> int:
-        """The sum of everybody's numbers. PeerLost if somebody does not bring one for this step."""
+        """Return the sum of all ranks' numbers. Raises TrainerPeerLost if one is missing for this step."""
         if self.said.rank != 0:
             (line,) = self.lines
             line.say(step=step, value=value)
@@ -97,36 +97,36 @@ class Star:
 
 def _number(said: dict[str, Any], step: int, key: str) -> int:
     if said.get("step") != step or not isinstance(said.get(key), int):
-        raise PeerLost(f"a peer is at another step than {step}: {said}")
+        raise TrainerPeerLost(f"a peer is not at step {step}: {said}")
     return int(said[key])
 
 
 def meet(said: TorchrunSettings, first: int, wait_s: float) -> Star:
-    """Come together with everybody of this launch. `first` is where rank 0 goes on from; the others are told."""
+    """Connect all ranks of this launch. `first` is the step that rank 0 continues from, and sends to the others."""
     prefix = f"{said.run_id}/{said.address}:{said.port}/{said.world_size}"
     until = time.monotonic() + wait_s
     if said.rank != 0:
-        line = Line(_connected(said, until, wait_s), "rank 0")
+        line = PeerConnection(_connected(said, until, wait_s), "rank 0")
         line.say(prefix=prefix, rank=said.rank)
         answer = line.hear()
         if answer.get("prefix") != prefix:
-            raise PeerLost(f"at {said.address}:{said.port} is somebody else: {answer}")
+            raise TrainerPeerLost(f"at {said.address}:{said.port} is another program: {answer}")
         return Star(said, (line,), int(answer["first"]))
     if said.world_size == 1:
         return Star(said, (), first)
-    lines: dict[int, Line] = {}
+    lines: dict[int, PeerConnection] = {}
     with socket.create_server((said.address, said.port), backlog=said.world_size) as door:
         while len(lines) < said.world_size - 1:
             door.settimeout(max(PAUSE_S, until - time.monotonic()))
             try:
                 connection, where = door.accept()
             except TimeoutError:
-                raise PeerLost(f"only {len(lines) + 1} of {said.world_size} came within {wait_s:g} s") from None
+                raise TrainerPeerLost(f"only {len(lines) + 1} of {said.world_size} came within {wait_s:g} s") from None
             connection.settimeout(HELLO_S)
-            rank = _welcome(Line(connection, f"{where[0]}:{where[1]}"), prefix, said.world_size, lines)
+            rank = _welcome(PeerConnection(connection, f"{where[0]}:{where[1]}"), prefix, said.world_size, lines)
             if rank is None:
                 connection.close()
-                _say(f"a stranger at {where[0]}:{where[1]} was refused")
+                _say(f"refused a connection from {where[0]}:{where[1]}")
             else:
                 connection.settimeout(wait_s)
     for line in lines.values():
@@ -134,11 +134,11 @@ def meet(said: TorchrunSettings, first: int, wait_s: float) -> Star:
     return Star(said, tuple(lines[rank] for rank in sorted(lines)), first)
 
 
-def _welcome(line: Line, prefix: str, size: int, known: dict[int, Line]) -> int | None:
-    """The rank of whoever came; None if it is none of us."""
+def _welcome(line: PeerConnection, prefix: str, size: int, known: dict[int, PeerConnection]) -> int | None:
+    """Return the rank of a new peer; None if it does not belong to this launch."""
     try:
         hello = line.hear()
-    except PeerLost:
+    except TrainerPeerLost:
         return None
     rank = hello.get("rank")
     if hello.get("prefix") != prefix or not isinstance(rank, int) or not 0 < rank < size or rank in known:
@@ -155,11 +155,11 @@ def _connected(said: TorchrunSettings, until: float, wait_s: float) -> socket.so
             )
         except OSError as error:
             if time.monotonic() >= until:
-                raise PeerLost(f"rank 0 at {said.address}:{said.port} cannot be reached: {error}") from error
+                raise TrainerPeerLost(f"rank 0 at {said.address}:{said.port} cannot be reached: {error}") from error
             time.sleep(PAUSE_S)
             continue
         if connection.getsockname() == connection.getpeername():
-            connection.close()  # on loopback one can meet oneself, where nobody listens yet
+            connection.close()  # on loopback a socket can connect to itself while rank 0 does not listen yet
             time.sleep(PAUSE_S)
             continue
         connection.settimeout(wait_s)
@@ -167,7 +167,7 @@ def _connected(said: TorchrunSettings, until: float, wait_s: float) -> socket.so
 
 
 def read_step(folder: Path | None) -> int:
-    """How many steps were done; 0 if nobody wrote that down."""
+    """Return the number of finished steps; 0 without a file."""
     if folder is None:
         return 0
     try:
@@ -177,7 +177,7 @@ def read_step(folder: Path | None) -> int:
 
 
 def write_step(folder: Path, step: int) -> None:
-    """Whoever reads it finds the old or the new, never a half."""
+    """Write the number of finished steps atomically."""
     new = folder / f".{FILE}.{secrets.token_hex(4)}"
     try:
         with new.open("w", encoding="utf-8") as file:
@@ -192,7 +192,7 @@ def write_step(folder: Path, step: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long a step takes; nothing any more once the file is there."""
+    """The duration of a step; 0 once the file `hurry` exists."""
 
     step_s: float
     hurry: Path | None = None
@@ -203,7 +203,7 @@ class Pace:
 
 
 def train(said: TorchrunSettings, steps: int, pace: Pace, folder: Path | None, wait_s: float) -> None:
-    """All steps that are left, together with the others."""
+    """Run the remaining steps with the other ranks."""
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     star = meet(said, read_step(folder), wait_s)
@@ -212,7 +212,7 @@ def train(said: TorchrunSettings, steps: int, pace: Pace, folder: Path | None, w
             pace.wait()
             total = star.sum(step, step * (said.rank + 1))
             if total != step * said.world_size * (said.world_size + 1) // 2:
-                raise PeerLost(f"the sum of step {step} is {total}: somebody is missing in it")
+                raise TrainerPeerLost(f"the sum of step {step} is {total}: a rank is missing")
             if said.rank == 0 and folder is not None:
                 write_step(folder, step)
             _say(f"step {step} rank {said.rank} world {said.world_size}")
@@ -221,17 +221,17 @@ def train(said: TorchrunSettings, steps: int, pace: Pace, folder: Path | None, w
 
 
 def _say(text: str) -> None:
-    print(text, flush=True)  # noqa: T201  # a training script says how it gets on
+    print(text, flush=True)  # noqa: T201  # a training script reports its progress
 
 
 def main() -> int:
-    """The program."""
+    """Run the trainer."""
     parser = argparse.ArgumentParser(prog="python -m pliant_local.trainer", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--steps", type=int, default=100, help="how many steps there are in all")
-    parser.add_argument("--step-s", type=float, default=0.05, help="how long each takes")
+    parser.add_argument("--steps", type=int, default=100, help="total number of steps")
+    parser.add_argument("--step-s", type=float, default=0.05, help="duration of a step")
     parser.add_argument("--checkpoint", type=Path, metavar="DIR", help="where the last step is kept")
-    parser.add_argument("--hurry", type=Path, metavar="FILE", help="once it is there steps take no time")
-    parser.add_argument("--wait-s", type=float, default=30.0, help="how long a peer may be silent")
+    parser.add_argument("--hurry", type=Path, metavar="FILE", help="once this file exists, steps take no time")
+    parser.add_argument("--wait-s", type=float, default=30.0, help="how long to wait for a peer")
     given = parser.parse_args()
     try:
         train(settings.read_torchrun(), given.steps, Pace(given.step_s, given.hurry), given.checkpoint, given.wait_s)

@@ -1,7 +1,6 @@
-"""The simulator: the real decisions in a seeded universe.
+"""The simulator: the real decision code against seeded faults, in virtual time.
 
-What may live here: a clock, a network, disks and processes that exist only as events in a queue, faults drawn from a
-seed, and checkers that look after every event. The brains (`pliant.core`), the pump
-(`pliant.coordinator.service.service`) and the store's contract are the real ones; only the shells around them are
-made up.
+This package holds a clock, a network, disks and processes that exist only as events in a queue, faults drawn from a
+seed, and checks that run after every event. `pliant.core`, the coordinator's service (`pliant.coordinator.service`) and
+the store's contract are the real ones.
 """

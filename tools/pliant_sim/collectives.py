@@ -1,8 +1,8 @@
-"""The data plane: process groups whose collectives complete here and fail there.
+"""The simulated data plane: process groups and their collectives.
 
-Like gloo, a group knows nothing of steps or generations: the n-th operation of each member meets the n-th of the
-others, whatever they mean by it. A member that dies or breaks the group makes the others' operations return an error,
-unless they had completed already: some may have, and others not.
+Like gloo, a group does not know steps or generations: the n-th operation of each member meets the n-th of the others.
+When a member dies or breaks the group, the operations of the others fail unless they had completed: a collective may
+complete on some members and fail on others.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pliant.core.model.world import World
 from pliant_sim.live.toy_model import FALSE, WRONG, Content
 
 if TYPE_CHECKING:
-    from pliant_sim.live.world import Universe
+    from pliant_sim.live.world import LiveSimulation
 
 WIRING_PATIENCE_S = 2.0
 RESET_AFTER_S = 5.0  # a link that stays cut this long resets its connections
 
 
 @dataclass(slots=True)
-class Operation:
-    """One collective: who entered it with what."""
+class Collective:
+    """One collective, and the contribution of each rank."""
 
     words: dict[int, Word] = field(default_factory=dict)
     parts: dict[int, tuple[int, ...]] = field(default_factory=dict)
@@ -36,16 +36,16 @@ class Operation:
 
 
 @dataclass(slots=True)
-class Group:
-    """One generation's group, from the first member that wires it."""
+class ProcessGroup:
+    """A generation's process group."""
 
     world: World
     calling: set[MemberId] = field(default_factory=set)
     wired: set[MemberId] = field(default_factory=set)
     barrier: bool = False
-    watched: bool = False  # somebody will look whether the wiring gets anywhere
+    watched: bool = False  # a timer checks whether the wiring makes progress
     broken: MemberId | None = None
-    operations: list[Operation] = field(default_factory=list)
+    operations: list[Collective] = field(default_factory=list)
     entered: dict[MemberId, int] = field(default_factory=dict)  # operations entered so far
     waiting: dict[MemberId, int] = field(default_factory=dict)  # operation not yet returned
 
@@ -53,12 +53,12 @@ class Group:
 class Fabric:
     """All groups of one job."""
 
-    def __init__(self, universe: Universe) -> None:
-        self._universe = universe
-        self.groups: dict[int, Group] = {}
+    def __init__(self, sim: LiveSimulation) -> None:
+        self._sim = sim
+        self.groups: dict[int, ProcessGroup] = {}
 
     def wire(self, member: MemberId, world: World) -> None:
-        group = self.groups.setdefault(world.number, Group(world))
+        group = self.groups.setdefault(world.number, ProcessGroup(world))
         if group.broken is not None:
             self._later(member, WireFailed(world.number, group.broken))
             return
@@ -66,35 +66,35 @@ class Fabric:
         self._try_barrier(group)
         if not group.barrier and not group.watched:
             group.watched = True
-            self._universe.after(WIRING_PATIENCE_S, self._lose_patience, group)
+            self._sim.after(WIRING_PATIENCE_S, self._lose_patience, group)
 
-    def _try_barrier(self, group: Group) -> None:
+    def _try_barrier(self, group: ProcessGroup) -> None:
         if group.barrier or group.broken is not None or len(group.calling) < len(group.world.members):
             return
         if self._cut_pair(group) is not None:
             return
         group.barrier = True
         for member in group.world.members:
-            self._universe.after(self._universe.chance.uniform(0.002, 0.03), self._barrier_returns, group, member)
+            self._sim.after(self._sim.chance.uniform(0.002, 0.03), self._barrier_returns, group, member)
 
-    def _barrier_returns(self, group: Group, member: MemberId) -> None:
+    def _barrier_returns(self, group: ProcessGroup, member: MemberId) -> None:
         if group.broken is None and member in group.calling:
             group.calling.discard(member)
             group.wired.add(member)
-            self._universe.feed(member, Wired(group.world.number))
+            self._sim.feed(member, Wired(group.world.number))
 
-    def _lose_patience(self, group: Group) -> None:
-        """Whoever cannot reach a peer says so; one that is merely late to wire is waited for."""
+    def _lose_patience(self, group: ProcessGroup) -> None:
+        """Fail the wiring of members that cannot reach a peer; a peer that is only late is waited for."""
         if group.barrier or group.broken is not None:
             return
         for member in sorted(group.calling):
             for other in group.world.members:
-                if self._universe.is_cut(member, other) or not self._universe.exists(other):
+                if self._sim.is_cut(member, other) or not self._sim.exists(other):
                     self._fail_wiring(group, other, only=member)
                     break
-        self._universe.after(WIRING_PATIENCE_S, self._lose_patience, group)
+        self._sim.after(WIRING_PATIENCE_S, self._lose_patience, group)
 
-    def _fail_wiring(self, group: Group, peer: MemberId, only: MemberId | None = None) -> None:
+    def _fail_wiring(self, group: ProcessGroup, peer: MemberId, only: MemberId | None = None) -> None:
         for member in sorted(group.calling):
             if only is None or member == only:
                 group.calling.discard(member)
@@ -110,7 +110,7 @@ class Fabric:
         group.entered[member] = index + 1
         group.waiting[member] = index
         if index == len(group.operations):
-            group.operations.append(Operation())
+            group.operations.append(Collective())
         operation = group.operations[index]
         rank = group.world.members.index(member)
         operation.words[rank] = action.word
@@ -118,46 +118,46 @@ class Fabric:
         operation.parts[rank] = part
         self._try_complete(group, index)
 
-    def _try_complete(self, group: Group, index: int) -> None:
+    def _try_complete(self, group: ProcessGroup, index: int) -> None:
         operation = group.operations[index]
         if operation.complete or len(operation.words) < len(group.world.members):
             return
         pair = self._cut_pair(group)
         if pair is not None:
-            self._universe.after(RESET_AFTER_S, self._reset, group, index, pair)
+            self._sim.after(RESET_AFTER_S, self._reset, group, index, pair)
             return
         operation.complete = True
         size = len(group.world.members)
         words = tuple(operation.words[rank] for rank in range(size))
         content: Content = tuple(operation.parts[rank] for rank in range(size))
         disputes = self._disputes(group.world, words, content)
-        self._universe.checkers.reduces(group.world, words, operation.shares, content)
+        self._sim.checks.reduces(group.world, words, operation.shares, content)
         for member in group.world.members:
-            delay = self._universe.chance.uniform(0.001, 0.04)
+            delay = self._sim.chance.uniform(0.001, 0.04)
             returned = Returned(group.world.number, words, disputes)
-            self._universe.after(delay, self._returns, group, member, index, returned, content)
+            self._sim.after(delay, self._returns, group, member, index, returned, content)
 
     def _disputes(self, world: World, words: tuple[Word, ...], content: Content) -> tuple[Dispute, ...]:
-        """Every gradient is computed a second time, by the next one who holds the state, where states are verified."""
+        """Compare each gradient with that of the next holder, where states are verified."""
         holding = [rank for rank, word in enumerate(words) if word.holds]
-        if not self._universe.setting.verify or len(holding) < 2:
+        if not self._sim.setting.verify or len(holding) < 2:
             return ()
         found = []
         for turn, rank in enumerate(holding):
             other = world.members[holding[(turn + 1) % len(holding)]]
             false = [gradient % WRONG for gradient in content[rank] if gradient & FALSE]
-            seen = [gradient % WRONG for gradient in content[rank]] if self._universe.errs(other) else false
+            seen = [gradient % WRONG for gradient in content[rank]] if self._sim.errs(other) else false
             if seen:
                 found.append(Dispute(seen[0], world.members[rank], other))
         return tuple(found)
 
-    def _returns(self, group: Group, member: MemberId, index: int, returned: Returned, content: Content) -> None:
+    def _returns(self, group: ProcessGroup, member: MemberId, index: int, returned: Returned, content: Content) -> None:
         if group.waiting.get(member) == index:
             del group.waiting[member]
-            self._universe.reduced(member, returned.words, content)
-            self._universe.feed(member, returned)
+            self._sim.reduced(member, returned.words, content)
+            self._sim.feed(member, returned)
 
-    def _reset(self, group: Group, index: int, pair: tuple[MemberId, MemberId]) -> None:
+    def _reset(self, group: ProcessGroup, index: int, pair: tuple[MemberId, MemberId]) -> None:
         operation = group.operations[index]
         if operation.complete or group.broken is not None:
             return
@@ -170,7 +170,7 @@ class Fabric:
         self.break_group(pair[0], group.world.number)
 
     def healed(self) -> None:
-        """Links are back: whatever waited for them may go on."""
+        """Continue operations that waited for a link."""
         for group in self.groups.values():
             if group.broken is None:
                 self._try_barrier(group)
@@ -187,13 +187,13 @@ class Fabric:
             self._fail_wiring(group, by)
         group.calling.discard(by)
         for member, index in list(group.waiting.items()):
-            in_time = group.operations[index].complete and self._universe.chance.random() < 0.5
+            in_time = group.operations[index].complete and self._sim.chance.random() < 0.5
             if not in_time or member == by:
                 del group.waiting[member]
                 self._later(member, Failed(number, by if by != member else None))
 
     def is_waiting(self, number: int, but: MemberId) -> MemberId | None:
-        """Somebody else whose operation in that group has not returned."""
+        """Return another member whose operation in that group has not returned."""
         group = self.groups.get(number)
         if group is None or group.broken is not None:
             return None
@@ -207,21 +207,21 @@ class Fabric:
                 self.break_group(member, number)
 
     def forget(self, sealed: int) -> None:
-        """Groups far below the seal are of no interest to anybody."""
+        """Drop groups far below the seal."""
         for number in [n for n in self.groups if n < sealed - 16]:
             del self.groups[number]
 
-    def _cut_pair(self, group: Group) -> tuple[MemberId, MemberId] | None:
-        if not self._universe.any_cut:
+    def _cut_pair(self, group: ProcessGroup) -> tuple[MemberId, MemberId] | None:
+        if not self._sim.any_cut:
             return None
         members = group.world.members
         for i, a in enumerate(members):
             for b in members[i + 1 :]:
-                if self._universe.is_cut(a, b) or self._universe.is_cut(b, a):
+                if self._sim.is_cut(a, b) or self._sim.is_cut(b, a):
                     return a, b
         return None
 
     def _later(self, member: MemberId, signal: Failed | WireFailed) -> None:
-        delay = self._universe.chance.uniform(0.005, 0.1)
-        deliver: Callable[..., None] = self._universe.feed
-        self._universe.after(delay, deliver, member, signal)
+        delay = self._sim.chance.uniform(0.005, 0.1)
+        deliver: Callable[..., None] = self._sim.feed
+        self._sim.after(delay, deliver, member, signal)

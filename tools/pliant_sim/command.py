@@ -1,4 +1,4 @@
-"""`pliant sim`: many schedules counted, or one told as a story."""
+"""`pliant sim`: run many schedules and count violations, or print one schedule."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ import click
 if TYPE_CHECKING:
     from pliant_sim.run import Batch, Result
 
-CHUNK = 10  # seeds handed to a process at a time: small enough for a lively progress bar
+CHUNK = 10  # seeds per task of a process: few, so the progress bar moves often
 
 
 @click.command()
-@click.option("--seeds", type=click.IntRange(1), help="How many schedules to run, from seed 0 on.")
-@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="The first of these seeds.")
-@click.option("--seed", type=click.IntRange(0), help="Run one seed and tell what happened in it.")
-@click.option("--detail", is_flag=True, help="With --seed: tell what every member did, too.")
-@click.option("--shrink", "shrinking", is_flag=True, help="With --seed: leave out faults while it still fails.")
-@click.option("--launches", is_flag=True, help="Schedules of workers that are launched together instead.")
-@click.option("--exhaustive", is_flag=True, help="Explore every order of events in a small world instead.")
+@click.option("--seeds", type=click.IntRange(1), help="Number of schedules to run.")
+@click.option("--first", type=click.IntRange(0), default=0, show_default=True, help="First seed.")
+@click.option("--seed", type=click.IntRange(0), help="Run one seed and print what happened.")
+@click.option("--detail", is_flag=True, help="With --seed: print each member's actions, too.")
+@click.option(
+    "--shrink", "shrinking", is_flag=True, help="With --seed: find the fewest faults that still make it fail."
+)
+@click.option("--launches", is_flag=True, help="Run schedules of launched jobs instead of live ones.")
+@click.option("--exhaustive", is_flag=True, help="Explore every order of events in a small world.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def sim(
     seeds: int | None,
@@ -37,15 +39,15 @@ def sim(
 ) -> None:
     """Run the decision code through simulated faults.
 
-    A schedule is 8 members on 3 agents with 1 or 2 coordinators, 60 virtual seconds with about a fault a second, then
-    quiet until the job ends. Invariants are checked at every event. Exit code 1: something was violated.
+    A schedule is 8 members on 3 agents with 1 or 2 coordinators: 60 virtual seconds with about one fault a second, then
+    quiet until the job ends. Invariants are checked at every event. Exit code 1: a violation.
     """
     if sum((seeds is not None, seed is not None, exhaustive)) > 1:
         raise click.UsageError("Choose one of --seeds, --seed and --exhaustive.")
     if seed is None and (detail or shrinking):
         raise click.UsageError("--detail and --shrink need --seed.")
     if launches and (exhaustive or detail):
-        raise click.UsageError("--launches goes with --seeds, or with --seed and --shrink.")
+        raise click.UsageError("--launches cannot be combined with --exhaustive or --detail.")
     if exhaustive:
         _explore(as_json)
     elif seed is not None:
@@ -66,15 +68,15 @@ def _count(first: int, seeds: int, launches: bool, as_json: bool) -> None:
 
 
 def _batches(first: int, seeds: int, launches: bool) -> Iterator[Batch]:
-    """Run the seeds on every core, showing how far it is. Leaving early, by Ctrl-C say, ends every process at once."""
+    """Run the seeds on every core and show the progress. Leaving early (Ctrl-C) ends every process at once."""
     from multiprocessing import Pool
 
     from rich.console import Console
     from rich.progress import Progress
 
     chunks = [(start, min(CHUNK, first + seeds - start), launches) for start in range(first, first + seeds, CHUNK)]
-    # Ctrl-C goes to the whole group. Held back while the processes start, it is theirs never and ours from the body on,
-    # where leaving ends them; in the middle of their start it would leave some behind.
+    # Ctrl-C goes to the whole process group. It is blocked while the pool starts, when it would leave some behind;
+    # the children inherit the block, and leaving the body ends them.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     with Pool() as pool, Progress(console=Console(stderr=True), transient=True) as progress:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
@@ -180,7 +182,7 @@ def _explore(as_json: bool) -> None:
         }
         click.echo(json.dumps(report))
     else:
-        every = "every state" if found.complete else "states, not all: the bound was reached"
+        every = "states (all)" if found.complete else "states (stopped at the limit)"
         click.echo(f"{found.states} {every} within {found.bounds}")
         if found.wrong:
             click.echo(f"{found.wrong}\n  " + "\n  ".join(found.path))

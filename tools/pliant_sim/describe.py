@@ -1,4 +1,4 @@
-"""Words for what happens in a universe, so that a person can follow one seed."""
+"""Short descriptions of events, signals and actions, for the story of one seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Thing = m.Event | s.Signal | s.Action
 
 
 def narrate(thing: Thing) -> str:
-    """One phrase for an event, a signal or an action; empty for what nobody wants to read."""
+    """Describe an event, a signal or an action in one phrase; some have an empty one."""
     if isinstance(thing, m.Event):
         return describe(thing)
     return _of_a_member(thing)
@@ -33,8 +33,8 @@ def _of_a_member(thing: s.Signal | s.Action) -> str:
         case s.Exit(code=code, why=why):
             return f"exits with {code}: {why}"
         case s.Send(command=m.Stopped(lineage=lineage, why=why)):
-            return f"says it stopped after step {lineage.step}: {why}"
+            return f"reports that it stopped after step {lineage.step}: {why}"
         case s.Send(command=command):
-            return f"says {type(command).__name__}"
+            return f"sends {type(command).__name__}"
         case _:
             return type(thing).__name__

@@ -1,4 +1,4 @@
-"""Time in a universe: one queue of events, one source of chance, and the story of what happened."""
+"""Virtual time: one queue of events, one source of randomness, and the story of a run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pliant_sim.fault_kinds import AnyFaultKind
 
 
 class Timeline:
-    """What every universe is built on. Nothing in it depends on anything but its seed."""
+    """The event queue of a simulation. It depends on its seed alone."""
 
     def __init__(self, seed: int, story: list[str] | None) -> None:
         self.chance = Random(seed)
@@ -28,7 +28,7 @@ class Timeline:
         heappush(self._queue, (self.now + delay_s, self._sequence, act, args))
 
     def step(self) -> bool:
-        """One event. False: there is none."""
+        """Run the next event; return False if there is none."""
         if not self._queue:
             return False
         self.now, sequence, act, args = heappop(self._queue)
@@ -38,7 +38,7 @@ class Timeline:
         return True
 
     def run(self, until_s: float, done: Callable[[], bool]) -> None:
-        """Event after event until then, or until it is done; that is asked now and then, since asking costs."""
+        """Run events until a time, or until `done`, which is called only now and then because it is slow."""
         while self._queue and self._queue[0][0] <= until_s:
             self.step()
             if not self.events % 16 and done():

@@ -1,4 +1,4 @@
-"""Running schedules: one seed, many seeds, and the shrinking of one that failed."""
+"""Run one schedule or many, and shrink one that failed."""
 
 from __future__ import annotations
 
@@ -8,21 +8,19 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 from pliant_sim.fault_kinds import AnyFaultKind
-from pliant_sim.launch import faults as launch_faults
+from pliant_sim.faults import ScheduledFault, heal, launch_schedule, live_schedule, strike_launch, strike_live
 from pliant_sim.launch import world as launch_world
-from pliant_sim.live.faults import Fault, heal, schedule, strike, verify_for
-from pliant_sim.live.world import Setting, Universe
+from pliant_sim.live import world as live_world
+from pliant_sim.simulation import Simulation
 
 FAULTS_UNTIL_S = 60.0
-BITS = (("torch", "2.13.0"),)
-LAUNCH_FAULTS_UNTIL_S = 60.0
 SETTLED_S = 60.0  # a lease, the time workers have to end, the longest backoff, and some
 PATIENCE_S = 240.0  # virtual seconds after the faults in which the job must end
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one schedule."""
+    """The result of one schedule."""
 
     seed: int
     complaints: tuple[str, ...]
@@ -33,23 +31,9 @@ class Result:
     trace: int
 
 
-def setting_for(seed: int) -> Setting:
-    """One coordinator in a third of the schedules, two in the others; bits are looked at in a fifth of them."""
-    verify = verify_for(seed)
-    coordinators = 1 if seed % 3 == 0 else 2
-    return Setting(
-        seed=seed,
-        coordinators=coordinators,
-        verify=verify,
-        full_disk=0.1 if seed % 7 == 3 else 0.0,
-        placeless=0.3 if seed % 11 == 5 else 0.0,
-        bits=BITS if verify else (),
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some schedules in a row, and the CPU time they took."""
+    """Consecutive schedules, and their CPU time."""
 
     first: int
     results: tuple[Result, ...]
@@ -57,7 +41,7 @@ class Batch:
 
 
 def run_batch(first: int, count: int, launched: bool = False) -> Batch:
-    """Schedules `first`, `first + 1` and so on, in this process; of worlds, or of launches."""
+    """Run schedules `first`, `first + 1` and so on in this process, of live or of launched jobs."""
     began = time.process_time()
     run = run_launches if launched else run_seed
     results = tuple(run(seed) for seed in range(first, first + count))
@@ -66,64 +50,58 @@ def run_batch(first: int, count: int, launched: bool = False) -> Batch:
 
 def run_seed(
     seed: int,
-    faults: tuple[Fault, ...] | None = None,
+    faults: tuple[ScheduledFault, ...] | None = None,
     story: list[str] | None = None,
     detail: bool = False,
 ) -> Result:
-    """One schedule: the faults, then quiet until the job ends."""
-    universe = Universe(setting_for(seed), story, detail)
-    chosen = schedule(seed, FAULTS_UNTIL_S) if faults is None else faults
-    for fault in chosen:
-        universe.after(fault.at_s, strike, universe, fault)
-    universe.run(FAULTS_UNTIL_S, universe.ended)
-    if not universe.checkers.complaints:
-        heal(universe)
-        universe.run(FAULTS_UNTIL_S + PATIENCE_S, universe.ended)
-    if not universe.checkers.complaints:
-        universe.checkers.finally_()
-    job = universe.checkers.job
+    """Run one schedule of a live job: the faults, then quiet until the job ends."""
+    sim = live_world.LiveSimulation(live_world.setting_for(seed), story, detail)
+    for fault in live_schedule(seed, FAULTS_UNTIL_S) if faults is None else faults:
+        sim.after(fault.at_s, strike_live, sim, fault)
+    sim.run(FAULTS_UNTIL_S, sim.ended)
+    if not sim.checks.complaints:
+        heal(sim)
+        sim.run(FAULTS_UNTIL_S + PATIENCE_S, sim.ended)
+    if not sim.checks.complaints:
+        sim.checks.finally_()
+    job = sim.checks.job
+    return _result(sim, job.durable.step if job else 0)
+
+
+def run_launches(seed: int, faults: tuple[ScheduledFault, ...] | None = None, story: list[str] | None = None) -> Result:
+    """Run one schedule of a launched job: the faults, then quiet until the job ends."""
+    sim = launch_world.LaunchSimulation(launch_world.setting_for(seed), story)
+    for fault in launch_schedule(seed, FAULTS_UNTIL_S) if faults is None else faults:
+        sim.after(fault.at_s, strike_launch, sim, fault)
+    sim.run(FAULTS_UNTIL_S, lambda: bool(sim.checks.complaints))
+    if not sim.checks.complaints:
+        heal(sim)
+        sim.run(FAULTS_UNTIL_S + SETTLED_S, sim.ended)
+        sim.checks.settled()
+    if sim.joining:
+        sim.cancel()
+    if not sim.checks.complaints:
+        sim.run(FAULTS_UNTIL_S + PATIENCE_S, sim.ended)
+        sim.checks.finally_()
+    return _result(sim, sim.training.steps)
+
+
+def _result(sim: Simulation, steps: int) -> Result:
     return Result(
-        seed=seed,
-        complaints=tuple(universe.checkers.complaints),
-        events=universe.events,
-        generations=universe.checkers.generations,
-        steps=job.durable.step if job else 0,
-        fired=dict(universe.fired),
-        trace=universe.trace,
+        seed=sim.sizes.seed,
+        complaints=tuple(sim.store_checks.complaints),
+        events=sim.events,
+        generations=sim.store_checks.generations,
+        steps=steps,
+        fired=dict(sim.fired),
+        trace=sim.trace,
     )
 
 
-def run_launches(seed: int, faults: tuple[Fault, ...] | None = None, story: list[str] | None = None) -> Result:
-    """One schedule of launches: the faults, then quiet until the job ends."""
-    universe = launch_world.Launches(launch_world.setting_for(seed), story)
-    chosen = launch_faults.schedule(seed, LAUNCH_FAULTS_UNTIL_S) if faults is None else faults
-    for fault in chosen:
-        universe.after(fault.at_s, launch_faults.strike, universe, fault)
-    universe.run(LAUNCH_FAULTS_UNTIL_S, universe.wrong)
-    if not universe.checks.complaints:
-        launch_faults.heal(universe)
-        universe.run(LAUNCH_FAULTS_UNTIL_S + SETTLED_S, universe.ended)
-        universe.checks.settled()
-    if universe.joining:
-        universe.cancel()
-    if not universe.checks.complaints:
-        universe.run(LAUNCH_FAULTS_UNTIL_S + PATIENCE_S, universe.ended)
-        universe.checks.finally_()
-    return Result(
-        seed=seed,
-        complaints=tuple(universe.checks.complaints),
-        events=universe.events,
-        generations=len(universe.checks.sizes),
-        steps=universe.trainer.steps,
-        fired=dict(universe.fired),
-        trace=universe.trace,
-    )
-
-
-def shrink(seed: int, launched: bool = False) -> tuple[Fault, ...]:
-    """The fewest faults we can find that still make the seed fail, by leaving out ever smaller runs of them."""
+def shrink(seed: int, launched: bool = False) -> tuple[ScheduledFault, ...]:
+    """Find few faults that still make the seed fail, by leaving out ever smaller groups of them."""
     run = run_launches if launched else run_seed
-    faults = launch_faults.schedule(seed, LAUNCH_FAULTS_UNTIL_S) if launched else schedule(seed, FAULTS_UNTIL_S)
+    faults = (launch_schedule if launched else live_schedule)(seed, FAULTS_UNTIL_S)
     size = len(faults)
     while size >= 1:
         index = 0
@@ -138,7 +116,7 @@ def shrink(seed: int, launched: bool = False) -> tuple[Fault, ...]:
 
 
 def trace_hash(results: Sequence[Result]) -> str:
-    """One hash over everything that happened: the same seeds give the same one, on any machine."""
+    """Return a hash over all events: the same seeds give the same one on any machine."""
     digest = sha256()
     for result in results:
         digest.update(f"{result.seed} {result.trace} {result.events} {result.steps}\n".encode())

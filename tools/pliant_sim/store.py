@@ -1,4 +1,4 @@
-"""Disks: a store that fails on purpose, and the directory checkpoints are written to."""
+"""Simulated disks: a store with injected faults, and the directory of checkpoints."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.errors import StoreTimeout, StoreUnavailable
 from pliant.stores.base import Busy, Entry, Hold, Outcome, Store, Stored, Write, Written
-from pliant_sim.live.toy_model import Model
+from pliant_sim.live.toy_model import ToyModel
 
 
-class Crash(BaseException):
-    """A coordinator's process ends in the middle of what it does."""
+class CoordinatorCrash(BaseException):
+    """A coordinator's process ends in the middle of a write."""
 
 
 @dataclass(slots=True)
 class FlakyStore:
     """One coordinator's connection to the real store contract, with faults armed for its next writes.
 
-    The contract is kept to the letter: an error means nothing was written, a timeout leaves open whether it was.
+    It keeps the contract: after an error nothing was written; after a timeout the outcome is open.
     """
 
     store: Store
@@ -38,9 +38,9 @@ class FlakyStore:
         if fault:
             self.fired(fault)
         if fault is FaultKind.CRASH_BEFORE_WRITE:
-            raise Crash
+            raise CoordinatorCrash
         if fault is FaultKind.STORE_ERROR:
-            raise StoreUnavailable("the disk said no")
+            raise StoreUnavailable("disk error")
         if fault is FaultKind.STORE_TIMEOUT_LOST:
             raise StoreTimeout("no answer")
         if fault is FaultKind.STORE_TIMEOUT_LATE:
@@ -48,7 +48,7 @@ class FlakyStore:
             raise StoreTimeout("no answer yet")
         outcomes = self.apply(writes)
         if fault is FaultKind.CRASH_AFTER_WRITE:
-            raise Crash
+            raise CoordinatorCrash
         if fault is FaultKind.STORE_TIMEOUT_APPLIED:
             raise StoreTimeout("the answer was lost")
         return outcomes
@@ -77,27 +77,27 @@ class FlakyStore:
 
 
 @dataclass(slots=True)
-class Directory:
-    """The shared directory of checkpoints: whoever can reach it can write any name."""
+class CheckpointDirectory:
+    """The shared directory of checkpoints. Every member can write any name."""
 
-    files: dict[str, dict[str, Model]] = field(default_factory=dict)  # by checkpoint, then by file
+    files: dict[str, dict[str, ToyModel]] = field(default_factory=dict)  # by checkpoint, then by file
     damaged: set[str] = field(default_factory=set)
 
-    def write(self, name: str, file: str, model: Model) -> Model | None:
-        """The file that stood there before, if another one did."""
+    def write(self, name: str, file: str, model: ToyModel) -> ToyModel | None:
+        """Write a file; return the one it replaced, if that differed."""
         there = self.files.setdefault(name, {})
         before = there.get(file)
         there[file] = model
         return before if before is not None and before != model else None
 
     def unread(self, checkpoint: Checkpoint) -> bool | None:
-        """Whether it is damaged (True) or not all there (False); None: it can be read."""
+        """Return True if it is damaged, False if it is incomplete, None if it can be read."""
         if checkpoint.name in self.damaged:
             return True
         there = self.files.get(checkpoint.name, {})
         return None if all(piece.file in there for piece in checkpoint.pieces) else False
 
-    def read(self, checkpoint: Checkpoint) -> Model:
+    def read(self, checkpoint: Checkpoint) -> ToyModel:
         return self.files[checkpoint.name][checkpoint.pieces[0].file]
 
     def remove(self, name: str) -> None:

@@ -6,7 +6,7 @@ import click
 import pytest
 
 from pliant.cli.run.command import run
-from pliant_local.command import JsonTold, PlainTold, local, split, spoken
+from pliant_local.command import JsonSandboxOutput, PlainSandboxOutput, local, parse_agent_line, split
 from unit.cli.program import invoke
 
 
@@ -45,14 +45,14 @@ def test_no_option_is_both_ours_and_theirs() -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (("--agents", "0", "x.py"), "--agents takes a number from 1 to 64"),
+        (("--agents", "0", "x.py"), "--agents must be from 1 to 64"),
         (("--agents", "two", "x.py"), "'two' is not a valid integer"),
         (("--schedule", "10", "x.py"), "'10' is not SECOND:AGENTS"),
         (("--agents", "2", "missing.py"), "There is no script 'missing.py'"),
         (("--agents", "2"), "No script given"),
         (("--strange", "x.py"), "--strange"),
-        (("--name", "a/b", "-m", "this"), "That is no cluster's name"),
-        (("--coordinator", "http://x:1", "-m", "this"), "`pliant local` has a coordinator of its own"),
+        (("--name", "a/b", "-m", "this"), "Invalid --name"),
+        (("--coordinator", "http://x:1", "-m", "this"), "`pliant local` starts its own coordinator"),
         (("cut",), "Missing argument 'AGENT'"),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_command_to_a_cluster_that_is_not_there_is_refused(tmp_path: Path, mon
     for command in (("add",), ("remove",), ("kill", "x"), ("cut", "x"), ("heal", "x"), ("list",)):
         done = invoke("local", *command, "--name", "other")
         assert (done.code, done.out) == (3, "")
-        assert "No cluster of the name 'other' runs here" in done.err
+        assert "No sandbox named 'other' is running" in done.err
 
 
 def test_help_has_everything() -> None:
@@ -89,7 +89,7 @@ def test_what_agents_write_is_shown_once_and_with_a_name(capsys: pytest.CaptureF
         b"[1]",
         b"oh \xff",
     ]
-    for told in (PlainTold(), JsonTold()):
+    for told in (PlainSandboxOutput(), JsonSandboxOutput()):
         for line in lines:
             told.agent("agent-1", line)
     assert capsys.readouterr().out.splitlines() == [
@@ -102,4 +102,4 @@ def test_what_agents_write_is_shown_once_and_with_a_name(capsys: pytest.CaptureF
         '{"agent": "agent-1", "message": "[1]"}',
         '{"agent": "agent-1", "message": "oh \\ufffd"}',
     ]
-    assert spoken(b"null") == {"message": "null"}
+    assert parse_agent_line(b"null") == {"message": "null"}

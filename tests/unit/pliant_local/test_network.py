@@ -96,7 +96,7 @@ def test_each_agent_has_an_address_of_its_own(monkeypatch: pytest.MonkeyPatch) -
 def test_only_what_the_dead_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    alive, dead = network.myself(), Owner(process.pid, 1)
+    alive, dead = network.this_process(), Owner(process.pid, 1)
     reused = Owner(os.getpid(), alive.began + 1)  # of our number, and another process
     links = [
         *({"ifname": owner.bridge, "ifalias": owner.alias} for owner in (alive, dead)),
@@ -122,7 +122,7 @@ def test_only_what_the_dead_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_a_process_is_told_from_a_later_one_of_its_number() -> None:
-    mine = network.myself()
+    mine = network.this_process()
     assert mine.alive
     assert Owner(mine.pid, 0).alive, "not known when it began: better not"
     assert not Owner(mine.pid, mine.began + 1).alive
@@ -140,11 +140,11 @@ def test_what_ip_refuses_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     with pytest.raises(PliantError, match="`ip link show` failed: no such thing"):
         network.ip("link", "show")
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(PliantError, match="cannot be run"):
+    with pytest.raises(PliantError, match="Cannot run"):
         network.ip("link", "show")
-    with pytest.raises(PliantError, match="plv1-1 cannot be connected to plb1: "):
+    with pytest.raises(PliantError, match="Cannot add plv1-1 to plb1: "):
         network._join_bridge("plb1", "plv1-1")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert "iproute2" in network.why_not()
+    assert "iproute2" in network.namespaces_unavailable()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert network.why_not() == "only root may make network namespaces"
+    assert network.namespaces_unavailable() == "only root may make network namespaces"

@@ -5,15 +5,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pliant.errors import BadInput
-from pliant_local.schedule import AGENTS_MAX, Change, Point, change, due, next_at, number_of, parse, plan
+from pliant_local.schedule import (
+    AGENTS_MAX,
+    AgentChange,
+    SchedulePoint,
+    agent_change,
+    due,
+    next_at,
+    number_of,
+    parse,
+    plan,
+)
 
-EXAMPLE = (Point(0, 2), Point(10, 4), Point(20, 1))
+EXAMPLE = (SchedulePoint(0, 2), SchedulePoint(10, 4), SchedulePoint(20, 1))
 
 
 def test_a_schedule_says_from_when_on_there_are_how_many() -> None:
     assert parse("0:2,10:4,20:1") == EXAMPLE
-    assert parse(" 0 : 2 , 0.5:3 ") == (Point(0, 2), Point(0.5, 3))
-    assert parse("7:0") == (Point(7, 0),)
+    assert parse(" 0 : 2 , 0.5:3 ") == (SchedulePoint(0, 2), SchedulePoint(0.5, 3))
+    assert parse("7:0") == (SchedulePoint(7, 0),)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +39,9 @@ def test_a_schedule_says_from_when_on_there_are_how_many() -> None:
         ("0:1.5", "'0:1.5' is not SECOND:AGENTS"),
         ("nan:1", "'nan:1' is not SECOND:AGENTS"),
         ("0:٣", "is not SECOND:AGENTS"),
-        ("0:2,10:4,10:1", "'10:1' is not later than 10 s"),
-        ("5:2,1:4", "'1:4' is not later than 5 s"),
-        ("0:65", "'0:65' wants 65 agents; there are 64 at most"),
+        ("0:2,10:4,10:1", "'10:1' is not after 10 s"),
+        ("5:2,1:4", "'1:4' is not after 5 s"),
+        ("0:65", "'0:65' has 65 agents; at most 64 are possible"),
     ],
 )
 def test_what_is_wrong_with_a_schedule_is_named(text: str, said: str) -> None:
@@ -47,22 +57,22 @@ def test_the_example_in_the_message_is_a_schedule() -> None:
 
 
 def test_a_run_has_a_first_point_whatever_was_said() -> None:
-    assert plan(None, None) == (Point(0, 2),)
-    assert plan(3, None) == (Point(0, 3),)
+    assert plan(None, None) == (SchedulePoint(0, 2),)
+    assert plan(3, None) == (SchedulePoint(0, 3),)
     assert plan(None, "0:2,10:4,20:1") == EXAMPLE
     assert plan(2, "0:2,10:4,20:1") == EXAMPLE
-    assert plan(3, "10:4") == (Point(0, 3), Point(10, 4))
-    assert plan(None, "10:4") == (Point(0, 2), Point(10, 4))
-    assert plan(None, "0:0,5:1") == (Point(0, 0), Point(5, 1))
+    assert plan(3, "10:4") == (SchedulePoint(0, 3), SchedulePoint(10, 4))
+    assert plan(None, "10:4") == (SchedulePoint(0, 2), SchedulePoint(10, 4))
+    assert plan(None, "0:0,5:1") == (SchedulePoint(0, 0), SchedulePoint(5, 1))
 
 
 @pytest.mark.parametrize(
     ("agents", "text", "said"),
     [
-        (3, "0:2,10:4", "--agents says 3, and the schedule begins with 2"),
-        (0, None, "--agents takes a number from 1 to 64, not 0"),
-        (65, None, "--agents takes a number from 1 to 64, not 65"),
-        (None, "0:0,5:0", "This schedule never has an agent"),
+        (3, "0:2,10:4", "--agents is 3, but the schedule begins with 2"),
+        (0, None, "--agents must be from 1 to 64, got 0"),
+        (65, None, "--agents must be from 1 to 64, got 65"),
+        (None, "0:0,5:0", "The schedule never has an agent"),
     ],
 )
 def test_what_cannot_be_a_run_is_refused(agents: int | None, text: str | None, said: str) -> None:
@@ -82,12 +92,12 @@ def test_each_point_is_due_once() -> None:
 
 def test_the_newest_leave_first_and_new_ones_get_new_names() -> None:
     names = ("agent-1", "agent-2", "agent-3")
-    assert change(3, names, names) == Change()
-    assert change(1, names, names) == Change(remove=("agent-3", "agent-2"))
-    assert change(0, names, names) == Change(remove=("agent-3", "agent-2", "agent-1"))
-    assert change(5, names, names) == Change(add=("agent-4", "agent-5"))
-    assert change(2, ("agent-1",), names) == Change(add=("agent-4",)), "a name is never given twice"
-    assert change(2, (), ()) == Change(add=("agent-1", "agent-2"))
+    assert agent_change(3, names, names) == AgentChange()
+    assert agent_change(1, names, names) == AgentChange(remove=("agent-3", "agent-2"))
+    assert agent_change(0, names, names) == AgentChange(remove=("agent-3", "agent-2", "agent-1"))
+    assert agent_change(5, names, names) == AgentChange(add=("agent-4", "agent-5"))
+    assert agent_change(2, ("agent-1",), names) == AgentChange(add=("agent-4",)), "a name is never given twice"
+    assert agent_change(2, (), ()) == AgentChange(add=("agent-1", "agent-2"))
 
 
 def test_names_that_are_none_of_ours_have_no_number() -> None:
@@ -101,7 +111,7 @@ def test_every_wish_is_fulfilled_and_the_oldest_stay(wishes: list[int]) -> None:
     known: list[str] = []
     for wanted in wishes:
         before = list(present)
-        changed = change(wanted, present, known)
+        changed = agent_change(wanted, present, known)
         assert not changed.add or not changed.remove
         assert not set(changed.add) & set(known)
         present = [name for name in present if name not in changed.remove] + list(changed.add)
@@ -123,7 +133,7 @@ def test_what_was_written_down_is_read_again(points: list[tuple[int, int]]) -> N
     st.lists(st.floats(0, 60), min_size=1, max_size=30),
 )
 def test_nothing_of_a_schedule_is_missed_or_done_twice(times: list[float], looks: list[float]) -> None:
-    points = tuple(Point(at, number) for number, at in enumerate(sorted(times)))
+    points = tuple(SchedulePoint(at, number) for number, at in enumerate(sorted(times)))
     last, seen = -1.0, []
     for now in sorted({*looks, 60.0}):
         found = due(points, last, now)

@@ -11,8 +11,8 @@ from click.testing import CliRunner
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.cli.main import cli
 from pliant_sim import command as program
-from pliant_sim.exhaustive.explore import Bounds, Found
-from pliant_sim.live.faults import KINDS, Fault
+from pliant_sim.exhaustive.explore import Bounds, Exploration
+from pliant_sim.faults import LIVE, ScheduledFault
 from pliant_sim.run import Batch, Result
 
 
@@ -31,7 +31,7 @@ def test_many_seeds_are_counted_in_one_object() -> None:
     assert report["events"] > report["events_median"] > 0
     assert report["generations"] > report["generations_median"] > 0
     assert report["schedules_per_cpu_minute"] > 0
-    assert set(report["faults"]) <= set(KINDS)
+    assert set(report["faults"]) <= set(LIVE)
     assert report["faults"][FaultKind.KILL] > 0
     assert 0 < report["seeds_struck"][FaultKind.KILL] <= 1
     assert len(report["trace_hash"]) == 64
@@ -83,10 +83,13 @@ def test_a_violation_is_told_with_the_command_that_shrinks_it(monkeypatch: pytes
 
 
 def test_a_failing_seed_is_shrunk_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    guilty = (Fault(2.0, FaultKind.KILL, 1),)
+    guilty = (ScheduledFault(2.0, FaultKind.KILL, 1),)
 
     def fails(
-        seed: int, faults: tuple[Fault, ...] | None = None, story: list[str] | None = None, detail: bool = False
+        seed: int,
+        faults: tuple[ScheduledFault, ...] | None = None,
+        story: list[str] | None = None,
+        detail: bool = False,
     ) -> Result:
         assert faults in (None, guilty)
         return Result(seed, ("1.0 s: P1: restarted",), 10, 2, 1, {}, 9)
@@ -103,10 +106,10 @@ def test_a_failing_seed_is_shrunk_before_it_is_told(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(
     ("wrong", "code", "said"),
-    [("", 0, "12 every state within"), ("stuck: the job is waiting", 1, "stuck: the job is waiting\n  m0 is told")],
+    [("", 0, "12 states (all) within"), ("stuck: the job is waiting", 1, "stuck: the job is waiting\n  m0 is told")],
 )
 def test_the_exploration_says_what_it_saw(monkeypatch: pytest.MonkeyPatch, wrong: str, code: int, said: str) -> None:
-    found = Found(Bounds(), 12, True, wrong, ("m0 is told",) if wrong else ())
+    found = Exploration(Bounds(), 12, True, wrong, ("m0 is told",) if wrong else ())
     monkeypatch.setattr("pliant_sim.exhaustive.explore.explore", lambda bounds: found)
     assert run("--exhaustive")[0] == code
     assert said in run("--exhaustive")[1]

@@ -26,15 +26,15 @@ from pliant.core.messages import Rejection
 from pliant.core.model.job import JobSpec, Member, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import view_of
-from pliant_sim.exhaustive.state import Group, Process, Spot
-from pliant_sim.live.toy_model import Model, applied, post_step
+from pliant_sim.exhaustive.state import ExploredGroup, ExploredMember, ExploredState
+from pliant_sim.live.toy_model import ToyModel, applied, post_step
 
 Choice = tuple[str, Callable[..., None], tuple[object, ...]]  # its name, and what to do to a state, with what
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """How small the world is."""
+    """Limits of the explored world."""
 
     members: int = 3
     target: int = 3
@@ -42,7 +42,7 @@ class Bounds:
     generations: int = 2  # the highest number a world may have; beyond that a state is left as it is
     steps: int = 1
     states_max: int = 2_000_000
-    cold: bool = False  # start at the first hello, before anybody but the first rank has the state; else after a step
+    cold: bool = False  # start at the first comparison, when only rank 0 has the state; else after a step
 
 
 class Explorer:
@@ -50,7 +50,7 @@ class Explorer:
 
     def __init__(self, bounds: Bounds) -> None:
         self.bounds = bounds
-        wide = bounds.members  # a slot for each, so that everybody may be in a world
+        wide = bounds.members  # a slot for each, so that all may be in a world
         grid = Grid(samples=wide * bounds.steps, batch=wide, slots=wide, epochs=1)
         self.terms = Terms(grid, seed=1)
         self.order = Order(1, grid.samples)
@@ -59,7 +59,7 @@ class Explorer:
         self.complete = True
 
     def explore(self) -> tuple[int, str, tuple[str, ...]]:
-        """How many states there were, and the first thing wrong with the way to it; empty: nothing is."""
+        """Return the number of states, and the first violation with the path to it (empty without one)."""
         queue = deque([self._start()])
         while queue:
             spot = queue.popleft()
@@ -84,14 +84,14 @@ class Explorer:
                 return len(self.seen), f"stuck: the job is {spot.job.state.value}: {spot.job.why}", spot.path
         return len(self.seen), "", ()
 
-    def _start(self) -> Spot:
+    def _start(self) -> ExploredState:
         bounds = self.bounds
         created = c.JobCreated(0.0, "small", JobSpec(1, bounds.members, Target(bounds.target)))
         job = evolve(None, created)
-        spot = Spot(job, 1, {})
+        spot = ExploredState(job, 1, {})
         for index in range(bounds.members):
             name = MemberId(f"m{index}")
-            spot.processes[name] = Process(Machine(name, self.terms, can_save=False), Model())
+            spot.processes[name] = ExploredMember(Machine(name, self.terms, can_save=False), ToyModel())
             spot.job = evolve(spot.job, c.MemberJoined(0.0, Member(name, index + 1, AgentId("a")), self.terms))
         spot.job, events = settle_all(spot.job, 0.0)
         spot.revision += len(events)
@@ -99,19 +99,19 @@ class Explorer:
         spot.faults = bounds.faults
         return spot
 
-    def _warm_up(self, spot: Spot) -> None:
+    def _warm_up(self, spot: ExploredState) -> None:
         """Let the first world come so far, in one order: the exploration starts there."""
         first = spot.job.worlds[0].members
         while not all(self._is_warm(spot.processes[name].machine) for name in first):
             _, act, args = next(self._choices(spot))
             act(spot, *args)
-        spot.path = ("everybody said hello" if self.bounds.cold else "everybody applied the first step",)
+        spot.path = ("all members compared states" if self.bounds.cold else "all members applied the first step",)
 
     def _is_warm(self, machine: Machine) -> bool:
         return machine.in_flight if self.bounds.cold else machine.lineage.step > 0
 
-    def _may_rest(self, spot: Spot) -> bool:
-        """Whether it is right that nothing can happen any more."""
+    def _may_rest(self, spot: ExploredState) -> bool:
+        """Return whether a state without further events is legitimate."""
         job = spot.job
         if job.state.ended or job.generation > self.bounds.generations:
             return True
@@ -120,7 +120,7 @@ class Explorer:
 
     # --------------------------------------------------------------------------------------------- choices
 
-    def _choices(self, spot: Spot) -> Iterator[Choice]:
+    def _choices(self, spot: ExploredState) -> Iterator[Choice]:
         if spot.job.generation > self.bounds.generations:
             return
         for name, process in spot.processes.items():
@@ -135,28 +135,28 @@ class Explorer:
         if spot.faults and not spot.job.state.ended:
             yield from self._faults(spot)
 
-    def _choices_of(self, spot: Spot, name: MemberId, process: Process) -> Iterator[Choice]:
+    def _choices_of(self, spot: ExploredState, name: MemberId, process: ExploredMember) -> Iterator[Choice]:
         seen = process.machine.view
         if seen is None or seen.revision < spot.revision:
-            yield f"{name} is told", self._tell, (name,)
+            yield f"{name} receives its view", self._tell, (name,)
         if process.task is not None:
             yield f"{name} does {type(process.task).__name__}", self._do, (name,)
 
-    def _group_choices(self, spot: Spot) -> Iterator[Choice]:
+    def _group_choices(self, spot: ExploredState) -> Iterator[Choice]:
         for number, group in spot.groups.items():
-            everybody = set(group.world.members)
+            members = set(group.world.members)
             for name in sorted(group.called - group.ready):
-                if group.broken is None and everybody <= group.called:
+                if group.broken is None and members <= group.called:
                     yield f"{name} is wired in {number}", self._wired, (number, name)
                 if group.broken is not None:
                     yield f"{name} cannot wire {number}", self._unwired, (number, name)
             for name, index in sorted(group.waiting):
-                if len(group.operations[index]) == len(everybody):
+                if len(group.operations[index]) == len(members):
                     yield f"{name} returns in {number}", self._return, (number, name, index)
                 if group.broken is not None:
                     yield f"{name} fails in {number}", self._fail, (number, name, index)
 
-    def _faults(self, spot: Spot) -> Iterator[Choice]:
+    def _faults(self, spot: ExploredState) -> Iterator[Choice]:
         for name, process in spot.processes.items():
             if process.up and process.machine.phase is not Phase.GONE:
                 yield f"fault: {name} is killed", self._kill, (name,)
@@ -168,23 +168,23 @@ class Explorer:
 
     # ---------------------------------------------------------------------------------------------- faults
 
-    def _kill(self, spot: Spot, name: MemberId) -> None:
+    def _kill(self, spot: ExploredState, name: MemberId) -> None:
         spot.faults -= 1
         spot.processes[name].up = False
         for number in spot.groups:
             self._break(spot, number, name)
 
-    def _expire(self, spot: Spot, name: MemberId) -> None:
+    def _expire(self, spot: ExploredState, name: MemberId) -> None:
         spot.faults -= 1
         self._command(spot, c.Expire(name))
 
-    def _reset(self, spot: Spot, number: int) -> None:
+    def _reset(self, spot: ExploredState, number: int) -> None:
         spot.faults -= 1
         self._break(spot, number, spot.groups[number].world.members[0])
 
     # ------------------------------------------------------------------------------------ the job's brain
 
-    def _command(self, spot: Spot, command: c.Command) -> None:
+    def _command(self, spot: ExploredState, command: c.Command) -> None:
         decision = decide(spot.job, command, 0.0)
         if isinstance(decision, Rejection) or not decision:
             return
@@ -201,10 +201,10 @@ class Explorer:
 
     # ------------------------------------------------------------------------------------------ the members
 
-    def _tell(self, spot: Spot, name: MemberId) -> None:
+    def _tell(self, spot: ExploredState, name: MemberId) -> None:
         self._feed(spot, name, s.ViewReceived(view_of(spot.job, spot.revision, name)))
 
-    def _feed(self, spot: Spot, name: MemberId, signal: s.Signal) -> None:
+    def _feed(self, spot: ExploredState, name: MemberId, signal: s.Signal) -> None:
         process = spot.processes[name]
         before = process.machine
         process.machine, actions = react(before, signal)
@@ -213,12 +213,12 @@ class Explorer:
         for action in actions:
             self._act(spot, name, process, action)
 
-    def _act(self, spot: Spot, name: MemberId, process: Process, action: s.Action) -> None:
+    def _act(self, spot: ExploredState, name: MemberId, process: ExploredMember, action: s.Action) -> None:
         match action:
             case s.Send(command):
                 self._command(spot, command)
             case s.Wire(world):
-                group = spot.groups.setdefault(world.number, Group(world))
+                group = spot.groups.setdefault(world.number, ExploredGroup(world))
                 group.called |= {name}
                 if any(not spot.processes[member].up for member in world.members):
                     group.broken = group.broken or name
@@ -238,8 +238,8 @@ class Explorer:
             case _:
                 process.task = action
 
-    def _do(self, spot: Spot, name: MemberId) -> None:
-        """The shell answers what it was told to do."""
+    def _do(self, spot: ExploredState, name: MemberId) -> None:
+        """Let the shell carry out its task."""
         process = spot.processes[name]
         task, process.task = process.task, None
         match task:
@@ -248,14 +248,14 @@ class Explorer:
             case s.Apply(line):
                 self._apply(spot, name, line)
             case s.Restore():
-                process.model = Model()
+                process.model = ToyModel()
                 self._feed(spot, name, s.Restored(process.model.hash))
             case s.CatchUp(donor, lineage):
                 self._catch_up(spot, name, donor, lineage)
             case s.Fetch(_, donors):
                 self._fetch(spot, name, task, donors)
             case s.Install(_, replay):
-                model = process.aside or Model()
+                model = process.aside or ToyModel()
                 for step_line in replay:
                     model = post_step(applied(model, step_line.lineage, dict(process.reduced)[step_line.lineage]))
                 process.model = model
@@ -264,7 +264,7 @@ class Explorer:
             case _:
                 raise AssertionError(task)
 
-    def _compute(self, spot: Spot, name: MemberId, step: int, slots: tuple[int, ...]) -> None:
+    def _compute(self, spot: ExploredState, name: MemberId, step: int, slots: tuple[int, ...]) -> None:
         process, grid = spot.processes[name], self.terms.grid
         if process.machine.kept_gradients.slots == frozenset():
             process.kept = ()
@@ -273,7 +273,7 @@ class Explorer:
         samples = sum(len(grid.slot(step, slot)) for slot in slots)
         self._feed(spot, name, s.Computed(frozenset(slots), samples, digest))
 
-    def _apply(self, spot: Spot, name: MemberId, line: LedgerLine) -> None:
+    def _apply(self, spot: ExploredState, name: MemberId, line: LedgerLine) -> None:
         process = spot.processes[name]
         if line.lineage not in dict(process.reduced):
             self._remember(process, line.lineage)
@@ -285,7 +285,7 @@ class Explorer:
         self._check_state(spot, name, process.model)
         self._feed(spot, name, s.Boundary(process.model.hash))
 
-    def _check_state(self, spot: Spot, name: MemberId, model: Model) -> None:
+    def _check_state(self, spot: ExploredState, name: MemberId, model: ToyModel) -> None:
         if model.post != model.lineage.step:
             spot.wrong = f"rule 3: {name} ran its post-step code {model.post} times for {model.lineage.step} steps"
         for other, process in spot.processes.items():
@@ -293,7 +293,7 @@ class Explorer:
             if settled_there and process.model.lineage == model.lineage and process.model.hash != model.hash:
                 spot.wrong = f"P4: {name} and {other} differ at step {model.lineage.step}"
 
-    def _catch_up(self, spot: Spot, name: MemberId, donor: MemberId, lineage: Lineage) -> None:
+    def _catch_up(self, spot: ExploredState, name: MemberId, donor: MemberId, lineage: Lineage) -> None:
         source = spot.processes[donor]
         if not source.up:
             self._feed(spot, name, s.TransferBroken())
@@ -306,7 +306,7 @@ class Explorer:
         spot.processes[name].reduced += ((lineage, content),)
         self._feed(spot, name, s.Gradient(line))
 
-    def _fetch(self, spot: Spot, name: MemberId, task: s.Action, donors: tuple[MemberId, ...]) -> None:
+    def _fetch(self, spot: ExploredState, name: MemberId, task: s.Action, donors: tuple[MemberId, ...]) -> None:
         process = spot.processes[name]
         source = next((spot.processes[d] for d in donors if spot.processes[d].up), None)
         if source is None:
@@ -319,12 +319,12 @@ class Explorer:
             stripe = s.Stripe(0, 1, source.model.lineage, source.model.hash, unreported_lines(source.machine))
             self._feed(spot, name, stripe)
 
-    def _remember(self, process: Process, lineage: Lineage) -> None:
+    def _remember(self, process: ExploredMember, lineage: Lineage) -> None:
         process.reduced = (*process.reduced, (lineage, process.incoming))
 
     # -------------------------------------------------------------------------------------- the data plane
 
-    def _enter(self, spot: Spot, name: MemberId, process: Process, action: s.Collect) -> None:
+    def _enter(self, spot: ExploredState, name: MemberId, process: ExploredMember, action: s.Collect) -> None:
         group = spot.groups[action.world.number]
         index = sum(1 for operation in group.operations if any(entry[0] == name for entry in operation))
         kept = process.kept if action.word.purpose is Purpose.STEP and action.word.slots else ()
@@ -335,16 +335,16 @@ class Explorer:
         group.operations = tuple(operations)
         group.waiting |= {(name, index)}
 
-    def _wired(self, spot: Spot, number: int, name: MemberId) -> None:
+    def _wired(self, spot: ExploredState, number: int, name: MemberId) -> None:
         spot.groups[number].ready |= {name}
         self._feed(spot, name, s.Wired(number))
 
-    def _unwired(self, spot: Spot, number: int, name: MemberId) -> None:
+    def _unwired(self, spot: ExploredState, number: int, name: MemberId) -> None:
         group = spot.groups[number]
         group.called -= {name}
         self._feed(spot, name, s.WireFailed(number, None))
 
-    def _return(self, spot: Spot, number: int, name: MemberId, index: int) -> None:
+    def _return(self, spot: ExploredState, number: int, name: MemberId, index: int) -> None:
         group = spot.groups[number]
         group.waiting -= {(name, index)}
         entries = {entry[0]: entry for entry in group.operations[index]}
@@ -353,12 +353,12 @@ class Explorer:
             spot.processes[name].incoming = tuple(entries[member][2] for member in group.world.members)
         self._feed(spot, name, s.Returned(number, words))
 
-    def _fail(self, spot: Spot, number: int, name: MemberId, index: int) -> None:
+    def _fail(self, spot: ExploredState, number: int, name: MemberId, index: int) -> None:
         group = spot.groups[number]
         group.waiting -= {(name, index)}
         self._feed(spot, name, s.Failed(number, group.broken if group.broken != name else None))
 
-    def _break(self, spot: Spot, number: int, name: MemberId) -> None:
+    def _break(self, spot: ExploredState, number: int, name: MemberId) -> None:
         group = spot.groups.get(number)
         if group is None or name not in group.world.members:
             return
@@ -367,15 +367,15 @@ class Explorer:
         if not spot.processes[name].up:
             group.waiting = frozenset(entry for entry in group.waiting if entry[0] != name)
 
-    def _letter(self, spot: Spot, target: MemberId, letter: s.Admission | s.Released) -> None:
+    def _letter(self, spot: ExploredState, target: MemberId, letter: s.Admission | s.Released) -> None:
         spot.letters -= {(target, letter)}
         if spot.processes[target].up:
             self._feed(spot, target, letter)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What an exploration found: nothing, if `wrong` is empty; `complete` if it saw every state there is."""
+class Exploration:
+    """Result of an exploration: `wrong` is empty without a violation, `complete` tells whether every state was seen."""
 
     bounds: Bounds
     states: int
@@ -384,8 +384,8 @@ class Found:
     path: tuple[str, ...]
 
 
-def explore(bounds: Bounds) -> Found:
+def explore(bounds: Bounds) -> Exploration:
     """Look at every state within `bounds`, or at as many as it allows."""
     explorer = Explorer(bounds)
     states, wrong, path = explorer.explore()
-    return Found(bounds, states, explorer.complete, wrong, path)
+    return Exploration(bounds, states, explorer.complete, wrong, path)

@@ -1,6 +1,6 @@
-"""One state of the small world that `explore` looks at: processes, groups, letters on their way.
+"""One state of the explored world: processes, process groups and letters in transit.
 
-Copies are cheap and keys are exact: two states with one key go on alike.
+Copies are cheap and keys are exact: two states with one key have the same future.
 """
 
 from __future__ import annotations
@@ -14,27 +14,29 @@ from pliant.core.member.control_words import Word
 from pliant.core.model.job import Job
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
-from pliant_sim.live.toy_model import Content, Model
+from pliant_sim.live.toy_model import Content, ToyModel
 
 
 @dataclass(slots=True)
-class Process:
-    """A worker: its machine, its model, and what its shell has in hand."""
+class ExploredMember:
+    """A worker: its state machine, its model and its shell's task."""
 
     machine: Machine
-    model: Model
+    model: ToyModel
     kept: tuple[int, ...] = ()
     reduced: tuple[tuple[Lineage, Content], ...] = ()
     incoming: Content = ()
-    aside: Model | None = None
-    task: s.Action | None = None  # what the shell was told to do and has not answered
+    aside: ToyModel | None = None
+    task: s.Action | None = None  # an action that the shell has not carried out yet
     up: bool = True
 
-    def copy(self) -> Process:
-        return Process(self.machine, self.model, self.kept, self.reduced, self.incoming, self.aside, self.task, self.up)
+    def copy(self) -> ExploredMember:
+        return ExploredMember(
+            self.machine, self.model, self.kept, self.reduced, self.incoming, self.aside, self.task, self.up
+        )
 
     def key(self, revision: int) -> object:
-        """Two processes with one key go on alike. A revision's number means nothing, only whether it is the newest."""
+        """Return a key. Of a revision only counts whether it is the newest."""
         if not self.up:
             return None
         known = dict(self.machine.__dict__)
@@ -45,8 +47,8 @@ class Process:
 
 
 @dataclass(slots=True)
-class Group:
-    """A process group: who called, whose barrier returned, the operations and who waits in which."""
+class ExploredGroup:
+    """A process group: members that called, members whose barrier returned, and the operations they wait in."""
 
     world: World
     called: frozenset[MemberId] = frozenset()
@@ -55,28 +57,28 @@ class Group:
     operations: tuple[tuple[tuple[MemberId, Word, tuple[int, ...]], ...], ...] = ()
     waiting: frozenset[tuple[MemberId, int]] = frozenset()
 
-    def copy(self) -> Group:
-        return Group(self.world, self.called, self.ready, self.broken, self.operations, self.waiting)
+    def copy(self) -> ExploredGroup:
+        return ExploredGroup(self.world, self.called, self.ready, self.broken, self.operations, self.waiting)
 
     def key(self) -> object:
         return self.called, self.ready, self.broken, self.operations, self.waiting
 
 
 @dataclass(slots=True)
-class Spot:
-    """One state of the whole, with the names of the choices that led to it."""
+class ExploredState:
+    """The state of job, members and groups, with the choices that led to it."""
 
     job: Job
     revision: int
-    processes: dict[MemberId, Process]
-    groups: dict[int, Group] = field(default_factory=dict)
+    processes: dict[MemberId, ExploredMember]
+    groups: dict[int, ExploredGroup] = field(default_factory=dict)
     letters: frozenset[tuple[MemberId, s.Admission | s.Released]] = frozenset()
     faults: int = 0
     path: tuple[str, ...] = ()
     wrong: str = ""
 
-    def copy(self) -> Spot:
-        return Spot(
+    def copy(self) -> ExploredState:
+        return ExploredState(
             self.job,
             self.revision,
             {name: process.copy() for name, process in self.processes.items()},

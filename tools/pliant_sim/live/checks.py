@@ -1,19 +1,13 @@
-"""What is looked at after every event: the promises, as far as a universe can see them.
-
-The checkers watch the store's writes, replay them on their own, and look into every process, which no part of the real
-system can do. A complaint names the promise or the rule.
-"""
+"""Checks of a live job: its worlds, its steps, its members' states and its checkpoints."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pliant.coordinator.service.inbox import Accepted, RenewalReply, Reply, Unavailable
+from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
-from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import state_violations
 from pliant.core.member import Machine, Phase
 from pliant.core.member.control_words import Purpose, Words
 from pliant.core.member.signals import Exit, Shares
@@ -21,60 +15,37 @@ from pliant.core.messages import Event, StatesDiffered
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
-from pliant.stores.base import Write
-from pliant.wire.api import EVENTS
-from pliant.wire.codec import decode_state, encode_state
-from pliant_sim.live.checkpoint_checks import SaveChecks
+from pliant_sim.checks import StoreChecks
+from pliant_sim.live.checkpoint_checks import CheckpointChecks
 from pliant_sim.live.toy_model import FALSE, WRONG, Content, slots_in
+from pliant_sim.processes.coordinator import AgentPoll, Ask
 
 if TYPE_CHECKING:
-    from pliant_sim.live.world import Universe
-    from pliant_sim.processes.worker import Worker
+    from pliant_sim.live.world import LiveSimulation
+    from pliant_sim.processes.worker import LiveWorker
 
 
-class Checkers:
-    """Collects complaints; a universe with any is a failed one."""
+class LiveChecks(StoreChecks):
+    """Checks the store's history and looks into every worker."""
 
-    def __init__(self, universe: Universe) -> None:
-        self.universe = universe
-        self.complaints: list[str] = []
-        self.job: Job | None = None
-        self.revision = 0
+    def __init__(self, sim: LiveSimulation) -> None:
+        super().__init__(sim)
+        self.sim = sim
         self.lines: list[LedgerLine] = []
         self.states: dict[Lineage, int] = {}
         self.committed: dict[Lineage, set[MemberId]] = {}
         self.ever_gone: set[MemberId] = set()
-        self.generations = 0
         self.erring: set[MemberId] = set()
         self.evicted: set[MemberId] = set()
         self.escaped = False  # a corrupted state was in use where there was no other to compare it with
         self.polluted = False  # gradients of a corrupted state were applied before the next comparison
         self.spoilt_ends: list[MemberId] = []
-        self.writer = ""  # the coordinator whose pump is running
-        self.saves = SaveChecks(universe, self.complain)
-
-    def complain(self, what: str) -> None:
-        if len(self.complaints) < 20:
-            self.complaints.append(f"{self.universe.now:.3f} s: {what}")
-            self.universe.tell(f"VIOLATION {what}")
+        self.saves = CheckpointChecks(sim, self.complain)
 
     # --------------------------------------------------------------------------------- the store's history
 
-    def wrote(self, write: Write, revision: int) -> None:
-        """A write stands in the store. Replay it here, and look at the state and at the change."""
-        if write.expected != self.revision or revision != self.revision + len(write.events):
-            self.complain(f"P5: a write at revision {write.expected} followed revision {self.revision}")
-        self.revision = revision
-        for event in map(EVENTS.decode, write.events):
-            self._event(event)
-            self.job = evolve(self.job, event)
-        if self.job is not None:
-            for wrong in state_violations(self.job):
-                self.complain(wrong)
-
-    def _event(self, event: Event) -> None:
+    def check_event(self, event: Event, after: Job) -> None:  # noqa: ARG002
         job = self.job
-        self.universe.tell_event(event)
         self.saves.event(event)
         match event:
             case m.StepsCommitted() if job is not None:
@@ -94,16 +65,13 @@ class Checkers:
                 self.ever_gone.add(event.member)
                 self._may_be_gone(event)
             case m.AgentGone():
-                self._may_expire(event.agent, event.why)
+                self.check_expiry(event.agent, event.why)
             case m.WorldFormed():
                 self.generations += 1
                 self._world_formed(event)
             case StatesDiffered():
-                if self.universe.setting.verify == 1 and event.suspects and event.rolls_back:
+                if self.sim.setting.verify == 1 and event.suspects and event.rolls_back:
                     self.complain(f"P2: steps after {event.step} are given up, though most members agree")
-            case m.StateChanged():
-                if not event.why:
-                    self.complain(f"P8: the job is {event.state.value} and nobody says why")
             case _:
                 pass
 
@@ -111,17 +79,11 @@ class Checkers:
         """Rule 1: what the store takes as durable, some member must have seen committed."""
         for line in lines:
             if line.lineage not in self.committed:
-                self.complain(f"rule 1: step {line.lineage.step} is durable, but nobody saw it committed")
-
-    def _may_expire(self, who: str, why: str) -> None:
-        """Nobody is expired while nobody is heard, but who has hung up: that is evidence of its own."""
-        expired = "lease ran out" in why and self.writer and who not in self.universe.suspected
-        if expired and self.universe.hears_nobody(self.writer):
-            self.complain(f"rule 19: {who} was expired by {self.writer}, which hears nobody at all")
+                self.complain(f"rule 1: step {line.lineage.step} is durable, but no member saw it committed")
 
     def _may_be_gone(self, event: m.MemberGone) -> None:
-        self._may_expire(event.member, event.why)
-        worker = self.universe.workers.get(event.member)
+        self.check_expiry(event.member, event.why)
+        worker = self.sim.workers.get(event.member)
         alive = worker is not None and worker.up
         if "silent corruption" in event.why:
             self.evicted.add(event.member)
@@ -134,19 +96,19 @@ class Checkers:
             return
         if not alive or event.how != "lost":
             return
-        if "lease" not in event.why or (self.writer and not self.universe.may_expire(self.writer, event.member)):
+        if "lease" not in event.why or (self.writer and not self.sim.may_expire(self.writer, event.member)):
             self.complain(f"rule 19: {event.member} was lost without proof or expiry: {event.why}")
 
     def _world_formed(self, event: m.WorldFormed) -> None:
         world, job = event.world, self.job
         if any(name.startswith("stranger") for name in world.members):
-            self.complain(f"P4: world {world.number} has somebody in it who computes other bits: {world.members}")
+            self.complain(f"P4: world {world.number} has a member with another fingerprint: {world.members}")
         if job is None or world.kind is not WorldKind.ROLLBACK or world.base.step >= job.durable.step:
             return
-        if job.untrusted_after_step is not None or any(worker.tainted for worker in self.universe.workers.values()):
-            return  # nobody's state, or not that of the only one who gave it to the others, can be trusted
+        if job.untrusted_after_step is not None or any(worker.tainted for worker in self.sim.workers.values()):
+            return  # no state can be trusted, or the donor of all others is corrupted
         for member in job.members:
-            worker = self.universe.workers.get(member)
+            worker = self.sim.workers.get(member)
             if worker is None or not worker.up or not worker.machine.holds_state:
                 continue
             if worker.machine.world is not None and worker.machine.world.number <= job.sealed:
@@ -156,7 +118,7 @@ class Checkers:
 
     # ------------------------------------------------------------------------------------ inside the workers
 
-    def reacted(self, worker: Worker, before: Machine) -> None:
+    def reacted(self, worker: LiveWorker, before: Machine) -> None:
         machine = worker.machine
         if machine.committed_lines is not before.committed_lines:
             for line in machine.committed_lines:
@@ -165,14 +127,14 @@ class Checkers:
         if machine.world is not before.world and machine.world is not None:
             self._enters(worker, before)
 
-    def _commits(self, worker: Worker, line: LedgerLine) -> None:
-        """Rule 1: at the first member that says so, every member that holds the state must have applied the step."""
+    def _commits(self, worker: LiveWorker, line: LedgerLine) -> None:
+        """Rule 1: when the first member takes a step for committed, every holder has applied it."""
         first = line.lineage not in self.committed
         self.committed.setdefault(line.lineage, set()).add(worker.id)
         if not first or worker.machine.world is None:
             return
         for member in worker.machine.world.members:
-            other = self.universe.workers.get(member)
+            other = self.sim.workers.get(member)
             if (
                 other is None
                 or not other.up
@@ -185,16 +147,16 @@ class Checkers:
                     f"rule 1: {worker.id} takes step {line.lineage.step} for committed, {member} has not applied it"
                 )
 
-    def _enters(self, worker: Worker, before: Machine) -> None:
+    def _enters(self, worker: LiveWorker, before: Machine) -> None:
         world = worker.machine.world
         if world is not None and world.kind is WorldKind.ROLLBACK:
-            worker.tainted = False  # nobody's state, and nothing that came of it, is kept
+            worker.tainted = False  # a rollback drops all states
         if world is None or world.number <= before.generation:
             self.complain(f"rule 10: {worker.id} went from generation {before.generation} back")
         elif world.kind is WorldKind.PLANNED and before.phase in (Phase.STOPPED, Phase.HOLDING):
             self.complain(f"rule 10: {worker.id} stopped and entered planned world {world.number}")
 
-    def applies(self, worker: Worker, line: LedgerLine, content: Content) -> None:
+    def applies(self, worker: LiveWorker, line: LedgerLine, content: Content) -> None:
         """P3, rule 6: every slot of the step is in exactly one sum."""
         grid = worker.machine.terms.grid
         slots = sorted(slot for part in content for slot in slots_in(part))
@@ -204,50 +166,50 @@ class Checkers:
         if line.parent != worker.model.lineage:
             self.complain(f"P2: {worker.id} applies a child of {line.parent} to {worker.model.lineage}")
 
-    def _gradients_are_right(self, worker: Worker, step: int, content: Content) -> None:
-        """P4: what was found wrong is in nobody's weights; where one computes alone, nobody finds anything."""
+    def _gradients_are_right(self, worker: LiveWorker, step: int, content: Content) -> None:
+        """P4: no member applies gradients that were found wrong; a member that computes alone cannot find any."""
         wrong = [gradient for part in content for gradient in part if gradient >= WRONG]
         alone = sum(1 for part in content if part) == 1
         if alone and wrong:
             self.escaped = True
         elif any(gradient & FALSE for gradient in wrong):
             self.complain(f"P4: {worker.id} applies gradients in step {step} that are wrong")
-        elif wrong and self.universe.setting.verify == 1:
+        elif wrong and self.sim.setting.verify == 1:
             self.complain(f"P4: {worker.id} applies gradients of a corrupted state in step {step}")
         elif wrong:
             self.polluted = True
 
     def reduces(self, world: World, words: Words, shares: dict[int, Shares], content: Content) -> None:
-        """Rule 23: all members of a reduction know alike who brings which slots, each of them once."""
+        """Rule 23: all members of a reduction agree on the slots of each rank, and each slot is in once."""
         self._compares(world, words)
         number = world.number
         if any(word.purpose is not Purpose.STEP for word in words):
             return
         told = shares[0]
         if any(other != told for other in shares.values()):
-            self.complain(f"rule 23: the members of {number} do not agree on who brings which slots: {shares}")
+            self.complain(f"rule 23: the members of {number} do not agree on the slots of each rank: {shares}")
         step = next((word.step for word in words if word.holds), 0)
         slots = sorted(slot for share in told for slot in share)
-        if step and slots != list(self.universe.setting.grid.filled(step)):
+        if step and slots != list(self.sim.setting.grid.filled(step)):
             self.complain(f"rule 23: slots {slots} are to be brought into step {step} of {number}")
         if any(tuple(slots_in(part)) != told[rank] for rank, part in enumerate(content)):
             self.complain(f"rule 23: the members of {number} bring {content} into step {step} and not {told}")
 
     def _compares(self, world: World, words: Words) -> None:
-        """A corrupted state that is alone in a collective has got away: from then on it may be everybody's."""
+        """Note a corrupted state that is alone in a collective: no comparison can find it from then on."""
         holding = [rank for rank, word in enumerate(words) if word.holds]
-        worker = self.universe.workers.get(world.members[holding[0]]) if len(holding) == 1 else None
+        worker = self.sim.workers.get(world.members[holding[0]]) if len(holding) == 1 else None
         if worker is not None and worker.tainted:
             closing = words[holding[0]].purpose is Purpose.CLOSE
             self.escaped = self.escaped or closing or worker.machine.state_hash == worker.said
 
-    def forgets(self, worker: Worker) -> None:
-        """Its state goes. Where not every step is verified, what a corrupted one did to the others stays unseen."""
+    def forgets(self, worker: LiveWorker) -> None:
+        """Note that a state is dropped. If not every step is verified, its effect on the others stays undetected."""
         if worker.tainted and self.polluted and worker.id not in self.evicted:
             self.escaped = True
         worker.tainted = False
 
-    def at_boundary(self, worker: Worker) -> None:
+    def at_boundary(self, worker: LiveWorker) -> None:
         """P4, rule 2: one lineage, one state."""
         model = worker.model
         if model.spoilt:
@@ -260,14 +222,14 @@ class Checkers:
                 f"rule 3: post-step code ran {model.post} times for {model.lineage.step} steps on {worker.id}"
             )
 
-    def installs(self, worker: Worker, lineage: Lineage) -> None:
+    def installs(self, worker: LiveWorker, lineage: Lineage) -> None:
         """Rule 15: every stripe of one lineage."""
         labels = {model.lineage for model in worker.aside.values()}
         if labels != {lineage}:
             self.complain(f"rule 15: {worker.id} installs stripes of {sorted(label.step for label in labels)}")
 
-    def leaves(self, worker: Worker, leave: Exit) -> None:
-        """P1, rules 9 and 16: who goes by its own will may go, and leaves nobody hanging."""
+    def leaves(self, worker: LiveWorker, leave: Exit) -> None:
+        """P1, rules 9 and 16: check that a member may leave, and that no collective or last state depends on it."""
         job, machine = self.job, worker.machine
         self.saves.leaves(worker, leave)
         if job is None or job.state.ended:
@@ -275,17 +237,17 @@ class Checkers:
             return
         if leave.code == 75:
             if worker.id not in self.ever_gone:
-                self.complain(f"P1: {worker.id} takes itself for fenced, and is not: {leave.why}")
+                self.complain(f"P1: {worker.id} considers itself fenced, but is not: {leave.why}")
             return
         if leave.code or machine.world is None or worker.id in self.ever_gone or "grace" in leave.why:
             return
-        hanging = self.universe.fabric.is_waiting(machine.generation, worker.id)
+        hanging = self.sim.fabric.is_waiting(machine.generation, worker.id)
         if hanging is not None:
             self.complain(f"rule 9: {worker.id} left while {hanging} was in a collective of {machine.generation}")
         if machine.holds_state and not self._state_survives(worker):
             self.complain(f"rule 16: {worker.id} left with the last state of step {machine.lineage.step}")
 
-    def _leaves_at_the_end(self, worker: Worker, leave: Exit) -> None:
+    def _leaves_at_the_end(self, worker: LiveWorker, leave: Exit) -> None:
         last = worker.machine.terms.grid.total_steps
         if leave.complete and worker.model.spoilt:
             self.spoilt_ends.append(worker.id)
@@ -293,21 +255,23 @@ class Checkers:
             self.complain(f"P2: {worker.id} ends as complete at step {worker.model.lineage.step} of {last}")
         if not leave.complete and self.job is not None and self.job.state is JobState.FINISHED:
             machine = worker.machine
-            sent = (
-                machine.switch_to or "grace" in leave.why
-            )  # it was to go anyway, and may not know that the job is over
+            sent = machine.switch_to or "grace" in leave.why  # it was draining, and may have no view of the job's end
             if machine.holds_state and machine.lineage.step == last and leave.code == 0 and not sent:
-                self.complain(f"P2: {worker.id} has the final state and is told it left early")
+                self.complain(f"P2: {worker.id} has the final state, but its exit is not complete")
 
-    def _state_survives(self, worker: Worker) -> bool:
+    def _state_survives(self, worker: LiveWorker) -> bool:
         lineage = worker.machine.lineage
         view = worker.machine.view
-        if worker.resumed_at_s == self.universe.now and view is not None and view.holders - {worker.id}:
-            # It acts on what was told while it was stopped: there were others then, and they were lost since.
+        if worker.resumed_at_s == self.sim.now and view is not None and view.holders - {worker.id}:
+            # It acts on a view from before it was stopped: the other holders were lost since.
             return True
-        for other in self.universe.workers.values():
-            # One that was killed this very moment did hold it when it said so: that is a crash, not a mistake.
-            there = other.up or self.universe.now - other.ended_at_s < 0.1
+        # A holder that was killed this very moment counts, and one that was killed while the view was in transit that
+        # the member acts on: that is a crash, not a mistake of the protocol.
+        since_s = self.sim.now - 0.1
+        if worker.view_received_at_s == self.sim.now:
+            since_s = min(since_s, worker.view_sent_at_s)
+        for other in self.sim.workers.values():
+            there = other.up or other.ended_at_s > since_s
             if (
                 other is not worker
                 and there
@@ -320,22 +284,18 @@ class Checkers:
 
     # ------------------------------------------------------------------------------------------ the answers
 
-    def answered(self, coordinator: str, reply: Reply | RenewalReply) -> None:
-        """P5: what is acknowledged stands in the store."""
-        answer = reply.answer
-        sender = str(reply.ticket)
+    def answered(self, coordinator: str, given: Ask | AgentPoll, answer: Answer) -> None:
+        super().answered(coordinator, given, answer)
         if not isinstance(answer, Unavailable):
-            self.universe.answered(sender)
-        is_drain = isinstance(reply, Reply) and isinstance(reply.command, m.Drain)  # people send it too
-        if isinstance(answer, Accepted) and not is_drain:
-            self.universe.heard[coordinator, sender] = self.universe.now
-        if isinstance(answer, Accepted) and answer.revision > self.revision:
-            self.complain(f"P5: {coordinator} acknowledged revision {answer.revision}, the store has {self.revision}")
+            self.sim.answered(given.sender)
+        drain = isinstance(given, Ask) and isinstance(given.request, m.Drain)  # a user may send it as well
+        if isinstance(answer, Accepted) and not drain:
+            self.sim.renewed_at[coordinator, given.sender] = self.sim.now
 
     # ---------------------------------------------------------------------------------------------- the end
 
     def finally_(self) -> None:
-        """Liveness: the faults are over, so the job must have ended well, and the ledger must prove it."""
+        """Liveness: after the faults the job must have finished, and the ledger must prove it."""
         job = self.job
         if job is None or job.state is not JobState.FINISHED:
             state = f"{job.state.value}: {job.why}" if job else "not even created"
@@ -343,27 +303,11 @@ class Checkers:
             return
         if self.spoilt_ends and not self.escaped:
             self.complain(f"P4: {self.spoilt_ends} end with a state that was corrupted")
-        self._log_replays()
+        self.check_log()
         self.saves.finally_(job)
         terms = job.terms
         if terms is None:
             return
-        result = audit(terms.grid, self.universe.order, self.lines, finished=True)
+        result = audit(terms.grid, self.sim.order, self.lines, finished=True)
         if not result.ok or result.lost or result.repeated:
-            self.complain(f"P3: the audit says {result}")
-
-    def _log_replays(self) -> None:
-        """The event log alone gives the same state, byte for byte."""
-        stored = self.universe.store.read(self.universe.job)
-        replayed: Job | None = None
-        entries = self.universe.store.events(self.universe.job, 0, 1_000_000)
-        for entry in entries:
-            replayed = evolve(replayed, EVENTS.decode(entry.data))
-        if stored is None or replayed is None:
-            self.complain("P5: there is no log to replay")
-            return
-        resumed = decode_state(stored.record, Job)
-        for data in stored.tail:
-            resumed = evolve(resumed, EVENTS.decode(data))
-        if encode_state(replayed) != encode_state(resumed):
-            self.complain("P5: the log and the record give two different states")
+            self.complain(f"P3: the audit found {result}")

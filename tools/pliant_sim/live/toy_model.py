@@ -1,7 +1,7 @@
-"""A model of training: what the real shell does with weights, in integers.
+"""A training state in integers.
 
-The weights after a step depend on the weights before it and on who summed which slots, as floating-point sums do. So
-two members that took part in the same reductions, and in nothing else, have the same numbers; anything else shows.
+The weights after a step depend on the weights before it and on the slots in each rank's sum, like floating-point sums.
+Two members have the same numbers only if they took part in exactly the same reductions.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ FALSE = 1 << 21  # added to a slot whose gradient was computed wrongly
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class ToyModel:
     """A training state: weights, forward-updated buffers, how often the user's post-step code ran.
 
-    `spoilt` is what no process can see: that a corrupted state is behind these numbers.
+    `spoilt` is invisible to processes: a corrupted state is behind these numbers.
     """
 
     lineage: Lineage = GENESIS
@@ -36,15 +36,15 @@ class Model:
         return hash((self.weights, self.buffers, self.post)) & _MASK
 
     def said(self, verify: int) -> int:
-        """The hash that rides in the words: of the whole every so many steps, else of what costs little."""
+        """Return the hash for the control words: of the whole state every `verify` steps, else a cheap one."""
         if verify < 2 or self.lineage.step % verify == 0:
             return self.hash
         return hash((self.lineage.step, self.post)) & _MASK
 
 
-def applied(model: Model, lineage: Lineage, content: Content) -> Model:
-    """The optimizer's step. Buffers were staged by the forward passes and change here (rule 14)."""
-    return Model(
+def applied(model: ToyModel, lineage: Lineage, content: Content) -> ToyModel:
+    """Apply the optimizer's step. Buffers were staged by the forward passes and change here (rule 14)."""
+    return ToyModel(
         lineage=lineage,
         weights=hash((model.weights, content)) & _MASK,
         buffers=hash((model.buffers, lineage.step)) & _MASK,
@@ -53,8 +53,8 @@ def applied(model: Model, lineage: Lineage, content: Content) -> Model:
     )
 
 
-def corrupted(model: Model, bit: int) -> Model:
-    """One bit of the weights is another one, and nobody is told."""
+def corrupted(model: ToyModel, bit: int) -> ToyModel:
+    """Flip one bit of the weights."""
     return replace(model, weights=model.weights ^ 1 << bit, spoilt=True)
 
 
@@ -63,11 +63,11 @@ def slots_in(part: tuple[int, ...]) -> list[int]:
     return sorted(gradient % WRONG for gradient in part)
 
 
-def post_step(model: Model) -> Model:
-    """The user's own code after the step: a scheduler, say."""
+def post_step(model: ToyModel) -> ToyModel:
+    """Run the user's code after the step, a scheduler for instance."""
     return replace(model, post=model.post + 1)
 
 
-def forward(model: Model) -> Model:
-    """A forward pass leaves the state as it is: what it would change is staged until the step is applied."""
+def forward(model: ToyModel) -> ToyModel:
+    """Return the state unchanged: a forward pass stages its changes until the step is applied."""
     return model

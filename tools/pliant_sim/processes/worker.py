@@ -1,4 +1,4 @@
-"""A worker: the member's real machine in a process that can be killed, paused and cut off."""
+"""A live worker: the real state machine of a member, in a process that can be killed, stopped and cut off."""
 
 from __future__ import annotations
 
@@ -14,68 +14,75 @@ from pliant.core.member.control_words import Purpose, Words
 from pliant.core.messages import Command, Join
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Terms
-from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.wire.api import Renew
-from pliant_sim.live.toy_model import FALSE, WRONG, Content, Model, applied, corrupted, forward, post_step
+from pliant_sim.live.toy_model import FALSE, WRONG, Content, ToyModel, applied, corrupted, forward, post_step
 
 if TYPE_CHECKING:
-    from pliant_sim.live.world import Universe
+    from pliant_sim.live.world import LiveSimulation
+    from pliant_sim.processes.agent import SimulatedAgent
 
 TICK_S = LEASE_TTL_S / RENEWALS_PER_LEASE
 REMEMBERED = 12  # reduced gradients kept: the last for laggards, more for a joiner's replay
 GRACE_MARGIN_S = 1.5
 
 
-class Worker:
-    """One worker's one life."""
+class LiveWorker:
+    """One life of a worker."""
 
-    def __init__(self, universe: Universe, member: MemberId, agent: AgentId, terms: Terms) -> None:
-        self.universe = universe
+    def __init__(self, sim: LiveSimulation, member: MemberId, agent: SimulatedAgent, terms: Terms) -> None:
+        self.sim = sim
         self.id = member
         self.agent = agent
-        lacks = universe.setting.placeless
-        self.machine = Machine(member, terms, can_save=not lacks or universe.chance.random() >= lacks)
-        self.model = Model()
+        lacks = sim.setting.no_storage
+        self.machine = Machine(member, terms, can_save=not lacks or sim.chance.random() >= lacks)
+        self.model = ToyModel()
         self.up = True
         self.paused = False
         self.joined = False
         self.ended_at_s = 0.0
         self.resumed_at_s = -1.0
-        self.backlog: list[s.Signal] = []  # what arrived while the process was stopped
+        self.view_sent_at_s = self.view_received_at_s = -1.0
+        self.backlog: list[s.Signal] = []  # signals that arrived while the process was stopped
         self.kept: list[int] = []  # slots whose gradients are in the local sum
         self.kept_base: Lineage | None = None
         self.reduced: dict[Lineage | None, Content] = {}
         self.incoming: Content = ()
-        self.writing: tuple[s.Snapshot, bool, Model] | None = None  # what, whether it is wanted, and the state
-        self.unbegun: tuple[s.Snapshot, bool, Model] | None = None  # to be written after it
-        self.aside: dict[int, Model] = {}
+        self.writing: tuple[s.Snapshot, bool, ToyModel] | None = None  # snapshot, whether to publish it, and the state
+        self.unbegun: tuple[s.Snapshot, bool, ToyModel] | None = None  # to be written after it
+        self.aside: dict[int, ToyModel] = {}
         self.donors: tuple[MemberId, ...] = ()
         self.errs = False  # its gradients are wrong, always
         self.errs_once = False
-        self.tainted = False  # a bit of its state is another one
+        self.tainted = False  # a bit of its state was flipped
         self.transfer = 0  # the attempt stripes belong to
-        universe.after(universe.chance.uniform(0.0, TICK_S), self._tick)
+        sim.after(sim.chance.uniform(0.0, TICK_S), self._tick)
         self._join()
 
     # ------------------------------------------------------------------------------------------ life
 
-    def kill(self, code: int) -> None:
-        """The process ends, whatever it was doing."""
+    def end(self, code: int) -> None:
+        """End the process, whatever it was doing."""
         if not self.up:
             return
         self.up = False
-        self.universe.checkers.forgets(self)
-        self.ended_at_s = self.universe.now
-        self.universe.fabric.dies(self.id)
-        self.universe.process_ended(self, code)
+        self.sim.checks.forgets(self)
+        self.ended_at_s = self.sim.now
+        self.sim.fabric.dies(self.id)
+        self.sim.tell(f"{self.id} ended with {code}")
+        self.agent.worker_ended(self.id, code)
+
+    def terminate(self, grace_s: float) -> None:
+        """Take SIGTERM as a drain notice, as `pliant.join()` does."""
+        self.feed(s.DrainNotice(grace_s, "its machine is going away"))
 
     def pause(self) -> None:
         self.paused = True
 
     def resume(self) -> None:
         self.paused = False
-        self.resumed_at_s = self.universe.now
+        self.resumed_at_s = self.sim.now
         backlog, self.backlog = self.backlog, []
         for signal in backlog:
             self.feed(signal)
@@ -83,29 +90,30 @@ class Worker:
     def _tick(self) -> None:
         if not self.up:
             return
-        rate = self.universe.rate_of(self.agent)
-        self.universe.after(TICK_S * rate, self._tick)
+        rate = self.sim.tick_rate(self.agent.machine)
+        self.sim.after(TICK_S * rate, self._tick)
         if self.paused:
             return
         if not self.joined:
             self._join()
             return
         view = self.machine.view
-        self.universe.ask(self.id, Renew(self.id, view.revision if view is not None else -1))
+        self.sim.ask_as_member(self.id, Renew(self.id, view.revision if view is not None else -1))
         self.feed(s.Tick())
 
     def _join(self) -> None:
-        self.universe.ask(
-            self.id, Join(self.id, self.agent, self.machine.terms, fingerprint=self.universe.setting.bits)
+        self.sim.ask_as_member(
+            self.id, Join(self.id, self.agent.state.id, self.machine.terms, fingerprint=self.sim.setting.fingerprint)
         )
 
-    def told(self, view: View) -> None:
+    def view_received(self, view: View, sent_at_s: float) -> None:
+        self.view_sent_at_s, self.view_received_at_s = sent_at_s, self.sim.now
         if self.up and (view.known or self.joined):
             self.joined = True
             self.feed(s.ViewReceived(view))
 
     def refused(self, revision: int) -> None:
-        """The coordinator does not know us: we are fenced, unless it knows less than we do."""
+        """Take a refusal as being fenced, unless the coordinator's state is older than the member's view."""
         view = self.machine.view
         if self.up and view is not None and revision >= view.revision:
             self.feed(s.ViewReceived(replace(view, revision=revision + 1, known=False)))
@@ -113,7 +121,7 @@ class Worker:
     # ----------------------------------------------------------------------------- signals and actions
 
     def feed(self, signal: s.Signal) -> None:
-        """Let the machine react, and do what it says."""
+        """Let the state machine react, and carry its actions out."""
         if not self.up:
             return
         if self.paused:
@@ -124,10 +132,10 @@ class Worker:
         if self.machine.followed_steps is not before.followed_steps and self.machine.followed_steps:
             self._remember(self.machine.followed_steps[-1].line.lineage)
         if actions:
-            self.universe.note(self, signal, actions)
+            self.sim.note(self, signal, actions)
             for action in actions:
                 self._perform(action)
-        self.universe.checkers.reacted(self, before)
+        self.sim.checks.reacted(self, before)
 
     def _perform(self, action: s.Action) -> None:
         match action:
@@ -140,11 +148,11 @@ class Worker:
             case s.Send():
                 self._send(action.command)
             case s.Wire():
-                self.universe.fabric.wire(self.id, action.world)
+                self.sim.fabric.wire(self.id, action.world)
             case s.Break():
-                self.universe.fabric.break_group(self.id, action.generation)
+                self.sim.fabric.break_group(self.id, action.generation)
             case s.SendToPeer():
-                self.universe.peer(self.id, action.member, action.signal)
+                self.sim.peer(self.id, action.member, action.signal)
             case s.Fetch():
                 self._fetch(action)
             case s.CatchUp():
@@ -158,33 +166,33 @@ class Worker:
             case s.Save():
                 self._save(action)
             case s.CollectGarbage():
-                self.universe.checkers.saves.tidies(self, action, self.universe.checkers.job)
+                self.sim.checks.saves.tidies(self, action, self.sim.checks.job)
             case s.Discard():
                 self._discard(action)
             case s.StartGrace():
                 short = max(action.grace_s - GRACE_MARGIN_S, 0.0)
-                self.universe.after(short, self.feed, s.GraceShort())
-                self.universe.after(action.grace_s, self.feed, s.GraceOver())
+                self.sim.after(short, self.feed, s.GraceShort())
+                self.sim.after(action.grace_s, self.feed, s.GraceOver())
             case s.Exit():
-                self.universe.checkers.leaves(self, action)
-                self.kill(action.code)
+                self.sim.checks.leaves(self, action)
+                self.end(action.code)
             case _:
                 assert_never(action)
 
     def _send(self, command: Command) -> None:
-        self.universe.ask(self.id, command)
+        self.sim.ask_as_member(self.id, command)
 
     def _compute(self, action: s.Compute) -> None:
-        """The user's code: forward and backward, slot by slot, in one piece or two."""
-        universe = self.universe
+        """Run the user's forward and backward passes, in one piece or two."""
+        sim = self.sim
         if action.idle:
-            universe.after(universe.chance.uniform(0.2, 0.5), self._idled)
+            sim.after(sim.chance.uniform(0.2, 0.5), self._idled)
             return
         if self.kept_base != self.model.lineage or not self.machine.kept_gradients.slots:
             self.kept, self.kept_base = [], self.model.lineage
         slots = action.slots
-        cut = universe.chance.randint(1, len(slots)) if universe.chance.random() < 0.2 else len(slots)
-        universe.after(universe.chance.uniform(0.5, 1.5), self._computed, action.step, slots[:cut], slots[cut:])
+        cut = sim.chance.randint(1, len(slots)) if sim.chance.random() < 0.2 else len(slots)
+        sim.after(sim.chance.uniform(0.5, 1.5), self._computed, action.step, slots[:cut], slots[cut:])
 
     def _idled(self) -> None:
         self.feed(s.Computed(frozenset(), 0, 0, self._verified))
@@ -197,34 +205,34 @@ class Worker:
         if not self.up:
             return
         if self.paused:
-            self.universe.after(0.5, self._computed, step, slots, rest)
+            self.sim.after(0.5, self._computed, step, slots, rest)
             return
-        universe = self.universe
-        raising = universe.raises(self)
+        sim = self.sim
+        raising = sim.raises(self)
         if raising:
-            samples = tuple(universe.samples(step, slot) for slot in slots)
+            samples = tuple(sim.samples(step, slot) for slot in slots)
             self.feed(s.UserCodeRaised(step, slots, samples, "ValueError: a bad sample"))
             return
         self.model = forward(self.model)
         error = (WRONG if self.tainted else 0) + (FALSE if self.errs or self.errs_once else 0)
         self.errs_once = False
         self.kept.extend(slot + error for slot in slots)
-        grid, order = self.machine.terms.grid, universe.order
+        grid, order = self.machine.terms.grid, sim.order
         samples_read = sum(len(grid.slot(step, slot)) for slot in slots)
         digest = sum(expected_slot_digest(grid, order, step, slot) for slot in slots)
         self.feed(s.Computed(frozenset(slots), samples_read, digest & ((1 << 64) - 1), self._verified))
         if rest and self.machine.phase is Phase.COMPUTING:
-            universe.after(universe.chance.uniform(0.05, 0.3), self._computed, step, rest, ())
+            sim.after(sim.chance.uniform(0.05, 0.3), self._computed, step, rest, ())
 
     def _collect(self, action: s.Collect) -> None:
         if action.whole_state_hash:
             action = replace(action, word=replace(action.word, state=self.model.hash))
         step = action.word.purpose is Purpose.STEP
         part = tuple(self.kept) if step and action.word.holds and action.word.slots else ()
-        self.universe.fabric.enter(self.id, action, part)
+        self.sim.fabric.enter(self.id, action, part)
 
     def reduction_returned(self, words: Words, content: Content) -> None:
-        """What the collective wrote into our buffers, just before the machine hears that it returned."""
+        """Store the result of a collective, just before the state machine receives its return."""
         if words[0].purpose is Purpose.STEP:
             self.incoming = content
 
@@ -238,24 +246,24 @@ class Worker:
         if line.lineage not in self.reduced:
             self._remember(line.lineage)
         content = self.reduced[line.lineage]
-        self.universe.checkers.applies(self, line, content)
+        self.sim.checks.applies(self, line, content)
         self.model = applied(self.model, line.lineage, content)
         self.kept, self.kept_base = [], line.lineage
-        self.universe.after(self.universe.chance.uniform(0.01, 0.1), self._post_step, line.lineage)
+        self.sim.after(self.sim.chance.uniform(0.01, 0.1), self._post_step, line.lineage)
 
     def _post_step(self, lineage: Lineage) -> None:
         if not self.up:
             return
         if self.paused:
-            self.universe.after(0.5, self._post_step, lineage)
+            self.sim.after(0.5, self._post_step, lineage)
             return
         self.model = post_step(self.model)
-        self.universe.checkers.at_boundary(self)
+        self.sim.checks.at_boundary(self)
         self.feed(s.Boundary(self.said))
 
     @property
     def said(self) -> int:
-        """The hash of its state as the words carry it."""
+        """The hash of its state in the control words."""
         return self.model.said(self.machine.terms.verify)
 
     def corrupt(self, bit: int) -> None:
@@ -269,10 +277,10 @@ class Worker:
         self.aside = {}
         self.donors = donors = action.donors[:3]
         if not donors:
-            self.universe.after(0.5, self.feed, s.TransferBroken())
+            self.sim.after(0.5, self.feed, s.TransferBroken())
         for index, donor in enumerate(donors):
-            self.universe.after(
-                self.universe.chance.uniform(0.05, 0.5),
+            self.sim.after(
+                self.sim.chance.uniform(0.05, 0.5),
                 self._stripe,
                 self.transfer,
                 index,
@@ -283,19 +291,14 @@ class Worker:
     def _stripe(self, transfer: int, index: int, count: int, donor: MemberId) -> None:
         if not self.up or transfer != self.transfer:
             return
-        source = self.universe.workers.get(donor)
-        if (
-            source is None
-            or not source.up
-            or self.universe.is_cut(donor, self.id)
-            or self.universe.breaks_transfer(self)
-        ):
+        source = self.sim.workers.get(donor)
+        if source is None or not source.up or self.sim.is_cut(donor, self.id) or self.sim.breaks_transfer(self):
             self.transfer += 1
             self.feed(s.TransferBroken())
             return
         if source.paused or source.machine.phase in (Phase.APPLIED, Phase.INSTALLING) or not source.machine.holds_state:
             # A state is captured at a boundary only (rule 3).
-            self.universe.after(0.05, self._stripe, transfer, index, count, donor)
+            self.sim.after(0.05, self._stripe, transfer, index, count, donor)
             return
         label = source.machine.state_hash
         if source.said != label:
@@ -307,40 +310,40 @@ class Worker:
         self.feed(s.Stripe(index, count, source.model.lineage, label, lines))
 
     def _install(self, action: s.Install) -> None:
-        self.universe.checkers.installs(self, action.lineage)
+        self.sim.checks.installs(self, action.lineage)
         model = next(iter(self.aside.values()))
-        self.universe.checkers.forgets(self)
-        donor = self.universe.workers.get(self.donors[0]) if len(self.donors) == 1 else None
+        self.sim.checks.forgets(self)
+        donor = self.sim.workers.get(self.donors[0]) if len(self.donors) == 1 else None
         if donor is not None and donor.tainted:
-            self.universe.checkers.escaped = True  # there was nobody to compare it with
+            self.sim.checks.escaped = True  # there was no second donor to compare it with
         for line in action.replay:
-            # The steps bring their small state along: the user's code does not run for them here.
+            # The steps carry their small state; the user's code does not run for them here.
             model = post_step(applied(model, line.lineage, self.reduced[line.lineage]))
-        self.universe.after(self.universe.chance.uniform(0.01, 0.05), self._installed, model)
+        self.sim.after(self.sim.chance.uniform(0.01, 0.05), self._installed, model)
 
-    def _installed(self, model: Model) -> None:
+    def _installed(self, model: ToyModel) -> None:
         if not self.up:
             return
         if self.paused:
-            self.universe.after(0.5, self._installed, model)
+            self.sim.after(0.5, self._installed, model)
             return
         self.model = model
         self.kept, self.kept_base = [], model.lineage
-        self.universe.checkers.at_boundary(self)
+        self.sim.checks.at_boundary(self)
         self.feed(s.Installed(self.said))
 
     def _ask_gradient(self, action: s.CatchUp) -> None:
-        self.universe.after(self.universe.chance.uniform(0.02, 0.1), self._gradient, action)
+        self.sim.after(self.sim.chance.uniform(0.02, 0.1), self._gradient, action)
 
     def _gradient(self, action: s.CatchUp) -> None:
         if not self.up:
             return
-        source = self.universe.workers.get(action.donor)
-        if source is None or not source.up or self.universe.is_cut(action.donor, self.id):
+        source = self.sim.workers.get(action.donor)
+        if source is None or not source.up or self.sim.is_cut(action.donor, self.id):
             self.feed(s.TransferBroken())
             return
         if source.paused:
-            self.universe.after(0.2, self._gradient, action)
+            self.sim.after(0.2, self._gradient, action)
             return
         line = next((x for x in unreported_lines(source.machine) if x.lineage == action.lineage), None)
         content = source.reduced.get(action.lineage)
@@ -351,29 +354,29 @@ class Worker:
         self.feed(s.Gradient(line))
 
     def _restore(self, checkpoint: Checkpoint | None) -> None:
-        self.universe.after(self.universe.chance.uniform(0.05, 0.3), self._restored, checkpoint)
+        self.sim.after(self.sim.chance.uniform(0.05, 0.3), self._restored, checkpoint)
 
     def _restored(self, checkpoint: Checkpoint | None) -> None:
         if not self.up:
             return
         if self.paused:
-            self.universe.after(0.5, self._restored, checkpoint)
+            self.sim.after(0.5, self._restored, checkpoint)
             return
-        if checkpoint is not None and (bad := self.universe.directory.unread(checkpoint)) is not None:
+        if checkpoint is not None and (bad := self.sim.directory.unread(checkpoint)) is not None:
             self.feed(s.RestoreFailed("a byte is another one", damaged=bad))
             return
-        self.model = self.universe.directory.read(checkpoint) if checkpoint else Model()
+        self.model = self.sim.directory.read(checkpoint) if checkpoint else ToyModel()
         self.kept, self.kept_base = [], None
-        self.universe.checkers.saves.restores(self, checkpoint, self.universe.checkers.job)
+        self.sim.checks.saves.restores(self, checkpoint, self.sim.checks.job)
         self.feed(s.Restored(self.said))
 
     def _snapshot(self, action: s.Snapshot) -> None:
-        """One part is written at a time: a disk that is slow makes the next checkpoint fail, and not this one late."""
+        """Write one part at a time: with a slow disk the next checkpoint fails, instead of this one being late."""
         if self.writing is not None and self.writing[1] and action.waits:
             self.unbegun = (action, False, self.model)
         elif self.writing is not None and self.writing[1]:
             self.feed(s.WriteFailed(action.name, "the previous checkpoint is still being written"))
-        elif self.universe.chance.random() < self.universe.setting.full_disk:
+        elif self.sim.chance.random() < self.sim.setting.full_disk:
             self.feed(s.WriteFailed(action.name, "the disk is full"))
         else:
             self.writing = (action, False, self.model)
@@ -383,20 +386,20 @@ class Worker:
             self.unbegun = (self.unbegun[0], True, self.unbegun[2])
         elif self.writing is not None and self.writing[0].name == action.name:
             self.writing = (self.writing[0], True, self.writing[2])
-            self.universe.after(self.universe.chance.uniform(0.1, 0.6), self._saved, *self.writing)
+            self.sim.after(self.sim.chance.uniform(0.1, 0.6), self._saved, *self.writing)
 
     def _discard(self, action: s.Discard) -> None:
-        """A disk that is in the middle of it may finish all the same."""
+        """Discard a part; a write in progress may still finish."""
         if self.unbegun is not None and self.unbegun[0].name == action.name:
             self.unbegun = None
-        self.universe.checkers.saves.discards(self, action)
+        self.sim.checks.saves.discards(self, action)
 
-    def _saved(self, begun: s.Snapshot, _: bool, model: Model) -> None:
+    def _saved(self, begun: s.Snapshot, _: bool, model: ToyModel) -> None:
         if not self.up:
             return
         self.writing, self.unbegun = self.unbegun, None
         if self.writing is not None and self.writing[1]:
-            self.universe.after(self.universe.chance.uniform(0.1, 0.6), self._saved, *self.writing)
-        piece = self.universe.checkers.saves.writes_part(self, begun, model)
+            self.sim.after(self.sim.chance.uniform(0.1, 0.6), self._saved, *self.writing)
+        piece = self.sim.checks.saves.writes_part(self, begun, model)
         checkpoint = Checkpoint(begun.lineage, begun.name, model.hash, (piece,))
         self.feed(s.WriteDone(checkpoint, begun.part, begun.count))

@@ -1,0 +1,226 @@
+"""A simulated coordinator: the real service over a store that may fail."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pliant.coordinator.service.inbox import Accepted, Answer, Sender, Unavailable
+from pliant.coordinator.service.pump import Service
+from pliant.core.job.next_world import desired_workers
+from pliant.core.model.job import Job, JobState
+from pliant.core.model.names import AgentId
+from pliant.core.supervisor import OrdersReceived
+from pliant.wire.api import RenewAgent
+from pliant_sim.requests import Request, queue_request, renew_at_once
+from pliant_sim.store import CoordinatorCrash, FlakyStore
+
+if TYPE_CHECKING:
+    from pliant_sim.simulation import Simulation
+
+PUMP_EVERY_S = 1.0
+WATCH_S = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request in transit; `number` tells the sender which of its requests was answered."""
+
+    sender: str
+    number: int
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class AgentPoll:
+    """An agent's long poll for orders after a revision."""
+
+    sender: str
+    number: int
+    agent: AgentId
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class OrdersReply:
+    """The answer to a poll: orders, and the revision they are of."""
+
+    revision: int
+    orders: OrdersReceived
+
+
+Back = Answer | OrdersReply
+
+
+class SimulatedCoordinator:
+    """One coordinator's process; it restarts after a crash."""
+
+    def __init__(self, sim: Simulation, name: str) -> None:
+        self.sim = sim
+        self.name = name
+        self.lives = 0
+        self.up = False
+        self.paused = False
+        self.ahead_s = 0.0  # how far its monotonic clock is ahead of the others'
+        self.wall_ahead_s = 0.0
+        self._pump_due = False
+        self._unread = False  # a worker's or agent's request lies in the inbox
+        self._shown: tuple[Job, int] | None = None  # the state that polls are answered with, a little late
+        self._answer_due = False
+        self._polls: dict[str, AgentPoll] = {}
+        self.store = FlakyStore(sim.store, sim.store_checks.wrote, sim.apply_later, sim.faults_fired)
+        self.service: Service
+        self.start()
+
+    def start(self) -> None:
+        if self.up:
+            return
+        self.lives += 1
+        self.up = True
+        self._unread = False
+        self._shown = None
+        self._polls.clear()
+        self.store.armed.clear()
+        self.service = Service(self.store, f"{self.name}.{self.lives}", self._wall)
+        self._pump_regularly(self.lives)
+
+    def crash(self) -> None:
+        self.up = False
+        self.sim.tell(f"coordinator {self.name} is gone")
+
+    def resume(self) -> None:
+        self.paused = False
+        self._pump()
+
+    @property
+    def now(self) -> float:
+        return self.sim.now + self.ahead_s
+
+    def _wall(self) -> float:
+        return 1_000_000.0 + self.sim.now + self.wall_ahead_s
+
+    def _pump_regularly(self, life: int) -> None:
+        if self.up and life == self.lives:
+            self.sim.after(PUMP_EVERY_S, self._pump_regularly, life)
+            self._pump()
+
+    # -------------------------------------------------------------------------------------------- requests
+
+    def receive(self, given: Ask | AgentPoll) -> None:
+        if not self.up:
+            return
+        request = RenewAgent(given.agent, given.after) if isinstance(given, AgentPoll) else given.request
+        if not self.paused:
+            reply = renew_at_once(self.service, self.sim.job, request, self.now)
+            if reply is not None:
+                self.sim.last_contact[self.name] = self.sim.now
+                self._reply(given, reply.answer, reply.revision)
+                return
+        self._unread = self._unread or given.sender != "user"
+        queue_request(self.service, self.sim.job, request, given)
+        if not self._pump_due:
+            self._pump_due = True
+            self.sim.after(self.sim.chance.uniform(0.001, 0.02), self._pump_once)
+
+    def _pump_once(self) -> None:
+        self._pump_due = False
+        self._pump()
+
+    def _pump(self) -> None:
+        if not self.up or self.paused:
+            return
+        self.sim.store_checks.writer = self.name
+        if self._unread:
+            self._unread = False
+            self.sim.last_contact[self.name] = self.sim.now
+        try:
+            pumped = self.service.pump(self.now)
+        except CoordinatorCrash:
+            self.crash()
+            self.sim.after(self.sim.chance.uniform(0.5, 4.0), self.start)
+            return
+        for bug in pumped.bugs:
+            self.sim.store_checks.complain(f"invariant: {bug}")
+        for reply in pumped.all_replies:
+            assert isinstance(reply.ticket, Ask | AgentPoll)
+            self._reply(reply.ticket, reply.answer, reply.revision)
+        known = self.service.job(self.sim.job)
+        if pumped.moved and known is not None:
+            self.sim.members_changed(self.name, *known)
+        if (pumped.moved or pumped.took_over) and not self._answer_due:
+            self._answer_due = True
+            self.sim.after(self.sim.chance.choice([0.0, 0.0, 0.05, 0.3]), self._answer_polls)
+
+    def _reply(self, given: Ask | AgentPoll, answer: Answer, revision: int) -> None:
+        self.sim.store_checks.answered(self.name, given, answer)
+        if isinstance(given, AgentPoll) and isinstance(answer, Accepted):
+            self._accept_poll(given)
+        else:
+            self.sim.reply(self.name, given, answer, revision)
+
+    # ------------------------------------------------------------------------------------- orders of agents
+
+    def _accept_poll(self, poll: AgentPoll) -> None:
+        """Answer at once if there is news, else when there is or after `WATCH_S`, like `pliant.coordinator`."""
+        if self._shown is None:
+            self._shown = self.service.job(self.sim.job)
+        if self._shown is not None and self._shown[1] > poll.after:
+            self._answer(poll)
+            return
+        self._polls[poll.sender] = poll
+        self.sim.after(WATCH_S, self._poll_timed_out, poll, self.lives)
+
+    def _poll_timed_out(self, poll: AgentPoll, life: int) -> None:
+        if self.up and life == self.lives and self._polls.get(poll.sender) == poll:
+            del self._polls[poll.sender]
+            self._answer(poll)
+
+    def connection_closed(self, machine: str, agent: AgentId) -> None:
+        """Suspect the agent if it was polling on that connection."""
+        if self.up and self._polls.pop(machine, None) is not None:
+            self.suspect(Sender("agent", agent))
+
+    def suspect(self, sender: Sender) -> None:
+        """Note that a member or an agent closed its watch."""
+        if self.up:
+            self.sim.suspected.add(sender.id)
+            self.service.suspect(self.sim.job, sender, self.now)
+
+    def _answer_polls(self) -> None:
+        if self.up and self.paused:
+            self.sim.after(0.1, self._answer_polls)
+            return
+        self._answer_due = False
+        if not self.up:
+            return
+        self._shown = self.service.job(self.sim.job)
+        polls, self._polls = self._polls, {}
+        for poll in polls.values():
+            self._answer(poll)
+
+    def _answer(self, poll: AgentPoll) -> None:
+        if self._shown is None or not self.service.leads:
+            self.sim.reply(self.name, poll, Unavailable("this coordinator does not decide"), 0)
+            return
+        job, revision = self._shown
+        self.sim.reply(self.name, poll, OrdersReply(revision, orders_for(job, poll.agent)), revision)
+
+
+def orders_for(job: Job, agent: AgentId) -> OrdersReceived:
+    """Return a job's orders for an agent."""
+    here = [member for member in job.members.values() if member.agent == agent]
+    known = next((each for each in job.agents if each.id == agent), None)
+    return OrdersReceived(
+        count=desired_workers(job).get(agent, 0),
+        members=frozenset(member.id for member in here),
+        draining=frozenset(member.id for member in here if member.draining),
+        ended=job.state.ended,
+        finished=job.state is JobState.FINISHED,
+        live=job.is_live,
+        launch=None if job.is_live else job.launch,
+        ready=known is not None and bool(known.ports),
+        leaving=known is not None and known.draining,
+        grace_s=known.grace_s if known is not None else 0.0,
+        install_id=known.install_id if known is not None else "",
+        run_id=known.run_id if known is not None else "",
+    )
