@@ -12,13 +12,15 @@ Check = Callable[[str], list[str]]
 
 # The findings that are left of each check. A number may only go down.
 BUDGET = {
-    "question_docstrings": 520,
-    "pronouns": 900,
-    "private_codes": 40,
+    "question_docstrings": 252,
+    "pronouns": 301,
+    "private_codes": 14,
+    "pronouns_in_pages": 20,
+    "private_codes_in_pages": 0,
     "page_too_long": 0,
     "readme_too_long": 0,
     "reexports": 0,
-    "collisions": 43,
+    "collisions": 9,
 }
 
 # Pages that may break a rule, and why.
@@ -50,7 +52,7 @@ def test_the_source_is_written_in_plain_english(check: Check) -> None:
 
 @pytest.mark.parametrize("check", [prose.pronouns, prose.private_codes])
 def test_the_pages_are_written_in_plain_english(check: Check) -> None:
-    require(check.__name__, findings(check, pages()))
+    require(f"{check.__name__}_in_pages", findings(check, pages()))
 
 
 def test_a_page_is_read_in_one_sitting() -> None:
