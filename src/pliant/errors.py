@@ -1,20 +1,20 @@
-"""Every exception Pliant raises on purpose, and the exit status a command ends with when it meets one.
+"""The exceptions that Pliant raises on purpose, and the exit status of a command that ends with one.
 
-    PliantError               1   anything below; catch this to catch us
-      BadInput                2   what the caller gave cannot be used; nothing was done
-      Refused                 3   understood and decided against, with a code; nothing was changed
-      StoreError              4   the store did not do what was asked of it
+    PliantError               1   the base class: catch it to catch all of them
+      BadInput                2   the caller's input cannot be used; nothing was done
+      Refused                 3   a coordinator refused the request, with a code; nothing was changed
+      StoreError              4   the store failed
         StoreUnavailable      4   it could not be reached, or refused: nothing was written
         StoreTimeout          4   no answer in time: the write may or may not have been applied
       Unreachable             5   no coordinator answered in time
-      NotAllowed              6   the credential is missing, not good any more, or does not go so far
+      NotAllowed              6   the credential is missing, expired, or its scope is too narrow
 
-The difference between the two stores' errors decides what a caller may do. After `StoreUnavailable` it may simply
-try again. After `StoreTimeout` it must read first, because the write may stand.
+The two store errors differ in what a caller may do. After `StoreUnavailable` it may retry. After `StoreTimeout` it must
+read first, because the write may have been applied.
 
-In the coordinator a decision that says no is not an exception: `pliant.core` returns a rejection with its code and
-its reason. `Refused` is what a client makes of it. Either way a person can read why: the message is a sentence.
-`tests/unit/test_errors.py` compares the drawing above with the classes below.
+Inside the coordinator a refusal is not an exception: `pliant.core` returns a rejection with a code and a reason. A
+client turns it into `Refused`. Each message is a sentence for people. `tests/unit/test_errors.py` compares the table
+above with the classes below.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 
 
 class PliantError(Exception):
-    """Something Pliant could not do, with the reason in words."""
+    """An operation failed, with the reason as a sentence."""
 
     exit_code: ClassVar[int] = 1
 
@@ -44,16 +44,16 @@ class PliantError(Exception):
 
 
 class BadInput(PliantError):
-    """What the caller gave cannot be used; nothing was done."""
+    """The caller's input cannot be used; nothing was done."""
 
     exit_code = 2
 
 
 class Refused(PliantError):
-    """A coordinator understood and decided against it. Nothing was changed.
+    """A coordinator refused the request. Nothing was changed.
 
-    `code` is one of `pliant.core.messages.Code` or of the API's own; `revision` is what the refusal rests on: who
-    knows a newer one must not take it at its word.
+    `code` is one of `pliant.core.messages.Code` or of the API's own. `revision` is the job's revision that the refusal
+    is based on: a caller that has a newer one must not rely on it.
     """
 
     exit_code = 3
@@ -65,13 +65,13 @@ class Refused(PliantError):
 
 
 class StoreError(PliantError):
-    """The store did not do what was asked of it."""
+    """The store failed."""
 
     exit_code = 4
 
 
 class StoreUnavailable(StoreError):
-    """The store could not be reached, or refused. Nothing was written; trying again is safe."""
+    """The store could not be reached, or refused. Nothing was written; a retry is safe."""
 
 
 class StoreTimeout(StoreError):
@@ -79,12 +79,12 @@ class StoreTimeout(StoreError):
 
 
 class Unreachable(PliantError):
-    """No coordinator answered in time. What was asked may or may not have been done; asking again is safe."""
+    """No coordinator answered in time. The request may or may not have been carried out; a retry is safe."""
 
     exit_code = 5
 
 
 class NotAllowed(PliantError):
-    """The credential is missing, not good any more, or does not go so far. Nothing was done."""
+    """The credential is missing, expired, or its scope is too narrow. Nothing was done."""
 
     exit_code = 6

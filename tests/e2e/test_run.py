@@ -93,7 +93,7 @@ def test_a_killed_worker_is_replaced_and_the_others_stay(tmp_path: Path) -> None
         before = run.has_members(2)
         victim, survivor = sorted(before)
         kill(before[victim])
-        run.sees(f"{victim} lost: its process ended with signal 9")
+        run.sees(f"{victim} was lost: its process ended with signal 9")
         wait_for(lambda: victim not in run.members(), "the victim to be gone")
         after = run.has_members(2)
         assert after[survivor] == before[survivor]

@@ -465,8 +465,8 @@ PLANTED = (
         (
             Edit(
                 "core/job/decide.py",
-                "        if earlier.step != poison.step or earlier.member == poison.member:\n",
-                "        if earlier.step != poison.step or earlier.member != poison.member:\n",
+                "        if earlier.step != failing.step or earlier.member == failing.member:\n",
+                "        if earlier.step != failing.step or earlier.member != failing.member:\n",
             ),
         ),
     ),
@@ -826,7 +826,7 @@ PLANTED = (
         (
             Edit(
                 "core/job/next_world.py",
-                "not (m.draining or m.id in out or fingerprint_difference(bits, m.fingerprint))",
+                "not (m.draining or m.id in out or fingerprint_difference(fingerprint, m.fingerprint))",
                 "not (m.draining or m.id in out)",
             ),
         ),

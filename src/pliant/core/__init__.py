@@ -1,6 +1,6 @@
-"""The decisions, pure.
+"""Pure decisions of Pliant: values and functions of values.
 
-What may live here: values and functions of values, standard library only. No clock, no randomness, no I/O, no
-threads, no logging; `now` and seeds are arguments, and "not yet" is a returned value with its reason. Whatever
-touches the world is a shell around this package, and the simulator runs this very code under a clock of its own.
+This package uses the standard library only. It has no clock, no randomness, no I/O, no threads and no logging: `now`
+and seeds are arguments, and "not yet" is a returned value with its reason. Other packages are shells that do the I/O.
+The simulator runs this same code under its own clock.
 """

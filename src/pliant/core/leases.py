@@ -1,8 +1,8 @@
 """Leases and deadlines, kept in memory and never stored (rule 19).
 
-A coordinator that starts, or takes over, grants everything afresh: late expiry, never early. Time here is a number
-the caller passes in, from a clock that never goes back. Renewing costs the same for one lease as for a million.
-Whoever sleeps, or hears nobody at all, must not hold that against others: see `Leases.awake` and `IsolationDetector`.
+A coordinator that starts, or takes over, grants every lease again: expiry may come late, never early. The caller passes
+the time, from a clock that never goes back. A renewal costs the same for one lease as for a million. Time in which the
+coordinator itself slept, or was isolated, must not expire leases: see `Leases.waking_time` and `IsolationDetector`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Leases(Generic[K]):
-    """Who must be heard of again until when.
+    """The deadline of each key, extended by renewals.
 
-    `pause_s` bounds how long the owner may go without calling `due`: whatever is longer than that, it was asleep
-    itself, and the time it slept is nobody's fault but its own.
+    `pause_s` bounds how long the owner may go without calling `expired`. After a longer gap the owner was asleep
+    itself, and the time it slept does not count against any lease.
     """
 
     __slots__ = ("_granted", "_heap", "_last", "_pause_s", "_slept_s", "_until")
@@ -45,7 +45,7 @@ class Leases(Generic[K]):
         return len(self._until)
 
     def grant(self, key: K, ttl_s: float, now: float) -> None:
-        """Call when `key` appears; a second call starts its time again."""
+        """Grant a lease when `key` appears. A second call starts its time again."""
         deadline = self.waking_time(now) + ttl_s
         held = self._until.get(key)
         self._until[key] = (deadline, ttl_s)
@@ -54,7 +54,7 @@ class Leases(Generic[K]):
             heappush(self._heap, (deadline, self._granted, key))
 
     def renew(self, key: K, now: float) -> bool:
-        """Call when `key` was heard of. False: there is no such lease, it must be granted first."""
+        """Renew the lease of `key`. Return False if there is none: it must be granted first."""
         held = self._until.get(key)
         if held is None:
             return False
@@ -62,17 +62,17 @@ class Leases(Generic[K]):
         return True
 
     def drop(self, key: K) -> None:
-        """Call when `key` is gone."""
+        """Remove the lease of `key`."""
         self._until.pop(key, None)
         if len(self._heap) > 64 + 2 * len(self._until):
             self._heap = [(until, order, key) for order, (key, (until, _)) in enumerate(self._until.items())]
             heapify(self._heap)
 
     def expired(self, now: float, vouched: Callable[[K], float | None]) -> list[K]:
-        """Call often: the keys whose time is over, each told once. Their leases are gone with it.
+        """Return the keys whose time is over, each once, and remove their leases. Call often.
 
-        `vouched(key)` may give, in waking time, a later sign of life than the last renewal: a report of a generation
-        vouches for all its members, and is asked for only here, so that reporting costs the same for any number.
+        `vouched(key)` may return a later sign of life than the last renewal, in waking time: a report of a generation
+        is one for all its members. It is called only here, so that a report costs the same for any number of members.
         """
         self._note_sleep(now)
         awake = self.waking_time(now)
@@ -99,19 +99,19 @@ class Leases(Generic[K]):
         self._last = now
 
     def _unnoted_sleep(self, now: float) -> float:
-        """For how long its owner has slept that was not told yet."""
+        """Return how long the owner slept since the last call of `expired`."""
         return max(now - self._last - self._pause_s, 0.0) if self._last is not None else 0.0
 
     def waking_time(self, now: float) -> float:
-        """That moment in waking time, which does not pass while the owner sleeps."""
+        """Convert to waking time, which stands still while the owner sleeps."""
         return now - self._slept_s - self._unnoted_sleep(now)
 
 
 class IsolationDetector:
-    """Whether anybody at all is heard: the silence of everybody is first of all the fault of whoever listens (rule 19).
+    """Detects that the coordinator receives no messages at all, so that it is probably cut off itself (rule 19).
 
-    It lasts from the beginning until the first word, and again whenever nobody was heard for more than `quiet_s`. That
-    must be less than what is left of a lease whose holder is heard as rarely as it may be.
+    The coordinator is isolated from the start until the first message, and again after `quiet_s` without one. `quiet_s`
+    must be less than the rest of a lease whose holder renews as rarely as it may.
     """
 
     __slots__ = ("_last_contact", "_quiet_s")
@@ -121,15 +121,15 @@ class IsolationDetector:
         self._last_contact: float | None = None
 
     def note_contact(self, now: float) -> bool:
-        """Call when anybody was heard. True: that ended a silence, and everybody's time must begin anew."""
+        """Record a message. Return True if it ended an isolation: then every lease must start again."""
         ended = self.is_isolated(now)
         self._last_contact = now
         return ended
 
     def is_isolated(self, now: float) -> bool:
-        """Whether it is silent. While it is, nobody may be taken for lost by time alone."""
+        """Return whether the coordinator is isolated. Until it is not, no member may expire."""
         return self.quiet_s(now) > self._quiet_s
 
     def quiet_s(self, now: float) -> float:
-        """For how long nobody has been heard; infinite if nobody ever was."""
+        """Return the time since the last message; infinite if there was none."""
         return now - self._last_contact if self._last_contact is not None else inf

@@ -1,6 +1,6 @@
-"""What crosses a process boundary: messages as typed JSON, and where they are sent.
+"""Messages that cross a process boundary: typed JSON, and the routes they are sent to.
 
-What may live here: the codec, which turns the plain values of `pliant.core` into bytes and back, and tables
-that describe the API. Nothing here opens a socket or a file, and nothing here decides: bytes that do not
-decode to exactly one value of a known type are refused with the reason.
+The codec turns the plain values of `pliant.core` into bytes and back, and tables describe the API. Nothing here opens a
+socket or a file, and nothing here decides. Bytes that do not decode to exactly one value of a known type are refused
+with the reason.
 """

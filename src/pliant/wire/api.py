@@ -1,7 +1,7 @@
-"""What travels between a client and a coordinator besides the core's own commands and events.
+"""Messages between a client and a coordinator, besides the core's own commands and events.
 
-A command of the core is sent as it is: its class is the body of its route. Here is the rest: signs of life, tokens,
-and every kind of answer. All of it is frozen dataclasses that `pliant.wire.codec` can carry, and `openapi` describe.
+A command of the core is sent as it is: its class is the body of its route. This module has the rest: renewals, tokens,
+and all answers. They are frozen dataclasses that `pliant.wire.codec` encodes and `openapi` describes.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from pliant.core.model.view import MemberState
 from pliant.wire.codec import Codec
 
 PROTOCOL = "1"
-"""Sent with every answer; a client that sees another one, or none, is not talking to us."""
+"""Sent with every answer. A client that receives another value, or none, is not connected to a coordinator."""
 
 PROTOCOL_HEADER = "pliant-protocol"
 STORE_HEADER = "pliant-store"
-"""The store's identity. A client sends back the one it knows: revisions compare only within one store."""
+"""The store's identity. A client sends it back, since revisions compare only within one store."""
 
 IN_DOUBT = "in-doubt"
-"""The code of a problem after which nobody knows whether it was done: look before asking again."""
+"""The code of a problem after which the command may or may not be done: read before sending it again."""
 
 EVENTS: Codec[Event] = Codec(get_args(Event))
 
 
 class Scope(StrEnum):
-    """What a credential is good for. `public` is of routes alone: no credential has it."""
+    """The permission of a credential. `public` is for routes only: no credential has it."""
 
     PUBLIC = "public"
     READ = "read"
@@ -43,7 +43,7 @@ class Scope(StrEnum):
     ADMIN = "admin"
 
     def covers(self, wanted: Scope) -> bool:
-        """Whether a credential of this scope opens a route that wants that one."""
+        """Return whether a credential of this scope may use a route that requires `wanted`."""
         return wanted in _COVERS[self]
 
 
@@ -54,12 +54,12 @@ _COVERS = {
     Scope.ADMIN: frozenset(Scope),
 }
 
-# -------------------------------------------------------------------------------------------- what is asked
+# ------------------------------------------------------------------------------------------------ requests
 
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """A member is alive. It knows the job up to `revision`, and is told only what is newer."""
+    """A member renews its lease. It has the job up to `revision`; the answer contains only newer news."""
 
     member: MemberId
     revision: int = -1
@@ -67,7 +67,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class WorkerUsage:
-    """What a worker and all it started take of its machine: cores, and bytes of memory."""
+    """Resources that a worker and its child processes use: cores, and bytes of memory."""
 
     member: MemberId
     pid: int
@@ -77,7 +77,7 @@ class WorkerUsage:
 
 @dataclass(frozen=True, slots=True)
 class RenewAgent:
-    """An agent is alive. It knows the job up to `revision`; `uses` is for people, and kept in memory only."""
+    """An agent renews its lease. It has the job up to `revision`; `usage` is for people and kept in memory only."""
 
     agent: AgentId
     revision: int = -1
@@ -86,7 +86,7 @@ class RenewAgent:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """A new token: what for, for which job (none: all of them), and for how long (none: until it is revoked)."""
+    """Create a token: its scope, its job (None: all jobs), and its time to live (None: until it is revoked)."""
 
     scope: Scope
     job: str | None = None
@@ -96,20 +96,20 @@ class TokenRequest:
 
 @dataclass(frozen=True, slots=True)
 class TokenRevocation:
-    """A token is to end in `after_s`; 0 is now. Never later than it would have ended anyway."""
+    """Revoke a token in `after_s` seconds; 0: now. It never extends a token's life."""
 
     id: str
     after_s: float = 0.0
 
 
-# ------------------------------------------------------------------------------------------ what is answered
+# ------------------------------------------------------------------------------------------------- answers
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
     """Accepted and durable, or nothing to do: the job is at this revision.
 
-    A member that reports or renews is told with it how much of the history is durable by now.
+    `durable` is the end of the durable history, in answers to a member's report or renewal.
     """
 
     revision: int
@@ -118,7 +118,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Not done. `code` is for programs, `why` for people; `revision` is what a refusal rests on, 0 if on none."""
+    """Not done. `code` is for programs, `why` for people; `revision` is what a refusal is based on, 0 for none."""
 
     code: str
     why: str
@@ -127,16 +127,16 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Whether this coordinator decides. Said to everybody, so it says nothing else."""
+    """The answer of the public health route: `ok` if this coordinator leads, and nothing else."""
 
     ok: bool
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Who answers, and how it sees whoever asks: the scope of its credential, and the job that is bound to.
+    """This coordinator, and the scope and job of the caller's credential.
 
-    `leads` says whether this coordinator decides, and `why` why it does not.
+    `leads`: this coordinator decides; if it does not, `why` is the reason.
     """
 
     version: str
@@ -147,7 +147,7 @@ class About:
     lease_ttl_s: float
     scope: Scope
     job: str | None
-    now: float = 0.0  # its wall clock, so that one that is off is noticed; nothing decides by it
+    now: float = 0.0  # its wall clock, to detect clock differences; no decision uses it
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ class JobLine:
     generation: int
     step: int
     total_steps: int | None
-    epoch: int  # of the next step to be committed, from 0 on; at the end the last one's
+    epoch: int  # of the next step to commit, from 0; after the last step, of that one
     revision: int
 
 
@@ -178,9 +178,10 @@ class JobList:
 
 @dataclass(frozen=True, slots=True)
 class MemberLine:
-    """One member; `rank` is None outside the current world, `pid` and `number` 0 where they are not known.
+    """One member; `rank` is None outside the current world, `pid` and `number` are 0 if unknown.
 
-    `cpu` (cores) and `rss_bytes` are what its agent last saw of its process and all it started; None: it said nothing.
+    `cpu` (cores) and `rss_bytes` are the usage of its process and its children, as its agent last reported; None:
+    unknown.
     """
 
     id: MemberId
@@ -196,7 +197,7 @@ class MemberLine:
 
 @dataclass(frozen=True, slots=True)
 class AgentLine:
-    """One agent: its room, how many workers it should run, how many members live on it, and where it is."""
+    """One agent: its capacity, the workers it should run, the members on it, and its address."""
 
     id: AgentId
     capacity: int
@@ -208,18 +209,18 @@ class AgentLine:
 
 @dataclass(frozen=True, slots=True)
 class JobStatus:
-    """All a person wants to know of a job."""
+    """The status of a job, for people."""
 
     job: JobLine
     spec: JobSpec
-    target: Target  # now; `spec.target` is the one it started with
+    target: Target  # the current one; `spec.target` is the initial one
     failures: int
     broken: str
     members: tuple[MemberLine, ...]
     agents: tuple[AgentLine, ...]
     durable: Lineage
     checkpoint: Checkpoint | None
-    live: bool = True  # whether its workers are members themselves
+    live: bool = True  # its workers are members themselves
     attempt: int = 1
     older_checkpoints: tuple[Checkpoint, ...] = ()  # kept ones before the newest
     checkpoint_wanted: bool = False  # a checkpoint is wanted and not written yet
@@ -228,9 +229,9 @@ class JobStatus:
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """The answer to an agent's watch: how many workers to run, whom the job counts on there, who drains.
+    """The answer to an agent's watch: the number of workers to run, its members, and which of them drain.
 
-    While the job is not `live` the launch says what to run. `ready` and `leaving` are how this agent stands with it.
+    While the job is not `live`, the launch defines what to run. `ready` and `leaving` are this agent's own state.
     """
 
     revision: int
@@ -241,16 +242,16 @@ class Orders:
     draining: frozenset[MemberId]
     live: bool = True
     launch: Launch | None = None
-    ready: tuple[int, ...] = ()  # the ports it said; none: it has not
+    ready: tuple[int, ...] = ()  # its free ports; empty: it has not reported ready
     leaving: bool = False
-    grace_s: float = 0.0  # how long that may take
-    install_id: str = ""  # of the agent that is known by that name: another one may have taken it
+    grace_s: float = 0.0  # the time it has to leave
+    install_id: str = ""  # of the agent registered under this name, which may be another one
     run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenLine:
-    """What is known of a token; never the token."""
+    """A token's properties, without its secret."""
 
     id: str
     scope: Scope
@@ -270,20 +271,20 @@ class TokenList:
 
 @dataclass(frozen=True, slots=True)
 class CreatedToken:
-    """A new token. This is the only time it is told: the coordinator keeps a hash."""
+    """A new token. The secret is sent only here: the coordinator keeps a hash."""
 
     token: str = field(repr=False)
     line: TokenLine
 
 
 class EventLine(msgspec.Struct, frozen=True):
-    """One event of a job and its place in the job's stream; decode `event` with `EVENTS`."""
+    """One event of a job and its revision; decode `event` with `EVENTS`."""
 
     revision: int
     event: msgspec.Raw
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Events in order, without a gap after the revision asked for. Empty: there are no more yet."""
+    """Events in order, without a gap after the requested revision. Empty: no more yet."""
 
     events: tuple[EventLine, ...]

@@ -1,39 +1,36 @@
-"""Typed JSON for the frozen dataclasses of `pliant.core`, which may not know that JSON exists.
+"""Typed JSON for the frozen dataclasses of `pliant.core`, which does not depend on JSON.
 
-Three kinds of things are encoded.
+The codec encodes three kinds of values.
 
-  A **message**, one of a family (all events, all commands), says which one it is in its first key:
+  A **message**, one of a family (all events, all commands), names its class in its first key:
       {"type":"MemberGone","at":12.5,"member":"m3","how":"left","why":"drained"}
-  A **state**, one value of a type known beforehand, says how it was written:
+  A **state**, one value of a type known beforehand, also has the version of its format:
       {"v":1,"type":"Job","name":"demo",...}
-  A **body**, whose type the route says, is the value alone:
+  A **body**, whose type the route defines, is the value alone:
       {"member":"m3","revision":17}
 
-**Canonical.** Equal values give equal bytes, in every process: fields in the order of the class, the keys of
-dicts and the elements of frozensets sorted, no spaces, defaults written out. A whole number in a field for
-floats is written as a float, because mypy lets `5` stand for `5.0` and a replayed state must be equal byte
-for byte. The one exception is 0.0 and -0.0, which are equal and stay apart.
+**Canonical.** Equal values give equal bytes, in every process: fields in the order of the class, keys of dicts and
+elements of frozensets sorted, no spaces, defaults written out. A whole number in a float field is written as a float,
+because mypy accepts `5` for `5.0` and a replayed state must be equal byte for byte. The one exception is 0.0 and -0.0,
+which are equal and have different bytes.
 
-**Read back.** msgspec writes what a value is, not what its field was declared to be: NaN as null, a bool
-where an int belongs. Found in a log later, that would be an event nobody can read. So everything is read
-back before it is handed out, and BadInput is raised if it is not the same any more; reading costs no more
-than looking.
+**Read back.** msgspec writes a value as it is, not as its field was declared: NaN as null, a bool in place of an int.
+In a log, that would be an unreadable event. So the codec decodes everything before it returns it, and raises BadInput
+if the result differs. Decoding costs no more than a check of the values.
 
-**Strict.** Decoding raises BadInput, with the place and the reason, for anything but one value: wrong types,
-unknown fields (a misspelt option must not silently mean its default), a key or an element given twice (two
-readers could each believe another one), NaN and infinity, in a message integers of more than 20 digits (a
-digest has 64 bits; longer ones would overflow where somebody calculates), text that is not UTF-8, nesting
-without end. Spaces and the order of keys are free, and fields with a default may be left out, so that a
-person can write a message by hand. How long the bytes may be is the transport's to limit.
+**Strict.** Decoding raises BadInput, with the path and the reason, for anything but one value: wrong types, unknown
+fields (a misspelt option must not silently mean its default), a key or an element given twice (two readers could
+differ), NaN and infinity, in a message integers of more than 20 digits (a digest has 64 bits; longer ones could
+overflow), text that is not UTF-8, unlimited nesting. Spaces and the order of keys are free, and fields with a default
+may be left out, so that a person can write a message by hand. The transport limits the length.
 
-**Change.** A later version may add a field with a default, or a class. It may not give an old name another
-meaning: an incompatible event gets a new name. An incompatible state gets the next `STATE_VERSION`, and the
-code that reads the one before.
+**Change.** A later version may add a field with a default, or a class. It may not give an old name another meaning: an
+incompatible event gets a new name. An incompatible state gets the next `STATE_VERSION`, and code that reads the
+previous one.
 
-The types a field may have: bool, int, float, str, NewTypes of those, enums with string values, None,
-literals, tuples, frozensets of what can be sorted, dicts with string keys, dataclasses of such fields, and
-unions of these with at most one dataclass. Anything else is a TypeError when the codec is made, not when the
-first message comes.
+A field may have these types: bool, int, float, str, NewTypes of those, enums with string values, None, literals,
+tuples, frozensets of sortable values, dicts with string keys, dataclasses of such fields, and unions of these with at
+most one dataclass. Any other type is a TypeError when the codec is created, not with the first message.
 """
 
 from __future__ import annotations
@@ -56,14 +53,14 @@ _INT_DIGITS_MAX = 20
 T = TypeVar("T")
 
 _encode: Callable[[object], bytes] = msgspec.json.Encoder(order="deterministic").encode
-_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)  # what msgspec raises for bytes it refuses
+_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)  # raised by msgspec for bytes it refuses
 
 
 class Codec(Generic[T]):
-    """Encodes and decodes a family of dataclasses; make it once, when the program starts.
+    """Encodes and decodes a family of dataclasses. Create it once, when the program starts.
 
-    `Codec[Event](get_args(Event))` for a union. A class's name is its tag for ever: renaming it is a change
-    of the format.
+    Use `Codec[Event](get_args(Event))` for a union. The name of a class is its tag: renaming a class changes the
+    format.
     """
 
     __slots__ = ("_by_class", "_by_tag")
@@ -78,7 +75,7 @@ class Codec(Generic[T]):
             self._by_class[cls] = self._by_tag[shape.tag] = shape
 
     def encode(self, message: T) -> bytes:
-        """Call with one of the family; BadInput if it holds a value that JSON cannot carry unchanged."""
+        """Encode one message of the family; BadInput if JSON cannot carry one of its values unchanged."""
         shape = self._by_class.get(type(message))
         if shape is None:
             raise TypeError(f"{type(message).__name__} is not one of {self._known()}.")
@@ -87,9 +84,9 @@ class Codec(Generic[T]):
         return data
 
     def decode(self, data: bytes) -> T:
-        """Call with bytes from anywhere; BadInput if they are not exactly one message of the family."""
+        """Decode untrusted bytes; BadInput if they are not exactly one message of the family."""
         shape = None
-        if data.startswith(b'{"type":"'):  # as we write it; a tag found here is checked again by `decode`
+        if data.startswith(b'{"type":"'):  # the canonical start; `decode` checks the tag again
             shape = self._by_tag.get(data[9 : data.find(b'"', 9)])
         if shape is None:
             tag = _head(data, _MessageHead).type
@@ -105,7 +102,7 @@ class Codec(Generic[T]):
 
 
 class Body(Generic[T]):
-    """Encodes and decodes one class whose name both sides know from elsewhere, as strictly as a message."""
+    """Encodes and decodes one class that both sides agree on, as strictly as a message."""
 
     __slots__ = ("_shape",)
 
@@ -113,35 +110,35 @@ class Body(Generic[T]):
         self._shape: _Shape[T] = _Shape(cls, {})
 
     def encode(self, value: T) -> bytes:
-        """Call with a value of the class; BadInput if it holds what JSON cannot carry unchanged."""
+        """Encode a value of the class; BadInput if JSON cannot carry it unchanged."""
         data = self._shape.encode(value)
         _refuse_long_integers(data)
         return data
 
     def decode(self, data: bytes) -> T:
-        """Call with bytes from anywhere; BadInput if they are not exactly one value of the class."""
+        """Decode untrusted bytes; BadInput if they are not exactly one value of the class."""
         value = self._shape.decode(data)
         _refuse_long_integers(data)
         return value
 
 
 def encode_reply(reply: object) -> bytes:
-    """Call to answer, with a dataclass made of values that were checked when they came in: it is not read back."""
+    """Encode an answer made of values that were checked on input; it is not read back."""
     return _encode(reply)
 
 
 def encode_state(state: object) -> bytes:
-    """Call to keep one whole value, such as a job's record."""
+    """Encode one whole value to be stored, such as a job's record."""
     return _state_shape(type(state)).encode(state)
 
 
 def decode_state(data: bytes, cls: type[T]) -> T:
-    """Call to get it back. BadInput if it is damaged, of another type, or of a version we cannot read."""
+    """Decode a stored value. BadInput if it is damaged, of another type, or of an unsupported version."""
     shape = _state_shape(cls)
     if not data.startswith(shape.prefix):
         head = _head(data, _StateHead)
         if head.v != STATE_VERSION:
-            raise BadInput(f"This state is in version {head.v} of its format; we read version {STATE_VERSION}.")
+            raise BadInput(f"This state has format version {head.v}; this version of Pliant reads {STATE_VERSION}.")
         if head.type != cls.__name__:
             raise BadInput(f"This is the state of a {_short(head.type)}, not of a {cls.__name__}.")
     decoded: T = shape.decode(data)
@@ -149,7 +146,7 @@ def decode_state(data: bytes, cls: type[T]) -> T:
 
 
 class _Shape(Generic[T]):
-    """How values of one class are written and read, with some constant keys in front."""
+    """The encoding of one class, with some constant keys in front."""
 
     __slots__ = ("_decode", "cls", "prefix", "tag")
 
@@ -162,7 +159,7 @@ class _Shape(Generic[T]):
             raise TypeError(f"{cls.__name__} has a field {min(taken)!r}, which the format needs for itself.")
         self.cls = cls
         self.tag = cls.__name__.encode()
-        # A value's own JSON, less its opening brace, is put behind this: quicker than building one dict more.
+        # A value's own JSON, without its opening brace, follows this: faster than building another dict.
         self.prefix = msgspec.json.encode(front)[:-1] + (b"," if front and fields else b"")
         self._decode: Callable[[bytes], T] = msgspec.json.Decoder(cls).decode
 
@@ -172,8 +169,8 @@ class _Shape(Generic[T]):
             if back == value:
                 return self.prefix + _encode(back)[1:]  # `back`, not `value`: its floats are floats
         except (*_UNREADABLE, TypeError) as error:
-            raise BadInput(f"This {self.cls.__name__} has no form in JSON that reads back: {error}") from error
-        raise BadInput(f"This {self.cls.__name__} would not read back the same from JSON; is a number NaN?")
+            raise BadInput(f"This {self.cls.__name__} cannot be encoded as JSON: {error}") from error
+        raise BadInput(f"This {self.cls.__name__} would change when decoded from JSON; is a number NaN?")
 
     def decode(self, data: bytes) -> T:
         try:
@@ -181,13 +178,13 @@ class _Shape(Generic[T]):
             canonical = self.prefix + _encode(value)[1:]
         except _UNREADABLE as error:
             raise BadInput(f"This is not a {self.cls.__name__}: {error}") from error
-        # What we wrote ourselves is canonical, so being strict with the rest costs it one comparison.
+        # Bytes that this codec wrote are canonical: for them the strict check is one comparison.
         if data != canonical:
             _refuse_surplus(data, canonical)
         return value
 
 
-_states: dict[type, _Shape[Any]] = {}  # made when first needed; depends on nothing but the class
+_states: dict[type, _Shape[Any]] = {}  # created on first use; depends on the class only
 
 
 def _state_shape(cls: type) -> _Shape[Any]:
@@ -216,7 +213,7 @@ def _head(data: bytes, cls: type[H]) -> H:
     try:
         return msgspec.json.decode(data, type=cls)
     except _UNREADABLE as error:
-        raise BadInput(f"This is no message of ours: {error}") from error
+        raise BadInput(f"This is not a Pliant message: {error}") from error
 
 
 def _short(text: str) -> str:
@@ -224,12 +221,12 @@ def _short(text: str) -> str:
 
 
 def _refuse_surplus(data: bytes, canonical: bytes) -> None:
-    """Raise if `data` says anything that its decoded value, written as `canonical`, does not."""
+    """Raise if `data` contains anything that its decoded value, written as `canonical`, does not."""
     try:
         given = json.loads(data.decode(), object_pairs_hook=_without_duplicates)
         _compare(given, json.loads(canonical), "$")
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a number of absurd length
-        raise BadInput(f"This is no message of ours: {error}") from error
+        raise BadInput(f"This is not a Pliant message: {error}") from error
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -259,8 +256,8 @@ _LONG = b"0" * (_INT_DIGITS_MAX + 1)
 
 
 def _refuse_long_integers(data: bytes) -> None:
-    """Call with JSON that has been decoded already."""
-    if _LONG in data.translate(_DIGITS):  # rare; it may also be in a string, or a fraction
+    """Check JSON that has been decoded already."""
+    if _LONG in data.translate(_DIGITS):  # rare; the digits may also be in a string or a fraction
         json.loads(data, parse_int=_short_integer)
 
 
@@ -274,7 +271,7 @@ def _short_integer(digits: str) -> int:
 
 
 def _require_plain(info: inspect.Type, where: str, seen: set[type]) -> None:
-    """TypeError unless values of that type have one form in JSON, and one only."""
+    """TypeError unless values of that type have exactly one form in JSON."""
     match info:
         case inspect.IntType() | inspect.FloatType() | inspect.StrType() | inspect.BoolType():
             pass
@@ -300,11 +297,11 @@ def _require_plain(info: inspect.Type, where: str, seen: set[type]) -> None:
                 for field in fields:
                     _require_plain(field.type, f"{cls.__name__}.{field.name}", seen)
         case _:
-            raise TypeError(f"{where} has a type that has no place in a message: {type(info).__name__}.")
+            raise TypeError(f"{where} has a type that messages cannot carry: {type(info).__name__}.")
 
 
 def _require_order(info: inspect.Type, where: str) -> None:
-    """Without an order among its elements every process would write a set in its own."""
+    """TypeError unless the elements of a set can be sorted: otherwise each process would write its own order."""
     match info:
         case inspect.IntType() | inspect.FloatType() | inspect.StrType():
             pass

@@ -1,4 +1,4 @@
-"""The API described for other people's tools: an OpenAPI 3.1 document made from the route table."""
+"""The OpenAPI 3.1 document of the API, made from the route table."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from pliant.wire.api import PROTOCOL_HEADER, STORE_HEADER, Problem, Scope
 from pliant.wire.routes import ROUTES, Query, Route
 
 REFUSALS = {
-    "400": "The request cannot be understood.",
-    "401": "No credential, or one that is not good any more.",
-    "403": "The credential does not go so far.",
+    "400": "The request cannot be parsed.",
+    "401": "The credential is missing, expired or revoked.",
+    "403": "The credential's scope is too narrow.",
     "404": "There is no such job or member.",
     "405": "The path takes another method.",
     "408": "The body came too slowly.",
-    "409": "Refused in the state things are in; `code` says why.",
+    "409": "Refused in the current state; `code` has the reason.",
     "410": "Gone for good.",
     "413": "The body is too large.",
     "414": "The address is too long.",
     "415": "The body is not JSON.",
-    "421": "Not a name of this coordinator.",
-    "422": "Understood, and makes no sense.",
+    "421": "The Host header does not name this coordinator.",
+    "422": "The request was parsed, and its values are not valid.",
     "431": "The headers are too large.",
-    "503": "Not now: ask again, or ask another coordinator.",
+    "503": "Not now: retry, here or at another coordinator.",
 }
 _NAME = {
     "type": "string",

@@ -1,8 +1,7 @@
-"""The table of the API. The server, the client, the OpenAPI document, the scopes and the reference page come from it.
+"""The table of the API, from which the server, the client, the OpenAPI document and the reference page are made.
 
-A command of the core has a route of its own whose body is the command itself, so nothing stands between what a client
-says and what is decided. To add a route, add a row: a server without a handler for it does not start, and a row
-without a scope cannot be written.
+Each command of the core has a route whose body is the command itself, so nothing stands between a client's request and
+the decision. To add a route, add a row. A server without a handler for it does not start, and a row needs a scope.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ PAGE_MAX = 1000
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A number that may follow the path's question mark. Left out it is `default`; outside its bounds a refusal."""
+    """A number in the query string. It has a default; a value outside its bounds is refused."""
 
     name: str
     kind: type[int] | type[float]
@@ -32,10 +31,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One row. `scope` is what a credential must cover.
+    """One row of the table. A credential must cover `scope`.
 
-    A credential bound to a job opens only routes that name this job in their path, and those that are `shared`, whose
-    answer is then confined to it. `streams` is a media type offered beside JSON to whoever asks for it.
+    A credential for one job opens only routes with this job in their path, and `shared` ones, whose answer is then
+    limited to this job. `streams` is a media type offered beside JSON.
     """
 
     name: str
@@ -50,26 +49,38 @@ class Route:
     streams: str = ""
 
 
-AFTER = Query("after", int, 0, 0, 2**53, "the revision you know; 0 for nothing")
-WAIT = Query("wait_s", float, 25.0, 0, WAIT_MAX_S, "how long to wait for a change")
-LIMIT = Query("limit", int, 100, 1, PAGE_MAX, "at most so many events")
+AFTER = Query("after", int, 0, 0, 2**53, "the revision you have; 0 for none")
+WAIT = Query("wait_s", float, 25.0, 0, WAIT_MAX_S, "seconds to wait for a change")
+LIMIT = Query("limit", int, 100, 1, PAGE_MAX, "the most events to return")
 
-HEALTH = Route("health", "GET", "/healthz", Scope.PUBLIC, "Whether this coordinator decides.", reply=api.Health)
-METRICS = Route("metrics", "GET", "/metrics", Scope.READ, "Metrics, as Prometheus reads them.", reply="text/plain")
-ABOUT = Route("about", "GET", "/v1", Scope.READ, "Who answers, and with which store.", reply=api.About, shared=True)
-OPENAPI = Route(
-    "openapi", "GET", "/v1/openapi.json", Scope.READ, "This API, described.", reply="application/json", shared=True
+HEALTH = Route("health", "GET", "/healthz", Scope.PUBLIC, "Report whether this coordinator leads.", reply=api.Health)
+METRICS = Route(
+    "metrics", "GET", "/metrics", Scope.READ, "Return metrics in the Prometheus format.", reply="text/plain"
 )
-JOBS = Route("jobs", "GET", "/v1/jobs", Scope.READ, "Every job, by name.", reply=api.JobList, shared=True)
+ABOUT = Route(
+    "about", "GET", "/v1", Scope.READ, "Describe this coordinator and its store.", reply=api.About, shared=True
+)
+OPENAPI = Route(
+    "openapi",
+    "GET",
+    "/v1/openapi.json",
+    Scope.READ,
+    "Return the OpenAPI document.",
+    reply="application/json",
+    shared=True,
+)
+JOBS = Route("jobs", "GET", "/v1/jobs", Scope.READ, "List jobs by name.", reply=api.JobList, shared=True)
 CREATE = Route("create", "POST", "/v1/jobs", Scope.ADMIN, "Create a job.", body=m.Create)
-JOB = Route("job", "GET", "/v1/jobs/{job}", Scope.READ, "A job, its members and its agents.", reply=api.JobStatus)
+JOB = Route(
+    "job", "GET", "/v1/jobs/{job}", Scope.READ, "Return a job, its members and its agents.", reply=api.JobStatus
+)
 EVENTS = Route(
     "events",
     "GET",
     "/v1/jobs/{job}/events",
     Scope.READ,
-    "What happened to a job, in order and without a gap. With `Accept: text/event-stream` it goes on: each event is "
-    "sent with its revision as its id, and a reader that comes back with `Last-Event-ID` misses nothing.",
+    "Return the events of a job, in order and without a gap. With `Accept: text/event-stream` the answer is a stream: "
+    "each event has its revision as its id, and a reader that reconnects with `Last-Event-ID` misses none.",
     reply=api.EventPage,
     query=(AFTER, LIMIT),
     streams="text/event-stream",
@@ -79,8 +90,8 @@ WATCH = Route(
     "GET",
     "/v1/jobs/{job}/members/{member}/watch",
     Scope.JOIN,
-    "Wait until there is something new for a member. A watch that is closed by the other side is a suspicion that "
-    "the member is dead.",
+    "Wait for an update of a member's view. If the client closes the connection, the coordinator suspects that the "
+    "member is dead.",
     reply=ViewUpdate,
     query=(AFTER, WAIT),
 )
@@ -89,24 +100,24 @@ ORDERS = Route(
     "GET",
     "/v1/jobs/{job}/agents/{agent}/watch",
     Scope.JOIN,
-    "Wait until there is something new for an agent.",
+    "Wait for new orders for an agent.",
     reply=api.Orders,
     query=(AFTER, WAIT),
 )
-RENEW = Route("renew", "POST", "/v1/jobs/{job}/renew", Scope.JOIN, "A member is alive.", body=api.Renew)
+RENEW = Route("renew", "POST", "/v1/jobs/{job}/renew", Scope.JOIN, "Renew a member's lease.", body=api.Renew)
 RENEW_AGENT = Route(
-    "renew-agent", "POST", "/v1/jobs/{job}/renew-agent", Scope.JOIN, "An agent is alive.", body=api.RenewAgent
+    "renew-agent", "POST", "/v1/jobs/{job}/renew-agent", Scope.JOIN, "Renew an agent's lease.", body=api.RenewAgent
 )
-TOKENS = Route("tokens", "GET", "/v1/tokens", Scope.ADMIN, "What is known of tokens.", reply=api.TokenList)
+TOKENS = Route("tokens", "GET", "/v1/tokens", Scope.ADMIN, "List tokens, without their secrets.", reply=api.TokenList)
 TOKEN = Route(
-    "token", "POST", "/v1/tokens", Scope.ADMIN, "Make a token.", body=api.TokenRequest, reply=api.CreatedToken
+    "token", "POST", "/v1/tokens", Scope.ADMIN, "Create a token.", body=api.TokenRequest, reply=api.CreatedToken
 )
 TOKEN_END = Route(
     "token-end",
     "POST",
     "/v1/tokens/end",
     Scope.ADMIN,
-    "End a token, at once or after an overlap.",
+    "Revoke a token, now or after an overlap.",
     body=api.TokenRevocation,
     reply=api.TokenLine,
 )
@@ -118,30 +129,30 @@ def _command(name: str, scope: Scope, body: type[m.Command], about: str) -> Rout
 
 COMMANDS: dict[type, Route] = {
     m.Create: CREATE,
-    m.Resize: _command("resize", Scope.ADMIN, m.Resize, "Change how many workers are wanted, or where."),
+    m.Resize: _command("resize", Scope.ADMIN, m.Resize, "Change the target: a number of workers, or a placement."),
     m.Cancel: _command("cancel", Scope.ADMIN, m.Cancel, "End a job."),
     m.Drain: _command("drain", Scope.JOIN, m.Drain, "Let a member leave at the next boundary."),
-    m.DrainAgent: _command("drain-agent", Scope.JOIN, m.DrainAgent, "Let everybody on an agent leave."),
-    m.AgentJoin: _command("agent-join", Scope.JOIN, m.AgentJoin, "An agent offers room."),
-    m.AgentReady: _command("agent-ready", Scope.JOIN, m.AgentReady, "None of an agent's workers runs any more."),
-    m.AgentLeave: _command("agent-leave", Scope.JOIN, m.AgentLeave, "An agent says goodbye."),
-    m.Join: _command("join", Scope.JOIN, m.Join, "A worker is ready to become a member."),
-    m.Leave: _command("leave", Scope.JOIN, m.Leave, "A member says goodbye."),
-    m.Exited: _command("exited", Scope.JOIN, m.Exited, "An agent saw a worker's process end."),
-    m.Report: _command("report", Scope.JOIN, m.Report, "Committed steps."),
-    m.Stopped: _command("stopped", Scope.JOIN, m.Stopped, "A member broke its group and stopped."),
-    m.WiringFailed: _command("wiring-failed", Scope.JOIN, m.WiringFailed, "A group could not be built."),
-    m.Raised: _command("raised", Scope.JOIN, m.Raised, "User code raised on a slot."),
-    m.Publish: _command("publish", Scope.JOIN, m.Publish, "A member's part of a checkpoint is written."),
+    m.DrainAgent: _command("drain-agent", Scope.JOIN, m.DrainAgent, "Let all members on an agent leave."),
+    m.AgentJoin: _command("agent-join", Scope.JOIN, m.AgentJoin, "Register an agent and its capacity."),
+    m.AgentReady: _command("agent-ready", Scope.JOIN, m.AgentReady, "Report that all workers of an agent have ended."),
+    m.AgentLeave: _command("agent-leave", Scope.JOIN, m.AgentLeave, "Remove an agent that leaves."),
+    m.Join: _command("join", Scope.JOIN, m.Join, "Join a job as a member."),
+    m.Leave: _command("leave", Scope.JOIN, m.Leave, "Remove a member that leaves."),
+    m.Exited: _command("exited", Scope.JOIN, m.Exited, "Report the end of a worker's process."),
+    m.Report: _command("report", Scope.JOIN, m.Report, "Report committed steps."),
+    m.Stopped: _command("stopped", Scope.JOIN, m.Stopped, "Report that a member broke its group and stopped."),
+    m.WiringFailed: _command("wiring-failed", Scope.JOIN, m.WiringFailed, "Report that a group could not be built."),
+    m.Raised: _command("raised", Scope.JOIN, m.Raised, "Report that user code raised on a slot."),
+    m.Publish: _command("publish", Scope.JOIN, m.Publish, "Report that a part of a checkpoint is written."),
     m.PartNotWritten: _command(
-        "not-written", Scope.JOIN, m.PartNotWritten, "A part of a checkpoint will never be written."
+        "not-written", Scope.JOIN, m.PartNotWritten, "Report that a part of a checkpoint will never be written."
     ),
-    m.NotReadable: _command("unreadable", Scope.JOIN, m.NotReadable, "A checkpoint cannot be read."),
+    m.NotReadable: _command("unreadable", Scope.JOIN, m.NotReadable, "Report that a checkpoint cannot be read."),
     m.RequestCheckpoint: _command(
         "checkpoint", Scope.ADMIN, m.RequestCheckpoint, "Save the state at the next boundary."
     ),
 }
-"""By command. What time alone may say (`Expire`, `Suspect` and their like) has no route."""
+"""Routes by command. Commands of the coordinator itself, such as `Expire` and `Suspect`, have none."""
 
 ROUTES: tuple[Route, ...] = (
     HEALTH,

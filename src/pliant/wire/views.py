@@ -1,13 +1,13 @@
-"""How a member is told of a change without being sent the whole world (PROTOCOL.md rule 4 asks that it knows it).
+"""Updates that carry a member's view without sending whole worlds again (rule 4 requires that it has them).
 
-A view of a job of 2,000 members names all of them several times: in its worlds, among the holders, among the dead.
-Sent to 2,000 watchers after every change that would be gigabytes. So what travels is a `ViewDelta` since a revision the
-member already knows, and lists of members are written as runs of ranks in a world that both sides have:
+A view of a job of 2,000 members names all of them several times: in its worlds, among the holders, among those gone.
+Sent to 2,000 watchers after every change, that would be gigabytes. So the coordinator sends a `ViewDelta` since a
+revision that the member has, and writes lists of members as runs of ranks in a world that both sides have:
 
     generation 4 had a, b, c, d; in generation 5 c is gone and e came   ->   of 4: [0, 1], [3, 3], "e"
 
-A change is the same for every member that knows the same revision, so a server encodes it once for all of them.
-What concerns one member alone is beside it in `ViewUpdate`. `applied(before, told)` gives back the view to the bit.
+A delta is the same for all members at the same revision, so the server encodes it once. `ViewUpdate` adds the fields of
+one member. `apply_update(before, update)` returns exactly the view on the coordinator.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pliant.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class MemberRuns:
-    """A list of members: runs of ranks in generation `of` as (first, last) pairs, and names of others."""
+    """A list of members: runs of ranks in `generation` as (first, last) pairs, and names of the others."""
 
     generation: int
     runs: tuple[tuple[int, int] | str, ...]
@@ -35,9 +35,9 @@ class MemberRuns:
 
 @dataclass(frozen=True, slots=True)
 class NewWorld:
-    """A world the member does not have yet; `weights` are runs, as (weight, how many) pairs.
+    """A world the member does not have yet; `weights` are runs, as (weight, count) pairs.
 
-    `addresses` are those of the members written as names; the others' are known. None: the world has none at all.
+    `addresses` has those of the members written as names; the others' are known. None: the world has no addresses.
     """
 
     number: int
@@ -53,7 +53,7 @@ class NewWorld:
 
 @dataclass(frozen=True, slots=True)
 class PeerKey:
-    """What members of a generation show one another to be let in. Told to its members alone; never logged."""
+    """The key by which members of a generation authenticate one another. Sent to its members only; never logged."""
 
     generation: int
     key: str = field(repr=False)
@@ -61,7 +61,7 @@ class PeerKey:
 
 @dataclass(frozen=True, slots=True)
 class ViewDelta:
-    """What is new since revision `since`; with `since` 0 it is everything. A number in `worlds` is one kept."""
+    """Changes since revision `since`; 0: the whole view. A number in `worlds` is a world that the member has."""
 
     since: int
     state: JobState
@@ -84,12 +84,12 @@ class ViewDelta:
 
 @dataclass(frozen=True, slots=True)
 class ViewUpdate:
-    """The answer to a watch: where I stand, and what changed. No change: the wait was over, ask again.
+    """The answer to a watch: the member's own fields, and the delta. Without a delta the wait is over: watch again.
 
-    `durable` is how much of the history is, by now: progress alone ends no wait.
+    `durable` is the end of the durable history: progress alone does not end a wait.
 
-    `generation` is the newest one that has me, `rank` and `size` are mine there; 0, -1 and 0 if none has me.
-    `keys` are of every open generation that has me, ascending. `spare_why` says why none will ever have me.
+    `generation` is the newest one that has the member, with its `rank` and `size`; 0, -1 and 0 if none has it. `keys`
+    are those of its open generations, ascending. `spare_why` is the reason why no generation can ever have it.
     """
 
     revision: int
@@ -103,11 +103,11 @@ class ViewUpdate:
     keys: tuple[PeerKey, ...]
     spare_why: str = ""
     immediate: bool = False
-    delta: ViewDelta | None = None  # the last field: a server puts it behind what is personal, encoded once for all
+    delta: ViewDelta | None = None  # the last field: the server appends it, encoded once for all members
 
 
 def view_delta(before: View | None, after: View) -> ViewDelta:
-    """What to tell somebody who knows `before`. The views must be of one job, `before` the older one."""
+    """Return the delta from `before` to `after`. The views must be of one job, `before` the older one."""
     had = {world.number: world for world in before.worlds} if before else {}
     reference = before.worlds[-1] if before and before.worlds else None
     newest = after.worlds[-1] if after.worlds else None
@@ -139,7 +139,7 @@ WorldPositions = Mapping[MemberId, tuple[int, int, int]]
 
 
 def world_positions(job: Job) -> WorldPositions:
-    """Call once for a change, however many members are told of it."""
+    """Return the position of each member. Call once for a change, for all members."""
     found: dict[MemberId, tuple[int, int, int]] = {}
     for world in job.worlds:
         size = len(world.members)
@@ -152,7 +152,7 @@ PeerKeys = Mapping[MemberId, tuple[PeerKey, ...]]
 
 
 def peer_keys(job: Job, key: Callable[[str, int], str]) -> PeerKeys:
-    """Call once for a change, as `world_positions`. Members of the same generations share one tuple."""
+    """Return the keys of each member. Call once for a change. Members of the same generations share one tuple."""
     found: dict[MemberId, tuple[PeerKey, ...]] = {}
     for world in job.worlds:
         another = PeerKey(world.number, key(job.name, world.number))
@@ -168,7 +168,7 @@ def peer_keys(job: Job, key: Callable[[str, int], str]) -> PeerKeys:
 def member_update(
     job: Job, revision: int, member: MemberId, where: WorldPositions, keys: PeerKeys, durable: Lineage
 ) -> ViewUpdate:
-    """What concerns one member, to be told beside a change that concerns all."""
+    """Return the fields of one member, without the delta that is the same for all."""
     record = job.members.get(member)
     generation, rank, size = where.get(member, (0, -1, 0))
     return ViewUpdate(
@@ -186,30 +186,30 @@ def member_update(
     )
 
 
-def apply_update(before: View | None, news: ViewUpdate) -> View:
-    """The view after `news`. BadInput if it builds on a revision that is not the one of `before`."""
-    change = news.delta
+def apply_update(before: View | None, update: ViewUpdate) -> View:
+    """Return the view after an update. BadInput if its delta does not start from the revision of `before`."""
+    change = update.delta
     if change is None:
-        raise BadInput("There is no change in this answer; keep the view you have.")
+        raise BadInput("This update has no delta; keep the current view.")
     if change.since and (before is None or before.revision != change.since):
-        has = "nothing" if before is None else f"revision {before.revision}"
-        raise BadInput(f"This change builds on revision {change.since}, we have {has}; watch again from 0.")
+        has = "no view" if before is None else f"revision {before.revision}"
+        raise BadInput(f"This delta starts from revision {change.since}, this member has {has}; watch again from 0.")
     known = {world.number: world for world in before.worlds} if before and change.since else {}
     worlds = tuple(_world(item, known) for item in change.worlds)
-    everybody = known | {world.number: world for world in worlds}
+    every_world = known | {world.number: world for world in worlds}
     return View(
-        revision=news.revision,
+        revision=update.revision,
         state=change.state,
         why=change.why,
-        known=news.known,
-        draining=news.draining,
-        grace_s=news.grace_s,
+        known=update.known,
+        draining=update.draining,
+        grace_s=update.grace_s,
         worlds=worlds,
         current=change.current,
         sealed=change.sealed,
         unenterable_generations=change.unenterable_generations,
-        gone_in_open_worlds=frozenset(_members(change.gone_in_open_worlds, everybody)),
-        holders=frozenset(_members(change.holders, everybody)),
+        gone_in_open_worlds=frozenset(_members(change.gone_in_open_worlds, every_world)),
+        holders=frozenset(_members(change.holders, every_world)),
         durable=change.durable,
         checkpoint=change.checkpoint,
         kept_checkpoints=change.kept_checkpoints,
@@ -218,8 +218,8 @@ def apply_update(before: View | None, news: ViewUpdate) -> View:
         checkpoint_wanted=change.checkpoint_wanted,
         split_storage=change.split_storage,
         save_steps=change.save_steps,
-        immediate=news.immediate,
-        spare_why=news.spare_why,
+        immediate=update.immediate,
+        spare_why=update.spare_why,
     )
 
 
@@ -232,7 +232,7 @@ def _new_world(world: World, reference: World | None) -> NewWorld:
     addresses: tuple[str, ...] | None = None
     if world.addresses:
         where = dict(zip(world.members, world.addresses, strict=True))
-        # Whoever had another address in the reference is written as a name. It cannot be; if it is, it is told right.
+        # A safeguard: addresses do not change. A member whose address differs is written as a name.
         ranks = {name: rank for name, rank in ranks.items() if where.get(name) == _address(reference, rank)}
         addresses = tuple(address for name, address in where.items() if name not in ranks)
     members = _names(world.members, reference, ranks)
@@ -274,7 +274,9 @@ def _names(members: Iterable[MemberId], reference: World | None, ranks: Mapping[
 def _world(item: NewWorld | int, known: Mapping[int, World]) -> World:
     if isinstance(item, int):
         if item not in known:
-            raise BadInput(f"This change keeps generation {item}, which we do not have; watch again from 0.")
+            raise BadInput(
+                f"This delta refers to generation {item}, which this member does not have; watch again from 0."
+            )
         return known[item]
     members = _members(item.members, known)
     weights = tuple(weight for weight, count in item.weights for _ in range(min(count, len(members) + 1)))
@@ -308,7 +310,7 @@ def _members(names: MemberRuns, known: Mapping[int, World]) -> tuple[MemberId, .
             found.append(MemberId(item))
         elif reference is None or not 0 <= item[0] <= item[1] < len(reference.members):
             raise BadInput(
-                f"Ranks {item[0]} to {item[1]} of generation {names.generation} name nobody; watch again from 0."
+                f"Ranks {item[0]} to {item[1]} of generation {names.generation} name no members; watch again from 0."
             )
         else:
             found.extend(reference.members[item[0] : item[1] + 1])

@@ -1,1 +1,1 @@
-"""Where worker-seconds went: goodput, activity, pauses."""
+"""Accounting of worker-seconds: goodput, activity, pauses."""

@@ -1,4 +1,4 @@
-"""What the workers of a job do at a moment, told by the job's state alone (`pliant report`, `/metrics`)."""
+"""Activity of a job's workers at one moment, derived from the job's state (`pliant report`, `/metrics`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pliant.core.model.world import World, WorldKind
 
 
 class Category(StrEnum):
-    """What a worker does; `pliant.core.accounting.goodput` says when it is which."""
+    """The activity of a worker; `pliant.core.accounting.goodput` defines each."""
 
     TRAINING = "training"
     RECOMPUTING = "recomputing"
@@ -23,10 +23,10 @@ class Category(StrEnum):
     SPARE = "spare"
 
 
-def categories_of(job: Job, names: Iterable[MemberId], been: Collection[MemberId] = ()) -> dict[MemberId, Category]:
-    """What each of these workers does in a job that is as it is; `been` were in a world of its history.
+def categories_of(job: Job, names: Iterable[MemberId], entered: Collection[MemberId] = ()) -> dict[MemberId, Category]:
+    """Return the activity of each of these workers. `entered` are members that were in a world of the history.
 
-    Training, here, is also whatever cannot be told from it yet.
+    Training, here, includes everything that cannot be distinguished from it yet.
     """
     inside: dict[MemberId, World] = {}
     for world in job.worlds:
@@ -42,8 +42,8 @@ def categories_of(job: Job, names: Iterable[MemberId], been: Collection[MemberId
         if job.state is JobState.WAITING:
             return Category.WAITING
         world = inside.get(name)
-        if world is None and name in been:
-            return Category.SWITCHING  # left out of the next world: on its way out
+        if world is None and name in entered:
+            return Category.SWITCHING  # left out of the next world: it is leaving
         if world is None:
             return Category.SPARE if job.current else Category.WAITING
         if world is not current:
@@ -55,14 +55,14 @@ def categories_of(job: Job, names: Iterable[MemberId], been: Collection[MemberId
         if name not in job.holders:
             return Category.TRANSFER
         if world.kind is not WorldKind.PLANNED and not whole:
-            return Category.SWITCHING  # it compares again once everybody has the state
+            return Category.SWITCHING  # it compares again once all members have the state
         return Category.TRAINING
 
     return {name: of(name) for name in names}
 
 
 def running_workers(job: Job) -> list[MemberId]:
-    """The workers that are known to run: members, or seats of a launch."""
+    """Return the workers that are known to run: members, or seats of a launch."""
     if job.is_live or job.launch is None:
         return list(job.members)
     ended = {end.member for end in job.launch.ends}

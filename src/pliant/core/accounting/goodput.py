@@ -1,28 +1,29 @@
-"""Where the worker-seconds of a job went: a fold over its events (`pliant report`).
+"""Account of a job's worker-seconds, folded from its events (`pliant report`).
 
-At every moment each worker does one thing, told by the job's state alone, so a worker's seconds add up to the time
-from its start to its end, and the totals to those of all workers:
+The job's state assigns one category to each worker at every moment. So a worker's seconds add up to the time from its
+start to its end, and the totals to those of all workers:
 
-- *starting*: from its process's start, as it says in its join, or from its launch, until it is a member.
+- *starting*: from the start of its process, as reported with its join, or from its launch, until it is a member.
 - *spare*: a member, in no world, while others train.
-- *waiting*: the job waits, for members above all; so does a world that holds.
-- *transfer*: in a world, or about to be in a planned one, and without the state yet.
-- *switching*: between worlds. Its world is broken or left, the next one not entered by everybody with the state; for
-  launched workers, the time they take to stop. And what members say that a planned switch cost them. A world is broken
-  since its last durable report: until that was noticed its members may have hung in a collective.
-- *checkpointing*: what members say that their training thread stood still for a checkpoint.
-- *recomputing*: doing steps again whose numbers had been durable before a rollback.
+- *waiting*: the job waits, mostly for members; or its world holds.
+- *transfer*: in a world, or about to enter a planned one, and without the state yet.
+- *switching*: between worlds. Its world broke or was left, and not all members of the next one have the state; for
+  launched workers, the time they take to stop; and the cost of a planned switch, as members report it. A world counts
+  as broken since its last durable report: until the break was noticed, its members may have hung in a collective.
+- *checkpointing*: time in which the training thread stood still for a checkpoint, as members report it.
+- *recomputing*: computing steps again whose numbers were durable before a rollback.
 - *training*: the rest.
 
-The last three cannot be told apart while they pass: that time is undecided until the next steps are durable. Then what
-was said is taken off, and the rest divided by how many of those steps are new. What is undecided when a world breaks,
-or when a worker is lost, is switching, also below where the history had been: nobody can say that any step came of it,
-and what did is done again or reported by the next world. What is undecided when a worker ends otherwise is recomputing
-if the history was still below where it had been, training if not; so it is shown until it is decided.
+The last three cannot be distinguished while they pass. That time is undecided until the next steps are durable. Then
+the reported pauses are taken off, and the rest is divided by the share of those steps that is new. Undecided time
+becomes switching when a world breaks or a worker is lost, also below the highest durable step: no step is known to have
+come of it, and those that did are computed again or reported by the next world. When a worker ends otherwise, its
+undecided time becomes recomputing if the history is below its highest step, else training. Until then it is shown that
+way, too.
 
-What cannot be seen: a worker that ends before it joins (unless it was launched), and whatever launched workers do,
-which know nothing of Pliant: theirs is all training. A worker ends when the coordinator hears of it, and at the latest
-with the job; but whose agent comes back in another life had ended, as far as anybody knows, by the event before that.
+Not visible: a worker that ends before it joins (unless it was launched), and the activity of launched workers, which do
+not use Pliant's API: all their time is training. A worker ends when the coordinator records it, at the latest with the
+job. If its agent restarted, the worker is taken to have ended at the last event before the restart.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from pliant.core.model.world import WorldKind
 
 @dataclass(slots=True)
 class WorkerAccount:
-    """One worker's time. Its seconds are as of `since`, which is its end once it has ended."""
+    """One worker's time, counted up to `counted_until`, which is its end once it has ended."""
 
     name: MemberId
     agent: AgentId
@@ -59,24 +60,24 @@ class WorkerAccount:
         else:
             self.seconds[self.category] += span
 
-    def decide(self, again: float, spent: tuple[Pause, ...] = ()) -> None:
-        """The undecided time is over: `again` is the part of it in which steps were done again."""
+    def decide(self, recomputed: float, pauses: tuple[Pause, ...] = ()) -> None:
+        """Divide the undecided time: first the pauses, then `recomputed`, the share of steps computed again."""
         left = self.undecided_s
-        for each in spent:
+        for each in pauses:
             taken = min(each.seconds, left)
             self.seconds[Category(each.kind)] += taken
             left -= taken
-        self.seconds[Category.RECOMPUTING] += again * left
-        self.seconds[Category.TRAINING] += (1.0 - again) * left
+        self.seconds[Category.RECOMPUTING] += recomputed * left
+        self.seconds[Category.TRAINING] += (1.0 - recomputed) * left
         self.undecided_s = 0.0
 
     def count_as_switching(self) -> None:
-        """Nothing is known to have come of the undecided time."""
+        """Book the undecided time as switching: no step is known to have come of it."""
         self.seconds[Category.SWITCHING] += self.undecided_s
         self.undecided_s = 0.0
 
-    def as_of(self, now: float, again: float) -> WorkerAccount:
-        """A copy, with everything decided as if it ended now."""
+    def as_of(self, now: float, recomputed: float) -> WorkerAccount:
+        """Return a copy in which all time up to `now` is decided."""
         twin = WorkerAccount(
             self.name,
             self.agent,
@@ -87,11 +88,11 @@ class WorkerAccount:
             self.undecided_s,
         )
         twin.advance_to(max(now, self.counted_until))
-        twin.decide(again)
+        twin.decide(recomputed)
         return twin
 
     def count_as_starting(self, now: float) -> None:
-        """Whatever it seemed to do until now, it was starting."""
+        """Book all undecided time up to `now` as starting."""
         self.category = Category.STARTING
         self.advance_to(now)
         self.seconds[Category.STARTING] += self.undecided_s
@@ -100,9 +101,9 @@ class WorkerAccount:
 
 @dataclass(slots=True)
 class MembershipChange:
-    """A membership that trains after another one. `pause_s` is how long nobody trained; None: nobody said.
+    """A membership that trains after another one. `pause_s` is how long no member trained; None: not reported.
 
-    Where the one before broke, nobody is known to have trained since its last durable report.
+    If the one before broke, the pause begins with its last durable report.
     """
 
     at: float
@@ -112,15 +113,15 @@ class MembershipChange:
 
 @dataclass(slots=True)
 class JobProgress:
-    """What came of it. Steps and samples are those of the ledger that the newest attempt goes on with."""
+    """Progress of the job. Steps and samples are those of the ledger that the newest attempt continues."""
 
     steps: int = 0  # committed
     samples: int = 0  # in them
-    recomputed_steps: int = 0  # done again, in all
+    recomputed_steps: int = 0  # in all
     recomputed_samples: int = 0
-    highest_step: int = 0  # step that was ever durable
-    samples_ever: int = 0  # that became durable, of all attempts and however often
-    training_s: float = 0.0  # in which anybody trained
+    highest_step: int = 0  # highest step that was ever durable
+    samples_ever: int = 0  # that became durable, in all attempts and including repetitions
+    training_s: float = 0.0  # in which at least one worker trained
     rollbacks: int = 0
     checkpoints: int = 0
     attempts: int = 0
@@ -128,29 +129,29 @@ class JobProgress:
 
 
 class Goodput:
-    """Give it all events of a job, in order; ask whenever you like."""
+    """Call `add` with all events of a job, in order. The results can be read at any time."""
 
     def __init__(self) -> None:
         self.job: Job | None = None
         self.created_at = 0.0  # the job's creation
-        self.now = 0.0  # the newest event's time; never goes back, whatever a clock does
+        self.now = 0.0  # time of the newest event; never goes back, even if a clock does
         self.progress = JobProgress()
-        self._workers: dict[MemberId, WorkerAccount] = {}  # everybody there ever was
-        self._running: dict[MemberId, WorkerAccount] = {}  # who runs
+        self._workers: dict[MemberId, WorkerAccount] = {}  # all workers ever
+        self._running: dict[MemberId, WorkerAccount] = {}  # workers that run now
         self._attempt_began = 0.0
-        self._entered_members: set[MemberId] = set()  # in a world that was entered
-        self._has_history = False  # the history, by a world that was entered
-        self._is_training = False  # somebody does
-        self._paused_since: float | None = None  # since when nobody trains, though somebody did
-        self._confirmed_at = 0.0  # when it was last known that somebody trains: a report, or the first of them began
-        self._unconfirmed_s = 0.0  # of the time in which anybody trained: since the last report
-        self._training_before_launch_s = 0.0  # the newest launch
-        self._all_new_until = 0.0  # the last report in which all steps were new: what was undecided then was training
+        self._entered_members: set[MemberId] = set()  # members of worlds that were entered
+        self._has_history = False  # a world was entered
+        self._is_training = False  # at least one worker trains
+        self._paused_since: float | None = None  # since when no worker trains, after one did
+        self._confirmed_at = 0.0  # the last report, or the start of training
+        self._unconfirmed_s = 0.0  # training time since the last report
+        self._training_before_launch_s = 0.0  # `training_s` when the newest launch began
+        self._all_new_until = 0.0  # time of the last report with new steps only: undecided time before it was training
 
-    # ------------------------------------------------------------------------------------------------ answers
+    # ------------------------------------------------------------------------------------------------ results
 
     def workers(self, until: float | None = None) -> list[WorkerAccount]:
-        """Everybody there ever was, as of that moment: the newest event, or a later one."""
+        """Return the account of every worker ever, as of that time: the newest event, or later."""
         now = self.now if until is None else until
         self._book_confirmed()
         return [
@@ -159,7 +160,7 @@ class Goodput:
         ]
 
     def training_s(self, until: float | None = None) -> float:
-        """Seconds in which anybody trained."""
+        """Return the seconds in which at least one worker trained."""
         since = max(0.0, until - self.now) if until is not None and self._is_training else 0.0
         return self.progress.training_s + since
 
@@ -170,7 +171,7 @@ class Goodput:
     # ----------------------------------------------------------------------------------------------- the fold
 
     def add(self, event: Event) -> None:
-        """The next event happened."""
+        """Add the next event."""
         before, last = self.job, self.now
         now = self.now = max(last, event.at) if before is not None else event.at
         if not isinstance(event, m.StepsCommitted):
@@ -191,7 +192,7 @@ class Goodput:
             self._discard_unconfirmed()
         job = self.job = evolve(before, event)
         if isinstance(event, m.StepsCommitted):
-            self._committed(job, event)  # moves nobody from one thing to another
+            self._committed(job, event)  # changes no category
             return
         self._apply(job, event)
         if before is not None and job.is_live and not before.is_live:
@@ -208,7 +209,7 @@ class Goodput:
             case m.MemberGone():
                 self._end(self.now, *self._running_named(event.member), lost=event.how == "lost")
             case m.WorldFormed(world=world) if world.kind is WorldKind.ROLLBACK:
-                self._entered_members.clear()  # who is not in it may well be a spare
+                self._entered_members.clear()  # members outside of it may be spares
                 self._count_history(job)
             case m.WorldEntered():
                 self._entered(job, event.generation)
@@ -224,13 +225,13 @@ class Goodput:
                 pass
 
     def _update_categories(self, job: Job, planned: bool, since: float) -> None:
-        """See what everybody does from now on. If nobody trains any more, that is so since then."""
+        """Set each worker's category. If no worker trains any more, the pause began at `since`."""
         now = self.now
-        doing = categories_of(job, self._running, self._entered_members)
+        categories = categories_of(job, self._running, self._entered_members)
         for name, worker in self._running.items():
-            if doing[name] is not worker.category:
+            if categories[name] is not worker.category:
                 worker.advance_to(now)
-                worker.category = doing[name]
+                worker.category = categories[name]
         trains = any(worker.category is Category.TRAINING for worker in self._running.values())
         if trains and self._paused_since is not None:
             self.progress.changes.append(MembershipChange(now, planned, now - self._paused_since))
@@ -242,7 +243,7 @@ class Goodput:
         self._is_training = trains
 
     def _discard_unconfirmed(self) -> None:
-        """A world ended unplanned: when, nobody can say but that it was after its last durable report."""
+        """A world broke: no training is confirmed after its last durable report."""
         for worker in self._running.values():
             worker.advance_to(self.now)
             worker.count_as_switching()
@@ -253,19 +254,19 @@ class Goodput:
 
     def _committed(self, job: Job, event: m.StepsCommitted) -> None:
         progress = self.progress
-        again = [line.samples for line in event.lines if line.lineage.step <= progress.highest_step]
+        recomputed = [line.samples for line in event.lines if line.lineage.step <= progress.highest_step]
         world = job.world(event.generation)
-        if not again and not event.pauses:
-            self._all_new_until = self.now  # by far the most: nobody is looked at for them
+        if not recomputed and not event.pauses:
+            self._all_new_until = self.now  # the common case: no worker is touched
         else:
             self._book_confirmed()
             for name in world.members if world is not None else ():
                 for worker in self._running_named(name):
                     worker.advance_to(self.now)
-                    worker.decide(len(again) / len(event.lines), event.pauses)
+                    worker.decide(len(recomputed) / len(event.lines), event.pauses)
         self._confirmed_at, self._unconfirmed_s = self.now, 0.0
-        progress.recomputed_steps += len(again)
-        progress.recomputed_samples += sum(again)
+        progress.recomputed_steps += len(recomputed)
+        progress.recomputed_samples += sum(recomputed)
         progress.samples_ever += sum(line.samples for line in event.lines)
         progress.highest_step = max(progress.highest_step, job.durable.step)
         self._count_history(job)
@@ -274,22 +275,22 @@ class Goodput:
                 progress.changes[-1].pause_s = each.seconds
 
     def _book_confirmed(self) -> None:
-        """Write down what the reports of new steps have decided. Call before anything else is."""
+        """Book the time up to the last report of new steps as training. Call before other time is decided."""
         for worker in self._running.values():
             if worker.counted_until < self._all_new_until:
                 worker.advance_to(self._all_new_until)
                 worker.decide(0.0)
 
     def _count_history(self, job: Job) -> None:
-        """The committed history, as far as it is durable."""
-        assert job.terms is not None  # worlds have members, and the first of those brought them
+        """Count the durable history."""
+        assert job.terms is not None  # the first member set them, and a world has members
         steps = self.progress.steps = job.durable.step
         cursor = job.terms.grid.cursor(steps + 1)
         self.progress.samples = cursor.epoch * job.terms.grid.samples + cursor.position
 
     def _entered(self, job: Job, generation: int) -> None:
         world = job.world(generation)
-        assert world is not None  # it is open, if it is entered
+        assert world is not None  # an entered world is open
         self._entered_members.update(world.members)
         if world.kind is WorldKind.PLANNED:
             self.progress.changes.append(MembershipChange(self.now, planned=True))
@@ -297,10 +298,10 @@ class Goodput:
             self.progress.rollbacks += 1
         self._has_history = True
 
-    # ------------------------------------------------------------------------------------------ coming, going
+    # ------------------------------------------------------------------------------------- start and end of workers
 
     def _create(self, event: m.JobCreated) -> None:
-        """A job, or its next attempt; one that begins afresh has a ledger of its own."""
+        """Start the job, or its next attempt; one from the beginning has a new ledger."""
         progress = self.progress
         if not progress.attempts:
             self.created_at = self.now
@@ -325,7 +326,7 @@ class Goodput:
         self._running[name] = worker
 
     def _launched(self, job: Job) -> None:
-        """Whoever still ran has stopped: no two launches run side by side."""
+        """End the workers that still ran: no two launches run side by side."""
         seats = job.launch.seats if job.launch is not None else ()
         taken = {seat.member for seat in seats}
         self._end(self.now, *(worker for worker in self._launched_workers(job) if worker.name not in taken))
@@ -336,7 +337,7 @@ class Goodput:
                 self._workers[seat.member] = self._running[seat.member] = worker
 
     def _went_live(self, job: Job) -> None:
-        """A launched worker has joined: they all were starting. Who does not join as well is not heard of again."""
+        """A launched worker joined, so all of them were starting. Those that do not join have no further events."""
         for worker in self._launched_workers(job):
             worker.count_as_starting(self.now)
             del self._running[worker.name]
@@ -345,7 +346,7 @@ class Goodput:
         self._is_training = False
 
     def _agent_joined(self, job: Job, event: m.AgentJoined, last: float) -> None:
-        """Workers never outlive their agent: those of another life of it are gone, since when nobody can say."""
+        """End the workers of an agent that restarted: workers never outlive their agent."""
         if _is_restarted(job, event):
             theirs = (worker for worker in self._running.values() if worker.agent == event.agent)
             self._end(last, *theirs, lost=job.is_live)
@@ -359,16 +360,16 @@ class Goodput:
             del self._running[worker.name]
 
     def _running_named(self, name: MemberId) -> list[WorkerAccount]:
-        """The worker of that name, if it runs."""
+        """Return the worker of that name, if it runs."""
         return [self._running[name]] if name in self._running else []
 
     def _launched_workers(self, job: Job) -> list[WorkerAccount]:
-        """Who was launched, runs, and has not joined."""
+        """Return the workers that were launched, run, and have not joined."""
         return [worker for worker in self._running.values() if worker.name not in job.members]
 
 
 def _breaks_world(job: Job, event: Event) -> bool:
-    """Whether an event says that the job's world has ended unplanned. Launched workers are in none."""
+    """Return whether an event means that the job's world ended unplanned. Launched workers are in none."""
     match event:
         case m.WorldBroken(entered=entered):
             return entered
@@ -383,16 +384,16 @@ def _breaks_world(job: Job, event: Event) -> bool:
 
 
 def _current_members(job: Job) -> list[MemberId]:
-    """Who is in the world that was entered last, and still a member."""
+    """Return the live members of the current world."""
     world = job.world(job.current)
     return [name for name in world.members if name in job.members] if world is not None else []
 
 
 def _is_restarted(job: Job, event: m.AgentJoined) -> bool:
-    """Whether an agent comes back in another life."""
+    """Return whether an agent comes back after a restart."""
     return any(agent.id == event.agent and agent.run_id != event.run_id for agent in job.agents)
 
 
 def _ended_on_purpose(launch: Launch | None) -> bool:
-    """Whether a launch ended because something else was wanted, not because anything went wrong."""
+    """Return whether a launch ended because a change was wanted, not because of a failure."""
     return launch is None or not (launch.lost or any(end.code for end in launch.ends))

@@ -1,8 +1,8 @@
-"""Checkpoints: when one is due, whose part is which, what becomes of it, and which files nobody needs (rule 17).
+"""Checkpoints: when one is due, which member writes which part, and which files can be removed (rule 17).
 
-Every holder of a world writes a part of the state, so a checkpoint takes as long as its largest part. What counts is
-the manifest in the coordinator's store: it is published when the last part is there, by members of an open generation,
-of a step that is durable. A file without a manifest is never read.
+Every holder of a world writes a part of the state, so a checkpoint takes as long as its largest part. A checkpoint
+exists once its manifest is in the coordinator's store: the coordinator publishes it with the last part, from members of
+an open generation, for a durable step. A file without a manifest is never read.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from pliant.core.model.names import MemberId
 from pliant.core.model.view import kept_checkpoints
 from pliant.core.model.world import World
 
-WRITERS_MAX = 16  # parts of one checkpoint: more would not be quicker on any disk, and their names go to every member
+WRITERS_MAX = 16  # more parts would not be faster on any disk, and every member receives their names
 
 SPLIT_STORAGE = (
-    "it saves to another place than others, so from now on one member saves everything; "
-    "give --checkpoint-dir a place that every machine reaches"
+    "members save to different places, so from now on one member saves everything; "
+    "set --checkpoint-dir to a place that every machine reaches"
 )
 
 _NAME = re.compile(r"step-(\d+)-g\d+-[0-9a-f]{16}-w(\d+)(-.+)?")
 
 
-# -------------------------------------------------------------------------------------- whose part, which name
+# -------------------------------------------------------------------------------------------- names and parts
 
 
 def checkpoint_name(lineage: Lineage, generation: int, alone: MemberId | None = None) -> str:
-    """Unique and immutable: two histories that both have that step never share a name (H5).
+    """Return a unique, immutable name: two histories that both have that step never share one.
 
-    `generation` is that of the members who write it together; `alone` the only one who does.
+    `generation` is that of the members that write it together; `alone` is set if one member writes all of it.
     """
     by = f"-{alone}" if alone is not None else ""
     return f"step-{lineage.step}-g{lineage.generation}-{lineage.digest:016x}-w{generation}{by}"
 
 
 def part_of(member: MemberId, writers: Sequence[MemberId]) -> tuple[int, int] | None:
-    """Which part that member writes, and of how many; None: none."""
+    """Return which part that member writes, and the number of parts; None if it writes none."""
     chosen = writers[:WRITERS_MAX]
     return (chosen.index(member), len(chosen)) if member in chosen else None
 
 
 def is_due(terms: Terms, save_steps: int, step: int, *, asked: bool) -> bool:
-    """Whether the state after `step` is to be saved. Only one that was verified is worth going back to."""
+    """Return whether to save the state after `step`. With verification on, only verified states are saved."""
     if step == terms.grid.total_steps:
         return True
     if terms.verify and step % terms.verify:
@@ -60,24 +60,24 @@ def is_due(terms: Terms, save_steps: int, step: int, *, asked: bool) -> bool:
 
 
 def writer_generation(name: str) -> int:
-    """The generation whose members write that checkpoint."""
+    """Return the generation whose members write the checkpoint of that name."""
     found = _NAME.fullmatch(name)
     return int(found[2]) if found is not None else 0
 
 
 def checkpoint_step(name: str) -> int:
-    """The step whose state that checkpoint is."""
+    """Return the step of the checkpoint of that name."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found is not None else 0
 
 
 def is_garbage(name: str, kept: Sequence[str], newest: int, origin: int, floor: int, generation: int) -> bool:
-    """Whether what lies under that name can never be read again: it is none of those kept, and will not become one.
+    """Return whether the files under that name can be removed: it is not a kept checkpoint, and cannot become one.
 
-    `newest` is the step of the newest checkpoint: an earlier one is refused. So is one that members of a generation
-    below `floor` began, whose steps were rolled back. What was begun up to `origin` is of another history, which ended:
-    its owner may still want it. What members of a generation after `generation` began is not for its members to judge,
-    who may have slept since. What is no checkpoint's name is nobody's but its owner's.
+    `newest` is the step of the newest checkpoint: an earlier one is refused. So is one begun in a generation below
+    `floor`, whose steps were rolled back. One begun up to `origin` belongs to another history, which has ended: its
+    owner may still want it. One begun after `generation` is left alone, since the caller may be out of date. Files that
+    are not named like a checkpoint are never removed.
     """
     if _NAME.fullmatch(name) is None or name in kept or not origin < writer_generation(name) <= generation:
         return False
@@ -88,20 +88,20 @@ def is_garbage(name: str, kept: Sequence[str], newest: int, origin: int, floor: 
 
 
 def world_left_behind(job: Job, command: c.Publish | c.PartNotWritten) -> World | None:
-    """The world that went on without a member which still writes its part: it counts until a generation is sealed."""
+    """Return the world that went on without a member that still writes its part: the part counts until a seal."""
     world = job.world(job.current)
     leaves = command.member in job.members and world is not None and command.member not in world.members
     return world if leaves and job.sealed < command.generation < job.current else None
 
 
 def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Event, ...] | Rejection:
-    """A part is written. Call with the open world that the member is in, or that went on without it."""
+    """A part is written. Call with the open world that has the member, or that went on without it."""
     if (bad := _bad_part(command)) is not None:
         return bad
     checkpoint, newest = command.checkpoint, job.checkpoint
     lineage = checkpoint.lineage
     if lineage.step > job.durable.step or (lineage.step == job.durable.step and lineage != job.durable):
-        return Rejection(Code.NOT_NEXT, f"a checkpoint of step {lineage.step} needs that step reported first")
+        return Rejection(Code.NOT_NEXT, f"step {lineage.step} must be reported before its checkpoint")
     if lineage.generation < job.rollback_generation and lineage != GENESIS:
         return Rejection(
             Code.MISMATCH, f"step {lineage.step} of {lineage.generation} was rolled back by {job.rollback_generation}"
@@ -109,7 +109,7 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
     if newest is not None and lineage.step <= newest.lineage.step:
         return ()
     if command.count > 1 and writer_generation(checkpoint.name) <= job.sealed:
-        return ()  # some of its members are lost, and their parts with them
+        return ()  # some writers are lost, and their parts with them
     known = next((each for each in job.unfinished_checkpoints if each.name == checkpoint.name), None)
     writing = known or UnfinishedCheckpoint(
         lineage, checkpoint.name, checkpoint.state, command.count, storage_id=checkpoint.storage_id
@@ -117,7 +117,7 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
     if writing.failed or any(part == command.part for part, _ in writing.pieces):
         return ()
     if (writing.lineage, writing.state, writing.count) != (lineage, checkpoint.state, command.count):
-        why = f"it is not of the state that others wrote as {checkpoint.name}"
+        why = f"its state differs from the one that others wrote as {checkpoint.name}"
         return (c.CheckpointFailed(now, world.number, checkpoint.name, command.member, why),)
     if writing.storage_id != checkpoint.storage_id:
         return (
@@ -134,16 +134,18 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
 def _bad_part(command: c.Publish) -> Rejection | None:
     names = (command.checkpoint.name, *(piece.file for piece in command.checkpoint.pieces))
     if any(len(name) > CHECKPOINT_NAME_MAX for name in names):
-        return Rejection(Code.BAD, f"a checkpoint's name has up to {CHECKPOINT_NAME_MAX} characters")
+        return Rejection(Code.BAD, f"a checkpoint's name must have up to {CHECKPOINT_NAME_MAX} characters")
     if len(names) > 1 + PIECES_MAX:
-        return Rejection(Code.BAD, f"a part of a checkpoint has up to {PIECES_MAX} files")
+        return Rejection(Code.BAD, f"a part of a checkpoint must have up to {PIECES_MAX} files")
     if not 0 <= command.part < command.count <= WRITERS_MAX:
-        return Rejection(Code.BAD, f"part {command.part} of {command.count}: there are up to {WRITERS_MAX} parts")
+        return Rejection(
+            Code.BAD, f"part {command.part} of {command.count} is not valid: there are up to {WRITERS_MAX} parts"
+        )
     return None
 
 
 def part_not_written(job: Job, command: c.PartNotWritten, world: World, now: float) -> tuple[Event, ...]:
-    """Somebody's part will not come, so neither will the whole. People are told; another one is tried in its time."""
+    """A part will not be written, so the checkpoint fails. The next one is tried when it is due."""
     if command.split_storage:
         return _split_storage(job, command, world, now)
     known = next((each for each in job.unfinished_checkpoints if each.name == command.name), None)
@@ -156,7 +158,7 @@ def part_not_written(job: Job, command: c.PartNotWritten, world: World, now: flo
 
 
 def _split_storage(job: Job, command: c.PartNotWritten, world: World, now: float) -> tuple[Event, ...]:
-    """A published checkpoint lies in several places. What is there of it stays: whoever brings it together has it."""
+    """The parts of a published checkpoint lie in different places. They stay: a person may bring them together."""
     if job.split_storage or command.name not in kept_checkpoints(job):
         return ()
     why = f"not all of it is in {command.why[:CHECKPOINT_NAME_MAX]}; {SPLIT_STORAGE}"
@@ -164,34 +166,37 @@ def _split_storage(job: Job, command: c.PartNotWritten, world: World, now: float
 
 
 def not_readable(job: Job, command: c.NotReadable, world: World, now: float) -> tuple[Event, ...]:
-    """A damaged checkpoint is passed over for the one before. One out of somebody's reach is left to others; if it is
-    out of everybody's, the job ends and says so, since going further back would throw away what is still there."""
+    """Skip a damaged checkpoint for the one before. One that a member cannot reach is left to others.
+
+    If no member can reach it, the job fails with that reason: going back further would discard a state that still
+    exists.
+    """
     newest = job.checkpoint
     if newest is None or newest.name != command.name or newest.lineage != world.base:
         return ()
     why = command.why[:1000]
     found = c.CheckpointUnreadable(now, world.number, command.name, command.member, why, command.damaged)
     if not command.damaged and job.cannot_read | {command.member} >= {*world.members}:
-        sentence = f"nobody can read the checkpoint {command.name} ({why}): put it back and start the job again"
+        sentence = f"no member can read the checkpoint {command.name} ({why}): put it back and start the job again"
         return (found, StateChanged(now, JobState.FAILED, sentence))
     return (found, WorldBroken(now, world.number, True, f"{command.member} cannot read {command.name}", True))
 
 
 def request_on_drain(job: Job, now: float) -> tuple[Event, ...]:
-    """A machine that goes is seldom the only one: whatever is saved in regular intervals is saved now, too."""
+    """Save now what is saved in intervals: a machine that goes away is seldom the only one."""
     if (
         job.terms is None
         or job.checkpoint_wanted_at_step is not None
         or not (job.spec.checkpoints.steps or job.spec.checkpoints.seconds)
     ):
         return ()
-    return (c.CheckpointRequested(now, job.durable.step, "somebody is leaving"),)
+    return (c.CheckpointRequested(now, job.durable.step, "a member is leaving"),)
 
 
 def request(job: Job, command: c.RequestCheckpoint, now: float) -> tuple[Event, ...] | Rejection:
-    """A checkpoint is wanted: at the next boundary, unless the newest step is saved already."""
+    """Request a checkpoint at the next boundary, unless the newest step is saved already."""
     if job.terms is None:
-        return Rejection(Code.BAD, f"{job.name} has no live members, whose state could be saved")
+        return Rejection(Code.BAD, f"{job.name} has no live members whose state can be saved")
     saved = job.checkpoint is not None and job.checkpoint.lineage == job.durable
     if saved or job.checkpoint_wanted_at_step is not None:
         return ()

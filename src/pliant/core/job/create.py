@@ -1,4 +1,4 @@
-"""A job's creation, and each further attempt at it."""
+"""Creation of a job, and of each further attempt."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from pliant.core.model.job import Job, JobState, Mode
 
 
 def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] | Rejection:
-    """Call with the job of that name, if there is one. One that has ended is attempted again."""
+    """Decide about a `Create`. `job` is the existing job of that name; one that has ended gets another attempt."""
     if (bad := bad_create(command)) is not None:
         return bad
     if job is None:
         return (_created(command, now, 1, onward=False),)
     if job.state.ended:
-        anew = command.fresh or job.state is JobState.FINISHED or command.spec.mode is Mode.RELAUNCH
-        return (_created(command, now, job.attempt + 1, onward=not anew),)
+        starts_over = command.fresh or job.state is JobState.FINISHED or command.spec.mode is Mode.RELAUNCH
+        return (_created(command, now, job.attempt + 1, onward=not starts_over),)
     if command.fresh and (job.generation > job.generation_before or not _is_same(job, command)):
         if job.members or job.agents:
-            return Rejection(Code.EXISTS, f"job {job.name} is running; cancel it before it is started afresh")
+            return Rejection(Code.EXISTS, f"job {job.name} is running; cancel it first to start it from the beginning")
         return (_created(command, now, job.attempt + 1, onward=False),)
     if _is_same(job, command):
-        return ()  # asked for again, perhaps by a client whose answer was lost
-    return Rejection(Code.EXISTS, f"job {job.name} exists with other settings; choose another name, or start it afresh")
+        return ()  # sent again, perhaps by a client that did not receive the answer
+    return Rejection(
+        Code.EXISTS, f"job {job.name} exists with other settings; choose another name, or start it from the beginning"
+    )
 
 
 def _created(command: m.Create, now: float, attempt: int, *, onward: bool) -> m.JobCreated:

@@ -1,8 +1,8 @@
-"""The job's brain: what a command does to a job.
+"""Decide what a command does to a job.
 
-`decide` looks and never changes anything; `evolve` (beside this file) changes and never refuses. The order in the
-coordinator is: decide, evolve, `next_consequence` (in `pliant.core.job.next_world`) until it
-returns nothing, write the events, and only then answer.
+`decide` changes nothing; `evolve`, beside this file, applies events and refuses none. The coordinator decides, evolves,
+calls `next_consequence` (in `pliant.core.job.next_world`) until it returns nothing, writes the events, and then
+answers.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from pliant.core.model.job import Job, JobState, Member, Mode, member_limit
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 
-SAMPLES_NAMED = 64  # of the slots that raised on two members
+SAMPLES_NAMED = 64  # of the slots that raised on two members, in the reason
 
 Decision = tuple[Event, ...] | Rejection
 
 
 def decide(job: Job | None, command: Command, now: float) -> Decision:
-    """What happens when `command` reaches `job`. Total: every command is answered, repeated ones without effect."""
+    """Return the events of `command`, or its refusal. Every command has an answer; a repeated one has no effect."""
     if isinstance(command, m.Create):
         return create(job, command, now)
     if job is None:
@@ -77,9 +77,9 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
         case m.AgentReady():
             return agent_ready(job, command, now)
         case m.AgentLeave():
-            return _agent_gone(job, command.agent, "it said goodbye", now)
+            return _agent_gone(job, command.agent, "it left", now)
         case m.AgentSuspect():
-            why = "its connection was closed, and it did not come back"
+            why = "its connection closed and it did not reconnect"
             return () if job.is_live else _agent_gone(job, command.agent, why, now, lost=True)
         case m.AgentExpire():
             return _agent_gone(job, command.agent, "its lease ran out", now, lost=True)
@@ -88,7 +88,7 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
 
 
 def settle_all(job: Job, now: float) -> tuple[Job, tuple[Event, ...]]:
-    """Let `next_consequence` draw every conclusion. Call once after a batch of commands, before the write."""
+    """Apply `next_consequence` until it returns nothing. Call once after a batch of commands, before the write."""
     events: tuple[Event, ...] = ()
     while more := next_consequence(job, now):
         for event in more:
@@ -98,7 +98,7 @@ def settle_all(job: Job, now: float) -> tuple[Job, tuple[Event, ...]]:
 
 
 def changes_membership(events: tuple[Event, ...]) -> bool:
-    """Whether the events can move the membership. Progress alone cannot, and must stay cheap."""
+    """Return whether the events can change the membership. Progress alone cannot, and must stay cheap."""
     return any(not isinstance(event, m.StepsCommitted) for event in events)
 
 
@@ -120,7 +120,7 @@ def _drain(job: Job, command: m.Drain, now: float) -> Decision:
     if (bad := bad_grace(command.grace_s)) is not None:
         return bad
     if member.draining:
-        return ()  # the first notice counts: a second must not stretch the deadline
+        return ()  # a second notice must not extend the deadline
     return (m.MemberDraining(now, member.id, command.grace_s, command.why), *checkpoints.request_on_drain(job, now))
 
 
@@ -145,7 +145,7 @@ _IGNORED_AFTER_END = (
 
 
 def _decide_after_end(job: Job, command: Command, now: float) -> Decision:
-    """An ended job takes goodbyes and repeated requests quietly, and the last checkpoint; it refuses the rest."""
+    """An ended job ignores departures and repeated requests, and accepts the last checkpoint. It refuses the rest."""
     if job.state is JobState.FINISHED and isinstance(command, m.Publish | m.PartNotWritten):
         return _checkpoint_command(job, command, now)
     if isinstance(command, _IGNORED_AFTER_END):
@@ -164,8 +164,8 @@ def _agent_gone(job: Job, agent: AgentId, why: str, now: float, *, lost: bool = 
 
 def _join(job: Job, command: m.Join, now: float) -> Decision:
     if job.spec.mode is Mode.RELAUNCH:
-        why = f"the workers of {job.name} are launched again when something changes, so none can join"
-        return Rejection(Code.MISMATCH, f"{why}: run it with --mode auto, or live")
+        why = f"workers cannot join {job.name}: its mode is relaunch"
+        return Rejection(Code.MISMATCH, f"{why}; run it with --mode auto or live")
     if command.member in job.gone:
         return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
     if (bad := bad_terms(command.terms)) is not None:
@@ -178,7 +178,7 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
     if (bad := bad_member(command)) is not None:
         return bad
     if len(job.members) >= member_limit(job):
-        why = f"{job.name} has {len(job.members)} members, far more than it can use: {job.spec.size_max}"
+        why = f"{job.name} has {len(job.members)} members, far more than its largest size {job.spec.size_max}"
         return Rejection(Code.BAD, why)
     member = Member(
         id=command.member,
@@ -239,8 +239,8 @@ def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
         return world
     if command.diverged or command.disputes:
         return resolve_divergence(job, command, world, now)
-    about = f" of {command.peer}" if command.peer else ""
-    why = f"{command.member} stopped in {world.number} because{about}: {command.why}"
+    about = f" ({command.peer})" if command.peer else ""
+    why = f"{command.member} stopped in {world.number}{about}: {command.why}"
     return (m.WorldBroken(now, world.number, True, why, command.stateless),)
 
 
@@ -251,7 +251,7 @@ def _wiring_failed(job: Job, command: m.WiringFailed, now: float) -> Decision:
     if isinstance(world, Rejection):
         return world
     events: tuple[Event, ...] = ()
-    # Only the newest world's failure is evidence: in an older one the peer may just have moved on.
+    # Only a failure in the newest world is evidence. In an older one the peer may have moved on.
     peer = command.peer if command.peer in world.members and command.peer != command.member else None
     if peer is not None and peer in job.members and world is job.newest:
         pair = sorted((command.member, peer), key=lambda name: job.members[name].number)
@@ -276,33 +276,33 @@ def _checkpoint_command(job: Job, command: m.Publish | m.PartNotWritten | m.NotR
 
 
 def _raised(job: Job, command: m.Raised, now: float) -> Decision:
-    """User code raised on one of some slots: that worker's failure, and on a second member the job's (rule 20).
+    """User code raised on a slot: a failure of that worker, and on a second member of the job (rule 20).
 
-    The word of it may come after the process was seen to end, so a member that is gone is heard as well.
+    The report may arrive after the end of the process, so one from a departed member is accepted as well.
     """
-    poison = command.failing_slots
-    if poison in job.failing_slots:
+    failing = command.failing_slots
+    if failing in job.failing_slots:
         return ()
-    if (bad := bad_failing_slots(poison)) is not None:
+    if (bad := bad_failing_slots(failing)) is not None:
         return bad
-    live = poison.member in job.members
-    if not live and poison.member not in job.gone:
-        return _not_a_member(job, poison.member)
-    raised = m.SlotRaised(now, poison)
+    live = failing.member in job.members
+    if not live and failing.member not in job.gone:
+        return _not_a_member(job, failing.member)
+    raised = m.SlotRaised(now, failing)
     for earlier in job.failing_slots:
-        if earlier.step != poison.step or earlier.member == poison.member:
+        if earlier.step != failing.step or earlier.member == failing.member:
             continue
-        both = [index for index, slot in enumerate(poison.slots) if slot in earlier.slots]
+        both = [index for index, slot in enumerate(failing.slots) if slot in earlier.slots]
         if both:
-            slots = describe_slots([poison.slots[index] for index in both])
-            samples = [str(sample) for index in both for sample in poison.samples[index]][:SAMPLES_NAMED]
+            slots = describe_slots([failing.slots[index] for index in both])
+            samples = [str(sample) for index in both for sample in failing.samples[index]][:SAMPLES_NAMED]
             why = (
-                f"{slots} of step {poison.step} raised on {earlier.member} and on {poison.member}; "
-                f"the samples are {', '.join(samples) or 'in its log'}: {poison.error}"
+                f"{slots} of step {failing.step} raised on {earlier.member} and on {failing.member}; "
+                f"the samples are {', '.join(samples) or 'in its log'}: {failing.error}"
             )
             return (raised, m.StateChanged(now, JobState.FAILED, why))
-    how = f"{describe_slots(poison.slots)} of step {poison.step} raised: {poison.error}"
-    return (raised, *_failed(job, poison.member, 1, how, now)) if live else (raised,)
+    how = f"{describe_slots(failing.slots)} of step {failing.step} raised: {failing.error}"
+    return (raised, *_failed(job, failing.member, 1, how, now)) if live else (raised,)
 
 
 def _leave(job: Job, command: m.Leave, now: float) -> Decision:
@@ -318,7 +318,7 @@ def _exited(job: Job, command: m.Exited, now: float) -> Decision:
         return seat_ended(job, command, now)
     how = describe_exit(command.code)
     if command.code == 0 and (job.newest is None or command.member not in job.newest.members):
-        # It was to go, or never needed. Its own word of it did not come: nobody answered it, most likely.
+        # It was to leave, or was never needed. Its `Leave` did not arrive, most likely because no coordinator answered.
         return (m.MemberGone(now, command.member, "left", f"its process ended with {how}"),)
     if command.code <= 0 or command.code == FENCED_CODE:
         return (m.MemberGone(now, command.member, "lost", f"its process ended with {how}"),)
@@ -326,7 +326,7 @@ def _exited(job: Job, command: m.Exited, now: float) -> Decision:
 
 
 def _failed(job: Job, member: MemberId, code: int, how: str, now: float) -> tuple[Event, ...]:
-    """A worker failed by itself: it is gone, and so is the job if that happened too often."""
+    """A worker failed by itself. It is lost, and the job fails if that happened too often."""
     events = (m.WorkerFailed(now, member, code), m.MemberGone(now, member, "lost", how))
     if job.failures < job.spec.max_restarts:
         return events
@@ -357,7 +357,7 @@ def _entered(job: Job, world: World, now: float) -> tuple[Event, ...]:
 
 
 def _open_world(job: Job, member: MemberId, generation: int) -> World | Rejection:
-    """The fence (P6, rules 5 and 17): only a live member of an open generation is heard."""
+    """Fence (P6, rules 5 and 17): return the world if it is open and the member is live."""
     if generation <= job.sealed:
         return Rejection(Code.SEALED, f"generation {generation} is sealed; {job.sealed + 1} is the lowest open one")
     if member not in job.members:
@@ -369,7 +369,7 @@ def _open_world(job: Job, member: MemberId, generation: int) -> World | Rejectio
 
 
 def _own_world(job: Job, member: MemberId, generation: int) -> World | Rejection:
-    """The fence for what concerns a world as a whole: only one of its own members may say it."""
+    """Fence for reports about a world as a whole: only its own members may send them."""
     world = _open_world(job, member, generation)
     if isinstance(world, World) and member not in world.members:
         return Rejection(Code.UNKNOWN, f"{member} is not in generation {generation}")
@@ -377,9 +377,9 @@ def _own_world(job: Job, member: MemberId, generation: int) -> World | Rejection
 
 
 def _is_over(job: Job, member: MemberId, generation: int) -> bool:
-    """Whether what a live member says has gone wrong in a generation is no news: it is over.
+    """Return whether a generation that a live member reports as broken is over already.
 
-    Perhaps by this very word, whose answer was lost. Said again it must find its work done, not be refused.
+    The report may be a repeated one whose answer was lost. It must be accepted, not refused.
     """
     return member in job.members and generation <= job.generation and not job.is_open(generation)
 
@@ -388,6 +388,6 @@ def _not_a_member(job: Job, member: MemberId) -> Rejection:
     if member in job.gone:
         return Rejection(Code.GONE, f"{member} is gone for good; join as a new member")
     if job.launch is not None and job.launch.seat_of(member) is not None:
-        why = f"{member} has not joined: its agent launched it, with all others of generation {job.launch.number}"
+        why = f"{member} is not a member: its agent launched it in generation {job.launch.number}"
         return Rejection(Code.UNKNOWN, f"{why}; resize the job, or drain an agent")
     return Rejection(Code.UNKNOWN, f"{member} is not a member of {job.name}; it never joined")

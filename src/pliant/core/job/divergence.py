@@ -1,4 +1,4 @@
-"""What follows from a doubt: who is believed where members that should have the same bits have not."""
+"""Decide which member to evict when members' states or gradients differ."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pliant.core.model.job import Disputed, Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
 
-PAIR_DISPUTES = 3  # of two members with nobody else to ask, before one of them is not believed any more
-DIVERGENCES_MAX = 3  # times that states may differ at one place before it is taken for what user code does
+PAIR_DISPUTES = 3  # of two members without a third to compare with, before one is evicted
+DIVERGENCES_MAX = 3  # at one step, before user code is taken for the cause
 
 
 def resolve_divergence(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
-    """Call when a member stopped because states or gradients differ. Where both do, it is the states that are wrong."""
-    # Words of that world were compared, so it was entered: a report that says so later must not make it whole again.
+    """Call when a member stopped because states or gradients differ. Where both do, the states are the cause."""
+    # Control words of that world were compared, so it was entered. A later report must not make it whole again.
     entered = (WorldEntered(now, world.number),) if world.number > job.current else ()
     verdict = (
         _resolve_state_divergence(job, command, world, now)
@@ -35,15 +35,15 @@ def resolve_divergence(job: Job, command: Stopped, world: World, now: float) -> 
 
 
 def _resolve_state_divergence(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
-    """Members hold different states of one history: a machine's silent mistake, or user code that does not do the same.
+    """Members hold different states of one history: silent corruption, or user code that differs between members.
 
-    Whoever the majority outvoted goes. If states are compared in every step nothing of it is in anybody's weights yet;
-    else, and where there is no majority, all go back to the last state that was agreed on. A machine's mistake does not
-    come again and again at one place; user code does, and then the job fails.
+    The coordinator evicts the members that a majority outvoted. If states are compared in every step, no member has
+    applied the difference yet. Otherwise, or without a majority, all members go back to the last state that all agreed
+    on. A hardware error does not recur at one step. User code does, and then the job fails.
     """
     step = command.lineage.step
     if any(split.generation == world.number for split in job.state_divergences):
-        return ()  # another member's word of it was first
+        return ()  # another member reported it first
     often = not is_past_divergence(job) and len(job.state_divergences) >= DIVERGENCES_MAX - 1
     verify = job.terms.verify if job.terms else 0
     if not verify or often:
@@ -52,15 +52,15 @@ def _resolve_state_divergence(job: Job, command: Stopped, world: World, now: flo
     suspects = tuple(named) if 2 * len(named) < len(world.members) else ()
     back = verify > 1 or not suspects
     why = f"members hold different states after step {step}: {command.why}"
-    lost = f"its state is not the one that most members hold after step {step}: silent corruption"
+    lost = f"its state differs from that of most members after step {step}: silent corruption"
     gone = (MemberGone(now, name, "lost", lost) for name in suspects)
     return (StatesDiffered(now, world.number, step, suspects, back, why), *gone)
 
 
 def _resolve_disputes(job: Job, command: Stopped, world: World, now: float) -> tuple[Event, ...]:
-    """Two members got other gradients for a slot: nobody knows who is right, until one of them errs with a third.
+    """Two members computed different gradients for a slot. One is found wrong when it also differs from a third.
 
-    The step is computed again, by a recovery world. All who tell of it tell the same, so each dispute counts once.
+    A recovery world computes the step again. All members report the same disputes, so each is recorded once.
     """
     step = command.lineage.step + 1
     known = {_pair(each) for each in job.disputes if each.generation == world.number}
@@ -73,16 +73,16 @@ def _resolve_disputes(job: Job, command: Stopped, world: World, now: float) -> t
         events.append(SlotDisputed(now, found))
     for event in events:
         job = evolve(job, event)
-    why = f"{command.member} stopped in {world.number} because: {describe_dispute(step, command.disputes[0])}"
+    why = f"{command.member} stopped in {world.number}: {describe_dispute(step, command.disputes[0])}"
     events.append(WorldBroken(now, world.number, True, why))
     while (gone := _member_to_evict(job, now)) is not None:
         events.append(gone)
-        job = evolve(job, gone)  # what was said against the others by whoever is gone does not count
+        job = evolve(job, gone)  # disputes with an evicted member do not count against the others
     return tuple(events)
 
 
 def _member_to_evict(job: Job, now: float) -> MemberGone | None:
-    """Whoever is in disputes with two others; or of a pair that disputes again and again, the younger."""
+    """Return a member that disputes with two others; or of a pair that disputes repeatedly, the younger."""
     others: dict[MemberId, dict[MemberId, int]] = {}
     for each in job.disputes:
         a, b = sorted(_pair(each))

@@ -1,4 +1,4 @@
-"""What an event does to a job.
+"""Apply events to a job.
 
 `evolve` never refuses and never reads a clock, so replaying the log gives the same state, byte for byte.
 """
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from pliant.core import messages as m
 from pliant.core.job.checkpoints import checkpoint_step
 from pliant.core.messages import Event, SlotDisputed, StatesDiffered
+from pliant.core.messages.describe import describe_departure
 from pliant.core.model.checkpoint import UnfinishedCheckpoint
 from pliant.core.model.job import Accusation, Agent, Job, StateDivergence, member_limit
 from pliant.core.model.launch import Launch
@@ -23,27 +24,27 @@ if TYPE_CHECKING:
 else:
 
     def change(job, /, **fields):
-        """`dataclasses.replace`, ten times as fast: it is on the way of every event, and a job has many fields."""
+        """Like `dataclasses.replace`, ten times as fast: every event needs it, and a job has many fields."""
         twin = object.__new__(type(job))
         twin.__dict__.update(job.__dict__)
         twin.__dict__.update(fields)
         return twin
 
 
-DISPUTE_STEPS = 100  # so long a dispute counts: a machine that errs now and then is not found in a lifetime
+DISPUTE_STEPS = 100  # a dispute counts this long; rare errors of one machine cannot be attributed
 DISPUTES_KEPT = 64
-ENDS_KEPT = 4096  # of one launch's workers; more than that is only reached where seats are refilled for ever
-DAMAGED_KEPT = 16  # names of checkpoints that were passed over
-UNFINISHED_KEPT = 4  # checkpoints that are not whole yet; whichever is older will never be
-FAILING_SLOTS_KEPT = 64  # slots that raised, the newest: two are enough to tell a bad sample from a bad machine
+ENDS_KEPT = 4096  # of one launch; only a launch that refills seats without end has more
+DAMAGED_KEPT = 16  # names of skipped checkpoints
+UNFINISHED_KEPT = 4  # older ones will never be finished
+FAILING_SLOTS_KEPT = 64  # the newest; two are enough to distinguish a bad sample from a bad machine
 
 
 def evolve(job: Job | None, event: Event) -> Job:
-    """The job after `event`. Never refuses: what is in the log happened."""
+    """Return the job after `event`."""
     if isinstance(event, m.JobCreated):
         return _created(job, event)
     if job is None:
-        raise ValueError("the first event of a job is its creation")
+        raise ValueError("the first event of a job must be JobCreated")
     match event:
         case m.StepsCommitted():
             return change(job, durable=event.lines[-1].lineage)
@@ -102,7 +103,7 @@ def evolve(job: Job | None, event: Event) -> Job:
 
 
 def _created(job: Job | None, event: m.JobCreated) -> Job:
-    """A job, or its next attempt: generations and the names of members are never used twice."""
+    """Create a job, or its next attempt. Generations and names of members are never used twice."""
     created = Job(
         name=event.name,
         spec=event.spec,
@@ -162,10 +163,12 @@ def _with_checkpoints(
             writing = replace(writing, pieces=(*writing.pieces, (event.part, part.pieces)))
             return change(job, unfinished_checkpoints=_with_unfinished(job, writing))
         case m.CheckpointFailed(name=name, split_storage=True) if name in kept_checkpoints(job):
-            return change(job, split_storage=True)  # it was published before anybody saw that it lies in several places
+            return change(
+                job, split_storage=True
+            )  # it was published before a member found that its parts lie in different places
         case m.CheckpointFailed():
             writing = UnfinishedCheckpoint(job.durable, event.name, 0, 0, failed=True)
-            # Whoever asked for it is told so; to try again at every step would help nobody.
+            # The event reports the failure; another attempt at every step would not help.
             wanted = (
                 job.checkpoint_wanted_at_step is not None
                 and checkpoint_step(event.name) < job.checkpoint_wanted_at_step
@@ -191,13 +194,13 @@ def _with_checkpoints(
 
 
 def _with_unfinished(job: Job, writing: UnfinishedCheckpoint) -> tuple[UnfinishedCheckpoint, ...]:
-    """Those that will never be whole give way first: a slow disk makes others fail while one is being written."""
+    """Drop failed checkpoints first: on a slow disk others fail while one is being written."""
     others = (each for each in job.unfinished_checkpoints if each.name != writing.name)
     return tuple(sorted((*others, writing), key=lambda each: not each.failed)[-UNFINISHED_KEPT:])
 
 
 def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
-    """An agent came, came again or went. Either way none of the workers it had will be heard of."""
+    """An agent joined, joined again or left. In every case the workers it had are gone."""
     others = tuple(agent for agent in job.agents if agent.id != event.agent)
     if isinstance(event, m.AgentGone):
         why = f"agent {event.agent} is gone: {event.why}"
@@ -212,9 +215,9 @@ def _with_agent(job: Job, name: AgentId, **fields: Any) -> tuple[Agent, ...]:
 
 
 def _launch_without(job: Job, agent: AgentId, why: str) -> Launch | None:
-    """The launch after that agent's workers ended; those that had ended well are none of them.
+    """Return the launch after the end of that agent's workers, other than those that had ended well.
 
-    The agent is lost to it unless it had said that none of them runs: others may well have failed because of that.
+    The launch loses the agent unless it had reported ready: other workers may have failed because of that.
     """
     launch = job.launch
     if launch is None or job.is_live or all(seat.agent != agent for seat in launch.seats):
@@ -230,7 +233,7 @@ def _launch_without(job: Job, agent: AgentId, why: str) -> Launch | None:
 def _launch_after(job: Job, event: m.SeatEnded | m.SeatRefilled | m.LaunchOver) -> Launch:
     launch = job.launch
     if launch is None or launch.number != event.generation:
-        raise ValueError(f"there is no launch {event.generation} that anything could happen to")
+        raise ValueError(f"no launch {event.generation}")
     match event:
         case m.SeatEnded():
             return replace(launch, ends=(*launch.ends, event.end)[-ENDS_KEPT:])
@@ -243,17 +246,17 @@ def _launch_after(job: Job, event: m.SeatEnded | m.SeatRefilled | m.LaunchOver) 
 
 
 def _without_member(job: Job, event: m.MemberGone) -> Job:
-    """Without that member: what it was in can no longer go on as it is."""
+    """Remove a member. The worlds it was in cannot go on as they are."""
     member = event.member
-    broken, faulty, dead = job.broken, set(job.unenterable_generations), job.gone_in_open_worlds
+    broken, unenterable, gone = job.broken, set(job.unenterable_generations), job.gone_in_open_worlds
     for world in job.worlds:
         if member not in world.members:
             continue
-        dead = dead | {member}
+        gone = gone | {member}
         if world.number == job.current or world.kind is not WorldKind.PLANNED:
-            broken = broken or f"{member} {event.how}: {event.why}"
+            broken = broken or f"{member} {describe_departure(event.how)}: {event.why}"
         else:
-            faulty.add(world.number)
+            unenterable.add(world.number)
     return change(
         job,
         members={name: record for name, record in job.members.items() if name != member},
@@ -262,18 +265,18 @@ def _without_member(job: Job, event: m.MemberGone) -> Job:
         accusations=tuple(x for x in job.accusations if member not in (x.a, x.b)),
         disputes=tuple(x for x in job.disputes if member not in (x.dispute.a, x.dispute.b)),
         broken=broken,
-        unenterable_generations=frozenset(faulty),
-        gone_in_open_worlds=dead,
+        unenterable_generations=frozenset(unenterable),
+        gone_in_open_worlds=gone,
     )
 
 
 def _with_world(job: Job, world: World) -> Job:
     inside = (job.members.get(name) for name in world.members)
-    bits = job.fingerprint or next(
+    fingerprint = job.fingerprint or next(
         (member.fingerprint for member in inside if member is not None and member.fingerprint), ()
     )
     if world.kind is WorldKind.PLANNED:
-        return change(job, generation=world.number, fingerprint=bits, worlds=(*job.worlds, world))
+        return change(job, generation=world.number, fingerprint=fingerprint, worlds=(*job.worlds, world))
     rolled_back = world.kind is WorldKind.ROLLBACK
     return change(
         job,
@@ -291,7 +294,7 @@ def _with_world(job: Job, world: World) -> Job:
         checkpoint_wanted_at_step=None
         if job.checkpoint_wanted_at_step is None
         else min(job.checkpoint_wanted_at_step, world.base.step),
-        fingerprint=bits,
+        fingerprint=fingerprint,
         holders=frozenset() if rolled_back else job.holders.intersection(world.members),
     )
 
@@ -300,10 +303,10 @@ def _with_current(job: Job, generation: int) -> Job:
     worlds = tuple(world for world in job.worlds if world.number >= generation)
     inside = {name for world in worlds for name in world.members}
     entered = set(worlds[0].members)
-    dead = job.gone_in_open_worlds & entered
-    cannot = f"{', '.join(sorted(dead))} is gone" if dead else ""
+    gone = job.gone_in_open_worlds & entered
+    cannot = f"{', '.join(sorted(gone))} is gone" if gone else ""
     if generation in job.unenterable_generations:
-        cannot = cannot or "not everybody could enter it"
+        cannot = cannot or "not every member could enter it"
     return change(
         job,
         current=generation,
@@ -328,7 +331,7 @@ def _with_divergence(job: Job, event: StatesDiffered) -> Job:
 
 
 def is_past_divergence(job: Job) -> bool:
-    """Whether the history got beyond the step at which states differed first: then whatever it was is over."""
+    """Return whether the history passed the first step at which states differed: then the cause is gone."""
     return not job.state_divergences or job.durable.step > job.state_divergences[0].step
 
 

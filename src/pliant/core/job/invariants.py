@@ -33,17 +33,17 @@ from pliant.core.model.world import WorldKind
 
 
 def state_violations(job: Job) -> tuple[str, ...]:
-    """Call after any change of membership."""
+    """Return the violations of a state. Call after any change of membership."""
     return tuple(wrong for check in STATE_INVARIANTS if (wrong := check(job)))
 
 
 def change_violations(before: Job, event: Event, after: Job) -> tuple[str, ...]:
-    """Call with the job before and after one event."""
+    """Return the violations of one change, given the job before and after one event."""
     return tuple(wrong for check in CHANGE_INVARIANTS if (wrong := check(before, event, after)))
 
 
 def all_violations(before: Job | None, events: Sequence[Event]) -> tuple[str, ...]:
-    """Call with a job and the events about to be written: what is wrong with any of the changes, or with the result."""
+    """Return the violations of the events about to be written and of the resulting state."""
     found: tuple[str, ...] = ()
     job = before
     for event in events:
@@ -54,7 +54,7 @@ def all_violations(before: Job | None, events: Sequence[Event]) -> tuple[str, ..
     return found + (state_violations(job) if job is not None else ())
 
 
-# ---------------------------------------------------------------------------------------- of a single state
+# -------------------------------------------------------------------------------------------- of a state
 
 
 def open_worlds_ascend(job: Job) -> str:
@@ -68,7 +68,7 @@ def open_worlds_ascend(job: Job) -> str:
 
 
 def open_worlds_are_not_sealed(job: Job) -> str:
-    """P6, rule 5: what is sealed, or below the current generation, is not open."""
+    """P6, rule 5: a sealed generation, or one below the current, is not open."""
     for world in job.worlds:
         if world.number <= job.sealed or world.number < job.current:
             return f"rule 5: {world.number} is open, but {job.sealed} is sealed and {job.current} current"
@@ -76,7 +76,7 @@ def open_worlds_are_not_sealed(job: Job) -> str:
 
 
 def only_the_first_open_world_seals(job: Job) -> str:
-    """Rule 4: a recovery or rollback world seals every lower number, so nothing open stands before it."""
+    """Rule 4: a recovery or rollback world seals every lower number, so no open world is before it."""
     for world in job.worlds[1:]:
         if world.kind is not WorldKind.PLANNED:
             return f"rule 4: {world.number} is a {world.kind.value} world, yet a lower one is open"
@@ -84,17 +84,17 @@ def only_the_first_open_world_seals(job: Job) -> str:
 
 
 def ranks_are_unique(job: Job) -> str:
-    """A member has one rank in a world, and a world has somebody in it."""
+    """A member has one rank in a world, and a world has at least one member."""
     for world in job.worlds:
         if len(set(world.members)) != len(world.members) or not world.members:
-            return f"world {world.number} names a member twice or nobody: {world.members}"
+            return f"world {world.number} names a member twice or none: {world.members}"
         if len(world.weights) != len(world.members) or min(world.weights) < 1:
             return f"world {world.number} has weights {world.weights} for {len(world.members)} members"
     return ""
 
 
 def world_members_are_live_or_known_gone(job: Job) -> str:
-    """Nobody is forgotten: a member of an open world is live, or its death is on record."""
+    """A member of an open world is live, or its departure is on record."""
     for world in job.worlds:
         for member in world.members:
             if member not in job.members and member not in job.gone_in_open_worlds:
@@ -103,13 +103,13 @@ def world_members_are_live_or_known_gone(job: Job) -> str:
 
 
 def gone_is_final(job: Job) -> str:
-    """Rule 11: who is gone is not live."""
+    """Rule 11: a departed member is not live."""
     back = job.members.keys() & set(job.gone)
     return f"rule 11: {sorted(back)} are gone and live" if back else ""
 
 
 def left_out_members_stay_out(job: Job) -> str:
-    """Rule 5: a later open world never takes back whom an earlier open one left out."""
+    """Rule 5: a later open world never takes back a member that an earlier open one left out."""
     seen: set[MemberId] = set()
     out: set[MemberId] = set()
     for world in job.worlds:
@@ -122,7 +122,7 @@ def left_out_members_stay_out(job: Job) -> str:
 
 
 def worlds_that_train_are_large_enough(job: Job) -> str:
-    """A world below min holds; only members that wait for the state or hand it over may exceed max."""
+    """A world below min holds. Only members that wait for the state or hand it over may exceed max."""
     for world in job.worlds:
         if not world.hold and len(world.members) < job.spec.size_min:
             return f"world {world.number} of {len(world.members)} trains below min {job.spec.size_min}"
@@ -137,11 +137,11 @@ def worlds_that_train_are_large_enough(job: Job) -> str:
 def holders_are_members(job: Job) -> str:
     """Only live members can hold the state."""
     strangers = job.holders - job.members.keys()
-    return f"{sorted(strangers)} are said to hold the state and are no members" if strangers else ""
+    return f"{sorted(strangers)} hold the state and are not members" if strangers else ""
 
 
 def worlds_have_one_fingerprint(job: Job) -> str:
-    """P4: whoever computes other bits than the job's is in none of its worlds."""
+    """P4: a member with another fingerprint than the job's is in none of its worlds."""
     for world in job.worlds:
         for name in world.members:
             if name in job.members and (why := spare_why(job, name)):
@@ -150,7 +150,7 @@ def worlds_have_one_fingerprint(job: Job) -> str:
 
 
 def launches_are_sound(job: Job) -> str:
-    """A launch has as many seats as a job of its size may have, each with a member of its own."""
+    """A launch has as many seats as the job allows, each with its own member."""
     launch = job.launch
     if launch is None:
         return ""
@@ -181,7 +181,7 @@ STATE_INVARIANTS = (
 
 
 def generations_are_never_reused(before: Job, event: Event, after: Job) -> str:
-    """Rule 4: a world formed, or a launch, has the next number, and nothing else moves it."""
+    """Rule 4: a new world or launch has the next number, and nothing else changes the number."""
     number = before.generation + 1 if isinstance(event, WorldFormed | Launched) else before.generation
     formed = number
     if isinstance(event, WorldFormed | Launched):
@@ -192,16 +192,16 @@ def generations_are_never_reused(before: Job, event: Event, after: Job) -> str:
 
 
 def numbers_never_go_back(before: Job, event: Event, after: Job) -> str:
-    """Rules 4, 5: neither the seal nor the current generation ever goes back."""
+    """Rules 4 and 5: neither the seal nor the current generation ever goes back."""
     if after.sealed < before.sealed:
         return f"rule 4: the seal went back from {before.sealed} to {after.sealed}"
-    if after.current < before.current and not isinstance(event, JobCreated):  # another attempt has entered none yet
+    if after.current < before.current and not isinstance(event, JobCreated):  # a new attempt has not entered one yet
         return f"rule 5: the current generation went back from {before.current} to {after.current}"
     return ""
 
 
 def durable_steps_stay(before: Job, event: Event, after: Job) -> str:
-    """P2, P5: what was acknowledged stays, unless a rollback, or an attempt from the beginning, says what is gone."""
+    """P2, P5: acknowledged steps stay, unless a rollback, or an attempt from the beginning, removes them."""
     if _starts_over(event) or (isinstance(event, WorldFormed) and event.world.kind is WorldKind.ROLLBACK):
         return ""
     if after.durable.step < before.durable.step:
@@ -219,12 +219,12 @@ def only_open_generations_make_history(before: Job, event: Event, after: Job) ->
 
 
 def _starts_over(event: Event) -> bool:
-    """Whether nothing of before counts from here on."""
+    """Return whether the event discards the history."""
     return isinstance(event, JobCreated) and not event.resumes
 
 
 def attempts_follow_one_another(before: Job, event: Event, after: Job) -> str:
-    """Another attempt is the next one, and it begins when nobody is at work on the one before."""
+    """Another attempt has the next number, and begins when the one before has no members and agents left."""
     if not isinstance(event, JobCreated):
         return ""
     if event.attempt != before.attempt + 1:
@@ -235,7 +235,7 @@ def attempts_follow_one_another(before: Job, event: Event, after: Job) -> str:
 
 
 def a_launch_waits_for_every_agent(before: Job, event: Event, after: Job) -> str:
-    """No two generations side by side: none of the workers of any agent there is runs when a launch is formed."""
+    """No two generations run side by side: a launch is formed when no agent's workers run."""
     if not isinstance(event, Launched):
         return ""
     number, earlier = event.launch.number, before.launch
@@ -248,14 +248,14 @@ def a_launch_waits_for_every_agent(before: Job, event: Event, after: Job) -> str
 
 
 def live_jobs_have_no_launches(before: Job, event: Event, after: Job) -> str:
-    """P1: once workers are members themselves nothing stops them for a change."""
+    """P1: once workers are members themselves, no change stops them."""
     if before.is_live and isinstance(event, Launched | LaunchOver | SeatEnded | SeatRefilled):
         return f"P1: {type(event).__name__} in a live job"
     return ""
 
 
 def seats_are_on_agents_with_room(before: Job, event: Event, after: Job) -> str:
-    """A seat is on an agent that stays, at a port that is free there, and there are no more than it has room for."""
+    """A seat is on an agent that stays, at one of its free ports, and within its capacity."""
     if not isinstance(event, Launched):
         return ""
     staying = {agent.id: agent for agent in before.agents if not agent.draining}
@@ -271,10 +271,10 @@ def seats_are_on_agents_with_room(before: Job, event: Event, after: Job) -> str:
 
 def the_end_is_final(before: Job, event: Event, after: Job) -> str:
     """An ended job does not change any more."""
-    if not before.state.ended or isinstance(event, JobCreated):  # which begins another attempt
+    if not before.state.ended or isinstance(event, JobCreated):  # starts another attempt
         return ""
     if before.state is JobState.FINISHED and isinstance(event, CheckpointPublished | PartWritten | CheckpointFailed):
-        return ""  # the last state is saved when there is nothing left to train
+        return ""  # the last state is saved after training has ended
     return f"job {before.name} had ended, yet {type(event).__name__} followed"
 
 
@@ -289,34 +289,34 @@ def a_seal_takes_every_survivor(before: Job, event: Event, after: Job) -> str:
 
 
 def a_world_takes_members_only(before: Job, event: Event, after: Job) -> str:
-    """Rule 4: nobody who is gone, or never came, is in a world that is formed."""
+    """Rule 4: every member of a new world is live."""
     if isinstance(event, WorldFormed):
         strangers = [name for name in event.world.members if name not in before.members]
         if strangers:
-            return f"rule 4: world {event.world.number} names {strangers}, who are no members"
+            return f"rule 4: world {event.world.number} names {strangers}, which are not members"
     return ""
 
 
 def planned_worlds_keep_a_holder(before: Job, event: Event, after: Job) -> str:
-    """Rule 16: somebody known to hold the state is in the next planned world."""
+    """Rule 16: a member that is known to hold the state is in the next planned world."""
     if not isinstance(event, WorldFormed) or event.world.kind is not WorldKind.PLANNED:
         return ""
     if before.holders.isdisjoint(event.world.members):
-        return f"rule 16: nobody in planned world {event.world.number} is known to hold the state"
+        return f"rule 16: no member of planned world {event.world.number} is known to hold the state"
     return ""
 
 
 def terms_never_change(before: Job, event: Event, after: Job) -> str:
-    """Rule 21: the grid and the order are fixed by the first member."""
+    """Rule 21: the first member fixes the grid and the order."""
     if before.terms is not None and before.terms != after.terms and not _starts_over(event):
         return f"rule 21: the terms changed from {before.terms} to {after.terms}"
     return ""
 
 
 def the_fingerprint_never_changes(before: Job, event: Event, after: Job) -> str:
-    """P4: which bits a job computes is fixed by the first world in which anybody says."""
+    """P4: the first world with a fingerprint fixes the job's."""
     if before.fingerprint and before.fingerprint != after.fingerprint and not _starts_over(event):
-        return f"P4: the job's bits changed from {before.fingerprint} to {after.fingerprint}"
+        return f"P4: the job's fingerprint changed from {before.fingerprint} to {after.fingerprint}"
     return ""
 
 

@@ -1,9 +1,9 @@
-"""Workers that know nothing of Pliant: launched together, stopped together, and launched again when something changes.
+"""Launches: workers that do not use Pliant's API, started together, stopped together, and started again after a change.
 
-Until a worker joins by itself its agent is the member on its behalf. A launch forms as soon as nobody else can be
-expected: every agent that is known has said that none of its workers runs any more, so no two generations of a job run
-side by side on agents that the coordinator sees. One that went without a word is waited for until its lease is over;
-what it may still run then is stopped when it comes back.
+Until a worker joins by itself, its agent acts as the member on its behalf. A launch forms when every known agent has
+reported that none of its workers runs. So no two generations of a job run side by side on agents that the coordinator
+sees. An agent that disappears holds up the launch until its lease expires. Workers that it may still run then are
+stopped when it comes back.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from pliant.core.model.job import Agent, Job, JobState, member_limit
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId, bad_name
 
-CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: nobody else's doing
-FENCED_CODE = 75  # what a worker exits with when it was fenced: its own fault it is not
-REFILLED = frozenset({"worker", "evaluator"})  # beside parameter servers, these may come and go
+CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: caused by the worker itself
+FENCED_CODE = 75  # exit code of a fenced worker; not counted as a failure
+REFILLED = frozenset({"worker", "evaluator"})  # with parameter servers, these may come and go
 WORKER = "worker"
-AGENTS_NAMED = 3  # agents that are waited for; the rest are counted
+AGENTS_NAMED = 3  # in the reason for waiting; the rest are counted
 
 
 def is_own_failure(code: int) -> bool:
-    """Whether trying again is likely to end the same way: not if it was killed, or fenced."""
+    """Return whether another try is likely to end the same way: not if the worker was killed or fenced."""
     return (code > 0 and code != FENCED_CODE) or -code in CRASH_SIGNALS
 
 
@@ -41,12 +41,14 @@ def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] 
     if bad := bad_name(command.agent):
         return Rejection(Code.BAD, bad)
     if not 0 <= command.capacity <= SIZE_MAX:
-        return Rejection(Code.BAD, f"an agent has room for 0 to {SIZE_MAX} workers; got {command.capacity}")
+        return Rejection(Code.BAD, f"an agent's capacity must be 0 to {SIZE_MAX} workers; got {command.capacity}")
     if any(
         len(text) > ADDRESS_MAX or not text.isprintable()
         for text in (command.address, command.install_id, command.run_id)
     ):
-        return Rejection(Code.BAD, f"an agent's address, home and life have up to {ADDRESS_MAX} printable characters")
+        return Rejection(
+            Code.BAD, f"an agent's address, install_id and run_id must have up to {ADDRESS_MAX} printable characters"
+        )
     others = [agent for agent in job.agents if agent.id != command.agent]
     known = next((agent for agent in job.agents if agent.id == command.agent), None)
     if known is not None and known.install_id and command.install_id and known.install_id != command.install_id:
@@ -60,7 +62,7 @@ def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] 
         return Rejection(Code.BAD, bad)
     if len(others) >= member_limit(job):
         return Rejection(
-            Code.BAD, f"{job.name} has {len(others)} agents, far more than it can use: {job.spec.size_max}"
+            Code.BAD, f"{job.name} has {len(others)} agents, far more than its largest size {job.spec.size_max}"
         )
     return (m.AgentJoined(now, command.agent, command.capacity, command.address, command.install_id, command.run_id),)
 
@@ -70,14 +72,14 @@ def _standing(known: Agent | None) -> tuple[bool, tuple[int, ...], float]:
 
 
 def _loopback_conflict(command: m.AgentJoin, others: list[Agent]) -> str:
-    """An address that means this very machine is of no use to others."""
+    """Return why an agent at a loopback address cannot work with agents of other machines; empty if none does."""
     for other in others:
         if not (command.address and other.address) or _is_loopback(command.address) == _is_loopback(other.address):
             continue
         inner, outer = (command.agent, other) if _is_loopback(command.address) else (other.id, command)
         at = outer.address
         return (
-            f"{inner} is at a loopback address, which no other machine can reach, and {at} is another machine's: "
+            f"{inner} is at a loopback address, which other machines such as {at} cannot reach: "
             f"run {inner} with --local-addr and an address of its machine"
         )
     return ""
@@ -92,19 +94,21 @@ def agent_ready(job: Job, command: m.AgentReady, now: float) -> tuple[Event, ...
     if agent is None:
         return Rejection(Code.UNKNOWN, f"no agent {command.agent}; join first")
     if len(command.ports) != agent.capacity or not all(0 < port <= PORT_MAX for port in command.ports):
-        return Rejection(Code.BAD, f"{agent.id} has room for {agent.capacity}: say so many ports, 1 to {PORT_MAX}")
+        return Rejection(
+            Code.BAD, f"{agent.id} must send {agent.capacity} ports, one for each worker, from 1 to {PORT_MAX}"
+        )
     launch = job.launch
     runs = launch is not None and any(seat.agent == agent.id for seat in launch.seats)
     if job.is_live or command.ports == agent.ports or (launch is not None and command.generation < launch.number):
-        return ()  # what was said before a launch may have been true then
+        return ()  # a report from before the launch is outdated
     readied = m.AgentReadied(now, agent.id, command.ports)
     if launch is None or launch.over or not runs:
         return (readied,)
-    return (m.LaunchOver(now, launch.number, f"none of the workers of {agent.id} runs any more"), readied)
+    return (m.LaunchOver(now, launch.number, f"all workers of {agent.id} have ended"), readied)
 
 
 def drain_agent(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...] | Rejection:
-    """Everybody on that agent is to leave. A second word must not stretch the deadline, but may say: at once."""
+    """Let all members on that agent leave. A second command cannot extend the deadline, but can set `immediate`."""
     if (bad := bad_grace(command.grace_s)) is not None:
         return bad
     there = [x for x in job.members.values() if x.agent == command.agent]
@@ -119,7 +123,7 @@ def drain_agent(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...
 
 
 def _agent_draining(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...]:
-    """No seat for that agent any more. Its workers are stopped with all others, and launched without it."""
+    """Give that agent no more seats. Its workers are stopped with all others, and launched without it."""
     agent = next((known for known in job.agents if known.id == command.agent), None)
     if agent is None or agent.draining or job.is_live:
         return ()
@@ -130,7 +134,7 @@ def _agent_draining(job: Job, command: m.DrainAgent, now: float) -> tuple[Event,
 
 
 def seat_ended(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
-    """A launched worker ended. Well: the others may, too. Badly: the launch is over, unless it can be refilled."""
+    """A launched worker ended. After exit code 0 the others go on; else the launch is over, or the seat is refilled."""
     launch = job.launch
     seat = launch.seat_of(command.member) if launch is not None else None
     if launch is None or seat is None or job.is_live or any(end.member == command.member for end in launch.ends):
@@ -143,7 +147,7 @@ def seat_ended(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
         return (ended, *_finished(job, launch, seat, now))
     if _is_refilled(job, seat):
         rank, taken = launch.seats.index(seat), _refill_count(launch, seat)
-        # One cause may end them all, such as a parameter server that is gone: only who fails more often counts.
+        # One cause may end all of them, such as a lost parameter server: only a worker that fails more often counts.
         counts = is_own_failure(end.code) and all(_refill_count(launch, other) <= taken for other in launch.seats)
         failed = _failed(job, end, now) if counts else ()
         if failed and isinstance(failed[-1], m.StateChanged):
@@ -171,7 +175,7 @@ def _is_refilled(job: Job, seat: Seat) -> bool:
 
 
 def _refill_count(launch: Launch, seat: Seat) -> int:
-    """How often a seat was refilled: it stands in the names of those who take one."""
+    """Return how often a seat was refilled, which the name of its member contains."""
     return int(seat.member.removeprefix(f"{seat.agent}-g{launch.number}.").partition(".")[2] or "0")
 
 
@@ -193,7 +197,7 @@ def _describe_end(end: SeatEnd) -> str:
 
 
 def next_launch(job: Job, now: float) -> tuple[Event, ...]:
-    """What follows for a job that is not live yet; `()` when nothing does."""
+    """Return what follows for a job that is not live yet; `()` if nothing does."""
     launch = job.launch
     if launch is not None and not launch.over:
         why = _relaunch_reason(job, launch)
@@ -218,9 +222,9 @@ def next_launch(job: Job, now: float) -> tuple[Event, ...]:
 
 
 def seats_per_agent(job: Job) -> dict[AgentId, int]:
-    """How many workers each agent is to launch: as in the last launch where that will do, else spread evenly.
+    """Return how many workers each agent is to launch: as in the last launch where possible, else spread evenly.
 
-    An agent that has just come counts once it is ready: nobody is stopped for one that may never be.
+    A new agent counts once it is ready, so that no worker is stopped for an agent that may never be.
     """
     seated = {seat.agent for seat in job.launch.seats} if job.launch else set[AgentId]()
     staying = [agent for agent in job.agents if not agent.draining and (agent.ports or agent.id in seated)]
@@ -239,7 +243,7 @@ def seats_per_agent(job: Job) -> dict[AgentId, int]:
 
 
 def _relaunch_reason(job: Job, launch: Launch) -> str:
-    """Why a launch that runs has to be another one; empty: it has not. One whose workers end well is left alone."""
+    """Return why a running launch must be replaced; empty if it need not. One whose workers end well is left alone."""
     agents, done = {agent.id: agent for agent in job.agents}, launch.done
     for seat in launch.seats:
         agent = agents.get(seat.agent)
@@ -255,17 +259,17 @@ def _relaunch_reason(job: Job, launch: Launch) -> str:
 
 
 def is_stopping(job: Job) -> bool:
-    """Whether a launch is over and workers of it may still run: nobody is missing then, it only takes a while."""
+    """Return whether a launch is over and its workers may still run: no member is missing then."""
     return not job.is_live and job.launch is not None and bool(job.launch.over) and bool(_agents_not_ready(job))
 
 
 def _agents_not_ready(job: Job) -> list[AgentId]:
-    """Agents that have not said yet that none of their workers runs, be they of the last launch or one before."""
+    """Return the agents that have not reported that all their workers, of any launch, have ended."""
     return [agent.id for agent in job.agents if agent.capacity and not agent.ports]
 
 
 def _failure_that_ended(job: Job, launch: Launch) -> SeatEnd | None:
-    """Whose failure a launch ended by; None where somebody was killed from outside, or went with an agent."""
+    """Return the worker failure that ended a launch; None if a worker was killed, or lost with its agent."""
     seated = {seat.member for seat in launch.seats}
     ends = [end for end in launch.ends if end.member in seated]
     staying = {agent.id for agent in job.agents if not agent.draining}
@@ -277,13 +281,13 @@ def _failure_that_ended(job: Job, launch: Launch) -> SeatEnd | None:
 
 
 def _seats(job: Job, share: Counter[AgentId] | dict[AgentId, int]) -> tuple[Seat, ...]:
-    """Ranks are dealt agent by agent, in the order in which these came, so rank 0 stays with the oldest."""
+    """Deal ranks agent by agent, in the order in which agents joined, so that rank 0 stays with the oldest."""
     roles = [role for role, count in job.spec.roles for _ in range(count)]
     seats: list[Seat] = []
     for agent in job.agents:
         for index in range(share.get(agent.id, 0)):
             role = roles[len(seats)] if len(seats) < len(roles) else WORKER
-            port = agent.ports[index] if agent.ports else 0  # none: it is a question only, not yet a launch
+            port = agent.ports[index] if agent.ports else 0  # no ports: the layout is computed before a launch
             member = MemberId(f"{agent.id}-g{job.generation + 1}.{index}")
             host = f"[{agent.address}]" if ":" in agent.address else agent.address or "127.0.0.1"
             seats.append(Seat(member, agent.id, role, f"{host}:{port}"))

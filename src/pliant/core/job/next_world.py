@@ -1,8 +1,8 @@
-"""Who is in the next world, and why not yet.
+"""Decide which world comes next, or why none does yet.
 
-`decide` (in `pliant.core.job.decide`) records what happened to a job; `next_consequence` looks at the result and
-says what follows: a world to form, a member to bar, another state or reason to show. It is called again until it
-has nothing to say, so each call does one thing. No function here reads a clock.
+`decide` (in `pliant.core.job.decide`) records what happened to a job. `next_consequence` returns one thing that follows
+from it: a world to form, a member to bar, another state or reason to show. The coordinator calls it until it returns
+nothing. No function here reads a clock.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pliant.core.model.job import Job, JobState, Member
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 
-BAD_PAIR_FAILURES = 3  # failed wirings naming one pair before one of the two is left out (rule 11)
-OPEN_MAX = 8  # open generations before a recovery seals them all: a bound on what members must keep in mind
+BAD_PAIR_FAILURES = 3  # failed wirings of one pair before one of the two is barred (rule 11)
+OPEN_MAX = 8  # open generations before a recovery seals them all: bounds what members must keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class NoWorldYet:
 
 @dataclass(frozen=True, slots=True)
 class KeepWorlds:
-    """The worlds there are will do."""
+    """No new world is needed."""
 
     why: str
 
 
 def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
-    """Call after commands were decided, until it returns nothing. A settled job gives `()` again and again."""
+    """Return the next event that follows; `()` for a settled job. Call after decisions, until it returns nothing."""
     if job.state.ended:
         return ()
     if not job.is_live:
@@ -59,7 +59,7 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
 
 
 def next_world(job: Job) -> World | NoWorldYet | KeepWorlds:
-    """The world that is due, or the reason why none is."""
+    """Return the world that is due, or the reason why none is."""
     if job.terms is None:
         return NoWorldYet("no member has joined yet")
     survivors = _survivors(job)
@@ -72,7 +72,7 @@ def next_world(job: Job) -> World | NoWorldYet | KeepWorlds:
     if current is not None and current.hold:
         return _end_of_hold(job, survivors)
     if newest.kind is not WorldKind.PLANNED and newest.number != job.current:
-        return KeepWorlds(newest.why)  # the members are on their way into it
+        return KeepWorlds(newest.why)  # its members are entering it
     return _planned(job, newest, survivors)
 
 
@@ -80,17 +80,17 @@ def next_world(job: Job) -> World | NoWorldYet | KeepWorlds:
 
 
 def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NoWorldYet | KeepWorlds:
-    """Another membership, entered by the switch while the present one goes on (rules 5, 8, 16)."""
+    """A changed membership, entered by the switch while the current world goes on (rules 5, 8, 16)."""
     out = members_left_out(job.worlds)
     chosen = _choose(job, out)
     if not chosen:
-        return KeepWorlds("every member is leaving, and nobody is there to take the state over")
+        return KeepWorlds("every member is leaving, and no other member can take over the state")
     bridge: list[Member] = []
     if not any(member.id in job.holders for member in chosen):
-        # Nobody who stays is known to hold the state: old and new together first (rule 16).
+        # No member that stays is known to hold the state: form a world of old and new members first (rule 16).
         bridge = [m for m in survivors if m.id not in out and m.id in job.holders]
         if not bridge:
-            return KeepWorlds("waiting to hear who holds the state")
+            return KeepWorlds("waiting for a report of the members that hold the state")
     members = _ordered(job, bridge + chosen)
     hold = len(members) < job.spec.size_min
     names = tuple(member.id for member in members)
@@ -105,7 +105,7 @@ def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NoWorl
 
 
 def _recovery(job: Job, survivors: list[Member], why: str) -> World | NoWorldYet:
-    """Everybody in an open generation who is not gone, lingering leavers too (rule 11); joiners only to reach min."""
+    """All live members of open generations, including lingering leavers (rule 11); joiners only to reach min."""
     members = survivors
     if len(survivors) < job.spec.size_min:
         present = {member.id for member in survivors}
@@ -117,7 +117,7 @@ def _recovery(job: Job, survivors: list[Member], why: str) -> World | NoWorldYet
 
 
 def _rollback(job: Job, survivors: list[Member]) -> World | NoWorldYet:
-    """Nobody holds a state to go on from: the newest checkpoint, or the very beginning (rules 4, 12)."""
+    """No member holds a state to continue from: start at the newest checkpoint, or at the beginning (rules 4, 12)."""
     chosen = _choose(job, frozenset())
     if not job.rollback_generation:
         why = "the job starts"
@@ -129,24 +129,24 @@ def _rollback(job: Job, survivors: list[Member]) -> World | NoWorldYet:
         return NoWorldYet(f"{_too_few(job, len(chosen))}; {why}")
     able_first = sorted(
         _ordered(job, chosen), key=lambda member: member.id in job.cannot_read
-    )  # rank 0 reads for everybody
+    )  # rank 0 reads for all members
     return _world(job, WorldKind.ROLLBACK, able_first, why)
 
 
 def _describe_loss(job: Job, base: int) -> str:
-    """What a rollback costs, in words."""
+    """Return the cost of a rollback, as a phrase."""
     if job.untrusted_after_step is not None:
         again = (
             f"; steps {base + 1} to {job.untrusted_after_step} are computed again"
             if job.untrusted_after_step > base
             else ""
         )
-        return f"the last that was agreed on{again}"
+        return f"the last step that all members agreed on{again}"
     return f"steps {base + 1} to {job.durable.step} are gone" if job.durable.step > base else "no step is gone"
 
 
 def _end_of_hold(job: Job, survivors: list[Member]) -> World | NoWorldYet:
-    """A world that holds is left by a recovery, since without steps there are no words to switch by."""
+    """A recovery ends a world that holds, since without steps there are no control words to switch by."""
     chosen = _choose(job, members_left_out(job.worlds))
     if len(chosen) < job.spec.size_min:
         return NoWorldYet(_too_few(job, len(chosen)))
@@ -176,7 +176,7 @@ def _world(job: Job, kind: WorldKind, members: list[Member], why: str, *, hold: 
 
 
 def members_left_out(worlds: tuple[World, ...]) -> frozenset[MemberId]:
-    """Whom an open world leaves out though an earlier open one had them: never taken back (rule 5)."""
+    """Return members that an open world leaves out though an earlier open one had them: never taken back (rule 5)."""
     out: set[MemberId] = set()
     seen: set[MemberId] = set()
     for world in worlds:
@@ -186,16 +186,17 @@ def members_left_out(worlds: tuple[World, ...]) -> frozenset[MemberId]:
 
 
 def wanted_size(job: Job) -> int:
-    """How many members the job wants at work: members beyond the slots would own nothing."""
+    """Return how many members the job wants to train: members beyond the slots would have no work."""
     return min(job.target.size, job.spec.size_max, job.slots)
 
 
 def desired_workers(job: Job) -> dict[AgentId, int]:
-    """How many workers each agent should run, for the supervisors.
+    """Return how many workers each agent should run, for the supervisors.
 
-    An exact placement is taken as it is. A number is spread, spares with it: one more to the agent with the fewest,
-    first come first, never beyond an agent's capacity. Draining members are not counted on: their replacement may start
-    early. While workers are launched together this is only for people: the launch says who starts what.
+    An exact placement is used as it is. A number, with the spares, is spread: one more for the agent with the fewest,
+    the earliest first, within each agent's capacity. Draining members are not counted, so their replacements may start
+    early. While workers are launched together, this is for display only: the launch decides which agent starts which
+    worker.
     """
     if job.state.ended:
         return {agent.id: 0 for agent in job.agents}
@@ -216,15 +217,15 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
 
 
 def _choose(job: Job, out: frozenset[MemberId]) -> list[Member]:
-    """Who should be at work: those already there first, then the oldest, as many as wanted."""
-    at_work = set(job.newest.members) if job.newest else set()
-    bits = _job_fingerprint(job)
+    """Return the members that should train: those of the newest world first, then the oldest, as many as wanted."""
+    training = set(job.newest.members) if job.newest else set()
+    fingerprint = _job_fingerprint(job)
     pool = [
         m
         for m in job.members.values()
-        if not (m.draining or m.id in out or fingerprint_difference(bits, m.fingerprint))
+        if not (m.draining or m.id in out or fingerprint_difference(fingerprint, m.fingerprint))
     ]
-    pool.sort(key=lambda m: (m.id not in at_work, m.number))
+    pool.sort(key=lambda m: (m.id not in training, m.number))
     limit = wanted_size(job)
     if not job.target.placement:
         return pool[:limit]
@@ -238,12 +239,12 @@ def _choose(job: Job, out: frozenset[MemberId]) -> list[Member]:
 
 
 def _job_fingerprint(job: Job) -> Fingerprint:
-    """Which bits are computed in this job: the first world's, or those that most of its candidates would."""
+    """Return the job's fingerprint: that of its first world, or the one that most candidates have."""
     return job.fingerprint or most_common(m.fingerprint for m in job.members.values() if not m.draining)
 
 
 def _ordered(job: Job, members: list[Member]) -> list[Member]:
-    """Stable ranks: survivors of the newest world keep their order, newcomers fill the holes by age."""
+    """Keep ranks stable: survivors of the newest world keep their order, newcomers fill the gaps by age."""
     here = {member.id: member for member in members}
     before = job.newest.members if job.newest else ()
     old = set(before)
@@ -258,13 +259,13 @@ def _ordered(job: Job, members: list[Member]) -> list[Member]:
 
 
 def _survivors(job: Job) -> list[Member]:
-    """Every member of an open generation that is not gone."""
+    """Return the live members of open generations."""
     named = {name: None for world in job.worlds for name in world.members}
     return [job.members[name] for name in named if name in job.members]
 
 
 def _member_to_bar(job: Job, now: float) -> MemberGone | None:
-    """A pair that cannot reach one another is parted: whoever holds no state goes, else the younger (rule 11)."""
+    """Separate a pair that cannot reach one another: bar the member without state, else the younger (rule 11)."""
     for accusation in job.accusations:
         if len(accusation.generations) < BAD_PAIR_FAILURES:
             continue
@@ -277,15 +278,15 @@ def _member_to_bar(job: Job, now: float) -> MemberGone | None:
 
 
 def _too_few(job: Job, count: int) -> str:
-    """How many there are, and who else is there and does not count."""
-    bits = _job_fingerprint(job)
-    others = [m for m in job.members.values() if fingerprint_difference(bits, m.fingerprint) and not m.draining]
-    said = f"{count} of at least {job.spec.size_min} members"
+    """Return how many members count, and which present member does not."""
+    fingerprint = _job_fingerprint(job)
+    others = [m for m in job.members.values() if fingerprint_difference(fingerprint, m.fingerprint) and not m.draining]
+    found = f"{count} of at least {job.spec.size_min} members"
     if not others:
-        return said
+        return found
     first = others[0]
     counted = "1 other does" if len(others) == 1 else f"{len(others)} others do"
-    return f"{said}; {counted} not count: {first.id} {fingerprint_difference(bits, first.fingerprint)}"
+    return f"{found}; {counted} not count: {first.id} {fingerprint_difference(fingerprint, first.fingerprint)}"
 
 
 def _describe_change(newest: World, names: tuple[MemberId, ...]) -> str:

@@ -1,6 +1,7 @@
-"""What makes no sense to ask for, whatever state a job is in: numbers and names outside of all reason.
+"""Validation of values in commands, in any state of a job.
 
-Each `bad_...` gives the refusal, or None.
+`bad_spec`, `bad_target` and `bad_name` return what is wrong, or the empty string. The others return the refusal, or
+None.
 """
 
 from __future__ import annotations
@@ -22,15 +23,15 @@ PID_MAX = 2**32 - 1
 PORT_MAX = 65535
 CHIEF = "chief"
 PARAMETER_SERVER = "ps"
-ROLES = (CHIEF, PARAMETER_SERVER, "evaluator")  # TensorFlow's; whoever has none of them is a worker
-PAIRS_MAX = 32  # terms of the user's own, and bits of a member
+ROLES = (CHIEF, PARAMETER_SERVER, "evaluator")  # TensorFlow's; the others are workers
+PAIRS_MAX = 32  # of a user's own terms, and of a fingerprint
 PAIR_NAME_MAX = 63
 PAIR_VALUE_MAX = 255
 VERIFY_MAX = 1_000_000
-SIZE_MAX = 100_000  # far beyond what one coordinator is for; keeps a slip of the finger from being a job
+SIZE_MAX = 100_000  # far beyond what one coordinator can serve; catches typing errors
 
 
-# The rest of Terms, as users say it.
+# The fields of Terms, by the names of the user's settings.
 TERM_NAMES = ("samples", "batch_size", "slots", "epochs", "seed", "checkpoint_every", "verify")
 
 
@@ -46,30 +47,30 @@ def bad_spec(spec: JobSpec) -> str:
     if not 1 <= low <= high <= SIZE_MAX:
         return f"sizes must satisfy 1 <= min <= max <= {SIZE_MAX}; got min {low}, max {high}"
     if spec.wait_limit_s is not None and not 0 < spec.wait_limit_s <= WAIT_MAX_S:
-        return f"a wait limit lasts up to {WAIT_MAX_S:g} s; got {spec.wait_limit_s}"
+        return f"wait_limit_s must be above 0 and at most {WAIT_MAX_S:g}; got {spec.wait_limit_s}"
     if spec.max_restarts < 0:
         return f"max_restarts cannot be negative; got {spec.max_restarts}"
     if not 0 <= spec.spares <= SIZE_MAX:
-        return f"there are 0 to {SIZE_MAX} spares; got {spec.spares}"
+        return f"spares must be 0 to {SIZE_MAX}; got {spec.spares}"
     return _bad_policy(spec.checkpoints) or _bad_roles(spec) or bad_target(low, high, spec.initial_target)
 
 
 def _bad_policy(policy: CheckpointPolicy) -> str:
     if policy.steps < 0 or not 0 <= policy.seconds <= WAIT_MAX_S:
-        return f"a checkpoint is made every so many steps or seconds, up to {WAIT_MAX_S:g} s"
-    return "" if 1 <= policy.keep <= KEEP_MAX else f"1 to {KEEP_MAX} checkpoints are kept; got {policy.keep}"
+        return f"checkpoint intervals must be 0 or more steps, and 0 to {WAIT_MAX_S:g} seconds"
+    return "" if 1 <= policy.keep <= KEEP_MAX else f"checkpoints to keep must be 1 to {KEEP_MAX}; got {policy.keep}"
 
 
 def _bad_roles(spec: JobSpec) -> str:
     names = [role for role, _ in spec.roles]
     if len({*names}) < len(names) or not set(names) <= {*ROLES}:
-        return f"roles are {', '.join(ROLES)}, each named once; the rest are workers"
+        return f"roles must be {', '.join(ROLES)}, each named once; the rest are workers"
     if any(count < 1 for _, count in spec.roles) or any(x == CHIEF and count > 1 for x, count in spec.roles):
-        return "a role is had by at least one, and chief by one alone"
+        return "a role must have at least one worker, and chief exactly one"
     if spec.roles and spec.mode is Mode.LIVE:
-        return "a live job has no roles: its members are all equal"
+        return "a live job cannot have roles: its members are all equal"
     if sum(count for _, count in spec.roles) >= spec.size_max:
-        return f"with {spec.size_max} workers at most, so many roles leave no mere worker"
+        return f"at least one plain worker is required; the roles take all {spec.size_max}"
     return ""
 
 
@@ -82,60 +83,60 @@ def bad_target(low: int, high: int, target: Target) -> str:
     if any(count < 0 for _, count in target.placement):
         return "a placement's counts cannot be negative"
     if len(dict(target.placement)) != len(target.placement):
-        return "a placement names each agent once"
+        return "a placement must name each agent once"
     return ""
 
 
 def bad_member(command: Join) -> Rejection | None:
-    """What is wrong with who joins; its terms are looked at apart."""
+    """Check a member that joins, without its terms."""
     if wrong := bad_name(command.member) or bad_name(command.agent):
         return Rejection(Code.BAD, wrong)
     if not 1 <= command.weight <= WEIGHT_MAX:
-        return Rejection(Code.BAD, f"a member's weight is 1 to {WEIGHT_MAX}; got {command.weight}")
+        return Rejection(Code.BAD, f"a member's weight must be 1 to {WEIGHT_MAX}; got {command.weight}")
     if len(command.address) > ADDRESS_MAX or not command.address.isprintable() or " " in command.address:
-        why = f"a member's address is a host and a port in up to {ADDRESS_MAX} characters without spaces"
+        why = f"a member's address must be host:port in up to {ADDRESS_MAX} characters without spaces"
         return Rejection(Code.BAD, f"{why}; got {command.address[:40]!r}")
     if not 0 <= command.pid <= PID_MAX:
-        return Rejection(Code.BAD, f"a process id is 0 to {PID_MAX}; got {command.pid}")
-    if wrong := _bad_pairs(command.fingerprint, "the bits it computes"):
+        return Rejection(Code.BAD, f"a process id must be 0 to {PID_MAX}; got {command.pid}")
+    if wrong := _bad_pairs(command.fingerprint, "the fingerprint"):
         return Rejection(Code.BAD, wrong)
     return None
 
 
 def bad_terms(terms: Terms) -> Rejection | None:
     if not 0 <= terms.verify <= VERIFY_MAX:
-        return Rejection(Code.BAD, f"verify is 0 to {VERIFY_MAX} steps; got {terms.verify}")
+        return Rejection(Code.BAD, f"verify must be 0 to {VERIFY_MAX} steps; got {terms.verify}")
     if terms.verify and terms.checkpoint_every % terms.verify:
-        why = f"only a state that was verified is worth going back to: let checkpoint_every {terms.checkpoint_every}"
-        return Rejection(Code.BAD, f"{why} be a multiple of verify {terms.verify}")
-    if wrong := _bad_pairs(terms.extra, "a job's own terms", TERM_NAMES):
+        why = f"checkpoint_every must be a multiple of verify {terms.verify}, so that only verified states are saved"
+        return Rejection(Code.BAD, f"{why}; got {terms.checkpoint_every}")
+    if wrong := _bad_pairs(terms.extra, "the extra terms", TERM_NAMES):
         return Rejection(Code.BAD, wrong)
     return None
 
 
 def _bad_pairs(pairs: Fingerprint, what: str, taken: tuple[str, ...] = ()) -> str:
-    """What is wrong with names and values that somebody else chose; empty: nothing."""
+    """Check names and values that a user chose. `taken` are names that Pliant uses itself."""
     names = [name for name, _ in pairs]
     if len(names) > PAIRS_MAX:
-        return f"{what} are up to {PAIRS_MAX}; got {len(names)}"
+        return f"{what} can have up to {PAIRS_MAX} entries; got {len(names)}"
     if len({*names, *taken}) < len(names) + len(taken):
-        none = f", and none of {', '.join(taken)}" if taken else ""
-        return f"each of {what} has another name{none}"
+        reserved = f", other than {', '.join(taken)}" if taken else ""
+        return f"the names in {what} must differ{reserved}"
     if not all(1 <= len(name) <= PAIR_NAME_MAX and name.isprintable() for name in names):
-        return f"the name of each of {what} has 1 to {PAIR_NAME_MAX} printable characters"
+        return f"the names in {what} must have 1 to {PAIR_NAME_MAX} printable characters"
     if not all(len(value) <= PAIR_VALUE_MAX and value.isprintable() for _, value in pairs):
-        return f"the value of each of {what} has up to {PAIR_VALUE_MAX} printable characters"
+        return f"the values in {what} must have up to {PAIR_VALUE_MAX} printable characters"
     return ""
 
 
-def bad_failing_slots(poison: FailingSlots) -> Rejection | None:
-    if poison.slots and len(poison.samples) == len(poison.slots):
+def bad_failing_slots(failing: FailingSlots) -> Rejection | None:
+    if failing.slots and len(failing.samples) == len(failing.slots):
         return None
-    got = f"{len(poison.slots)} slots and the samples of {len(poison.samples)}"
-    return Rejection(Code.BAD, f"say at least one slot that may have raised, and the samples of each; got {got}")
+    got = f"{len(failing.slots)} slots and the samples of {len(failing.samples)}"
+    return Rejection(Code.BAD, f"name at least one slot, and the samples of each; got {got}")
 
 
 def bad_grace(grace_s: float) -> Rejection | None:
-    if 0 <= grace_s <= GRACE_MAX_S:  # no number at all is not between them either
+    if 0 <= grace_s <= GRACE_MAX_S:  # false for NaN, too
         return None
-    return Rejection(Code.BAD, f"a grace period lasts from 0 to {GRACE_MAX_S:g} s; got {grace_s}")
+    return Rejection(Code.BAD, f"a grace period must be 0 to {GRACE_MAX_S:g} s; got {grace_s}")

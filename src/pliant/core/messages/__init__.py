@@ -1,4 +1,4 @@
-"""The vocabulary of the job: commands, which ask, and events, which happened."""
+"""The vocabulary of a job: commands, which ask, and events, which record decisions."""
 
 from pliant.core.messages.commands import (
     AgentExpire,

@@ -14,23 +14,23 @@ from pliant.core.model.names import AgentId, MemberId
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """A user asks for a job. If it has ended, for another attempt: after a failure from where it stood."""
+    """Create a job. For a job that has ended, start another attempt: after a failure, from the last durable step."""
 
     name: str
     spec: JobSpec
-    fresh: bool = False  # from the beginning, whatever an attempt before came to
+    fresh: bool = False  # from the beginning, not from an earlier attempt's progress
 
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A user wants another size, or an exact placement."""
+    """Change the target: a number, or an exact placement."""
 
     target: Target
 
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """A member is to leave at the next boundary, within `grace_s`: a user's word, SIGTERM, or a spot notice."""
+    """Let a member leave at the next boundary, within `grace_s`: on request, after SIGTERM, or after a spot notice."""
 
     member: MemberId
     grace_s: float
@@ -39,17 +39,17 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """A user ends the job."""
+    """End the job on request."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A worker built its model and is ready. It comes without state, always.
+    """A worker has built its model and is ready to become a member. It always comes without state.
 
-    `address` is where its peers reach it, as "host:port"; empty: nowhere. `bits` is what decides which bits it
-    computes, such as ("torch", "2.13.0"); empty: nobody compares them.
+    `address` is where its peers reach it, as "host:port"; empty: nowhere. `fingerprint` names the software and hardware
+    that its results depend on, such as ("torch", "2.13.0"); empty: it is not compared.
     """
 
     member: MemberId
@@ -59,14 +59,14 @@ class Join:
     address: str = ""
     pid: int = 0
     fingerprint: Fingerprint = ()
-    age_s: float = 0.0  # of its process
+    age_s: float = 0.0  # since its process started
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Committed steps of generation `generation`, in order (rules 1, 5, 17).
+    """Committed steps of `generation`, in order (rules 1, 5, 17).
 
-    `holders` names who holds the state there, when that changed since this member's last report; None: it did not.
+    `holders` names the members that hold the state, if that changed since this member's last report; None: it did not.
     """
 
     member: MemberId
@@ -81,9 +81,9 @@ class Report:
 class Stopped:
     """A member broke its group and applies nothing more in that generation (rule 10).
 
-    `stateless` says that the comparison found nobody whose state the history can go on from (rule 12), `diverged` that
-    members with one history hold different states; `suspects` are those of them that a majority has outvoted.
-    `disputes` are of the step in flight.
+    `stateless`: the comparison found no member whose state the history can continue from (rule 12). `diverged`: members
+    with one history hold different states; `suspects` are those that a majority outvoted. `disputes` concern the step
+    in flight.
     """
 
     member: MemberId
@@ -100,7 +100,7 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class WiringFailed:
-    """The group of a generation could not be built; `peer` is whom this member could not reach."""
+    """The group of a generation could not be built; `peer` is the member that this one could not reach."""
 
     member: MemberId
     generation: int
@@ -109,14 +109,14 @@ class WiringFailed:
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """User code raised on one of some slots (rule 20); the member stops with it."""
+    """User code raised on one of some slots (rule 20). The member stops."""
 
     failing_slots: FailingSlots
 
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A member's goodbye. `released` is the generation whose first collective let it go; 0: none did."""
+    """A member leaves. `released` is the generation whose first collective let it go; 0: none did."""
 
     member: MemberId
     released: int
@@ -125,7 +125,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """An agent's proof of a worker's end: its exit status, negative for a signal (rule 19), and what it said last."""
+    """An agent reports a worker's end: its exit status, negative for a signal (rule 19), and its last error."""
 
     member: MemberId
     code: int
@@ -134,14 +134,14 @@ class Exited:
 
 @dataclass(frozen=True, slots=True)
 class Expire:
-    """A member's lease ran out (rule 19)."""
+    """A member's lease expired (rule 19)."""
 
     member: MemberId
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A member's watch closed without goodbye and did not come back in time (rule 19)."""
+    """A member's watch closed, it did not leave, and no new watch came in time (rule 19)."""
 
     member: MemberId
 
@@ -153,7 +153,7 @@ class WaitOver:
 
 @dataclass(frozen=True, slots=True)
 class AgentJoin:
-    """An agent offers room for workers; the rest is as in `Agent`."""
+    """An agent offers room for workers; the fields are those of `Agent`."""
 
     agent: AgentId
     capacity: int
@@ -164,7 +164,7 @@ class AgentJoin:
 
 @dataclass(frozen=True, slots=True)
 class AgentReady:
-    """None of that agent's workers runs any more, of launch `generation` or any before; here are free ports."""
+    """None of the agent's workers runs any more, of launch `generation` or an earlier one. `ports` are free on it."""
 
     agent: AgentId
     generation: int
@@ -173,7 +173,7 @@ class AgentReady:
 
 @dataclass(frozen=True, slots=True)
 class DrainAgent:
-    """Everybody on that agent is to leave; `at_once`: they need not train on until the last moment."""
+    """Let all members on an agent leave. `immediate`: they need not train until the last moment."""
 
     agent: AgentId
     grace_s: float
@@ -183,41 +183,41 @@ class DrainAgent:
 
 @dataclass(frozen=True, slots=True)
 class AgentLeave:
-    """An agent says goodbye: its workers are gone or going."""
+    """An agent leaves: its workers have ended or are ending."""
 
     agent: AgentId
 
 
 @dataclass(frozen=True, slots=True)
 class AgentExpire:
-    """An agent's lease ran out. That says nothing about its workers, which have leases of their own."""
+    """An agent's lease expired. Its workers have leases of their own."""
 
     agent: AgentId
 
 
 @dataclass(frozen=True, slots=True)
 class AgentSuspect:
-    """An agent's watch closed without goodbye and did not come back in time: with it went what it had launched."""
+    """An agent's watch closed, it did not leave, and no new watch came in time. The workers it launched are gone."""
 
     agent: AgentId
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A member's part of a checkpoint is written. With the last part its manifest becomes the newest (rule 17)."""
+    """A member's part of a checkpoint is written. The last part makes its manifest the newest (rule 17)."""
 
     member: MemberId
     generation: int
-    checkpoint: Checkpoint  # with the pieces of this part alone
+    checkpoint: Checkpoint  # with the pieces of this part only
     part: int = 0
     count: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class PartNotWritten:
-    """A member's part of a checkpoint will never come: its disk is full, say.
+    """A member's part of a checkpoint will never be written, for instance because its disk is full.
 
-    `apart`: all parts were written, and they are not all in that member's place. It looks like another one's.
+    `split_storage`: all parts were written, but not all to this member's storage, though the locations looked the same.
     """
 
     member: MemberId
@@ -229,7 +229,7 @@ class PartNotWritten:
 
 @dataclass(frozen=True, slots=True)
 class NotReadable:
-    """The member that was to bring the newest checkpoint back cannot: it is damaged, or out of its reach."""
+    """The member that was to restore the newest checkpoint cannot: it is damaged, or not reachable from there."""
 
     member: MemberId
     generation: int
@@ -240,7 +240,7 @@ class NotReadable:
 
 @dataclass(frozen=True, slots=True)
 class RequestCheckpoint:
-    """A checkpoint is wanted, by a person or because it is time."""
+    """Save a checkpoint, on request or because it is due."""
 
     why: str
 

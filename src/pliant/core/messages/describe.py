@@ -1,4 +1,4 @@
-"""Words for events, so that the command line, the log and the simulator's story all say the same (P8)."""
+"""Sentences for events, shared by the command line, the log and the simulator (P8)."""
 
 from __future__ import annotations
 
@@ -11,63 +11,63 @@ from pliant.core.messages import SlotDisputed, StatesDiffered
 from pliant.core.model.fingerprint import describe_differences
 from pliant.core.model.job import Dispute, Terms
 
-NAMES_MAX = 8  # of a longer list the first ones are named and the rest counted
+NAMES_MAX = 8  # the rest are counted
 
 
 def describe(event: m.Event) -> str:
-    """Call to show an event to a person: one phrase, without its time."""
+    """Return one phrase that describes an event to a person, without its time."""
     match event:
         case m.JobCreated():
             again = f", attempt {event.attempt}" if event.attempt > 1 else ""
             size = f"{event.spec.size_min} to {event.spec.size_max} workers, {event.spec.initial_target.size} wanted"
             return f"job {event.name} created{again}: {size}"
         case m.AgentJoined(agent=agent, capacity=capacity):
-            return f"agent {agent} has room for {capacity}"
-        case m.AgentGone(agent=agent, why=why):
-            return f"agent {agent} is gone: {why}"
+            return f"agent {agent} joined (room for {capacity} workers)"
+        case m.AgentGone(agent=agent, why=why, lost=lost):
+            return f"agent {agent} was lost: {why}" if lost else f"agent {agent} left"
         case m.AgentReadied(agent=agent):
-            return f"none of the workers of {agent} runs"
+            return f"all workers of {agent} have ended"
         case m.AgentDraining(agent=agent, grace_s=grace_s, why=why):
             return f"agent {agent} drains within {grace_s:g} s: {why}"
         case m.Launched(launch=launch):
             names = _listed([seat.member for seat in launch.seats])
-            return f"generation {launch.number} launched: {names}; because {launch.why}"
+            return f"generation {launch.number} launched: {names} ({launch.why})"
         case m.SeatEnded(end=end):
             return f"{end.member} ended with {describe_exit(end.code)}"
         case m.SeatRefilled(rank=rank, member=member):
-            return f"{member} takes rank {rank}"
+            return f"{member} took rank {rank}"
         case m.LaunchOver(generation=generation, why=why):
-            return f"generation {generation} is stopped: {why}"
+            return f"generation {generation} was stopped: {why}"
         case m.PairAccused(generation=generation, a=a, b=b):
             return f"{a} and {b} could not reach one another in generation {generation}"
         case m.SlotRaised(failing_slots=found):
             return f"{describe_slots(found.slots)} of step {found.step} raised on {found.member}: {found.error}"
         case m.WorkerFailed(member=member, code=code):
-            return f"{member} failed by itself with exit code {code}"
+            return f"{member} failed by itself ({describe_exit(code)})"
         case m.WorldFormed(world=world):
             hold = ", holding" if world.hold else ""
             names = _listed(world.members)
-            return f"generation {world.number} formed ({world.kind.value}{hold}): {names}; because {world.why}"
+            return f"generation {world.number} formed ({world.kind.value}{hold}): {names} ({world.why})"
         case m.WorldEntered(generation=generation):
-            return f"generation {generation} is current"
+            return f"generation {generation} became current"
         case m.WorldBroken(generation=generation, why=why) | StatesDiffered(generation=generation, why=why):
-            return f"generation {generation} cannot go on: {why}"
+            return f"generation {generation} broke: {why}"
         case SlotDisputed(disputed=found):
             return describe_dispute(found.step, found.dispute)
         case m.MemberJoined(member=joined):
             spare = f"; it is a spare: it {joined.why}" if joined.why else ""
             return f"{joined.id} joined as number {joined.number}{spare}"
         case m.MemberGone(member=gone, how=how, why=why):
-            return f"{gone} {how}: {why}"
+            return f"{gone} {describe_departure(how)}: {why}"
         case m.MemberDraining(member=draining, grace_s=grace_s, why=why):
             return f"{draining} drains within {grace_s:g} s: {why}"
         case m.StepsCommitted(lines=lines, reporter=reporter, generation=generation):
             last = lines[-1].lineage.step
-            return f"steps up to {last} are durable, said {reporter} of generation {generation}"
+            return f"steps up to {last} are durable (reported by {reporter} in generation {generation})"
         case m.StateChanged(state=state, why=why):
             return f"the job is {state.value}: {why}"
         case m.TargetChanged(target=target):
-            return f"target size {target.size}"
+            return f"target changed to {target.size}"
         case m.HoldersChanged(holders=holders):
             return f"the state is held by {_listed(tuple(sorted(holders)))}"
         case _:
@@ -83,20 +83,25 @@ def _describe_checkpoint_event(
         case m.PartWritten(member=member, part=part, count=count, checkpoint=checkpoint):
             return f"{member} wrote part {part + 1} of {count} of the checkpoint of step {checkpoint.lineage.step}"
         case m.CheckpointRequested(step=step, why=why):
-            return f"a checkpoint is wanted, of step {step} or later: {why}"
+            return f"checkpoint requested (step {step} or later): {why}"
         case m.CheckpointFailed(name=name, member=member, why=why):
-            return f"there will be no checkpoint {name}: {member} could not write its part: {why}"
+            return f"checkpoint {name} failed: {member} could not write its part: {why}"
         case m.CheckpointUnreadable(name=name, member=member, why=why, damaged=damaged):
-            return f"checkpoint {name} is {'damaged' if damaged else f'out of reach of {member}'}: {why}"
+            return f"checkpoint {name} {'is damaged' if damaged else f'cannot be read by {member}'}: {why}"
+
+
+def describe_departure(how: str) -> str:
+    """Return the verb for how a member went, as in `MemberGone.how`."""
+    return how if how == "left" else f"was {how}"
 
 
 def describe_slots(slots: Sequence[int]) -> str:
-    """Call to name slots one of which raised."""
+    """Return a phrase for slots, one of which raised."""
     return f"slot {slots[0]}" if len(slots) == 1 else f"one of the slots {_listed(list(map(str, slots)))}"
 
 
 def describe_difference(job: Terms, other: Terms) -> str:
-    """How a member's terms differ from its job's, in the words the user set them with; empty if they do not."""
+    """Return how a member's terms differ from its job's, by the user's names for them; empty if they are equal."""
     return describe_differences(_settings(job), _settings(other))
 
 
@@ -113,13 +118,13 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def describe_dispute(step: int, dispute: Dispute) -> str:
-    """Call to name a slot whose gradient is another one on two members."""
-    return f"slot {dispute.slot} of step {step} has another gradient on {dispute.a} than on {dispute.b}"
+    """Return a phrase for a slot whose gradients differ between two members."""
+    return f"slot {dispute.slot} of step {step} has different gradients on {dispute.a} and on {dispute.b}"
 
 
 def describe_divergence(step: int, why: str) -> str:
-    """Why a job failed whose members hold different states of one history."""
+    """Return why a job failed whose members hold different states of one history."""
     return (
-        f"after step {step} the members hold different states ({why}): what user code does after run.step() "
-        "must be the same on every member, such as stepping a scheduler"
+        f"after step {step} the members hold different states ({why}): user code after run.step(), such as stepping a "
+        "scheduler, must do the same on every member"
     )

@@ -1,7 +1,6 @@
-"""Events: the decisions of the coordinator, in the order in which they were taken.
+"""Events: the decisions of the coordinator, in order.
 
-An event is never refused. Each carries the wall-clock time of its decision for people to read; no decision
-depends on it.
+An event is never refused. It carries the wall-clock time of its decision for people; no decision depends on it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ class JobCreated:
     name: str
     spec: JobSpec
     attempt: int = 1
-    resumes: bool = False  # from where the attempt before stood
+    resumes: bool = False  # from the last durable step of the attempt before
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ class WorldEntered:
 
 @dataclass(frozen=True, slots=True)
 class WorldBroken:
-    """A generation cannot go on. `entered` says whether somebody was in it, so that a recovery is due."""
+    """A generation cannot go on. `entered`: members were in it, so a recovery is due."""
 
     at: float
     generation: int
@@ -94,7 +93,7 @@ class PairAccused:
 
 @dataclass(frozen=True, slots=True)
 class StepsCommitted:
-    """Ledger lines accepted: these steps are durable now (rules 1, 24)."""
+    """Ledger lines were accepted: these steps are durable (rules 1, 24)."""
 
     at: float
     generation: int
@@ -127,7 +126,7 @@ class WorkerFailed:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The job's state, or the reason for it, is another one."""
+    """The job's state, or the reason for it, changed."""
 
     at: float
     state: JobState
@@ -153,7 +152,7 @@ class AgentReadied:
 
 @dataclass(frozen=True, slots=True)
 class AgentDraining:
-    """That agent gets no seat any more: its machine goes, or somebody asked for it."""
+    """The agent gets no seats any more: its machine goes away, or a user drained it."""
 
     at: float
     agent: AgentId
@@ -166,12 +165,12 @@ class AgentGone:
     at: float
     agent: AgentId
     why: str
-    lost: bool = False  # it did not say goodbye
+    lost: bool = False  # it ended without leaving
 
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """A launch is formed; its agents start their seats."""
+    """A launch was formed; its agents start their seats."""
 
     at: float
     launch: Launch
@@ -186,7 +185,7 @@ class SeatEnded:
 
 @dataclass(frozen=True, slots=True)
 class SeatRefilled:
-    """Another worker takes the seat of one that ended: same rank, same address, and nobody else is disturbed."""
+    """Another worker takes the seat of one that ended, with the same rank and address. No other worker is disturbed."""
 
     at: float
     generation: int
@@ -196,7 +195,7 @@ class SeatRefilled:
 
 @dataclass(frozen=True, slots=True)
 class LaunchOver:
-    """Every worker of a launch is to be stopped; the next one forms when all are."""
+    """All workers of a launch are to be stopped. The next launch forms when they are."""
 
     at: float
     generation: int
@@ -212,7 +211,7 @@ class CheckpointPublished:
 
 @dataclass(frozen=True, slots=True)
 class PartWritten:
-    """One member's part of a checkpoint is there, and others are not yet."""
+    """One member's part of a checkpoint is written; other parts are missing."""
 
     at: float
     generation: int
@@ -231,7 +230,7 @@ class CheckpointRequested:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed:
-    """`apart`: because members have no common place. From then on one of them writes all of it."""
+    """`split_storage`: members save to different locations. From then on one member writes the whole checkpoint."""
 
     at: float
     generation: int
@@ -243,7 +242,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointUnreadable:
-    """If it is damaged, nobody goes back to it; if that member cannot reach it, another one may."""
+    """A damaged checkpoint is never restored. One that this member cannot reach may be restored by another."""
 
     at: float
     generation: int
@@ -257,7 +256,7 @@ class CheckpointUnreadable:
 class StatesDiffered:
     """Members of a generation hold different states of one history, after that step.
 
-    `back` says that nobody's state can be trusted: the last one that was agreed on is what to go on from.
+    `rolls_back`: no member's state can be trusted; the job goes back to the last state that all agreed on.
     """
 
     at: float
@@ -270,7 +269,7 @@ class StatesDiffered:
 
 @dataclass(frozen=True, slots=True)
 class SlotDisputed:
-    """Two members got other gradients for one slot; nothing of that step was applied."""
+    """Two members computed different gradients for one slot. Nothing of that step was applied."""
 
     at: float
     disputed: Disputed

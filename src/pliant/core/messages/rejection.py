@@ -1,4 +1,4 @@
-"""How a command is refused: with a code for programs and a sentence for people."""
+"""The refusal of a command: a code for programs and a sentence for people."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """Why a command was refused, for programs; the sentence beside it is for people."""
+    """The reason for a refusal, for programs."""
 
     NO_JOB = "no-job"
     EXISTS = "exists"

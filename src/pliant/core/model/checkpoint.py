@@ -1,4 +1,4 @@
-"""What a checkpoint is to the coordinator: values only, part of `model`, where others find these, too."""
+"""Values that describe checkpoints to the coordinator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pliant.core.data.ledger import Lineage
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One file of a checkpoint, under its name: whoever reads it knows whether it is whole."""
+    """One file of a checkpoint, with the size and the hash that a reader checks."""
 
     file: str
     nbytes: int
@@ -18,32 +18,34 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A manifest: which state lies under which immutable name (rule 17), and in which files."""
+    """A manifest: the files that hold one state, under an immutable name (rule 17)."""
 
     lineage: Lineage
     name: str
-    state: int  # hash of the whole state, to be found again in the file
+    state: int  # hash of the whole state; the files contain it, too
     pieces: tuple[Piece, ...] = ()
-    storage_id: str = ""  # what tells the place it lies in from others; empty: nobody knows
+    storage_id: str = ""  # identifies the storage it lies in; empty: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedCheckpoint:
-    """A checkpoint that members are writing, each its part of it, and the pieces that are there already, by part."""
+    """A checkpoint that members are writing. `pieces` holds the files of each part that is written, by part number."""
 
     lineage: Lineage
     name: str
     state: int
     count: int
     pieces: tuple[tuple[int, tuple[Piece, ...]], ...] = ()
-    failed: bool = False  # somebody's part will never come
+    failed: bool = False  # a part will never be written
     storage_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointPolicy:
-    """When a live job's state is saved: every so many steps, every so many seconds (0: not by that), and how many
-    checkpoints are kept."""
+    """Checkpoint intervals of a live job, and the number of checkpoints to keep.
+
+    0 steps or 0 seconds: that interval is off.
+    """
 
     steps: int = 0
     seconds: float = 0.0
@@ -51,7 +53,7 @@ class CheckpointPolicy:
 
 
 NEVER_WHOLE = -1
-"""In place of a part: of that checkpoint some part will never come."""
+"""In place of a part number: some part of that checkpoint will never be written."""
 
 NO_POLICY = CheckpointPolicy()
-"""Only when the protocol itself needs one, at the end, and when somebody asks."""
+"""Save only at the end, when the protocol needs a checkpoint, and on request."""

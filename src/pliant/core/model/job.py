@@ -1,8 +1,8 @@
-"""What a job is: values only, no behaviour beyond reading them.
+"""The state of a job: values, and properties that read them.
 
-`Job` is the whole state the coordinator decides on. It is small, frozen and changed by `pliant.core.job.evolve`
-alone; everything in it can be rebuilt from the event log. Leases and deadlines are not in it: they live in the
-coordinator's memory and start afresh after a restart (rule 19), so no clock reading is ever stored.
+`Job` is everything the coordinator decides on. It is small and frozen, only `pliant.core.job.evolve` changes it, and
+the event log rebuilds all of it. Leases and deadlines are not part of it: they live in the coordinator's memory and
+start again after a restart (rule 19), so none of their times is stored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pliant.core.model.world import World
 
 
 class JobState(StrEnum):
-    """Where a job stands; the last three are final."""
+    """The state of a job; the last three are final."""
 
     STARTING = "starting"
     WAITING = "waiting"
@@ -38,9 +38,10 @@ _ENDED = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
 
 
 class Mode(StrEnum):
-    """What a change of membership does to workers.
+    """The effect of a membership change on workers.
 
-    `live`: nothing, they go on. `relaunch`: all are started again. `auto`: the latter until one calls `pliant.join()`.
+    `live`: they go on. `relaunch`: all of them are started again. `auto`: as `relaunch`, until a worker calls
+    `pliant.join()`; from then on as `live`.
     """
 
     AUTO = "auto"
@@ -50,9 +51,9 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """How many workers are wanted: a number, or an exact count for each agent.
+    """The number of workers wanted, or an exact count for each agent.
 
-    `placement` is a tuple of (agent, count) pairs, empty when only the number matters; `size` is its sum then.
+    `placement` is a tuple of (agent, count) pairs, and `size` their sum. It is empty when only the number matters.
     """
 
     size: int
@@ -84,21 +85,21 @@ class JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What every member of a job must agree on before it may join: the data's shape, the order's seed, and so on.
+    """Settings that every member of a job must have equal before it may join.
 
-    `also` has whatever else must be equal, as (name, value) pairs in the user's words, such as ("order", "shuffled").
+    `extra` has the user's own settings, as (name, value) pairs such as ("order", "shuffled").
     """
 
     grid: Grid
     seed: int
-    checkpoint_every: int = 0  # steps between checkpoints; 0: only when the protocol itself asks for one
+    checkpoint_every: int = 0  # steps between checkpoints; 0: only when the protocol needs one
     extra: tuple[tuple[str, str], ...] = ()
-    verify: int = 0  # every how many steps the words carry a hash of the whole state; 0: never
+    verify: int = 0  # steps between comparisons of the members' state hashes; 0: never
 
 
 @dataclass(frozen=True, slots=True)
 class StateDivergence:
-    """Members of that generation held different states after that step."""
+    """Members of `generation` held different states after `step`."""
 
     generation: int
     step: int
@@ -115,7 +116,7 @@ class Dispute:
 
 @dataclass(frozen=True, slots=True)
 class Disputed:
-    """A dispute that is remembered: one slot for each pair of members and generation."""
+    """A recorded dispute. The coordinator records one slot for each pair of members and generation."""
 
     generation: int
     step: int
@@ -126,23 +127,23 @@ class Disputed:
 class Agent:
     """One machine's supervisor, with room for `capacity` workers.
 
-    `home` tells it from another machine's of the same name, `life` one run of it from the next. `ports` are free on it,
-    one for each worker; while it has said none, workers of its may still run.
+    `install_id` distinguishes it from another machine's agent of the same name, `run_id` one start of it from the next.
+    `ports` are free on it, one for each worker. While it has none, its workers may still run.
     """
 
     id: AgentId
     capacity: int
-    address: str = ""  # where other machines reach it, without a port
+    address: str = ""  # for other machines, without a port
     install_id: str = ""
     run_id: str = ""
     draining: bool = False
     ports: tuple[int, ...] = ()
-    grace_s: float = 0.0  # how long it may take to leave, once it is draining
+    grace_s: float = 0.0  # the time it has to leave, once it is draining
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One worker's one life in a job. `number` counts joins, so the smaller of two is the older."""
+    """One life of a worker in a job. `number` counts joins: the member with the smaller number is older."""
 
     id: MemberId
     number: int
@@ -150,16 +151,16 @@ class Member:
     weight: int = 1
     draining: bool = False
     grace_s: float = 0.0
-    immediate: bool = False  # if nobody can take its state over, it is saved at the next boundary, not at the last one
+    immediate: bool = False  # without another holder, save at the next boundary, not at the end of the grace period
     why: str = ""
-    address: str = ""  # where its peers reach it; empty: nowhere
+    address: str = ""  # for its peers, as host:port; empty: none
     pid: int = 0
-    fingerprint: Fingerprint = ()  # what decides which bits it computes; empty: nobody compares them
+    fingerprint: Fingerprint = ()  # empty: it is not compared
 
 
 @dataclass(frozen=True, slots=True)
 class Accusation:
-    """Failed wirings that named the same pair, by generation (rule 11). `a` is the older member."""
+    """Failed wirings that named the same pair of members, by generation (rule 11). `a` is the older member."""
 
     a: MemberId
     b: MemberId
@@ -168,7 +169,7 @@ class Accusation:
 
 @dataclass(frozen=True, slots=True)
 class FailingSlots:
-    """Slots one of which raised in user code, and on whom (rule 20). `samples` are those of each slot, by its place."""
+    """Slots, one of which raised in user code on `member` (rule 20). `samples` has the samples of each slot."""
 
     step: int
     slots: tuple[int, ...]
@@ -179,57 +180,51 @@ class FailingSlots:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything the coordinator knows of one job; see the module's docstring."""
+    """Everything the coordinator records about one job; see the module's docstring."""
 
     name: str
     spec: JobSpec
     target: Target
     attempt: int = 1
-    created_at: float = 0.0  # when its first attempt was created: what tells it from another store's job of this name
-    generation_before: int = 0  # the last generation of the attempts before
-    history_from_generation: int = 0  # the last generation of attempts that this one does not go on from
-    launch: Launch | None = None  # the newest; None: there was none yet
+    created_at: float = 0.0  # the time of its first attempt; distinguishes it from another store's job of this name
+    generation_before: int = 0  # the last generation of earlier attempts
+    history_from_generation: int = 0  # the last generation of the attempts that this one does not continue
+    launch: Launch | None = None  # the newest; None: none yet
     terms: Terms | None = None  # fixed by the first member that joins
     state: JobState = JobState.STARTING
     why: str = ""
     agents: tuple[Agent, ...] = ()
     members: dict[MemberId, Member] = field(default_factory=dict)
     joined: int = 0  # members that ever joined
-    gone: tuple[MemberId, ...] = ()  # lately gone for good, oldest first; bounded by `member_limit`
+    gone: tuple[MemberId, ...] = ()  # departed for good, oldest first; bounded by `member_limit`
     generation: int = 0  # highest number ever used; never reused
     current: int = 0  # the generation that reported last; 0: none yet
-    rollback_generation: int = (
-        0  # the last rollback world: steps applied below it are off the history from its base on (rule 18)
-    )
+    rollback_generation: int = 0  # last rollback; lower generations' steps after its base are off the history (rule 18)
     sealed: int = 0  # nothing labelled with this number or a lower one is accepted (P6)
     worlds: tuple[World, ...] = ()  # the open generations, ascending
     broken: str = ""  # why the current world cannot go on; empty: it can
-    stateless: bool = False  # nobody in the broken world holds a state the history can go on from
-    untrusted_after_step: int | None = (
-        None  # the step after which no state of the broken world can be trusted; None: they can
-    )
-    disputes: tuple[Disputed, ...] = ()  # lately, among members that are still there
-    state_divergences: tuple[StateDivergence, ...] = ()  # since the history last got beyond the first of them
-    unenterable_generations: frozenset[int] = (
-        frozenset()
-    )  # open planned generations that can never be entered by everybody
+    stateless: bool = False  # no member of the broken world holds a state to continue from
+    untrusted_after_step: int | None = None  # the broken world's states cannot be trusted after it; None: they can
+    disputes: tuple[Disputed, ...] = ()  # recent ones, among live members
+    state_divergences: tuple[StateDivergence, ...] = ()  # since the history last passed the first of them
+    unenterable_generations: frozenset[int] = frozenset()  # open planned ones that some member can never enter
     gone_in_open_worlds: frozenset[MemberId] = frozenset()  # members of open worlds that are gone for good
-    holders: frozenset[MemberId] = frozenset()  # known to hold the state, by the latest report
+    holders: frozenset[MemberId] = frozenset()  # members that hold the state, by the latest report
     durable: Lineage = GENESIS
     checkpoint: Checkpoint | None = None  # the newest
-    older_checkpoints: tuple[Checkpoint, ...] = ()  # those before it that are kept, the oldest first
-    damaged: tuple[str, ...] = ()  # the names of those that were passed over, lately
-    unfinished_checkpoints: tuple[UnfinishedCheckpoint, ...] = ()  # not whole yet, the newest last
+    older_checkpoints: tuple[Checkpoint, ...] = ()  # kept ones before it, oldest first
+    damaged: tuple[str, ...] = ()  # names of the checkpoints skipped recently
+    unfinished_checkpoints: tuple[UnfinishedCheckpoint, ...] = ()  # newest last
     checkpoint_wanted_at_step: int | None = None  # a checkpoint of this step or a later one is wanted
-    split_storage: bool = False  # members have no common place for checkpoints
-    cannot_read: frozenset[MemberId] = frozenset()  # who could not reach the newest checkpoint
-    fingerprint: Fingerprint = ()  # those of the first world in which anybody had any
+    split_storage: bool = False  # members save to different storage locations
+    cannot_read: frozenset[MemberId] = frozenset()  # members that could not read the newest checkpoint
+    fingerprint: Fingerprint = ()  # of the first world in which a member had one
     accusations: tuple[Accusation, ...] = ()
     failing_slots: tuple[FailingSlots, ...] = ()
-    failures: int = 0  # workers that exited non-zero by themselves
+    failures: int = 0  # workers that failed by themselves
 
     def world(self, number: int) -> World | None:
-        """The open world with that number, if it is open."""
+        """Return the open world with that number, or None."""
         for world in self.worlds:
             if world.number == number:
                 return world
@@ -241,12 +236,12 @@ class Job:
 
     @property
     def is_live(self) -> bool:
-        """Whether workers are members themselves. Once they are, nothing ever stops them for a change."""
+        """True once workers are members themselves. From then on no change stops them."""
         return self.spec.mode is Mode.LIVE or self.terms is not None
 
     @property
     def slots(self) -> int:
-        """Members beyond the number of slots would own nothing: they are spares."""
+        """The number of members that can have work; a member beyond the number of slots is a spare."""
         return self.terms.grid.slots if self.terms else self.spec.size_max
 
     def is_open(self, number: int) -> bool:
@@ -254,5 +249,8 @@ class Job:
 
 
 def member_limit(job: Job) -> int:
-    """How many departed ids are remembered: enough to refuse late duplicates, bounded by the job's own size."""
+    """Return how many members, agents and ids of departed members a job keeps.
+
+    That is enough for old and new workers side by side, and to refuse late duplicates of departed ones.
+    """
     return 64 + 4 * job.spec.size_max

@@ -1,4 +1,4 @@
-"""Workers and the launches that start them together: values only, part of `model`, where others find these, too."""
+"""Launches: workers that are started together, without joining by themselves."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from pliant.core.model.names import AgentId, MemberId
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One worker's place in a launch. Its agent is the member on its behalf."""
+    """One worker's place in a launch. Its agent acts as the member on its behalf."""
 
     member: MemberId
     agent: AgentId
-    role: str  # "worker", or another one of TensorFlow's
-    address: str  # its agent's host, and a port that was free there
+    role: str  # "worker", or another role of TensorFlow
+    address: str  # its agent's host, and a free port of it
 
 
 @dataclass(frozen=True, slots=True)
 class SeatEnd:
-    """How a launched worker ended; the code is negative for a signal."""
+    """The end of a launched worker; the code is negative for a signal."""
 
     member: MemberId
     code: int
@@ -28,16 +28,16 @@ class SeatEnd:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """The workers of one generation, started together because they know nothing of Pliant.
+    """The workers of one generation, started together because they do not use Pliant's API.
 
-    A worker's rank is its seat's index. `over` says why they are all stopped; empty: they run. `lost` are agents that
-    went, or were started again, before they had said that they were ready.
+    A worker's rank is the index of its seat. `over` is the reason why all of them are stopped; empty: they run. `lost`
+    holds agents that left, or restarted, before they reported ready.
     """
 
     number: int
     seats: tuple[Seat, ...]
     why: str
-    restarts: int = 0  # launches before it in this attempt
+    restarts: int = 0  # earlier launches of this attempt
     over: str = ""
     ends: tuple[SeatEnd, ...] = ()
     lost: frozenset[AgentId] = frozenset()
@@ -47,5 +47,5 @@ class Launch:
 
     @property
     def done(self) -> frozenset[MemberId]:
-        """Who ended well."""
+        """The members that ended with exit code 0."""
         return frozenset(end.member for end in self.ends if end.code == 0)

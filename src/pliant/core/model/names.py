@@ -1,6 +1,6 @@
 """Identifiers of members and agents, and the rule for valid names.
 
-Names stand in URLs, file names, log lines and labels of a cluster, so they keep to what all of those take.
+Names occur in URLs, file names, log lines and cluster labels, so they use only characters that all of these allow.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INSIDE = _EDGES | frozenset("-._")
 
 
 def bad_name(text: str) -> str:
-    """Why `text` cannot be a name; empty if it can."""
+    """Return why `text` is not a valid name; empty if it is."""
     if not 1 <= len(text) <= NAME_MAX:
         return f"a name has 1 to {NAME_MAX} characters; this one has {len(text)}"
     if not (text[0] in _EDGES and text[-1] in _EDGES and _INSIDE.issuperset(text)):

@@ -14,7 +14,7 @@ from pliant.core.model.world import World
 
 
 class MemberState(StrEnum):
-    """What a live member is doing; derived from the worlds it is in, never stored."""
+    """The activity of a live member, derived from the worlds it is in and never stored."""
 
     JOINING = "joining"
     SPARE = "spare"
@@ -24,12 +24,12 @@ class MemberState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the coordinator tells one member: enough to act on, nothing it must ask back for."""
+    """The state that the coordinator sends to one member: enough to act on without further requests."""
 
     revision: int
     state: JobState
     why: str
-    known: bool  # False: gone for good, or never seen (P6)
+    known: bool  # False: gone for good, or never joined (P6)
     draining: bool
     grace_s: float
     worlds: tuple[World, ...]
@@ -40,18 +40,18 @@ class View:
     holders: frozenset[MemberId]
     durable: Lineage
     checkpoint: Checkpoint | None
-    kept_checkpoints: tuple[str, ...] = ()  # the names of all checkpoints that are kept
-    history_from_generation: int = 0  # what members of this generation or a lower one wrote is of another history
-    written_parts: tuple[tuple[str, int], ...] = ()  # parts of checkpoints that are not whole yet; or NEVER_WHOLE
-    checkpoint_wanted: bool = False  # a checkpoint is wanted
-    split_storage: bool = False  # one member writes all of it
-    immediate: bool = False  # as of a member that drains
-    save_steps: int = 0  # a checkpoint is due every so many steps; 0: not by steps
-    spare_why: str = ""  # why it is in no world and will be in none; empty: it may be
+    kept_checkpoints: tuple[str, ...] = ()  # names of the checkpoints that must not be removed
+    history_from_generation: int = 0  # writes of this generation and lower ones belong to another history
+    written_parts: tuple[tuple[str, int], ...] = ()  # (checkpoint, part) of unfinished ones; or NEVER_WHOLE
+    checkpoint_wanted: bool = False  # at the next boundary
+    split_storage: bool = False  # one member writes the whole checkpoint
+    immediate: bool = False  # as `Member.immediate`
+    save_steps: int = 0  # steps between checkpoints; 0: not by steps
+    spare_why: str = ""  # why it can never be in a world; empty: it can
 
 
 def view_of(job: Job, revision: int, member: MemberId) -> View:
-    """Call after every change of `job`, for each member that watches it."""
+    """Return the view of one member. Call after every change of `job`, for each member that watches it."""
     record = job.members.get(member)
     return View(
         revision=revision,
@@ -80,25 +80,25 @@ def view_of(job: Job, revision: int, member: MemberId) -> View:
 
 
 def kept_checkpoints(job: Job) -> tuple[str, ...]:
-    """The names of the checkpoints that are not to be removed. Damaged ones are left to people: parts may be good."""
+    """Return the names of checkpoints that must not be removed. Damaged ones are kept, too: parts may be good."""
     newest = (job.checkpoint,) if job.checkpoint is not None else ()
     return (*job.damaged, *(checkpoint.name for checkpoint in (*job.older_checkpoints, *newest)))
 
 
 def written_parts(job: Job) -> tuple[tuple[str, int], ...]:
-    """What is there of the checkpoints that are not whole yet, and which ones will never be."""
+    """Return the parts written of unfinished checkpoints, and which of these will never be finished."""
     parts = ((each, ((NEVER_WHOLE, ()),) if each.failed else each.pieces) for each in job.unfinished_checkpoints)
     return tuple((each.name, part) for each, there in parts for part, _ in there)
 
 
 def spare_why(job: Job, member: MemberId) -> str:
-    """Why that member will never be in a world of this job; empty: it may well be."""
+    """Return why that member can never be in a world of this job; empty if it can."""
     record = job.members.get(member)
     return fingerprint_difference(job.fingerprint, record.fingerprint) if record is not None else ""
 
 
 def member_state(job: Job, member: MemberId) -> MemberState:
-    """How a person would call what that live member is doing."""
+    """Return the activity of that live member, for people."""
     record = job.members[member]
     if record.draining:
         return MemberState.DRAINING

@@ -10,10 +10,10 @@ from pliant.core.model.names import MemberId
 
 
 class WorldKind(StrEnum):
-    """How a world is entered (rule 4).
+    """The way a world is entered (rule 4).
 
     A planned world is entered by the switch alone. A recovery world seals every lower number and begins with a
-    comparison of lineages. A rollback world is a recovery whose base is a checkpoint (or the very beginning).
+    comparison of lineages. A rollback world is a recovery whose base is a checkpoint, or the beginning.
     """
 
     PLANNED = "planned"
@@ -23,12 +23,12 @@ class WorldKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The members and ranks of one generation, as persisted before anybody is told (rule 4).
+    """The members and ranks of one generation, persisted before any member learns of it (rule 4).
 
-    A member's rank is its index in `members`; `weights` and `addresses` are by rank, too. `base` is the lineage below
-    which the world may not start; `floor` is the last rollback world, and who was in none since then holds nothing of
-    the history. A world that holds is too small to train: its members enter it, commit what they applied, and wait
-    for a recovery.
+    A member's rank is its index in `members`; `weights` and `addresses` are by rank, too. The world may not start below
+    the lineage `base`. `rollback_generation` is the last rollback world: a member that was in no world since then holds
+    nothing of the history. A world with `hold` is too small to train: its members enter it, commit the steps they
+    applied, and wait for a recovery.
     """
 
     number: int
@@ -38,7 +38,7 @@ class World:
     base: Lineage
     hold: bool = False
     why: str = ""
-    addresses: tuple[str, ...] = ()  # where members reach one another; none in worlds of before there were addresses
+    addresses: tuple[str, ...] = ()  # of members, for one another; empty if unknown
     rollback_generation: int = 0
 
     def rank_of(self, member: MemberId) -> int | None:

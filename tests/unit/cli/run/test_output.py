@@ -24,7 +24,7 @@ def test_people_see_who_says_it_and_events_as_sentences(capsys: pytest.CaptureFi
     assert capsys.readouterr().out.splitlines() == [
         "[vm-2.1] 100% done",  # not a terminal: no colours
         f"[vm-2.1] {'x' * 4000} ... (1000 more characters in the log)",
-        "[pliant] agent vm has room for 2",
+        "[pliant] agent vm joined (room for 2 workers)",
         "[pliant] an agent's\\x1bword",
     ]
 
@@ -55,7 +55,7 @@ def test_programs_see_one_object_on_each_line(capsys: pytest.CaptureFixture[str]
 def test_progress_is_told_now_and_then(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pliant.cli.run.output.PROGRESS_S", 0.0)
     PlainOutput().event(5, m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, 4)))
-    assert capsys.readouterr().out == "[pliant] steps up to 4 are durable, said a of generation 1\n"
+    assert capsys.readouterr().out == "[pliant] steps up to 4 are durable (reported by a in generation 1)\n"
 
 
 def test_a_sign_that_the_terminal_does_not_know_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

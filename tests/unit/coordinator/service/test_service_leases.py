@@ -42,7 +42,7 @@ def test_a_member_nobody_hears_of_is_lost_when_its_lease_runs_out_and_not_before
     assert C in one.job().members
     pumped = one.pump(10.0, Renew(A), Renew(B))
     assert list(one.job().members) == [A, B]
-    assert one.job().worlds[0].why == "c lost: its lease ran out"
+    assert one.job().worlds[0].why == "c was lost: its lease ran out"
     assert [reply.sender for reply in pumped.renewed] == [member(A), member(B)]
     assert pumped.moved == ("demo",)
 

@@ -39,15 +39,15 @@ RELAUNCHED = with_spec(CREATE, mode=Mode.RELAUNCH)
 
 # ------------------------------------------------------------------------------------- what makes no sense
 
-ONCE = "roles are chief, ps, evaluator, each named once; the rest are workers"
-COUNTS = "a role is had by at least one, and chief by one alone"
+ONCE = "roles must be chief, ps, evaluator, each named once; the rest are workers"
+COUNTS = "a role must have at least one worker, and chief exactly one"
 WRONG_ROLES = [
     ((("worker", 1),), Mode.RELAUNCH, ONCE),
     ((("ps", 1), ("ps", 1)), Mode.RELAUNCH, ONCE),
     ((("ps", 0),), Mode.RELAUNCH, COUNTS),
     ((("chief", 2),), Mode.AUTO, COUNTS),
-    ((("ps", 1),), Mode.LIVE, "a live job has no roles: its members are all equal"),
-    ((("chief", 1), ("ps", 5)), Mode.AUTO, "with 6 workers at most, so many roles leave no mere worker"),
+    ((("ps", 1),), Mode.LIVE, "a live job cannot have roles: its members are all equal"),
+    ((("chief", 1), ("ps", 5)), Mode.AUTO, "at least one plain worker is required; the roles take all 6"),
 ]
 
 
@@ -63,7 +63,7 @@ def test_roles_that_do_are_not() -> None:
 
 @pytest.mark.parametrize("spares", [-1, SIZE_MAX + 1])
 def test_spares_that_make_no_sense_are_refused(spares: int) -> None:
-    why = f"there are 0 to {SIZE_MAX} spares; got {spares}"
+    why = f"spares must be 0 to {SIZE_MAX}; got {spares}"
     assert refused(None, with_spec(CREATE, spares=spares)) == Rejection(Code.BAD, why)
     assert create(with_spec(CREATE, spares=SIZE_MAX))
 
@@ -158,7 +158,7 @@ def test_a_job_that_runs_is_asked_for_again_in_vain() -> None:
         with_spec(CREATE, mode=Mode.AUTO),
         with_spec(CREATE, wait_limit_s=1.0),
     ):
-        why = "job demo exists with other settings; choose another name, or start it afresh"
+        why = "job demo exists with other settings; choose another name, or start it from the beginning"
         assert refused(job, other) == Rejection(Code.EXISTS, why)
 
 
@@ -170,7 +170,7 @@ def test_chaos_is_allowed_by_whoever_creates_the_job_and_for_that_attempt() -> N
 
 
 def test_a_job_that_runs_is_not_begun_afresh() -> None:
-    why = "job demo is running; cancel it before it is started afresh"
+    why = "job demo is running; cancel it first to start it from the beginning"
     assert refused(running(2), FRESH) == Rejection(Code.EXISTS, why)
     job = with_agents(created(), X)
     assert refused(job, replace(RELAUNCHED, fresh=True)) == Rejection(Code.EXISTS, why)

@@ -111,7 +111,7 @@ def test_parts_are_of_one_state() -> None:
     job = after(job, publish(job, A, 0))
     name = checkpoint_name(job.durable, 1)
     job, [failed] = pump(job, publish(job, B, 1, state=6))
-    assert failed == m.CheckpointFailed(NOW, 1, name, B, f"it is not of the state that others wrote as {name}")
+    assert failed == m.CheckpointFailed(NOW, 1, name, B, f"its state differs from the one that others wrote as {name}")
     assert made(job, publish(job, B, 1)) == ()
     assert (job.checkpoint, written_parts(job)) == (None, ((name, NEVER_WHOLE),))
 
@@ -129,7 +129,7 @@ def test_members_without_a_common_place_are_told_and_one_writes_everything_from_
     job, [failed] = pump(job, replace(there, checkpoint=replace(there.checkpoint, storage_id="there")))
     assert isinstance(failed, m.CheckpointFailed)
     assert failed.split_storage
-    assert "give --checkpoint-dir a place that every machine reaches" in failed.why
+    assert "set --checkpoint-dir to a place that every machine reaches" in failed.why
     assert view_of(job, 1, A).split_storage
 
 
@@ -140,7 +140,7 @@ def test_a_checkpoint_that_lies_in_several_places_is_kept_and_one_writes_everyth
     name = job.checkpoint.name
     job, [failed] = pump(job, m.PartNotWritten(A, 1, name, "/checkpoints", split_storage=True))
     assert isinstance(failed, m.CheckpointFailed)
-    assert failed.why.startswith("not all of it is in /checkpoints; it saves to another place than others")
+    assert failed.why.startswith("not all of it is in /checkpoints; members save to different places")
     assert view_of(job, 1, A).split_storage
     assert (job.checkpoint.name if job.checkpoint else "", kept_checkpoints(job), written_parts(job)) == (
         name,
@@ -414,7 +414,7 @@ def test_a_checkpoint_out_of_everybodys_reach_ends_the_job() -> None:
     job = after(job, unreadable(job, "a2", damaged=False))
     job = after(job, unreadable(job, "b2", damaged=False))
     assert (job.state, job.checkpoint) == (JobState.FAILED, newest)
-    assert job.why.startswith(f"nobody can read the checkpoint {newest.name}")
+    assert job.why.startswith(f"no member can read the checkpoint {newest.name}")
     again = after(job, m.Create("demo", JobSpec(1, 6, Target(6), checkpoints=CheckpointPolicy(keep=2))))
     assert (again.checkpoint, again.older_checkpoints, again.cannot_read) == (
         newest,
@@ -459,7 +459,7 @@ def test_what_is_saved_already_is_not_wanted_again() -> None:
 
 
 def test_a_job_without_live_members_has_no_state_to_save() -> None:
-    why = "demo has no live members, whose state could be saved"
+    why = "demo has no live members whose state can be saved"
     assert refused(new_job(), m.RequestCheckpoint("")) == Rejection(Code.BAD, why)
 
 
@@ -476,7 +476,7 @@ def test_who_leaves_makes_others_save_what_is_saved_in_intervals(saves: Checkpoi
     """A machine that goes is seldom the only one."""
     job = running(2, evolved(None, *_create(saves)), steps=2)
     job, said = pump(job, drain(B))
-    assert m.CheckpointRequested(NOW, 2, "somebody is leaving") in said
+    assert m.CheckpointRequested(NOW, 2, "a member is leaving") in said
     assert not any(isinstance(event, m.CheckpointRequested) for event in made(job, drain(A)))
     assert after(running(2, steps=2), drain(B)).checkpoint_wanted_at_step is None
 

@@ -66,7 +66,7 @@ def test_a_job_asked_for_again_is_the_same_job() -> None:
 def test_a_name_that_is_taken_with_other_settings_is_refused(other: m.Create) -> None:
     job = evolved(None, *_decided(create()))
     assert refused(job, other) == Rejection(
-        Code.EXISTS, "job demo exists with other settings; choose another name, or start it afresh"
+        Code.EXISTS, "job demo exists with other settings; choose another name, or start it from the beginning"
     )
 
 
@@ -202,7 +202,7 @@ def test_an_agent_may_change_its_capacity() -> None:
 
 @pytest.mark.parametrize("capacity", [-1, SIZE_MAX + 1])
 def test_a_capacity_that_makes_no_sense_is_refused(capacity: int) -> None:
-    why = f"an agent has room for 0 to 100000 workers; got {capacity}"
+    why = f"an agent's capacity must be 0 to 100000 workers; got {capacity}"
     assert refused(new_job(), m.AgentJoin(X, capacity)) == Rejection(Code.BAD, why)
     assert isinstance(decide(new_job(), m.AgentJoin(X, SIZE_MAX), NOW), tuple)
 
@@ -214,7 +214,7 @@ def test_an_agent_has_a_name_that_fits_into_an_address() -> None:
 def test_an_agent_that_goes_is_forgotten_and_its_workers_are_not() -> None:
     """Rule 19: an agent's lease says nothing about its workers, which have leases of their own."""
     job = after(running(2), m.AgentJoin(X, 2), m.AgentJoin(Y, 2))
-    left: list[tuple[Command, str]] = [(m.AgentLeave(X), "it said goodbye"), (m.AgentExpire(X), "its lease ran out")]
+    left: list[tuple[Command, str]] = [(m.AgentLeave(X), "it left"), (m.AgentExpire(X), "its lease ran out")]
     for command, why in left:
         lost = isinstance(command, m.AgentExpire)
         assert made(job, command) == (m.AgentGone(NOW, X, why, lost),)

@@ -30,7 +30,7 @@ from unit.core.build import (
 
 OTHER = "rank 1 holds another state than the ranks before it"
 DIFFER = f"members hold different states after step 2: {OTHER}"
-CORRUPT = "its state is not the one that most members hold after step 2: silent corruption"
+CORRUPT = "its state differs from that of most members after step 2: silent corruption"
 
 
 def verifying(count: int, verify: int = 1, steps: int = 2, checkpoint_of: int = 1) -> Job:
@@ -68,7 +68,10 @@ def test_states_that_are_not_compared_in_every_step_may_have_spoilt_the_others()
     assert events[:2] == (StatesDiffered(NOW, 1, 2, (B,), True, DIFFER), m.MemberGone(NOW, B, "lost", CORRUPT))
     [world] = job.worlds
     assert (world.kind, world.members, world.base.step) == (WorldKind.ROLLBACK, (A, C), 1)
-    assert world.why == f"{DIFFER}: back to step 1, the last that was agreed on; steps 2 to 2 are computed again"
+    assert (
+        world.why
+        == f"{DIFFER}: back to step 1, the last step that all members agreed on; steps 2 to 2 are computed again"
+    )
     assert (job.durable.step, job.untrusted_after_step) == (1, None)
 
 
@@ -84,13 +87,15 @@ def test_without_a_checkpoint_the_last_agreed_state_is_the_first() -> None:
     job = verifying(2, checkpoint_of=0)
     job = pump(job, differing(job, A))[0]
     assert (job.worlds[0].base.step, job.durable.step) == (0, 0)
-    assert job.worlds[0].why.endswith("back to step 0, the last that was agreed on; steps 1 to 2 are computed again")
+    assert job.worlds[0].why.endswith(
+        "back to step 0, the last step that all members agreed on; steps 1 to 2 are computed again"
+    )
 
 
 def test_going_back_to_where_they_are_says_that_no_step_is_computed_again() -> None:
     job = verifying(2, steps=2, checkpoint_of=2)
     job = pump(job, differing(job, A))[0]
-    assert job.worlds[0].why == f"{DIFFER}: back to step 2, the last that was agreed on"
+    assert job.worlds[0].why == f"{DIFFER}: back to step 2, the last step that all members agreed on"
 
 
 def test_a_majority_cannot_be_suspect() -> None:
@@ -132,7 +137,7 @@ def test_members_that_differ_again_and_again_fail_the_job(verify: int) -> None:
     last = job.worlds[-1].number
     job = pump(job, differing(job, A, generation=last))[0]
     assert job.state is JobState.FAILED
-    assert "what user code does after run.step() must be the same on every member" in job.why
+    assert "must do the same on every member" in job.why
 
 
 def test_once_the_history_got_beyond_it_a_difference_is_forgotten() -> None:
@@ -181,7 +186,7 @@ def test_a_dispute_is_remembered_and_the_step_is_computed_again_by_all() -> None
     job, events = pump(job, disputing(job, A, Dispute(4, A, B)))
     assert events[:2] == (
         SlotDisputed(NOW, Disputed(1, 3, Dispute(4, A, B))),
-        m.WorldBroken(NOW, 1, True, "a stopped in 1 because: slot 4 of step 3 has another gradient on a than on b"),
+        m.WorldBroken(NOW, 1, True, "a stopped in 1: slot 4 of step 3 has different gradients on a and on b"),
     )
     [world] = job.worlds
     assert (world.kind, world.members, world.base) == (WorldKind.RECOVERY, (A, B, C), job.durable)

@@ -44,7 +44,7 @@ def test_a_slot_that_raises_costs_the_member_it_raised_on() -> None:
         m.SlotRaised(NOW, poison(B)),
         m.WorkerFailed(NOW, B, 1),
         m.MemberGone(NOW, B, "lost", RAISED),
-        m.WorldFormed(NOW, world(2, A, C, kind=WorldKind.RECOVERY, why=f"b lost: {RAISED}")),
+        m.WorldFormed(NOW, world(2, A, C, kind=WorldKind.RECOVERY, why=f"b was lost: {RAISED}")),
     )
     assert job.failing_slots == (poison(B),)
     assert (job.state, job.failures) == (JobState.RUNNING, 1)
@@ -298,6 +298,6 @@ def test_members_that_drifted_apart_fail_the_job() -> None:
     job, _ = pump(running(2), m.Stopped(A, 1, GENESIS, frozenset(), why, diverged=True))
     assert job.state is JobState.FAILED
     assert job.why == (
-        f"after step 0 the members hold different states ({why}): what user code does after run.step() "
-        "must be the same on every member, such as stepping a scheduler"
+        f"after step 0 the members hold different states ({why}): user code after run.step(), such as stepping a "
+        "scheduler, must do the same on every member"
     )

@@ -115,14 +115,14 @@ def test_a_placement_on_another_agent_hands_the_state_over_first() -> None:
 
 def test_a_placement_names_each_agent_once() -> None:
     assert refused(new_job(1), m.Resize(Target(4, ((X, 2), (X, 2))))) == Rejection(
-        Code.BAD, "a placement names each agent once"
+        Code.BAD, "a placement must name each agent once"
     )
 
 
 @pytest.mark.parametrize("grace_s", [-1.0, float("inf"), float("nan"), 30 * 86400.0 + 1])
 def test_a_grace_period_is_a_time_one_can_wait(grace_s: float) -> None:
     job = after(running(2), m.AgentJoin(X, 2))
-    why = f"a grace period lasts from 0 to 2.592e+06 s; got {grace_s}"
+    why = f"a grace period must be 0 to 2.592e+06 s; got {grace_s}"
     assert refused(job, m.Drain(A, grace_s, "x")) == Rejection(Code.BAD, why)
     assert refused(job, m.DrainAgent(X, grace_s, "x")) == Rejection(Code.BAD, why)
 

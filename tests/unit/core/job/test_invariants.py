@@ -171,13 +171,13 @@ STATES = [
     State(
         "ranks_are_unique",
         job(worlds=(ONE, TWO, world(3, A, B, A))),
-        "world 3 names a member twice or nobody: ('a', 'b', 'a')",
+        "world 3 names a member twice or none: ('a', 'b', 'a')",
         job(worlds=(ONE, TWO, world(3, B, A))),
     ),
     State(
         "ranks_are_unique",
         job(worlds=(ONE, TWO, world(3, hold=True))),
-        "world 3 names a member twice or nobody: ()",
+        "world 3 names a member twice or none: ()",
         job(worlds=(ONE, TWO, world(3, A, hold=True))),
     ),
     State(
@@ -249,7 +249,7 @@ STATES = [
     State(
         "holders_are_members",
         job(holders=frozenset({A, MemberId("z"), MemberId("x")})),
-        "['x', 'z'] are said to hold the state and are no members",
+        "['x', 'z'] hold the state and are not members",
         job(holders=frozenset({A, E})),
     ),
     State(
@@ -419,19 +419,19 @@ CHANGES = [
     Change(
         "a_world_takes_members_only",
         change(m.WorldFormed(NOW, world(4, A, MemberId("x"), MemberId("f"))), generation=4),
-        "rule 4: world 4 names ['x', 'f'], who are no members",
+        "rule 4: world 4 names ['x', 'f'], which are not members",
         change(m.WorldFormed(NOW, world(4, A, E)), generation=4),
     ),
     Change(
         "planned_worlds_keep_a_holder",
         change(m.WorldFormed(NOW, world(4, D, E)), generation=4),
-        "rule 16: nobody in planned world 4 is known to hold the state",
+        "rule 16: no member of planned world 4 is known to hold the state",
         change(m.WorldFormed(NOW, world(4, D, E, C)), generation=4),
     ),
     Change(
         "planned_worlds_keep_a_holder",
         change(m.WorldFormed(NOW, FOUR), job(holders=frozenset()), generation=4),
-        "rule 16: nobody in planned world 4 is known to hold the state",
+        "rule 16: no member of planned world 4 is known to hold the state",
         change(m.WorldFormed(NOW, ROLLBACK), job(holders=frozenset()), generation=4),
     ),
     Change(
@@ -449,7 +449,7 @@ CHANGES = [
     Change(
         "the_fingerprint_never_changes",
         change(RESIZED, job(fingerprint=ONE_KIND), fingerprint=(("torch", "2"),)),
-        "P4: the job's bits changed from (('torch', '1'),) to (('torch', '2'),)",
+        "P4: the job's fingerprint changed from (('torch', '1'),) to (('torch', '2'),)",
         change(RESIZED, fingerprint=ONE_KIND),
     ),
     Change(
@@ -473,7 +473,7 @@ CHANGES = [
     Change(
         "the_fingerprint_never_changes",
         change(again(onward=True), replace(ended(), fingerprint=ONE_KIND), fingerprint=()),
-        "P4: the job's bits changed from (('torch', '1'),) to ()",
+        "P4: the job's fingerprint changed from (('torch', '1'),) to ()",
         change(again(), replace(ended(), fingerprint=ONE_KIND), fingerprint=()),
     ),
     Change(
@@ -569,7 +569,7 @@ def test_several_complaints_are_all_made() -> None:
     wrong = job(gone=(A,), holders=frozenset({MemberId("x")}))
     assert state_violations(wrong) == (
         "rule 11: ['a'] are gone and live",
-        "['x'] are said to hold the state and are no members",
+        "['x'] hold the state and are not members",
     )
 
 

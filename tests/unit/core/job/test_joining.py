@@ -145,7 +145,9 @@ def test_an_address_nobody_can_dial_is_refused(address: str) -> None:
 
 @pytest.mark.parametrize("pid", [-1, PID_MAX + 1])
 def test_a_process_id_is_one(pid: int) -> None:
-    assert refused(new_job(), join(A, pid=pid)) == Rejection(Code.BAD, f"a process id is 0 to 4294967295; got {pid}")
+    assert refused(new_job(), join(A, pid=pid)) == Rejection(
+        Code.BAD, f"a process id must be 0 to 4294967295; got {pid}"
+    )
     assert made(new_job(), join(A, pid=PID_MAX))
 
 
@@ -166,7 +168,7 @@ def test_joining_twice_is_joining_once() -> None:
 
 @pytest.mark.parametrize("weight", [0, -1, WEIGHT_MAX + 1])
 def test_a_member_must_weigh_something(weight: int) -> None:
-    why = f"a member's weight is 1 to 1000000; got {weight}"
+    why = f"a member's weight must be 1 to 1000000; got {weight}"
     assert refused(new_job(), join(A, weight=weight)) == Rejection(Code.BAD, why)
     assert made(new_job(), join(A, weight=WEIGHT_MAX))
 

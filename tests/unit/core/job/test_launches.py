@@ -202,7 +202,7 @@ def test_an_agent_that_is_lost_is_waited_for_no_longer() -> None:
 
 def test_an_agent_whose_connection_was_closed_is_lost_soon() -> None:
     job, events = pump(two_by_two(), m.AgentSuspect(Y))
-    why = "its connection was closed, and it did not come back"
+    why = "its connection closed and it did not reconnect"
     assert events[0] == m.AgentGone(NOW, Y, why, lost=True)
     assert launch(job).over == f"agent y is gone: {why}"
     live = after(with_agents(created(mode=Mode.AUTO), X), m.Join(MemberId("x-g1.0"), X, TERMS))
@@ -210,10 +210,7 @@ def test_an_agent_whose_connection_was_closed_is_lost_soon() -> None:
 
 
 def test_a_worker_that_was_launched_is_no_member() -> None:
-    why = (
-        "x-g1.0 has not joined: its agent launched it, with all others of generation 1; "
-        "resize the job, or drain an agent"
-    )
+    why = "x-g1.0 is not a member: its agent launched it in generation 1; resize the job, or drain an agent"
     assert refused(two_by_two(), m.Drain(MemberId("x-g1.0"), 1.0, "spot")) == Rejection(Code.UNKNOWN, why)
     assert refused(two_by_two(), m.Drain(A, 1.0, "spot")).why == "a is not a member of demo; it never joined"
 
@@ -251,7 +248,7 @@ def test_a_running_launch_whose_agent_is_not_there_is_over() -> None:
 def test_what_an_agent_says_of_itself_has_bounds() -> None:
     long = "x" * (ADDRESS_MAX + 1)
     for said in (hello(X, address=long), hello(X, home=long), hello(X, life=long), hello(X, life="\n")):
-        why = "an agent's address, home and life have up to 255 printable characters"
+        why = "an agent's address, install_id and run_id must have up to 255 printable characters"
         assert refused(created(), said) == Rejection(Code.BAD, why)
     assert made(created(), hello(X, address=long[1:], home=long[1:], life=long[1:]))
 
@@ -276,7 +273,7 @@ def test_hello_again_changes_nothing_of_how_an_agent_stands() -> None:
 
 def test_an_address_that_means_this_machine_is_no_use_to_others() -> None:
     why = (
-        "x is at a loopback address, which no other machine can reach, and 10.0.0.2 is another machine's: "
+        "x is at a loopback address, which other machines such as 10.0.0.2 cannot reach: "
         "run x with --local-addr and an address of its machine"
     )
     for inner in ("127.0.0.1", "localhost", "::1"):
@@ -293,7 +290,7 @@ def test_so_many_agents_no_job_can_use() -> None:
     job = created(size_max=1)
     for number in range(68):
         job = after(job, hello(AgentId(f"a{number}")))
-    why = "demo has 68 agents, far more than it can use: 1"
+    why = "demo has 68 agents, far more than its largest size 1"
     assert refused(job, hello(X)) == Rejection(Code.BAD, why)
     assert made(job, hello(AgentId("a3"), life="2"))
 
@@ -304,7 +301,7 @@ def test_only_an_agent_that_is_known_can_be_ready() -> None:
 
 @pytest.mark.parametrize("ports", [(), (20000,), (20000, 20001, 20002), (0, 1), (1, 65536)])
 def test_an_agent_offers_one_port_for_each_worker(ports: tuple[int, ...]) -> None:
-    why = "x has room for 2: say so many ports, 1 to 65535"
+    why = "x must send 2 ports, one for each worker, from 1 to 65535"
     assert refused(after(created(), hello(X)), m.AgentReady(X, 0, ports)) == Rejection(Code.BAD, why)
 
 
@@ -327,10 +324,10 @@ def test_a_late_word_of_a_launch_before_is_not_about_this_one() -> None:
 def test_an_agent_that_has_no_worker_ends_the_launch_it_was_to_run() -> None:
     job, events = pump(two_by_two(), m.AgentReady(X, 1, (1, 2)))
     assert events[:2] == (
-        m.LaunchOver(NOW, 1, "none of the workers of x runs any more"),
+        m.LaunchOver(NOW, 1, "all workers of x have ended"),
         m.AgentReadied(NOW, X, (1, 2)),
     )
-    assert job.why == "waiting for y to stop its workers; none of the workers of x runs any more"
+    assert job.why == "waiting for y to stop its workers; all workers of x have ended"
 
 
 # ------------------------------------------------------------------------------------------------ live
@@ -349,10 +346,7 @@ def test_a_job_that_became_live_is_never_launched_again() -> None:
 
 
 def test_nobody_joins_a_job_whose_workers_are_launched() -> None:
-    why = (
-        "the workers of demo are launched again when something changes, so none can join: "
-        "run it with --mode auto, or live"
-    )
+    why = "workers cannot join demo: its mode is relaunch; run it with --mode auto or live"
     assert refused(with_agents(created(), X), join(A)) == Rejection(Code.MISMATCH, why)
 
 

@@ -173,6 +173,6 @@ def test_everybody_leaving_at_once_is_told_and_nobody_is_let_go() -> None:
     """Rule 16: no holder goes before another one, or a checkpoint, has the state (H11)."""
     job = after(running(2), drain(A))
     job, events = pump(job, drain(B))
-    why = "every member is leaving, and nobody is there to take the state over"
+    why = "every member is leaving, and no other member can take over the state"
     assert events[1:] == (m.StateChanged(NOW, JobState.RUNNING, why),)
     assert [one.number for one in job.worlds] == [1, 2]

@@ -35,11 +35,11 @@ from unit.core.build import (
 def test_an_expired_member_is_lost_and_a_recovery_world_seals_what_it_was_in() -> None:
     before = running(3, steps=2)
     job, events = pump(before, m.Expire(B))
-    recovery = world(2, A, C, kind=WorldKind.RECOVERY, base=before.durable, why="b lost: its lease ran out")
+    recovery = world(2, A, C, kind=WorldKind.RECOVERY, base=before.durable, why="b was lost: its lease ran out")
     assert events == (
         m.MemberGone(NOW, B, "lost", "its lease ran out"),
         m.WorldFormed(NOW, recovery),
-        m.StateChanged(NOW, JobState.RUNNING, "b lost: its lease ran out"),
+        m.StateChanged(NOW, JobState.RUNNING, "b was lost: its lease ran out"),
     )
     assert job.worlds == (recovery,)
     assert (job.generation, job.sealed, job.current) == (2, 1, 1)
@@ -132,32 +132,32 @@ def test_recovery_leaves_spares_where_they_are_when_there_are_enough() -> None:
 
 def test_recovery_takes_spares_to_reach_min_and_no_more() -> None:
     job = after(running(3, new_job(3, 6, 3)), join(D), join(E), m.Expire(A))
-    assert job.worlds[0] == world(2, D, B, C, kind=WorldKind.RECOVERY, why="a lost: its lease ran out")
+    assert job.worlds[0] == world(2, D, B, C, kind=WorldKind.RECOVERY, why="a was lost: its lease ran out")
 
 
 def test_recovery_below_min_waits_and_says_what_for() -> None:
     job, events = pump(running(3, new_job(3)), m.Expire(C))
-    why = "2 of at least 3 members; c lost: its lease ran out"
+    why = "2 of at least 3 members; c was lost: its lease ran out"
     assert events[1:] == (m.StateChanged(NOW, JobState.WAITING, why),)
-    assert job.broken == "c lost: its lease ran out"
+    assert job.broken == "c was lost: its lease ran out"
     assert job.gone_in_open_worlds == {C}
     job, events = pump(job, join(D))
     assert events[1:] == (
-        m.WorldFormed(NOW, world(2, A, B, D, kind=WorldKind.RECOVERY, why="c lost: its lease ran out")),
-        m.StateChanged(NOW, JobState.RUNNING, "c lost: its lease ran out"),
+        m.WorldFormed(NOW, world(2, A, B, D, kind=WorldKind.RECOVERY, why="c was lost: its lease ran out")),
+        m.StateChanged(NOW, JobState.RUNNING, "c was lost: its lease ran out"),
     )
 
 
 def test_what_broke_a_world_first_stays_the_reason() -> None:
     job = after(running(4, new_job(4)), m.Expire(C), m.Expire(D))
-    assert job.broken == "c lost: its lease ran out"
-    assert job.why == "2 of at least 4 members; c lost: its lease ran out"
+    assert job.broken == "c was lost: its lease ran out"
+    assert job.why == "2 of at least 4 members; c was lost: its lease ran out"
     assert job.gone_in_open_worlds == {C, D}
 
 
 def test_a_loss_on_the_way_into_a_recovery_makes_the_next_one() -> None:
     job = after(running(4), m.Expire(B), m.Expire(C))
-    assert job.worlds == (world(3, A, D, kind=WorldKind.RECOVERY, why="c lost: its lease ran out"),)
+    assert job.worlds == (world(3, A, D, kind=WorldKind.RECOVERY, why="c was lost: its lease ran out"),)
     assert (job.sealed, job.current) == (2, 1)
 
 
@@ -235,7 +235,7 @@ def test_whoever_is_leaving_is_not_rolled_back_with_the_others() -> None:
 def test_a_member_that_stopped_ends_the_generation_and_nobody_is_lost() -> None:
     """Rules 10, 11: a closed socket or a peer's complaint ends a generation; it makes nobody lost (H18)."""
     job, events = pump(running(3), stopped(B, 1, peer=C))
-    why = "b stopped in 1 because of c: the socket closed"
+    why = "b stopped in 1 (c): the socket closed"
     assert events == (
         m.WorldBroken(NOW, 1, entered=True, why=why),
         m.WorldFormed(NOW, world(2, A, B, C, kind=WorldKind.RECOVERY, why=why)),
@@ -246,7 +246,7 @@ def test_a_member_that_stopped_ends_the_generation_and_nobody_is_lost() -> None:
 
 def test_a_member_may_stop_without_blaming_anybody() -> None:
     [broken] = made(running(3), stopped(B, 1))
-    assert broken == m.WorldBroken(NOW, 1, True, "b stopped in 1 because: the socket closed", stateless=False)
+    assert broken == m.WorldBroken(NOW, 1, True, "b stopped in 1: the socket closed", stateless=False)
 
 
 def test_the_second_to_stop_has_nothing_new_to_say() -> None:
@@ -257,14 +257,14 @@ def test_the_second_to_stop_has_nothing_new_to_say() -> None:
 def test_the_newest_reason_for_stopping_is_shown_while_waiting() -> None:
     job = after(running(2, new_job(2)), m.Expire(B))
     job = after(job, stopped(A, 1))
-    assert job.why == "1 of at least 2 members; a stopped in 1 because: the socket closed"
+    assert job.why == "1 of at least 2 members; a stopped in 1: the socket closed"
 
 
 def test_a_comparison_that_finds_no_usable_state_rolls_back() -> None:
     """Rule 12: below the durable step the world stops and says which steps are gone."""
     job = after(running(3, steps=4), m.Expire(C))
     job, events = pump(job, stopped(A, 2, stateless=True))
-    why = "a stopped in 2 because: the socket closed: back to step 0, steps 1 to 4 are gone"
+    why = "a stopped in 2: the socket closed: back to step 0, steps 1 to 4 are gone"
     assert events[1:] == (
         m.WorldFormed(NOW, world(3, A, B, kind=WorldKind.ROLLBACK, base=GENESIS, why=why)),
         m.StateChanged(NOW, JobState.RUNNING, why),

@@ -247,7 +247,7 @@ def test_nobody_is_let_go_before_it_is_known_who_holds_the_state() -> None:
     job = gathered(2)
     job = after(job, report(job, A, 1))
     assert job.holders == frozenset()
-    assert (job.state, job.why) == (JobState.RUNNING, "waiting to hear who holds the state")
+    assert (job.state, job.why) == (JobState.RUNNING, "waiting for a report of the members that hold the state")
     job = after(job, drain(A))
     assert len(job.worlds) == 1
     job = after(job, report(job, A, 1, holders=(A, B)))
@@ -256,7 +256,7 @@ def test_nobody_is_let_go_before_it_is_known_who_holds_the_state() -> None:
 
 def test_everybody_leaving_with_nobody_to_come_is_said() -> None:
     job = changed(running(2), drain(A), drain(B))
-    assert next_world(job) == KeepWorlds("every member is leaving, and nobody is there to take the state over")
+    assert next_world(job) == KeepWorlds("every member is leaving, and no other member can take over the state")
 
 
 # --------------------------------------------------------------------------------------- holding below min
@@ -312,9 +312,9 @@ def test_a_hold_is_not_ended_by_whom_it_leaves_out() -> None:
 def test_a_hold_that_loses_a_member_recovers_or_waits() -> None:
     job = after(running(3, new_job(3)), drain(C))
     job = after(job, report(job, A, 2), m.Leave(C, 2, "left"), m.Expire(B))
-    assert job.why == "1 of at least 3 members; b lost: its lease ran out"
+    assert job.why == "1 of at least 3 members; b was lost: its lease ran out"
     job = after(job, join(D), join(E))
-    assert job.worlds == (world(3, A, D, E, kind=WorldKind.RECOVERY, why="b lost: its lease ran out"),)
+    assert job.worlds == (world(3, A, D, E, kind=WorldKind.RECOVERY, why="b was lost: its lease ran out"),)
 
 
 def test_a_hold_not_entered_yet_is_outnumbered_by_a_world_that_trains() -> None:
@@ -417,7 +417,7 @@ def test_a_world_on_its_way_is_the_reason_for_what_there_is() -> None:
     assert next_world(gathered(2)) == KeepWorlds("the job starts")
     assert next_world(running(2)) == KeepWorlds("the job starts")
     recovering = after(running(3), stopped(A, 1))
-    assert next_world(recovering) == KeepWorlds("a stopped in 1 because: the socket closed")
+    assert next_world(recovering) == KeepWorlds("a stopped in 1: the socket closed")
 
 
 def test_a_job_is_starting_until_the_first_report() -> None:

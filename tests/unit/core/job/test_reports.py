@@ -295,7 +295,7 @@ def test_a_checkpoint_beyond_the_durable_step_is_refused() -> None:
     """H1: only committed steps are published."""
     job = running(2, steps=3)
     ahead = lines(job.durable, 1, 1)[0].lineage
-    why = "a checkpoint of step 4 needs that step reported first"
+    why = "step 4 must be reported before its checkpoint"
     assert refused(job, m.Publish(A, 1, checkpoint(ahead))) == Rejection(Code.NOT_NEXT, why)
 
 
@@ -303,7 +303,7 @@ def test_a_checkpoint_of_another_history_is_refused() -> None:
     """H5: equal step, other lineage."""
     job = running(2, steps=3)
     other = replace(job.durable, digest=job.durable.digest ^ 1)
-    why = "a checkpoint of step 3 needs that step reported first"
+    why = "step 3 must be reported before its checkpoint"
     assert refused(job, m.Publish(A, 1, checkpoint(other))) == Rejection(Code.NOT_NEXT, why)
 
 
@@ -344,5 +344,5 @@ def test_progress_alone_moves_no_membership() -> None:
 def test_a_checkpoint_with_a_name_that_fits_nowhere_is_refused() -> None:
     job = running(2, steps=1)
     long = m.Publish(A, 1, checkpoint(job.durable, "x" * 256))
-    assert refused(job, long) == Rejection(Code.BAD, "a checkpoint's name has up to 255 characters")
+    assert refused(job, long) == Rejection(Code.BAD, "a checkpoint's name must have up to 255 characters")
     assert made(job, m.Publish(A, 1, checkpoint(job.durable, "x" * 255)))

@@ -297,7 +297,7 @@ def test_with_disputes_nothing_is_applied_and_who_is_in_one_drops_what_it_kept()
     crew.compute()
     crew.hush()
     disputes = (Dispute(2, B, C),)
-    why = "slot 2 of step 3 has another gradient on b than on c"
+    why = "slot 2 of step 3 has different gradients on b and on c"
     for name, kept in ((A, these(0, 1)), (B, NOBODY), (C, NOBODY)):
         said = crew.feed(name, Returned(1, crew.words(name), disputes))
         assert said == (Break(1), Send(Stopped(name, 1, SECOND, kept, why, disputes=disputes)))
@@ -315,7 +315,7 @@ def test_who_follows_without_state_stops_too() -> None:
     crew.compute()
     said = crew.feed(D, Returned(2, crew.words(D), (Dispute(1, A, B),)))
     assert commands(*said)[0] == Stopped(
-        D, 2, THIRD, NOBODY, "slot 1 of step 4 has another gradient on a than on b", disputes=(Dispute(1, A, B),)
+        D, 2, THIRD, NOBODY, "slot 1 of step 4 has different gradients on a and on b", disputes=(Dispute(1, A, B),)
     )
 
 

@@ -27,43 +27,45 @@ TOLD: dict[Event, str] = {
     m.JobCreated(NOW, "demo", JobSpec(1, 4, Target(2)), attempt=2): (
         "job demo created, attempt 2: 1 to 4 workers, 2 wanted"
     ),
-    m.TargetChanged(NOW, Target(3)): "target size 3",
-    m.AgentJoined(NOW, AgentId("x"), 2): "agent x has room for 2",
-    m.AgentGone(NOW, AgentId("x"), "it said goodbye"): "agent x is gone: it said goodbye",
-    m.AgentReadied(NOW, AgentId("x"), (20000,)): "none of the workers of x runs",
+    m.TargetChanged(NOW, Target(3)): "target changed to 3",
+    m.AgentJoined(NOW, AgentId("x"), 2): "agent x joined (room for 2 workers)",
+    m.AgentGone(NOW, AgentId("x"), "it left"): "agent x left",
+    m.AgentGone(NOW, AgentId("x"), "its lease ran out", lost=True): "agent x was lost: its lease ran out",
+    m.MemberGone(NOW, A, "left", "drained"): "a left: drained",
+    m.AgentReadied(NOW, AgentId("x"), (20000,)): "all workers of x have ended",
     m.AgentDraining(NOW, AgentId("x"), 30.0, "a spot notice"): "agent x drains within 30 s: a spot notice",
-    m.Launched(NOW, Launch(4, (SEAT,), "x leaves")): "generation 4 launched: x-g4.0; because x leaves",
+    m.Launched(NOW, Launch(4, (SEAT,), "x leaves")): "generation 4 launched: x-g4.0 (x leaves)",
     m.SeatEnded(NOW, 4, SeatEnd(SEAT.member, -9)): "x-g4.0 ended with signal 9",
     m.SeatEnded(NOW, 4, SeatEnd(SEAT.member, 1, "ValueError")): "x-g4.0 ended with exit code 1",
-    m.SeatRefilled(NOW, 4, 2, MemberId("x-g4.2.1")): "x-g4.2.1 takes rank 2",
-    m.LaunchOver(NOW, 4, "x leaves"): "generation 4 is stopped: x leaves",
+    m.SeatRefilled(NOW, 4, 2, MemberId("x-g4.2.1")): "x-g4.2.1 took rank 2",
+    m.LaunchOver(NOW, 4, "x leaves"): "generation 4 was stopped: x leaves",
     m.MemberJoined(NOW, Member(A, 1, AgentId("x")), TERMS): "a joined as number 1",
     m.MemberDraining(NOW, A, 30.0, "a spot notice"): "a drains within 30 s: a spot notice",
-    m.MemberGone(NOW, A, "lost", "its lease ran out"): "a lost: its lease ran out",
-    m.WorldFormed(NOW, world((A, B))): "generation 4 formed (planned): a, b; because b joined",
-    m.WorldFormed(NOW, world((A,), hold=True)): "generation 4 formed (planned, holding): a; because b joined",
-    m.WorldEntered(NOW, 4): "generation 4 is current",
-    m.WorldBroken(NOW, 4, True, "a died"): "generation 4 cannot go on: a died",
-    StatesDiffered(NOW, 4, 7, (A,), False, "states differ"): "generation 4 cannot go on: states differ",
-    SlotDisputed(NOW, Disputed(4, 7, Dispute(3, A, B))): "slot 3 of step 7 has another gradient on a than on b",
+    m.MemberGone(NOW, A, "lost", "its lease ran out"): "a was lost: its lease ran out",
+    m.WorldFormed(NOW, world((A, B))): "generation 4 formed (planned): a, b (b joined)",
+    m.WorldFormed(NOW, world((A,), hold=True)): "generation 4 formed (planned, holding): a (b joined)",
+    m.WorldEntered(NOW, 4): "generation 4 became current",
+    m.WorldBroken(NOW, 4, True, "a died"): "generation 4 broke: a died",
+    StatesDiffered(NOW, 4, 7, (A,), False, "states differ"): "generation 4 broke: states differ",
+    SlotDisputed(NOW, Disputed(4, 7, Dispute(3, A, B))): "slot 3 of step 7 has different gradients on a and on b",
     m.PairAccused(NOW, 4, A, B): "a and b could not reach one another in generation 4",
-    m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, 2)): "steps up to 2 are durable, said a of generation 1",
+    m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, 2)): "steps up to 2 are durable (reported by a in generation 1)",
     m.HoldersChanged(NOW, 4, frozenset({B, A})): "the state is held by a, b",
     m.HoldersChanged(NOW, 4, frozenset(MANY)): "the state is held by m0, m1, m10, m2, m3, m4, m5, m6 and 3 more",
     m.CheckpointPublished(NOW, 1, checkpoint(GENESIS)): "checkpoint of step 0 published",
     m.PartWritten(NOW, 1, A, checkpoint(GENESIS), 1, 3): "a wrote part 2 of 3 of the checkpoint of step 0",
-    m.CheckpointRequested(NOW, 7, "it is time"): "a checkpoint is wanted, of step 7 or later: it is time",
+    m.CheckpointRequested(NOW, 7, "it is time"): "checkpoint requested (step 7 or later): it is time",
     m.CheckpointFailed(NOW, 1, "ck", A, "the disk is full"): (
-        "there will be no checkpoint ck: a could not write its part: the disk is full"
+        "checkpoint ck failed: a could not write its part: the disk is full"
     ),
     m.CheckpointUnreadable(
         NOW, 1, "ck", A, "a bit is another", damaged=True
     ): "checkpoint ck is damaged: a bit is another",
     m.CheckpointUnreadable(NOW, 1, "ck", A, "no such file", damaged=False): (
-        "checkpoint ck is out of reach of a: no such file"
+        "checkpoint ck cannot be read by a: no such file"
     ),
     m.SlotRaised(NOW, poison(A)): "slot 2 of step 3 raised on a: ValueError: bad sample",
-    m.WorkerFailed(NOW, A, 1): "a failed by itself with exit code 1",
+    m.WorkerFailed(NOW, A, 1): "a failed by itself (exit code 1)",
     m.StateChanged(NOW, JobState.RUNNING, "2 members train"): "the job is running: 2 members train",
 }
 
