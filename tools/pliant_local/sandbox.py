@@ -231,7 +231,7 @@ class Sandbox:
 
     @property
     def _up_at(self) -> float | None:
-        """When --for is over; None without it, and once all agents are leaving."""
+        """The time at which --for is over; None without it, and once all agents are leaving."""
         told = self._ends.time_up or self._ends.signalled
         return None if self._wish.for_s is None or told else self._began + self._wish.for_s
 

@@ -33,7 +33,7 @@ class TrainerPeerLost(PliantError):
     """A peer does not answer, or sends something unexpected."""
 
 
-class PeerConnection:
+class RankConnection:
     """A connection to a peer: one JSON object on each line."""
 
     def __init__(self, connection: socket.socket, peer: str) -> None:
@@ -76,7 +76,7 @@ class Star:
     """The peers of one launch: rank 0 has a connection to each of the others."""
 
     said: TorchrunSettings
-    lines: tuple[PeerConnection, ...]
+    lines: tuple[RankConnection, ...]
     first: int  # the step that rank 0 continues from
 
     def sum(self, step: int, value: int) -> int:
@@ -106,7 +106,7 @@ def meet(said: TorchrunSettings, first: int, wait_s: float) -> Star:
     prefix = f"{said.run_id}/{said.address}:{said.port}/{said.world_size}"
     until = time.monotonic() + wait_s
     if said.rank != 0:
-        line = PeerConnection(_connected(said, until, wait_s), "rank 0")
+        line = RankConnection(_connected(said, until, wait_s), "rank 0")
         line.say(prefix=prefix, rank=said.rank)
         answer = line.hear()
         if answer.get("prefix") != prefix:
@@ -114,7 +114,7 @@ def meet(said: TorchrunSettings, first: int, wait_s: float) -> Star:
         return Star(said, (line,), int(answer["first"]))
     if said.world_size == 1:
         return Star(said, (), first)
-    lines: dict[int, PeerConnection] = {}
+    lines: dict[int, RankConnection] = {}
     with socket.create_server((said.address, said.port), backlog=said.world_size) as door:
         while len(lines) < said.world_size - 1:
             door.settimeout(max(PAUSE_S, until - time.monotonic()))
@@ -123,7 +123,7 @@ def meet(said: TorchrunSettings, first: int, wait_s: float) -> Star:
             except TimeoutError:
                 raise TrainerPeerLost(f"only {len(lines) + 1} of {said.world_size} came within {wait_s:g} s") from None
             connection.settimeout(HELLO_S)
-            rank = _welcome(PeerConnection(connection, f"{where[0]}:{where[1]}"), prefix, said.world_size, lines)
+            rank = _welcome(RankConnection(connection, f"{where[0]}:{where[1]}"), prefix, said.world_size, lines)
             if rank is None:
                 connection.close()
                 _say(f"refused a connection from {where[0]}:{where[1]}")
@@ -134,7 +134,7 @@ def meet(said: TorchrunSettings, first: int, wait_s: float) -> Star:
     return Star(said, tuple(lines[rank] for rank in sorted(lines)), first)
 
 
-def _welcome(line: PeerConnection, prefix: str, size: int, known: dict[int, PeerConnection]) -> int | None:
+def _welcome(line: RankConnection, prefix: str, size: int, known: dict[int, RankConnection]) -> int | None:
     """Return the rank of a new peer; None if it does not belong to this launch."""
     try:
         hello = line.hear()

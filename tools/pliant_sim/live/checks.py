@@ -8,6 +8,7 @@ from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.member import Machine, Phase
 from pliant.core.member.control_words import Purpose, Words
 from pliant.core.member.signals import Exit, Shares
@@ -265,13 +266,12 @@ class LiveChecks(StoreChecks):
         if worker.resumed_at_s == self.sim.now and view is not None and view.holders - {worker.id}:
             # It acts on a view from before it was stopped: the other holders were lost since.
             return True
-        # A holder that was killed this very moment counts, and one that was killed while the view was in transit that
-        # the member acts on: that is a crash, not a mistake of the protocol.
-        since_s = self.sim.now - 0.1
-        if worker.view_received_at_s == self.sim.now:
-            since_s = min(since_s, worker.view_sent_at_s)
+        # A holder that was killed this very moment counts, and one in the member's view whose lease may still run:
+        # the coordinator cannot know of the crash yet.
+        holders = view.holders if view is not None else frozenset()
         for other in self.sim.workers.values():
-            there = other.up or other.ended_at_s > since_s
+            unnoticed_s = LEASE_TTL_S if other.id in holders else 0.1
+            there = other.up or self.sim.now - other.ended_at_s < unnoticed_s
             if (
                 other is not worker
                 and there

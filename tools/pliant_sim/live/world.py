@@ -147,7 +147,7 @@ class LiveSimulation(Simulation):
     def _send_view(self, coordinator: str, member: MemberId, view: View) -> None:
         worker = self.workers.get(member)
         if worker is not None and worker.up:
-            self.send(coordinator, member, worker.view_received, view, self.now)
+            self.send(coordinator, member, worker.view_received, view)
 
     def peer(self, source: MemberId, target: MemberId, signal: Signal) -> None:
         if not self.is_cut(source, target):

@@ -43,7 +43,6 @@ class LiveWorker:
         self.joined = False
         self.ended_at_s = 0.0
         self.resumed_at_s = -1.0
-        self.view_sent_at_s = self.view_received_at_s = -1.0
         self.backlog: list[s.Signal] = []  # signals that arrived while the process was stopped
         self.kept: list[int] = []  # slots whose gradients are in the local sum
         self.kept_base: Lineage | None = None
@@ -106,8 +105,7 @@ class LiveWorker:
             self.id, Join(self.id, self.agent.state.id, self.machine.terms, fingerprint=self.sim.setting.fingerprint)
         )
 
-    def view_received(self, view: View, sent_at_s: float) -> None:
-        self.view_sent_at_s, self.view_received_at_s = sent_at_s, self.sim.now
+    def view_received(self, view: View) -> None:
         if self.up and (view.known or self.joined):
             self.joined = True
             self.feed(s.ViewReceived(view))
