@@ -57,7 +57,7 @@ format-check: $(STAMP)  ## Check the format alone
 	$(BIN)/ruff format --check .
 
 types: $(STAMP)  ## Check the types alone
-	$(BIN)/mypy $(wildcard src tools tests bench)
+	$(BIN)/mypy $(wildcard src tools tests bench examples)
 
 format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix-only --quiet .

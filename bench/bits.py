@@ -1,11 +1,11 @@
-"""What training to the bit costs, and how far its sums are from exact ones.
+"""Measure the cost of deterministic training, and the error of its sums.
 
-Steps of a deterministic job, of plain ones and of raw DDP, in turn in the same processes, for 0.1 M and 10 M parameters
-at worlds of 1 to 4 and for 100 M at 2. A deterministic job computes a part for each slot; a plain one and DDP compute
-their share in one, so a plain job in parts of a slot's size is there as well: it tells the cost of small parts from
-that of the reduction. Then the reductions alone, with all gradients ready, and the bytes they send; and the errors of
-their sums of heavy-tailed numbers against double precision. Prints tables and, as its last line, one JSON object.
-Timings are reported, not judged.
+Times steps of a deterministic job, of plain jobs and of raw DDP, alternating in the same processes, for 0.1 M and 10 M
+parameters in worlds of 1 to 4 and for 100 M in a world of 2. A deterministic job computes one part for each slot. A
+plain job and DDP compute their share in one part. A plain job with parts of a slot's size separates the cost of small
+parts from that of the reduction. Then times the reductions alone, with all gradients ready, and counts the bytes they
+send. Last, compares sums of heavy-tailed numbers with double precision. Prints tables and, as its last line, a JSON
+object. Timings are reported, not judged.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def _ms(seconds: Sequence[float]) -> float:
 
 
 def _ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median over the rounds, each against the one beside it."""
+    """Return the median of the ratios of each round."""
     return round(statistics.median(a / b for a, b in zip(ours, theirs, strict=True)), 3)
 
 
-def say(rows: Sequence[dict[str, Any]]) -> None:
+def print_tables(rows: Sequence[dict[str, Any]]) -> None:
     print()
     print("steps in ms (the slowest rank's, medians): plain and DDP compute their share in one part, small 16 in parts")
     print("of a slot's size, bits N one of N slots at a time; then bits 16 over each of the others")
@@ -93,12 +93,12 @@ def say(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`, so that nothing is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs every `finally`, so that no process remains
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeat", type=int, default=1, help="how many times as many rounds")
+    parser.add_argument("--repeat", type=int, default=1, help="multiply the number of rounds")
     parser.add_argument("--models", default="S,M,L")
-    parser.add_argument("--worlds", default="1,2,3,4", help="those of them that a model is measured at")
+    parser.add_argument("--worlds", default="1,2,3,4", help="sizes to measure, where a model has them")
     asked = parser.parse_args()
     os.environ["BENCH_SEED"] = str(asked.seed)
     worlds = list(map(int, asked.worlds.split(",")))
@@ -110,7 +110,7 @@ def main() -> int:
                 base.mkdir()
                 rows.append(measure(base, model, world, asked.repeat))
                 print(f"{model} x {world}: {json.dumps(rows[-1])}", flush=True)
-    say(rows)
+    print_tables(rows)
     print(json.dumps({"ok": True, "seed": asked.seed, "rows": rows}))
     return 0
 

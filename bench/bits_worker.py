@@ -1,4 +1,4 @@
-"""A worker of `bench/bits.py`: deterministic steps, plain ones and DDP's in turn; reductions alone; their errors."""
+"""A worker of `bench/bits.py`: alternates deterministic, plain and DDP steps, then measures reductions and errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pliant.train.reduce.metrics import StepMetrics
 
 BATCH = {"S": 192, "M": 192, "L": 48}
 FEW = {"S": ("bench", "small 16", "bits 16", "bits 12"), "M": ("bench", "small 16", "bits 16", "bits 12")}
-LANES = FEW | {"L": ("bench", "bits 16")}  # memory for more is not everywhere
+LANES = FEW | {"L": ("bench", "bits 16")}  # more would need too much memory
 ERROR_NUMEL = 1_000_000
 ERROR_SLOTS = (16, 64)
 CPU = torch.device("cpu")
@@ -45,11 +45,11 @@ def job_name(lane: str) -> str:
 
 
 class Lane:
-    """One way of taking steps, a job of its own: plain, plain in parts of a slot's size, or deterministic."""
+    """One job: plain, plain in parts of a slot's size, or deterministic."""
 
     def __init__(self, stack: ExitStack, name: str, model: nn.Module, x: Tensor, y: Tensor, batch: int) -> None:
         kind, _, slots = name.partition(" ")
-        if kind != "bench":  # that one is the agent's
+        if kind != "bench":  # the agent set that one
             os.environ["PLIANT_JOB"] = job_name(name)
             for theirs in ("PLIANT_AGENT", "PLIANT_MEMBER", "PLIANT_TOKEN_FILE"):
                 os.environ.pop(theirs, None)
@@ -69,11 +69,11 @@ class Lane:
             deterministic=self._deterministic,
         )
 
-        self.run._optimizers.close()  # it refuses, with good reason, that others step beside it
+        self.run._optimizers.close()  # it would refuse the steps of other optimizers
 
     def block(self, steps: int) -> float:
-        """Seconds a step."""
-        torch.use_deterministic_algorithms(self._deterministic)  # for this lane alone
+        """Train, and return the seconds of a step."""
+        torch.use_deterministic_algorithms(self._deterministic)  # for this lane only
         dist.barrier()
         began = time.perf_counter()
         self.steps(steps)
@@ -89,13 +89,13 @@ class Lane:
                 return
 
     def wait_for(self, size: int) -> None:
-        """Train until everybody is there."""
+        """Train until all members have joined."""
         while self.run.size < size:
             self.steps(1)
 
     @property
     def group(self) -> GlooGroup:
-        """That of the world it is in, for use between two steps."""
+        """Return the group of the current world, for use between two steps."""
         session = self.run._loop.session
         group = session.group(session.machine.generation)
         assert isinstance(group, GlooGroup)
@@ -103,7 +103,7 @@ class Lane:
 
     @property
     def alone(self) -> Alone:
-        """Its reducer, for use between two steps. A plain one has one part on each rank."""
+        """Return the reducer, for use between two steps. A plain one has one part on each rank."""
         group = self.group
         slots = self._slots if self._deterministic else group.size
         return Alone(self.run._loop._reducer, self.model, group, slots)
@@ -122,7 +122,7 @@ class Alone:
         self._shares: Shares = tuple(tuple(run) for run in deal_slots(slots, (1,) * group.size))
 
     def bring(self, grads: Callable[[int], Sequence[Tensor]]) -> None:
-        """A part for each slot; the last one's gradients are left where backward would leave them."""
+        """Run one part for each slot, and leave the last gradients in `.grad`, as backward does."""
         slots = self._shares[self._group.rank]
         for at, slot in enumerate(slots):
             self.reducer.begin_part(MicroBatch(1, (slot,)), 1.0, None, self._shares, idle=False)
@@ -148,7 +148,7 @@ def time_of(act: Callable[[], object]) -> float:
 
 
 def reductions(lanes: Sequence[Lane], rounds: int) -> dict[str, object]:
-    """Seconds in a reduction with all gradients ready, by round; the bytes that a rank sends, the largest."""
+    """Return the seconds of a reduction with all gradients ready, by round, and the most bytes a rank sends."""
     ways = {lane.name: lane.alone for lane in lanes if not lane.name.startswith("small")}
     grads = [torch.randn_like(param) for param in lanes[0].model.parameters()]
     seconds: dict[str, list[float]] = {name: [] for name in ways}
@@ -175,7 +175,7 @@ def sent_bytes(way: Alone) -> float:
 
 
 class Numbers(nn.Module):
-    """So many parameters in one row."""
+    """A model with one row of parameters."""
 
     def __init__(self, numel: int) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Numbers(nn.Module):
 
 
 def heavy_tailed(slot: int, seed: int) -> Tensor:
-    """Student's t with two degrees of freedom: its variance is infinite."""
+    """Draw from Student's t with two degrees of freedom, whose variance is infinite."""
     chance = torch.Generator().manual_seed(1_000_003 * seed + slot)
     normal = torch.randn(ERROR_NUMEL, generator=chance, dtype=torch.float64)
     square = -2.0 * torch.rand(ERROR_NUMEL, generator=chance, dtype=torch.float64).clamp_min(1e-300).log()
@@ -196,7 +196,7 @@ def reducers(model: nn.Module, slots: int) -> dict[str, Reducer]:
 
 
 def errors(group: GlooGroup, seed: int) -> list[dict[str, object]]:
-    """How far each kind of sum is from one in double precision: in L2, and at most, over the size of the sum."""
+    """Return the errors of each kind of sum against double precision: in L2 and at most, relative to the sum."""
     model, found = Numbers(ERROR_NUMEL), []
     for slots in ERROR_SLOTS:
         exact = torch.zeros(ERROR_NUMEL, dtype=torch.float64)
@@ -210,7 +210,9 @@ def errors(group: GlooGroup, seed: int) -> list[dict[str, object]]:
             way = Alone(reducer, model, group, slots)
             way.bring(lambda slot: [heavy_tailed(slot, seed)])
             reduced = way.reduce()
-            total = reduced.buckets[-1][:ERROR_NUMEL] if reduced.buckets else model.row.grad  # alone, it is the sum
+            total = (
+                reduced.buckets[-1][:ERROR_NUMEL] if reduced.buckets else model.row.grad
+            )  # in a world of one it is the sum
             assert total is not None
             sums[name] = total.clone()
             way.clear()
@@ -226,7 +228,7 @@ def errors(group: GlooGroup, seed: int) -> list[dict[str, object]]:
 
 
 def agreed(seconds: Sequence[float]) -> list[float]:
-    """Each as long as it took on the slowest rank."""
+    """Return each time of the slowest rank."""
     longest = torch.tensor(seconds, dtype=torch.float64)
     dist.all_reduce(longest, dist.ReduceOp.MAX)
     found: list[float] = longest.tolist()
@@ -246,7 +248,7 @@ def main() -> None:
         ways: dict[str, Callable[[int], float]] = {**{lane.name: lane.block for lane in lanes}, "ddp": raw.block}
         seconds: dict[str, list[float]] = {way: [] for way in ways}
         for block in ways.values():
-            block(max(2, steps // 4))  # for warming up
+            block(max(2, steps // 4))  # warm-up
         for _ in range(rounds):
             for way, block in ways.items():
                 seconds[way].append(block(steps))
@@ -258,7 +260,7 @@ def main() -> None:
             done = folder / "compared.json"
             done.with_suffix(".new").write_text(json.dumps(found))
             done.with_suffix(".new").rename(done)
-        lanes[0].steps(1_000_000)  # until this worker is told to leave
+        lanes[0].steps(1_000_000)  # until this worker is stopped
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a checkpoint costs a step: Pliant's, against `torch.save` and torch's asynchronous distributed checkpoint.
+"""Measure the cost of a checkpoint for a step, against `torch.save` and torch's asynchronous distributed checkpoint.
 
 For 10 M and 100 M parameters with Adam, in worlds of 1 and 2, one thread a process. Every system is a set of processes
 that stay; they train in turns, so each round has a turn of each. *stall* is the step with a checkpoint less a step
@@ -32,13 +32,13 @@ from pliant.train.checkpoint import DamagedCheckpoint, open_storage, read_checkp
 SYSTEMS = ("pliant", "save", "async", "staged")
 CALLED = {"pliant": "Pliant", "save": "torch.save", "async": "async", "staged": "staged"}
 ROUNDS = {"M": 5, "L": 3}
-BUDGET_S = {"M": 150.0, "L": 360.0}  # past it no further round is begun: on a busy machine there may be one only
+BUDGET_S = {"M": 150.0, "L": 360.0}  # no further round starts after it; a busy machine may complete one only
 AIMS = {"save": 0.05, "async": 0.5}
 
 
 @dataclass(slots=True)
 class Figure:
-    """One turn with a checkpoint; of several ranks, the one that it costs most."""
+    """One turn with a checkpoint, on the rank with the highest cost."""
 
     plain_s: float
     stall_s: float
@@ -47,12 +47,12 @@ class Figure:
     copied: int
     calls_s: float
     written_s: float
-    extra: int  # bytes of memory beyond what the same process needs in a turn without
+    extra: int  # bytes of memory beyond those of a turn without a checkpoint
 
 
 @dataclass(slots=True)
 class Found:
-    """Everything about one model in one world."""
+    """The results of one model in one world."""
 
     model: str
     world: int
@@ -68,7 +68,7 @@ class Found:
 
 
 def measure(base: Path, model: str, world: int, names: list[str], rounds: int, chance: random.Random) -> Found:
-    """Rounds of turns, in an order that is drawn anew for each; the first round is without checkpoints."""
+    """Run rounds of turns, each in a random order. The first round is without checkpoints."""
     found = Found(model, world, {name: [] for name in names})
     systems: dict[str, System] = {}
     try:
@@ -109,7 +109,7 @@ def measure(base: Path, model: str, world: int, names: list[str], rounds: int, c
 
 
 def judged(turn: Turn, bare: Turn) -> Figure:
-    """What a turn says. Steps that begin after everything is written are those without a checkpoint."""
+    """Return the figures of a turn. Steps that start after the write count as steps without a checkpoint."""
     began = min(each.began for each in turn.noted)
     stalls, alls, plains = [], [], []
     for noted in turn.noted:
@@ -132,7 +132,7 @@ def judged(turn: Turn, bare: Turn) -> Figure:
 
 
 def check(system: Pliant, number: int, state: str, found: Found) -> int:
-    """Compare what was written with the state at its step, and say how large it is."""
+    """Compare the checkpoint with the state of its step, and return its size."""
     place = open_storage(system.saved)
     manifest = read_manifest(place, system.name_of(number))
     digest = hashlib.sha256()
@@ -204,14 +204,14 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`, so that nothing is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs every `finally`, so that no process remains
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--models", default="M,L", help="M has 10 M parameters, L has 100 M")
     parser.add_argument("--worlds", default="1,2")
-    parser.add_argument("--only", default=",".join(SYSTEMS[1:]), help="what Pliant is compared with: %(default)s")
-    parser.add_argument("--rounds", type=int, help="with a checkpoint of each system")
-    parser.add_argument("--folder", help="on the disk to be measured; it gets up to 12 GB")
+    parser.add_argument("--only", default=",".join(SYSTEMS[1:]), help="systems to compare with: %(default)s")
+    parser.add_argument("--rounds", type=int, help="rounds with a checkpoint of each system")
+    parser.add_argument("--folder", help="folder on the disk to measure; takes up to 12 GB")
     asked = parser.parse_args()
     names = ["pliant", *filter(None, asked.only.split(","))]
     if wrong_names := set(names) - set(SYSTEMS):

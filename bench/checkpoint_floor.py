@@ -1,4 +1,4 @@
-"""What `bench/checkpoint.py` compares with: the least that a checkpoint could take on this machine."""
+"""Measure lower bounds for a checkpoint on this machine, for `bench/checkpoint.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BLOCK = 4 << 20
 
 
 def disk_s(folder: Path, nbytes: int, files: int, *, hashed: bool) -> float:
-    """How long so many bytes take to reach the disk, in so many files at once: written, flushed, nothing else."""
+    """Return the seconds to write and flush `nbytes` to the disk, in `files` files at once."""
     block = memoryview(secrets.token_bytes(BLOCK))
 
     def write(at: int) -> None:
@@ -39,8 +39,10 @@ def disk_s(folder: Path, nbytes: int, files: int, *, hashed: bool) -> float:
 
 
 def copy_s(nbytes: int, parts: int) -> float:
-    """How long a copy of so many bytes takes, one thread for each part, all memory at hand: what a step would have to
-    wait for if no processor had any time to spare."""
+    """Return the seconds to copy `nbytes` within allocated memory, with one thread for each part.
+
+    A step would wait that long if no processor were idle.
+    """
     room = 64 << 20
     torch.set_num_threads(1)
     pairs = [(torch.zeros(room, dtype=torch.uint8), torch.ones(room, dtype=torch.uint8)) for _ in range(parts)]

@@ -1,4 +1,4 @@
-"""The other side of `bench/checkpoint.py`: plain PyTorch, DDP if there are several, and torch's ways to save."""
+"""Train with plain PyTorch, or DDP on several ranks, and save with torch's own functions, for `bench/checkpoint.py`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Saving:
-    """One way to save: `begin` it before a step, `secure` it before the state changes, `finish` at a turn's end."""
+    """A way to save: `begin` before a step, `secure` before the state changes, `finish` at the end of a turn."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, folder: Path, turns: Turns) -> None:
         self._model = model
@@ -41,7 +41,7 @@ class Saving:
         pass
 
     def finish(self) -> None:
-        """Only the last one stays on disk."""
+        """Remove all checkpoints but the last."""
         dist.barrier()
         if dist.get_rank() == 0:
             shutil.rmtree(self._folder / str(self._count - 1), ignore_errors=True)
@@ -54,7 +54,7 @@ class Saving:
 
 
 class Plain(Saving):
-    """`torch.save` by the first rank, as everybody does it; it does not wait for the disk."""
+    """`torch.save` on the first rank, the common way. It does not flush."""
 
     def save(self, where: Path) -> None:
         if dist.get_rank() == 0:
@@ -64,14 +64,14 @@ class Plain(Saving):
 
 
 class Async(Saving):
-    """`async_save` with its defaults: it copies all of the state, then returns; a thread writes, and flushes."""
+    """`async_save` with its defaults: it copies the whole state and returns, and a thread writes and flushes."""
 
     _saved: Future[Any]
     _group: dist.ProcessGroup | None = None
 
     def save(self, where: Path) -> None:
         noted = self._turns.noted
-        if self._group is None:  # its thread must not use the group that training uses
+        if self._group is None:  # its thread must not use the group of the training
             self._group = dist.new_group(backend="gloo")
         self._saved = self.started(str(where))
         self._saved.add_done_callback(lambda _: setattr(noted, "done", time.time()))
@@ -88,7 +88,7 @@ class Async(Saving):
 
 
 class Staged(Async):
-    """The quickest that it has on a CPU: a stager that is kept, with its memory, and copies in a thread of its own."""
+    """The fastest variant on a CPU: a persistent stager with its own memory, which copies in a thread."""
 
     _stager: DefaultStager | None = None
     _response: AsyncSaveResponse | None = None

@@ -1,4 +1,4 @@
-"""The systems of `bench/checkpoint.py`: sets of processes that are started once, and train when it is their turn."""
+"""The systems of `bench/checkpoint.py`: processes that are started once and train in turns."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from pliant.train.checkpoint import DamagedCheckpoint, open_storage, read_manife
 
 PLIANT = str(Path(sys.executable).with_name("pliant"))
 HERE = Path(__file__).parent
-PATIENCE_S = 600.0  # a machine may be busy with other things
+PATIENCE_S = 600.0  # the machine may be busy
 SAMPLE_S = 0.02
-ANONYMOUS = ("RssAnon:", "RssShmem:")  # of a process's memory what is not a file's
+ANONYMOUS = ("RssAnon:", "RssShmem:")  # memory of a process that is not backed by files
 
 
 class Broken(Exception):
-    """A system did not do its turn."""
+    """A system did not complete its turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What all processes of a system noted in one turn, and the most memory that each had."""
+    """The records of all processes of a system in one turn, and the peak memory of each."""
 
     noted: tuple[Noted, ...]
     done: float
@@ -72,7 +72,7 @@ class System:
         self.until("its start", lambda: len(self._pids()) == self._world)
 
     def turn(self, number: int) -> Turn:
-        """Let it have its turn, and look at its memory meanwhile."""
+        """Run a turn, and sample the memory meanwhile."""
         peaks: dict[int, int] = {}
 
         def look() -> None:
@@ -87,7 +87,7 @@ class System:
         return Turn(noted, self.settle(number, look) or done if number else 0.0, peaks)
 
     def settle(self, number: int, look: Callable[[], None]) -> float:
-        """Call after a turn: nothing is on its way to the disk when it returns. When it arrived, if that is known."""
+        """Wait until all data of a turn is on the disk. Return the time when it arrived, if known."""
         raise NotImplementedError
 
     def until(self, what: str, true: Callable[[], bool], look: Callable[[], None] = lambda: None) -> None:
@@ -95,7 +95,7 @@ class System:
         while not true():
             if time.monotonic() > end or any(each.poll() is not None for each in self._processes):
                 said = Path(self._output.name).read_text(errors="replace")[-2000:]
-                raise Broken(f"{type(self).__name__}: waited in vain for {what}; it said: {said}")
+                raise Broken(f"{type(self).__name__}: timed out waiting for {what}; output: {said}")
             look()
             time.sleep(SAMPLE_S)
 
@@ -104,7 +104,7 @@ class System:
         for process in self._processes:
             with suppress(ProcessLookupError):
                 process.terminate()
-                process.send_signal(signal.SIGTERM)  # for `pliant run` the second says: now
+                process.send_signal(signal.SIGTERM)  # a second one stops `pliant run` at once
             with suppress(subprocess.TimeoutExpired):
                 process.wait(15)
             with suppress(ProcessLookupError):
@@ -129,10 +129,10 @@ class Pliant(System):
         self.start(PLIANT, "run", *how, *where, *every, str(HERE / "checkpoint_worker.py"))
 
     def name_of(self, number: int) -> str:
-        """The name of a turn's checkpoint; empty while there is none."""
+        """Return the name of a turn's checkpoint, or an empty string if there is none yet."""
         place = open_storage(self.saved)
         for name in place.checkpoint_names():
-            with suppress(DamagedCheckpoint):  # an old one, which is removed just now
+            with suppress(DamagedCheckpoint):  # an old one that is being removed
                 if read_manifest(place, name).checkpoint.lineage.step == number * self._steps:
                     return name
         return ""
@@ -140,7 +140,7 @@ class Pliant(System):
     def settle(self, number: int, look: Callable[[], None]) -> float:
         self.until(f"checkpoint {number}", lambda: bool(self.name_of(number)), look)
         pieces = (self.saved / self.name_of(number)).glob("*.safetensors")
-        return max(piece.stat().st_ctime for piece in pieces)  # then it was given its name
+        return max(piece.stat().st_ctime for piece in pieces)  # the time of its renaming
 
 
 class Raw(System):
@@ -151,9 +151,9 @@ class Raw(System):
         for rank in range(world):
             self.start(sys.executable, str(HERE / "checkpoint_raw.py"), way, str(rank))
 
-    def settle(self, number: int, look: Callable[[], None]) -> float:  # noqa: ARG002  # it knows without looking
+    def settle(self, number: int, look: Callable[[], None]) -> float:  # noqa: ARG002  # needs no polling
         for file in (self.folder / "saved").rglob("*"):
-            if file.is_file():  # what is still on its way to the disk would be in the way of others
+            if file.is_file():  # pending writes would slow down the next turn
                 handle = os.open(file, os.O_RDONLY)
                 os.fsync(handle)
                 os.close(handle)

@@ -1,6 +1,6 @@
-"""What all systems of `bench/checkpoint.py` share: the model, the turns they take, and what they note in one.
+"""The model, the turns and the records that all systems of `bench/checkpoint.py` share.
 
-A turn is a fixed number of steps; a checkpoint is begun at its first one. Whoever is not at turn sleeps, so that nobody
+A turn is a fixed number of steps. A checkpoint starts at the first one. All other systems sleep meanwhile, so that none
 disturbs the one that is measured, and all of them are measured within the same minute.
 """
 
@@ -30,15 +30,15 @@ class Noted:
     rank: int
     began: float = 0.0  # by the wall clock, before the first step
     steps_s: list[float] = field(default_factory=list)
-    calls_s: float = 0.0  # within the call that saves
-    waits_s: float = 0.0  # for the copy that must be whole before the state changes
-    copied: int = 0  # bytes of that, where it is known
-    done: float = 0.0  # by the wall clock: written; 0 where the driver finds out
-    state: str = ""  # hash of the state after the last step, where it is compared
+    calls_s: float = 0.0  # time in the call that saves
+    waits_s: float = 0.0  # time waiting for the copy, before the state changes
+    copied: int = 0  # bytes of that copy, if known
+    done: float = 0.0  # wall clock time of the completed write; 0 if the driver finds out
+    state: str = ""  # hash of the state after the last step, if it is compared
 
 
 class Turns:
-    """One process's side: call `begin`, then `stepped` after every step."""
+    """The turns of one process. Call `begin`, then `stepped` after every step."""
 
     def __init__(self, folder: Path, rank: int, steps: int) -> None:
         self._folder = folder
@@ -49,11 +49,11 @@ class Turns:
 
     @property
     def saves(self) -> bool:
-        """Whether the step to come is one with a checkpoint: the first of a turn, but not of the very first one."""
+        """Return whether the next step has a checkpoint: the first step of every turn but the first."""
         return not self.noted.steps_s and self._number > 0
 
     def begin(self) -> bool:
-        """Wait for the next turn; False: that was the last one."""
+        """Wait for the next turn. Return False after the last one."""
         self._number += 1
         (self._folder / f"{os.getpid()}.ready").touch()
         while not (self._folder / f"{self._number}.go").exists():
@@ -66,7 +66,7 @@ class Turns:
         return True
 
     def stepped(self) -> bool:
-        """Whether the turn is over; then say `done`."""
+        """Return whether the turn is over, and report it."""
         now = time.perf_counter()
         self.noted.steps_s.append(now - self._last)
         self._last = now
@@ -80,7 +80,7 @@ class Turns:
 
 
 def _wake_up() -> None:
-    """A processor that has slept is slow at first, and the first step of a turn is the one that is measured."""
+    """Warm up the processor: it is slow after sleeping, and the first step of a turn is measured."""
     some, end = torch.ones(256, 256), time.monotonic() + AWAKE_S
     while time.monotonic() < end:
         some @ some
@@ -95,5 +95,5 @@ def network(name: str) -> nn.Module:
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
-    """Two moments beside every weight, so a state of twelve bytes a parameter."""
+    """Return Adam, with two moments for each weight: a state of twelve bytes a parameter."""
     return torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=False)

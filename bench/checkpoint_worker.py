@@ -1,4 +1,4 @@
-"""Pliant's side of `bench/checkpoint.py`: a worker of a live job that trains in turns."""
+"""A worker of a live job that trains in turns, for `bench/checkpoint.py`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ import pliant.torch as pliant
 from pliant.torch.run import Run
 from pliant.train.checkpoint.background_writer import BackgroundWriter
 
-EPOCHS = 10_000  # more than anybody waits for
+EPOCHS = 10_000  # never reached: the job is cancelled
 SAMPLES = 4096
 
 
 def note_secure(turns: Turns) -> None:
-    """Note what each step waits for, in the one place where it does."""
+    """Record the time that each step waits for the copy."""
     secure = BackgroundWriter.copy_rest
 
     def timed(self: BackgroundWriter) -> int:
@@ -31,11 +31,11 @@ def note_secure(turns: Turns) -> None:
         turns.noted.copied += copied
         return copied
 
-    BackgroundWriter.copy_rest = timed  # type: ignore[method-assign]  # a process of its own, for measuring
+    BackgroundWriter.copy_rest = timed  # type: ignore[method-assign]  # in this process only, to measure
 
 
 def state_hash(run: Run) -> str:
-    """Of every byte of the state, as a checkpoint has it."""
+    """Return a hash of every byte of the state, as in a checkpoint."""
     digest = hashlib.sha256()
     for leaf in run._loop._state.capture().leaves:
         digest.update(leaf.content)

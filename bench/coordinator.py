@@ -1,8 +1,8 @@
-"""What a coordinator costs and how quickly it tells: thousands of members over real HTTP, on a real store.
+"""Measure a coordinator's CPU time and latency with thousands of members, over real HTTP and on a real store.
 
-Two shapes, 250 jobs of 8 members and one job of 2,000, each at a quarter, a half and the whole of that. Everybody
-watches; everybody renews each second. Measured are the coordinator's CPU time apart from the members', the time of a
-renewal, and the time from sending a command that moves everybody to the moment the last member was told. Prints a
+Two shapes, 250 jobs of 8 members and one job of 2,000, each at a quarter, a half and the whole of that. All
+members watch, and renew each second. Measures the coordinator's CPU time without that of the members, the time of a
+renewal, and the time from sending a command that changes the world until the last member has the view. Prints a
 table and, as its last line, one JSON object. Timings are reported, not judged: the exit code is about errors alone.
 """
 
@@ -75,7 +75,7 @@ class Server:
 
 @contextmanager
 def coordinator() -> Iterator[Server]:
-    """A coordinator of its own, on a new store, gone afterwards."""
+    """Run a separate coordinator on a new store, for the block."""
     with tempfile.TemporaryDirectory(prefix="pliant-bench-") as home:
         command = [str(Path(sys.executable).parent / "pliant"), "coordinator", "--listen", "127.0.0.1:0", "--json"]
         environment = {**os.environ, "PLIANT_HOME": home}
@@ -138,7 +138,7 @@ async def measure(server: Server, jobs: int, size: int, seconds: float, seed: in
 
 
 async def gather(crowd: Crowd, job: str, size: int) -> list[Member]:
-    """A job whose members have all joined, fifty at a time."""
+    """Create a job and let all members join, fifty at a time."""
     await crowd.create(job, size)
     members: list[Member] = []
     for first in range(0, size, 50):
@@ -148,7 +148,7 @@ async def gather(crowd: Crowd, job: str, size: int) -> list[Member]:
 
 
 async def change(crowd: Crowd, members: list[Member]) -> float:
-    """Seconds from sending a command that makes a new world to the last member having been told of it."""
+    """Return the seconds from sending a command that forms a new world until the last member has the view."""
     loop = asyncio.get_running_loop()
     generation = members[0].generation
     for member in members:
@@ -161,7 +161,7 @@ async def change(crowd: Crowd, members: list[Member]) -> float:
                 member.waits = loop.create_future()
         await asyncio.wait([member.waits for member in behind if member.waits is not None], timeout=10.0)
         if time.perf_counter() - start > 20.0:
-            raise SystemExit(f"{len(behind)} of {len(members)} members were never told")
+            raise SystemExit(f"{len(behind)} of {len(members)} members never received the view")
     return max(member.told_at for member in members) - start
 
 
@@ -176,7 +176,7 @@ def _ms(ordered: list[float], quantile: float) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=8.0, help="of steady renewing, for each row")
+    parser.add_argument("--seconds", type=float, default=8.0, help="seconds of steady renewals for each row")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

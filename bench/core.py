@@ -60,7 +60,7 @@ class Bench:
         return known[0]
 
     def start(self, name: str, members: int) -> None:
-        """A running job: everybody in one world that reported its first step."""
+        """Create a running job, with all members in one world that reported its first step."""
         self.ask(name, m.Create(name, JobSpec(1, 2 * members, Target(members))))
         self.ask(name, *[m.Join(self.life(name), AgentId("a"), TERMS) for _ in range(members)])
         self.report(name)

@@ -23,7 +23,7 @@ TERMS = Terms(Grid(samples=10_000, batch=2000, slots=2000, epochs=1), seed=1)
 
 
 class Connection(asyncio.Protocol):
-    """One socket. `ask` may be called again when the answer to the last has come."""
+    """One connection. Call `ask` again only after the previous response."""
 
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
@@ -31,7 +31,7 @@ class Connection(asyncio.Protocol):
         self._answered: Callable[[int, bytes], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one by its methods alone
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's has the same methods
 
     def data_received(self, data: bytes) -> None:
         self._data += data
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
 
 @dataclass(slots=True)
 class Stats:
-    """What all members together saw."""
+    """The counts of all members together."""
 
     renewals: list[float] = field(default_factory=list)
     errors: int = 0
@@ -68,7 +68,7 @@ class Stats:
 
 
 class Crowd:
-    """Everybody. `host`, `port` and `token` say whom to ask."""
+    """All members. `host`, `port` and `token` are those of the coordinator."""
 
     def __init__(self, host: str, port: int, token: str) -> None:
         self._address = (host, port)
@@ -111,7 +111,7 @@ class Crowd:
         return member
 
     async def stop(self, by: Member, generation: int) -> None:
-        """Break that generation, so that a new one forms and everybody is told."""
+        """Break a generation, so that a new one forms and all members get a new view."""
         stopped = Stopped(by.id, generation, GENESIS, frozenset(), "the benchmark says so")
         connection = await self.connect()
         await self.ask(connection, self.post(f"/v1/jobs/{by.job}/stopped", Body(Stopped).encode(stopped)))
@@ -169,7 +169,7 @@ class Member:
             return
         asyncio.get_running_loop().call_later(1.0, self._renew)
         self._asked_at = time.perf_counter()
-        # By hand: it is sent thousands of times a second, and what is measured is not how quickly we write it.
+        # Built by hand: it is sent thousands of times a second, and its encoding is not to be measured.
         body = b'{"member":"%b","revision":%d}' % (self.id.encode(), self.revision)
         self.talk.ask(self.crowd.post(f"/v1/jobs/{self.job}/renew", body), self._renewed)
 

@@ -1,4 +1,4 @@
-"""What the canonical order costs per sample: one position at a time in the core, and for arrays."""
+"""Measure the cost of the canonical order per sample: one position at a time in the core, and for arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long it takes from an event to the first step in the new world, for a script that knows nothing of Pliant.
+"""Measure the time from an event to the first step in the new world, for a script that does not import Pliant.
 
 The same script under `pliant run` and under torchrun, tuned and with its defaults, in worlds of 2 and 4: agents with
 one worker each. A worker is killed, an agent added, one asked to leave, one killed. And from the command to the first
@@ -34,7 +34,7 @@ from relaunch_agents import (
     free_port,
 )
 
-LOW_LEASE_S = 3.0  # as long as torchrun, tuned, takes to miss somebody: three times a second
+LOW_LEASE_S = 3.0  # the detection time of the tuned torchrun: three times one second
 STEPS_S = 1.0  # of training before each event
 STAGES = ("seen", "stopped", "born", "began", "imported", "grouped", "built", "stepped")
 COLD, KILLED, ADDED, LEAVES, GONE = (
@@ -52,7 +52,7 @@ AIMS = {"default": 0.1, "tuned": 0.33, "start": 1.0}
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One event in one trial. `stages` are seconds from one to the next."""
+    """One event in one trial. `stages` are the seconds of each stage."""
 
     event: str
     world: int
@@ -65,7 +65,7 @@ class Figure:
 
 @dataclass(slots=True)
 class Book:
-    """Everything that was found."""
+    """All results."""
 
     figures: list[Figure] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Trial:
     chance: random.Random
 
     def run(self, events: tuple[str, ...]) -> None:
-        """The events in their order; whatever happens, nothing is left."""
+        """Run the events in order, and leave no process behind."""
         try:
             began = time.time()
             for _ in range(self.world):
@@ -140,7 +140,7 @@ class Trial:
 
 
 def decided(crowd: Pliant, began: float, new: World) -> dict[str, float]:
-    """When the coordinator knew that another launch was needed, and when it made that one."""
+    """Return the times at which the coordinator ended the launch and created the next."""
     events, port = crowd.events(), f":{new.ranks[0]['port']}"
     [launched] = [
         event["at"]
@@ -156,7 +156,7 @@ def decided(crowd: Pliant, began: float, new: World) -> dict[str, float]:
 
 
 def between(began: float, at: dict[str, float]) -> dict[str, float]:
-    """How long it took to each stage from the one before."""
+    """Return the seconds of each stage."""
     found, last = {}, began
     for stage in STAGES:
         if stage in at:
@@ -166,7 +166,7 @@ def between(began: float, at: dict[str, float]) -> dict[str, float]:
 
 
 def start(book: Book, base: Path, world: int, system: str) -> None:
-    """From the command to the first step."""
+    """Measure from the command to the first step."""
     crowd: Standalone | StandaloneTorchrun
     crowd = Standalone(base) if system == "pliant" else StandaloneTorchrun(base, tuned=False)
     try:
@@ -184,7 +184,7 @@ def start(book: Book, base: Path, world: int, system: str) -> None:
 
 
 def floor(book: Book, base: Path, world: int) -> None:
-    """What a relaunch would take if nothing had to be noticed, stopped or agreed on."""
+    """Measure a lower bound: a relaunch without detection, stopping and coordination."""
     crowd = Crowd(base)
     command = [sys.executable, str(Path(__file__).with_name("relaunch_floor.py")), str(crowd.steps)]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -205,7 +205,7 @@ def floor(book: Book, base: Path, world: int) -> None:
 
 
 def one(book: Book, base: Path, system: str, world: int, chance: random.Random) -> None:
-    """One trial: `lease` waits for one to run out, `cold` has no template; torchrun, if `full`, has no room."""
+    """Run one trial. `lease` waits for an expiry, `cold` has no template, and `full` leaves torchrun no room."""
     folder = Path(tempfile.mkdtemp(dir=base))
     events: tuple[str, ...] = (KILLED, ADDED, LEAVES, GONE)
     crowd: Crowd
@@ -228,7 +228,7 @@ def one(book: Book, base: Path, system: str, world: int, chance: random.Random) 
 
 
 def trials(book: Book, base: Path, worlds: list[int], repeat: int, parts: set[str], chance: random.Random) -> None:
-    """Everything, in turn. Of torchrun's defaults both worlds run side by side: nearly all of it is waiting."""
+    """Run all trials. With torchrun's defaults both worlds run at once, since most of it is waiting."""
     for _ in range(repeat):
         for world in worlds:
             for system in chance.sample(["pliant", "tuned"], 2):
@@ -266,9 +266,7 @@ def rows(book: Book, worlds: list[int]) -> list[dict[str, Any]]:
     made = []
     for event in (COLD, KILLED, NO_ROOM, ADDED, LEAVES, GONE, SILENT, SILENT_LOW, START):
         for world in worlds:
-            like = {COLD: KILLED, SILENT: GONE, SILENT_LOW: GONE}.get(
-                event, event
-            )  # torchrun has no such case of its own
+            like = {COLD: KILLED, SILENT: GONE, SILENT_LOW: GONE}.get(event, event)  # torchrun has no such case
             ours = book.of(KILLED if event == NO_ROOM else event, world, "pliant")
             theirs = {name: book.of(like, world, name) for name in ("tuned", "default", "torchrun")}
             if not (any(theirs.values()) if event == NO_ROOM else ours or (like == event and any(theirs.values()))):
@@ -323,13 +321,13 @@ def show(found: list[dict[str, Any]], floors: dict[int, dict[str, float | None]]
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`, so that nothing is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs every `finally`, so that no process remains
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeat", type=int, default=3, help="trials; of torchrun's defaults there is one")
+    parser.add_argument("--repeat", type=int, default=3, help="number of trials; torchrun's defaults get one")
     parser.add_argument("--worlds", default="2,4")
     parser.add_argument("--only", default=",".join(PARTS), help="some of: %(default)s")
-    parser.add_argument("--quick", action="store_true", help="one trial, a world of 2, nothing of torchrun's defaults")
+    parser.add_argument("--quick", action="store_true", help="one trial, a world of 2, without torchrun's defaults")
     asked = parser.parse_args()
     parts = set(asked.only.split(","))
     if wrong := parts - set(PARTS):

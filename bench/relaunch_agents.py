@@ -1,4 +1,4 @@
-"""Agents of Pliant and of torchrun with one worker each, as people start them, for `relaunch.py`."""
+"""Agents of Pliant and of torchrun with one worker each, for `relaunch.py`."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ PLIANT = str(Path(sys.executable).with_name("pliant"))
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 SCRIPT = str(Path(__file__).with_name("relaunch_script.py"))
 JOB = "bench"
-AGENTS_MAX = 8  # so that there is always room for one more: torchrun waits for it, its last call
+AGENTS_MAX = 8  # always leaves room for one more, for which torchrun waits (its last call)
 PACE_S = 0.05
 LOOK_S = 0.02
-GOODBYE_S = 3.0  # for what ends after its agent has
-IDLE_S = 0.4  # a template that has used no processor for so long waits to be forked
-IMPORTED_S = 1.0  # of processor time, at least, which importing torch takes
-MARK = "BENCH_RELAUNCH"  # in the environment of everything that is started here
+GOODBYE_S = 3.0  # time for processes that end after their agent
+IDLE_S = 0.4  # a template without CPU time for this long is ready to be forked
+IMPORTED_S = 1.0  # minimum CPU time of importing torch
+MARK = "BENCH_RELAUNCH"  # in the environment of every process started here
 TEMPLATE = "pliant.agent.process.template"
 
-# As the peers' figures in ../shared/reference/peers.md were taken.
+# The settings of the published figures for torchrun.
 TUNED = (
     "last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=3,heartbeat_timeout=2,close_timeout=1",
     ("--monitor-interval", "0.05", "--shutdown-timeout", "1"),
@@ -41,12 +41,12 @@ NO_FLAGS: tuple[str, ...] = ()
 
 
 class NotRecovered(Exception):
-    """Something did not come about in time."""
+    """A condition was not met in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The first step of everybody in one world, by rank: what the script wrote about itself."""
+    """The first step of all workers in one world, by rank, as the script recorded it."""
 
     ranks: tuple[dict[str, Any], ...]
 
@@ -56,16 +56,16 @@ class World:
 
     @property
     def forked(self) -> bool:
-        """Whether all of them are forks of a template."""
+        """Return whether all of them are forks of a template."""
         return all(TEMPLATE in each["argv"] for each in self.ranks)
 
     def reached(self, stage: str) -> float:
-        """When the last of them was there."""
+        """Return the time of the last of them."""
         return max(float(each[stage]) for each in self.ranks)
 
 
 class Crowd:
-    """One job, and what runs it. Close it: then it is known whether anything was left behind."""
+    """One job and its agents. `close` reports processes that remained."""
 
     name = ""
     patience_s = 180.0
@@ -86,20 +86,20 @@ class Crowd:
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Wait until it is as quick as it gets."""
+        """Wait until a relaunch is as fast as possible."""
 
     def lose_agent(self, *, silent: bool) -> None:
-        """The youngest is killed, and its workers with it. `silent`: nobody hears of it, as if its machine was gone."""
+        """Kill the youngest agent and its workers. With `silent` no connection closes, as if its machine were gone."""
         raise NotImplementedError
 
     def let_leave(self) -> None:
-        """The youngest agent is asked to end."""
+        """Ask the youngest agent to end."""
         self._gone.append(self.agents.pop())
         self._gone[-1].terminate()
 
     def close(self) -> list[str]:
-        """End everybody; what was still there afterwards, and had to be killed."""
-        for _ in range(2):  # the second says: now
+        """End all processes. Return those that remained and had to be killed."""
+        for _ in range(2):  # the second stops at once
             for each in self.agents:
                 if each.poll() is None:
                     each.terminate()
@@ -121,10 +121,10 @@ class Crowd:
             each.wait()
         return left
 
-    # ------------------------------------------------------------------------------------------------- looking
+    # --------------------------------------------------------------------------------------------- observation
 
     def worlds(self) -> dict[str, list[dict[str, Any]]]:
-        """Who has done a first step, by the port of the world's store, which is another one each time."""
+        """Return the workers that completed a step, by the port of the world's store, which is new each time."""
         found: dict[str, list[dict[str, Any]]] = {}
         for file in self.steps.glob("*.steps"):
             first, newline, _ = file.read_text().partition("\n")
@@ -134,7 +134,7 @@ class Crowd:
         return found
 
     def whole(self, size: int, since: float) -> World | None:
-        """The first world of that size whose workers all started after that moment and have all done a step."""
+        """Wait for a world of that size whose workers all started after `after` and completed a step."""
         found = [
             World(tuple(sorted(each, key=lambda one: int(one["rank"]))))
             for each in self.worlds().values()
@@ -156,11 +156,11 @@ class Crowd:
         end = time.monotonic() + self.patience_s
         while not true():
             if time.monotonic() > end:
-                raise NotRecovered(f"{self.name}: waited {self.patience_s:g} s in vain for {what}")
+                raise NotRecovered(f"{self.name}: timed out after {self.patience_s:g} s waiting for {what}")
             time.sleep(LOOK_S)
 
     def pause_s(self, since: float, world: World) -> float:
-        """The longest time without a step, from a little before the event until the new world's first."""
+        """Return the longest time without a step, from shortly before the event to the new world's first step."""
         last = world.reached("stepped")
         times = {last}
         for file in self.steps.glob("*.steps"):
@@ -179,7 +179,7 @@ class Crowd:
 
 
 class Pliant(Crowd):
-    """`pliant run`, the first of which keeps the coordinator. With `lease_ttl_s`, a coordinator beside them does."""
+    """`pliant run`. The first one hosts the coordinator, or a separate process with `lease_ttl_s`."""
 
     name = "pliant"
 
@@ -233,7 +233,7 @@ class Pliant(Crowd):
         return [json.loads(line)["event"] for line in self._ask("events", JOB, "--json").splitlines()]
 
     def settle(self) -> None:
-        """Until every agent's template has imported what it is to import, and waits."""
+        """Wait until every agent's template has completed its imports."""
         if not self._warm:
             return
         running = [each for each in self.agents if each.poll() is None]
@@ -245,7 +245,7 @@ class Pliant(Crowd):
         agent = self.agents.pop()
         self._gone.append(agent)
         if not silent:
-            agent.kill()  # what it ran ends with it
+            agent.kill()  # its workers end with it
             return
         wardens = [pid for pid in marked(self._mark_entry) if (stat := _stat(pid)) and int(stat[1]) == agent.pid]
         for pid in (agent.pid, *wardens):
@@ -257,7 +257,7 @@ class Pliant(Crowd):
 
     def close(self) -> list[str]:
         if self._coordinator is not None:
-            self.agents.append(self._coordinator)  # told to end with all others
+            self.agents.append(self._coordinator)  # ends with all others
         if self._stopped:
             self._gone[-1].kill()
         for pid in self._stopped:
@@ -288,17 +288,17 @@ class Torchrun(Crowd):
         size = ("--nnodes", f"1:{self._max}", "--nproc-per-node", "1", "--max-restarts", "100")
         place = ("--rdzv-endpoint", f"127.0.0.1:{self._port}", "--rdzv-id", JOB, "--rdzv-conf", conf)
         command = [TORCHRUN, *size, *place, *self._flags, *self._job()]
-        # Without the second variable nobody can join a running job, as of torch 2.13.
+        # Without the second variable no agent can join a running job, as of torch 2.13.
         env = {"PET_RDZV_BACKEND": "c10d", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
         self.agents.append(self._start(command, **env))
 
     def lose_agent(self, *, silent: bool) -> None:
-        del silent  # it does not listen for the end of one
+        del silent  # torchrun does not detect closed connections
         agent = self.agents.pop()
         self._gone.append(agent)
         workers = [one["pid"] for each in self.worlds().values() for one in each if one["parent"] == agent.pid]
         agent.kill()
-        for pid in workers:  # they would go on without it
+        for pid in workers:  # they would outlive it
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
@@ -321,7 +321,7 @@ def free_port() -> int:
 
 
 def marked(entry: str) -> list[int]:
-    """Processes with that in their environment; a fork has its template's."""
+    """Return the processes with this mark in their environment, which a fork inherits."""
     found = []
     for each in Path("/proc").iterdir():
         if each.name.isdigit():
@@ -332,14 +332,14 @@ def marked(entry: str) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent and so on, of a process; empty if there is none."""
+    """Return the fields of a process's stat file; empty if it is gone."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     return []
 
 
 def template(agent: int) -> int | None:
-    """An agent's template: of its warden's children that look like one the oldest, since forks come after it."""
+    """Return an agent's template: the oldest of its warden's children that look like one, since forks are younger."""
     parents: dict[int, list[int]] = {}
     for each in Path("/proc").iterdir():
         if each.name.isdigit() and (stat := _stat(int(each.name))):

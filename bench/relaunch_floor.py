@@ -1,7 +1,7 @@
-"""The least that a relaunch can take: processes forked when everything is imported, and nobody to agree with.
+"""A lower bound of a relaunch: fork processes with all modules imported, without coordination.
 
-For `relaunch.py`, which starts it: `relaunch_floor.py FOLDER WORKERS PORT`. It ends its workers when all have done a
-step. Their files are read as those of a launched script.
+`relaunch.py` runs it as `relaunch_floor.py FOLDER WORKERS PORT`. It ends the workers when all have completed a step.
+They write the same files as a launched script.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> int:
         end = time.monotonic() + 60.0
         while len(list(folder.glob("*.steps"))) < workers and time.monotonic() < end:
             time.sleep(0.05)
-        time.sleep(0.2)  # for the lines in them
+        time.sleep(0.2)  # until the files are complete
     finally:
         for pid in children:
             os.kill(pid, signal.SIGKILL)

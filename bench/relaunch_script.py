@@ -1,15 +1,15 @@
-"""What `relaunch.py` runs, under Pliant and under torchrun alike: DDP over gloo, with a snapshot after every step.
+"""The script that `relaunch.py` runs under Pliant and torchrun: DDP over gloo, with a snapshot after every step.
 
 It knows nothing of either. Each process writes when it came to what, one line each, into a file of its own.
 """
 
-# ruff: noqa: E402  # it tells what its imports cost
+# ruff: noqa: E402  # it measures its own imports
 
 import os
 import sys
 import time
 
-BEGAN = time.time()  # before the imports that cost
+BEGAN = time.time()  # before the expensive imports
 
 import json
 from itertools import count
@@ -25,7 +25,7 @@ IMPORTED = time.time()
 
 
 def born() -> float:
-    """When the system made this process, by the clock that `time.time` reads; to a hundredth of a second."""
+    """Return the start time of this process, by the clock of `time.time`, to a hundredth of a second."""
     ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return ticks / os.sysconf("SC_CLK_TCK") + time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -63,11 +63,11 @@ def main() -> None:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             torch.save(state, snapshot.with_suffix(".unfinished"))
             snapshot.with_suffix(".unfinished").replace(snapshot)
-        time.sleep(pace_s)  # a toy's steps are too quick for anybody to interfere
+        time.sleep(pace_s)  # otherwise the job would end before the event
 
 
 def who() -> dict[str, object]:
-    """This process. A fork of another one has that one's command line, and each world a port of its own."""
+    """Describe this process. A fork has its template's command line, and each world has its own port."""
     argv = Path("/proc/self/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     return {"pid": os.getpid(), "parent": os.getppid(), "port": os.environ["MASTER_PORT"], "argv": argv}
 

@@ -1,4 +1,4 @@
-"""What elastic training costs: a step against raw DDP in the same processes, and the pause that each change makes.
+"""Measure elastic training: a step against raw DDP in the same processes, and the pause of each change.
 
 For 0.1 M and 10 M parameters at worlds of 2 and 4, with real workers under `pliant run`. A step: blocks of Pliant's
 steps and of DDP's, in turn, as ratios. A pause: the longest time between two applied steps on any member that stays,
@@ -36,13 +36,13 @@ WORKER = Path(__file__).with_name("training_worker.py")
 JOB = "bench"
 LEASE_TTL_S = 3.0
 PATIENCE_S = 180.0
-AFTER_S = 1.0  # looked at after a change, too
+AFTER_S = 1.0  # observation time after a change
 BLOCKS = {"S": (12, 60), "M": (10, 12)}  # rounds, and steps in each
 CHANGES = ("join", "leave", "kill", "stop")
 
 
 class Scene:
-    """One job at work, and the coordinator it needs, with a lease shorter than usual so that a freeze ends soon."""
+    """A running job and its coordinator, with a short lease, so that a freeze ends soon."""
 
     def __init__(self, base: Path, model: str, world: int, worker: Path, blocks: tuple[int, int]) -> None:
         self.folder = base / "steps"
@@ -78,7 +78,7 @@ class Scene:
     def close(self) -> None:
         for process in (self._run, self._coordinator):
             process.terminate()
-            process.send_signal(signal.SIGTERM)  # the second says: now
+            process.send_signal(signal.SIGTERM)  # the second stops at once
             with suppress(subprocess.TimeoutExpired):
                 process.wait(15)
             if process.poll() is None:
@@ -86,18 +86,18 @@ class Scene:
         self.client.close()
         self._output.close()
 
-    # ------------------------------------------------------------------------------------------------- looking
+    # --------------------------------------------------------------------------------------------- observation
 
     def until(self, what: str, true: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-        """Look every tenth of a second: this is about seconds, and looking costs."""
+        """Wait for a condition, and check it every tenth of a second: checking costs CPU time."""
         end = time.monotonic() + patience_s
         while not true():
             if time.monotonic() > end or self._run.poll() is not None:
-                raise RuntimeError(f"waited in vain for {what}; see {self._output.name}")
+                raise RuntimeError(f"timed out waiting for {what}; see {self._output.name}")
             time.sleep(0.1)
 
     def whole(self, size: int) -> bool:
-        """Whether that many are at work, all holding the state, and nobody else is on the way in or out."""
+        """Return whether `count` members train with the state, and no other member joins or leaves."""
         with suppress(Exception):  # why: the job may not be there yet
             status = self.client.job(JOB)
             active = [each for each in status.members if each.state.value == "active" and each.rank is not None]
@@ -111,7 +111,7 @@ class Scene:
         return self.client.job(JOB).job.revision
 
     def entered_since(self, revision: int, size: int) -> tuple[float, float] | None:
-        """When a world of that size was formed and when it was entered, after that revision."""
+        """Return the times at which a world of that size was formed and entered, after that revision."""
         formed: dict[int, tuple[float, int]] = {}
         for _, event in self.client.events(JOB, revision, 1000):
             if isinstance(event, m.WorldFormed):
@@ -121,7 +121,7 @@ class Scene:
         return None
 
     def longest_gap(self, begin: float, end: float, leaving: str) -> float:
-        """The longest time between two applied steps, on any member that was there before and after."""
+        """Return the longest time between two applied steps, of members present before and after."""
         longest = 0.0
         for file in self.folder.glob("*.steps"):
             if file.stem == leaving:
@@ -134,10 +134,10 @@ class Scene:
             longest = max(longest, *gaps, 0.0)
         return longest
 
-    # ------------------------------------------------------------------------------------------------ changing
+    # ------------------------------------------------------------------------------------------------- changes
 
     def change(self, kind: str, chance: random.Random) -> float:
-        """Make one change, wait until it is over and everybody is back; the pause in seconds."""
+        """Make one change, wait until all members are back, and return the pause in seconds."""
         before, began = self.revision(), time.time()
         victim = chance.choice(self.ranked())
         leaving, size = "", self._world + 1 if kind == "join" else self._world
@@ -156,7 +156,7 @@ class Scene:
         formed, entered = self.entered_since(before, size) or (0.0, 0.0)
         if kind == "stop":
             os.kill(victim.pid, signal.SIGCONT)
-        self.until("everybody", lambda: self.whole(self._world + 1 if kind == "join" else self._world))
+        self.until("all members", lambda: self.whole(self._world + 1 if kind == "join" else self._world))
         self.until("some more steps", lambda: time.time() > entered + AFTER_S)
         begin = began if leaving else formed - 0.05
         return self.longest_gap(begin, entered + AFTER_S / 2, leaving)
@@ -202,10 +202,10 @@ def measure(base: Path, model: str, world: int, repeat: int, chance: random.Rand
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # through every `finally`, so that nothing is left
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs every `finally`, so that no process remains
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--repeat", type=int, default=3, help="how often each change is made")
+    parser.add_argument("--repeat", type=int, default=3, help="repetitions of each change")
     parser.add_argument("--models", default="S,M")
     parser.add_argument("--worlds", default="2,4")
     asked = parser.parse_args()
@@ -218,7 +218,7 @@ def main() -> int:
                 base.mkdir()
                 rows.append(measure(base, model, world, asked.repeat, chance))
     print()
-    print(f"pauses in ms, medians of {asked.repeat}; a freeze ends when its lease of {LEASE_TTL_S:g} s has run out")
+    print(f"pauses in ms, medians of {asked.repeat}; a freeze ends when its lease of {LEASE_TTL_S:g} s expires")
     print(f"{'':8}{'DDP':>9}{'Pliant':>9}{'ratio':>8}{'join':>8}{'leave':>8}{'kill':>8}{'stop':>8}")
     for row in rows:
         name = f"{row['model']} x {row['world']}"

@@ -1,4 +1,4 @@
-"""A worker of `bench/training.py`: blocks of Pliant's steps and of raw DDP's in turn, then steps with their times."""
+"""A worker of `bench/training.py`: alternates blocks of Pliant's and of DDP's steps, then records its steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import pliant.torch as pliant
 BATCH = 168
 FEATURES = 64
 STEPS_PER_EPOCH = 64
-EPOCHS = 10_000  # more than anybody waits for: the job is cancelled when everything is measured
+EPOCHS = 10_000  # never reached: the job is cancelled after the measurements
 SHAPES = {"S": (208, 2), "M": (1824, 3), "L": (5760, 3)}
 STAMP = struct.Struct("<dI")
 
@@ -48,7 +48,7 @@ class Raw:
         self._chance = torch.Generator().manual_seed(rank)
 
     def block(self, steps: int) -> float:
-        """Seconds a step."""
+        """Train, and return the seconds of a step."""
         dist.barrier()
         began = time.perf_counter()
         for _ in range(steps):
@@ -64,14 +64,14 @@ def sgd(model: nn.Module) -> torch.optim.Optimizer:
 
 
 def drawn(batch: int) -> tuple[Tensor, Tensor]:
-    """Samples for an epoch, the same in every process."""
+    """Return the samples of an epoch, the same in every process."""
     torch.manual_seed(0)
     count = batch * STEPS_PER_EPOCH
     return torch.randn(count, FEATURES), torch.randint(10, (count,))
 
 
 def step_raw(optimizer: torch.optim.Optimizer) -> None:
-    """Pliant refuses an optimizer that is stepped beside it, with good reason; here that is the point."""
+    """Step an optimizer without torch's hooks, by which Pliant would refuse it."""
     type(optimizer).step.__wrapped__(optimizer)  # type: ignore[attr-defined]  # without torch's hooks
 
 
@@ -97,7 +97,7 @@ def main() -> None:
                 continue
             if raw is None:
                 raw = Raw(twin, folder, run.rank, size, x, y)
-                raw.block(steps)  # the first is for warming up
+                raw.block(steps)  # the first is a warm-up
                 block, began = 0, time.perf_counter()
                 continue
             block += 1

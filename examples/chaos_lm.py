@@ -73,18 +73,18 @@ def elastic(home: Path, micro_batch: int, seed: int) -> tuple[Seen, dict[str, ob
     steps.mkdir()
     (steps / "slow").write_text("0.2", encoding="ascii")
 
-    def heard(event: m.Event) -> None:
+    def on_event(event: m.Event) -> None:
         if isinstance(event, m.WorldFormed | m.TargetChanged | m.MemberGone):
             print(f"  step {job.step}: {describe(event)}", flush=True)
 
-    def said(_who: str, text: str) -> None:
+    def on_line(_source: str, text: str) -> None:
         seen.line(text)
         if LOSS.search(text):
             print(f"  {text}", flush=True)
 
     words = [HERE / "stretched.py", steps, STEPS, HERE / "gpt.py"]
     words += ["--epochs", EPOCHS, "--micro-batch", micro_batch, "--seed", seed]
-    with Driven(home, "gpt", ["--workers", "1:8"], list(map(str, words)), heard, said) as job:
+    with Driven(home, "gpt", ["--workers", "1:8"], list(map(str, words)), on_event, on_line) as job:
         job.wait_for(lambda: len(job.world) == 8 and job.step >= SHRINK_AT)
         job.send(m.Resize(Target(1)))
         job.wait_for(lambda: len(job.world) == 1 and job.step >= GROW_AT)

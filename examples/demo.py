@@ -46,40 +46,42 @@ class Demo:
         self._words = ["--epochs", str(EPOCHS), "--seed", str(seed), "--deterministic"]
         script = [HERE / "stretched.py", self.steps, STEPS, HERE / "digits.py", *self._words]
         options = ["--workers", "1:6", "--target", "2"]
-        self.job = Driven(home, "digits", options, list(map(str, script)), self._heard, self._said)
+        self.job = Driven(home, "digits", options, list(map(str, script)), self._on_event, self._on_line)
 
     def play(self) -> int:
         """Run the whole demo and return the exit status of `pliant run`."""
         job = self.job
-        self._tell(
+        self._explain(
             "Two workers start. Each imports torch, builds its model, and only then joins the job.\n"
             "(Each step is stretched by a tenth of a second until the last change, to have something to watch.)"
         )
-        self._type(f"pliant run --job digits --workers 1:6 --target 2 examples/digits.py {' '.join(self._words)}")
+        self._show_command(
+            f"pliant run --job digits --workers 1:6 --target 2 examples/digits.py {' '.join(self._words)}"
+        )
         job.wait_for(job.trains_with(2))
         job.wait_for(job.settled(SETTLED))
         self._grow()
         self._kill()
         self._replace()
         self._drain()
-        self._tell("Training continues to its end, now at full speed.")
+        self._explain("Training continues to its end, now at full speed.")
         (self.steps / "slow").unlink()
         return job.wait_for_end()
 
     def _grow(self) -> None:
-        self._tell("Grow: ask for a third worker. The two train until it has joined and received the state.")
+        self._explain("Grow: ask for a third worker. The two train until it has joined and received the state.")
         with self._change("a worker joins"):
             self._ask(("resize digits 3", m.Resize(Target(3))))
             self.job.wait_for(self.job.trains_with(3))
 
     def _kill(self) -> None:
         victim = self.job.world[0]
-        self._tell(
+        self._explain(
             f"Kill {victim}, which has rank 0, with kill -9. The others kept their gradients of the current step,\n"
             "compute its share of the batch as well, and continue. `pliant run` starts a replacement."
         )
         with self._change("a worker is killed"):
-            self._type(f"kill -9 {self.job.pids[victim]}")
+            self._show_command(f"kill -9 {self.job.pids[victim]}")
             os.kill(self.job.pids[victim], signal.SIGKILL)
             self.job.wait_for(lambda: victim in self.job.gone and self.job.trains_with(2, [victim])())
         with self._change("its replacement joins"):
@@ -87,7 +89,7 @@ class Demo:
 
     def _replace(self) -> None:
         old = self.job.world
-        self._tell("Replace every worker: ask for three more, then drain the three old ones.")
+        self._explain("Replace every worker: ask for three more, then drain the three old ones.")
         with self._change("three workers join"):
             self._ask(("resize digits 6", m.Resize(Target(6))))
             self.job.wait_for(self.job.trains_with(6))
@@ -98,21 +100,21 @@ class Demo:
 
     def _drain(self) -> None:
         one = self.job.world[-1]
-        self._tell(f"Drain {one}, as on a spot notice: it leaves at the next boundary, and no step is lost.")
+        self._explain(f"Drain {one}, as on a spot notice: it leaves at the next boundary, and no step is lost.")
         with self._change("a worker is drained"):
             self._ask((f"drain digits {one}", m.Drain(one, GRACE_S, "a spot notice, in the demo")))
             self.job.wait_for(self.job.trains_with(2, [one]))
 
     def alone(self) -> str:
         """Train once more with one worker alone, and return the hash of the result."""
-        self._tell("Train once more, undisturbed: one worker alone, without a coordinator.")
-        self._type(f"python examples/digits.py {' '.join(self._words)}")
+        self._explain("Train once more, undisturbed: one worker alone, without a coordinator.")
+        self._show_command(f"python examples/digits.py {' '.join(self._words)}")
         env = {name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")}
         command = [sys.executable, str(HERE / "digits.py"), *self._words]
         done = subprocess.run(command, env={**env, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False)
         lines = done.stdout.splitlines()
         for line in lines[-2:]:
-            self._line(line)
+            self._print(line)
         return lines[-1].removeprefix(HASHED) if done.returncode == 0 else done.stderr
 
     @contextmanager
@@ -128,29 +130,29 @@ class Demo:
 
     def _ask(self, *commands: tuple[str, m.Command]) -> None:
         for text, _ in commands:
-            self._type(f"pliant {text}")
+            self._show_command(f"pliant {text}")
         self.job.send(*(command for _, command in commands))
 
-    def _tell(self, text: str) -> None:
+    def _explain(self, text: str) -> None:
         print(f"\n{text}", flush=True)
 
-    def _type(self, command: str) -> None:
+    def _show_command(self, command: str) -> None:
         print(f"  $ {command}", flush=True)
 
-    def _heard(self, event: m.Event) -> None:
+    def _on_event(self, event: m.Event) -> None:
         if not isinstance(event, QUIET):
-            self._line(describe(event))
+            self._print(describe(event))
 
-    def _said(self, who: str, text: str) -> None:
+    def _on_line(self, source: str, text: str) -> None:
         if text.startswith("accuracy"):
             self.accuracy = float(text.split()[1])
         if text.startswith(HASHED):
             self.hash = text.removeprefix(HASHED)
         of_script = not text.startswith("pliant: ") and "gloo" not in text  # gloo logs broken connections
-        if who == "pliant" or of_script:
-            self._line(f"{who}: {text}")
+        if source == "pliant" or of_script:
+            self._print(f"{source}: {text}")
 
-    def _line(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         print(f"  {time.monotonic() - self._began:5.1f} s  {text}", flush=True)
 
 
@@ -181,7 +183,7 @@ def report(outcome: Outcome, killed: int) -> None:
     audit, broken, pauses = outcome.audit, outcome.broken(), outcome.pauses()
     used = f"{audit['samples']} samples in {audit['steps']} steps"
     print(f"\nAudit: {used}, {audit['lost']} lost, {audit['repeated']} repeated.")
-    print("\nThe time between two steps of one worker, as the workers measured it:\n")
+    print("\nTime between two steps of one worker, as measured by the workers:\n")
     print(f"  {'while':28}{'workers':>9}{'usual':>10}{'longest':>10}{'pause':>10}")
     for change, usual, longest in pauses:
         sizes = f"{len(change.before)} to {len(change.after)}"

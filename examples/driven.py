@@ -27,7 +27,7 @@ class Ended(Exception):
 class Driven:
     """One `pliant run`, with the state of its job as its output shows it. Use it in a `with` statement.
 
-    `heard` is called with each event, `said` with each line of a worker or of `pliant run`, and its writer's name.
+    `on_event` is called with each event, `on_line` with the source and the text of each line of output.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Driven:
         job: str,
         options: Sequence[str],
         script: Sequence[str],
-        heard: Callable[[m.Event], None],
-        said: Callable[[str, str], None],
+        on_event: Callable[[m.Event], None],
+        on_line: Callable[[str, str], None],
     ) -> None:
         self._home = home
         self.job = job
@@ -50,8 +50,8 @@ class Driven:
         self._worlds: dict[int, World] = {}
         self._generation = 0
         self._fresh = 0  # steps made in the current generation that are durable
-        self._heard = heard
-        self._said = said
+        self._on_event = on_event
+        self._on_line = on_line
         other = {name: value for name, value in os.environ.items() if not name.startswith("PLIANT_")}
         self._env = {**other, "PLIANT_HOME": str(home), "OMP_NUM_THREADS": "1"}
         command = [*PLIANT, "run", "--job", job, "--json", *options, *script]
@@ -88,8 +88,8 @@ class Driven:
 
     def send(self, *commands: m.Command) -> None:
         """Send commands to the coordinator, as `pliant resize` and `pliant drain` do."""
-        said = json.loads((self._home / "jobs" / self.job / "endpoint.json").read_text(encoding="utf-8"))
-        with Client([said["url"]], read_token(Path(said["token_file"]))) as client:
+        endpoint = json.loads((self._home / "jobs" / self.job / "endpoint.json").read_text(encoding="utf-8"))
+        with Client([endpoint["url"]], read_token(Path(endpoint["token_file"]))) as client:
             for command in commands:
                 client.send(self.job, command)
 
@@ -107,11 +107,11 @@ class Driven:
         if "event" in item:
             event = EVENTS.decode(json.dumps(item["event"]).encode())
             self._note(event)
-            self._heard(event)
+            self._on_event(event)
         elif "worker" in item:
-            self._said(item["worker"], item["line"])
+            self._on_line(item["worker"], item["line"])
         else:
-            self._said("pliant", item["say"])
+            self._on_line("pliant", item["say"])
         return True
 
     def _note(self, event: m.Event) -> None:

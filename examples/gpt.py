@@ -65,15 +65,16 @@ class Block(nn.Module):
         self.heads = heads
         self.norm_1, self.norm_2 = nn.LayerNorm(width), nn.LayerNorm(width)
         self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.think = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Tensor) -> Tensor:
         lines, length, width = x.shape
         parts = self.mix(self.norm_1(x)).view(lines, length, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + self.out(attended.transpose(1, 2).reshape(lines, length, width))
-        return x + self.think(self.norm_2(x))
+        mixed = x + self.out(attended.transpose(1, 2).reshape(lines, length, width))
+        fed: Tensor = mixed + self.feed(self.norm_2(mixed))
+        return fed
 
 
 class GPT(nn.Module):
@@ -85,7 +86,8 @@ class GPT(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.head(self.blocks(self.words(tokens) + self.places(places)))
+        logits: Tensor = self.head(self.blocks(self.words(tokens) + self.places(places)))
+        return logits
 
 
 def token_losses(model: nn.Module, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ def main() -> None:
         optimizer.load_state_dict(saved["optimizer"])
         start = saved["epoch"]
         if rank == 0:
-            print(f"goes on after epoch {start} of {args.epochs}", flush=True)
+            print(f"resuming after epoch {start} of {args.epochs}", flush=True)
 
     wrapped = DistributedDataParallel(model)
     sampler = DistributedSampler(dataset, seed=7)

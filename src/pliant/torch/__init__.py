@@ -8,8 +8,8 @@
             F.cross_entropy(model(x), y).backward()
             run.step()
 
-What may live here: whatever needs torch, and nothing that does not. The protocol itself is in `pliant.core`, the
-session in `pliant.train`; the other adapters are not known here.
+This package holds the code that needs torch. The protocol is in `pliant.core`, the session in `pliant.train`. It does
+not import other adapters.
 """
 
 from pliant.torch.errors import Left

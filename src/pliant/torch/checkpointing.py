@@ -1,4 +1,4 @@
-"""States that go to disk beside training, and come back (rules 16, 17)."""
+"""Write and restore a member's part of checkpoints, in the background of training (rules 16, 17)."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ from pliant.train.state.transfer import ReceivedState, copy_state
 
 log = logging.getLogger(__name__)
 
-SEEN_S = 60.0  # until what another machine wrote is seen here: a shared folder remembers a listing for as long
+SEEN_S = 60.0  # time limit for another machine's files to appear: network file systems cache listings that long
 LOOK_S = 1.0
 LAST_LOOK_S = 10.0
 DISCARDED_KEPT = 64
-HUGE = 2 << 20  # bytes of a huge page
+HUGE_PAGE_BYTES = 2 << 20
 
 Feed = Callable[[s.Signal], None]
 
 
 class MemberCheckpoints:
-    """What a member writes, and what it may have to go back to. `place` is None if nothing can be saved."""
+    """The checkpoints that a member writes and restores. The storage is None if the member cannot save."""
 
     def __init__(
         self, state: TrainingState, place: Storage | None, job: str, member: str, grid: Grid, *, goes_back: bool
@@ -60,25 +60,23 @@ class MemberCheckpoints:
         self._job = job
         self._member = member
         self._grid = grid
-        self._goes_back = goes_back  # whether members that find themselves different go back to where they agreed
-        self._initial: ReceivedState | None = (
-            None  # the state before the first step, while nothing is on disk to go back to
-        )
+        self._goes_back = goes_back  # whether members whose states differ return to the last state they agreed on
+        self._initial: ReceivedState | None = None  # the initial state, until there is a checkpoint to return to
         self._owner = ""
         self._copying: BackgroundWriter | None = None
-        self._tidying: threading.Thread | None = None
-        self._newest: s.CollectGarbage | None = None  # what was ordered last
-        self._unseen_since: float | None = None  # since when no newest checkpoint was all there
+        self._collecting: threading.Thread | None = None
+        self._newest: s.CollectGarbage | None = None  # the last order
+        self._unseen_since: float | None = None  # since when files of the newest checkpoint are missing
         self._discarded: deque[str] = deque(maxlen=DISCARDED_KEPT)
         self._closing = threading.Event()
-        self._boundary = 0.0  # when the last one was, by the monotonic clock
-        self._apart_s = 0.0  # from it to the apply after it: for so long the state is at rest
-        self.feed: Feed = lambda _: None  # set by whoever runs the member's machine
+        self._boundary_at = 0.0  # time of the last boundary, by the monotonic clock
+        self._rest_s = 0.0  # time from a boundary to the next apply, in which the state does not change
+        self.feed: Feed = lambda _: None  # set once the session exists
 
     def claim_storage(self, born: Callable[[], float]) -> None:
-        """Call before the job is joined; `born` says when it was created. BadInput if another one saves here.
+        """Claim the storage for this job, before it is joined. Raises BadInput if another job saves there.
 
-        From now on the place is this job's, though its first checkpoint may be hours away.
+        The claim takes effect now, though the first checkpoint may be hours away.
         """
         if self._place is None:
             return
@@ -86,7 +84,7 @@ class MemberCheckpoints:
         try:
             mark = self._place.claim(self._owner)
         except OSError as error:
-            log.warning("nothing can be written to %s yet: %s", self._place.location, error.strerror or error)
+            log.warning("cannot write to %s yet: %s", self._place.location, error.strerror or error)
             return
         if not mark.allows(self._owner):
             raise BadInput(f"{describe_other_owner(self._place.location, mark)}.")
@@ -94,16 +92,16 @@ class MemberCheckpoints:
     # ------------------------------------------------------------------------------------------------ writing
 
     def start_write(self, order: s.Snapshot) -> None:
-        """Begin to write this member's part of the state, which is that of a boundary."""
+        """Start to write this member's part of the state at a boundary."""
         place = self._place
         if place is None:
-            raise AssertionError("a member without a place for checkpoints was told to write one")
+            raise AssertionError("a member without checkpoint storage got an order to write")
         if order.name in self._discarded:
-            self._not_written(order.name, "it was given up before it was begun")
+            self._report_failure(order.name, "discarded before it was started")
             return
         if self._copying is not None:
             if self._copying.is_busy and not order.waits:
-                self._not_written(order.name, "the previous checkpoint is still being written")
+                self._report_failure(order.name, "the previous checkpoint is still being written")
                 return
             self._copying.abandon()
             if order.waits:
@@ -119,84 +117,84 @@ class MemberCheckpoints:
             try:
                 mark = place.claim(self._owner)
             except OSError as error:
-                self._not_written(order.name, error.strerror or str(error))
+                self._report_failure(order.name, error.strerror or str(error))
                 return
             if mark.allows(self._owner):
                 self.feed(
                     s.WriteDone(replace(checkpoint, pieces=pieces, storage_id=mark.storage_id), order.part, order.count)
                 )
             else:
-                self._not_written(order.name, describe_other_owner(place.location, mark))
+                self._report_failure(order.name, describe_other_owner(place.location, mark))
 
-        failed = partial(self._not_written, order.name)
+        failed = partial(self._report_failure, order.name)
         rests = aside is not None
-        self._copying = BackgroundWriter(writer, contents, _copy, written, failed, self._apart_s / 2, is_stable=rests)
+        self._copying = BackgroundWriter(writer, contents, _copy, written, failed, self._rest_s / 2, is_stable=rests)
 
     def commit(self, order: s.Save) -> None:
-        """The step of what was begun is committed."""
+        """Complete the checkpoint: its step is committed."""
         if self._copying is not None and self._copying.name == order.name:
             self._copying.confirm()
 
     def copy_before_change(self) -> None:
-        """Call before the state changes."""
-        self._apart_s = time.monotonic() - self._boundary
+        """Copy what is not written yet. Call it before the state changes."""
+        self._rest_s = time.monotonic() - self._boundary_at
         if self._copying is not None:
             self._copying.copy_rest()
 
     def close(self) -> None:
-        """The last thing to call: what is not finished leaves nothing behind. The last manifest has a moment."""
+        """Abandon an unfinished checkpoint and leave no files of it. Waits briefly for the last manifest."""
         if self._copying is not None:
             self._copying.cancel_and_wait()
-        if self._tidying is not None:
-            self._tidying.join(LAST_LOOK_S)
+        if self._collecting is not None:
+            self._collecting.join(LAST_LOOK_S)
             self._closing.set()
-            self._tidying.join()
+            self._collecting.join()
 
-    def _not_written(self, name: str, why: str) -> None:
-        log.error("the checkpoint %s could not be written: %s", name, why)
+    def _report_failure(self, name: str, why: str) -> None:
+        log.error("checkpoint %s could not be written: %s", name, why)
         self.feed(s.WriteFailed(name, why))
 
-    # ----------------------------------------------------------------------------------------------- tidying
+    # ---------------------------------------------------------------------------------------- garbage collection
 
     @property
     def can_save(self) -> bool:
         return self._place is not None
 
     def collect_garbage(self, order: s.CollectGarbage | s.Discard) -> None:
-        """Remove what nobody can need, in a thread of its own; and put the newest manifest beside its files."""
-        copying, before = self._copying, self._tidying
+        """Remove superseded checkpoints and write the newest manifest, in a background thread."""
+        copying, before = self._copying, self._collecting
         if isinstance(order, s.CollectGarbage):
             self._newest = order
         else:
-            self._discarded.append(order.name)  # the training thread may be about to begin it
+            self._discarded.append(order.name)  # the training thread may be about to start it
             if copying is not None and copying.name == order.name:
                 copying.cancel()
-        self._tidying = threading.Thread(target=self._tidy, args=(order, before), name="pliant-tidy")
-        self._tidying.start()
+        self._collecting = threading.Thread(target=self._collect, args=(order, before), name="pliant-collect-garbage")
+        self._collecting.start()
 
-    def _tidy(self, order: s.CollectGarbage | s.Discard, before: threading.Thread | None) -> None:
+    def _collect(self, order: s.CollectGarbage | s.Discard, before: threading.Thread | None) -> None:
         if before is not None:
-            before.join()  # one at a time: they would remove the same things
+            before.join()  # one at a time: both would remove the same files
         place = self._place
         assert place is not None
         try:
             mark = place.read_owner()
             if mark is not None and not mark.allows(self._owner):
-                return  # nothing here is ours, whatever its name
+                return  # the storage belongs to another job
             if isinstance(order, s.Discard):
                 place.remove(order.name)
             else:
-                self._tidy_after(order, place)
+                self._remove_superseded(order, place)
         except OSError as error:
-            log.warning("old checkpoints in %s could not be tidied up: %s", place.location, error.strerror or error)
+            log.warning("old checkpoints in %s could not be removed: %s", place.location, error.strerror or error)
 
-    def _tidy_after(self, order: s.CollectGarbage, place: Storage) -> None:
+    def _remove_superseded(self, order: s.CollectGarbage, place: Storage) -> None:
         newest = order.newest
-        if not self._sees_all(order, place):
+        if not self._wait_for_pieces(order, place):
             return
         cursor = self._grid.cursor(newest.lineage.step)
         facts = CheckpointFacts(time.time(), self._job, writer_generation(newest.name), order.members, cursor)
-        with suppress(FileExistsError):  # whoever tidied up before us was there already
+        with suppress(FileExistsError):  # another member wrote it
             write_manifest(place, newest, facts)
         about = (
             order.kept_checkpoints,
@@ -209,11 +207,12 @@ class MemberCheckpoints:
             if is_garbage(name, *about):
                 place.remove(name)
 
-    def _sees_all(self, order: s.CollectGarbage, place: Storage) -> bool:
-        """Whether every piece is here. A file system that is shared may show others' with some delay.
+    def _wait_for_pieces(self, order: s.CollectGarbage, place: Storage) -> bool:
+        """Wait until every piece of the newest checkpoint is visible. Return False if one stays missing.
 
-        If none of the newest was all here for long, others write to another disk, which looks like this one. Then the
-        older ones are all there is, and nothing may be removed.
+        A shared file system may show files of other machines with some delay. If pieces are missing for long, other
+        members write to another disk under the same path. Then the older checkpoints are the only complete ones, and
+        none may be removed.
         """
         newest = order.newest
         while True:
@@ -227,18 +226,16 @@ class MemberCheckpoints:
                 self.feed(s.WriteFailed(newest.name, place.location, split_storage=True))
                 return False
             if self._closing.wait(LOOK_S):
-                log.error(
-                    "not all of %s was seen in %s: it has no manifest beside its files", newest.name, place.location
-                )
+                log.error("files of %s are missing in %s: no manifest was written", newest.name, place.location)
                 return False
             if order is not self._newest:
-                return False  # the next one is looked for instead, and for what is left of the time
+                return False  # a newer order checks a newer checkpoint, within the same time limit
 
-    # ------------------------------------------------------------------------------------------- coming back
+    # ----------------------------------------------------------------------------------------------- restoring
 
     def at_boundary(self, step: int, view: View | None) -> None:
-        """Call with what the coordinator says, at every boundary: keeps what may be needed, and no more."""
-        self._boundary = time.monotonic()
+        """Keep a copy of the initial state while no checkpoint exists. Call it at every boundary."""
+        self._boundary_at = time.monotonic()
         if not self._goes_back:
             return
         published = view.checkpoint if view is not None else None
@@ -248,17 +245,17 @@ class MemberCheckpoints:
             self._initial = None
 
     def restore(self, checkpoint: Checkpoint | None, *, moved: bool) -> s.RestoreFailed | None:
-        """Install a checkpoint; None: the state before the first step, which is in place unless it `moved`."""
+        """Install a checkpoint, or the initial state for None. The latter is in place unless the state `moved`."""
         if checkpoint is not None:
             try:
                 self._state.install(self._read(checkpoint))
             except (DamagedCheckpoint, StorageUnreachable) as error:
-                log.error("the checkpoint of step %d cannot be used: %s", checkpoint.lineage.step, error)
+                log.error("the checkpoint of step %d cannot be restored: %s", checkpoint.lineage.step, error)
                 return s.RestoreFailed(str(error), isinstance(error, DamagedCheckpoint))
         elif self._initial is not None:
             self._state.install(self._initial)
         elif moved:
-            raise Left(FENCED_CODE, "the job starts again from its beginning, and this worker's state has moved on")
+            raise Left(FENCED_CODE, "the job starts again from its initial state, which this worker no longer has")
         return None
 
     def _read(self, checkpoint: Checkpoint) -> ReceivedState:
@@ -282,10 +279,10 @@ def _content(tensor: torch.Tensor) -> memoryview:
 
 
 def _copy(content: memoryview) -> memoryview:
-    """Torch's copy uses several threads, and lets others run meanwhile.
+    """Copy with torch, which uses several threads and releases the interpreter lock.
 
-    Memory that is fresh from the system costs five times as much as the copy itself, a page fault for every 4 KiB; with
-    huge pages it is a fault for every 2 MiB.
+    Fresh memory costs five times as much as the copy itself, with a page fault for every 4 KiB. Huge pages reduce that
+    to one for every 2 MiB.
     """
     if not content.nbytes:
         return content
@@ -295,10 +292,10 @@ def _copy(content: memoryview) -> memoryview:
 
 
 def _allocate(nbytes: int) -> mmap.mmap | bytearray:
-    """Memory that goes back to the system once nobody looks at it."""
-    if nbytes < HUGE:
+    """Allocate memory that returns to the system as soon as it is unused."""
+    if nbytes < HUGE_PAGE_BYTES:
         return bytearray(nbytes)
     room = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(AttributeError, OSError):  # where there are none, it takes longer
+    with suppress(AttributeError, OSError):  # without huge pages it takes longer
         room.madvise(mmap.MADV_HUGEPAGE)
     return room

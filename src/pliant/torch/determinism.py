@@ -1,8 +1,9 @@
-"""What must be pinned down so that the same computation gives the same bits (`deterministic=True`).
+"""Deterministic training and verification: the options of `job.train`, and the settings that fix torch's results.
 
-Kernels: torch is told to use deterministic ones and to name the operation that has none. Threads: how many share an
-operation decides how its sums are formed, so their number stays what it was when training began. Optimizers: whether
-they step one parameter after the other or all at once is said, not left to torch. The kernels are put back at the end.
+With `deterministic=True` the same computation gives the same bits. Kernels: torch uses deterministic ones and names an
+operation that has none. Threads: their number decides how an operation forms its sums, so it must not change during
+training. Optimizers: whether they step parameters one by one or all at once is set explicitly. The kernel settings are
+restored at the end.
 
 `fingerprint` distinguishes members whose software or hardware would compute other bits. It lists names where there are
 any, and the hash of a short computation.
@@ -31,12 +32,12 @@ from pliant.torch.state.optimizers import Optimizers
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck, is_checked, spot_checks
 
-SNAPSHOT_EVERY = 20  # steps, with verify=1: where two members differ, this many are computed again at most
+SNAPSHOT_EVERY = 20  # steps, with verify=1: the most that are computed again when two members differ
 
 
 @dataclass(frozen=True, slots=True)
 class DeterminismOptions:
-    """What the user asked for in `job.train`, and what follows from it."""
+    """The options of `job.train` about determinism and verification, and their consequences."""
 
     seed: int
     deterministic: bool
@@ -47,31 +48,32 @@ class DeterminismOptions:
     def __post_init__(self) -> None:
         if self.verify < 0:
             raise BadInput(
-                f"verify says every how many steps members compare their states, 0 for never; not {self.verify}."
+                f"verify must be 0 (never) or the number of steps between two comparisons of the members' states, "
+                f"got {self.verify}."
             )
         if not 0.0 <= self.verify_slots <= 1.0:
             raise BadInput(
-                f"verify_slots is the fraction of slots that is computed twice, from 0 to 1; not {self.verify_slots}."
+                f"verify_slots must be the fraction of slots to compute twice, from 0 to 1, got {self.verify_slots}."
             )
         if self.verify_slots and not self.deterministic:
-            raise BadInput("verify_slots compares gradients to the bit, which needs deterministic=True: pass it, too.")
+            raise BadInput("verify_slots compares gradients bit by bit. Pass deterministic=True as well.")
 
     @property
     def terms(self) -> tuple[tuple[str, str], ...]:
-        """What members must have in common."""
+        """The terms that members must share, as name and value."""
         return (("deterministic", str(self.deterministic)), ("verify_slots", f"{self.verify_slots:g}"))
 
     @property
     def snapshot_every(self) -> int:
-        """How often the state is kept on disk, to go back to where members last agreed; 0: never."""
+        """The steps between two checkpoints to return to when members differ; 0 for none."""
         return SNAPSHOT_EVERY if self.verify == 1 else self.verify
 
     def apply(self, optimizers: Optimizers, device: torch.device, *, compiled: bool) -> DeterministicSettings | None:
-        """What must stay as it is while training goes on, if anything must."""
+        """Apply the deterministic settings, and return them; None if training is not deterministic."""
         return DeterministicSettings(optimizers.all, device, compiled=compiled) if self.deterministic else None
 
     def fingerprint(self, device: torch.device) -> Fingerprint:
-        """What this member's bits depend on; nothing, if any will do."""
+        """Return this member's fingerprint; empty if members with any other may join."""
         return fingerprint(device) if self.deterministic and not self.other_bits else ()
 
     def reducer(
@@ -85,12 +87,12 @@ class DeterminismOptions:
         return is_checked(self.seed, self.verify_slots, step, slot)
 
     def checks(self, step: int, generation: int, shares: Shares) -> Sequence[SpotCheck]:
-        """The spot checks of a step in a generation."""
+        """Return the spot checks of a step in a generation."""
         return spot_checks(self.seed, self.verify_slots, step, generation, shares) if self.verify_slots else ()
 
 
 class DeterministicSettings:
-    """Hold it while training; `close` puts everything back."""
+    """Settings that make torch deterministic, from construction until `close` restores the previous ones."""
 
     def __init__(
         self, optimizers: Sequence[torch.optim.Optimizer], device: torch.device, *, compiled: bool = False
@@ -103,7 +105,7 @@ class DeterministicSettings:
             torch.backends.cudnn.benchmark,
         )
         if device.type == "cuda":
-            settings.choose("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS reads it, and torch insists on it
+            settings.choose("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS, required by torch
         self._set_kernels(enabled=True, warns=False)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
@@ -118,26 +120,26 @@ class DeterministicSettings:
         torch.backends.cudnn.benchmark = cudnn_benchmark
 
     def _set_kernels(self, *, enabled: bool, warns: bool) -> None:
-        """torch's own function imports its compiler for this, for seconds; only compiled models need that."""
+        """Set deterministic kernels. torch's own function imports its compiler, which takes seconds."""
         if self._compiled:
             torch.use_deterministic_algorithms(enabled, warn_only=warns)
         else:
             torch._C._set_deterministic_algorithms(enabled, warn_only=warns)
 
     def guard(self, step: Callable[[], None]) -> Callable[[], None]:
-        """The same step, refused if user code changed what the bits depend on."""
+        """Wrap `step` to raise BadInput if user code changed a setting that the bits depend on."""
 
         def checked() -> None:
-            self._require_kept()
+            self._require_unchanged()
             step()
 
         return checked
 
-    def _require_kept(self) -> None:
+    def _require_unchanged(self) -> None:
         if (threads := torch.get_num_threads()) != self._threads:
             raise BadInput(
-                f"torch computes with {threads} threads now, and with {self._threads} when training began: other "
-                "threads give other bits; call torch.set_num_threads before job.train, on every member alike."
+                f"torch computes with {threads} threads now, and with {self._threads} when training began, which "
+                "changes the bits. Call torch.set_num_threads before job.train, with the same number on every member."
             )
         if not torch.are_deterministic_algorithms_enabled():
             raise BadInput(
@@ -146,7 +148,7 @@ class DeterministicSettings:
 
 
 def _choose_implementation(optimizer: torch.optim.Optimizer, device: torch.device) -> None:
-    """torch chooses by what it finds where it runs; the group says it once for all, and travels with the state."""
+    """Set the implementation explicitly. torch's choice depends on the machine; the setting moves with the state."""
     for group in optimizer.param_groups:
         if group.get("fused", True) is None:
             group["fused"] = False
@@ -155,7 +157,7 @@ def _choose_implementation(optimizer: torch.optim.Optimizer, device: torch.devic
 
 
 def fingerprint(device: torch.device) -> Fingerprint:
-    """What the bits of a computation here depend on. Two members that give the same may train together."""
+    """Return what the bits of a computation on this machine depend on. Members with equal values can train together."""
     kind = torch.backends.cpu.get_cpu_capability()
     if device.type == "cuda":
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]  # torch's own
@@ -170,7 +172,7 @@ def fingerprint(device: torch.device) -> Fingerprint:
 
 
 def _kernel_hash(device: torch.device) -> str:
-    """A hash over what a few kinds of kernels give, forward and backward. It takes some tens of milliseconds."""
+    """Return a hash of the results of some kernels, forward and backward. Takes tens of milliseconds."""
     chance = torch.Generator().manual_seed(5)
 
     def drawn(*shape: int) -> torch.Tensor:

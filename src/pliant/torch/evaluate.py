@@ -1,10 +1,10 @@
-"""Evaluation shared by the members: each sample once, the same totals everywhere, whoever dies meanwhile.
+"""Evaluate a data set on all members: each sample once, with the same totals on every member.
 
-The data is cut into batches that do not depend on the world. Every member computes a share of them and tells the others
-the sums of each batch; sums are added up by batch number, so that the totals are the same on every member and for every
-size of the world. A batch whose owner is slow, gone or has another state is computed by whoever is waiting for it:
-doing it twice costs time and changes nothing, since a batch's sums depend on the state alone. No collective is
-involved: a member that fails meanwhile does not hold anybody up.
+The data is cut into batches that do not depend on the world. Every member computes a share of them and sends the totals
+of each batch to the others. They are added in order of the batch number, so the result is the same on every member and
+for every size of the world. If a batch's owner is slow, gone or has another state, a waiting member computes the batch
+itself. Computing it twice costs time and changes nothing, since a batch's totals depend on the state alone. There is no
+collective, so a failing member delays no other.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pliant.torch.data.seeds import preserve_generators, seed_for_reading
 from pliant.train.data.loader import step_seed
 from pliant.train.session import Session
 
-BATCH_TOTALS = "sums"
-KEPT_MAX = 64  # evaluations whose sums are kept: a member may be some behind
-NUMBERS_MAX = 1 << 16  # of all sums of one batch
-PATIENCE = 3.0  # times the mean time of a batch without news before another's batch is computed here
+BATCH_TOTALS = "totals"
+KEPT_MAX = 64  # evaluations whose totals are kept: a member may lag behind the others
+NUMBERS_MAX = 1 << 16  # in the totals of one batch
+PATIENCE = 3.0  # wait this many times the mean time of a batch before computing another member's batch
 PATIENCE_MIN_S = 0.5
 
 Totals = dict[str, Any]
@@ -38,7 +38,7 @@ Totals = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class EvaluationId:
-    """Which evaluation: of which state, the how-manieth of it, over how many samples in which batches."""
+    """An evaluation's identity: the state, the ordinal since that state, the samples and the batch size."""
 
     lineage: Lineage
     turn: int
@@ -48,7 +48,7 @@ class EvaluationId:
 
 @dataclass(frozen=True, slots=True)
 class BatchTotals:
-    """What one batch added up to: numbers and their shape by name."""
+    """The totals of one batch: by name, a shape and the numbers."""
 
     key: EvaluationId
     number: int
@@ -56,43 +56,43 @@ class BatchTotals:
 
 
 class EvaluationResults:
-    """Sums that have arrived, by evaluation and batch: peers may be ahead of us."""
+    """Received and computed totals, by evaluation and batch. Peers may be ahead of this member."""
 
     def __init__(self) -> None:
         self._news = threading.Condition()
-        self._sums: dict[EvaluationId, dict[int, BatchTotals]] = {}
-        self._wanted: EvaluationId | None = None
+        self._totals: dict[EvaluationId, dict[int, BatchTotals]] = {}
+        self._current: EvaluationId | None = None
 
     def receive(self, head: bytes) -> None:
         self.add(msgspec.msgpack.decode(head, type=BatchTotals))
 
-    def add(self, sums: BatchTotals) -> None:
+    def add(self, totals: BatchTotals) -> None:
         with self._news:
-            if sums.key not in self._sums and len(self._sums) >= KEPT_MAX:
-                del self._sums[next(key for key in self._sums if key != self._wanted)]
-            self._sums.setdefault(sums.key, {}).setdefault(sums.number, sums)
+            if totals.key not in self._totals and len(self._totals) >= KEPT_MAX:
+                del self._totals[next(key for key in self._totals if key != self._current)]
+            self._totals.setdefault(totals.key, {}).setdefault(totals.number, totals)
             self._news.notify_all()
 
     def start(self, key: EvaluationId) -> None:
-        """This evaluation is under way here: its sums stay, however far ahead the others are. Older ones go."""
+        """Start an evaluation: keep its totals, however far ahead the others are, and drop those of older ones."""
         with self._news:
-            past = [each for each in self._sums if each.lineage.step < key.lineage.step]
+            past = [each for each in self._totals if each.lineage.step < key.lineage.step]
             for each in past:
-                del self._sums[each]
-            self._wanted = key
+                del self._totals[each]
+            self._current = key
 
     def has(self, key: EvaluationId, number: int) -> bool:
         with self._news:
-            return number in self._sums.get(key, {})
+            return number in self._totals.get(key, {})
 
     def batches(self, key: EvaluationId) -> dict[int, BatchTotals]:
         with self._news:
-            return dict(self._sums.get(key, {}))
+            return dict(self._totals.get(key, {}))
 
     def wait_for_more(self, key: EvaluationId, known: int, timeout_s: float) -> bool:
-        """Whether more than so many batches are there within that time."""
+        """Wait until there are more than `known` batches. Return False on a timeout."""
         with self._news:
-            return self._news.wait_for(lambda: len(self._sums.get(key, {})) > known, timeout_s)
+            return self._news.wait_for(lambda: len(self._totals.get(key, {})) > known, timeout_s)
 
 
 class Evaluation:
@@ -101,48 +101,48 @@ class Evaluation:
     def __init__(
         self,
         session: Session,
-        board: EvaluationResults,
-        tell: Callable[[bytes], None],
+        results: EvaluationResults,
+        send: Callable[[bytes], None],
         key: EvaluationId,
         compute: Callable[[int], BatchTotals],
     ) -> None:
         self._session = session
-        self._board = board
-        self._tell = tell
+        self._results = results
+        self._send = send
         self._key = key
         self._compute = compute
         self._count = -(-key.samples // key.batch)
         self._spent_s: list[float] = []
 
     def run(self) -> Totals:
-        self._board.start(self._key)
+        self._results.start(self._key)
         machine = self._session.machine
         size = len(machine.world.members) if machine.world else 1
         mine = deal_slots(self._count, [1] * size)[max(machine.rank, 0)]
         for number in mine:
             self._do(number)
         rotated = [*range(mine.stop, self._count), *range(mine.stop)]
-        while missing := [number for number in rotated if not self._board.has(self._key, number)]:
+        while missing := [number for number in rotated if not self._results.has(self._key, number)]:
             known = self._count - len(missing)
-            if not self._board.wait_for_more(self._key, known, self._patience_s()):
+            if not self._results.wait_for_more(self._key, known, self._patience_s()):
                 self._do(missing[0])
-        return _total(self._board.batches(self._key), self._count)
+        return _total(self._results.batches(self._key), self._count)
 
     def _patience_s(self) -> float:
-        """Peers that are in trouble are not waited for: they will not be heard of."""
+        """Return the time to wait for peers: none if the world is breaking up."""
         if self._session.machine.stop_reason:
             return 0.0
         mean_s = sum(self._spent_s) / len(self._spent_s) if self._spent_s else 0.0
         return max(PATIENCE * mean_s, PATIENCE_MIN_S)
 
     def _do(self, number: int) -> None:
-        if self._board.has(self._key, number):
+        if self._results.has(self._key, number):
             return
         began = time.monotonic()
-        sums = self._compute(number)
+        totals = self._compute(number)
         self._spent_s.append(time.monotonic() - began)
-        self._board.add(sums)
-        self._tell(msgspec.msgpack.encode(sums))
+        self._results.add(totals)
+        self._send(msgspec.msgpack.encode(totals))
 
 
 def compute_batch(
@@ -160,18 +160,20 @@ def compute_batch(
     samples = range(number * key.batch, min((number + 1) * key.batch, key.samples))
     got = fn(move_to_device(collate([dataset[at] for at in samples]), device))
     if not isinstance(got, Mapping):
-        raise BadInput(f"The function given to run.evaluate must give a dictionary of sums, not {type(got).__name__}.")
+        raise BadInput(
+            f"The function given to run.evaluate must return a dictionary of sums, not {type(got).__name__}."
+        )
     values = {}
     for name, value in got.items():
         tensor = value.detach().cpu() if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64)
         values[str(name)] = (tuple(tensor.shape), tuple(tensor.reshape(-1).to(torch.float64).tolist()))
     if (count := sum(len(numbers) for _, numbers in values.values())) > NUMBERS_MAX:
-        raise BadInput(f"The sums of a batch are {count} numbers; members tell one another at most {NUMBERS_MAX}.")
+        raise BadInput(f"The sums of a batch are {count} numbers. At most {NUMBERS_MAX} are supported.")
     return BatchTotals(key, number, values)
 
 
 def _total(batches: dict[int, BatchTotals], count: int) -> Totals:
-    """Added up in the order of the batches, in double precision: the same bits on every member."""
+    """Add the batches in order, in double precision: the same bits on every member."""
     totals: dict[str, Tensor] = {}
     for number in range(count):
         for name, (shape, numbers) in batches[number].values.items():
@@ -181,7 +183,7 @@ def _total(batches: dict[int, BatchTotals], count: int) -> Totals:
 
 
 class evaluation_mode:  # noqa: N801  # a context manager, used like a function
-    """The model in evaluation mode, without gradients, and the generators as they were afterwards."""
+    """Put the model into evaluation mode without gradients, and restore it and the generators afterwards."""
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model

@@ -1,4 +1,4 @@
-"""A worker's membership in a job, from `pliant.join()` to the end of the `with` block."""
+"""A worker's membership in a job, from `pliant.torch.join()` to the end of the `with` block."""
 
 from __future__ import annotations
 
@@ -62,27 +62,30 @@ log = logging.getLogger(__name__)
 
 STALL_S = 300.0
 STORE = "store"
-NAMED_MAX = 1024  # slots that are named when one of them raised
+REPORTED_SLOTS_MAX = 1024  # slots in the report of an exception
 
 
 def join() -> TrainingJob:
-    """Call once, with `with`: the coordinator comes from the environment; without one this worker trains alone."""
+    """Return this worker's job, for a `with` statement. Call it once.
+
+    The environment names the coordinator; `pliant run` sets it. Without a coordinator this worker trains alone.
+    """
     _configure_logging()
-    said, worker = settings.read(), settings.read_worker()
-    if not said.coordinators:
+    found, worker = settings.read(), settings.read_worker()
+    if not found.coordinators:
         if worker.world_size > 1:
             raise BadInput(
-                f"WORLD_SIZE is {worker.world_size}, but PLIANT_COORDINATOR is not set: start the workers with "
+                f"WORLD_SIZE is {worker.world_size}, but PLIANT_COORDINATOR is not set. Start the workers with "
                 "`pliant run`, or set PLIANT_COORDINATOR, PLIANT_JOB and PLIANT_TOKEN_FILE."
             )
-        log.info("no coordinator in the environment (PLIANT_COORDINATOR): training alone, a world of one")
-    elif said.job is None:
-        raise BadInput("PLIANT_COORDINATOR is set, but PLIANT_JOB is not: say which job this worker is for.")
-    return TrainingJob(said, worker)
+        log.info("PLIANT_COORDINATOR is not set: training alone, in a world of one")
+    elif found.job is None:
+        raise BadInput("PLIANT_COORDINATOR is set, but PLIANT_JOB is not. Set PLIANT_JOB to the name of the job.")
+    return TrainingJob(found, worker)
 
 
 def device() -> torch.device:
-    """Where this worker's model belongs: its GPU if there is one. Call it before the model is built."""
+    """Return the device for this worker's model: its GPU, else the CPU. Call it before you build the model."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
     chosen = torch.device("cuda", settings.read_worker().local_rank % torch.cuda.device_count())
@@ -91,12 +94,12 @@ def device() -> torch.device:
 
 
 class TrainingJob:
-    """This worker's place in a job. Leaving the `with` block gives it up, whatever the reason."""
+    """This worker's membership in a job. It ends with the `with` block."""
 
-    def __init__(self, said: settings.Settings, worker: settings.WorkerSettings) -> None:
-        self._said = said
+    def __init__(self, found: settings.Settings, worker: settings.WorkerSettings) -> None:
+        self._settings = found
         self._worker = worker
-        self.name = said.job or "alone"
+        self.name = found.job or "alone"
         host = socket.gethostname().split(".")[0].lower()
         agent = worker.agent or host
         self.member = MemberId(worker.member or f"{host}-{os.getpid()}-{secrets.token_hex(3)}")
@@ -106,11 +109,14 @@ class TrainingJob:
         self._session: Session | None = None
         self._indices: SampleIndices | None = None
         self._peers: PeerServer | None = None
+        self._peer_values = PeerValues()
+        self._results = EvaluationResults()
+        self._host = "127.0.0.1"
         self._closing: list[Callable[[], None]] = []
         self._on_leave: list[Callable[[], None]] = []
 
     def on_leave(self, fn: Callable[[], None]) -> None:
-        """Have `fn()` called when this member leaves before training is complete."""
+        """Call `fn()` when this member leaves before training is complete."""
         self._on_leave.append(fn)
 
     def __enter__(self) -> TrainingJob:
@@ -121,9 +127,9 @@ class TrainingJob:
             if isinstance(error, Left):
                 self._leave(error)
             elif error is not None:
-                self._say_what_was_raised(error)
+                self._report_exception(error)
             elif self._run is not None and not self._run.complete:
-                self._goodbye("the training loop was left before its end")
+                self._send_leave("the training loop was left before its end")
         finally:
             for close in reversed(self._closing):
                 close()
@@ -153,138 +159,143 @@ class TrainingJob:
         verify: int = 0,
         verify_slots: float = 0.0,
     ) -> Run:
-        """Become a member and train. Everything that must be equal on all members is checked before this returns.
+        """Join the job and return its run. Raises if a setting differs from that of the other members.
 
-        `batch_size` is global and stays the same whatever the number of members. `slots` is the number of pieces it is
-        dealt out in (by default one for each sample; members beyond it are spares). `micro_batch` caps what is yielded
-        at once. `state` names whatever else must move with the model: schedulers, averages.
+        `batch_size` is global and does not depend on the number of members. `slots` is the number of pieces that it is
+        divided into, by default one for each sample; members beyond that number are spares. `micro_batch` limits the
+        samples of one item. `state` names other objects that must move with the model: schedulers, averages.
 
-        `deterministic` yields one slot at a time and gives the same bits whatever the membership did; a member whose
-        software or hardware would give others is a spare, unless `other_bits` allows it. With `verify=N` members
-        compare hashes of their whole state every N steps, and one that differs is evicted; with `verify_slots=R` that
-        fraction of slots is computed by a second member and compared.
+        With `deterministic` an item is one slot, and the result has the same bits whatever happens to the membership. A
+        member whose software or hardware would compute other bits stays a spare, unless `other_bits` allows it. With
+        `verify=N` members compare hashes of their whole state every N steps, and a member that differs is evicted. With
+        `verify_slots=R` a second member computes that fraction of the slots and compares the gradients.
         """
         if self._session is not None:
-            raise BadInput("job.train was called before: a job trains one model; join another job for another.")
+            raise BadInput("job.train was called twice. A job trains one model: join another job for another model.")
         if not hasattr(dataset, "__len__"):
             check_dataset(dataset, 0)
-        exactness = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
+        options = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
         grid = Grid(len(dataset), batch_size, batch_size if slots is None else slots, epochs)
         check_micro_batch(grid, micro_batch)
         indices = self._indices = SampleIndices(grid, seed=seed, order=order)
-        bare: nn.Module = getattr(model, "_orig_mod", model)  # what torch.compile wrapped
+        bare: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the model
         where = model_device(bare)
         optimizers = Optimizers(bare, optimizer, scaler, clip_norm)
         self._closing.append(optimizers.close)
-        step = self._pinned(exactness, optimizers, where, compiled=bare is not model)
+        step = self._optimizer_step(options, optimizers, where, compiled=bare is not model)
         others = other_state(state, scaler)
         how = {"seed": seed, "collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
         loader = Loader(dataset, indices, grid, **how, device=where)  # type: ignore[arg-type]  # each as declared
-        loader.start()  # before any thread and any socket: what is forked must not hold them open (H20)
+        loader.start()  # before any thread and any socket: a forked process would hold them open
         self._closing.append(loader.close)
         training_state = TrainingState(bare, optimizers.all, Buffers(bare), others)
-        training_state.capture()  # what cannot be sent is found now, not when somebody joins
-        snapshots = exactness.snapshot_every if self._said.coordinators else 0  # alone there is nobody to differ from
-        terms = Terms(
-            grid, seed, snapshots, (*extra_terms(bare, optimizers, indices, others), *exactness.terms), verify
-        )
-        board = EvaluationResults()
+        training_state.capture()  # find a state that cannot be sent now, not when a member joins
+        snapshots = options.snapshot_every if self._settings.coordinators else 0  # alone, no member can differ
+        terms = Terms(grid, seed, snapshots, (*extra_terms(bare, optimizers, indices, others), *options.terms), verify)
         parts = MicroBatcher(grid, micro_batch, one_slot=deterministic)
-        self._loop = self._assembled(terms, bare, training_state, loader, board, step, exactness, parts)
-        join = Join(self.member, self._agent, terms, fingerprint=exactness.fingerprint(where))
+        self._loop = self._assemble(terms, bare, training_state, loader, step, options, parts)
+        join = Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where))
         self._start(self._loop.session, join, stall_s)
-        self._run = Run(self._loop, model, optimizers, board, self._tell_sums, where)
+        self._run = Run(self._loop, model, optimizers, self._results, self._send_batch_totals, where)
         return self._run
 
-    # ---------------------------------------------------------------------------------------------- inside
+    # -------------------------------------------------------------------------------------------- assembly
 
-    def _pinned(
-        self, exactness: DeterminismOptions, optimizers: Optimizers, device: torch.device, *, compiled: bool
+    def _optimizer_step(
+        self, options: DeterminismOptions, optimizers: Optimizers, device: torch.device, *, compiled: bool
     ) -> Callable[[], None]:
-        """What steps the optimizers, and refuses to if the bits would be others."""
-        pinned = exactness.apply(optimizers, device, compiled=compiled)
-        if pinned is None:
+        """Return the function that steps the optimizers. In deterministic training it refuses changed settings."""
+        deterministic = options.apply(optimizers, device, compiled=compiled)
+        if deterministic is None:
             return optimizers.step
-        self._closing.append(pinned.close)
-        return pinned.guard(optimizers.step)
+        self._closing.append(deterministic.close)
+        return deterministic.guard(optimizers.step)
 
-    def _assembled(
+    def _assemble(
         self,
         terms: Terms,
         model: nn.Module,
         state: TrainingState,
         loader: Loader,
-        board: EvaluationResults,
         step: Callable[[], None],
-        exactness: DeterminismOptions,
+        options: DeterminismOptions,
         parts: MicroBatcher,
     ) -> Loop:
-        """Everything that runs a training loop, put together; not started yet."""
+        """Build the training loop and everything that it uses; nothing is started yet."""
         assert self._indices is not None
-        gate, logged, device = StateLock(), StepMetrics(), model_device(model)
-        reducer = exactness.reducer(model, state.buffers, logged, device, terms.grid)
+        state_lock, logged, device = StateLock(), StepMetrics(), model_device(model)
+        reducer = options.reducer(model, state.buffers, logged, device, terms.grid)
         self._closing.append(reducer.close)
-        shelf = self._shelf(state, terms.grid, goes_back=exactness.verify > 0)
-        session = self._connect(terms, gate, state, board, shelf)
-        hashes = StateHash(state, exactness.verify)
-        tools = (state, reducer, loader, gate, step, shelf, logged, parts, hashes)
-        expected, checks = self._indices.expected, exactness.checks
+        checkpoints = self._checkpoints(state, terms.grid, goes_back=options.verify > 0)
+        session = self._connect(terms, state_lock, state, checkpoints)
+        hashes = StateHash(state, options.verify)
+        tools = (state, reducer, loader, state_lock, step, checkpoints, logged, parts, hashes)
+        expected, checks = self._indices.expected, options.checks
         loop = Loop(session, *tools, expected=expected, checks=checks, seed=terms.seed, device=device)
         if (file := self._worker.replay_file) is not None:
-            loop.replay = Replay(self._worker.replay_to or 0, file, terms, exactness.fingerprint(device), hashes)
+            loop.replay = Replay(self._worker.replay_to or 0, file, terms, options.fingerprint(device), hashes)
         return loop
 
-    def _shelf(self, state: TrainingState, grid: Grid, *, goes_back: bool) -> MemberCheckpoints:
-        where = self._worker.checkpoint_dir if self._said.coordinators else None
-        place = open_storage(where) if where is not None else None
-        shelf = MemberCheckpoints(state, place, self.name, self.member, grid, goes_back=goes_back)
-        self._closing.append(shelf.close)
-        return shelf
+    def _checkpoints(self, state: TrainingState, grid: Grid, *, goes_back: bool) -> MemberCheckpoints:
+        where = self._worker.checkpoint_dir if self._settings.coordinators else None
+        storage = open_storage(where) if where is not None else None
+        checkpoints = MemberCheckpoints(state, storage, self.name, self.member, grid, goes_back=goes_back)
+        self._closing.append(checkpoints.close)
+        return checkpoints
 
     def _connect(
-        self, terms: Terms, gate: StateLock, state: TrainingState, board: EvaluationResults, shelf: MemberCheckpoints
+        self, terms: Terms, state_lock: StateLock, state: TrainingState, checkpoints: MemberCheckpoints
     ) -> Session:
-        mailbox = PeerValues()
-        if not self._said.coordinators:
-            contact: CoordinatorLink | StandaloneCoordinator = StandaloneCoordinator(self.name, self.member)
-            host = "127.0.0.1"
-        else:
-            token = read_token(self._said.token_file or self._said.own_token_file)
-            contact = CoordinatorLink(self._said.coordinators, token, self.name, self.member)
-            try:
-                shelf.claim_storage(contact.job_created_at)
-            except PliantError:
-                contact.close()
-                raise
-            host = self._worker.address or local_address(self._said.coordinators[0])
-        source = StateSource(gate, state.capture, self._gradient, self._lines)
-
-        def hear(generation: int, _sender: MemberId, kind: str, head: bytes) -> None:
-            if kind == STORE:
-                mailbox.receive(generation, head)
-            elif kind == BATCH_TOTALS:
-                board.receive(head)
-            else:
-                session.heard(generation, kind, head)
-
-        if self._said.coordinators:
-            self._peers = PeerServer(host, self.member, hear, lambda _g, _asker, kind, head: source.answer(kind, head))
-        peers = self._peers
-
-        def wire(world: World, key: str) -> GlooWiring:
-            return GlooWiring(world, key, self.member, peers or _NoPeers(), mailbox, host)
-
-        def forget(below: int) -> None:
-            mailbox.forget_below(below)
-            if peers is not None:
-                peers.forget_below(below)
-
-        tidy = shelf.collect_garbage if shelf.can_save else None
-        session = self._session = Session(self.member, terms, contact, peers, wire, forget, tidy)
-        shelf.feed = session.feed
+        link = self._open_link(checkpoints)
+        if self._settings.coordinators:
+            source = StateSource(state_lock, state.capture, self._gradient, self._lines)
+            self._peers = PeerServer(
+                self._host, self.member, self._receive, lambda _g, _asker, kind, head: source.answer(kind, head)
+            )
+        collect_garbage = checkpoints.collect_garbage if checkpoints.can_save else None
+        session = Session(self.member, terms, link, self._peers, self._make_wiring, self._forget, collect_garbage)
+        self._session = session
+        checkpoints.feed = session.feed
         self._closing.append(session.close)
-        self._closing.append(gate.close)
+        self._closing.append(state_lock.close)
         return session
+
+    def _open_link(self, checkpoints: MemberCheckpoints) -> CoordinatorLink | StandaloneCoordinator:
+        """Connect to the coordinator and claim the checkpoint storage for the job."""
+        coordinators = self._settings.coordinators
+        if not coordinators:
+            return StandaloneCoordinator(self.name, self.member)
+        token = read_token(self._settings.token_file or self._settings.own_token_file)
+        link = CoordinatorLink(coordinators, token, self.name, self.member)
+        try:
+            checkpoints.claim_storage(link.job_created_at)
+        except PliantError:
+            link.close()
+            raise
+        self._host = self._worker.address or local_address(coordinators[0])
+        return link
+
+    # ------------------------------------------------------------------ called by the session and by the peers
+
+    def _receive(self, generation: int, _sender: MemberId, kind: str, head: bytes) -> None:
+        """Pass a peer's message on. None arrives before the session exists, which brings the peers' keys."""
+        if kind == STORE:
+            self._peer_values.receive(generation, head)
+        elif kind == BATCH_TOTALS:
+            self._results.receive(head)
+        elif self._session is not None:
+            self._session.message_received(generation, kind, head)
+
+    def _make_wiring(self, world: World, key: str) -> GlooWiring:
+        return GlooWiring(world, key, self.member, self._peers or _NoPeers(), self._peer_values, self._host)
+
+    def _forget(self, below: int) -> None:
+        """Drop what belongs to generations below a number."""
+        self._peer_values.forget_below(below)
+        if self._peers is not None:
+            self._peers.forget_below(below)
+
+    # ------------------------------------------------------------------------------------- start and end
 
     def _start(self, session: Session, join: Join, stall_s: float) -> None:
         address = self._peers.address if self._peers is not None else ""
@@ -292,79 +303,81 @@ class TrainingJob:
             session.start(replace(join, address=address, pid=os.getpid(), age_s=process_age_s()))
         except JobAlreadyEnded as late:
             raise Left(late.code, late.why) from late
-        self._listen_for_notices(session)
+        self._handle_sigterm(session)
         self._closing.append(StallWatchdog(self.member, stall_s, self._busy_since).close)
 
     def _gradient(self, lineage: Lineage) -> State | None:
         return self._loop.gradient(lineage) if self._loop is not None else None
 
     def _lines(self) -> tuple[LedgerLine, ...]:
-        return self._session.lines() if self._session is not None else ()
+        return self._session.ledger_lines() if self._session is not None else ()
 
     def _busy_since(self) -> float | None:
         return self._loop.in_user_code_since if self._loop is not None else None
 
-    def _tell_sums(self, head: bytes) -> None:
+    def _send_batch_totals(self, head: bytes) -> None:
         session = self._session
         if self._peers is not None and session is not None and session.machine.world is not None:
             world = session.machine.world
             for member in world.members:
                 if member != self.member:
-                    with suppress(PeerLost):  # then it computes them itself
+                    with suppress(PeerLost):  # then that member computes the batch itself
                         self._peers.notify(world.number, member, BATCH_TOTALS, head)
 
-    def _listen_for_notices(self, session: Session) -> None:
-        if self._said.coordinators and threading.current_thread() is threading.main_thread():
+    def _handle_sigterm(self, session: Session) -> None:
+        if self._settings.coordinators and threading.current_thread() is threading.main_thread():
             grace_s = self._worker.grace_s
             notice = SigtermListener(lambda: session.feed(s.DrainNotice(grace_s, "SIGTERM")))
             self._closing.append(notice.close)
 
     def _leave(self, left: Left) -> None:
         log.info("left: %s", left.why)
-        self._goodbye(left.why)
+        self._send_leave(left.why)
         for fn in self._on_leave:
             try:
                 fn()
-            except Exception:  # why: what the user cleans up must not change why and how this member left
+            except Exception:  # why: an error in the user's cleanup must not change the reason for leaving
                 log.exception("on_leave(%r) raised", fn)
 
-    def _say_what_was_raised(self, error: BaseException) -> None:
-        """An exception in user code is this member's failure; in a part, it may be the samples' (rule 20)."""
-        said = "".join(traceback.format_exception_only(error)).strip()[:1000]
+    def _report_exception(self, error: BaseException) -> None:
+        """Report an exception in user code. Within an item its samples may be the cause (rule 20)."""
+        text = "".join(traceback.format_exception_only(error)).strip()[:1000]
         loop, session = self._loop, self._session
         if session is None or loop is None:
             return
         part = loop.part.micro_batch if loop.part is not None else None
         if isinstance(error, SampleError):
-            self._raised(error.micro_batch.step, error.slots, said)
+            self._report_slots(error.micro_batch.step, error.slots, text)
         elif isinstance(error, WrongSamples):
-            self._raised(error.step, loop.grid.filled(error.step), said)  # on every member alike
+            self._report_slots(error.step, loop.grid.filled(error.step), text)  # every member finds the same
         elif part is not None and isinstance(error, Exception) and not isinstance(error, PliantError):
-            self._raised(part.step, part.slots, said)
-        elif self._worker.agent is None:  # else the agent sees the exit status, which counts as a failure
-            self._goodbye(f"its code raised {said}")
+            self._report_slots(part.step, part.slots, text)
+        elif self._worker.agent is None:  # else the agent reports the exit status, which counts as a failure
+            self._send_leave(f"user code raised {text}")
 
-    def _raised(self, step: int, slots: tuple[int, ...], said: str) -> None:
+    def _report_slots(self, step: int, slots: tuple[int, ...], text: str) -> None:
         assert self._session is not None
         assert self._indices is not None
-        named = slots[:NAMED_MAX]
+        named = slots[:REPORTED_SLOTS_MAX]
         samples = tuple(tuple(self._indices.of(step, slot).tolist()) for slot in named)
-        self._session.feed(s.UserCodeRaised(step, named, samples, said))
+        self._session.feed(s.UserCodeRaised(step, named, samples, text))
 
-    def _goodbye(self, why: str) -> None:
+    def _send_leave(self, why: str) -> None:
         if self._session is not None:
-            self._session.goodbye(why)
+            self._session.leave(why)
 
 
 class _NoPeers:
-    """The peers of a member that is alone."""
+    """The peers of a member in a world of one, which sends nothing."""
 
     def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None:
-        raise AssertionError(f"{member} is told {kind} ({len(head)} bytes) in {generation}, a world of one")
+        raise AssertionError(
+            f"message {kind} ({len(head)} bytes) to {member} in generation {generation}, a world of one"
+        )
 
 
 def _configure_logging() -> None:
-    """Show what Pliant says if the script does not configure logging itself."""
+    """Print Pliant's log to stderr unless the script configures logging itself."""
     ours = logging.getLogger("pliant")
     if not ours.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)

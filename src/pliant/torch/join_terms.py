@@ -1,4 +1,4 @@
-"""What members of a job must have in common, checked when training begins and compared at join."""
+"""The settings that all members of a job must share, besides the data. They are compared when a member joins."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pliant.train.data.loader import SampleIndices
 
 
 def model_device(model: nn.Module) -> torch.device:
+    """Return the device of the model. Raises BadInput if it is on several, or has nothing to train."""
     devices = {tensor.device for tensor in [*model.parameters(), *model.buffers()]}
     if not any(param.requires_grad for param in model.parameters()):
         raise BadInput("The model has no parameter to train.")
     if len(devices) > 1:
-        raise BadInput(f"The model is on several devices ({', '.join(map(str, devices))}): one for each worker.")
+        raise BadInput(f"The model is on several devices ({', '.join(map(str, devices))}). Put it on one device.")
     return devices.pop()
 
 
 def other_state(state: Mapping[str, Stateful] | None, scaler: torch.amp.GradScaler | None) -> dict[str, Stateful]:
-    """What else moves with the model."""
+    """Return the other objects that move with the model, by name."""
     if scaler is not None and state and "scaler" in state:
-        raise BadInput('The scaler moves with the model already: leave "scaler" out of state=.')
+        raise BadInput('The scaler is part of the state already. Remove "scaler" from state=.')
     others = {**(state or {}), **({"scaler": scaler} if scaler is not None else {})}
     for name, other in others.items():
         if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
@@ -37,7 +38,7 @@ def other_state(state: Mapping[str, Stateful] | None, scaler: torch.amp.GradScal
 def extra_terms(
     model: nn.Module, optimizers: Optimizers, indices: SampleIndices, others: Mapping[str, Stateful]
 ) -> tuple[tuple[str, str], ...]:
-    """What members must have in common besides the data's shape, in words that help whoever got it wrong."""
+    """Return name and value of the terms besides the grid and the seed, as shown to a member that differs."""
     parts = [(name, tuple(t.shape), str(t.dtype)) for name, t in [*model.named_parameters(), *model.named_buffers()]]
     count = sum(param.numel() for param in model.parameters())
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()

@@ -1,8 +1,11 @@
-"""The training thread's part in a member's life: carrying out orders between one item and the next.
+"""Carry out the machine's orders in the training thread, between one item of the user's loop and the next.
 
-`next` is the iterator (rule 3: here, and nowhere else, a member switches, receives, saves and leaves); `finish_part`
-is what `run.reduce()` does; `apply` what `run.apply()` does. Whatever goes wrong in a collective is fed to the machine,
-and the iterator goes on from there.
+Three calls of user code lead here: the iterator (`next`), `run.reduce()` (`finish_part`) and `run.apply()` (`apply`).
+A member switches worlds, receives a state, saves and leaves in the iterator only (rule 3).
+
+The training thread alternates with the machine: it carries out an order, reports the outcome with
+`session.feed_and_take`, and gets the next order back from the same call. If there is none yet, because it depends on
+another thread, the iterator waits for it. A collective that fails is reported like any other outcome.
 """
 
 from __future__ import annotations
@@ -49,15 +52,15 @@ from pliant.train.state.state_lock import StateLock
 
 @dataclass(frozen=True, slots=True)
 class MissedStep:
-    """A step that others reduced and this member has yet to apply, in a body of the user's loop of its own."""
+    """A step that the other members reduced and this member still has to apply, with one extra item of the loop."""
 
     line: LedgerLine
     reduced: ReducedGradient
-    then: Callable[[int], s.Signal]  # what the machine waits for at the boundary after it
+    boundary_signal: Callable[[int], s.Signal]  # reports the boundary after it to the machine
 
 
 class Loop:
-    """One run on one member. Everything is called by the training thread, except `capture` and `gradient`."""
+    """One run on one member. The training thread makes all calls but `gradient`."""
 
     def __init__(
         self,
@@ -65,9 +68,9 @@ class Loop:
         state: TrainingState,
         reducer: Reducer,
         loader: Loader,
-        gate: StateLock,
+        state_lock: StateLock,
         step_optimizers: Callable[[], None],
-        shelf: MemberCheckpoints,
+        checkpoints: MemberCheckpoints,
         logged: StepMetrics,
         parts: MicroBatcher,
         hashes: StateHash,
@@ -79,65 +82,65 @@ class Loop:
     ) -> None:
         self.session = session
         self.grid: Grid = session.machine.terms.grid
-        self.part: LoadedMicroBatch | None = None  # in the user's hands
+        self.part: LoadedMicroBatch | None = None  # being computed by user code
         self.ready: ReducedGradient | None = None  # reduced, not applied
         self.logged = logged
-        self.step = 0  # of the part that was yielded last
+        self.step = 0  # step of the last item
         self.applied: LedgerLine | None = None  # since the last boundary
         self.metrics: dict[str, float] = {}
-        self.moved = False  # whether the state is not the initial one any more
+        self.moved = False  # whether the state differs from the initial one
         self.in_user_code_since: float | None = None
-        self.replay: Replay | None = None  # set to end the run after some step
+        self.replay: Replay | None = None  # set by `pliant replay`, to end the run after a step
         self._state = state
         self._reducer = reducer
         self._loader = loader
-        self._gate = gate
+        self._state_lock = state_lock
         self._step_optimizers = step_optimizers
-        self._expected = expected  # the digest that a step's samples must have
+        self._expected = expected  # returns the digest that a step's samples must have
         self._seed = seed
-        self._cutting = parts
+        self._micro_batcher = parts
         self._hashes = hashes
-        self._checks = checks  # the spot checks of a step in a generation
-        self._spots = 0  # of the parts to come, the first so many are spot checks
-        self._is_spot = False  # so is the one in the user's hands
-        self._shelf = shelf
+        self._checks = checks  # returns the spot checks of a step in a generation
+        self._spots = 0  # number of spot checks at the head of `_parts`
+        self._is_spot = False  # whether user code computes a spot check
+        self._checkpoints = checkpoints
         self._device = device
         self._parts: deque[MicroBatch] = deque()
         self._idle = False
-        self._weight = 0.0  # of the parts kept in this step
+        self._weight = 0.0  # total weight of the parts kept in this step
         self._missed: MissedStep | None = None
-        self._followed: ReducedGradient | None = None
+        self._followed_gradient: ReducedGradient | None = None
         self._line: LedgerLine | None = None
-        self._then: Callable[[int], s.Signal] = s.Boundary
+        self._boundary_signal: Callable[[int], s.Signal] = s.Boundary
         self._last: tuple[Lineage, ReducedGradient] | None = None
         self._order: Order | None = None  # taken from the session, to be carried out by the iterator
 
     # ------------------------------------------------------------------------------------------- the iterator
 
     def next(self) -> LoadedMicroBatch | None:
-        """The next part for the user's code; None when training is complete. Raises `Left`."""
+        """Return the next part for user code, or None when training is complete. Raises `Left`."""
         self.in_user_code_since = None
         if self.part is not None:
-            raise BadInput("run.step() was not called for the last item: call it once in every turn of the loop.")
+            raise BadInput("run.step() was not called for the last item. Call it once for each item of the loop.")
         if self.ready is not None:
-            raise BadInput("run.reduce() was True, but run.apply() was not called: call it in the same turn.")
+            raise BadInput("run.reduce() returned True, but run.apply() was not called. Call it for the same item.")
         if self.applied is not None:
             step, self.applied = self.applied.lineage.step, None
-            self._order = self._at_boundary(self._then, step)
+            self._order = self._at_boundary(self._boundary_signal, step)
         while not self._parts:
-            order = self._order or self.session.wait_for_order()
+            order, self._order = self._order or self.session.wait_for_order(), None
             if isinstance(order, s.Exit) and order.complete:
                 return None
             self._order = self._carry_out(order)
-        self.in_user_code_since = time.monotonic()  # reading is the user's code, too
+        self.in_user_code_since = time.monotonic()  # reading runs user code, too
         return self._begin(self._parts.popleft())
 
-    def _at_boundary(self, then: Callable[[int], s.Signal], step: int) -> Order | None:
-        self._state.buffers.rebase()  # what the user's code did to them after the step is part of it
+    def _at_boundary(self, signal: Callable[[int], s.Signal], step: int) -> Order | None:
+        self._state.buffers.rebase()  # what user code did to them after the step belongs to the step
         state = self._hashes.at_boundary(step)
-        self._shelf.at_boundary(step, self.session.machine.view)
-        order = self.session.feed_and_take(then(state))
-        self._gate.allow_reads(self.session.machine.lineage, self._hashes.label(state))
+        self._checkpoints.at_boundary(step, self.session.machine.view)
+        order = self.session.feed_and_take(signal(state))
+        self._state_lock.allow_reads(self.session.machine.lineage, self._hashes.label(state))
         if self.replay:
             self.replay.at_boundary(step, state)
         return order
@@ -160,9 +163,9 @@ class Loop:
                 return self._restore(checkpoint)
             case s.Snapshot():
                 with self.session.pauses.during(order.lineage.step + 1, CHECKPOINTING):
-                    self._shelf.start_write(order)
+                    self._checkpoints.start_write(order)
             case s.Save():
-                self._shelf.commit(order)
+                self._checkpoints.commit(order)
             case s.Exit(code, why):
                 raise Left(code, why)
             case _:
@@ -179,13 +182,13 @@ class Loop:
         checks = self._checks(order.step, machine.generation, machine.shares)
         spots = [MicroBatch(order.step, (each.slot,)) for each in checks if each.second == machine.rank]
         self._spots = len(spots)
-        idle = [self._cutting.idle(order.step, order.slots[0])] if order.idle else []
-        self._yield(order.step, *spots, *(idle or self._cutting.cut(order.step, order.slots)))
+        idle = [self._micro_batcher.idle(order.step, order.slots[0])] if order.idle else []
+        self._yield(order.step, *spots, *(idle or self._micro_batcher.cut(order.step, order.slots)))
 
     def _yield(self, step: int, *parts: MicroBatch) -> None:
-        """These come next, after those that are still to come."""
+        """Append parts to those that the iterator yields."""
         self._parts.extend(parts)
-        ahead = self._cutting.ahead(self.session.machine, step, self._loader.reads_ahead)
+        ahead = self._micro_batcher.ahead(self.session.machine, step, self._loader.reads_ahead)
         self._loader.expect([*self._parts, *ahead])
 
     def _begin(self, part: MicroBatch) -> LoadedMicroBatch:
@@ -203,16 +206,16 @@ class Loop:
         return loaded
 
     def weigh(self, weight: float) -> None:
-        """The part's weight, if it is not the number of its samples. Before its backward."""
+        """Set the part's weight, before backward, if it is not the number of its samples."""
         if not self._idle or self._is_spot:
             self._reducer.weigh(weight)
 
     def finish_part(self) -> ReducedGradient | None:
-        """The user's code is done with the part. The step's gradient if all of it is here now, to be applied."""
+        """End the part that user code computed. Return the step's gradient if it is complete, to be applied."""
         loaded, self.part = self.part, None
         self.in_user_code_since = None
         if loaded is None:
-            raise BadInput("run.step() belongs to an item of the loop: call it once for each, inside the loop.")
+            raise BadInput("run.step() was called without an item. Call it once for each item, inside the loop.")
         if self._is_spot:
             self._finish_spot(loaded.micro_batch.slots[0])
             return None
@@ -247,7 +250,7 @@ class Loop:
         return None
 
     def _finish_spot(self, slot: int) -> None:
-        """Somebody else's slot, computed here to see whether it is the same (verify_slots)."""
+        """End a spot check: another member's slot, computed here to compare the gradients (verify_slots)."""
         self._state.buffers.end_part(0.0, drop=True)
         self.logged.drop()
         self._reducer.keep_spot_hash(slot)
@@ -263,34 +266,34 @@ class Loop:
             rows, reduced = self._reducer.reduce(self._group(number), row, order.shares, checks)
             self.session.pauses.reduced(order.word.step, number, time.monotonic() - began)
         except GroupBroken as error:
-            self._reducer.abandon()  # the group may have gone before anything was waited for
+            self._reducer.abandon()  # the group may have broken before the first wait
             self._reducer.end_part()
             self._order = self.session.feed_and_take(s.Failed(number, error.peer))
             return None
-        then = self._feed_returned(order.world, rows, reduced)
-        while isinstance(then, s.Snapshot | s.Save):  # this step committed the last, which may be due to be saved
-            self._carry_out(then)
-            then = self.session.take_queued()
-        if not isinstance(then, s.Apply):
-            self._order = then
+        next_order = self._feed_returned(order.world, rows, reduced)
+        while isinstance(next_order, s.Snapshot | s.Save):  # this step committed the one before, which may be saved
+            self._carry_out(next_order)
+            next_order = self.session.take_queued()
+        if not isinstance(next_order, s.Apply):
+            self._order = next_order
             self._reducer.end_part()
             return None
-        self._require_promised(then.line)
-        self._line, self._then = then.line, s.Boundary
-        return self._give(reduced)
+        self._require_expected_samples(next_order.line)
+        self._line, self._boundary_signal = next_order.line, s.Boundary
+        return self._offer_gradient(reduced)
 
-    def _require_promised(self, line: LedgerLine) -> None:
-        """What all members really read must be what the order promises; else nothing is applied, anywhere (H15)."""
+    def _require_expected_samples(self, line: LedgerLine) -> None:
+        """Compare what all members read with the sample order. If it differs, no member applies the step."""
         if line.digest != self._expected(line.lineage.step):
             raise WrongSamples(line.lineage.step)
 
-    def _give(self, reduced: ReducedGradient) -> ReducedGradient:
+    def _offer_gradient(self, reduced: ReducedGradient) -> ReducedGradient:
         self._reducer.write_gradients(reduced)
         self.ready = reduced
         return reduced
 
     def _compare(self, order: s.Collect) -> Order | None:
-        """A collective of words only."""
+        """Exchange control words without gradients."""
         number, word = order.world.number, order.word
         if order.whole_state_hash:
             word = replace(word, state=self._hashes.whole())
@@ -304,7 +307,7 @@ class Loop:
         return self.session.feed_and_take(s.Returned(number, words))
 
     def _follow(self, order: s.Collect) -> Order | None:
-        """Enter a step without state: add nothing, and keep what came of it for when the state is in place."""
+        """Enter a step without a state: contribute nothing, and keep the gradient until the state is installed."""
         number = order.world.number
         try:
             if not self.session.wait_for_state(number) or self.session.received is None:
@@ -315,7 +318,7 @@ class Loop:
             rows, reduced = self._reducer.reduce(self._group(number), row, order.shares, checks, follow=True)
         except GroupBroken as error:
             return self.session.feed_and_take(s.Failed(number, error.peer))
-        self._followed = reduced
+        self._followed_gradient = reduced
         return self._feed_returned(order.world, rows, reduced)
 
     def _feed_returned(self, world: World, rows: Sequence[ControlRow], reduced: ReducedGradient) -> Order | None:
@@ -333,35 +336,35 @@ class Loop:
 
     def _install(self, order: s.Install) -> Order | None:
         received = self.session.take_received()
-        self._shut()
+        self._before_change()
         self._state.install(received)
         self.moved = True
         self._forget_kept()
         if not order.replay:
             return self._at_boundary(s.Installed, order.lineage.step)
-        (line,) = order.replay  # a joiner enters a collective only with the state at hand: one step, never more
-        assert self._followed is not None
-        self._apply_missed(MissedStep(line, self._followed, s.Installed))
+        (line,) = order.replay  # never more than one: a joiner enters a collective only once it has the state
+        assert self._followed_gradient is not None
+        self._apply_missed(MissedStep(line, self._followed_gradient, s.Installed))
         return None
 
     def _apply_missed(self, missed: MissedStep) -> None:
-        """Yield an idle part, so that the user's code runs for this step here, too; its apply is the missed one."""
+        """Yield an idle part, so that user code runs once for the missed step and applies its gradient."""
         self._missed = missed
-        self._followed = None
+        self._followed_gradient = None
         self._idle = True
         self._spots = 0
         step = missed.line.lineage.step
-        self._yield(step, self._cutting.idle(step, idle_slot(self.grid, step, self.session.machine.rank)))
+        self._yield(step, self._micro_batcher.idle(step, idle_slot(self.grid, step, self.session.machine.rank)))
 
     def _take_missed(self, missed: MissedStep) -> ReducedGradient:
         self._missed = None
-        self._line, self._then = missed.line, missed.then
-        return self._give(missed.reduced)
+        self._line, self._boundary_signal = missed.line, missed.boundary_signal
+        return self._offer_gradient(missed.reduced)
 
     def _restore(self, checkpoint: Checkpoint | None) -> Order | None:
-        """The base of a rollback world: a checkpoint, or the state this worker began with."""
-        self._shut()
-        if (unread := self._shelf.restore(checkpoint, moved=self.moved)) is not None:
+        """Install the base of a rollback world: a checkpoint, or the initial state of this worker."""
+        self._before_change()
+        if (unread := self._checkpoints.restore(checkpoint, moved=self.moved)) is not None:
             return self.session.feed_and_take(unread)
         self.moved = self.moved or checkpoint is not None
         self._forget_kept()
@@ -370,12 +373,12 @@ class Loop:
     # ------------------------------------------------------------------------------------------------- apply
 
     def apply(self) -> None:
-        """Change the state: the only place where a step does (rule 14)."""
+        """Apply the step: the only place where a step changes the state (rule 14)."""
         reduced, self.ready = self.ready, None
         if reduced is None or self._line is None:
-            raise BadInput("run.apply() comes after a run.reduce() that was True.")
-        self._shut()
-        names = self.logged.names  # known by now to whoever had nothing to compute in this step, too
+            raise BadInput("run.apply() was called without a gradient. Call it after run.reduce() returned True.")
+        self._before_change()
+        names = self.logged.names  # a member without slots in this step knows them by now, too
         self._state.buffers.apply(reduced.buffers, reduced.weight)
         self._step_optimizers()
         self._reducer.drop_part()
@@ -389,11 +392,11 @@ class Loop:
         seed_all(step_seed(self._seed, self.applied.lineage.step, None))
         self.in_user_code_since = time.monotonic()
 
-    def _shut(self) -> None:
-        """The state is about to change: nobody reads it any more, and what was to be saved of it is copied."""
-        self._gate.block_reads()
+    def _before_change(self) -> None:
+        """Call before the state changes: stop donors from reading it, and copy what a checkpoint still needs."""
+        self._state_lock.block_reads()
         with self.session.pauses.during(self.step, CHECKPOINTING):
-            self._shelf.copy_before_change()
+            self._checkpoints.copy_before_change()
 
     def _forget_kept(self) -> None:
         self._reducer.drop_kept()
@@ -402,6 +405,6 @@ class Loop:
         self._weight = 0.0
 
     def gradient(self, lineage: Lineage) -> State | None:
-        """The reduced gradient of the step applied last, for a member that missed it. From any thread."""
+        """Return the reduced gradient of the last applied step, for a member that missed it. Any thread may call it."""
         last = self._last
         return gradient_state(last[1]) if last is not None and last[0] == lineage else None

@@ -1,4 +1,4 @@
-"""A worker that computes a job's steps again, alone, up to one of them, and says what it found (`pliant replay`)."""
+"""Compute a job's steps again with one worker, up to a given step, and report the state's hashes (`pliant replay`)."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ PROGRESS_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """What is written for whoever asked: the script's terms, what its bits depend on here, and the state's hashes."""
+    """The result of a replay: the script's terms, this machine's fingerprint, and the state's hashes."""
 
     terms: Terms
-    bits: Fingerprint
+    fingerprint: Fingerprint
     step: int
-    said: int  # as the members' words carried it
+    word_hash: int  # the hash in the members' control words
     whole: int
 
 
 class Replay:
-    """Watches the boundaries of a run, and ends it after the step that was asked for."""
+    """A replay, which follows the boundaries of a run and ends it after the given step."""
 
-    def __init__(self, to: int, file: Path, terms: Terms, bits: Fingerprint, hashes: StateHash) -> None:
+    def __init__(self, to: int, file: Path, terms: Terms, fingerprint: Fingerprint, hashes: StateHash) -> None:
         self._to = to
         self._file = file
         self._terms = terms
-        self._bits = bits
+        self._fingerprint = fingerprint
         self._hashes = hashes
-        self._told_at = time.monotonic()
+        self._logged_at = time.monotonic()
 
     def at_boundary(self, step: int, state: int) -> None:
-        """Raises `Left` after the last step to be computed."""
+        """Log progress at a boundary. After the last step, write the result and raise `Left`."""
         if step < self._to:
-            if time.monotonic() - self._told_at > PROGRESS_S:
-                self._told_at = time.monotonic()
-                log.info("step %d of %d is computed again", step, self._to)
+            if time.monotonic() - self._logged_at > PROGRESS_S:
+                self._logged_at = time.monotonic()
+                log.info("replayed step %d of %d", step, self._to)
             return
         after_backward = self._hashes.after_backward()
-        said = state if after_backward is None else after_backward
-        found = Replayed(self._terms, self._bits, step, said, self._hashes.whole())
+        word_hash = state if after_backward is None else after_backward
+        found = Replayed(self._terms, self._fingerprint, step, word_hash, self._hashes.whole())
         self._file.write_bytes(msgspec.json.encode(found))
-        raise Left(0, f"step {step} is computed again")
+        raise Left(0, f"replayed up to step {step}")

@@ -1,4 +1,4 @@
-"""What user code holds in its hands while it trains."""
+"""The run: the object that user code iterates over while it trains."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from pliant.train.data.loader import LoadedMicroBatch
 
 
 class Run:
-    """A training run on this member: iterate over it, and call `step` once in every turn of the loop.
+    """A training run on this member. Iterate over it, and call `step` once for each item.
 
-    `rank`, `size` and `generation` are those of the world this member is in; they change between two turns only.
+    `rank`, `size` and `generation` describe the world of this member. They change between two items only.
     """
 
     def __init__(
@@ -29,18 +29,18 @@ class Run:
         loop: Loop,
         model: nn.Module,
         optimizers: Optimizers,
-        board: EvaluationResults,
-        tell: Callable[[bytes], None],
+        results: EvaluationResults,
+        send: Callable[[bytes], None],
         device: torch.device,
     ) -> None:
         self._loop = loop
         self._model = model
         self._optimizers = optimizers
-        self._board = board
-        self._tell = tell
+        self._results = results
+        self._send = send
         self._device = device
         self._peeked: LoadedMicroBatch | None = None
-        self._turn = 0  # evaluations since the last boundary
+        self._turn = 0  # number of evaluations since the last boundary
         self.complete = False
         self.rank = 0
         self.size = 1
@@ -58,16 +58,16 @@ class Run:
         return loaded.data
 
     def epochs(self) -> Iterator[Epoch]:
-        """The nested form: `for epoch in run.epochs(): for x, y in epoch: ...`.
+        """Yield epochs, for a nested loop: `for epoch in run.epochs(): for x, y in epoch: ...`.
 
-        What comes after the inner loop belongs to the epoch's last step.
+        Code after the inner loop belongs to the epoch's last step.
         """
         while (loaded := self._advance()) is not None:
             self._peeked = loaded
             epoch = Epoch(self, self.epoch)
             yield epoch
             if not epoch.is_over:
-                raise BadInput("The loop over an epoch was left before its end: go through all of it.")
+                raise BadInput("The loop over an epoch ended early. Iterate over all of its items.")
 
     def _advance(self) -> LoadedMicroBatch | None:
         if self.complete:
@@ -83,49 +83,49 @@ class Run:
     # ----------------------------------------------------------------------------------------------- the step
 
     def backward(self, loss: Tensor, weight: float | Tensor | None = None) -> None:
-        """`loss.backward()` for a loss that is a mean over something else than samples: `weight` says over how many.
+        """Call `loss.backward()`, with a `weight` if the loss is not a mean over samples: the number it is a mean over.
 
-        With a scaler it scales the loss as well.
+        With a scaler, scale the loss first.
         """
         if weight is not None:
             self._loop.weigh(float(weight))
         self._optimizers.scaled(loss).backward()  # type: ignore[no-untyped-call]  # torch's own
 
     def step(self) -> bool:
-        """Call once in every turn. True once the step is applied, on this member too; False: more parts are to come."""
+        """End an item. Return True if the step is applied, False if more items of the step follow."""
         if not self.reduce():
             return False
         self.apply()
         return True
 
     def reduce(self) -> bool:
-        """The first half of `step`. True when `.grad` holds the global gradient; then look at it, and `apply`."""
+        """Do the first half of `step`. If it returns True, `.grad` holds the global gradient: call `apply` next."""
         if self._loop.finish_part() is None:
             return False
         self._optimizers.unscale()
         return True
 
     def apply(self) -> None:
-        """The second half of `step`: clip, step the optimizers, and forget the gradients."""
+        """Do the second half of `step`: clip, step the optimizers and clear the gradients."""
         self._loop.apply()
 
     def log(self, **values: float | Tensor) -> None:
-        """Values of this part; once the step is applied, `metrics` has their means over all its parts."""
+        """Log values of this item. After the step, `metrics` has their means over all its items."""
         if self._loop.part is None:
-            raise BadInput("run.log belongs before run.step(), to the item it is about: call it there.")
+            raise BadInput("run.log was called after run.step(). Call it before, for the same item.")
         bare = {name: value.detach() if isinstance(value, Tensor) else value for name, value in values.items()}
         self._loop.logged.log(bare)
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What was logged in the step applied last, the same on every member."""
+        """The means of the values logged in the last applied step, equal on every member."""
         return self._loop.metrics
 
-    # ---------------------------------------------------------------------------------------------- where we are
+    # ---------------------------------------------------------------------------------------------- progress
 
     @property
     def step_number(self) -> int:
-        """The step under way, counted from 1."""
+        """The current step, counted from 1."""
         return self._loop.step
 
     @property
@@ -134,7 +134,7 @@ class Run:
 
     @property
     def epoch(self) -> int:
-        """The epoch of the step under way, counted from 0."""
+        """The epoch of the current step, counted from 0."""
         return self._epoch_of(self._loop.step)
 
     def _epoch_of(self, step: int) -> int:
@@ -145,15 +145,17 @@ class Run:
     def evaluate(
         self, fn: Callable[[Any], Mapping[str, Any]], dataset: Any, *, batch_size: int, collate_fn: Any = None
     ) -> Totals:
-        """Totals of `fn(batch)` over a data set, shared by all members: call it on every one, after a step.
+        """Return the totals of `fn(batch)` over a data set. The members share the work: call it on all of them.
 
-        `fn` gives a dictionary of sums, such as `{"loss": F.cross_entropy(..., reduction="sum"), "count": len(y)}`.
-        The model is in evaluation mode meanwhile, and no gradients are kept.
+        `fn` returns a dictionary of sums, such as `{"loss": F.cross_entropy(..., reduction="sum"), "count": len(y)}`.
+        It runs with the model in evaluation mode and without gradients. Call this after a step was applied.
         """
         if batch_size < 1 or not hasattr(dataset, "__len__") or not len(dataset):
-            raise BadInput("run.evaluate needs data with a length, and a batch_size of at least 1.")
+            raise BadInput("run.evaluate needs a data set with at least one sample, and a batch_size of at least 1.")
         if not self.complete and (self._loop.part is not None or self._loop.applied is None):
-            raise BadInput("run.evaluate belongs after run.step(), once it was True: before it members may differ.")
+            raise BadInput(
+                "run.evaluate was called within a step, where members may differ. Call it after run.step() is True."
+            )
         session = self._loop.session
         self._turn += 1
         key = EvaluationId(session.machine.lineage, self._turn, len(dataset), batch_size)
@@ -161,15 +163,15 @@ class Run:
         with evaluation_mode(self._model):
             return Evaluation(
                 session,
-                self._board,
-                self._tell,
+                self._results,
+                self._send,
                 key,
                 lambda number: compute_batch(key, number, fn, dataset, collate, self._device),
             ).run()
 
 
 class Epoch:
-    """One pass over the data, for the nested form."""
+    """One pass over the data, as part of a nested loop."""
 
     def __init__(self, run: Run, number: int) -> None:
         self._run = run
@@ -187,12 +189,12 @@ class Epoch:
         if loaded is None:
             raise StopIteration
         if run._epoch_of(loaded.micro_batch.step) != self.number:
-            raise Left(FENCED_CODE, "the job went back, or on, to another epoch than this worker's loop is in")
+            raise Left(FENCED_CODE, "the job moved to another epoch than this worker's loop")
         return loaded.data
 
     @property
     def is_over(self) -> bool:
-        """Whether its last step is applied, or nothing is left to do."""
+        """True once its last step is applied, or training is complete."""
         applied = self._run._loop.applied
         last = (self.number + 1) * self._run._loop.grid.steps_per_epoch
         return self._run.complete or (applied is not None and applied.lineage.step == last)

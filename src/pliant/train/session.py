@@ -1,9 +1,18 @@
-"""One member's life in a job: the machine, and the threads that carry out what it decides.
+"""Run one member's state machine and carry out its decisions.
 
-The machine (`pliant.core.member`) decides; everybody feeds it. What it orders goes where it can be done: to the
-coordinator, to the peers, to a wiring or a transfer in the background, and, for all that touches the model, into the
-queue of the training thread, which takes its orders in the iterator and in `run.step()`. Nothing here knows a
-framework: groups come from `wire`, states from `source`.
+The machine (`pliant.core.member`) decides. Several threads feed it, one at a time, under one lock:
+
+    training thread     reports what it did (`feed_and_take`), and gets its next order as the return value
+    coordinator link    receives views, and the end of the membership (`view_received`, `fenced`)
+    peer connections    receive messages of other members (`message_received`)
+    background threads  wire a group, download a state, wait for a grace period
+
+The thread that feeds a signal also carries out the resulting actions: it sends to the coordinator and to peers, and
+starts background threads. Only orders, which touch the model, are left to the training thread. An order that follows
+from the training thread's own signal is returned to it directly. An order that follows from another thread's signal
+crosses threads in a queue, which the training thread reads in the iterator (`wait_for_order`).
+
+This module is independent of the framework: groups come from `wire`, checkpoints are removed by `collect_garbage`.
 """
 
 from __future__ import annotations
@@ -38,18 +47,18 @@ from pliant.wire.views import PeerKey
 log = logging.getLogger(__name__)
 
 LET_IN, RELEASED = "let-in", "released"
-GRACE_MARGIN = 0.2  # of the grace period, at most GRACE_MARGIN_MAX_S: before its end the next boundary is the last
+GRACE_MARGIN = 0.2  # fraction of the grace period, at most GRACE_MARGIN_MAX_S, that is left when the member leaves
 GRACE_MARGIN_MAX_S = 3.0
-WIRING_END_S = 5.0  # a wiring that was broken off ends in milliseconds
+WIRING_END_S = 5.0  # time limit; an interrupted wiring ends in milliseconds
 
 _AT_REST = frozenset({Phase.HOLDING, Phase.STOPPED, Phase.OUTSIDE})
 
 Order = s.Compute | s.Collect | s.Apply | s.Restore | s.Install | s.Snapshot | s.Save | s.Exit
-"""What the training thread has to do."""
+"""An action that the training thread carries out, because it touches the model."""
 
 
 class Coordinator(Protocol):
-    """The way to the coordinator: `Contact`, or `Alone`."""
+    """The connection to the coordinator, or its replacement in a job without one."""
 
     def join(self, command: Join) -> None: ...
     def start(self, listener: LinkListener) -> None: ...
@@ -58,27 +67,27 @@ class Coordinator(Protocol):
 
 
 class Session:
-    """Make one per life, `start` it, then take orders until the last, which is an `Exit`."""
+    """A member's session, from joining to leaving. The last order is an `Exit`."""
 
     def __init__(
         self,
         member: MemberId,
         terms: Terms,
-        contact: Coordinator,
+        coordinator: Coordinator,
         peers: PeerServer | None,
         wire: StartWiring,
         forget: Callable[[int], None],
-        tidy: Callable[[s.CollectGarbage | s.Discard], None] | None = None,
+        collect_garbage: Callable[[s.CollectGarbage | s.Discard], None] | None = None,
     ) -> None:
         self.member = member
-        self.machine = Machine(member, terms, can_save=tidy is not None)
-        self._tidy = tidy  # of the place that checkpoints are written to; None: there is none
+        self.machine = Machine(member, terms, can_save=collect_garbage is not None)
+        self._collect_garbage = collect_garbage  # None if the member has no checkpoint storage
         self.groups: dict[int, CollectiveGroup] = {}
-        self.received: ReceivedState | None = None  # a state or gradient that lies aside
-        self._contact = contact
+        self.received: ReceivedState | None = None  # a state or gradient that is not installed yet
+        self._coordinator = coordinator
         self._peers = peers
         self._wire = wire
-        self._forget = forget  # whatever belongs to generations below a number
+        self._forget = forget  # drops messages and connections of generations below a number
         self._lock = threading.RLock()
         self._news = threading.Condition(self._lock)  # notified after each signal of a background thread
         self._queued: deque[Order] = deque()  # orders that the training thread has yet to take
@@ -92,16 +101,16 @@ class Session:
         self._fetching: StateDownload | None = None
         self._catching_up = threading.Event()
         self._timers: list[threading.Timer] = []
-        self._said = ""
+        self._logged_why = ""
         self.pauses = PauseLog()
 
     def start(self, join: Join) -> None:
-        """Join, and hear from then on. Raises what the coordinator has against this member."""
-        self._contact.join(join)
-        self._contact.start(self)
+        """Join the job and start to receive views. Raises if the coordinator refuses this member."""
+        self._coordinator.join(join)
+        self._coordinator.start(self)
 
     def close(self) -> None:
-        """The last thing to call, whatever happened."""
+        """Stop all background work. Call it last, after success and failure alike."""
         for timer in self._timers:
             timer.cancel()
         with self._lock:
@@ -111,24 +120,24 @@ class Session:
             for wiring in wirings.values():
                 wiring.break_off()
             groups, self.groups = list(self.groups.values()), {}
-        self._contact.close()
+        self._coordinator.close()
         for group in groups:
             group.break_off()
             group.dispose()
         for thread in self._wiring_threads:
-            thread.join(WIRING_END_S)  # torch aborts a process that ends while another thread lets go of an operation
+            thread.join(WIRING_END_S)  # torch aborts a process that exits while another thread frees an operation
         if self._peers is not None:
             self._peers.close()
 
-    def goodbye(self, why: str) -> None:
-        """User code is not in the loop any more, by an exception or by leaving it: the others need not find out."""
+    def leave(self, why: str) -> None:
+        """Send a leave to the coordinator when user code left the loop, so that the lease need not expire."""
         if self.machine.phase is not Phase.GONE:
-            self._contact.send(Leave(self.member, 0, why))
+            self._coordinator.send(Leave(self.member, 0, why))
 
     # ------------------------------------------------------------------------------------- the training thread
 
     def take_received(self) -> ReceivedState:
-        """What lies aside, to be made ours; nothing else keeps it any longer."""
+        """Return the received state or gradient, and drop the session's reference to it."""
         with self._lock:
             received, self.received = self.received, None
             self._fetching = None
@@ -136,7 +145,7 @@ class Session:
             return received
 
     def feed_and_take(self, signal: s.Signal) -> Order | None:
-        """Feed a signal and return the next order; None if it depends on what another thread has yet to feed."""
+        """Feed a signal and return the next order, or None if it depends on a signal of another thread."""
         with self._lock:
             orders = self._react(signal)
             if not self._queued and len(orders) == 1:
@@ -150,19 +159,22 @@ class Session:
             return self._queued.popleft() if self._queued else None
 
     def wait_for_order(self) -> Order:
-        """Return the next order, once a signal of another thread led to one."""
+        """Wait until another thread's signal leads to an order, and return it."""
         with self._news:
             self._news.wait_for(lambda: self._queued)
             return self._queued.popleft()
 
     def group(self, generation: int) -> CollectiveGroup | None:
-        """The group of that generation, unless it was broken or never wired."""
+        """Return the group of a generation, or None if it is broken or not wired."""
         with self._lock:
             return self.groups.get(generation)
 
     def wait_for_state(self, generation: int) -> bool:
-        """A member without state enters a collective only once the state is here, so that the others wait for it no
-        longer than they must and it has one step to follow, not many. False: the generation is over."""
+        """Wait until the state has arrived; return False if the generation ended before that.
+
+        A joiner enters a collective only then, so that the other members wait as briefly as possible and the joiner has
+        one step to apply afterwards, not many.
+        """
         with self._news:
             self._news.wait_for(
                 lambda: (
@@ -201,11 +213,11 @@ class Session:
         finally:
             self._reacting = False
         self._drop_unused_groups()
-        self._say_why_we_wait()
+        self._log_why_waiting()
         return orders
 
     def _drop_unused_groups(self) -> None:
-        """A world that was wired and then passed over: nobody will enter it any more."""
+        """Break the groups of worlds that were wired and then skipped."""
         machine = self.machine
         used = {machine.generation, *(world.number for world in machine.wired_worlds)}
         if machine.previous_world is not None:
@@ -218,16 +230,16 @@ class Session:
             case s.Compute() | s.Collect() | s.Apply() | s.Restore() | s.Install() | s.Snapshot() | s.Save() | s.Exit():
                 orders.append(action)
             case s.CollectGarbage() | s.Discard():
-                assert self._tidy is not None
-                self._tidy(action)
+                assert self._collect_garbage is not None
+                self._collect_garbage(action)
             case s.Send():
-                self._contact.send(self.pauses.attach_to(action.command))
+                self._coordinator.send(self.pauses.attach_to(action.command))
             case s.Wire():
                 self._start_wiring(action.world)
             case s.Break():
                 self._break(action.generation)
             case s.SendToPeer():
-                self._tell(action)
+                self._send_to_peer(action)
             case s.Fetch():
                 self._fetch(action)
             case s.CatchUp():
@@ -245,23 +257,24 @@ class Session:
         timer.start()
         self._timers.append(timer)
 
-    def _say_why_we_wait(self) -> None:
-        """P8: whoever waits for more than a wiring says why, once for each reason."""
+    def _log_why_waiting(self) -> None:
+        """Log why this member waits, once for each reason. Waiting for a wiring is too short to mention."""
         machine, view, why = self.machine, self.machine.view, ""
         if view is not None and not machine.wiring_generation and machine.phase in _AT_REST:
             if view.state is JobState.WAITING:
                 why = f"waiting: {view.why}"
             elif machine.phase is Phase.OUTSIDE and view.spare_why:
-                why = f"a spare: {view.spare_why}"
+                why = f"spare: {view.spare_why}"
             elif machine.phase is Phase.OUTSIDE and not any(self.member in world.members for world in view.worlds):
-                why = "ready, and a spare for now: the job has as many members as it wants"
-        if why and why != self._said:
+                why = "ready as a spare: the job has its target number of members"
+        if why and why != self._logged_why:
             log.info("%s", why)
-        self._said = why
+        self._logged_why = why
 
     # --------------------------------------------------------------------------------------- the coordinator
 
     def view_received(self, view: View, keys: tuple[PeerKey, ...]) -> None:
+        """Feed the coordinator's view to the machine, after the keys of its generations went to the peer server."""
         with self._lock:
             self._keys.update({each.generation: each.key for each in keys})
             for world in view.worlds:
@@ -275,7 +288,7 @@ class Session:
             self.feed(s.ViewReceived(view))
 
     def _forget_before(self, view: View) -> None:
-        """What is sealed is over at once: a transfer in it must not hold anybody up. The rest once it is not open."""
+        """Drop data of past generations: of sealed ones at once, so that no transfer blocks, of others once closed."""
         first = view.worlds[0].number if view.worlds else 0
         below = max(view.sealed + 1, min(first, self.machine.generation))
         self._forget(below)
@@ -283,11 +296,11 @@ class Session:
         self._keys = {number: key for number, key in self._keys.items() if number >= below}
 
     def fenced(self, revision: int, why: str) -> None:
-        """Not counted on any more, unless the coordinator knows less than we do."""
+        """Handle that the coordinator does not know this member, unless its view is older than ours."""
         with self._news:
             view = self.machine.view
             if self.machine.phase is Phase.GONE:
-                return  # it left by itself, and the coordinator knows
+                return  # it left in an orderly way
             if view is None:
                 self._queued.append(s.Exit(FENCED_CODE, why))  # lost before its first view arrived
                 self._news.notify_all()
@@ -307,7 +320,7 @@ class Session:
     def _wire_up(self, generation: int, wiring: GroupWiring) -> None:
         try:
             group = wiring.run()
-        except Exception as error:  # why: whatever keeps a group from being built, the coordinator must hear of it
+        except Exception as error:  # why: the coordinator needs a report of every wiring that fails
             with self._lock:
                 if self._wirings.pop(generation, None) is wiring:
                     log.info("generation %d could not be wired: %s", generation, error)
@@ -318,7 +331,7 @@ class Session:
                 self.groups[generation] = group
                 self.feed(s.Wired(generation))
                 return
-        group.break_off()  # it was broken off while it came to its end
+        group.break_off()  # the wiring was interrupted just as it succeeded
         group.dispose()
 
     def _break(self, generation: int) -> None:
@@ -334,8 +347,8 @@ class Session:
 
     # --------------------------------------------------------------------------------------------- the peers
 
-    def heard(self, generation: int, kind: str, head: bytes) -> None:
-        """A peer told us something that is for the machine."""
+    def message_received(self, generation: int, kind: str, head: bytes) -> None:
+        """Decode a peer's message and feed it to the machine."""
         if kind == LET_IN:
             let_in = msgspec.msgpack.decode(head, type=s.Admission)
             if let_in.generation == generation:
@@ -343,13 +356,13 @@ class Session:
         elif kind == RELEASED:
             self.feed(msgspec.msgpack.decode(head, type=s.Released))
 
-    def lines(self) -> tuple[LedgerLine, ...]:
-        """What a joiner must have to be able to report in our place."""
+    def ledger_lines(self) -> tuple[LedgerLine, ...]:
+        """Return the unreported ledger lines, which a joiner needs to be able to report in place of this member."""
         with self._lock:
             return unreported_lines(self.machine)
 
-    def _tell(self, action: s.SendToPeer) -> None:
-        """With the credential of a generation that both are in: a leaver is not in the world that lets it go."""
+    def _send_to_peer(self, action: s.SendToPeer) -> None:
+        """Send a message with the key of a generation that has both members: a leaver is not in the newest world."""
         shared = [n for n, world in self._worlds.items() if {action.member, self.member} <= set(world.members)]
         if self._peers is not None and shared:
             kind = LET_IN if isinstance(action.signal, s.Admission) else RELEASED
@@ -357,12 +370,12 @@ class Session:
             try:
                 self._peers.notify(generation, action.member, kind, msgspec.msgpack.encode(action.signal))
             except (BadInput, PeerLost) as error:
-                log.info("%s could not be told (%s); the coordinator's view will tell it", action.member, error)
+                log.info("no message reached %s (%s); it will learn from the coordinator's view", action.member, error)
 
     def _fetch(self, action: s.Fetch) -> None:
         fetching = self._fetching
         if fetching is not None and fetching.generation == action.generation and fetching.is_progressing():
-            return  # a large state: it is on its way
+            return  # the download of this state is still under way
         self._stop_receiving()
         if self._peers is None:
             return
@@ -398,7 +411,7 @@ class Session:
         try:
             found = fetch_gradient(self._peers, generation, donors, action.lineage, stop)
         except (PeerLost, msgspec.MsgspecError) as error:
-            log.info("catching up did not work: %s", error)
+            log.info("could not fetch the gradient of a missed step: %s", error)
             signal: s.Signal = s.TransferBroken()
         else:
             signal = s.Gradient(found[0] if found else None)

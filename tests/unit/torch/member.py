@@ -69,7 +69,7 @@ class Member:
         """Drop all that comes to the sockets of a group, as if the network did."""
         nothing = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # one instruction: keep 0 bytes
         program = struct.pack("@HL", 1, ctypes.addressof(nothing))
-        for sock, connection in self.groups[command["generation"]]._fence._sockets():
+        for sock, connection in self.groups[command["generation"]]._sockets._sockets():
             if connection is not None:
                 sock.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, program)
 

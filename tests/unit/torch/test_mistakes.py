@@ -139,7 +139,7 @@ def test_training_twice_in_one_job() -> None:
     with pliant.join() as job:
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         job.train(model, optimizer, points(), batch_size=4)
-        with pytest.raises(BadInput, match="called before"):
+        with pytest.raises(BadInput, match="called twice"):
             job.train(model, optimizer, points(), batch_size=4)
 
 
@@ -177,7 +177,7 @@ def test_reduce_without_apply() -> None:
 
 
 def test_apply_without_reduce() -> None:
-    with pytest.raises(BadInput, match=r"comes after a run.reduce\(\)"):
+    with pytest.raises(BadInput, match=r"Call it after run.reduce\(\) returned True"):
         loop(net(), lambda run, x, y: run.apply())
 
 
@@ -312,7 +312,7 @@ def nested(model: nn.Module, *, enter: bool) -> None:
 
 @pytest.mark.parametrize("enter", [True, False])
 def test_a_nested_loop_left_early(enter: bool) -> None:
-    with pytest.raises(BadInput, match="left before its end"):
+    with pytest.raises(BadInput, match="ended early"):
         nested(net(), enter=enter)
 
 

@@ -331,7 +331,7 @@ def test_whoever_waits_says_why_once_for_each_reason(closing: list[Session], cap
     assert [record.getMessage() for record in caplog.records] == [
         "waiting: 1 of at least 2 members",
         "waiting: another reason",
-        "ready, and a spare for now: the job has as many members as it wants",
+        "ready as a spare: the job has its target number of members",
     ]
 
 
@@ -356,9 +356,9 @@ def test_peers_are_heard_in_their_generation_only(closing: list[Session]) -> Non
     closing.append(made)
     told(made, world(2, A, B))
     let_in = s.Admission(2, Lineage(1, 4, 9), (B,))
-    made.heard(3, "let-in", msgspec.msgpack.encode(let_in))
+    made.message_received(3, "let-in", msgspec.msgpack.encode(let_in))
     assert made.machine.admission is None
-    made.heard(2, "let-in", msgspec.msgpack.encode(let_in))
+    made.message_received(2, "let-in", msgspec.msgpack.encode(let_in))
     assert made.machine.admission == let_in
 
 
@@ -368,7 +368,7 @@ def test_a_joiner_reports_in_the_donors_place(closing: list[Session]) -> None:
     while not isinstance(order, s.Apply):
         assert order is not None
         order = made.feed_and_take(answer_to(order))
-    assert [line.lineage.step for line in made.lines()] == [1]
+    assert [line.lineage.step for line in made.ledger_lines()] == [1]
 
 
 def test_stopping_is_said(closing: list[Session]) -> None:

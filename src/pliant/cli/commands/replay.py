@@ -56,7 +56,7 @@ def replay(to: int, module: bool, job: str, script: str, args: tuple[str, ...], 
     found = _run_replay(to, (sys.executable, "-u", *(("-m",) if module else ()), script, *args))
     _require_same_training(terms, found.terms, name)
     recorded = _recorded_hash(terms, lines, to)
-    same = None if recorded is None else recorded == found.said
+    same = None if recorded is None else recorded == found.word_hash
     if as_json:
         print_json(
             {
@@ -68,7 +68,7 @@ def replay(to: int, module: bool, job: str, script: str, args: tuple[str, ...], 
         )
     else:
         click.echo(_describe_result(name, to, found, recorded, terms.verify))
-        if same is False and (why := fingerprint_difference(history.fingerprint, found.bits)):
+        if same is False and (why := fingerprint_difference(history.fingerprint, found.fingerprint)):
             click.echo(f"This machine differs from the job's: it {clean(why)}. Replay on a machine like the job's.")
     return 1 if same is False else 0
 
@@ -121,5 +121,5 @@ def _describe_result(name: str, to: int, found: Replayed, recorded: int | None, 
         every = f"of every {verify}th step that another step followed" if verify else "with verify="
         return f"{summary}; the ledger has no hash of this step, only {every}"
     return f"{summary}, " + (
-        "as in the ledger" if recorded == found.said else f"DIFFERENT from the ledger: {recorded:016x}"
+        "as in the ledger" if recorded == found.word_hash else f"DIFFERENT from the ledger: {recorded:016x}"
     )

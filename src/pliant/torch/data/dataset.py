@@ -1,12 +1,11 @@
-"""Reading a part from a map-style data set: which protocol the data set speaks, and the randomness it sees.
+"""Read parts from a map-style data set.
 
-The same reader runs in the training process (`num_workers=0`) and in data workers. It counts and digests the
-samples where it reads them, so that a mistake on the way from the plan to the data set shows in the ledger.
+The same reader runs in the training process (`num_workers=0`) and in data workers. It counts and hashes the samples
+where it reads them, so that a mistake between the plan and the data set shows in the ledger.
 
-A data set may draw random numbers, for augmentation mostly. Before every `dataset[i]` the generators of
-`random`, numpy and torch are seeded with a key of (seed, epoch, sample), so that what a sample looks like does
-not depend on who reads it or on what was read before. Generators that a data set makes for itself are its own
-affair.
+A data set may draw random numbers, mostly for augmentation. Before every `dataset[i]` the generators of `random`, numpy
+and torch are seeded with a key of (seed, epoch, sample). So a sample does not depend on the process that reads it or on
+what was read before. Generators that a data set creates itself are not seeded.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ from pliant.train.data.loader import (
 
 
 def check_dataset(dataset: Any, samples: int) -> None:
-    """Raise BadInput, with what to do, unless the data can be read by number. Call it before anything is begun."""
+    """Raise BadInput, with what to do, unless samples can be read by number. Call it first."""
     kind = type(dataset).__name__
     if isinstance(dataset, DataLoader):
-        raise BadInput("pass the data set itself, not a DataLoader: Pliant deals out its samples and loads them")
+        raise BadInput("pass the data set itself, not a DataLoader: Pliant divides and loads the samples")
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(
-            f"{kind} has no numbered samples, and only those can be dealt out anew when the world changes: "
-            "pass a map-style data set, with __len__ and __getitem__; for a stream, write it to files first "
-            "and read the records by number"
+            f"{kind} has no numbered samples, which Pliant needs to divide them again when the world changes: "
+            "pass a map-style data set, with __len__ and __getitem__; write a stream to files first "
+            "and read its records by number"
         )
     if isinstance(dataset, Mapping) and 0 not in dataset:
         raise BadInput(f"{kind} is a mapping of {', '.join(map(repr, list(dataset)[:5]))}: pass one of its data sets")
@@ -60,7 +59,7 @@ def check_dataset(dataset: Any, samples: int) -> None:
 
 
 class DatasetReader:
-    """Reads parts. Make one per data set, before data workers are forked."""
+    """A reader of parts. Create one for each data set, before data workers are forked."""
 
     def __init__(self, dataset: Any, *, seed: int, collate_fn: Callable[[list[Any]], Any] | None = None) -> None:
         self.dataset = dataset
@@ -74,11 +73,11 @@ class DatasetReader:
 
     @property
     def draws(self) -> bool:
-        """Whether reading reseeds this process's generators: put them back after reading in a training process."""
+        """True if reading reseeds this process's generators. Then restore them after reading in a training process."""
         return self._draws_reading or self._draws_collating
 
     def read(self, plan: ReadPlan) -> LoadedMicroBatch:
-        """Read a part and collate it. Whatever the data set raises comes out as SampleError."""
+        """Read a part and collate it. Any exception of the data set is raised as SampleError."""
         if self._tensors is not None:
             taken = torch.from_numpy(plan.samples)
             data: Any = [tensor.index_select(0, taken) for tensor in self._tensors]
@@ -96,7 +95,7 @@ class DatasetReader:
         rows: list[Any] = []
         read: list[int] = []
         ends: list[int] = []
-        # Python's own integers: data sets index lists, build file names and compare with them.
+        # Python integers: data sets index lists, build file names and compare with them.
         samples = plan.samples.tolist()
         at = 0
         for slot, size in zip(plan.micro_batch.slots, plan.sizes, strict=True):
@@ -125,7 +124,7 @@ class DatasetReader:
 
 @contextmanager
 def _naming_samples(plan: ReadPlan, slots: tuple[int, ...], samples: list[int]) -> Iterator[None]:
-    """Turn an error in user code that concerns several samples into one that names them."""
+    """Convert an exception of user code into one that names the samples it was called with."""
     try:
         yield
     except Exception as error:  # why: a data set and a collate function are user code and may raise anything
@@ -133,8 +132,10 @@ def _naming_samples(plan: ReadPlan, slots: tuple[int, ...], samples: list[int]) 
 
 
 def _collate(rows: list[Any]) -> Any:
-    """Collate as torch does; but torch makes the batch in /dev/shm if it finds itself in a data worker, and it is
-    small in most containers. What a data worker sends goes another way (see parcels), so it is not told.
+    """Collate as torch does, but never in /dev/shm, which is small in most containers.
+
+    torch would use it in a data worker, so the worker's information is hidden meanwhile. Batches travel in memory of
+    their own (see shared_memory.py).
     """
     info, worker._worker_info = worker._worker_info, None
     try:
@@ -144,8 +145,8 @@ def _collate(rows: list[Any]) -> Any:
 
 
 def _tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
-    """Give the tensors of a data set that is nothing but tensors: a batch of it is one look-up in each."""
-    # A subclass may do anything in __getitem__, so only the class itself will do.
+    """Return the tensors of a plain TensorDataset, from which a batch is one look-up in each; else None."""
+    # A subclass may override __getitem__.
     if type(dataset) is not TensorDataset:
         return None
     tensors = dataset.tensors
@@ -154,10 +155,10 @@ def _tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:
 
 
 def _reads_batches(dataset: Any) -> bool:
-    """Tell whether to read through `__getitems__`.
+    """Return whether to read through `__getitems__`.
 
-    torch's wrappers always have it, and go sample by sample inside where their data has not. Then we do that
-    ourselves: every sample gets its own randomness.
+    torch's wrappers always have it, and read sample by sample if their data lacks it. In that case Pliant reads sample
+    by sample itself, so that each gets its own seed.
     """
     if type(dataset) is Subset:
         return _reads_batches(dataset.dataset)
@@ -168,7 +169,7 @@ def _reads_batches(dataset: Any) -> bool:
 
 
 def _draws_nothing(dataset: Any) -> bool:
-    """Tell whether reading this data draws no random numbers, because none of its code is the user's."""
+    """Return whether reading this data draws no random numbers, because it runs no user code."""
     if type(dataset) is Subset:
         return _draws_nothing(dataset.dataset) and type(dataset.indices) in (list, tuple, range)
     if type(dataset) is ConcatDataset:

@@ -1,7 +1,7 @@
-"""The loader: parts of a step, read, collated and brought to the model's device.
+"""Load the parts of a step: read, collate and move them to the model's device.
 
-With `num_workers=0` a part is read when it is asked for. With more, data workers read ahead what `expect`
-names, and go on doing so through every change of the world: only what they are asked for changes.
+With `num_workers=0` a part is read when it is needed. Otherwise data workers read ahead the parts given to `expect`.
+They keep running when the world changes; only the expected parts change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, SampleIndices
 
 
 class Loader:
-    """Reads the parts of a job's steps from a data set. Make one per data set and member."""
+    """A loader of the parts of a job's steps. Create one for each data set and member."""
 
     def __init__(
         self,
@@ -45,34 +45,34 @@ class Loader:
         self._reader = DatasetReader(dataset, seed=seed, collate_fn=collate_fn)
         self._pool = DataWorkerPool(self._reader, indices.plan_read, num_workers) if num_workers else None
         self._device = device
-        # Pinned memory is for copies to a device; a batch that stays where it is gains nothing from it.
+        # Pinned memory helps only copies to a device.
         self._pin = pin_memory and device.type != "cpu"
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The data workers' processes; none before `start` and after `close`."""
+        """The process ids of the data workers; empty before `start` and after `close`."""
         return () if self._pool is None else self._pool.pids
 
     def start(self) -> None:
-        """Fork the data workers. Call it in the main thread, before a thread, a socket or a group exists (H20)."""
+        """Fork the data workers. Call it in the main thread, before a thread, a socket or a group exists."""
         if self._pool is not None:
             self._pool.start()
 
     @property
     def reads_ahead(self) -> int:
-        """How many parts there is use for in `expect`; 0: each is read when it is asked for."""
+        """The number of parts that `expect` can read ahead; 0 without data workers."""
         return self._pool.depth if self._pool is not None else 0
 
     def expect(self, parts: Sequence[MicroBatch]) -> None:
-        """Say what will be asked for next, in order. Call it at every boundary, and after every change.
+        """Set the parts that will be loaded next, in order. Call it at every boundary and after every change.
 
-        What was read ahead and is not among these parts is dropped, and never served later.
+        Parts that were read ahead and are not among them are dropped.
         """
         if self._pool is not None:
             self._pool.expect(parts)
 
     def load(self, part: MicroBatch) -> LoadedMicroBatch:
-        """Give a part, its batch on the device; expected or not, it is read. SampleError if it cannot be."""
+        """Return a part with its batch on the device, expected or not. Raises SampleError if it cannot be read."""
         if self._pool is not None:
             loaded = self._pool.take(part)
         elif self._reader.draws:
@@ -85,15 +85,15 @@ class Loader:
         return dataclasses.replace(loaded, data=move_to_device(loaded.data, self._device, pin=self._pin))
 
     def close(self) -> None:
-        """End the data workers. Call it when training is over, however it ended; again does nothing."""
+        """End the data workers, after success and failure alike. A second call does nothing."""
         if self._pool is not None:
             self._pool.close()
 
 
 def move_to_device(data: Any, device: torch.device, *, pin: bool = False) -> Any:
-    """Give the same data with every tensor in it on the device, containers rebuilt as they were.
+    """Return the data with every tensor on the device and all containers rebuilt.
 
-    Objects that know how to move themselves (they have `to`) are asked to; others that are no containers stay.
+    Objects with a `to` method are moved by it. Other objects that are not containers stay as they are.
     """
     if isinstance(data, torch.Tensor):
         if pin and data.device.type == "cpu":
@@ -113,7 +113,7 @@ def move_to_device(data: Any, device: torch.device, *, pin: bool = False) -> Any
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
         new = copy.copy(data)
         for field in dataclasses.fields(data):
-            # Frozen ones too: the copy is ours until it is handed out.
+            # Works for frozen dataclasses, too: no other code has the copy yet.
             object.__setattr__(new, field.name, move_to_device(getattr(data, field.name), device, pin=pin))
         return new
     return data

@@ -1,4 +1,4 @@
-"""What user code draws from while it trains."""
+"""Seed and restore the random generators that user code draws from."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def seed_all(key: int) -> None:
-    """Python's, numpy's and torch's generators, of every device in use."""
+    """Seed the generators of Python, numpy and torch, on every device in use."""
     random.seed(key)
     np.random.seed(key & 0xFFFFFFFF)
     torch.default_generator.manual_seed(key)
@@ -20,7 +20,7 @@ def seed_all(key: int) -> None:
 
 
 def seed_for_reading(key: tuple[int, int, int]) -> None:
-    """Seed the generators a data set may draw from. Those of a GPU are not touched: it does not read data."""
+    """Seed the generators that a data set may draw from: those of the CPU."""
     random.seed(key[0])
     np.random.seed(key[1] & 0xFFFFFFFF)
     torch.default_generator.manual_seed(key[2])
@@ -28,7 +28,7 @@ def seed_for_reading(key: tuple[int, int, int]) -> None:
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Put this process's generators back as they were. Hold it around reading in a training process."""
+    """Restore this process's generators at the end of the block. Use it around reading in a training process."""
     python, arrays, tensors = random.getstate(), np.random.get_state(), torch.default_generator.get_state()
     try:
         yield

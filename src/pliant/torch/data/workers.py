@@ -1,10 +1,10 @@
-"""Data workers: processes of a member that read parts ahead of the training.
+"""Data workers: processes of a member that read parts ahead of training.
 
-They are forked before the member has a thread or a socket, and they hold nothing of it (H20): a data worker
-closes every socket it inherited, and dies with its parent. It knows nothing of worlds, ranks or generations:
-it is asked for parts, each under a ticket, and answers every ticket once, in the order it likes.
+They are forked before the member has a thread or a socket. A data worker closes every socket it inherited and dies with
+its parent. It has no notion of worlds, ranks or generations: it gets parts, each with a ticket, and answers every
+ticket once, in any order.
 
-The training process has no thread for this. Answers wait in the sockets until it asks for a part.
+The training process has no thread for this. Answers wait in the sockets until it needs a part.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from pliant.torch.data.shared_memory import receive, send
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, ReadPlan, SampleError
 
 DEPTH = 2
-"""How many parts are read ahead for each data worker: while one is used, the next is being read."""
+"""Parts that are read ahead for each data worker: while one is used, the next is read."""
 
 CLOSE_S = 1.0
-"""How long a data worker may go on with what it reads after the loader was closed; then it is killed."""
+"""Time for a data worker to finish after the loader was closed; then it is killed."""
 
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 class DataWorkerLost(PliantError):
-    """A data worker ended by itself. The loader cannot go on; the member fails with this reason."""
+    """A data worker ended unexpectedly. The loader cannot continue, and the member fails with this reason."""
 
 
 @dataclass
 class _DataWorker:
-    """A data worker, as its parent sees it: `tickets` are those under way there that are still wanted."""
+    """A data worker, with the tickets it works on whose parts are still needed."""
 
     number: int
     process: BaseProcess
@@ -64,7 +64,7 @@ class DataWorkerPool:
         self._reader = reader
         self._plan = plan
         self._count = count
-        self._hands: list[_DataWorker] = []
+        self._workers: list[_DataWorker] = []
         self._waiting: list[MicroBatch] = []
         self._under_way: dict[int, MicroBatch] = {}
         self._ready: dict[MicroBatch, LoadedMicroBatch | SampleError] = {}
@@ -73,50 +73,50 @@ class DataWorkerPool:
 
     @property
     def depth(self) -> int:
-        """How many parts are read ahead at most."""
+        """The largest number of parts to read ahead."""
         return DEPTH * self._count
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes, for status and for tests."""
-        return tuple(hand.process.pid or 0 for hand in self._hands)
+        """The process ids of the data workers."""
+        return tuple(worker.process.pid or 0 for worker in self._workers)
 
     def start(self) -> None:
         """Fork the data workers."""
         if self._end is not None:
-            raise BadInput("the loader was started before: start it once")
+            raise BadInput("the loader was started twice: start it once")
         # At an exit without close, this runs before multiprocessing waits for its children.
-        self._end = Finalize(self, _end, args=(self._hands,), exitpriority=100)
+        self._end = Finalize(self, _end, args=(self._workers,), exitpriority=100)
         for number in range(self._count):
-            self._hands.append(self._fork(number))
+            self._workers.append(self._fork(number))
 
     def expect(self, parts: Sequence[MicroBatch]) -> None:
-        """Read these ahead, in this order, and nothing else. What was read for others is dropped."""
+        """Read these parts ahead, in this order. Other parts that were read or requested are dropped."""
         wanted = dict.fromkeys(parts)
         self._ready = {part: found for part, found in self._ready.items() if part in wanted}
-        for hand in self._hands:
-            for ticket in [ticket for ticket in hand.tickets if self._under_way[ticket] not in wanted]:
-                # The answer still comes, the part or word that it was not begun. Without its ticket it is dropped.
-                hand.tickets.remove(ticket)
+        for worker in self._workers:
+            for ticket in [ticket for ticket in worker.tickets if self._under_way[ticket] not in wanted]:
+                # The answer still arrives, with the part or with None. Without a ticket it is dropped.
+                worker.tickets.remove(ticket)
                 del self._under_way[ticket]
-                _send(hand, (ticket, None))
+                _send(worker, (ticket, None))
         coming = self._ready.keys() | set(self._under_way.values())
         self._waiting = [part for part in wanted if part not in coming]
         self._collect(0)
-        self._hand_out()
+        self._dispatch()
 
     def take(self, part: MicroBatch) -> LoadedMicroBatch:
-        """Give a part. If it is not here yet, wait for it; if it was not expected, have it read now."""
-        if not self._hands:
+        """Return a part: wait for it if it is being read, have it read now if it was not expected."""
+        if not self._workers:
             raise BadInput("the loader is not started, or is closed: call start first")
         self._collect(0)
         if part not in self._ready and part not in self._under_way.values():
             self._waiting = [other for other in self._waiting if other != part]
-            self._give(part, self._least_busy())
+            self._assign(part, self._least_busy())
         while part not in self._ready:
             self._collect(None)
         found = self._ready.pop(part)
-        self._hand_out()
+        self._dispatch()
         if isinstance(found, SampleError):
             raise found
         return found
@@ -127,34 +127,34 @@ class DataWorkerPool:
         if self._end is not None:
             self._end()
 
-    def _hand_out(self) -> None:
-        """Have more read, as far as the depth allows: what lies here unused counts like what is under way."""
+    def _dispatch(self) -> None:
+        """Request more parts, up to the depth. Parts that are read but unused count like requested ones."""
         while self._waiting and len(self._under_way) + len(self._ready) < self.depth:
-            self._give(self._waiting.pop(0), self._least_busy())
+            self._assign(self._waiting.pop(0), self._least_busy())
 
     def _least_busy(self) -> _DataWorker:
-        return min(self._hands, key=lambda hand: len(hand.tickets))
+        return min(self._workers, key=lambda worker: len(worker.tickets))
 
-    def _give(self, part: MicroBatch, hand: _DataWorker) -> None:
+    def _assign(self, part: MicroBatch, worker: _DataWorker) -> None:
         plan = self._plan(part)
         self._ticket += 1
         self._under_way[self._ticket] = part
-        hand.tickets.add(self._ticket)
-        _send(hand, (self._ticket, plan))
+        worker.tickets.add(self._ticket)
+        _send(worker, (self._ticket, plan))
 
     def _collect(self, timeout_s: float | None) -> None:
-        """Take in answers; without a timeout, wait for one at least. Raise if a data worker is gone."""
-        hands = {hand.socket: hand for hand in self._hands}
-        while ready := wait(list(hands), timeout_s):
-            timeout_s = 0  # for what came meanwhile
+        """Receive answers; without a timeout, wait for at least one. Raises if a data worker is gone."""
+        workers = {worker.socket: worker for worker in self._workers}
+        while ready := wait(list(workers), timeout_s):
+            timeout_s = 0  # for answers that arrived meanwhile
             for one in ready:
                 assert isinstance(one, socket.socket)
-                hand, answer = hands[one], receive(one)
+                worker, answer = workers[one], receive(one)
                 if answer is None:
-                    raise _lost(hand, self._count)
+                    raise _lost(worker, self._count)
                 ticket, found = answer
-                if ticket in hand.tickets:
-                    hand.tickets.remove(ticket)
+                if ticket in worker.tickets:
+                    worker.tickets.remove(ticket)
                     self._ready[self._under_way.pop(ticket)] = found
 
     def _fork(self, number: int) -> _DataWorker:
@@ -165,11 +165,11 @@ class DataWorkerPool:
             name=f"pliant data worker {number}",
             daemon=True,
         )
-        # Signals wait until the child has put the parent's handlers away: Ctrl-C right now must not run them there.
+        # Block signals until the child has replaced the parent's handlers, which Ctrl-C must not run there.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
             with warnings.catch_warnings():
-                # Python 3.12 warns of any thread, and torch has some; a data worker computes in one of its own.
+                # Python 3.12 warns about any thread, and torch has some. A data worker uses a single thread.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 process.start()
         finally:
@@ -178,17 +178,17 @@ class DataWorkerPool:
         return _DataWorker(number, process, ours)
 
 
-def _send(hand: _DataWorker, message: object) -> None:
+def _send(worker: _DataWorker, message: object) -> None:
     try:
-        send(hand.socket, message)
+        send(worker.socket, message)
     except (BrokenPipeError, ConnectionResetError):
-        # It is gone: the one who waits for an answer is told, with the reason.
+        # The worker is gone: `_collect` raises with the reason.
         return
 
 
-def _lost(hand: _DataWorker, count: int) -> DataWorkerLost:
-    hand.process.join(CLOSE_S)
-    code = hand.process.exitcode
+def _lost(worker: _DataWorker, count: int) -> DataWorkerLost:
+    worker.process.join(CLOSE_S)
+    code = worker.process.exitcode
     if code is None:
         how = "closed its socket"
     elif code < 0:
@@ -196,37 +196,37 @@ def _lost(hand: _DataWorker, count: int) -> DataWorkerLost:
     else:
         how = f"exited with status {code}"
     hint = "; if memory ran out, lower num_workers" if code == -signal.SIGKILL else ""
-    return DataWorkerLost(f"data worker {hand.number} of {count} (process {hand.process.pid}) {how}{hint}")
+    return DataWorkerLost(f"data worker {worker.number} of {count} (process {worker.process.pid}) {how}{hint}")
 
 
-def _end(hands: list[_DataWorker]) -> None:
-    """End data workers: ask by closing their sockets, wait a little, then kill. Nothing is left behind."""
-    for hand in hands:
-        hand.socket.close()
-    for hand in hands:
-        hand.process.join(CLOSE_S / len(hands))
-    for hand in hands:
-        if hand.process.is_alive():
-            hand.process.kill()
-        hand.process.join()
-        hand.process.close()
-    hands.clear()
+def _end(workers: list[_DataWorker]) -> None:
+    """End data workers: close their sockets, wait briefly, then kill them. No process remains."""
+    for worker in workers:
+        worker.socket.close()
+    for worker in workers:
+        worker.process.join(CLOSE_S / len(workers))
+    for worker in workers:
+        if worker.process.is_alive():
+            worker.process.kill()
+        worker.process.join()
+        worker.process.close()
+    workers.clear()
 
 
 def _work(own: socket.socket, reader: DatasetReader, number: int, count: int, parent: int) -> None:
-    """Be a data worker, until the parent closes its end."""
+    """Run a data worker until the parent closes its end."""
     _isolate(own, parent)
     torch.set_num_threads(1)
     torch_data.worker._worker_info = torch_data.worker.WorkerInfo(
         id=number, num_workers=count, seed=reader.seed, dataset=reader.dataset
     )
-    # What is on its way when the parent closes its end has no reader: that is no error.
+    # An answer in flight when the parent closes its end is not an error.
     with suppress(BrokenPipeError, ConnectionResetError):
         _serve(own, reader)
 
 
 def _serve(own: socket.socket, reader: DatasetReader) -> None:
-    """Answer tickets. News are read before every part, so that what is not wanted any more is not begun."""
+    """Answer tickets. Reads new messages before every part, so that a cancelled part is not started."""
     news = poll()
     news.register(own, POLLIN)
     queue: dict[int, ReadPlan] = {}
@@ -251,7 +251,7 @@ def _answer(own: socket.socket, ticket: int, plan: ReadPlan, reader: DatasetRead
         send(own, (ticket, error))
     except (BrokenPipeError, ConnectionResetError):
         raise
-    except Exception:  # why: a batch may hold anything, also what cannot be pickled
+    except Exception:  # why: a batch may hold objects that cannot be pickled
         unsent = SampleError(
             plan.micro_batch, plan.micro_batch.slots, tuple(plan.samples.tolist()), traceback.format_exc()
         )
@@ -259,11 +259,11 @@ def _answer(own: socket.socket, ticket: int, plan: ReadPlan, reader: DatasetRead
 
 
 def _isolate(own: socket.socket, parent: int) -> None:
-    """Become a process that holds nothing of its parent and does not outlive it."""
+    """Drop everything inherited from the parent, and die with it."""
     die_with_parent(parent)
     signal.set_wakeup_fd(-1)
-    # Ctrl-C and the stop of a service signal every process, and the parent needs its data for the step it drains
-    # with; when it is done, or dead, so are we. No SIG_IGN: programs that a data set runs would inherit it.
+    # Ctrl-C and the stop of a service signal every process, but the parent needs data for its last step. The worker
+    # ends with the parent. Not SIG_IGN: programs started by a data set would inherit it.
     for number in _SIGNALS:
         signal.signal(number, _ignore_signal)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
@@ -271,14 +271,14 @@ def _isolate(own: socket.socket, parent: int) -> None:
 
 
 def _ignore_signal(_number: int, _frame: object) -> None:
-    """Do nothing about a signal."""
+    """Ignore a signal."""
 
 
 def _close_inherited_sockets(keep: Iterable[int]) -> None:
     """Close every inherited socket but these.
 
-    The numbers stay taken, by /dev/null: objects of the parent still know them, and when one of them is collected
-    here it must not close a file that got the number since.
+    Their numbers stay in use, by /dev/null: objects of the parent still refer to them, and their garbage collection
+    must not close an unrelated file.
     """
     null = os.open(os.devnull, os.O_RDWR)
     for entry in list(Path("/proc/self/fd").iterdir()):

@@ -1,14 +1,11 @@
-"""One process group per generation: wired in the background, broken from outside, disposed of beside training.
+"""The gloo process group of one generation, which any thread can break and whose disposal does not delay training.
 
-    wiring = Wiring(world, key, me, peers, mailbox)
-    group = wiring.run()                # in a thread of its own, while the generation before goes on training
-    pending = group.all_reduce(tensor)
-    pending.wait()                      # or GroupBroken, once nothing touches the tensor any more
-    group.break_off()                   # any thread: every operation returns, here and on every peer
-    group.dispose()
-
-gloo's own listeners know no credential. We narrow that: they live on the interface of `host`, their addresses go only
-to members that proved to have the key, and a connection that no member calls its own breaks the wiring.
+wiring = GlooWiring(world, key, member, peers, values)
+group = wiring.run()                # in a background thread, while the generation before trains
+pending = group.all_reduce(tensor)
+pending.wait()                      # raises GroupBroken once nothing touches the tensor
+group.break_off()                   # any thread: every operation returns, here and on every peer
+group.dispose()
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
-from torch._C._distributed_c10d import (  # as torch.distributed's, with types
+from torch._C._distributed_c10d import (  # torch.distributed's own; only here they have types
     AllgatherOptions,
     AllToAllOptions,
     BroadcastOptions,
@@ -35,14 +32,14 @@ from pliant.errors import BadInput
 from pliant.torch.gloo.hung import IdleCheck, keep_forever
 from pliant.torch.gloo.sockets import GroupSockets
 
-LOOK = timedelta(seconds=0.02)  # how often a thread that waits for an operation looks around; signals wait as long
+LOOK = timedelta(seconds=0.02)  # a waiting thread checks the connections, and handles signals, this often
 VANISHED_LOOK_S = 0.5
-SILENT_S = 1.0  # after this long nothing is left to be read from a socket that was shut
+SILENT_S = 1.0  # after this time nothing is left to be read from a socket that was shut down
 GATHER_MAX = 1 << 24  # bytes from each rank
 
 
 class GroupBroken(Exception):
-    """The group is of no use any more. `peer` is whom it broke at, as far as that is known: a hint, never a proof."""
+    """The group cannot be used any more. `peer` is the member where it broke, if known: a hint, not a proof."""
 
     def __init__(self, why: str, peer: MemberId | None = None) -> None:
         super().__init__(why)
@@ -51,7 +48,7 @@ class GroupBroken(Exception):
 
 
 class Pending:
-    """One operation in flight. Its tensor belongs to the operation until `wait` returned or raised (H16)."""
+    """An operation in flight. Its tensor belongs to the operation until `wait` returned or raised."""
 
     def __init__(self, group: GlooGroup, work: Work | None) -> None:
         self._group = group
@@ -59,7 +56,7 @@ class Pending:
         self._failure: GroupBroken | None = None
 
     def wait(self) -> None:
-        """Return once the operation is done; raise `GroupBroken` once it has failed and nothing touches the tensor."""
+        """Wait until the operation is done. Raise `GroupBroken` if it failed, once nothing touches the tensor."""
         if self._failure is not None:
             raise self._failure
         if self._work is None:
@@ -71,21 +68,23 @@ class Pending:
         except RuntimeError as error:
             self._failure = self._group.fail(error)
             raise self._failure from error
-        self._work = None  # not after a signal's handler raised: then it can be waited for again
+        self._work = None  # kept if a signal handler raised, so that it can be waited for again
 
 
 class GlooGroup:
-    """The ranks of one generation. A world of one has no process group: its sums are what it has."""
+    """The ranks of one generation. A world of one has no process group, and its operations change nothing."""
 
-    def __init__(self, world: World, rank: int, fence: GroupSockets, owned: list[Any], threads: frozenset[int]) -> None:
+    def __init__(
+        self, world: World, rank: int, sockets: GroupSockets, owned: list[Any], threads: frozenset[int]
+    ) -> None:
         self.generation = world.number
         self.rank = rank
         self.size = len(world.members)
         self._members = world.members
-        self._fence = fence
-        self._owned = owned  # the process group, and what it uses without owning it; empty once disposed of
-        self.threads = threads  # in which gloo runs this group's operations; none: they are not known yet
-        self._works: list[Work] = []  # that may not have ended
+        self._sockets = sockets
+        self._owned = owned  # the process group and objects it uses without owning them; empty once disposed of
+        self.threads = threads  # in which gloo runs this group's operations; empty until they are known
+        self._works: list[Work] = []  # operations that may not have ended
         self._over = threading.Event()
         self._cause: tuple[str, MemberId | None] = ("", None)
         self._shut_at = 0.0
@@ -93,28 +92,28 @@ class GlooGroup:
         self._lock = threading.Lock()
 
     def all_reduce(self, tensor: torch.Tensor) -> Pending:
-        """Start to sum `tensor` over all ranks, in place. Every rank calls the same operations in the same order."""
+        """Start to sum `tensor` over all ranks, in place. All ranks must call the same operations in the same order."""
         return self._start(lambda gloo: gloo.allreduce([tensor]))
 
     def all_to_all(self, output: torch.Tensor, data: torch.Tensor, arriving: list[int], sending: list[int]) -> Pending:
-        """Start to send each rank its stretch of `data`; theirs for us arrive in `output`, by rank, so many numbers."""
+        """Start to send each rank its stretch of `data`. Their stretches arrive in `output`, in order of rank."""
         options: Any = AllToAllOptions()
         return self._start(lambda gloo: gloo.alltoall_base(output, data, arriving, sending, options))
 
     def all_gather(self, output: torch.Tensor, data: torch.Tensor) -> Pending:
-        """Start to send `data` to everybody; all of it arrives in `output`, by rank. As much from each."""
+        """Start to send `data` to every rank. All of it arrives in `output`, in order of rank, equally long."""
         return self._start(lambda gloo: gloo._allgather_base(output, data, AllgatherOptions()))
 
     def broadcast(self, tensor: torch.Tensor, rank: int) -> Pending:
-        """Start to send this rank's `tensor` to everybody; it arrives in theirs."""
+        """Start to send the `tensor` of `rank` to every rank, where it arrives in `tensor`."""
         options = BroadcastOptions()
         options.rootRank = rank
         return self._start(lambda gloo: gloo.broadcast([tensor], options))
 
     def gather(self, data: bytes) -> list[bytes]:
-        """Everybody's bytes by rank, on every rank; they may differ in length. Waits."""
+        """Return the bytes of every rank, in order of rank. They may differ in length. Waits for all of them."""
         if len(data) > GATHER_MAX:
-            raise BadInput(f"At most {GATHER_MAX} bytes of each rank are gathered; these are {len(data)}.")
+            raise BadInput(f"At most {GATHER_MAX} bytes of each rank can be gathered, got {len(data)}.")
         if self.size == 1:
             self.all_reduce(torch.empty(0)).wait()
             return [data]
@@ -133,7 +132,7 @@ class GlooGroup:
         self._start(lambda gloo: gloo.barrier()).wait()
 
     def break_off(self) -> None:
-        """From any thread, any number of times: every operation returns with an error, here and on every peer."""
+        """End every operation with an error, here and on every peer. Any thread may call it, repeatedly."""
         self._break(f"generation {self.generation}'s group was broken off", None)
 
     def _break(self, why: str, rank: int | None) -> None:
@@ -143,56 +142,56 @@ class GlooGroup:
                 self._shut_at = time.monotonic()
                 self._over.set()
             if self._owned:
-                self._fence.shut_down()
+                self._sockets.shut_down()
 
     def dispose(self) -> None:
-        """Let go of the group, when no peer needs it any more (rule 9). Returns at once; operations left over fail."""
+        """Dispose of the group, when no peer needs it any more (rule 9). Returns at once; open operations fail."""
         self.break_off()
         with self._lock:
             owned, self._owned = self._owned, []
             works, self._works = self._works, []
         if owned:
-            # The interpreter waits for this thread at its end: ended halfway, it would take the process with it.
+            # Not a daemon: a destructor interrupted at the interpreter's exit would abort the process.
             threading.Thread(target=self._destroy, args=(owned, works), name="pliant-dispose").start()
 
     def wait_finished(self, work: Work) -> bool:
-        """Wait until `work` has ended, for as long as it takes; False once it is known that it never will (stuck.py).
+        """Wait until `work` has ended, without a time limit. Return False if it never will (see hung.py).
 
-        A peer's end that no operation noticed is noticed here.
+        Detects the end of a peer that no operation noticed.
         """
         stillness, look_at = IdleCheck(self.threads), time.monotonic() + VANISHED_LOOK_S
         while not work.is_completed():
-            if self._stuck:  # and so is whatever else had not ended then
+            if self._stuck:  # then all other open operations hang as well
                 return False
-            with suppress(RuntimeError):  # time to look around; an error is raised again to whoever waits
+            with suppress(RuntimeError):  # a timeout, to check the connections; `Pending.wait` raises an error again
                 work.wait(LOOK)
             if work.is_completed():
-                break  # as nearly always: looking around is for those that take long
-            if not self._over.is_set() and (closed := self._fence.closed_rank()) is not None:
-                self._break(f"a connection of generation {self.generation} has ended", closed)
+                break  # the usual case: only long operations get to the checks below
+            if not self._over.is_set() and (closed := self._sockets.closed_rank()) is not None:
+                self._break(f"a connection of generation {self.generation} was closed", closed)
             if not self._over.is_set() and time.monotonic() > look_at:
                 look_at = time.monotonic() + VANISHED_LOOK_S
-                if (silent := self._fence.unresponsive_rank()) is not None:
-                    self._break(f"nothing comes back from {self._members[silent]}", silent)
+                if (silent := self._sockets.unresponsive_rank()) is not None:
+                    self._break(f"no response from {self._members[silent]}", silent)
             if self._over.is_set() and stillness.is_idle() and self._is_silent() and not work.is_completed():
                 self._stuck = True
         return True
 
     def _is_silent(self) -> bool:
-        """Whether nothing more can come: every connection's end was seen, or there was time enough to see it."""
-        return self._fence.open_count() == 0 or time.monotonic() > self._shut_at + SILENT_S
+        """Return whether no more data can arrive: gloo closed every connection, or had the time to do so."""
+        return self._sockets.open_count() == 0 or time.monotonic() > self._shut_at + SILENT_S
 
     def _destroy(self, owned: list[Any], works: list[Work]) -> None:
-        """gloo's destructor takes about 10 ms a peer, and waits for what is still running."""
+        """Run gloo's destructor, which takes about 10 ms a peer and waits for running operations."""
         if not all(self.wait_finished(work) for work in works):
             keep_forever(*owned)
         works.clear()
         owned.clear()
 
     def fail(self, error: Exception) -> GroupBroken:
-        """What to raise for an operation's error. Peers that are not this one's neighbours hear of it by this, too."""
+        """Break the group because of an operation's error, so that all peers notice. Return the exception to raise."""
         why = f"an operation of generation {self.generation} failed: {plain_message(error)}"
-        self._break(why, self._fence.rank_in_error(str(error)))
+        self._break(why, self._sockets.rank_in_error(str(error)))
         return GroupBroken(*self._cause)
 
     def _start(self, operation: _Operation) -> Pending:
@@ -207,7 +206,7 @@ class GlooGroup:
                 return Pending(self, work)
         except RuntimeError as error:
             failure = self.fail(error)
-        raise failure  # out of the handler: the error's traceback would keep the process group alive
+        raise failure  # outside the handler: the error's traceback would keep the process group alive
 
     def _gather(self, mine: torch.Tensor) -> list[torch.Tensor]:
         rows = [torch.empty_like(mine) for _ in range(self.size)]
@@ -220,5 +219,5 @@ class _Operation(Protocol):
 
 
 def plain_message(error: Exception) -> str:
-    """The part of gloo's messages that is about what happened."""
+    """Return gloo's message without source locations and general advice."""
     return re.sub(r"\[/[^]]*\] ", "", str(error)).partition(". This is typically")[0]

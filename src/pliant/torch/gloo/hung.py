@@ -1,10 +1,10 @@
-"""Operations that gloo never ends, and how we tell them from those that are still at work.
+"""Detect operations that gloo never ends.
 
-When a connection closes in the middle of a message, gloo tells whoever waits for other messages on it, but not whoever
-waits for the rest of this one (its `Pair::signalException` passes over a half-read and a half-written buffer). That
-thread then sleeps until the operation's time limit, which for us is as good as for ever (H25). With the group's sockets
-shut nothing can arrive for it any more, so once gloo's threads have not run for a while nobody touches the operation's
-buffers again: it is as over as one that failed (H16). Only its threads stay, and what they hold.
+When a connection closes in the middle of a message, gloo fails the operations that wait for other messages on it, but
+not the one that waits for the rest of this message (its `Pair::signalException` skips half-read and half-written
+buffers). The thread of that operation sleeps until the operation's time limit, which Pliant sets to years. Once the
+group's sockets are shut down, no data can arrive. So when gloo's threads have not run for a while, nothing touches the
+operation's buffers any more, and it can be treated as failed. Its threads stay, with the memory they hold.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-LOOKS = 5  # how often the threads must be found asleep without having run in between
+LOOKS = 5  # consecutive checks that must find the threads asleep, without having run in between
 _WORKER = "pt_gloo_runloop"
 _TASKS = Path("/proc/self/task")
 
 
 def gloo_threads() -> frozenset[int]:
-    """The threads of this process in which gloo runs operations, of whatever group."""
+    """Return the threads of this process in which gloo runs operations, of all groups."""
     return frozenset(int(task.name) for task in _TASKS.iterdir() if _read(task / "comm").strip() == _WORKER)
 
 
 class IdleCheck:
-    """Whether these threads have stopped to do anything. Look every few milliseconds."""
+    """A check that these threads do not run any more. Call `is_idle` every few milliseconds."""
 
     def __init__(self, threads: frozenset[int]) -> None:
         self._threads = threads
@@ -39,13 +39,13 @@ class IdleCheck:
 
 
 def keep_forever(*owned: object) -> None:
-    """Never destroy these: a process group's destructor waits for its threads, and would wait for ever."""
+    """Never destroy these objects: the destructor of a process group waits for its threads, which never end."""
     for each in owned:
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
 
 
 def _scheduling(status: str) -> str:
-    """Whether it sleeps, and how often it has been put to sleep: that number grows if it ran at all."""
+    """Return a thread's state and its context switches, whose number grows whenever it runs."""
     fields = dict(line.partition(":")[::2] for line in status.splitlines())
     if not fields:
         return "gone"

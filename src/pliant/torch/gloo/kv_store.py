@@ -1,6 +1,6 @@
-"""Where gloo looks up its peers' addresses while a group is built: told from member to member, kept by nobody special.
+"""The key-value store in which gloo looks up its peers' addresses while a group is built.
 
-torch's own TCPStore listens without a credential and dies with one rank (H24).
+Members send the values to each other. torch's own TCPStore listens without a credential and ends with one rank.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from torch._C._distributed_c10d import Store  # torch.distributed's own; only he
 
 from pliant.train.peer.kv import PeerValues, encode_value
 
-SendToAll = Callable[[bytes], None]  # tells every peer of the world, with the kind `store`
-OnValue = Callable[[str, bytes], None]  # is shown every value that gloo sets or gets
+SendToAll = Callable[[bytes], None]  # sends a message of the kind `store` to every peer of the world
+OnValue = Callable[[str, bytes], None]  # called with every value that gloo sets or gets
 
 
 class StoreClosed(Exception):
-    """The wiring was broken off while it waited for what a peer will not say."""
+    """The wiring was broken off while it waited for a peer's value."""
 
 
 class PeerStore(Store):
-    """Keys are set here and at every peer; whoever waits for one waits here."""
+    """A store that sends each value to every peer, and waits for their values in this process."""
 
-    def __init__(self, mailbox: PeerValues, generation: int, spread: SendToAll, saw: OnValue) -> None:
+    def __init__(self, mailbox: PeerValues, generation: int, send_to_all: SendToAll, on_value: OnValue) -> None:
         super().__init__()
         self._mailbox = mailbox
         self._generation = generation
-        self._spread = spread
-        self._saw = saw
+        self._send_to_all = send_to_all
+        self._on_value = on_value
         self._closed = False
-        self.missing: tuple[str, ...] = ()  # keys that somebody waits for, or waited for in vain
+        self.missing: tuple[str, ...] = ()  # keys that are, or were last, waited for
 
     def close(self) -> None:
-        """From any thread: whoever waits here hears that it is over."""
+        """End all waiting with `StoreClosed`. Any thread may call it."""
         self._closed = True
         self._mailbox.wake()
 
     def set(self, key: str, value: bytes | str) -> None:
         value = value.encode() if isinstance(value, str) else bytes(value)
-        self._saw(key, value)
+        self._on_value(key, value)
         self._mailbox.put(self._generation, key, value)
-        self._spread(encode_value(key, value))
+        self._send_to_all(encode_value(key, value))
 
     def get(self, key: str) -> bytes:
         [value] = self._values([key])
-        self._saw(key, value)
+        self._on_value(key, value)
         return value
 
-    # The time limit is gloo's own; what ends a wiring is decided elsewhere (H25).
+    # Ignores gloo's time limit: only `GlooWiring` ends a wiring.
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002
         self._values(keys)
 

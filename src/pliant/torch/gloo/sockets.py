@@ -1,8 +1,8 @@
-"""The sockets of one generation's process group, and how they are all shut at once.
+"""The sockets of one generation's process group, which can be shut down all at once.
 
-gloo's operations wait for as long as their sockets are open, and its abort leaves those in flight alone. Shutting the
-sockets down makes each of them return with an error, here and on the peers, within milliseconds (H16). Ours are told
-from everybody else's by the addresses that gloo published for this generation (H22), never by when they were opened.
+gloo's operations wait as long as their sockets are open, and gloo's abort does not end those in flight. Shutting the
+sockets down makes each operation return with an error within milliseconds, here and on the peers. The group's sockets
+are recognized by the addresses that gloo published for this generation, never by the time when they were opened.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from typing import NamedTuple
 _SOCKADDR_STORAGE = 128
 _NAMED = re.compile(r"\[(?:::ffff:)?([0-9a-fA-F:.]+)\]:(\d+)")
 _KNOCK_S = 0.5
-VANISHED_S = 10  # a machine that has not acknowledged a byte for so long is gone, or cut off
-_TCP_INFO_BYTES, _UNACKED, _LAST_ACK = 104, 24, 56  # of the kernel's tcp_info: its size, and where two numbers are
+VANISHED_S = 10  # a machine that acknowledged nothing for this long is gone or disconnected
+_TCP_INFO_BYTES, _UNACKED, _LAST_ACK = 104, 24, 56  # size of the kernel's tcp_info, and two offsets in it
 
 _scanning = threading.Lock()
 
@@ -30,14 +30,14 @@ Address = tuple[str, int]
 
 
 class PublishedAddress(NamedTuple):
-    """What a rank publishes about itself: where it listens, and the number by which each rank asks for its place."""
+    """The address a rank publishes: where it listens, and the number each rank connects with, by rank."""
 
     address: Address
     places: tuple[int, ...]
 
 
 class GlooConnection(NamedTuple):
-    """One socket of ours, and where it leads."""
+    """A socket of the group, with the addresses of both ends."""
 
     number: int
     inode: int
@@ -46,7 +46,7 @@ class GlooConnection(NamedTuple):
 
 
 def parse_published(blob: bytes) -> PublishedAddress:
-    """Read what gloo of torch 2.13 puts into the store: a host's name, the address it listens on, places by rank."""
+    """Parse what gloo of torch 2.13 puts into the store: host name, listening address, and numbers by rank."""
     try:
         (name_length,) = struct.unpack_from("=Q", blob, 0)
         start = 8 + name_length
@@ -65,11 +65,11 @@ def parse_published(blob: bytes) -> PublishedAddress:
 
 
 class GroupSockets:
-    """What is known of one generation's sockets. Used by one wiring, then by the group it made."""
+    """The sockets of one generation's group. Used by its wiring, then by the group."""
 
     def __init__(self) -> None:
         self._mine: PublishedAddress | None = None
-        self._ranks: dict[Address, int] = {}  # where other ranks listen, and from where they connected
+        self._ranks: dict[Address, int] = {}  # addresses that other ranks listen on or connected from
         self._fixed: frozenset[GlooConnection] | None = None
 
     def set_own_address(self, blob: bytes) -> None:
@@ -79,9 +79,9 @@ class GroupSockets:
         self._ranks[parse_published(blob).address] = rank
 
     def freeze(self) -> list[GlooConnection]:
-        """Once every connection stands: no other socket will be taken for ours, though a port be used again.
+        """Fix the set of sockets, once all connections are made. Later reuse of a port adds none.
 
-        From here on a program that we start does not inherit them either.
+        From here on, child processes do not inherit the sockets.
         """
         found = []
         for sock, connection in self._sockets():
@@ -93,47 +93,47 @@ class GroupSockets:
         return found
 
     def claim(self, rank: int, address: Address) -> None:
-        """`rank` says that its end of one of our connections is there."""
+        """Record that `rank` claims this address as its end of a connection."""
         self._ranks[address] = rank
 
     def unclaimed(self) -> Address | None:
-        """The far end of a connection that no rank calls its own, if there is one."""
+        """Return the far end of a connection that no rank claims, or None."""
         return next((each.there for each in self._fixed or () if each.there not in self._ranks), None)
 
     def rank_in_error(self, message: str) -> int | None:
-        """The rank that an error of gloo's speaks of, if it names one's address. gloo prints ports bytes swapped."""
+        """Return the rank whose address is in gloo's error message, or None. gloo prints ports with bytes swapped."""
         named = [(host, socket.ntohs(int(port) & 0xFFFF)) for host, port in _NAMED.findall(message)]
         return next((self._ranks[address] for address in named if address in self._ranks), None)
 
     def open_count(self) -> int:
-        """How many of the connections are still gloo's. It closes one when it has seen its end, and none before."""
+        """Return the number of open connections. gloo closes a connection only once it has read its end."""
         return sum(_is_open(each) for each in self._fixed or ())
 
     def closed_rank(self) -> int | None:
-        """The rank whose connection gloo has closed: the group is broken, though no operation may have noticed."""
+        """Return a rank whose connection gloo closed, or None. The group is broken, even if no operation failed."""
         return next((self._ranks[each.there] for each in self._fixed or () if not _is_open(each)), None)
 
     def unresponsive_rank(self) -> int | None:
-        """A rank whose machine has acknowledged nothing for a while, though something was sent to it.
+        """Return a rank whose machine has not acknowledged sent data for a while, or None.
 
-        A process that is slow or stopped is waited for: its machine acknowledges in its place. The time limit that TCP
-        has for this would take a full buffer for silence.
+        The machine of a slow or stopped process still acknowledges, so such a process is waited for. TCP's own time
+        limit would mistake a full receive buffer for silence.
         """
         for each in self._fixed or ():
             with _borrowed(each.number) as sock:
-                if sock is not None and os.fstat(sock.fileno()).st_ino == each.inode and _is_unheard(sock):
+                if sock is not None and os.fstat(sock.fileno()).st_ino == each.inode and _is_unresponsive(sock):
                     return self._ranks[each.there]
         return None
 
     def shut_down(self) -> None:
-        """From any thread, any number of times: every operation on these sockets returns with an error."""
+        """End every operation on these sockets with an error. Any thread may call it, repeatedly."""
         for sock, connection in self._sockets():
             if connection is not None:
                 with suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 
     def replace_missing_peers(self) -> None:
-        """Take the places of peers that do not come, and leave: gloo waits for them, and nothing else wakes it."""
+        """Connect in place of missing peers and disconnect: gloo waits for them, and nothing else interrupts it."""
         if self._mine is None:
             return
         for place in self._mine.places:
@@ -141,9 +141,9 @@ class GroupSockets:
                 visitor.sendall(struct.pack("=q", place))
 
     def _sockets(self) -> Iterator[tuple[_Borrowed, GlooConnection | None]]:
-        """Ours among all sockets of this process; without a connection for the one that listens.
+        """Yield the group's sockets among all of this process, with None as the connection of the listener.
 
-        That one must never be shut down: gloo ends the whole process when it cannot accept.
+        The listener must never be shut down: gloo aborts the process when it cannot accept.
         """
         for number in _scan():
             with _borrowed(number) as sock:
@@ -170,21 +170,21 @@ class GroupSockets:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """While nothing is sent the system asks now and then, and breaks the connection if nobody answers."""
+    """Have the kernel probe an idle connection, and close it if the peer's machine does not answer."""
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, VANISHED_S // 2)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, VANISHED_S // 2)
 
 
-def _is_unheard(sock: socket.socket) -> bool:
+def _is_unresponsive(sock: socket.socket) -> bool:
     info = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
     unacked, since_ack_ms = (struct.unpack_from("=I", info, at)[0] for at in (_UNACKED, _LAST_ACK))
     return bool(unacked) and since_ack_ms > VANISHED_S * 1000
 
 
 def _scan() -> Iterator[int]:
-    """Every descriptor of this process, one scan at a time: another's duplicates would look like sockets of ours."""
+    """Yield every descriptor of this process. One scan at a time: another's duplicates would look like our sockets."""
     with _scanning:
         yield from [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
 
@@ -197,7 +197,7 @@ def _is_open(connection: GlooConnection) -> bool:
 
 
 class _Borrowed(socket.socket):
-    """A duplicate, so that closing the original under our feet cannot lead us to somebody else's socket."""
+    """A duplicate of a socket, so that a concurrent close cannot redirect us to an unrelated socket."""
 
     number: int  # the original's descriptor
 
@@ -208,7 +208,7 @@ def _borrowed(number: int) -> Iterator[_Borrowed | None]:
     with suppress(OSError):
         duplicate = os.dup(number)
         try:
-            # Named non-blocking so that Python leaves the flags of the socket alone: it may be anybody's.
+            # SOCK_NONBLOCK keeps Python from changing the socket's flags: it may belong to other code.
             sock = _Borrowed(type=socket.SOCK_STREAM | socket.SOCK_NONBLOCK, fileno=duplicate)
             sock.number = number
         except OSError:

@@ -39,15 +39,15 @@ _links = msgspec.msgpack.Decoder(list[tuple[Address, Address]])
 
 
 class PeerSender(Protocol):
-    """What wiring needs of `pliant.train.peer.server.Peers`."""
+    """The part of `pliant.train.peer.server.PeerServer` that wiring needs."""
 
     def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None: ...
 
 
 class GlooWiring:
-    """The building of one generation's group (rule 7): `run` it in a thread of its own, once.
+    """The construction of one generation's group. Call `run` once, in a background thread.
 
-    `key` is the generation's, the one that `peers` was told with `know`; a world of one needs none.
+    `key` is the generation's key, which `peers` has as well. A world of one needs none.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class GlooWiring:
         self._host = host
         self._peers = peers
         self._others = [member for member in world.members if member != me]
-        self._fence = GroupSockets()
+        self._sockets = GroupSockets()
         self._broken = threading.Event()
         self._running = threading.Event()
         self._ended = threading.Event()
@@ -71,10 +71,10 @@ class GlooWiring:
         self._late = False
         self._before: frozenset[int] = frozenset()
         self._prefix = hmac.new(key.encode(), b"pliant wiring", hashlib.sha256).hexdigest()
-        self._store = PeerStore(mailbox, world.number, self._spread, self._saw)
+        self._store = PeerStore(mailbox, world.number, self._send_to_all, self._record)
 
     def run(self) -> GlooGroup:
-        """Build the group and complete a barrier in it. Raises `GroupBroken`, soon after `break_off` at the latest."""
+        """Build the group and complete a barrier in it. Raises `GroupBroken`, at the latest soon after `break_off`."""
         self._running.set()
         limit = threading.Timer(WIRING_S, self._time_out)
         limit.daemon = True
@@ -92,17 +92,19 @@ class GlooWiring:
             group.dispose()
             raise
         if group.size > 1:
-            group.threads = gloo_threads() - self._before  # only now: a thread has its name once it has run
+            group.threads = (
+                gloo_threads() - self._before
+            )  # after the barrier: a thread gets its name when it first runs
         return group
 
     def _time_out(self) -> None:
-        """Somebody does not answer. The coordinator hears who, and decides (rule 11)."""
+        """Break off because a member does not answer. The coordinator gets its name, and decides (rule 11)."""
         if not self._ended.is_set():
             self._late = True
             self.break_off()
 
     def break_off(self) -> None:
-        """From any thread: `run` ends, and if it has ended the group it built is broken."""
+        """End `run`, or break the group it built. Any thread may call it."""
         with self._lock:
             self._broken.set()
             group = self._group
@@ -122,7 +124,7 @@ class GlooWiring:
             with self._lock:
                 self._require_unbroken()
                 self._group = group
-        except BaseException:  # why: whatever went wrong, gloo's threads and sockets must not stay
+        except BaseException:  # why: gloo's threads and sockets must not outlive any failure
             group.dispose()
             raise
         return group
@@ -130,60 +132,60 @@ class GlooWiring:
     def _connect(self) -> GlooGroup:
         size = len(self._world.members)
         if size == 1:
-            return GlooGroup(self._world, self._rank, self._fence, [], frozenset())
-        make: Any = ProcessGroupGloo  # its stub does not know the options that it takes
+            return GlooGroup(self._world, self._rank, self._sockets, [], frozenset())
+        make: Any = ProcessGroupGloo  # its stub lacks the options
         options = make._Options()
         options._timeout = timedelta(seconds=CONNECT_S)
         options._devices = [make.create_device(hostname=self._host)]
         self._before = gloo_threads()
         gloo = make(PrefixStore(self._prefix, self._store), self._rank, size, options)
         gloo._set_default_timeout(NO_TIMEOUT)
-        return GlooGroup(self._world, self._rank, self._fence, [gloo, self._store], frozenset())
+        return GlooGroup(self._world, self._rank, self._sockets, [gloo, self._store], frozenset())
 
     def _require_unbroken(self) -> None:
         if self._broken.is_set():
             raise StoreClosed("broken off")
 
     def _check_links(self) -> None:
-        """Each rank says which sockets are its ends; a connection that nobody calls its own is a stranger's."""
-        mine = [(each.here, each.there) for each in self._fence.freeze()]
+        """Compare the ends of all connections with those that the other ranks publish. Refuse an unclaimed one."""
+        mine = [(each.here, each.there) for each in self._sockets.freeze()]
         self._store.set(f"{self._prefix}/{_LINKS}/{self._rank}", msgspec.msgpack.encode(mine))
         for rank in range(len(self._world.members)):
             if rank == self._rank:
                 continue
             for here, there in _links.decode(self._store.get(f"{self._prefix}/{_LINKS}/{rank}")):
                 if (there, here) in mine:
-                    self._fence.claim(rank, here)
-        if (stranger := self._fence.unclaimed()) is not None:
-            raise ValueError(f"no member calls the connection with {stranger[0]}:{stranger[1]} its own")
+                    self._sockets.claim(rank, here)
+        if (stranger := self._sockets.unclaimed()) is not None:
+            raise ValueError(f"no member claims the connection with {stranger[0]}:{stranger[1]}")
         if len(mine) < len(self._others):
-            raise ValueError(f"{len(self._others)} connections were to be made, and {len(mine)} are there")
+            raise ValueError(f"{len(mine)} of {len(self._others)} connections were made")
 
-    def _spread(self, head: bytes) -> None:
+    def _send_to_all(self, head: bytes) -> None:
         for member in self._others:
             self._peers.notify(self._world.number, member, "store", head)
 
-    def _saw(self, key: str, value: bytes) -> None:
-        """Every value that gloo puts into the store is an address, under its rank."""
+    def _record(self, key: str, value: bytes) -> None:
+        """Record a value of the store: gloo stores nothing but addresses, by rank."""
         kind, _, rank = key.removeprefix(f"{self._prefix}/").rpartition("/")
         if kind == _LINKS:
             return
         if int(rank) == self._rank:
-            self._fence.set_own_address(value)
+            self._sockets.set_own_address(value)
         else:
-            self._fence.set_address(int(rank), value)
+            self._sockets.set_address(int(rank), value)
 
     def _nudge(self) -> None:
-        """gloo's constructor cannot be interrupted, but whatever it waits for can be made to fail."""
+        """Make everything fail that gloo's constructor waits for, since it cannot be interrupted."""
         while not self._ended.is_set():
             self._store.close()
-            self._fence.shut_down()
-            self._fence.replace_missing_peers()
+            self._sockets.shut_down()
+            self._sockets.replace_missing_peers()
             self._ended.wait(NUDGE_S)
 
     def _failure(self, error: Exception) -> GroupBroken:
         number = self._world.number
-        rank = self._fence.rank_in_error(str(error))
+        rank = self._sockets.rank_in_error(str(error))
         if self._late:
             silent = [key.rpartition("/")[2] for key in self._store.missing]
             rank = next((int(each) for each in silent if each.isdecimal()), rank)

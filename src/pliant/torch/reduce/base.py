@@ -1,7 +1,7 @@
-"""Gradients on their way: watched as backward brings them, reduced over the members, given back as the global mean.
+"""Reduce gradients over the members: collect them during backward, and write the global mean to `.grad`.
 
-What two kinds of reduction have in common: `summed` adds up in floating point, as fast as can be; `treed` adds up along
-a fixed tree over the slots, so that the bits do not depend on who computed what.
+The base class of two reductions. `floating` adds in floating point, as fast as possible. `deterministic` adds along a
+fixed tree over the slots, so that the bits do not depend on which member computed which slot.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pliant.train.reduce.spot_checks import SpotCheck
 
 
 class Reducer(ABC):
-    """One run's gradients. The training thread calls everything; autograd calls the hooks."""
+    """The gradients of one run. The training thread makes all calls; autograd calls the hooks."""
 
     def __init__(self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device) -> None:
         self.params = [p for p in model.parameters() if p.requires_grad]
@@ -38,21 +38,21 @@ class Reducer(ABC):
         self._device = device
         self._buckets: list[Bucket] = make_buckets(self.params, device)
         self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.params}
-        self._early = len(self._buckets)  # how many buckets may leave before backward is done
+        self._early = len(self._buckets)  # number of buckets that may be sent before backward is done
         self._fired = [0] * len(self.params)
         self._versions = [0] * len(self.params)
         self._factor = 0.0
-        self._hashes: dict[int, int] = {}  # of the gradients of slots that are computed twice, here or elsewhere
-        self._group: GlooGroup | None = None  # set while buckets may leave early
+        self._hashes: dict[int, int] = {}  # gradient hashes by slot, of slots that two members compute
+        self._group: GlooGroup | None = None  # set while buckets may be sent during backward
         self._sent = 0
-        self._overlaps: bool | None = None  # None: whether backward runs once per part is not known yet
+        self._overlaps: bool | None = None  # whether backward runs once per part; None until known
         self._hooks = [
             p.register_post_accumulate_grad_hook(self._hook(i))  # type: ignore[no-untyped-call]  # torch's own
             for i, p in enumerate(self.params)
         ]
 
     def close(self) -> None:
-        """Call when training is over, however it ended."""
+        """Remove the hooks. Call it when training is over."""
         for hook in self._hooks:
             hook.remove()
 
@@ -61,7 +61,7 @@ class Reducer(ABC):
 
     # ---------------------------------------------------------------------------------------------- a part
 
-    def begin_part(  # some of it is for one kind alone
+    def begin_part(  # subclasses use the other parameters
         self,
         part: MicroBatch,  # noqa: ARG002
         factor: float,
@@ -70,9 +70,9 @@ class Reducer(ABC):
         *,
         idle: bool,  # noqa: ARG002
     ) -> None:
-        """Before a part is yielded. With a group, this is the step's last part here: buckets may leave early.
+        """Prepare for a part. With a group it is this member's last part of the step: buckets are sent during backward.
 
-        An idle one's gradients are not kept.
+        The gradients of an idle part are dropped.
         """
         self._fired = [0] * len(self.params)
         self._factor = factor
@@ -81,16 +81,16 @@ class Reducer(ABC):
             bucket.waits_for = len(bucket.params)
 
     def weigh(self, factor: float) -> None:
-        """The weight of this part, if it is not the number of its samples. Before its backward."""
+        """Set the weight of this part, before backward, if it is not the number of its samples."""
         if not 0 <= factor < float("inf"):
-            raise BadInput(f"A part's weight says over how many samples or tokens its loss is a mean, not {factor}.")
-        if any(self._fired):
             raise BadInput(
-                "run.backward gives a part one weight: call it once for each part, with the sum of the losses."
+                f"The weight must be the number of samples or tokens that the loss is a mean over, got {factor}."
             )
+        if any(self._fired):
+            raise BadInput("An item has one weight. Call run.backward once for each item, with the sum of the losses.")
         self._factor = factor
         if not factor:
-            self._group = None  # nothing of this part may be sent: what is not a number times zero is not zero
+            self._group = None  # nothing of this part may be sent: NaN times zero is not zero
 
     @property
     def weight(self) -> float:
@@ -100,7 +100,7 @@ class Reducer(ABC):
         self._fired[index] += 1
         if param.grad is not None and param.grad.is_sparse:
             raise BadInput(
-                f"The gradient of {self._names[index]} is sparse, which cannot be reduced: use sparse=False."
+                f"The gradient of {self._names[index]} is sparse, which cannot be reduced. Use sparse=False."
             )
         if param.grad is not None:
             self._versions[index] = param.grad._version
@@ -108,31 +108,31 @@ class Reducer(ABC):
             return
         if self._fired[index] > 1:
             raise BadInput(
-                f"backward reached {self._names[index]} twice in one part, after its gradient may have been sent: "
-                "add the losses up and call backward once."
+                f"backward reached {self._names[index]} twice in one item, after its gradient may have been sent. "
+                "Add the losses and call backward once."
             )
         self._bucket_of[index].waits_for -= 1
         try:
             while self._sent < self._early and not self._buckets[self._sent].waits_for:
                 self._send(self._group)
         except GroupBroken:
-            self._group = None  # backward goes on; `reduce` meets the broken group, if it is called at all
+            self._group = None  # backward continues; `reduce` raises if it is called with the broken group
 
     def drop_part(self) -> None:
-        """Of a part without weight nothing is kept (rule 22)."""
+        """Drop the gradients of a part without weight (rule 22)."""
         self._fired = [0] * len(self.params)
         for param in self.params:
             param.grad = None
 
     def keep_spot_hash(self, slot: int) -> None:
-        """The part was a spot check of this slot: a hash of its gradients is kept, and nothing else."""
+        """End a spot check of a slot: keep a hash of its gradients and nothing else."""
         if not self._factor:
-            self.drop_part()  # as its owner does
+            self.drop_part()  # like the owner of the slot
         self._hashes[slot] = self._gradients_hash()
         self.drop_part()
 
     def _gradients_hash(self) -> int:
-        """What two members that computed the same slot must agree on."""
+        """Return the hash that two members must agree on if they computed the same slot."""
         found = [param.grad for param in self.params if param.grad is not None]
         marks = bytes(param.grad is not None for param in self.params)
         return tensors_hash(found, struct.pack("<d", self._factor) + marks)
@@ -142,31 +142,33 @@ class Reducer(ABC):
             self._overlaps = max(self._fired) == 1
 
     def _require_untouched(self) -> None:
-        """Refuse what would be used in part, or on this member alone, depending on what was sent already."""
+        """Refuse changed gradients: some may have been sent already, and others affect this member alone."""
         for index, param in enumerate(self.params):
             if self._fired[index] and (param.grad is None or param.grad._version != self._versions[index]):
                 raise BadInput(
                     f"The gradient of {self._names[index]} was changed between backward and run.step(), where it is "
-                    "only this member's part: pass clip_norm=, or change it between run.reduce() and run.apply()."
+                    "only this member's share. Pass clip_norm=, or change it between run.reduce() and run.apply()."
                 )
         for name, param in self._frozen:
             if param.grad is not None:
-                raise BadInput(f"{name} got a gradient, but had requires_grad=False when job.train was called.")
+                raise BadInput(
+                    f"{name} has a gradient, but had requires_grad=False when job.train was called. Set it before."
+                )
 
     @contextmanager
     def _under_way(self, group: GlooGroup) -> Iterator[None]:
-        """Whatever happens inside, everything that was sent has returned afterwards."""
+        """Ensure that all operations have returned at the end of the block, even after an exception."""
         try:
             yield
         except GroupBroken:
             raise
-        except BaseException:  # why: Ctrl-C, say: this member leaves, and its operations must return now
+        except BaseException:  # why: after Ctrl-C, for example, this member leaves, and its operations must return now
             group.break_off()
             raise
         finally:
             self.abandon()
 
-    # ------------------------------------------------------------------------------------------- by each kind
+    # ------------------------------------------------------------------------------------------- by subclasses
 
     @abstractmethod
     def _send(self, group: GlooGroup) -> None:
@@ -174,11 +176,11 @@ class Reducer(ABC):
 
     @abstractmethod
     def end_part(self) -> None:
-        """After a part's backward: its gradients join those kept."""
+        """Add a part's gradients to the kept ones, after its backward."""
 
     @abstractmethod
     def drop_kept(self) -> None:
-        """What was kept is of no use: the step was applied, or the state is another one."""
+        """Drop the kept gradients: the step was applied, or the state was replaced."""
 
     @abstractmethod
     def reduce(
@@ -190,23 +192,23 @@ class Reducer(ABC):
         *,
         follow: bool = False,
     ) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
-        """Send what is left and wait for all of it. GroupBroken: nothing came of it, and the buffers are ours again.
+        """Send the remaining buckets and wait for all results. Raises GroupBroken once no operation uses the buffers.
 
-        A member that follows has nothing to add (rule 15). `checks` are the same on every rank.
+        A member with `follow` contributes nothing (rule 15). `checks` are the same on every rank.
         """
 
     @abstractmethod
     def abandon(self) -> None:
-        """Wait until whatever was sent has returned, one way or the other: only then are the buffers ours (rule 9)."""
+        """Wait until all operations have returned or failed. Only then may the buffers be used (rule 9)."""
 
     @abstractmethod
     def swap_buffers(self) -> None:
-        """The step is applied: its sums stay until the one after the next."""
+        """Switch to the other set of buffers after a step, whose sums stay until the next step but one."""
 
-    # -------------------------------------------------------------------------------------- giving it back
+    # ------------------------------------------------------------------------------------------ the result
 
     def write_gradients(self, reduced: ReducedGradient) -> None:
-        """Put the global mean into `.grad`. The sums stay as they are, for a member that missed the step."""
+        """Write the global mean to `.grad`. The sums stay, for a member that missed the step."""
         scale = 1.0 / reduced.weight if reduced.weight else 0.0
         with torch.no_grad():
             if not reduced.buckets:
@@ -223,6 +225,6 @@ class Reducer(ABC):
                         param.grad = None
                     else:
                         if param.grad is None:
-                            # Laid out like the parameter, as autograd does: a norm is summed in the order of memory.
+                            # Same memory layout as the parameter, like autograd: a norm is summed in memory order.
                             param.grad = torch.empty_like(param)
                         torch.mul(view, scale, out=param.grad)

@@ -1,4 +1,4 @@
-"""Parameters whose gradients travel together, and what comes back for a step."""
+"""Buckets of parameters whose gradients are reduced together, and the result of a reduction."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from torch import Tensor, nn
 
 from pliant.train.reduce.spot_checks import SpotCheck
 
-FIRST_BYTES = 1 << 20  # the first bucket is small, so that the wire is busy early
+FIRST_BYTES = 1 << 20  # the first bucket is small, so that the network is busy early
 BUCKET_BYTES = 25 << 20
 
 
 @dataclass
 class ReducedGradient:
-    """A step's global gradient before it is divided: sums by bucket, of the buffers' moves, and the whole weight.
+    """A step's global gradient before division: sums by bucket, changes of the buffers, and the total weight.
 
-    No buckets: this is a world of one, and `.grad` has it, to be multiplied by `alone`.
+    A world of one has no buckets: `.grad` has the gradient, to be multiplied by `alone`.
     """
 
     buckets: list[Tensor]
     buffers: Tensor
-    marks: list[float]  # how many members had a gradient for each parameter
+    marks: list[float]  # number of members with a gradient, by parameter
     weight: float
     alone: float = 1.0
-    means: tuple[float, ...] = ()  # of what was logged, in the order of the names
-    views: list[list[Tensor]] = field(default_factory=list)  # each parameter's place in the buckets, where it is known
-    disputed: tuple[SpotCheck, ...] = ()  # of which two members got other gradients
+    means: tuple[float, ...] = ()  # of the logged values, in the order of their names
+    views: list[list[Tensor]] = field(default_factory=list)  # each parameter's view of its bucket, if already made
+    disputed: tuple[SpotCheck, ...] = ()  # spot checks whose two gradients differ
 
 
 class Bucket:
-    """Parameters of one type whose gradients travel together."""
+    """Parameters of one type whose gradients are reduced together."""
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype = dtype
@@ -39,7 +39,7 @@ class Bucket:
         self.params: list[int] = []
         self.shapes: list[torch.Size] = []
         self.numel = 0
-        self.waits_for = 0  # parameters whose gradient of this part has not come yet
+        self.waits_for = 0  # number of parameters whose gradient of this part is missing
 
     def add(self, index: int, param: nn.Parameter) -> None:
         self.params.append(index)
@@ -47,7 +47,7 @@ class Bucket:
         self.numel += param.numel()
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """What is each parameter's in a flat tensor."""
+        """Return each parameter's view of a flat tensor."""
         found, at = [], 0
         for shape in self.shapes:
             found.append(flat[at : at + shape.numel()].view(shape))
@@ -55,20 +55,22 @@ class Bucket:
         return found
 
     def zeros(self, extra: int) -> Tensor:
-        """Room for the gradients and so many numbers more."""
+        """Return a zeroed tensor for the gradients and `extra` more numbers."""
         return torch.zeros(self.numel + extra, dtype=self.dtype, device=self.device)
 
 
 def make_buckets(params: list[nn.Parameter], device: torch.device) -> list[Bucket]:
-    """Buckets in the order in which backward brings gradients: from the model's end to its beginning.
+    """Return buckets in the order in which backward computes gradients, from the model's end to its beginning.
 
-    The last one holds single precision, if need be nothing.
+    The last one has single precision, and may be empty.
     """
     buckets: list[Bucket] = []
     filling: dict[torch.dtype, Bucket] = {}
     for index in reversed(range(len(params))):
         param = params[index]
-        dtype = torch.float32 if param.dtype in (torch.float16, torch.bfloat16) else param.dtype  # sums are larger
+        dtype = (
+            torch.float32 if param.dtype in (torch.float16, torch.bfloat16) else param.dtype
+        )  # sums overflow half precision
         bucket = filling.get(dtype)
         limit = FIRST_BYTES if bucket is not None and bucket is buckets[0] else BUCKET_BYTES
         if bucket is None or bucket.numel * dtype.itemsize >= limit:
@@ -80,7 +82,7 @@ def make_buckets(params: list[nn.Parameter], device: torch.device) -> list[Bucke
 
 
 def multiply_into(grad: Tensor, factor: float, out: Tensor) -> None:
-    """A weighted gradient. Half precision is widened first: a weighted sum does not fit into it."""
+    """Write a weighted gradient to `out`. Half precision is widened first, which a weighted sum would overflow."""
     if grad.dtype == out.dtype:
         torch.mul(grad, factor, out=out)
     else:

@@ -1,17 +1,17 @@
-"""Gradients added up along a fixed tree over the slots: the same bits whoever computed what (rule 23).
+"""Reduction along a fixed tree over the slots: the same bits, whichever member computed which slot (rule 23).
 
-Each part is one slot. Its weighted gradient is a leaf; a member adds up what lies whole within its own slots, in a few
-buffers, and keeps those nodes until the step is applied (rule 14). The nodes of all members are put together in two
-moves, for each bucket beside backward:
+Each part is one slot, and its weighted gradient is a leaf. A member adds the nodes that lie within its own slots, and
+keeps the resulting nodes until the step is applied (rule 14). The nodes of all members are combined in two phases, for
+each bucket, during backward:
 
-    scatter   every rank answers for one stretch of the bucket and is sent everybody's nodes of that stretch, which it
-              adds up to the root of the tree
+    scatter   every rank is responsible for one stretch of the bucket. It receives all nodes of that stretch, and adds
+              them to the root of the tree
     gather    every rank sends its stretch of the root to the others
 
-With one node on each rank these are the bytes of any all-reduce. Two ranks with a node each need no more than a sum of
-two numbers, whichever comes first, so there an ordinary all-reduce does. What is small travels last and together, to
-everybody: control words, marks, weights and logged values by slot, nodes of the buffers' moves in double precision, and
-the nodes of the last bucket if they are few bytes, because then each message less counts for more than the bytes.
+With one node on each rank these are as many bytes as in any all-reduce. Two ranks with one node each need only a sum of
+two numbers, which does not depend on the order, so an ordinary all-reduce is used. Small data is gathered last, in one
+message: control words, marks, weights and logged values by slot, nodes of the buffers' changes in double precision, and
+the nodes of the last bucket if it is small, because then a saved message counts for more than the bytes.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck
 from pliant.train.reduce.tree import SlotTree, TreeNode, fold
 
-_BY_SLOT = 2 + LOGGED_MAX  # a slot's weight, the weight it was logged with, and what was logged
-_AT_ONCE_BYTES = 1 << 19  # of the last bucket's nodes, so much goes along with what is small in a world of up to 5
+_BY_SLOT = 2 + LOGGED_MAX  # a slot's weight, the weight of its logged values, and these values
+_AT_ONCE_BYTES = 1 << 19  # the last bucket's nodes join the small data up to this size, in a world of up to 5
 
 
 class DeterministicReducer(Reducer):
-    """Reduction whose result does not depend on the membership."""
+    """A reduction whose result does not depend on the membership."""
 
     def __init__(
         self,
@@ -63,26 +63,26 @@ class DeterministicReducer(Reducer):
     ) -> None:
         super().__init__(model, buffers, logged, device)
         self._grid = grid
-        self._is_checked = is_checked  # whether a slot of a step is computed by a second member, too
+        self._is_checked = is_checked  # returns whether a second member computes a slot of a step
         self._nodes = [TreeBuffers(bucket, grid.slots) for bucket in self._buckets]
-        self._moves: SlotTree[Tensor] = SlotTree(1, torch.add)  # of the buffers
-        self._weights: dict[int, float] = {}  # of the slots kept
-        self._marked: set[int] = set()  # parameters that got a gradient in one of them
-        self._slot: int | None = None  # of the part that has not joined those kept
-        self._joined = 0  # how many buckets of it have
+        self._moves: SlotTree[Tensor] = SlotTree(1, torch.add)  # changes of the buffers
+        self._weights: dict[int, float] = {}  # by kept slot
+        self._marked: set[int] = set()  # parameters with a gradient in one of them
+        self._slot: int | None = None  # slot of the current part, until it is kept
+        self._joined = 0  # number of its buckets that are kept
         self._hash_it = False
         self._rank = 0
         self._checks: Sequence[SpotCheck] = ()
         self._shares: Shares = ()
-        self._moving: Tensor | slice = slice(None)  # which numbers of the buffers' moves are worth sending
+        self._moving: Tensor | slice = slice(None)  # indices of the buffers' changes to send
         self._turn = 0
         self._tasks: list[Future[None]] = []
         self._pending: list[Pending] = []
-        self._scattered: list[Callable[[], None]] = []  # what is to be done once a bucket's scatter has ended
-        self._rooms = [torch.zeros(0, dtype=torch.int64)] * 2
+        self._scattered: list[Callable[[], None]] = []  # the gather of a bucket whose scatter is under way
+        self._cell_memory = [torch.zeros(0, dtype=torch.int64)] * 2
         self._wire = ThreadPoolExecutor(1, thread_name_prefix="pliant-exchange")
         self.sent_bytes = 0
-        """What this member has sent to others so far; for whoever measures."""
+        """Bytes that this member has sent, for benchmarks."""
 
     def close(self) -> None:
         super().close()
@@ -113,7 +113,7 @@ class DeterministicReducer(Reducer):
             param.grad = None
 
     def _keep_part(self) -> None:
-        """What the part brought joins those kept; its gradients stay where they are, as room for the sum."""
+        """Add the part to the kept ones. Its `.grad` tensors stay, as memory for the result."""
         self._learn_overlap()
         if self._slot is None:
             return
@@ -131,7 +131,7 @@ class DeterministicReducer(Reducer):
         self._slot = None
 
     def _join(self, slot: int) -> None:
-        """The next bucket's gradients become a leaf. Weighted first, then added: the same two roundings everywhere."""
+        """Make the next bucket's gradients a leaf. They are weighted, then added: the same two roundings everywhere."""
         nodes, bucket = self._nodes[self._joined], self._buckets[self._joined]
         leaf = nodes.take()
         with torch.no_grad():
@@ -169,7 +169,7 @@ class DeterministicReducer(Reducer):
         self._shares, self._checks, self._rank = shares, checks, group.rank
         if not any(shares):
             group.break_off()
-            raise GroupBroken("nobody has told this member who brings which slots")
+            raise GroupBroken("this member does not know the shares of the step")
         self._begin_step(sum(map(len, shares)))
         if group.size == 1:
             self._keep_part()
@@ -181,13 +181,13 @@ class DeterministicReducer(Reducer):
             self._do(self._gather_last)
             self._moving = self._moved_anywhere(group)
             tail = self._tail(row)
-            everybodys = self._room(1, group.size * len(tail))
-            self._do(lambda: self._start(group.all_gather(everybodys, tail), tail.nbytes * (group.size - 1)))
-            self._settle()
-        return self._read(everybodys.numpy().reshape(group.size, -1))
+            gathered = self._cells(1, group.size * len(tail))
+            self._do(lambda: self._start(group.all_gather(gathered, tail), tail.nbytes * (group.size - 1)))
+            self._wait_all()
+        return self._read(gathered.numpy().reshape(group.size, -1))
 
-    def _settle(self) -> None:
-        """Wait until everything that was begun is here."""
+    def _wait_all(self) -> None:
+        """Wait until all operations are complete."""
         for task in self._tasks:
             task.result()
         while self._pending:
@@ -208,7 +208,7 @@ class DeterministicReducer(Reducer):
         self._group = None
 
     def _do(self, work: Callable[[], None]) -> None:
-        """Everything is sent from one thread, in one order: that of the buckets, the same on every rank."""
+        """Submit work to the thread that sends everything, in the order of the buckets, the same on every rank."""
         self._tasks.append(self._wire.submit(work))
 
     def _start(self, pending: Pending, nbytes: int) -> None:
@@ -220,18 +220,18 @@ class DeterministicReducer(Reducer):
             self._join(self._slot)
         number, shares = self._sent, self._shares
         self._sent += 1
-        if number < len(self._buckets) - 1 or not self._rides():
+        if number < len(self._buckets) - 1 or not self._joins_small_data():
             ready = StreamEvent(self._device)
             self._do(lambda: self._exchange(group, number, shares, ready))
 
-    def _rides(self) -> bool:
-        """Whether the last bucket travels with what is small."""
+    def _joins_small_data(self) -> bool:
+        """Return whether the last bucket is sent with the small data."""
         plan, bucket = plan_of(self._shares), self._buckets[-1]
         nbytes = bucket.numel * bucket.dtype.itemsize * plan.sendings
         return nbytes * max(4, len(plan.shares) - 1) <= 4 * _AT_ONCE_BYTES and bucket.device.type == "cpu"
 
     def _exchange(self, group: GlooGroup, number: int, shares: Shares, ready: StreamEvent) -> None:
-        """Begin with this bucket, then go on with the one before it: its nodes are there by now, or nearly."""
+        """Scatter this bucket, then gather the previous one, whose nodes have mostly arrived by now."""
         ready.wait()
         plan = plan_of(shares)
         nodes = self._nodes[number]
@@ -253,7 +253,7 @@ class DeterministicReducer(Reducer):
     def _scatter(
         self, group: GlooGroup, nodes: TreeBuffers, plan: ExchangePlan, length: int
     ) -> list[tuple[Pending, Tensor]]:
-        """Each time every rank sends one of its nodes, stretch by stretch; those with fewer send nothing."""
+        """Start one exchange for each node: every rank sends the stretches of a node, or nothing if it has fewer."""
         found = []
         mine = nodes.tree.values
         for number in range(plan.sendings):
@@ -278,7 +278,7 @@ class DeterministicReducer(Reducer):
         length: int,
         arriving: list[tuple[Pending, Tensor]],
     ) -> None:
-        """Add up what arrived for our stretch, and send the sum to everybody."""
+        """Add the nodes of this rank's stretch, and send the sum to every rank."""
         given: list[tuple[TreeNode, Tensor]] = []
         for number, (pending, data) in enumerate(arriving):
             pending.wait()
@@ -289,13 +289,13 @@ class DeterministicReducer(Reducer):
         assert result is not None
         stretches = result.data[: length * group.size].view(group.size, length)
         stretches[group.rank].copy_(root)
-        for rank, stretch in enumerate(stretches):  # in place; gloo's own gather makes a copy of all of it
+        for rank, stretch in enumerate(stretches):  # in place; gloo's own gather copies everything
             self._start(group.broadcast(stretch, rank), stretch.nbytes * (group.size - 1) // group.size)
 
-    # ------------------------------------------------------------------------------------------- what is small
+    # --------------------------------------------------------------------------------------------- small data
 
     def _tail(self, row: ControlRow) -> Tensor:
-        """Everything else that a rank has to say, in cells of 64 bits; as long on every rank."""
+        """Return this rank's small data, in 64-bit cells; equally long on every rank."""
         plan = plan_of(self._shares)
         slots = np.zeros((plan.slots_max, _BY_SLOT))
         names = self._logged.names
@@ -314,7 +314,7 @@ class DeterministicReducer(Reducer):
                 hashes[at] = self._hashes.get(check.slot, 0)
         cells = [pack_cells(row), marks, hashes, slots.reshape(-1).view(np.uint64), moves.reshape(-1).view(np.uint64)]
         first, riding = sum(map(len, cells)), self._riding_cells()
-        tail = self._room(0, first + plan.sendings * riding)
+        tail = self._cells(0, first + plan.sendings * riding)
         np.concatenate(cells, out=tail.numpy()[:first].view(np.uint64))
         for at, flat in enumerate(self._nodes[-1].tree.values if riding else ()):
             place = tail[first + at * riding :][:riding].view(torch.float32)
@@ -322,15 +322,15 @@ class DeterministicReducer(Reducer):
         return tail
 
     def _moved_anywhere(self, group: GlooGroup) -> Tensor | slice:
-        """Before the first step is applied any buffer may move, and large ones hardly ever do: members say which."""
+        """Return the indices of buffers that changed on any member, as long as it is unknown which ones move."""
         spans = self._buffers.spans if self._buffers.moving is None else []
         if not spans:
             return slice(None)
         mine = torch.tensor([any(bool(moved[stop - 1]) for moved in self._moves.values) for _, stop in spans]).long()
-        everybodys = torch.zeros(group.size * len(spans), dtype=torch.int64)
-        self._do(lambda: self._start(group.all_gather(everybodys, mine), mine.nbytes * (group.size - 1)))
-        self._settle()
-        marks = everybodys.view(group.size, -1).amax(0).tolist()
+        gathered = torch.zeros(group.size * len(spans), dtype=torch.int64)
+        self._do(lambda: self._start(group.all_gather(gathered, mine), mine.nbytes * (group.size - 1)))
+        self._wait_all()
+        marks = gathered.view(group.size, -1).amax(0).tolist()
         return torch.cat(
             [torch.arange(0), *(torch.arange(*span) for span, mark in zip(spans, marks, strict=True) if mark)]
         )
@@ -339,21 +339,21 @@ class DeterministicReducer(Reducer):
     def _moves_numel(self) -> int:
         return self._buffers.numel if isinstance(self._moving, slice) else len(self._moving)
 
-    def _room(self, which: int, count: int) -> Tensor:
-        """Cells for what is small: ours, and everybody's. Used again: new memory costs more than what fills it."""
-        if len(self._rooms[which]) < count:
-            self._rooms[which] = torch.zeros(count, dtype=torch.int64)
-        return self._rooms[which][:count]
+    def _cells(self, which: int, count: int) -> Tensor:
+        """Return reused cells for the small data, of this rank (0) or of all (1)."""
+        if len(self._cell_memory[which]) < count:
+            self._cell_memory[which] = torch.zeros(count, dtype=torch.int64)
+        return self._cell_memory[which][:count]
 
     def _riding_cells(self) -> int:
-        """How many cells a node of the last bucket takes, two numbers in each; 0: it has travelled already."""
-        return -(-self._buckets[-1].numel // 2) if self._rides() else 0
+        """Return the cells of a node of the last bucket, two numbers in each; 0 if it was sent separately."""
+        return -(-self._buckets[-1].numel // 2) if self._joins_small_data() else 0
 
     def _read(
-        self, everybodys: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+        self, gathered: np.ndarray[tuple[int, int], np.dtype[np.int64]]
     ) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         plan = plan_of(self._shares)
-        cells = everybodys.view(np.uint64)
+        cells = gathered.view(np.uint64)
         numel, riding = self._moves_numel, self._riding_cells()
         edges = np.cumsum(
             [ROW_CELLS, len(self.params), len(self._checks), plan.slots_max * _BY_SLOT, plan.sendings * numel]
@@ -365,7 +365,7 @@ class DeterministicReducer(Reducer):
             by_slot[list(share)] = slots[rank].view(np.float64).reshape(plan.slots_max, _BY_SLOT)[: len(share)]
         moved = torch.zeros(self._buffers.numel, dtype=torch.float64)
         moved[self._moving] = fold(split_nodes(moves.view(np.float64), plan, numel), plan.filled, torch.add)
-        if self._rides():
+        if self._joins_small_data():
             nodes, length = self._nodes[-1], self._buckets[-1].numel
             result = nodes.take()
             nodes.set_result(self._turn, result)
@@ -397,7 +397,7 @@ class DeterministicReducer(Reducer):
         marks: list[float],
         rows: tuple[ControlRow, ...],
     ) -> ReducedGradient:
-        # Rounded once: neither the order of slots nor the version of Python, whose sum is another since 3.12, matters.
+        # fsum rounds once: the order of slots does not matter, nor the Python version, whose sum changed in 3.12.
         weight, log_weight, *logged = map(fsum, by_slot.T.tolist())
         means = tuple(value / log_weight for value in logged) if log_weight else ()
         require_same_names(rows)

@@ -1,14 +1,14 @@
-"""Gradients added up in floating point: an all-reduce for each bucket, beside backward.
+"""Reduction in floating point: an all-reduce for each bucket, during backward.
 
-Three places, so that a step that fails half-way can be finished (rules 9, 14, H13):
+Gradients are in three kinds of memory, so that a step that fails half-way can be completed (rules 9, 14):
 
-    p.grad   this part's gradient, as autograd made it
-    kept     the weighted sum of the parts before it in this step, where there are several
-    wire     what the collective works on; two sets in turn, because the sum of the last applied step is what a member
-             that missed it needs (rule 13)
+    p.grad   this part's gradient, as autograd computed it
+    kept     the weighted sum of the earlier parts of this step, if there are several
+    wire     the memory of the collective. There are two sets in turn, because a member that missed the last step needs
+             its sum (rule 13)
 
-A bucket is filled and sent as soon as the last part's backward has brought all its gradients. The last one carries what
-must not arrive before everything else: buffers, marks of the parameters that got a gradient, and the control words.
+A bucket is filled and sent as soon as the last part's backward has computed all its gradients. The last bucket carries
+what must not arrive before everything else: buffers, marks of the parameters with a gradient, and the control words.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from pliant.train.reduce.spot_checks import SpotCheck
 
 
 class _BucketMemory:
-    """A bucket's memory: two wires, and what is kept."""
+    """A bucket's memory: two wires, and the kept sums."""
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
@@ -41,7 +41,7 @@ class _BucketMemory:
         self.kept: list[Tensor] = []
 
     def make_wires(self, extra: int) -> None:
-        """Room for the gradients and what rides along; what the last step left stays."""
+        """Allocate the wires for the gradients and `extra` numbers, with the sums of the last steps."""
         old, numel = self.wires, self._bucket.numel
         self.wires = [self._bucket.zeros(extra) for _ in range(2)]
         for before, now in zip(old, self.wires, strict=False):
@@ -60,10 +60,10 @@ class FloatingReducer(Reducer):
     def __init__(self, model: nn.Module, buffers: Buffers, logged: StepMetrics, device: torch.device) -> None:
         super().__init__(model, buffers, logged, device)
         self._early = len(self._buckets) - 1
-        self._places = [_BucketMemory(bucket) for bucket in self._buckets]
+        self._memory = [_BucketMemory(bucket) for bucket in self._buckets]
         self._extra = -1
         self._turn = 0
-        self._kept: set[int] = set()  # parameters with something in `kept`
+        self._kept: set[int] = set()  # parameters with a kept sum
         self._pending: list[Pending] = []
 
     def begin_part(
@@ -71,13 +71,13 @@ class FloatingReducer(Reducer):
     ) -> None:
         super().begin_part(part, factor, group, shares, idle=idle)
         if self._group is not None:
-            self._make_room(self._group.size)
+            self._allocate_wires(self._group.size)
 
     def end_part(self) -> None:
         self._learn_overlap()
         with torch.no_grad():
-            for bucket, places in zip(self._buckets, self._places, strict=True):
-                for index, kept in zip(bucket.params, places.make_kept(), strict=True):
+            for bucket, memory in zip(self._buckets, self._memory, strict=True):
+                for index, kept in zip(bucket.params, memory.make_kept(), strict=True):
                     grad = self.params[index].grad
                     if grad is None:
                         continue
@@ -93,7 +93,7 @@ class FloatingReducer(Reducer):
 
     # ------------------------------------------------------------------------------------------ the reduction
 
-    def reduce(  # a sum does not depend on who brought what
+    def reduce(  # a floating-point sum does not depend on the shares
         self,
         group: GlooGroup,
         row: ControlRow,
@@ -107,11 +107,11 @@ class FloatingReducer(Reducer):
             self._require_untouched()
         if group.size == 1:
             return (row,), self._alone(row)
-        self._make_room(group.size)
+        self._allocate_wires(group.size)
         with self._under_way(group):
             while self._sent < self._early:
                 self._send(group, empty=follow)
-            numel, wire = self._buckets[-1].numel, self._places[-1].wires[self._turn]
+            numel, wire = self._buckets[-1].numel, self._memory[-1].wires[self._turn]
             self._fill(len(self._buckets) - 1, empty=follow)
             self._fill_tail(wire[numel:], group, row, empty=follow)
             self._pending.append(group.all_reduce(wire))
@@ -130,18 +130,18 @@ class FloatingReducer(Reducer):
 
     def _send(self, group: GlooGroup, *, empty: bool = False) -> None:
         self._fill(self._sent, empty=empty)
-        self._pending.append(group.all_reduce(self._places[self._sent].wires[self._turn]))
+        self._pending.append(group.all_reduce(self._memory[self._sent].wires[self._turn]))
         self._sent += 1
 
     def _fill(self, number: int, *, empty: bool) -> None:
-        bucket, places = self._buckets[number], self._places[number]
+        bucket, memory = self._buckets[number], self._memory[number]
         if empty:
-            places.wires[self._turn][: bucket.numel].zero_()
+            memory.wires[self._turn][: bucket.numel].zero_()
             return
         with torch.no_grad():
-            for at, (index, view) in enumerate(zip(bucket.params, places.wire_views[self._turn], strict=True)):
+            for at, (index, view) in enumerate(zip(bucket.params, memory.wire_views[self._turn], strict=True)):
                 grad = self.params[index].grad
-                kept = places.kept[at] if index in self._kept else None
+                kept = memory.kept[at] if index in self._kept else None
                 if grad is not None and kept is not None:
                     torch.add(kept, grad.to(kept.dtype), alpha=self._factor, out=view)
                 elif grad is not None:
@@ -164,32 +164,32 @@ class FloatingReducer(Reducer):
         words[at : at + ROW_FLOATS] = pack(row)
         tail[count:].copy_(torch.from_numpy(words))
 
-    def _make_room(self, size: int) -> None:
+    def _allocate_wires(self, size: int) -> None:
         extra = self._buffers.numel + len(self.params) + size * ROW_FLOATS
-        for places in self._places[:-1]:
-            if not places.wires:
-                places.make_wires(0)
+        for memory in self._memory[:-1]:
+            if not memory.wires:
+                memory.make_wires(0)
         if extra != self._extra:
-            self._places[-1].make_wires(extra)
+            self._memory[-1].make_wires(extra)
             self._extra = extra
 
     def _read(self, group: GlooGroup) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
-        numel, wire = self._buckets[-1].numel, self._places[-1].wires[self._turn]
+        numel, wire = self._buckets[-1].numel, self._memory[-1].wires[self._turn]
         tail = wire[numel:]
         count = self._buffers.numel
         words = tail[count:].cpu().numpy()
         rows = unpack(words[len(self.params) :], group.size)
         sums = [
-            places.wires[self._turn][: bucket.numel] for bucket, places in zip(self._buckets, self._places, strict=True)
+            memory.wires[self._turn][: bucket.numel] for bucket, memory in zip(self._buckets, self._memory, strict=True)
         ]
         marks = words[: len(self.params)].tolist()
         weight = sum(row.weight for row in rows)
-        views = [places.wire_views[self._turn] for places in self._places]
+        views = [memory.wire_views[self._turn] for memory in self._memory]
         means = weighted_means(rows)
         return rows, ReducedGradient(sums, tail[:count], marks, weight, means=means, views=views)
 
     def _alone(self, row: ControlRow) -> ReducedGradient:
-        """A world of one: the gradients stay where they are, and with a single part they are the mean already."""
+        """Reduce in a world of one: the gradients stay in `.grad`, and a single part's are the mean already."""
         room = torch.zeros(self._buffers.numel, device=self._device)
         self._buffers.fill(room)
         means = weighted_means((row,))
@@ -198,8 +198,8 @@ class FloatingReducer(Reducer):
             return ReducedGradient([], room, [], row.weight, alone=alone, means=means)
         self.end_part()
         scale = 1.0 / row.weight if row.weight else 0.0
-        for bucket, places in zip(self._buckets, self._places, strict=True):
-            for index, kept in zip(bucket.params, places.kept, strict=True):
+        for bucket, memory in zip(self._buckets, self._memory, strict=True):
+            for index, kept in zip(bucket.params, memory.kept, strict=True):
                 param = self.params[index]
                 param.grad = (kept * scale).to(param.dtype) if index in self._kept else None
         return ReducedGradient([], room, [], row.weight, means=means)

@@ -1,4 +1,4 @@
-"""The memory of a deterministic reduction, and what follows from who brings which slots."""
+"""The memory of a deterministic reduction, and its plan for given shares."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pliant.train.reduce.tree import SlotTree, TreeNode, nodes_of
 
 
 class FlatBuffer:
-    """Room for the gradients of a bucket, and what is each parameter's in it."""
+    """Memory for the gradients of a bucket, with a view for each parameter."""
 
     __slots__ = ("data", "views")
 
@@ -24,25 +24,25 @@ class FlatBuffer:
         self.views = bucket.views(self.data)
 
     def grow(self, bucket: Bucket, extra: int) -> None:
-        """More room, with the same numbers in it."""
+        """Enlarge the memory and keep the gradients."""
         data = bucket.zeros(extra)
         data[: bucket.numel] = self.data[: bucket.numel]
         self.data, self.views = data, bucket.views(data)
 
 
 class TreeBuffers:
-    """One bucket's nodes in a step, and the memory for them: it is used again and again."""
+    """One bucket's tree nodes in a step, with reused memory."""
 
     def __init__(self, bucket: Bucket, slots: int) -> None:
         self._bucket = bucket
-        self._extra = slots  # stretches are of one length: their ends reach over by less than one for each rank
+        self._extra = slots  # stretches have equal lengths, which takes less than one extra number for each rank
         self._spare: list[FlatBuffer] = []
         self.tree: SlotTree[FlatBuffer] = SlotTree(1, self._combine)
-        self.results: list[FlatBuffer | None] = [None, None]  # roots of the last two steps, in turn
-        self.arriving: list[Tensor] = []  # scratch, one for each sending
+        self.results: list[FlatBuffer | None] = [None, None]  # roots of the last two steps, alternating
+        self.arriving: list[Tensor] = []  # scratch memory, by number of the exchange
 
     def fit(self, size: int) -> None:
-        """Have room for so many stretches. While somebody is replaced a world may have more ranks than slots."""
+        """Ensure memory for `size` stretches. While a member is replaced, a world may have more ranks than slots."""
         if size > self._extra:
             self._extra = size
             self._spare.clear()
@@ -50,7 +50,7 @@ class TreeBuffers:
                 flat.grow(self._bucket, size)
 
     def begin(self, filled: int) -> None:
-        """A step begins in which so many slots hold samples."""
+        """Start a step in which `filled` slots hold samples."""
         if self.tree.filled != filled:
             self.clear()
             self.tree = SlotTree(filled, self._combine)
@@ -72,7 +72,7 @@ class TreeBuffers:
         self.results[turn] = flat
 
     def scratch(self, number: int, numel: int) -> Tensor:
-        """Room for what arrives in one sending."""
+        """Return memory for what arrives in one exchange."""
         while len(self.arriving) <= number:
             self.arriving.append(self._bucket.zeros(0)[:0])
         if self.arriving[number].numel() != numel:
@@ -81,7 +81,7 @@ class TreeBuffers:
 
 
 class StreamEvent:
-    """What this thread has put on its GPU's stream by now; another thread waits for it on its own."""
+    """The work that this thread has queued on its GPU stream. Another thread's stream can wait for it."""
 
     def __init__(self, device: torch.device) -> None:
         self._event: torch.cuda.Event | None = None
@@ -95,7 +95,7 @@ class StreamEvent:
 
 
 class ExchangePlan:
-    """What follows from who brings which slots."""
+    """The exchanges of a reduction, derived from the shares of all ranks."""
 
     def __init__(self, shares: Shares) -> None:
         self.shares = shares
@@ -110,11 +110,11 @@ plan_of = lru_cache(maxsize=64)(ExchangePlan)
 
 
 def split_nodes(
-    everybodys: np.ndarray[tuple[int, int], np.dtype[Any]], plan: ExchangePlan, numel: int
+    gathered: np.ndarray[tuple[int, int], np.dtype[Any]], plan: ExchangePlan, numel: int
 ) -> list[tuple[TreeNode, Tensor]]:
-    """The nodes that came with what is small, of so many numbers each."""
+    """Return the nodes of all ranks from gathered rows, with `numel` numbers each."""
     return [
-        (node, torch.from_numpy(everybodys[rank, at * numel : (at + 1) * numel]))
+        (node, torch.from_numpy(gathered[rank, at * numel : (at + 1) * numel]))
         for rank, nodes in enumerate(plan.nodes)
         for at, node in enumerate(nodes)
     ]

@@ -1,11 +1,11 @@
-"""Buffers that a forward pass moves, BatchNorm's running statistics above all (rule 14, H14).
+"""Buffers that a forward pass changes, such as BatchNorm's running statistics (rule 14).
 
-Every part starts from the buffers of the last boundary. What it does to them is taken down as a difference, weighted
-like its gradients, and undone; the sum over all parts of the step is added in the apply. So a step that is not applied
-leaves no trace, and every member has the same buffers afterwards.
+Every part starts from the buffers of the last boundary. Its change is recorded as a difference, weighted like the
+gradients, and undone. The apply adds the sum over all parts of the step. So a step that is not applied leaves no trace,
+and every member has the same buffers afterwards.
 
-Most models have buffers that never move (masks, tables). Which ones do is learnt in the first step, on all members at
-once, because the differences are reduced together with one mark per buffer.
+Most models have buffers that never change (masks, tables). Members learn in the first step which ones move, because the
+differences are reduced together with one mark per buffer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class Buffers:
     def __init__(self, model: nn.Module) -> None:
         # By module and name: a forward pass may put another tensor in a buffer's place.
         self._places = {name: _place(model, name) for name, buffer in model.named_buffers() if _can_move(buffer)}
-        self.moving: tuple[str, ...] | None = None if self._places else ()  # None: not learnt yet
+        self.moving: tuple[str, ...] | None = (
+            None if self._places else ()
+        )  # names of the buffers that change; None until known
         self._base: dict[str, Tensor] = {}
         self._staged: dict[str, Tensor] = {}
         self._versions: dict[str, tuple[int, int]] = {}
@@ -33,20 +35,20 @@ class Buffers:
 
     @property
     def numel(self) -> int:
-        """How many numbers ride in the reduction: the differences, and a mark for each buffer."""
-        return sum(self._now(name).numel() + 1 for name in self._names)
+        """The number of values in the reduction: the differences, and a mark for each buffer."""
+        return sum(self._current(name).numel() + 1 for name in self._names)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
-        """Where each buffer's numbers are among those, its mark the last of them."""
-        ends = list(accumulate(self._now(name).numel() + 1 for name in self._names))
+        """The range of each buffer among those values. Its mark is the last one."""
+        ends = list(accumulate(self._current(name).numel() + 1 for name in self._names))
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
-    def _now(self, name: str) -> Tensor:
+    def _current(self, name: str) -> Tensor:
         module, leaf = self._places[name]
         buffer = module._buffers[leaf]
         if buffer is None:
-            raise BadInput(f"The model's buffer {name} was there when training began and is gone.")
+            raise BadInput(f"The model's buffer {name} was removed during training. Keep all buffers.")
         return buffer
 
     @property
@@ -54,55 +56,55 @@ class Buffers:
         return tuple(self._places) if self.moving is None else self.moving
 
     def learn(self, moving: Sequence[str] | None) -> None:
-        """Take over what others have learnt, with their state."""
+        """Adopt the moving buffers of other members, together with their state."""
         self.moving = None if moving is None else tuple(moving)
         self.rebase()
 
     def rebase(self) -> None:
-        """Call when the state is that of a boundary: parts start from here."""
-        self._base = {name: self._now(name).detach().clone() for name in self._names}
+        """Make the current buffers the base of the next parts. Call it at a boundary."""
+        self._base = {name: self._current(name).detach().clone() for name in self._names}
         self._staged = {}
-        self._versions = {name: self._seen(name) for name in self._places if name not in self._base}
+        self._versions = {name: self._version_of(name) for name in self._places if name not in self._base}
 
-    def _seen(self, name: str) -> tuple[int, int]:
-        """What changes when somebody writes into a buffer, or puts another one in its place."""
-        buffer = self._now(name)
+    def _version_of(self, name: str) -> tuple[int, int]:
+        """Return a value that changes when code writes into a buffer or replaces it."""
+        buffer = self._current(name)
         return id(buffer), buffer._version
 
     def at_boundary(self, name: str) -> Tensor | None:
-        """What a donor gives of a buffer that is moving right now."""
+        """Return a moving buffer as of the last boundary, for a donor; None for other buffers."""
         return self._base.get(name)
 
     def end_part(self, weight: float, *, drop: bool) -> None:
-        """A part's forward is done: take down what it did and undo it; of an idle part nothing is kept (rule 22)."""
+        """Record what a part's forward changed, and undo it. The changes of an idle part are dropped (rule 22)."""
         with torch.no_grad():
             for name, base in self._base.items():
-                buffer = self._now(name)
+                buffer = self._current(name)
                 if not drop and (self.moving is not None or not torch.equal(buffer, base)):
                     if not torch.isfinite(base).all():
                         raise BadInput(
-                            f"The model's buffer {name} moves and is not finite: begin it with a finite value."
+                            f"The model's buffer {name} changes and is not finite. Initialize it with a finite value."
                         )
                     moved = (buffer - base).to(torch.float32).mul_(weight)
                     self._staged[name] = self._staged[name] + moved if name in self._staged else moved
                 buffer.copy_(base)
         for name, version in self._versions.items():
-            if self._seen(name) != version:
+            if self._version_of(name) != version:
                 raise BadInput(
-                    f"The model's buffer {name} moved for the first time after the first step; buffers that move must "
-                    "do so from the first step on, so that every member keeps the same."
+                    f"The model's buffer {name} moved for the first time after the first step. Members learn in the "
+                    "first step which buffers to reduce: change it in the first step, too."
                 )
 
     def drop_staged(self) -> None:
-        """What the kept parts did is not wanted any more."""
+        """Drop the recorded changes."""
         self._staged = {}
 
     def fill(self, room: Tensor) -> None:
-        """Put the differences and marks into the reduction."""
+        """Write the differences and marks into the reduction."""
         room.zero_()
         at = 0
         for name in self._names:
-            size = self._now(name).numel()
+            size = self._current(name).numel()
             moved = self._staged.get(name)
             if moved is not None:
                 room[at : at + size].copy_(moved.reshape(-1))
@@ -110,12 +112,12 @@ class Buffers:
             at += size + 1
 
     def apply(self, reduced: Tensor, weight: float) -> None:
-        """Add what all parts of the step did, and learn which buffers move."""
+        """Add the changes of all parts of the step, and learn which buffers move."""
         at = 0
         learnt = []
         with torch.no_grad():
             for name in self._names:
-                buffer = self._now(name)
+                buffer = self._current(name)
                 size = buffer.numel()
                 if reduced[at + size] > 0 and weight:
                     learnt.append(name)

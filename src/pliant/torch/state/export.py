@@ -1,4 +1,4 @@
-"""A checkpoint as one file of PyTorch's own, for a script that knows nothing of Pliant."""
+"""Export a checkpoint as one PyTorch file, for use without Pliant."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pliant.train.state.transfer import ReceivedState
 
 
 def export_torch(file: Path, received: ReceivedState, manifest: Manifest) -> None:
-    """Write what `torch.load(file, weights_only=True)` opens: whole under its name, or not at all."""
+    """Write a file for `torch.load(file, weights_only=True)`, atomically."""
     value = restore(received.tree, received.contents, from_leaf)
-    kept = {key: _loadable(each) for key, each in value.items() if key != "moving"}  # which is of use to Pliant alone
+    kept = {key: _loadable(each) for key, each in value.items() if key != "moving"}  # used by Pliant only
     file.parent.mkdir(parents=True, exist_ok=True)
     hidden = file.with_name(f".{file.name}.{secrets.token_hex(4)}")
     try:
@@ -34,7 +34,7 @@ def export_torch(file: Path, received: ReceivedState, manifest: Manifest) -> Non
 
 
 def _loadable(value: Any) -> Any:
-    """The same, of types that torch reads without being told that they are safe."""
+    """Return the value in types that torch loads with `weights_only=True`."""
     match value:
         case dict():
             return type(value)({key: _loadable(each) for key, each in value.items()})

@@ -1,4 +1,4 @@
-"""A part of the state that is on a GPU: put aside there in no time, and fetched later beside training."""
+"""Copy a part of the state on the GPU at once, and fetch the copy in the background."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from torch import Tensor
 
 from pliant.torch.state.training_state import as_leaf
 
-SPARE = 1.25  # so many times what is put aside must be free on the device, or it is not
+SPARE = 1.25  # required free memory of the device, as a multiple of the copy
 
 
 def copy_on_gpu(tensors: Sequence[Tensor]) -> list[Callable[[], memoryview]] | None:
-    """Call at a boundary: how to get the tensors as they are now, whatever becomes of them. From any thread, later.
+    """Copy tensors at a boundary. Return functions that fetch the copies later, from any thread.
 
-    None: they are not on a GPU, or there is no room on it. Then they must be copied before they change.
+    Returns None if the tensors are not on a GPU, or it has too little free memory. Then copy them before they change.
     """
     on_gpu = [tensor for tensor in tensors if tensor.is_cuda]
     if not on_gpu:
         return None
     device = on_gpu[0].device
     free, _ = torch.cuda.mem_get_info(device)
-    # What a step takes at its peak is not free, though it is not in use at a boundary.
+    # Memory that a step needs at its peak does not count as free.
     free += torch.cuda.memory_reserved(device) - torch.cuda.max_memory_allocated(device)
     if free < SPARE * sum(tensor.nbytes for tensor in on_gpu):
         return None
     try:
         copies = [tensor.detach().clone() for tensor in tensors]
-    except torch.OutOfMemoryError:  # in pieces, there was less room than that
+    except torch.OutOfMemoryError:  # the free memory is fragmented
         return None
-    cuda: Any = torch.cuda  # its events and streams have no types
+    cuda: Any = torch.cuda  # events and streams are untyped
     made = cuda.Event()
     made.record(torch.cuda.current_stream(device))
     beside = cuda.Stream(device)
-    return [partial(_fetched, copy, made, beside) for copy in copies]
+    return [partial(_fetch, copy, made, beside) for copy in copies]
 
 
-def _fetched(tensor: Tensor, made: torch.cuda.Event, beside: torch.cuda.Stream) -> memoryview:
-    """The bytes of a copy, over a stream of its own: training's kernels do not wait for it."""
+def _fetch(tensor: Tensor, made: torch.cuda.Event, beside: torch.cuda.Stream) -> memoryview:
+    """Return the bytes of a copy, over a separate stream, so that training's kernels do not wait."""
     made.synchronize()
     with torch.cuda.stream(beside):
         leaf = as_leaf(tensor)

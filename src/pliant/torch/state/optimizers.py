@@ -1,4 +1,4 @@
-"""The optimizers of a run: stepped together with the global gradient, and by nobody else."""
+"""The optimizers of a run, which only `run.step()` may step, with the global gradient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pliant.errors import BadInput
 
 
 class Optimizers:
-    """One or several optimizers of one model, with a scaler and clipping if the user wants them."""
+    """One or several optimizers of one model, with an optional scaler and clipping."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Optimizers:
         return loss if self._scaler is None else self._scaler.scale(loss)
 
     def unscale(self) -> None:
-        """Once the global gradient is there: what is looked at, clipped and judged is the true one."""
+        """Unscale the global gradient, so that user code and clipping get its true values."""
         if self._scaler is not None:
             for optimizer in self.all:
                 self._scaler.unscale_(optimizer)
@@ -69,14 +69,14 @@ class Optimizers:
                 if any(id(param) not in self._ours for param in group["params"]):
                     raise BadInput(
                         f"{type(optimizer).__name__} steps a parameter that is not in the model, so its gradient would "
-                        "not be reduced: put everything that is trained into one nn.Module."
+                        "not be reduced. Put all trained parameters into one nn.Module."
                     )
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        """Refuse a step that would use this member's gradients alone and let the members drift apart."""
+        """Refuse a step with this member's gradients alone, after which members would differ."""
         if not self._stepping and threading.get_ident() == self._thread:
             raise BadInput(
-                f"{type(optimizer).__name__}.step() was called by hand while training elastically, with this member's "
-                "gradients alone: run.step() steps the optimizers; put everything that is trained into one model and "
-                "give all its optimizers to job.train(optimizer=[...])."
+                f"{type(optimizer).__name__}.step() was called by hand, with this member's gradients alone. run.step() "
+                "steps the optimizers: put all trained parameters into one model, and pass all its optimizers to "
+                "job.train(optimizer=[...])."
             )

@@ -1,8 +1,8 @@
-"""What of a member's state is hashed when, so that members that differ are found (`verify=`).
+"""Hash a member's state, so that members that differ are found (`verify=`).
 
-Every word carries a hash of the rates, which user code most often gets wrong. With `verify=N` it is a hash of the whole
-state every N steps. With `verify=1` it is taken after backward and not at the boundary: then a bit that flips while a
-gradient is computed shows in the words of that very step, and nothing of it is applied.
+Every control word carries a hash of the learning rates, which user code most often gets wrong. With `verify=N` it is a
+hash of the whole state every N steps. With `verify=1` the hash is taken after backward instead of at the boundary. Then
+a bit that flips during backward shows in the words of the same step, and the step is not applied.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ from pliant.torch.state.training_state import StateOutline, TrainingState
 
 
 class StateHash:
-    """One member's hashes. Every member's must be taken by the same rule, so nothing here depends on the world.
+    """One member's hashes. All members must follow the same rule, so it does not depend on the world.
 
-    Small values, such as rates, are those of the boundary: user code may set them for the step under way, and then they
-    depend on how far a member got in it.
+    Small values, such as rates, are those of the boundary. User code may change them during a step, at a time that
+    differs between members.
     """
 
     def __init__(self, state: TrainingState, every: int) -> None:
         self._state = state
         self._every = every
-        self._noted: StateOutline | None = None
+        self._outline: StateOutline | None = None
 
     def at_boundary(self, step: int) -> int:
-        """What members say of the state after this step. Call it at every boundary."""
-        self._noted = self._state.outline() if self._every else None
+        """Return the hash for the control words after this step. Call it at every boundary."""
+        self._outline = self._state.outline() if self._every else None
         return self.whole() if self._every > 1 and step % self._every == 0 else self._state.fingerprint()
 
     def whole(self) -> int:
-        """The hash of the whole state, with its tensors as they are now."""
-        return (self._noted or self._state.outline()).hash()
+        """Return the hash of the whole state, with the current tensors."""
+        return (self._outline or self._state.outline()).hash()
 
     def after_backward(self) -> int | None:
-        """What they say in the step after it instead; None: the same."""
+        """Return the hash that replaces it in the next step, or None to keep it."""
         return self.whole() if self._every == 1 else None
 
     def label(self, at_boundary: int) -> int | Callable[[], int]:
-        """What a donor says of the state: that which the words of the step after it say, taken when it is asked for."""
+        """Return the hash that a donor sends with the state, or a function for it: the one in the next step's words."""
         return self.whole if self._every == 1 else at_boundary

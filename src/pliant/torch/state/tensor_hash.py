@@ -1,10 +1,10 @@
-"""A hash of tensors that is quick enough to be taken in every step.
+"""A hash of tensors that is fast enough for every step.
 
-A tensor's bytes are read as 64-bit numbers, chunk by chunk. The upper half of each is added to the lower one, too:
-without that, two changed signs up there would cancel out. Then each is multiplied by an odd number of its place, and
-all are added up modulo 2**64. A single flipped bit always shows, since an odd number times a power of two is never zero
-there; any other change goes unseen with a chance of about one in 2**30. The chunks' sums are hashed as they come. It is
-made to find mistakes of machines, not of people with intent.
+A tensor's bytes are read as 64-bit numbers, in chunks. First the upper half of each number is added to the lower one,
+since otherwise two changed signs in upper halves would cancel out. Then each number is multiplied by an odd factor of
+its position, and all are added modulo 2**64. A single flipped bit always changes the sum, since an odd number times a
+power of two is never zero modulo 2**64. Any other change is missed with a chance of about one in 2**30. The sums of all
+chunks are hashed. The hash detects hardware faults, not attacks.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-_CHUNK = 1 << 16  # numbers that share the factors
-_SMALL = 1 << 14  # numbers; for fewer, a call costs more than a copy
+_CHUNK = 1 << 16  # numbers; each chunk uses the same factors
+_SMALL = 1 << 14  # numbers; below that, a call costs more than a copy
 _DOWN = 33  # not 32: the signs of two neighbours in single precision would meet in one bit
 
 
 def tensors_hash(tensors: Iterable[Tensor], besides: bytes = b"") -> int:
-    """One number for all of them, in order, and for whatever else is to be in it. Computed where the tensors are."""
+    """Return one hash of the tensors, in order, and of `besides`. Computed on the tensors' device."""
     digest = hashlib.blake2b(besides, digest_size=8, person=b"pliant state 1")
-    sums = [_sums(tensor) for tensor in _few(tensors)]
-    # Brought together first: from a GPU, one copy for all of them.
+    sums = [_sums(tensor) for tensor in _join_small(tensors)]
+    # Joined first, for a single copy from the GPU.
     digest.update(torch.cat([each.cpu() for each in _joined(sums)]).numpy().tobytes() if sums else b"")
     return int.from_bytes(digest.digest(), "little")
 
 
-def _few(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The same numbers in fewer tensors: small ones of a kind that follow one another are put together."""
+def _join_small(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """Yield the same numbers in fewer tensors: consecutive small ones of the same type are joined."""
     small: list[Tensor] = []
     for tensor in tensors:
         flat = tensor.detach().reshape(-1)
@@ -51,7 +51,7 @@ def _joined(sums: list[Tensor]) -> list[Tensor]:
 
 
 def _sums(tensor: Tensor) -> Tensor:
-    """One sum for each chunk of the tensor."""
+    """Return one sum for each chunk of the tensor."""
     octets = tensor.contiguous().reshape(-1).view(torch.uint8)
     if octets.numel() % 8 or octets.storage_offset() % 8:
         padded = torch.zeros(-(-octets.numel() // 8) * 8, dtype=torch.uint8, device=octets.device)
@@ -60,7 +60,7 @@ def _sums(tensor: Tensor) -> Tensor:
     numbers = octets.view(torch.int64)
     factors = _factors(tensor.device)
     whole = len(numbers) // _CHUNK * _CHUNK
-    room = torch.empty_like(numbers[:_CHUNK])  # used again for each chunk: it is quicker than new room
+    room = torch.empty_like(numbers[:_CHUNK])  # reused for each chunk, which is faster than new memory
     rest = _dot(_folded(numbers[whole:], room), factors[: len(numbers) - whole]).reshape(1)
     if not whole:
         return rest
@@ -72,12 +72,12 @@ def _sums(tensor: Tensor) -> Tensor:
 
 
 def _folded(numbers: Tensor, room: Tensor) -> Tensor:
-    """The upper half of each number added to the lower one."""
+    """Add the upper half of each number to the lower one."""
     return torch.bitwise_right_shift(numbers, _DOWN, out=room[: len(numbers)]).add_(numbers)
 
 
 def _dot(numbers: Tensor, factors: Tensor) -> Tensor:
-    """Multiplication and addition wrap around; torch has no product of two rows of integers on a GPU."""
+    """Return the dot product modulo 2**64. torch has none for integers on a GPU."""
     return torch.dot(numbers, factors) if numbers.device.type == "cpu" else (numbers * factors).sum()
 
 

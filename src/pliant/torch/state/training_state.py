@@ -1,4 +1,4 @@
-"""The whole state of a training run in PyTorch, as something that can be sent: taken live, installed at once."""
+"""The whole state of a training run in PyTorch: captured for a donor or a checkpoint, and installed."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateOutline:
-    """A state's small values, and its live tensors."""
+    """A state's small values, encoded, and its live tensors."""
 
     tree: bytes
     tensors: list[Tensor]
 
     def hash(self) -> int:
-        """Of every bit of it."""
+        """Return a hash of every bit of the state."""
         return tensors_hash(self.tensors, self.tree)
 
 
 class TrainingState:
-    """Model, optimizers, scaler and what the user named in `state=`."""
+    """Model, optimizers, scaler and the objects named in `state=`."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class TrainingState:
         self._others = others
 
     def capture(self) -> State:
-        """The state of the last boundary, in live memory. Between a boundary and the next apply, from any thread."""
+        """Return the state of the last boundary, in live memory. Any thread may call it until the next apply."""
         return flatten(self._value(), as_leaf)
 
     def layout(self) -> tuple[bytes, list[Tensor]]:
-        """The tree of the state, and its live tensors in the order of the tree: nothing is copied yet."""
+        """Return the state's tree and its live tensors, in the order of the tree, without copying."""
         tensors: list[Tensor] = []
 
         def note(value: object) -> Leaf | None:
@@ -71,7 +71,7 @@ class TrainingState:
         return flatten(self._value(), note).tree, tensors
 
     def outline(self) -> StateOutline:
-        """What is in it, to be hashed now or later: the small values as they are, the tensors as they will be."""
+        """Return an outline to hash now or later: the current small values, and the live tensors."""
         tensors: list[Tensor] = []
 
         def note(value: object) -> Leaf | None:
@@ -96,12 +96,12 @@ class TrainingState:
         }
 
     def install(self, received: ReceivedState) -> None:
-        """Make what lies aside the state. It was checked: from here on it is all or a bug."""
+        """Install a received state, which was verified before."""
         own: dict[str, Tensor] = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         device = next(iter(own.values())).device
         value = restore(received.tree, received.contents, partial(from_leaf, device=device))
         if own.keys() != value["model"].keys():
-            raise BadInput("The state that was received is another model's: start every member with the same script.")
+            raise BadInput("The received state belongs to another model. Start every member with the same script.")
         with torch.no_grad():
             for name, tensor in value["model"].items():
                 own[name].copy_(tensor)
@@ -113,8 +113,10 @@ class TrainingState:
         self.buffers.learn(value["moving"])
 
     def fingerprint(self) -> int:
-        """A hash of what user code most often changes by mistake on one member alone: the rates. It rides in every
-        word, so members that drift apart are stopped in the next step."""
+        """Return a hash of the rates, which user code most often changes by mistake on one member alone.
+
+        Every control word carries it, so members that differ are stopped in the next step.
+        """
         rates: list[float] = []
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
@@ -124,7 +126,7 @@ class TrainingState:
 
 
 def _put_back_types(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
-    """torch casts what belongs to a parameter to the parameter's type; what was kept in another one keeps its bits."""
+    """Restore optimizer values whose type differs from their parameter's: torch casts them, which changes the bits."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     for index, kept in saved["state"].items():
         for key, value in kept.items():
@@ -134,13 +136,13 @@ def _put_back_types(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) 
 
 
 def moving_buffers(received: ReceivedState) -> Sequence[str] | None:
-    """Which buffers the others know to move: whoever follows their reductions must lay out its own like theirs."""
+    """Return the moving buffers in a received state. A joiner needs them to follow the others' reductions."""
     moving: Sequence[str] | None = restore(received.tree, received.contents, lambda *_: None)["moving"]
     return moving
 
 
 def gradient_state(reduced: ReducedGradient) -> State:
-    """A step's reduced gradient, to be sent to a member that missed it (rule 13)."""
+    """Return a step's reduced gradient as a state, to send to a member that missed the step (rule 13)."""
     return flatten(
         {
             "buckets": reduced.buckets,
@@ -161,17 +163,17 @@ def gradient_from(received: ReceivedState, device: torch.device) -> ReducedGradi
 
 # --------------------------------------------------------------------------------------------------- tensors
 
-AWAY = "@device"  # after the type of a tensor that was not on the CPU
+ON_DEVICE = "@device"  # suffix of the type of a tensor that was not on the CPU
 
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
 
 
 def as_leaf(value: object) -> Leaf | None:
-    """A tensor's bytes; on the CPU they are the live ones."""
+    """Return a tensor as a leaf, with its live bytes if it is on the CPU; None for other values."""
     if not isinstance(value, Tensor):
         return None
     if value.layout is not torch.strided:
-        raise BadInput("A tensor in the state is sparse, which cannot be sent: make it dense.")
+        raise BadInput("A tensor in the state is sparse, which cannot be sent. Make it dense.")
     flat = value.detach().cpu().contiguous().reshape(-1)
     content = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
     return Leaf(_kind(value), tuple(value.shape), content)
@@ -179,14 +181,14 @@ def as_leaf(value: object) -> Leaf | None:
 
 def _kind(tensor: Tensor) -> str:
     name = str(tensor.dtype).removeprefix("torch.")
-    return name if tensor.device.type == "cpu" else name + AWAY
+    return name if tensor.device.type == "cpu" else name + ON_DEVICE
 
 
 def from_leaf(dtype: str, shape: tuple[int, ...], content: memoryview, device: torch.device | None = None) -> Tensor:
-    """A tensor again: on `device` if it came from an accelerator, else on the CPU."""
-    away = device is not None and dtype.endswith(AWAY)
-    kind = _DTYPES.get(dtype.removesuffix(AWAY))
+    """Return the tensor of a leaf: on `device` if it came from an accelerator, else on the CPU."""
+    on_device = device is not None and dtype.endswith(ON_DEVICE)
+    kind = _DTYPES.get(dtype.removesuffix(ON_DEVICE))
     if kind is None:
-        raise BadInput(f"A tensor in the state has the type {dtype}, which this version of torch does not know.")
+        raise BadInput(f"A tensor in the state has the type {dtype}, which this version of torch lacks. Upgrade torch.")
     tensor = torch.frombuffer(content, dtype=kind).reshape(shape) if content.nbytes else torch.empty(shape, dtype=kind)
-    return tensor.to(device) if away else tensor
+    return tensor.to(device) if on_device else tensor

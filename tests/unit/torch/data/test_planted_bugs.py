@@ -108,7 +108,7 @@ class Stale(DataWorkerPool):
 
     def expect(self, parts: Sequence[MicroBatch]) -> None:
         self._waiting = list(parts)
-        self._hand_out()
+        self._dispatch()
 
     def take(self, part: MicroBatch) -> LoadedMicroBatch:
         if self._ready:

@@ -127,7 +127,7 @@ def test_a_connection_that_no_member_calls_its_own_breaks_the_wiring() -> None:
     forger = Forger(answer)
     forger.thread.start()
     broken = forger.broken()
-    assert f"no member calls the connection with 127.0.0.1:{stranger[0].getsockname()[1]} its own" in broken.why
+    assert f"no member claims the connection with 127.0.0.1:{stranger[0].getsockname()[1]}" in broken.why
     stranger[0].close()
 
 

@@ -144,7 +144,7 @@ def test_without_shares_nobody_can_reduce() -> None:
 
     def act(member: Member, group: Any) -> None:
         member.idle(1, ((), ()))
-        with pytest.raises(GroupBroken, match="who brings which slots"):
+        with pytest.raises(GroupBroken, match="does not know the shares"):
             member.reduce(group, ((), ()))
 
     all_at_once(members, groups, act)
