@@ -1,4 +1,4 @@
-"""What the pump costs: with members, with jobs, and what one sample of the canonical order costs.
+"""Measure the cost of a pump by number of members and jobs, and of one sample of the canonical order.
 
 Prints a table of microseconds and, as its last line, one JSON object. Renew and progress should stay flat; join,
 leave and form may grow with the members of their own job, never with other jobs. Timings are reported, not judged:
