@@ -245,7 +245,7 @@ def test_what_was_given_up_before_it_was_begun_is_not_begun(sit: Sit) -> None:
     desk = sit(OURS)
     desk.shelf.collect_garbage(Discard(NEW))
     desk.begin()
-    assert desk.heard == [WriteFailed(NEW, "it was given up before it was begun")]
+    assert desk.heard == [WriteFailed(NEW, "discarded before it was started")]
 
 
 def test_another_one_is_written_on(sit: Sit, three: CollectGarbage) -> None:

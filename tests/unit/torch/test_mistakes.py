@@ -65,7 +65,7 @@ def test_alone_is_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
         logging.getLogger("pliant").propagate = True
         pliant.join()
     (said,) = [record.getMessage() for record in caplog.records]
-    assert "training alone, a world of one" in said
+    assert "training alone, in a world of one" in said
 
 
 def test_iterable_data_is_refused_with_what_to_do() -> None:

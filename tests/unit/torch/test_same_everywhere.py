@@ -142,7 +142,7 @@ def test_a_rate_that_is_set_for_a_step_does_not_change_what_is_said_of_the_state
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"verify": -1}, "every how many steps"),
+        ({"verify": -1}, "number of steps between two comparisons"),
         ({"verify_slots": 1.5}, "from 0 to 1"),
         ({"verify_slots": 0.5, "deterministic": False}, "deterministic=True"),
     ],
