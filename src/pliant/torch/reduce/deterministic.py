@@ -397,7 +397,7 @@ class DeterministicReducer(Reducer):
         marks: list[float],
         rows: tuple[ControlRow, ...],
     ) -> ReducedGradient:
-        # fsum rounds once: the order of slots does not matter, nor the Python version, whose sum changed in 3.12.
+        # Rounded only once: the order of slots does not matter, nor the Python version, whose sum changed in 3.12.
         weight, log_weight, *logged = map(fsum, by_slot.T.tolist())
         means = tuple(value / log_weight for value in logged) if log_weight else ()
         require_same_names(rows)
