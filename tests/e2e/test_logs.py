@@ -131,7 +131,7 @@ def test_a_job_that_is_not_known_is_refused(tmp_path: Path, finished: Launched) 
     assert "Job demo has never run on this machine" in done.err
     bad = real(environment(tmp_path), "logs", "../demo")
     assert bad.code == 2
-    assert "no job's name" in bad.err
+    assert "Invalid job name" in bad.err
 
 
 def test_logs_that_lie_elsewhere_or_nowhere(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ def test_workers_on_other_machines_are_named(tmp_path: Path) -> None:
         agent = member.rpartition("-")[0]
         assert (done.code, done.out) == (0, "")
         assert "No worker of demo has written yet" in done.err
-        assert f"The logs of workers on {agent} are there." in done.err
+        assert f"The logs of workers on {agent} are on those machines." in done.err
         rank = real(env, "logs", "demo", "--rank", "0")
         assert rank.code == 2
         assert f"Rank 0 is {member} on {agent}. Its log is not on this machine; run the command there." in rank.err
