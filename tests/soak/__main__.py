@@ -27,7 +27,7 @@ import click
 from e2e.launched import Launched, family
 from e2e.running import wait_for
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.cli.commands.audit import all_events
+from pliant.cli.connect import read_events
 from pliant.core.accounting.goodput import Goodput
 from pliant.core.messages import Event
 from soak.faults import Striker, burning
@@ -85,7 +85,7 @@ def soak(folder: Path, minutes: float, every_s: float, seed: int) -> dict[str, A
             spans = list(_windows(striker, looks, minutes, every_s, kinds(seed)))
             looks.close()
             with run.client() as client:
-                events = list(all_events(client, "soak"))
+                events = [event for _, event in read_events(client, "soak")]
         finally:
             looks.close()
         audit = real(environment(folder), "audit", "soak", "--json").json

@@ -24,9 +24,11 @@ from pliant.errors import BadInput
 
 if TYPE_CHECKING:
     from pliant.client import Client
+    from pliant.core.messages import Event
 
 PATIENCE_S = 3.0  # long enough for a coordinator to restart, short enough for a person to wait
 COMPLETE_S = 1.0
+PAGE = 1000
 LOOKERS_S = 20.0  # how long to wait for other commands that read a stopped job
 PROGRAM = (sys.executable, "-P", "-c", "from pliant.cli.main import main; main()")
 """The command that starts this program again. `-P` keeps the current folder off the module path."""
@@ -101,6 +103,13 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(flags=Flags(urls, token_file), **rest)
 
     return with_flags
+
+
+def read_events(client: Client, job: str, after: int = 0) -> Iterator[tuple[int, Event]]:
+    """Yield the events of a job after a revision, each with its revision, page by page."""
+    while page := client.events(job, after, PAGE):
+        yield from page
+        after = page[-1][0]
 
 
 def job_argument(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
+from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
 from pliant.cli.output import clean, json_option, print_json
 from pliant.errors import Refused
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     Expected = Callable[[Grid, Order, int], int]
 
-PAGE = 1000
 PROBLEMS_SHOWN = 20
 FUNCTION_ORDER_NOTE = (
     "The sample order comes from a function in the script and cannot be recomputed here. Only the hash chain, the "
@@ -106,17 +105,10 @@ def read_history(client: Client, job: str) -> LedgerHistory:
     """Read the ledger of a job from its events."""
     history = LedgerHistory()
     with progress("Reading events", client.job(job).job.revision) as step:
-        for event in all_events(client, job):
+        for _, event in read_events(client, job):
             history.add(event)
             step()
     return history
-
-
-def all_events(client: Client, job: str) -> Iterator[Event]:
-    after = 0
-    while page := client.events(job, after, PAGE):
-        yield from (event for _, event in page)
-        after = page[-1][0]
 
 
 def _run_audit(history: LedgerHistory, terms: Terms, kind: str) -> Audit:

@@ -15,7 +15,7 @@ import click
 
 from pliant import settings
 from pliant.agent.job_dir import Folder
-from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
+from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
 from pliant.cli.main import INTERRUPTED
 from pliant.cli.output import clean, json_option, print_json
 from pliant.errors import BadInput
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pliant.chaos.sockets import NetworkFacts
     from pliant.core.messages import Event
 
-PAGE = 1000
 SEED_MAX = 2**31
 DEFAULT_FAULTS = "kill,stop,partition,coordinator,slow"
 _SECONDS = click.FloatRange(0, min_open=True)
@@ -149,11 +148,8 @@ class _JobOnThisMachine:
         return self.flags.stopped_job(self.job) is None
 
     def read_events(self, after: int) -> list[Event]:
-        found: list[Event] = []
         with self.flags.connect(self.job) as client:
-            while page := client.events(self.job, after + len(found), PAGE):
-                found += [event for _, event in page]
-        return found
+            return [event for _, event in read_events(client, self.job, after)]
 
 
 def _addresses(host: str) -> set[str]:

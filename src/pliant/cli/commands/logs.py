@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +14,7 @@ import click
 
 from pliant import settings
 from pliant.agent.job_dir import Folder
-from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
+from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
 from pliant.cli.output import clean, json_option
 from pliant.cli.run.output import COLOURS
 from pliant.credentials import is_missing
@@ -32,7 +32,6 @@ POLL_FILES_S = 0.2
 POLL_JOB_S = 1.0
 UNANSWERED_MAX = 3  # requests in a row before a message; the coordinator also stops at the end of a job
 FOLLOW_LINES = 10
-PAGE = 1000
 
 
 @click.command()
@@ -174,7 +173,7 @@ def _find_member(client: Client, status: JobStatus, rank: int, folder: Folder, f
     member = _member_with(status, rank)
     sizes = [0]
     if member is None:
-        for _, event in _pages(client, status.job.name):
+        for _, event in read_events(client, status.job.name):
             ranks = _ranks(event)
             sizes.append(len(ranks))
             member = ranks.get(rank, member)
@@ -204,13 +203,6 @@ def _ranks(event: Event) -> dict[int, str]:
             return {rank: member}
         case _:
             return {}
-
-
-def _pages(client: Client, job: str) -> Iterator[tuple[int, Event]]:
-    after = 0
-    while page := client.events(job, after, PAGE):
-        yield from page
-        after = page[-1][0]
 
 
 # -------------------------------------------------------------------------------------------------- output

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pliant.cli.commands.audit import all_events, progress
-from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
+from pliant.cli.commands.audit import progress
+from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
 from pliant.cli.output import json_option, local_time, print_json, print_table
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def read_goodput(client: Client, job: str) -> Goodput:
 
     found = Goodput()
     with progress("Reading events", client.job(job).job.revision) as step:
-        for event in all_events(client, job):
+        for _, event in read_events(client, job):
             found.add(event)
             step()
     return found
