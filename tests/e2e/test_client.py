@@ -107,7 +107,7 @@ def test_an_answer_that_cannot_be_read_is_an_error_of_its_own() -> None:
     with (
         somebody_else(headers=headers) as (url, _),
         client_of(url) as client,
-        pytest.raises(PliantError, match="cannot be read"),
+        pytest.raises(PliantError, match="cannot be decoded"),
     ):
         client.jobs()
 
