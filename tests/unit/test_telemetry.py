@@ -1,6 +1,38 @@
-"""What strangers can make us log is bounded, and what is counted has its name."""
+"""The keys of JSON log lines, the limit on lines that strangers cause, and the names of metrics."""
 
-from pliant.telemetry import CoordinatorMetrics, LogLimiter
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from pliant.telemetry import CoordinatorMetrics, LogLimiter, configure_logging
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root, own = logging.getLogger(), logging.getLogger("pliant")
+    before = (root.handlers[:], root.level, own.level)
+    yield io.StringIO()
+    root.handlers[:], root.level, own.level = before
+
+
+def test_a_json_line_has_time_level_logger_and_message(stream: io.StringIO) -> None:
+    configure_logging(stream, as_json=True)
+    logging.getLogger("pliant.test").warning("disk %s", "full")
+    line = json.loads(stream.getvalue())
+    assert isinstance(line.pop("time"), float)
+    assert line == {"level": "warning", "logger": "pliant.test", "message": "disk full"}
+
+
+def test_a_json_line_of_an_exception_has_the_traceback(stream: io.StringIO) -> None:
+    configure_logging(stream, as_json=True)
+    try:
+        raise ValueError("broken")
+    except ValueError:
+        logging.getLogger("pliant.test").exception("failed")
+    assert json.loads(stream.getvalue())["error"].endswith("ValueError: broken")
 
 
 def test_a_line_is_said_so_often_and_then_counted() -> None:
