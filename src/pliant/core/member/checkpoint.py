@@ -74,8 +74,17 @@ def save_alone(m: Machine, out: Out) -> None:
 def is_first_saver(m: Machine, view: View) -> bool:
     """Return whether this member is the first holder, in the coordinator's view, that can save."""
     members = m.world.members if m.world is not None else ()
-    able = (member for rank, member in enumerate(members) if rank not in m.cannot_save_ranks)
-    return next((member for member in able if member in view.holders), None) == m.id
+    holding = frozenset(rank for rank, member in enumerate(members) if member in view.holders)
+    return _first_able(m, holding) == m.rank
+
+
+def _first_able(m: Machine, holding: frozenset[int]) -> int | None:
+    """Return the first of these ranks that can save.
+
+    A rank that still catches up with the winner of the comparison is chosen only if there is no other.
+    """
+    able = holding.difference(m.cannot_save_ranks)
+    return min(able.difference(m.behind_ranks) or able, default=None)
 
 
 def save_last(m: Machine, out: Out, view: View) -> bool:
@@ -182,7 +191,8 @@ def apply_view(m: Machine, out: Out, view: View) -> None:
 
 
 def _collects_garbage(m: Machine) -> bool:
-    return m.can_save and m.holds_state and m.rank == min(m.holders.difference(m.cannot_save_ranks), default=m.rank)
+    """Return whether this member is the first holder that can save. Its words may not have shown yet that it holds."""
+    return m.can_save and m.holds_state and _first_able(m, m.holders | {m.rank}) == m.rank
 
 
 def _discard_abandoned(m: Machine, out: Out, view: View) -> None:

@@ -146,6 +146,7 @@ def enter_world(m: Machine, world: World) -> None:
     m.closing = False
     m.recovery_shares = ()
     m.catch_up_to = None
+    m.behind_ranks = frozenset()
     m.compare_again = False
     m.previous_world = None
     m.wired_worlds = tuple(other for other in m.wired_worlds if other.number > world.number)

@@ -109,6 +109,7 @@ def on_compared(m: Machine, out: Out, words: Words) -> None:
     if not m.compare_again and best.step < m.terms.grid.total_steps:
         _assign_missing_slots(m, words, best)
     m.donors = tuple(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
+    m.behind_ranks = frozenset(rank for rank, word in enumerate(words) if word.holds and word.lineage != best)
     if m.stop_reason:
         leave.stop_or_leave(m, out)
     elif m.holds_state and m.lineage == best:

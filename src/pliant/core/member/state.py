@@ -118,6 +118,7 @@ class Machine:
     catch_up_to: Lineage | None = None  # the winning lineage that this member has to reach
     compare_again: bool = False  # a member held no state; all compare again once it does
     donors: tuple[MemberId, ...] = ()  # members at the winning lineage in the comparison
+    behind_ranks: frozenset[int] = frozenset()  # ranks that held an older state in the comparison
 
     # Wiring of future worlds.
     wiring_generation: int = 0

@@ -8,6 +8,7 @@ import pytest
 from pliant.core.data.ledger import GENESIS, Lineage
 from pliant.core.job.checkpoints import WRITERS_MAX, checkpoint_name
 from pliant.core.member import Machine, Phase, react
+from pliant.core.member.checkpoint import is_first_saver
 from pliant.core.member.leave import ALONE_TICKS, END_TICKS
 from pliant.core.member.signals import (
     Apply,
@@ -20,6 +21,7 @@ from pliant.core.member.signals import (
     Send,
     Snapshot,
     Tick,
+    ViewReceived,
     WriteDone,
     WriteFailed,
 )
@@ -423,6 +425,28 @@ def test_if_other_parts_of_the_last_state_do_not_come_the_first_holder_writes_al
     assert isinstance(said, Publish)
     assert (said.checkpoint.name, said.part, said.count) == (alone, 0, 1)
     assert crew.tell(A, checkpoint=Checkpoint(STEPS[-1].lineage, alone, 5))[-1] == Exit(0, "all of them", complete=True)
+
+
+def test_a_holder_that_still_catches_up_does_not_count_as_the_first_to_save() -> None:
+    """The job finished during a comparison that showed A at an older step: B writes the last state, not A."""
+    machine = training(A, B, step=LAST)[B].copy()
+    assert machine.view is not None
+    view = replace(machine.view, holders=frozenset({A, B}))
+    assert not is_first_saver(machine, view)
+    machine.behind_ranks = frozenset({0})
+    assert is_first_saver(machine, view)
+    machine.behind_ranks = frozenset({0, 1})
+    assert not is_first_saver(machine, view)
+
+
+def test_a_holder_whose_words_did_not_show_its_state_yet_collects_garbage() -> None:
+    """A joiner got the state and saved it, but broke off the collective that would have shown it as a holder."""
+    machine = training(A, B, terms=EVERY_3)[A].copy()
+    assert machine.view is not None
+    machine.holders = frozenset({1})
+    view = replace(machine.view, revision=machine.view.revision + 1, checkpoint=WHOLE.checkpoint)
+    _, actions = react(machine, ViewReceived(view))
+    assert [action.newest.name for action in actions if isinstance(action, CollectGarbage)] == [NAME]
 
 
 def test_if_there_are_no_parts_of_the_last_state_the_first_holder_writes_all_of_it() -> None:
