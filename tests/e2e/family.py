@@ -1,4 +1,4 @@
-"""Processes under a warden, with their ends and their words gathered."""
+"""Processes under a spawner, with their ends and their words gathered."""
 
 import threading
 import time
@@ -7,7 +7,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from pliant.agent.logs.capture import Sink
+from pliant.agent.logs.capture import OutputSink
 from pliant.agent.process.client import Processes
 from pliant.agent.process.script import FILE, MODULE, Script
 from pliant.agent.process.template import WARMING
@@ -32,7 +32,7 @@ class Family:
         self.ends: SimpleQueue[tuple[str, int]] = SimpleQueue()
         self.broken = threading.Event()
         self.words: dict[str, list[str]] = {}
-        self.sinks: dict[str, Sink] = {}
+        self.sinks: dict[str, OutputSink] = {}
         self.plainly: dict[str, str] = {}  # of those that ended: why it was not forked
         self.processes = Processes(self._ended, self.broken.set)
 
@@ -46,9 +46,11 @@ class Family:
         self.plainly[name] = self.processes.plainly.get(name, "")
         self.ends.put((name, code))
 
-    def sink(self, name: str) -> Sink:
+    def sink(self, name: str) -> OutputSink:
         said = self.words[name] = []
-        self.sinks[name] = Sink(self.folder / f"{name}.log", lambda line: said.append(line.decode()), lambda _: None)
+        self.sinks[name] = OutputSink(
+            self.folder / f"{name}.log", lambda line: said.append(line.decode()), lambda _: None
+        )
         return self.sinks[name]
 
     def warm(self, *modules: str, **env: str) -> str:

@@ -153,11 +153,11 @@ def test_a_killed_cluster_takes_everything_with_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_killed_warden_takes_everything_with_it_and_that_is_said(tmp_path: Path) -> None:
+def test_a_killed_spawner_takes_everything_with_it_and_that_is_said(tmp_path: Path) -> None:
     with Cluster(tmp_path, *LOOPBACK, "--agents", "1", *LONG) as cluster:
         cluster.until(lambda: cluster.step() > 0, "a step")
-        (warden,) = [pid for pid in _children(cluster.process.pid) if "pliant.agent.process.spawner" in _command(pid)]
-        os.kill(warden, signal.SIGKILL)
+        (spawner,) = [pid for pid in _children(cluster.process.pid) if "pliant.agent.process.spawner" in _command(pid)]
+        os.kill(spawner, signal.SIGKILL)
         assert cluster.ended() == 1
     assert "The process that keeps the agents was killed" in cluster.output
     cluster.left_nothing()

@@ -83,7 +83,7 @@ def test_the_first_failure_is_told_in_full_and_the_job_fails_when_they_are_used_
     assert "rank 1 (" in last
     assert "line 3, in train" in last
     assert "ValueError: no such column" in last
-    assert "What it wrote is in" in last
+    assert "Its output is in" in last
     assert family(tmp_path) == {}
 
 

@@ -121,7 +121,7 @@ def test_kill_9_leaves_nobody_behind_and_the_same_command_goes_on(tmp_path: Path
     with Launched(tmp_path, "--workers", "1:2", *HELD) as run:
         run.has_members(2)
         everybody = family(tmp_path)
-        assert len(everybody) == 5  # itself, the warden, the coordinator, two workers
+        assert len(everybody) == 5  # itself, the spawner, the coordinator, two workers
         run.process.kill()
         all_gone(everybody, tmp_path)
     waiting = real(environment(tmp_path), "status", "demo", "--json").json
@@ -186,14 +186,14 @@ def test_the_grace_period_ends_workers_that_do_not_want_to_go(tmp_path: Path) ->
     assert family(tmp_path) == {}
 
 
-def test_a_killed_warden_takes_everybody_with_it_and_is_said(tmp_path: Path) -> None:
+def test_a_killed_spawner_takes_everybody_with_it_and_is_said(tmp_path: Path) -> None:
     with Launched(tmp_path, "--workers", "1", *HELD) as run:
         run.has_members(1)
         everybody = family(tmp_path)
-        (warden,) = (
+        (spawner,) = (
             pid for pid in everybody if "pliant.agent.process.spawner" in Path(f"/proc/{pid}/cmdline").read_text()
         )
-        kill(warden)
+        kill(spawner)
         assert run.ended() == 1
         all_gone(everybody, tmp_path)
     assert (

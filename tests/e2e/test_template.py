@@ -249,12 +249,12 @@ def test_a_file_beside_the_script_goes_before_what_was_imported(warm: Family) ->
 
 
 def template_of(family: Family) -> int:
-    warden = family.processes.warden
+    spawner = family.processes.spawner_pid
     for path in Path("/proc").iterdir():
         if path.name.isdigit():
             with suppress(OSError):  # it has ended
                 parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-                if parent == warden and b"pliant.agent.process.template" in (path / "cmdline").read_bytes():
+                if parent == spawner and b"pliant.agent.process.template" in (path / "cmdline").read_bytes():
                     return int(path.name)
     raise AssertionError("there is no template")
 
@@ -286,11 +286,11 @@ def test_a_template_that_hangs_is_given_up(warm: Family) -> None:
     assert "did not answer" in str(warm.processes.warmed)
 
 
-def test_forked_workers_die_with_the_warden(warm: Family) -> None:
+def test_forked_workers_die_with_the_spawner(warm: Family) -> None:
     warm.fork("worker", warm.written("import signal; print('up'); signal.pause()"))
     warm.says("worker")
     handles = [os.pidfd_open(pid) for pid in (warm.pid("worker"), template_of(warm))]
-    os.kill(warm.processes.warden, signal.SIGKILL)
+    os.kill(warm.processes.spawner_pid, signal.SIGKILL)
     for handle in handles:
         assert select.select([handle], [], [], 20.0)[0]
         os.close(handle)

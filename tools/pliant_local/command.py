@@ -21,8 +21,8 @@ from pliant.core.model.names import bad_name
 from pliant.errors import BadInput, PliantError
 
 if TYPE_CHECKING:
+    from pliant.agent.plan import RunPlan
     from pliant.agent.process.client import Processes
-    from pliant.agent.setup import Plan
     from pliant_local.network import Network
     from pliant_local.sandbox import SandboxOptions
 
@@ -131,7 +131,7 @@ def local(
     return _run(wish, asked, network, JsonSandboxOutput() if as_json else PlainSandboxOutput())
 
 
-def _plan(ctx: click.Context) -> Plan:
+def _plan(ctx: click.Context) -> RunPlan:
     """Parse the arguments of `pliant run`, so that errors are reported once and not by every agent."""
     given = dict(run_command.make_context(ctx.command_path, list(ctx.obj)).params)
     urls, token_file = given.pop("coordinator_urls"), given.pop("token_file")
@@ -149,8 +149,8 @@ def _folder(name: str) -> Path:
     return (settings.read().home / "local" / name).absolute()
 
 
-def _run(wish: SandboxOptions, asked: Plan, mode: str, told: PlainSandboxOutput | JsonSandboxOutput) -> int:
-    from pliant.agent.job_dir import RUNNER, Folder
+def _run(wish: SandboxOptions, asked: RunPlan, mode: str, told: PlainSandboxOutput | JsonSandboxOutput) -> int:
+    from pliant.agent.job_dir import RUNNER, JobDir
     from pliant.agent.process.client import Processes
     from pliant.agent.setup import open_job
     from pliant_local.control import claimed
@@ -158,7 +158,7 @@ def _run(wish: SandboxOptions, asked: Plan, mode: str, told: PlainSandboxOutput 
     from pliant_local.sandbox import Sandbox
     from pliant_local.sweeper import Sweeper
 
-    folder, owner = Folder(wish.job_home), this_process()
+    folder, owner = JobDir(wish.job_home), this_process()
     folder.make()
     with claimed(wish.home), folder.lock(RUNNER, LOOKERS_S), Sweeper(owner, wish.home):
         keeps = LoggedProcesses(wish.home / "logs", told.say)
@@ -210,10 +210,10 @@ class LoggedProcesses:
     processes: Processes = None  # type: ignore[assignment]  # set before anything is started
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str], line: Callable[[bytes], None]) -> None:
-        from pliant.agent.logs.capture import Sink
+        from pliant.agent.logs.capture import OutputSink
 
         self.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.processes.start(name, argv, env, Sink(self.logs / f"{name}.log", line, self.say))
+        self.processes.start(name, argv, env, OutputSink(self.logs / f"{name}.log", line, self.say))
 
     def terminate(self, name: str) -> None:
         self.processes.terminate(name)

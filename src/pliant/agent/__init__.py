@@ -1,6 +1,6 @@
 """The agent: one per machine, it supervises workers.
 
-What may live here: whatever runs workers, watches them end and keeps their output; a job's own folder; and the
-coordinator that `pliant run` keeps as its child. What to do with workers is decided in `pliant.core.supervisor`.
-Nothing here prints: `pliant.cli.run.command` shows what it is told. Importing this package alone loads nothing.
+It starts workers, watches them, keeps their output and a job's folder, and runs the coordinator of `pliant run` as a
+child process. `pliant.core.supervisor` decides. Nothing here prints: `pliant.cli.run` shows the output. Importing this
+package alone loads nothing.
 """

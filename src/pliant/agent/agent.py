@@ -21,25 +21,24 @@ from pliant.agent.coordinator import child
 from pliant.agent.coordinator.child import CoordinatorChild
 from pliant.agent.coordinator.link import CoordinatorLink
 from pliant.agent.exit_status import SIGNALLED, StopSignals, exit_status
-from pliant.agent.job_dir import RUNNER, Folder
+from pliant.agent.job_dir import RUNNER, JobDir
 from pliant.agent.notices import Notice, Notices
 from pliant.agent.output import RunOutput
+from pliant.agent.plan import CoordinatorAddress, RunPlan
 from pliant.agent.process.client import Processes
 from pliant.agent.process.ports import are_free, free_ports
 from pliant.agent.setup import (
     SETUP_S,
-    Elsewhere,
-    Plan,
-    address_of,
+    agent_address,
     agent_id,
-    check_place,
-    clock_off,
-    environment,
-    home_of,
-    introduce,
-    linger,
+    check_checkpoint_dir,
+    describe_clock_skew,
+    install_id,
     open_job,
-    surroundings,
+    register_agent,
+    wait_for_other_agents,
+    worker_environment,
+    worker_settings,
     worker_token,
 )
 from pliant.agent.workers import Workers
@@ -80,13 +79,13 @@ class AgentProcess:
     """Call `run` in the main thread. `program` is the command line that starts `pliant` itself."""
 
     def __init__(
-        self, plan: Plan, home: Path, output: RunOutput, program: Sequence[str], place: Elsewhere | None
+        self, plan: RunPlan, home: Path, output: RunOutput, program: Sequence[str], place: CoordinatorAddress | None
     ) -> None:
         self._plan = plan
         self._output = output
         self._program = program
         self._place = place
-        self._folder = Folder(home / "jobs" / plan.job)
+        self._folder = JobDir(home / "jobs" / plan.job)
         self._inbox: SimpleQueue[_Input] = SimpleQueue()
         self._stops = StopSignals()
         self._coordinator: CoordinatorChild | None = None
@@ -109,28 +108,28 @@ class AgentProcess:
                     return self._run_job(client, place)
                 finally:
                     if self._coordinator is not None:
-                        linger(place, self._plan.job)
+                        wait_for_other_agents(place, self._plan.job)
                         self._coordinator.stop()
                         self._folder.forget_endpoint()
 
-    def _own_coordinator(self) -> Elsewhere:
+    def _own_coordinator(self) -> CoordinatorAddress:
         self._coordinator = child.in_job_dir(self._processes, self._folder, self._program, self, self._plan.listen)
         self._coordinator.start()
-        return Elsewhere((self._coordinator.url,), self._folder.token)
+        return CoordinatorAddress((self._coordinator.url,), self._folder.token)
 
-    def _run_job(self, client: Client, place: Elsewhere) -> int:
+    def _run_job(self, client: Client, place: CoordinatorAddress) -> int:
         about = client.about()
-        if off := clock_off(about.now):
+        if off := describe_clock_skew(about.now):
             self._output.say(off)
-        check_place(client, self._plan, self._folder)
+        check_checkpoint_dir(client, self._plan, self._folder)
         found = open_job(client, self._plan, own=self._coordinator is not None)
         # The revision makes the names of this run's workers new: a worker of an earlier run joined at a lower one.
         self._state = v.Supervisor(
             id=agent_id(),
             run_id=str(found.revision),
             capacity=self._plan.capacity,
-            address=address_of(self._plan, place),
-            install_id=home_of(self._folder),
+            address=agent_address(self._plan, place),
+            install_id=install_id(self._folder),
             stop_s=self._plan.shutdown_s,
             grace_s=self._plan.grace_s,
             max_restarts=self._plan.spec.max_restarts,
@@ -138,9 +137,9 @@ class AgentProcess:
             stall_s=settings.read().stall_s,
         )
         token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)
-        env = environment(self._plan, self._folder, place, token_file, self._state.id)
+        env = worker_environment(self._plan, self._folder, place, token_file, self._state.id)
         self._workers = Workers(self._plan, self._folder, self._processes, self._output, self._state.id)
-        self._workers.open(env, surroundings(self._plan, self._folder))
+        self._workers.open(env, worker_settings(self._plan, self._folder))
         job, ttl_s = self._plan.job, about.lease_ttl_s
         self._link = CoordinatorLink(
             client, found, self._state.id, self._inbox.put, self._output.event, ttl_s, lambda: self._uses
@@ -150,7 +149,7 @@ class AgentProcess:
         handlers = {number: signal.signal(number, self._signalled) for number in heeded}
         watch = Notices(self._plan.notices, self._noticed, self._output.say)
         try:
-            introduce(client, job, v.agent_join(self._state), ttl_s, self._output.say, self._wait_for_stop)
+            register_agent(client, job, v.agent_join(self._state), ttl_s, self._output.say, self._wait_for_stop)
             watch.start()
             self._link.start(self._output.say)
             self._recheck()

@@ -1,7 +1,7 @@
 """A job's own folder, `PLIANT_HOME/jobs/NAME`: its store, where its coordinator listens, tokens, logs, checkpoints.
 
-Whoever runs a coordinator on the store holds the folder's lock: `pliant run` as long as it lives, and a command that
-looks at a job that nobody runs, for as long as it looks. The lock ends with the process, however that ends.
+The process that runs a coordinator on the store holds the folder's lock: `pliant run` for its lifetime, and a command
+that reads a stopped job, for as long as it reads. The lock ends with the process, however that ends.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ RUNNER = "run"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """Where a job's own coordinator listens, and which file holds a token for it."""
+class EndpointFile:
+    """The address of a job's own coordinator, and the file with its token."""
 
     url: str
     token_file: Path
 
 
 @dataclass(frozen=True, slots=True)
-class Folder:
-    """The places in it. Nothing is made before `make` is called."""
+class JobDir:
+    """The paths in it. Nothing is created before `make` is called."""
 
     path: Path
 
@@ -52,7 +52,7 @@ class Folder:
 
     @property
     def join_token(self) -> Path:
-        """The workers' token: it joins this job and can do nothing else."""
+        """The workers' token, which can only join this job."""
         return self.path / "join-token"
 
     @property
@@ -61,12 +61,12 @@ class Folder:
 
     @property
     def logs_at(self) -> Path:
-        """A file that says where the logs are, if somebody chose another place for them."""
+        """A file with the path of the logs, if the user chose another one."""
         return self.path / "logs-at"
 
     @property
     def errors(self) -> Path:
-        """Where workers leave what they died of, by torchelastic's convention."""
+        """The folder for workers' error files, by torchelastic's convention."""
         return self.path / "errors"
 
     @property
@@ -75,7 +75,7 @@ class Folder:
 
     @property
     def checkpoints_at(self) -> Path:
-        """The same of checkpoints; it may be a URL."""
+        """The same for checkpoints; a URL is allowed."""
         return self.path / "checkpoints-at"
 
     @property
@@ -83,7 +83,7 @@ class Folder:
         return self.path / "endpoint.json"
 
     def make(self) -> None:
-        """Make it, for its owner alone."""
+        """Create it, readable by its owner only."""
         try:
             for folder in (self.path.parents[1], self.path.parent, self.path, self.logs, self.errors, self.checkpoints):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,7 +93,7 @@ class Folder:
             ) from error
 
     def write_endpoint(self, url: str, pid: int) -> None:
-        """Say where the coordinator listens; whoever reads it finds the old or the new, never a half."""
+        """Write the coordinator's address atomically: a reader finds the old or the new one."""
         new = self.path / f".endpoint.{secrets.token_hex(4)}"
         said = {"url": url, "token_file": str(self.token.absolute()), "pid": pid}
         try:
@@ -106,8 +106,8 @@ class Folder:
             with suppress(OSError):  # it has its name by now, or was never made
                 new.unlink()
 
-    def read_endpoint(self) -> Endpoint | None:
-        """What `write_endpoint` wrote; None if there is nothing."""
+    def read_endpoint(self) -> EndpointFile | None:
+        """Return what `write_endpoint` wrote; None if there is nothing."""
         try:
             said = json.loads(self.endpoint.read_text(encoding="utf-8"))
             url, token_file = said["url"], said.get("token_file")
@@ -117,7 +117,7 @@ class Folder:
             raise BadInput(
                 f"{self.endpoint} does not say where the coordinator is: {error!r}. Name it with --coordinator."
             ) from error
-        return Endpoint(str(url), Path(token_file) if token_file else self.path.parents[1] / "token")
+        return EndpointFile(str(url), Path(token_file) if token_file else self.path.parents[1] / "token")
 
     def coordinator_pid(self) -> int:
         """The process of the coordinator that is kept for this job; 0 if none is."""
@@ -128,13 +128,13 @@ class Folder:
 
     def forget_endpoint(self) -> None:
         """Call when the coordinator is gone for good."""
-        with suppress(OSError):  # what is left there harms nobody: the lock says that it is old
+        with suppress(OSError):  # a stale file is harmless, since no process holds the lock
             self.endpoint.unlink()
 
     # ------------------------------------------------------------------------------------------------- lock
 
     def is_run(self) -> bool:
-        """Whether a `pliant run` keeps this job on this machine now."""
+        """Return whether a `pliant run` runs this job on this machine now."""
         try:
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CLOEXEC)
         except OSError:
@@ -189,7 +189,7 @@ class Folder:
 
 
 def point_to(chosen: str | Path | None, file: Path) -> None:
-    """Say in that file where somebody chose to have something; None: it is where it always is."""
+    """Write the place that the user chose into a file; None removes it."""
     if chosen is None:
         file.unlink(missing_ok=True)
     else:
@@ -205,7 +205,7 @@ def _is_ours(handle: int) -> bool:
 
 
 def _holder(handle: int) -> tuple[str, str, str]:
-    """Who holds the lock, as it wrote down; it may be about to."""
+    """Return the kind of the lock's holder, which it may not have written yet."""
     words = os.pread(handle, 400, 0).decode("utf-8", "replace").split()
     return (words[0], words[1], words[2]) if len(words) == 3 else ("", "unknown", _host())
 

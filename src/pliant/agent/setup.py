@@ -1,26 +1,23 @@
-"""What `pliant run` does before it starts workers: open the job, make their token, and say what they will find."""
+"""The steps of `pliant run` before it starts workers: open the job, make a token, and build their environment."""
 
 from __future__ import annotations
 
 import re
 import secrets
-import signal
 import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from pliant import settings
-from pliant.agent.job_dir import Folder
-from pliant.agent.logs.capture import Logs
-from pliant.agent.process.script import Script
-from pliant.agent.process.worker_env import Kind, Surroundings
+from pliant.agent.job_dir import JobDir
+from pliant.agent.plan import CoordinatorAddress, RunPlan
+from pliant.agent.process.worker_env import WorkerSettings
 from pliant.client import Client
 from pliant.client.addresses import local_address, own_address
 from pliant.core.messages import AgentJoin, Code, Create, Resize
-from pliant.core.model.job import JobSpec, Mode
+from pliant.core.model.job import Mode
 from pliant.core.model.names import AgentId, bad_name
 from pliant.credentials import is_missing, parse_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
@@ -30,50 +27,14 @@ from pliant.wire.api import JobLine, Scope, TokenRequest
 SETUP_S = 30.0
 AGAIN_S = 1.0
 LINGER_S = 3.0
-CLOCK_S = 5.0  # a clock that is further off than this is worth a word
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # torchrun's
+CLOCK_S = 5.0  # a larger difference of clocks is reported
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What this machine runs: the job's settings, the script, and the agent's own options.
+def open_job(client: Client, plan: RunPlan, *, own: bool = True) -> JobLine:
+    """Create the job, join it where it is, or begin another attempt if it has ended.
 
-    A target in `spec` also changes the target of a job that exists.
-    """
-
-    job: str
-    spec: JobSpec
-    script: Script
-    capacity: int  # how many workers this machine has room for
-    devices: int = 0  # accelerators to be seen here
-    checkpoint_dir: str | None = None  # or a URL, the job's alone; None: in the job's own folder
-    kind: Kind = "torch"
-    role: str = "default"
-    grace_s: float = 30.0
-    shutdown_s: float = 30.0
-    preload: tuple[str, ...] | None = None  # None: what this kind of script imports anyway
-    local_addr: str | None = None
-    fresh: bool = False
-    logs: Logs = field(default_factory=Logs)
-    virtual_local_rank: bool = False
-    signals: tuple[signal.Signals, ...] = SIGNALS
-    notices: tuple[str, ...] = ()
-    listen: tuple[str, int] | None = None  # where our own coordinator listens; None: a free port, for this machine only
-
-
-@dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Where a coordinator is to be found."""
-
-    urls: tuple[str, ...]
-    token_file: Path
-
-
-def open_job(client: Client, plan: Plan, *, own: bool = True) -> JobLine:
-    """Create the job, take it up where it is, or begin another attempt if it has ended.
-
-    The last, and another target, are for who keeps the coordinator (`own`): of many machines that are started with one
-    command line any may come late.
+    Only the machine that runs the coordinator (`own`) starts another attempt or changes the target: of many machines
+    that run the same command, any may come late.
     """
     try:
         found = client.job(plan.job).job
@@ -83,22 +44,23 @@ def open_job(client: Client, plan: Plan, *, own: bool = True) -> JobLine:
         found = None
     if found is not None and found.state.ended and not (own or plan.fresh):
         raise Refused(
-            f"{plan.job} is {found.state.value}: {found.why}. Who keeps its coordinator starts it again, or --fresh."
+            f"{plan.job} is {found.state.value}: {found.why}. Start it again on the machine that runs its coordinator, "
+            "or pass --fresh."
         )
     create = Create(plan.job, plan.spec, plan.fresh)
     target = plan.spec.target
     try:
-        _create(client, plan, create, own=own)  # the same again is no second job, another of that name is refused
+        _create(client, plan, create, own=own)  # repeated, it changes nothing; other settings are refused
         if own and found is not None and target is not None and found.target != target.size:
             client.send(plan.job, Resize(target))
     except NotAllowed:
         if found is None or found.state.ended:
-            raise  # to join one that is there a narrower token will do
+            raise  # a narrower token is enough to join an existing job
     return client.job(plan.job).job
 
 
-def _create(client: Client, plan: Plan, create: Create, *, own: bool) -> None:
-    """An agent that was killed here is in the way of a fresh start until its lease is over."""
+def _create(client: Client, plan: RunPlan, create: Create, *, own: bool) -> None:
+    """Create the job. An agent that was killed here blocks a fresh start until its lease expires."""
     until = time.monotonic() + SETUP_S
     while True:
         try:
@@ -111,33 +73,33 @@ def _create(client: Client, plan: Plan, create: Create, *, own: bool) -> None:
             return
 
 
-def check_place(client: Client, plan: Plan, folder: Folder) -> None:
-    """BadInput if another job of this name saves where this one's workers would. They look, too, but late."""
+def check_checkpoint_dir(client: Client, plan: RunPlan, folder: JobDir) -> None:
+    """Raise BadInput if another job of this name owns the checkpoint storage. Workers check too, but late."""
     if plan.spec.mode is Mode.RELAUNCH:
-        return  # what such a script saves, and how, is its own affair
+        return  # such a script saves by itself
     where = _checkpoint_dir(plan, folder)
     try:
         mark = open_storage(where).read_owner()
     except (OSError, BadInput):
-        return  # it is for whoever wants to write there to say so
+        return  # the worker that writes there reports it
     if mark is not None and not mark.allows(_owner(client, plan.job)):
         raise BadInput(f"{describe_other_owner(where, mark)}.")
 
 
 def _owner(client: Client, job: str) -> str:
-    """Nobody that a place could have, if the job is not there yet."""
+    """Return the owner that marks this job's storage; a job that is still to be created has no mark anywhere."""
     try:
         return owner_name(client.job(job).created_at)
     except Refused as error:
         if error.code != Code.NO_JOB:
             raise
-        return "nobody"
+        return "none"
 
 
-def worker_token(client: Client, job: str, folder: Folder, place: Elsewhere, scope: Scope) -> Path:
-    """A file with a token that joins this job and does nothing else; the one of an earlier run if it is good still.
+def worker_token(client: Client, job: str, folder: JobDir, place: CoordinatorAddress, scope: Scope) -> Path:
+    """Return a file with a token that can only join this job; an earlier run's if it is still valid.
 
-    `scope` is that of our own token: a narrow one is the workers' as well.
+    `scope` is that of the agent's token: a narrow one is used for the workers as well.
     """
     path = folder.join_token.absolute()
     if scope is not Scope.ADMIN:
@@ -149,7 +111,7 @@ def worker_token(client: Client, job: str, folder: Folder, place: Elsewhere, sco
     made = client.make_token(TokenRequest(Scope.JOIN, job, label="workers of pliant run"))
     token = parse_token(made.token)
     if token is None:
-        raise PliantError("The coordinator made a token that is none of ours. Is it of another version?")
+        raise PliantError("The coordinator made a token in an unknown format. Check its version of Pliant.")
     write_token(path, token)
     return path
 
@@ -158,9 +120,9 @@ def worker_token(client: Client, job: str, folder: Folder, place: Elsewhere, sco
 
 
 def agent_id() -> AgentId:
-    """What PLIANT_AGENT says, else the machine's name as far as it can be one of ours.
+    """Return PLIANT_AGENT, else the machine's name without characters that a name cannot have.
 
-    Short, since a member's begins with it.
+    It is short, since members' names begin with it.
     """
     chosen = settings.read_worker().agent
     if chosen is not None:
@@ -171,8 +133,8 @@ def agent_id() -> AgentId:
     return AgentId(name or "agent")
 
 
-def home_of(folder: Folder) -> str:
-    """A word that tells this agent from another machine's of the same name, also after a restart."""
+def install_id(folder: JobDir) -> str:
+    """Return an id that tells this agent from another machine's of the same name, also after a restart."""
     path = folder.path / "agent-home"
     with suppress(OSError):
         if word := path.read_text(encoding="ascii").strip():
@@ -185,12 +147,12 @@ def home_of(folder: Folder) -> str:
     return word
 
 
-def address_of(plan: Plan, place: Elsewhere) -> str:
-    """Where workers of other machines reach ours."""
+def agent_address(plan: RunPlan, place: CoordinatorAddress) -> str:
+    """Return the address at which workers of other machines reach those of this one."""
     return own_address(plan.local_addr) if plan.local_addr is not None else local_address(place.urls[0])
 
 
-def introduce(
+def register_agent(
     client: Client,
     job: str,
     here: AgentJoin,
@@ -198,9 +160,9 @@ def introduce(
     say: Callable[[str], None],
     stopped: Callable[[float], bool],
 ) -> None:
-    """Offer our room, and see that we are welcome. One of our name may just have died elsewhere: its lease is awaited.
+    """Register this agent. Wait for the lease of an agent with the same name, which may just have died elsewhere.
 
-    `stopped` waits so long, and says whether somebody wants us to end.
+    `stopped` waits for a number of seconds and returns whether the user stops this agent.
     """
     limit_s = ttl_s * 1.5
     until = time.monotonic() + limit_s
@@ -210,11 +172,11 @@ def introduce(
             client.send(job, here)
         except Refused as error:
             if error.code == Code.ENDED:
-                return  # the orders will say so
+                return  # the orders report it
             if error.code != Code.EXISTS or time.monotonic() > until:
                 raise
             if not waits:
-                say(f"{error.why}; if that one is gone, it is forgotten within {limit_s:.0f} s")
+                say(f"{error.why}; if that agent is gone, its lease expires within {limit_s:.0f} s")
             waits = True
             if stopped(AGAIN_S):
                 return
@@ -222,16 +184,16 @@ def introduce(
             return
 
 
-def linger(place: Elsewhere, job: str) -> None:
-    """Call before our own coordinator goes: others may be between two questions, and are to hear how the job ended."""
+def wait_for_other_agents(place: CoordinatorAddress, job: str) -> None:
+    """Keep this machine's coordinator a little longer, so that other agents learn how the job ended."""
     with suppress(PliantError), Client(place.urls, read_token(place.token_file), patience_s=1.0) as client:
         found = client.job(job)
         if found.job.state.ended and len(found.agents) > 1:
             time.sleep(LINGER_S)
 
 
-def clock_off(now: float) -> str:
-    """What to say about a coordinator whose clock shows that; empty if it is about right."""
+def describe_clock_skew(now: float) -> str:
+    """Return a warning if the coordinator's clock differs from this machine's; empty if it hardly does."""
     ahead = time.time() - now
     if not now or abs(ahead) <= CLOCK_S:
         return ""
@@ -242,13 +204,15 @@ def clock_off(now: float) -> str:
 # ------------------------------------------------------------------------------------------- what workers find
 
 
-def environment(plan: Plan, folder: Folder, place: Elsewhere, token_file: Path, agent: AgentId) -> dict[str, str]:
-    """What every worker finds in its environment, besides its own name and what its launch says."""
+def worker_environment(
+    plan: RunPlan, folder: JobDir, place: CoordinatorAddress, token_file: Path, agent: AgentId
+) -> dict[str, str]:
+    """Return the environment of every worker, without its name and the variables of its launch."""
     quiet = {}
     if plan.spec.mode is not Mode.RELAUNCH:
-        quiet["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # gloo reports every wiring that is broken off as if it were an error
+        quiet["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # gloo logs every aborted connection as an error
     if plan.capacity > 1 or plan.spec.mode is Mode.LIVE:
-        quiet["OMP_NUM_THREADS"] = "1"  # as torchrun: several workers on a machine must not each take all of it
+        quiet["OMP_NUM_THREADS"] = "1"  # as torchrun: several workers of a machine share its cores
     chosen = {name: value for name, value in quiet.items() if not settings.is_set(name)}
     where = {"PLIANT_ADDRESS": own_address(plan.local_addr)} if plan.local_addr is not None else {}
     return {
@@ -263,13 +227,13 @@ def environment(plan: Plan, folder: Folder, place: Elsewhere, token_file: Path, 
     }
 
 
-def _checkpoint_dir(plan: Plan, folder: Folder) -> str:
+def _checkpoint_dir(plan: RunPlan, folder: JobDir) -> str:
     return plan.checkpoint_dir or str(folder.checkpoints.absolute())
 
 
-def surroundings(plan: Plan, folder: Folder) -> Surroundings:
-    """What torchrun's environment of every launch has in common."""
-    return Surroundings(
+def worker_settings(plan: RunPlan, folder: JobDir) -> WorkerSettings:
+    """Return the settings that the environments of all launches share."""
+    return WorkerSettings(
         kind=plan.kind,
         job=plan.job,
         error_dir=folder.errors.absolute(),

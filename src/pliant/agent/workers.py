@@ -1,4 +1,4 @@
-"""This machine's workers: started as a launch or a live job wants them, looked after, and heard when they fail."""
+"""This machine's workers: start them, measure them, and read their errors."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ from dataclasses import dataclass, replace
 from itertools import count
 from string import Template
 
-from pliant.agent.job_dir import Folder, point_to
+from pliant.agent.job_dir import JobDir, point_to
 from pliant.agent.logs import failure
-from pliant.agent.logs.capture import Sink
+from pliant.agent.logs.capture import OutputSink
 from pliant.agent.output import RunOutput
+from pliant.agent.plan import RunPlan
 from pliant.agent.process.client import Processes
 from pliant.agent.process.template import TORCH, WARMING
 from pliant.agent.process.usage import Usage, usages
-from pliant.agent.process.worker_env import Surroundings, environments, error_file, host_and_port, live_environment
-from pliant.agent.setup import Plan
+from pliant.agent.process.worker_env import WorkerSettings, environments, error_file, host_and_port, live_environment
 from pliant.core.hangs import WorkerSample
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import BadInput
 from pliant.wire.api import WorkerUsage
 
-LAST_WORDS_S = 0.5  # for what a worker wrote last, should something it started keep the pipe open
-WARM_AFTER_S = 15.0  # the first workers have the machine to themselves while they import, but not longer than this
+LAST_WORDS_S = 0.5  # for the last output, if a child of the worker keeps the pipe open
+WARM_AFTER_S = 15.0  # the template waits for the first workers' imports, at most this long
 IDLE_CORES = 0.5
 REACH_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Worker:
-    sink: Sink
+    sink: OutputSink
     rank: int | None
 
 
 class Workers:
-    """Call from the agent's one thread; only `ended` is for any."""
+    """Call from the agent's main thread; only `ended` may be called from any."""
 
-    def __init__(self, plan: Plan, folder: Folder, processes: Processes, output: RunOutput, agent: AgentId) -> None:
+    def __init__(self, plan: RunPlan, folder: JobDir, processes: Processes, output: RunOutput, agent: AgentId) -> None:
         self._plan = plan
         self._folder = folder
         self._processes = processes
         self._output = output
         self._agent = agent
         self._env: Mapping[str, str] = {}
-        self._surroundings: Surroundings | None = None
+        self._surroundings: WorkerSettings | None = None
         self._running: dict[MemberId, _Worker] = {}
         self._seats: dict[MemberId, int] = {}
         self._began: float | None = None
@@ -61,10 +61,10 @@ class Workers:
         self._envs: dict[MemberId, dict[str, str]] = {}
         self._envs_of: tuple[Seat, ...] = ()
         self._said: set[str] = set()
-        self.first_failure = ""  # what to show of the worker that failed first
+        self.first_failure = ""  # the message about the worker that failed first
 
-    def open(self, env: Mapping[str, str], surroundings: Surroundings) -> None:
-        """Call once, before the first start: what every worker finds in its environment."""
+    def open(self, env: Mapping[str, str], surroundings: WorkerSettings) -> None:
+        """Set the common environment of all workers; call once, before the first start."""
         self._env = env
         self._surroundings = surroundings
         chosen = self._plan.logs.log_dir
@@ -79,7 +79,7 @@ class Workers:
     # ------------------------------------------------------------------------------------------- starting
 
     def start(self, member: MemberId, leaving: Set[MemberId]) -> None:
-        """Start a worker of a live job; whoever is leaving makes room for it."""
+        """Start a worker of a live job. The devices of workers that leave count as free."""
         assert self._surroundings is not None
         seat = self._take_seat(member, leaving)
         self._run(member, live_environment(member, seat, self._surroundings), seat, None)
@@ -88,12 +88,12 @@ class Workers:
         """Start a worker of a launch."""
         assert self._surroundings is not None
         if launch.number != self._launch:
-            self._launch, self.first_failure = launch.number, ""  # those of the one before are history
+            self._launch, self.first_failure = launch.number, ""  # failures of the launch before
         if launch.seats != self._envs_of:
             self._envs_of = launch.seats
             self._envs = environments(launch, self._agent, self._surroundings)
         env, here = self._envs[member], [seat.member for seat in launch.seats if seat.agent == self._agent]
-        with suppress(OSError):  # what an earlier one left there is not this one's
+        with suppress(OSError):  # left by an earlier worker of that name
             error_file(self._surroundings.error_dir, member).unlink()
         if member == here[0] and launch.seats[0].agent != self._agent:
             threading.Thread(target=self._reach, args=(launch,), name="reach", daemon=True).start()
@@ -114,14 +114,14 @@ class Workers:
             self._processes.start(member, script.argv(), env, sink)
 
     def _take_seat(self, member: MemberId, leaving: Set[MemberId]) -> int:
-        """The lowest number that no worker has that stays: which of the machine's devices is its own."""
+        """Return the lowest local rank that no staying worker has; it selects the worker's device."""
         self._seats = {each: seat for each, seat in self._seats.items() if each in self._running}
         taken = {seat for each, seat in self._seats.items() if each not in leaving}
         self._seats[member] = next(seat for seat in count() if seat not in taken)
         return self._seats[member]
 
     def _reach(self, launch: Launch) -> None:
-        """Say so if there is no way to where rank 0 is; workers would wait for minutes before they do."""
+        """Report an unreachable rank 0, on which workers would wait for minutes."""
         address = launch.seats[0].address
         host, port = host_and_port(address)
         until = time.monotonic() + REACH_S
@@ -163,7 +163,7 @@ class Workers:
         return tuple(uses), tuple(samples)
 
     def _have_settled(self) -> bool:
-        """Whether the first workers have done their own imports, as far as the machine's load tells."""
+        """Return whether the first workers have finished their imports, judged by the machine's load."""
         if self._began is None or not self._cores:
             return False
         idle = (os.cpu_count() or 1) - sum(self._cores.values()) > IDLE_CORES
@@ -174,14 +174,14 @@ class Workers:
         return self._plan.preload if self._plan.preload is not None else TORCH
 
     def is_warming(self) -> bool:
-        """Call before workers of ours are waited for: whether the template is on its way. If need be it is started."""
+        """Return whether the template still imports; start it first if there is none."""
         if self._warm and self._processes.warmed is None:
             self._processes.warm(self._preload, self._env)
             return True
         return self._warm and self._processes.warmed == WARMING
 
     def _say_why_plainly(self) -> None:
-        """A worker that could not be forked took longer to start: each reason is said once."""
+        """Report once for each reason why a worker could not be forked."""
         for why in {*self._processes.plainly.values()} - {"", WARMING} - self._said:
             self._said.add(why)
             if self._processes.warmed == "":
@@ -200,15 +200,15 @@ class Workers:
     # ------------------------------------------------------------------------------------------- ends
 
     def ended(self, member: MemberId, code: int) -> str:
-        """Call when one has ended, from any thread: what it said of its failure, in one line; empty: nothing."""
+        """Return a failed worker's error in one line, empty if there is none. Safe from any thread."""
         worker = self._running.get(member)
         if worker is None or code <= 0:
             return ""
         worker.sink.wait(LAST_WORDS_S)
         assert self._surroundings is not None
-        found = failure.failure(error_file(self._surroundings.error_dir, member), worker.sink.tail())
+        found = failure.read_failure(error_file(self._surroundings.error_dir, member), worker.sink.tail())
         if not self.first_failure:
-            self.first_failure = failure.told(
+            self.first_failure = failure.describe_failure(
                 found,
                 member=member,
                 rank=worker.rank,
@@ -220,13 +220,13 @@ class Workers:
         return found.message if found is not None else ""
 
     def forget(self, member: MemberId) -> None:
-        """Call when nothing more is to be known of one."""
+        """Drop a worker that has ended."""
         self._running.pop(member, None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shown:
-    """The way of a worker's lines to the screen."""
+    """Sends a worker's lines to the output."""
 
     output: RunOutput
     member: MemberId

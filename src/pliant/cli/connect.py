@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pliant import settings
-from pliant.agent.job_dir import LOOKER, Folder
+from pliant.agent.job_dir import LOOKER, JobDir
 from pliant.core.model.names import bad_name
 from pliant.credentials import is_missing, read_token
 from pliant.errors import BadInput
@@ -53,16 +53,16 @@ class Flags:
         """Return the coordinator of this job: options, environment, the job's folder, defaults."""
         configured = settings.read()
         urls, token_file = self.urls or configured.coordinators, self.token_file or configured.token_file
-        if not urls and job is not None and (written := Folder(configured.home / "jobs" / job).read_endpoint()):
+        if not urls and job is not None and (written := JobDir(configured.home / "jobs" / job).read_endpoint()):
             urls, token_file = (written.url,), token_file or written.token_file
         return CoordinatorAddress(urls or (settings.DEFAULT_URL,), token_file or configured.own_token_file)
 
-    def stopped_job(self, job: str | None) -> Folder | None:
+    def stopped_job(self, job: str | None) -> JobDir | None:
         """Return the folder of a job that ran on this machine and does not run now, unless a coordinator is named."""
         configured = settings.read()
         if job is None or self.urls or configured.coordinators:
             return None
-        folder = Folder(configured.home / "jobs" / job)
+        folder = JobDir(configured.home / "jobs" / job)
         return folder if folder.store.exists() and not folder.is_run() else None
 
     @contextmanager

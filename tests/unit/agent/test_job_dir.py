@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.job_dir import LOOKER, RUNNER, Endpoint, Folder
+from pliant.agent.job_dir import LOOKER, RUNNER, EndpointFile, JobDir
 from pliant.errors import BadInput, Refused
 
 HOLD = """
@@ -21,14 +21,14 @@ with Folder(Path(sys.argv[1])).lock(sys.argv[2], 0):
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path / "home" / "jobs" / "demo")
+def folder(tmp_path: Path) -> JobDir:
+    made = JobDir(tmp_path / "home" / "jobs" / "demo")
     made.make()
     return made
 
 
 @contextmanager
-def held(folder: Folder, kind: str) -> Iterator["subprocess.Popen[bytes]"]:
+def held(folder: JobDir, kind: str) -> Iterator["subprocess.Popen[bytes]"]:
     """By another process, until the block ends or the process does."""
     command = [sys.executable, "-c", HOLD, str(folder.path), kind]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -38,7 +38,7 @@ def held(folder: Folder, kind: str) -> Iterator["subprocess.Popen[bytes]"]:
         process.kill()
 
 
-def test_it_is_its_owner_s_alone(folder: Folder) -> None:
+def test_it_is_its_owner_s_alone(folder: JobDir) -> None:
     for path in (folder.path, folder.path.parent, folder.path.parents[1], folder.logs, folder.checkpoints):
         assert path.stat().st_mode & 0o777 == 0o700, path
     folder.make()  # it is there: nothing to do
@@ -48,14 +48,14 @@ def test_it_is_its_owner_s_alone(folder: Folder) -> None:
 def test_where_it_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     with pytest.raises(BadInput, match=r"cannot be made: .* Set PLIANT_HOME to a place you may write to"):
-        Folder(tmp_path / "home" / "jobs" / "demo").make()
+        JobDir(tmp_path / "home" / "jobs" / "demo").make()
 
 
-def test_the_endpoint_is_read_as_it_was_written_and_forgotten(folder: Folder) -> None:
+def test_the_endpoint_is_read_as_it_was_written_and_forgotten(folder: JobDir) -> None:
     assert folder.read_endpoint() is None
     for port in (20001, 20002):
         folder.write_endpoint(f"http://127.0.0.1:{port}", 4242)
-        assert folder.read_endpoint() == Endpoint(f"http://127.0.0.1:{port}", folder.token)
+        assert folder.read_endpoint() == EndpointFile(f"http://127.0.0.1:{port}", folder.token)
     assert folder.endpoint.stat().st_mode & 0o777 == 0o600
     assert sorted(path.name for path in folder.path.iterdir()) == ["checkpoints", "endpoint.json", "errors", "logs"]
     folder.forget_endpoint()
@@ -63,19 +63,19 @@ def test_the_endpoint_is_read_as_it_was_written_and_forgotten(folder: Folder) ->
     assert folder.read_endpoint() is None
 
 
-def test_an_endpoint_without_a_token_file_has_the_home_s(folder: Folder) -> None:
+def test_an_endpoint_without_a_token_file_has_the_home_s(folder: JobDir) -> None:
     folder.endpoint.write_text('{"url": "http://h:1"}')
-    assert folder.read_endpoint() == Endpoint("http://h:1", folder.path.parents[1] / "token")
+    assert folder.read_endpoint() == EndpointFile("http://h:1", folder.path.parents[1] / "token")
 
 
-def test_an_endpoint_that_cannot_be_written_is_told(folder: Folder) -> None:
+def test_an_endpoint_that_cannot_be_written_is_told(folder: JobDir) -> None:
     folder.endpoint.mkdir()
     with pytest.raises(BadInput, match=r"endpoint\.json cannot be written"):
         folder.write_endpoint("http://h:1", 1)
     assert [path.name for path in folder.path.glob(".*")] == []
 
 
-def test_a_job_that_is_run_is_known_to_be_and_not_run_twice(folder: Folder) -> None:
+def test_a_job_that_is_run_is_known_to_be_and_not_run_twice(folder: JobDir) -> None:
     assert not folder.is_run()
     with held(folder, RUNNER) as process:
         assert folder.is_run()
@@ -87,7 +87,7 @@ def test_a_job_that_is_run_is_known_to_be_and_not_run_twice(folder: Folder) -> N
         assert folder.is_run()
 
 
-def test_who_looks_does_not_run_it_and_is_waited_for(folder: Folder) -> None:
+def test_who_looks_does_not_run_it_and_is_waited_for(folder: JobDir) -> None:
     with held(folder, LOOKER) as process:
         assert not folder.is_run()
         with pytest.raises(Refused, match="runs on this machine already"):
@@ -98,7 +98,7 @@ def test_who_looks_does_not_run_it_and_is_waited_for(folder: Folder) -> None:
             assert folder.is_run()
 
 
-def test_a_killed_holder_holds_nothing(folder: Folder) -> None:
+def test_a_killed_holder_holds_nothing(folder: JobDir) -> None:
     with held(folder, RUNNER) as process:
         process.kill()
         process.wait()
@@ -108,13 +108,13 @@ def test_a_killed_holder_holds_nothing(folder: Folder) -> None:
 
 
 def test_a_folder_that_is_not_there_is_not_run_and_cannot_be_held(tmp_path: Path) -> None:
-    nothing = Folder(tmp_path / "jobs" / "demo")
+    nothing = JobDir(tmp_path / "jobs" / "demo")
     assert not nothing.is_run()
     with pytest.raises(BadInput, match="cannot be used"):
         nothing.lock(LOOKER, 0).__enter__()
 
 
-def test_a_child_does_not_inherit_the_lock(folder: Folder) -> None:
+def test_a_child_does_not_inherit_the_lock(folder: JobDir) -> None:
     with folder.lock(RUNNER, 0):
         child = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
     with child:

@@ -8,18 +8,17 @@ from typing import Any
 import pytest
 
 from e2e.running import Running, start, token_of
-from pliant.agent.job_dir import Folder
+from pliant.agent.job_dir import JobDir
+from pliant.agent.plan import CoordinatorAddress, RunPlan
 from pliant.agent.process.script import Script
 from pliant.agent.setup import (
-    Elsewhere,
-    Plan,
-    address_of,
+    agent_address,
     agent_id,
-    clock_off,
-    environment,
-    home_of,
-    introduce,
+    describe_clock_skew,
+    install_id,
     open_job,
+    register_agent,
+    worker_environment,
     worker_token,
 )
 from pliant.core import messages as m
@@ -30,7 +29,7 @@ from pliant.credentials import make_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, Refused
 from pliant.wire.api import Scope, TokenRequest
 
-PLAN = Plan("demo", JobSpec(1, 4), Script("file", "train.py"), capacity=4)
+PLAN = RunPlan("demo", JobSpec(1, 4), Script("file", "train.py"), capacity=4)
 
 
 @pytest.fixture(scope="module")
@@ -40,13 +39,13 @@ def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path / "jobs" / "demo")
+def folder(tmp_path: Path) -> JobDir:
+    made = JobDir(tmp_path / "jobs" / "demo")
     made.make()
     return made
 
 
-def named(name: str, **settings: Any) -> Plan:
+def named(name: str, **settings: Any) -> RunPlan:
     return replace(PLAN, job=name, spec=replace(PLAN.spec, **settings))
 
 
@@ -56,14 +55,14 @@ def test_a_new_job_wants_as_many_as_may_be_or_as_was_said(coordinator: Running) 
     assert open_job(client, named("two", target=Target(2))).target == 2
 
 
-def test_a_job_that_is_there_keeps_its_target_unless_another_one_is_said(coordinator: Running, folder: Folder) -> None:
+def test_a_job_that_is_there_keeps_its_target_unless_another_one_is_said(coordinator: Running, folder: JobDir) -> None:
     client = coordinator.client()
     first = open_job(client, named("kept", target=Target(2)))
     assert open_job(client, named("kept")) == first
     assert open_job(client, named("kept", target=Target(3))).target == 3
 
 
-def test_a_job_of_other_sizes_is_refused(coordinator: Running, folder: Folder) -> None:
+def test_a_job_of_other_sizes_is_refused(coordinator: Running, folder: JobDir) -> None:
     client = coordinator.client()
     open_job(client, named("sized"))
     with pytest.raises(Refused, match="sized exists with other settings"):
@@ -119,7 +118,7 @@ def test_who_starts_afresh_begins_another_attempt_unless_the_job_runs(coordinato
     assert client.job("fresh").attempt == 2
 
 
-def test_with_a_join_token_a_job_can_be_joined_and_not_created(coordinator: Running, folder: Folder) -> None:
+def test_with_a_join_token_a_job_can_be_joined_and_not_created(coordinator: Running, folder: JobDir) -> None:
     admin = coordinator.client()
     open_job(admin, named("theirs"))
     narrow = token_of(admin.make_token(TokenRequest(Scope.JOIN, "theirs")).token)
@@ -127,16 +126,16 @@ def test_with_a_join_token_a_job_can_be_joined_and_not_created(coordinator: Runn
     assert open_job(client, named("theirs")).state is JobState.WAITING
     with pytest.raises(NotAllowed):
         open_job(client, named("other"))
-    place = Elsewhere((coordinator.url,), folder.path / "given")
+    place = CoordinatorAddress((coordinator.url,), folder.path / "given")
     assert worker_token(client, "theirs", folder, place, Scope.JOIN) == folder.path / "given"
 
 
 def test_workers_get_a_token_that_joins_and_is_used_again_while_it_is_good(
-    coordinator: Running, folder: Folder
+    coordinator: Running, folder: JobDir
 ) -> None:
     client = coordinator.client()
     open_job(client, named("tokens"))
-    place = Elsewhere((coordinator.url,), coordinator.home / "token")
+    place = CoordinatorAddress((coordinator.url,), coordinator.home / "token")
     path = worker_token(client, "tokens", folder, place, Scope.ADMIN)
     assert path.stat().st_mode & 0o777 == 0o600
     first = token_of(path.read_text().strip())
@@ -153,14 +152,14 @@ def test_workers_get_a_token_that_joins_and_is_used_again_while_it_is_good(
     assert coordinator.client(token_of(path.read_text().strip())).about().job == "tokens"
 
 
-def test_threads_are_one_unless_somebody_chose(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Elsewhere(("http://a:1", "http://b:2"), Path("unused"))
+def test_threads_are_one_unless_somebody_chose(folder: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = CoordinatorAddress(("http://a:1", "http://b:2"), Path("unused"))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    env = environment(PLAN, folder, place, Path("/t"), AgentId("vm"))
+    env = worker_environment(PLAN, folder, place, Path("/t"), AgentId("vm"))
     assert (env["OMP_NUM_THREADS"], env["PLIANT_COORDINATOR"]) == ("1", "http://a:1,http://b:2")
     assert (env["PLIANT_GRACE_S"], env["PLIANT_TOKEN_FILE"], env["PLIANT_AGENT"]) == ("30", "/t", "vm")
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
-    assert "OMP_NUM_THREADS" not in environment(PLAN, folder, place, Path("/t"), AgentId("vm"))
+    assert "OMP_NUM_THREADS" not in worker_environment(PLAN, folder, place, Path("/t"), AgentId("vm"))
 
 
 def test_one_of_our_name_elsewhere_is_waited_for_as_long_as_it_may_live(coordinator: Running) -> None:
@@ -169,40 +168,40 @@ def test_one_of_our_name_elsewhere_is_waited_for_as_long_as_it_may_live(coordina
     client.send("twins", m.AgentJoin(AgentId("vm"), 1, "10.0.0.1", "one", "1"))
     said: list[str] = []
     waits = iter((False, True))
-    introduce(
+    register_agent(
         client, "twins", m.AgentJoin(AgentId("vm"), 1, "10.0.0.2", "two", "1"), 60.0, said.append, lambda _: next(waits)
     )
     why = "another agent is called vm, at 10.0.0.1: set PLIANT_AGENT to another name here"
-    assert said == [f"{why}; if that one is gone, it is forgotten within 90 s"]
+    assert said == [f"{why}; if that agent is gone, its lease expires within 90 s"]
     with pytest.raises(Refused, match="another agent is called vm"):
-        introduce(
+        register_agent(
             client, "twins", m.AgentJoin(AgentId("vm"), 1, "10.0.0.2", "two", "1"), -1.0, said.append, lambda _: False
         )
 
 
-def test_a_restarted_agent_is_the_same_and_another_machine_s_is_not(folder: Folder, tmp_path: Path) -> None:
-    other = Folder(tmp_path / "elsewhere" / "jobs" / "demo")
+def test_a_restarted_agent_is_the_same_and_another_machine_s_is_not(folder: JobDir, tmp_path: Path) -> None:
+    other = JobDir(tmp_path / "elsewhere" / "jobs" / "demo")
     other.make()
-    assert home_of(folder) == home_of(folder) != home_of(other)
+    assert install_id(folder) == install_id(folder) != install_id(other)
 
 
 def test_a_clock_that_is_off_is_told_and_one_that_is_not_known_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "time", lambda: 10_000.0)
-    assert clock_off(9_990.0).startswith("this machine's clock is 10 s ahead of the coordinator's")
-    assert clock_off(13_600.0).startswith("this machine's clock is 3600 s behind the coordinator's")
-    assert clock_off(9_997.0) == clock_off(0.0) == ""
+    assert describe_clock_skew(9_990.0).startswith("this machine's clock is 10 s ahead of the coordinator's")
+    assert describe_clock_skew(13_600.0).startswith("this machine's clock is 3600 s behind the coordinator's")
+    assert describe_clock_skew(9_997.0) == describe_clock_skew(0.0) == ""
 
 
-def test_the_address_is_the_one_said_if_it_is_this_machine_s(folder: Folder) -> None:
-    place = Elsewhere(("http://127.0.0.1:7711",), Path("unused"))
-    assert address_of(PLAN, place) == "127.0.0.1"
-    assert address_of(replace(PLAN, local_addr="127.0.0.5"), place) == "127.0.0.5"
-    env = environment(replace(PLAN, local_addr="localhost"), folder, place, Path("/t"), AgentId("vm"))
+def test_the_address_is_the_one_said_if_it_is_this_machine_s(folder: JobDir) -> None:
+    place = CoordinatorAddress(("http://127.0.0.1:7711",), Path("unused"))
+    assert agent_address(PLAN, place) == "127.0.0.1"
+    assert agent_address(replace(PLAN, local_addr="127.0.0.5"), place) == "127.0.0.5"
+    env = worker_environment(replace(PLAN, local_addr="localhost"), folder, place, Path("/t"), AgentId("vm"))
     assert env["PLIANT_ADDRESS"] in ("127.0.0.1", "::1")
     with pytest.raises(BadInput, match=r"192\.0\.2\.1 is not an address of this machine"):
-        address_of(replace(PLAN, local_addr="192.0.2.1"), place)
+        agent_address(replace(PLAN, local_addr="192.0.2.1"), place)
     with pytest.raises(BadInput, match=r"no-such-host\.invalid is neither an address nor a host name"):
-        address_of(replace(PLAN, local_addr="no-such-host.invalid"), place)
+        agent_address(replace(PLAN, local_addr="no-such-host.invalid"), place)
 
 
 def test_an_agent_is_called_what_pliant_agent_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.job_dir import RUNNER, Folder
+from pliant.agent.job_dir import RUNNER, JobDir
 from pliant.chaos.processes import ProcessRef, find_coordinator, find_member, is_alive, send_signal
 from unit.chaos.victims import JOB, until, victim
 
@@ -75,7 +75,7 @@ def test_another_one_of_the_same_number_gets_no_signal() -> None:
 
 
 def test_the_folder_says_which_processes_keep_a_job(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "jobs" / "demo")
+    folder = JobDir(tmp_path / "jobs" / "demo")
     assert (folder.runner_pid(), folder.coordinator_pid()) == (0, 0)
     folder.make()
     folder.write_endpoint("http://127.0.0.1:1", 77)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pliant.agent.coordinator.child import temporary_coordinator
-from pliant.agent.job_dir import RUNNER, Folder
+from pliant.agent.job_dir import RUNNER, JobDir
 from pliant.cli.connect import PROGRAM, CoordinatorAddress, Flags
 from pliant.client import Client
 from pliant.core.messages import Create
@@ -66,7 +66,7 @@ def test_the_environment_goes_before_files_and_a_flag_before_the_environment(
 
 
 def test_a_job_that_nobody_runs_is_looked_up_in_its_store(home: Path) -> None:
-    folder = Folder(home / "jobs" / "demo")
+    folder = JobDir(home / "jobs" / "demo")
     folder.make()
     endpoint_of_old = {"url": "http://127.0.0.1:20001", "token_file": str(folder.token)}
     folder.endpoint.write_text(json.dumps(endpoint_of_old))
@@ -91,7 +91,7 @@ def test_a_job_that_nobody_runs_is_looked_up_in_its_store(home: Path) -> None:
 
 
 def test_a_store_that_no_coordinator_can_open_is_told_as_it_is(home: Path) -> None:
-    folder = Folder(home / "jobs" / "demo")
+    folder = JobDir(home / "jobs" / "demo")
     folder.make()
     folder.store.write_text("no store")
     done = invoke("status", "demo")
@@ -101,7 +101,7 @@ def test_a_store_that_no_coordinator_can_open_is_told_as_it_is(home: Path) -> No
 
 
 def test_those_who_look_at_a_job_take_turns(home: Path) -> None:
-    folder = Folder(home / "jobs" / "demo")
+    folder = JobDir(home / "jobs" / "demo")
     folder.make()
     with temporary_coordinator(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
         client.send("demo", Create("demo", JobSpec(1, 2, Target(2))))

@@ -11,8 +11,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Protocol
 
-from pliant.agent.job_dir import Folder
-from pliant.agent.logs.capture import Sink
+from pliant.agent.job_dir import JobDir
+from pliant.agent.logs.capture import OutputSink
 from pliant.agent.process.client import Processes
 from pliant.agent.process.ports import free_port
 from pliant.core.job.launches import describe_exit
@@ -69,7 +69,7 @@ class ProcessesLauncher:
         return self._processes.gone
 
     def start(self, argv: Sequence[str], env: Mapping[str, str], line: Callable[[bytes], None]) -> None:
-        self._processes.start(NAME, argv, env, Sink(self._log, line, self._say))
+        self._processes.start(NAME, argv, env, OutputSink(self._log, line, self._say))
 
     def terminate(self) -> None:
         self._processes.terminate(NAME)
@@ -203,7 +203,7 @@ class _SilentOwner:
 
 def in_job_dir(
     processes: Processes,
-    folder: Folder,
+    folder: JobDir,
     program: Sequence[str],
     owner: ChildOwner,
     listen: tuple[str, int] | None = None,
@@ -214,7 +214,7 @@ def in_job_dir(
 
 
 @contextmanager
-def temporary_coordinator(folder: Folder, program: Sequence[str]) -> Iterator[str]:
+def temporary_coordinator(folder: JobDir, program: Sequence[str]) -> Iterator[str]:
     """Run a coordinator on a job's store for a block; yields its URL. Hold the folder's lock meanwhile."""
     children: list[CoordinatorChild] = []
     with Processes(lambda _, code: children[0].ended(code), lambda: None) as processes:

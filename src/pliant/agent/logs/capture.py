@@ -1,4 +1,4 @@
-"""What a child writes: cut into lines, kept in files of bounded size, shown or not, and its end remembered."""
+"""Capture a child's output: split it into lines, write them to bounded files, show them, and keep the last ones."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pliant.agent.logs.rotate import LogFile
 from pliant.errors import BadInput
 
 READ = 1 << 16
-LINE_MAX = 1 << 16  # what is longer is cut into lines of this length
+LINE_MAX = 1 << 16  # longer lines are split
 TAIL_LINES = 1000
 TAIL_BYTES = 1 << 18
 
 
-class Stream(IntFlag):
-    """torchrun's numbers for the streams of a worker; ALL is also what comes through one pipe for both."""
+class OutputStream(IntFlag):
+    """torchrun's numbers for a worker's streams; ALL is also the stream of one pipe for both."""
 
     NONE = 0
     OUT = 1
@@ -35,30 +35,30 @@ class Stream(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Mask:
-    """Which streams something is asked for, as torchrun writes it: of all local ranks, or of some of them."""
+class StreamMask:
+    """A selection of streams in torchrun's notation, for all local ranks or for some."""
 
-    every: Stream = Stream.NONE
-    by_rank: tuple[tuple[int, Stream], ...] = ()
+    every: OutputStream = OutputStream.NONE
+    by_rank: tuple[tuple[int, OutputStream], ...] = ()
 
     @classmethod
-    def parse(cls, text: str) -> Mask:
+    def parse(cls, text: str) -> StreamMask:
         """`3`, or `0:1,1:2`: local rank and number. BadInput if it is neither."""
         if text in _NUMBERS:
-            return cls(Stream(int(text)))
+            return cls(OutputStream(int(text)))
         pairs = [pair.partition(":") for pair in text.split(",")]
         if not all(rank.isdecimal() and bits in _NUMBERS for rank, _, bits in pairs):
             raise BadInput(
                 f"{text!r} does not say which streams: 0 for none, 1 for standard output, 2 for standard error, 3 for "
                 "both; or that for single local ranks, 0:3,1:2 for instance."
             )
-        ranks = {int(rank): Stream(int(bits)) for rank, _, bits in pairs}
+        ranks = {int(rank): OutputStream(int(bits)) for rank, _, bits in pairs}
         if len(ranks) < len(pairs):
             raise BadInput(f"{text!r} names a local rank twice.")
         return cls(by_rank=tuple(sorted(ranks.items())))
 
-    def has(self, local_rank: int, stream: Stream) -> bool:
-        """Whether any of these streams is asked for."""
+    def has(self, local_rank: int, stream: OutputStream) -> bool:
+        """Return whether any of these streams is selected."""
         return bool(dict(self.by_rank).get(local_rank, self.every) & stream)
 
 
@@ -66,50 +66,50 @@ _NUMBERS = frozenset("0123")
 
 
 @dataclass(frozen=True, slots=True)
-class Logs:
-    """Where workers' lines go, by torchrun's flags. `log_dir` None is the job's own folder; /dev/null keeps no files.
+class LogOptions:
+    """Destinations of workers' lines, from torchrun's flags. `log_dir` None is the job's folder, /dev/null no files.
 
-    Without flags everything is shown and in a file. Unlike torchrun's, a file has also what is shown alone there, so
-    that `pliant logs` and a failure's traceback have it.
+    Without flags everything is shown and written to a file. Unlike with torchrun, lines that are only shown are in the
+    file too, so that `pliant logs` and a failure's traceback have them.
     """
 
     log_dir: Path | None = None
-    redirects: Mask = Mask()
-    tee: Mask = Mask()
+    redirects: StreamMask = StreamMask()
+    tee: StreamMask = StreamMask()
     shown: frozenset[int] | None = None  # None: every local rank
     stdout_filters: tuple[str, ...] = ()
     stderr_filters: tuple[str, ...] = ()
 
-    def shows(self, local_rank: int, stream: Stream) -> bool:
-        """Whether it is to be seen on the screen."""
+    def shows(self, local_rank: int, stream: OutputStream) -> bool:
+        """Return whether the stream is shown to the user."""
         if self.shown is not None and local_rank not in self.shown:
             return False
         return not self.redirects.has(local_rank, stream) or self.tee.has(local_rank, stream)
 
-    def files(self, local_rank: int, stream: Stream) -> bool:  # noqa: ARG002  # asked as `shows` is
-        """Whether it goes into the worker's file."""
+    def files(self, local_rank: int, stream: OutputStream) -> bool:  # noqa: ARG002  # asked as `shows` is
+        """Return whether the stream is written to the worker's file."""
         return self.keeps
 
     @property
     def keeps(self) -> bool:
-        """Whether there are files at all."""
+        """True if there are files at all."""
         return self.log_dir != Path(os.devnull)
 
     def path(self, folder: Path, member: str) -> Path | None:
-        """A worker's file; `folder` is where logs are if `log_dir` does not say otherwise."""
+        """Return a worker's file; `folder` is used if there is no `log_dir`."""
         return (self.log_dir or folder) / f"{member}.log" if self.keeps else None
 
-    def filters(self, local_rank: int, stream: Stream) -> tuple[str, ...]:
-        """A line with one of these is copied. As torchrun does, only what is both shown and in a file is looked at."""
+    def filters(self, local_rank: int, stream: OutputStream) -> tuple[str, ...]:
+        """Return the words that select lines to copy. As with torchrun, they must be shown and in a file."""
         if not (self.shows(local_rank, stream) and self.files(local_rank, stream)):
             return ()
-        return self.stdout_filters if stream is Stream.OUT else self.stderr_filters
+        return self.stdout_filters if stream is OutputStream.OUT else self.stderr_filters
 
     def needs_two_pipes(self, local_rank: int) -> bool:
-        """Whether it matters which stream a line came from; if not, one pipe keeps the order of both."""
-        if any(self.filters(local_rank, each) for each in (Stream.OUT, Stream.ERR)):
+        """Return whether the streams must be told apart; otherwise one pipe keeps their order."""
+        if any(self.filters(local_rank, each) for each in (OutputStream.OUT, OutputStream.ERR)):
             return True
-        return self.shows(local_rank, Stream.OUT) != self.shows(local_rank, Stream.ERR)
+        return self.shows(local_rank, OutputStream.OUT) != self.shows(local_rank, OutputStream.ERR)
 
     def sink(
         self,
@@ -118,31 +118,31 @@ class Logs:
         local_rank: int,
         show: Callable[[bytes], None],
         complain: Callable[[str], None],
-    ) -> Sink:
-        """Where this worker's lines go; `folder` as for `path`."""
+    ) -> OutputSink:
+        """Return the sink of a worker; `folder` as for `path`."""
         place, kept = self.log_dir or folder, self.path(folder, member)
         if kept is not None:
-            with suppress(OSError):  # writing says what is wrong
+            with suppress(OSError):  # writing reports the error
                 place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        streams = (Stream.OUT, Stream.ERR)
-        shown = Stream(sum(each for each in streams if self.shows(local_rank, each)))
+        streams = (OutputStream.OUT, OutputStream.ERR)
+        shown = OutputStream(sum(each for each in streams if self.shows(local_rank, each)))
         copies = [
             _Copy(stream, words, member, LogFile(place / name, complain, lock=_SHARED))
             for stream, name in zip(streams, FILTERED, strict=True)
             if (words := self.filters(local_rank, stream))
         ]
-        return Sink(kept, show, complain, shown=shown, copies=copies, two_pipes=self.needs_two_pipes(local_rank))
+        return OutputSink(kept, show, complain, shown=shown, copies=copies, two_pipes=self.needs_two_pipes(local_rank))
 
 
-_SHARED = threading.Lock()  # all workers' sinks write the same of these
+_SHARED = threading.Lock()  # all workers' sinks write to the same copies
 FILTERED = ("filtered_stdout.log", "filtered_stderr.log")  # torchrun's names
 
 
 # ------------------------------------------------------------------------------------------------------------- lines
 
 
-class Lines:
-    """Feed it bytes; it calls `line` with every line, without its end."""
+class LineSplitter:
+    """Splits bytes into lines and calls `line` with each, without its newline."""
 
     def __init__(self, line: Callable[[bytes], None]) -> None:
         self._line = line
@@ -158,7 +158,7 @@ class Lines:
         self._rest = rest
 
     def end(self) -> None:
-        """Call when there is no more: a last line may lack its end."""
+        """Deliver the last line, which may lack its newline."""
         if self._rest:
             self._whole(self._rest)
             self._rest = b""
@@ -170,22 +170,22 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """Lines with certain words, of all workers, in one file."""
+    """Copies lines with certain words, of all workers, to one file."""
 
-    stream: Stream
+    stream: OutputStream
     words: tuple[str, ...]
     member: str
     file: LogFile
 
-    def line(self, line: bytes, stream: Stream) -> None:
+    def line(self, line: bytes, stream: OutputStream) -> None:
         if self.stream & stream and any(word.encode() in line for word in self.words):
             self.file.line(b"[%s] %s" % (self.member.encode(), line))
 
 
-class Sink:
-    """Where a worker's lines go: into a file, and on to `show`. The last of them are remembered.
+class OutputSink:
+    """Writes a worker's lines to a file and to `show`, and keeps the last of them.
 
-    What is written must be read whatever happens, or the process that writes it waits for ever.
+    The output must be read whatever happens, or the process that writes it blocks.
     """
 
     def __init__(
@@ -194,7 +194,7 @@ class Sink:
         show: Callable[[bytes], None],
         complain: Callable[[str], None],
         *,
-        shown: Stream = Stream.ALL,
+        shown: OutputStream = OutputStream.ALL,
         copies: Sequence[_Copy] = (),
         two_pipes: bool = False,
     ) -> None:
@@ -206,14 +206,14 @@ class Sink:
         self._last_bytes = 0
         self._lock = threading.Lock()
         self._ended = threading.Event()
-        self.two_pipes = two_pipes  # whoever starts the process gives it one pipe for each stream, else one for both
+        self.two_pipes = two_pipes  # True: the process gets one pipe for each stream; False: one for both
         self.written = 0  # bytes so far, also those that are no whole line yet
 
-    def heard(self, count: int) -> None:
-        """So many bytes arrived."""
+    def count(self, count: int) -> None:
+        """Add to the number of bytes read."""
         self.written += count
 
-    def line(self, line: bytes, stream: Stream = Stream.ALL) -> None:
+    def line(self, line: bytes, stream: OutputStream = OutputStream.ALL) -> None:
         if self._file is not None:
             self._file.line(line)
         for copy in self._copies:
@@ -223,12 +223,12 @@ class Sink:
             self._show(line)
 
     def tail(self) -> tuple[bytes, ...]:
-        """The last lines, at most `TAIL_LINES` and `TAIL_BYTES`. From any thread."""
+        """Return the last lines, at most `TAIL_LINES` and `TAIL_BYTES`. Safe from any thread."""
         with self._lock:
             return tuple(self._last)
 
     def end(self) -> None:
-        """Call when there is no more."""
+        """Close the files once there is no more output."""
         if self._file is not None:
             self._file.end()
         for copy in self._copies:
@@ -236,7 +236,7 @@ class Sink:
         self._ended.set()
 
     def wait(self, limit_s: float) -> bool:
-        """Until there is no more, but not longer than this; whether it is so."""
+        """Wait for the end of the output, at most `limit_s`; return whether it came."""
         return self._ended.wait(limit_s)
 
     def _remember(self, line: bytes) -> None:
@@ -247,13 +247,13 @@ class Sink:
                 self._last_bytes -= len(self._last.popleft())
 
 
-class Reader:
-    """Reads what a process writes to its end, in a thread of its own. Owns the handles.
+class OutputReader:
+    """Reads a process's output to its end, in a thread of its own. Owns the handles.
 
-    `errors` is the second pipe, if standard error has one of its own (`Sink.two_pipes`).
+    `errors` is the pipe of standard error, if it has its own (`OutputSink.two_pipes`).
     """
 
-    def __init__(self, handle: int, sink: Sink, errors: int | None = None) -> None:
+    def __init__(self, handle: int, sink: OutputSink, errors: int | None = None) -> None:
         self._handle = handle
         self._errors = errors
         self._sink = sink
@@ -265,7 +265,7 @@ class Reader:
         return self._thread.is_alive()
 
     def wait(self, limit_s: float) -> None:
-        """Until all was read, but not longer than this."""
+        """Wait until all output was read, at most `limit_s`."""
         self._thread.join(limit_s)
 
     def _read(self) -> None:
@@ -277,20 +277,20 @@ class Reader:
 
     def _read_one(self, handle: int) -> None:
         with os.fdopen(handle, "rb", buffering=0) as pipe:
-            lines = Lines(self._sink.line)
+            lines = LineSplitter(self._sink.line)
             while data := pipe.read(READ):
-                self._sink.heard(len(data))
+                self._sink.count(len(data))
                 lines.feed(data)
             lines.end()
 
     def _read_both(self, out: int, err: int) -> None:
         with selectors.DefaultSelector() as ready:
-            for handle, stream in ((out, Stream.OUT), (err, Stream.ERR)):
-                ready.register(handle, selectors.EVENT_READ, Lines(partial(self._sink.line, stream=stream)))
+            for handle, stream in ((out, OutputStream.OUT), (err, OutputStream.ERR)):
+                ready.register(handle, selectors.EVENT_READ, LineSplitter(partial(self._sink.line, stream=stream)))
             while ready.get_map():
                 for key, _ in ready.select():
                     data = os.read(key.fd, READ)
-                    self._sink.heard(len(data))
+                    self._sink.count(len(data))
                     key.data.feed(data)
                     if not data:
                         key.data.end()
@@ -299,6 +299,6 @@ class Reader:
 
 
 def visible(line: bytes) -> str:
-    """A line as a terminal would have left it: of what was overwritten, as progress bars do, the last."""
+    """Return a line as a terminal shows it: text after the last carriage return, as progress bars write it."""
     text = line.decode("utf-8", "replace").rstrip("\r")
     return text.rpartition("\r")[2]

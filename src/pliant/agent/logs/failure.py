@@ -1,4 +1,4 @@
-"""Why a worker failed, in its own words: torchelastic's error file, else the last traceback, else its last lines.
+"""Find the cause of a worker's failure: torchelastic's error file, else the last traceback, else its last lines.
 
 torchelastic's convention: a worker finds in TORCHELASTIC_ERROR_FILE where to leave its error as JSON, and a function
 under its `@record` does so.
@@ -23,15 +23,15 @@ AFTER_LINES = 20  # lines at the margin that may belong to an exception's text
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a worker said. `message` is one line, `traceback` everything, `at` the worker's clock, if it said that."""
+    """A worker's error: `message` is one line, `traceback` the whole text, `at` the worker's clock, if recorded."""
 
     message: str
     traceback: str
     at: float | None = None
 
 
-def failure(error_file: Path | None, tail: Sequence[bytes]) -> Failure | None:
-    """Call when a worker has failed, with the last lines it wrote. None: it said nothing at all."""
+def read_failure(error_file: Path | None, tail: Sequence[bytes]) -> Failure | None:
+    """Return the error of a failed worker, from its error file and last lines; None if it wrote nothing."""
     recorded, wrong = _recorded(error_file)
     lines = [_plain(line) for line in tail]
     found = _traceback(lines)
@@ -49,7 +49,7 @@ def failure(error_file: Path | None, tail: Sequence[bytes]) -> Failure | None:
     return Failure(_cut((said or note)[-1]), "\n".join([*last, *note]))
 
 
-def told(
+def describe_failure(
     found: Failure | None,
     *,
     member: str,
@@ -59,18 +59,18 @@ def told(
     code: int,
     log: Path | None = None,
 ) -> str:
-    """The whole block for people about the worker that failed first; several lines, nothing that steers a terminal."""
+    """Return the message about the worker that failed first: several lines, without terminal control characters."""
     who = member if rank is None else f"rank {rank} ({member})"
     where = f"on {host}" if pid is None else f"process {pid} on {host}"
     head = f"{who}, {where}, failed with {how(code)}"
-    kept = [] if log is None else [f"What it wrote is in {log}"]
+    kept = [] if log is None else [f"Its output is in {log}"]
     if found is None:
         return "\n".join([f"{head} and wrote nothing.", *kept])
     return "\n".join([f"{head}: {found.message}", *(f"    {line}" for line in found.traceback.split("\n")), *kept])
 
 
 def how(code: int) -> str:
-    """An exit code in words; negative is a signal."""
+    """Return an exit code in words; negative is a signal."""
     if code >= 0:
         return f"exit code {code}"
     try:
@@ -83,7 +83,7 @@ def how(code: int) -> str:
 
 
 def _recorded(error_file: Path | None) -> tuple[Failure | None, str]:
-    """What is in the file; or nothing, and what is wrong with it, if it is there."""
+    """Return the content of the error file, or None and the reason why it cannot be read."""
     if error_file is None:
         return None, ""
     try:
@@ -94,7 +94,7 @@ def _recorded(error_file: Path | None) -> tuple[Failure | None, str]:
     except OSError as error:
         return None, error.strerror or str(error)
     if not data:
-        return None, ""  # it was about to
+        return None, ""  # the worker ended before it wrote anything
     if len(data) > ERROR_FILE_MAX:
         return None, f"it is larger than {ERROR_FILE_MAX} bytes"
     try:
@@ -159,7 +159,7 @@ def _traceback(lines: Sequence[str]) -> list[str]:
 
 
 def _block(lines: Sequence[str], starts: Sequence[int], last: int) -> tuple[int, int]:
-    """Where the traceback with this header begins and ends, with all it is chained to."""
+    """Return the first and last line of the traceback with this header, with all it is chained to."""
     first = last
     for earlier in reversed([at for at in starts if at < last]):
         if not _is_chained(lines, first):
@@ -173,7 +173,7 @@ def _block(lines: Sequence[str], starts: Sequence[int], last: int) -> tuple[int,
 
 
 def _is_chained(lines: Sequence[str], at: int) -> bool:
-    """Whether the traceback that begins here belongs to the one before: said so, or part of its exception's text."""
+    """Return whether this traceback belongs to the one before: chained to it, or part of its exception's text."""
     inner = lines[at].lstrip(" |+-0123456789")
     if inner.startswith("Original Traceback") or lines[at].lstrip().startswith(("|", "+-")):
         return True  # a data worker's, carried in the text of the main process's; one of a group
@@ -224,7 +224,7 @@ def _message(traceback: Sequence[str]) -> str:
 
 
 def _margin(header: str) -> str:
-    """What stands before every line: torch writes `[rank0]: ` there."""
+    """Return the common prefix of the lines: torch writes `[rank0]: ` there."""
     hit = _HEADER.match(header)
     before = hit["before"] if hit else ""
     return before if before.strip(" |+-0123456789") and not before.startswith("Original") else ""

@@ -16,7 +16,7 @@ LOOK_S = 1.0  # how often we look whether the file we write is still the one of 
 
 
 class LogFile:
-    """A file of whole lines and bounded size. One that cannot be written is given up, said once, and tried again later.
+    """A file of whole lines and bounded size. If it cannot be written, that is reported once and retried later.
 
     `lock`: the same for all that write one file. `now` is the clock that the pauses are measured by.
     """
@@ -97,7 +97,7 @@ class LogFile:
             raise
 
     def _follow_name(self) -> bool:
-        """Somebody may have moved or removed what we write, or rotated it before us; whether it was so."""
+        """Reopen the file if another process moved, removed or rotated it; return whether that was so."""
         assert self._handle is not None
         ours = os.fstat(self._handle)
         try:
@@ -139,5 +139,5 @@ class LogFile:
 
 
 def older(path: Path) -> Path:
-    """Where a log was moved when it had become too large."""
+    """Return the path that a log is moved to when it is too large."""
     return path.with_name(f"{path.name}.1")

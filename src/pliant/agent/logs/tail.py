@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
-from pliant.agent.job_dir import Folder
-from pliant.agent.logs.capture import Lines
+from pliant.agent.job_dir import JobDir
+from pliant.agent.logs.capture import LineSplitter
 from pliant.agent.logs.rotate import older
 
 BLOCK = 1 << 16
@@ -20,8 +20,8 @@ RECENT_S = 600.0
 _MEMBER = re.compile(r".+-\w+(?:\.\d+)+")  # the coordinator's own log, and copies of some lines, have other names
 
 
-def place_of_logs(folder: Folder) -> Path:
-    """Where the logs of a job's workers are on this machine; `pliant run --log-dir` may have said another place."""
+def place_of_logs(folder: JobDir) -> Path:
+    """Return the folder of a job's logs on this machine; `pliant run --log-dir` may have set another one."""
     try:
         said = folder.logs_at.read_text(encoding="utf-8").strip()
     except (OSError, ValueError):
@@ -44,8 +44,8 @@ def logs_in(place: Path) -> dict[str, Path]:
 class Tail:
     """One worker's log. Call `begin` once, then `more` as often as you like, then `end`.
 
-    A log that was moved aside since the last look is known by its number in the file system, which nobody else gets as
-    long as the file is held open. One that has not been written for long is not: there may be many of them.
+    A log that was rotated since the last look is recognised by its inode, which is not reused while the file is open.
+    Logs that were not written for long are closed, since there may be many of them.
     """
 
     def __init__(self, path: Path) -> None:
@@ -54,7 +54,7 @@ class Tail:
         self._number: tuple[int, int] | None = None  # of the file that was read last
         self._offset = 0
         self._found: list[bytes] = []
-        self._lines = Lines(self._found.append)
+        self._lines = LineSplitter(self._found.append)
 
     def begin(self, count: int | None) -> Iterator[bytes]:
         """The last lines there are, all if `count` is None."""
@@ -71,7 +71,7 @@ class Tail:
             self._keep(now)
 
     def more(self) -> Iterator[bytes]:
-        """What was added since."""
+        """Return the lines added since the last look."""
         with ExitStack() as opened:
             if (now := _open(self._path, opened)) is None:
                 return
@@ -81,7 +81,7 @@ class Tail:
             size = os.fstat(now.fileno()).st_size
             if size < self._offset:  # half a line was taken back, for want of room on the disk
                 self._offset = size
-                self._lines = Lines(self._found.append)
+                self._lines = LineSplitter(self._found.append)
             yield from self._read(now, self._offset)
             self._keep(now)
 
@@ -92,7 +92,7 @@ class Tail:
         yield from self._taken()
 
     def _rest(self, now: tuple[int, int], opened: ExitStack) -> Iterator[bytes]:
-        """What was written to the file that we read before, and to one after it if it was moved aside twice."""
+        """Return the rest of the file that was read before, and of its successor if it was rotated twice."""
         if self._held is not None:
             yield from self._read(self._held, self._offset)
         before = _open(older(self._path), opened)
@@ -142,7 +142,7 @@ def _number(file: IO[bytes]) -> tuple[int, int]:
 
 
 def _last(file: IO[bytes], count: int) -> tuple[int, int]:
-    """Where the last lines begin, and how many there are, if not so many."""
+    """Return the offset of the last lines, and their number if there are fewer."""
     end = file.seek(0, os.SEEK_END)
     if count == 0:
         return end, 0

@@ -1,4 +1,4 @@
-"""What a way of hearing is made of: a notice, a watcher that looks for one, and what it raises when it cannot look."""
+"""A notice, the watcher that looks for one, and the exception for a look that failed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHY_MAX = 300
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """This machine is going to be taken away. `grace_s` None: nobody said how soon."""
+    """This machine is going to be taken away. `grace_s` is None if the time is unknown."""
 
     grace_s: float | None
     why: str
@@ -23,7 +23,7 @@ class Trouble(Exception):
 
 
 class Watcher(Protocol):
-    """One thing to look at. Whoever made it calls `look` again and again, always from one thread."""
+    """A source of notices. Its owner calls `look` repeatedly, always from one thread."""
 
     @property
     def name(self) -> str:
@@ -41,7 +41,7 @@ _SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,6})?")
 
 
 def written_notice(text: str, otherwise: str) -> Notice:
-    """What an operator wrote: a first line that is a number is how many seconds are left, the rest is the reason."""
+    """Parse an operator's notice: a number on the first line is the seconds left, the rest is the reason."""
     lines = [" ".join(line.split()) for line in text.splitlines()]
     lines = [line for line in lines if line]
     grace_s = None

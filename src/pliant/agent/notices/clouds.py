@@ -30,7 +30,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Where a metadata server listens, and how long an answer may take."""
+    """The address of a metadata server, and the time limit for an answer."""
 
     host: str = "169.254.169.254"
     port: int = 80
@@ -38,8 +38,8 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What it said. Names of headers are in small letters."""
+class MetadataAnswer:
+    """An answer of the metadata server. Names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -50,8 +50,10 @@ class Answer:
         return self.body.decode("utf-8", "replace").strip()
 
 
-def ask(server: Server, cloud: str, method: str, path: str, headers: Mapping[str, str], wait_s: float = 0.0) -> Answer:
-    """One question on a connection of its own; Trouble if there is no answer. `wait_s`: so long it may hold it back."""
+def ask(
+    server: Server, cloud: str, method: str, path: str, headers: Mapping[str, str], wait_s: float = 0.0
+) -> MetadataAnswer:
+    """Send one request on its own connection; raise Trouble without an answer. `wait_s` is added for a long poll."""
     link = HTTPConnection(server.host, server.port, timeout=wait_s + server.answer_s)
     where = f"The metadata server at {server.host}:{server.port}"
     try:
@@ -60,7 +62,7 @@ def ask(server: Server, cloud: str, method: str, path: str, headers: Mapping[str
         body = answer.read(BODY_MAX + 1)
         if len(body) > BODY_MAX:
             raise Trouble(f"{where} answered {method} {path} with more than {BODY_MAX} bytes.")
-        return Answer(answer.status, {key.lower(): value for key, value in answer.getheaders()}, body)
+        return MetadataAnswer(answer.status, {key.lower(): value for key, value in answer.getheaders()}, body)
     except TimeoutError as error:
         raise Trouble(f"{where} does not answer. Is this machine one of {cloud}'s?") from error
     except (OSError, HTTPException, ValueError) as error:
@@ -102,7 +104,7 @@ class AwsWatcher:
             at = _object(answer, "the rebalance recommendation").get("noticeTime")
             remark(f"AWS recommends, since {str(at)[:40]}, to replace this spot instance: it may be taken away soon")
 
-    def _get(self, path: str) -> Answer:
+    def _get(self, path: str) -> MetadataAnswer:
         for _ in range(2):
             if not self._token:
                 self._token = self._new_token()
@@ -197,7 +199,7 @@ class AzureWatcher:
         self._incarnation = incarnation
         return min(notices, key=lambda found: math.inf if found.grace_s is None else found.grace_s, default=None)
 
-    def _get(self, path: str) -> Answer:
+    def _get(self, path: str) -> MetadataAnswer:
         return ask(self._server, "Azure", "GET", path, {"Metadata": "true"})
 
     def _judged(self, event: Mapping[str, Any], remark: Callable[[str], None]) -> Notice | None:
@@ -219,12 +221,12 @@ class AzureWatcher:
 # ------------------------------------------------------------------------------------------------------------- answers
 
 
-def _expect(answer: Answer, status: int, what: str) -> None:
+def _expect(answer: MetadataAnswer, status: int, what: str) -> None:
     if answer.status != status:
         raise Trouble(f"The metadata server answered {answer.status} when asked for {what}.")
 
 
-def _object(answer: Answer, what: str) -> dict[str, Any]:
+def _object(answer: MetadataAnswer, what: str) -> dict[str, Any]:
     try:
         said = json.loads(answer.body)
     except (ValueError, RecursionError):
@@ -242,7 +244,7 @@ def _text(said: Mapping[str, Any], key: str) -> str:
 
 
 def _until(said: object, now: float) -> float | None:
-    """How long until a moment that was written down, by this machine's clock; None if it cannot be read."""
+    """Return the seconds until a written time, by this machine's clock; None if it cannot be parsed."""
     text = str(said)
     for read in (datetime.fromisoformat, parsedate_to_datetime):
         try:
@@ -255,4 +257,4 @@ def _until(said: object, now: float) -> float | None:
 
 
 def _ignore(_: str) -> None:
-    """For what was said before."""
+    """Drop a remark that was made before."""

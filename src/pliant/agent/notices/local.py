@@ -1,4 +1,4 @@
-"""Notices for everybody who is in no cloud we know: a file that appears, or a command that says so."""
+"""Notices outside of known clouds: a file that appears, or a command that succeeds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CANNOT = (126, 127)  # what a shell, env and their like answer when they cannot 
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A pipe that nobody writes to must not hold us up."""
+    """Open without blocking on a named pipe that has no writer."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
 class FileWatcher:
-    """`file:PATH`: that it is there is the notice."""
+    """`file:PATH`: the file's existence is the notice."""
 
     pause_s = 1.0
 
@@ -46,12 +46,12 @@ class FileWatcher:
             return Notice(None, otherwise)
         except OSError as error:
             if isinstance(error, PermissionError) and os.access(self._path.parent, os.X_OK):
-                return Notice(None, otherwise)  # it is there; what it says is not for us
+                return Notice(None, otherwise)  # it exists, and its content is not readable
             raise Trouble(f"{self._path} cannot be looked at: {error.strerror}.") from error
 
 
 class CommandWatcher:
-    """`command:CMD`: that it ends with 0 is the notice, and what it printed the reason. No shell is in between."""
+    """`command:CMD`: exit status 0 is the notice, and the output its reason. Run without a shell."""
 
     pause_s = 5.0
 
@@ -90,7 +90,7 @@ class CommandWatcher:
             in_time = select.select([pidfd], [], [], self._limit_s)[0]
         finally:
             os.close(pidfd)
-            # With what it started itself; before it is buried, so that the number is nobody else's yet.
+            # With its children, and before it is reaped, so that the pid is not reused yet.
             os.killpg(child.pid, signal.SIGKILL)
             code = child.wait()
         if not in_time:

@@ -1,4 +1,4 @@
-"""The threads that listen for notices, and the names that operators give to what they listen to."""
+"""The threads that look for notices, and the names that select their sources."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def _command(argument: str, _: Server | None) -> Sequence[Watcher]:
 KINDS: Mapping[str, Make] = MappingProxyType(
     {"aws": _aws, "gcp": _gcp, "azure": _azure, "file": _file, "command": _command}
 )
-"""By the word before the colon: what is behind the colon, and where the metadata server is, to what is looked at."""
+"""Factories by the word before the colon; they get the text after it and the metadata server."""
 
 
 def watchers(names: Iterable[str], server: Server | None = None) -> list[Watcher]:
-    """What these names mean: `aws`, `gcp`, `azure`, `file:PATH`, `command:CMD`. BadInput if one means nothing."""
+    """Return the watchers for names: `aws`, `gcp`, `azure`, `file:PATH`, `command:CMD`. BadInput for any other."""
     found: list[Watcher] = []
     for name in names:
         kind, _, argument = name.partition(":")
@@ -63,10 +63,10 @@ def watchers(names: Iterable[str], server: Server | None = None) -> list[Watcher
 
 
 class Notices:
-    """Listens from `start` on, one thread for each thing to look at. `heard` is called once, from one of them.
+    """Looks for notices from `start` on, with one thread per source. `heard` is called once, from one of them.
 
-    `complain` is told when something cannot be looked at, once until it can be again; it is tried for ever. `server` is
-    for tests: where metadata servers are.
+    `complain` receives one message when a source cannot be read, until it can be read again; retries never stop.
+    `server` replaces the metadata servers in tests.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Notices:
             threading.Thread(target=self._listen, args=(watcher,), name=f"notice {watcher.name}", daemon=True).start()
 
     def close(self) -> None:
-        """Nothing is heard from now on. A question that is under way is not waited for."""
+        """Stop. A request that is under way is not waited for."""
         with self._lock:
             self._over.set()
 

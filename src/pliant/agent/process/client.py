@@ -1,4 +1,4 @@
-"""An agent's children, through the warden: started, signalled, killed, and heard of when they end."""
+"""An agent's child processes: start, signal and kill them through the spawner, and receive their ends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from pliant.agent.logs.capture import Reader, Sink
+from pliant.agent.logs.capture import OutputReader, OutputSink
 from pliant.agent.process.script import Script, per_worker
 from pliant.agent.process.template import MESSAGE_MAX, WARMING
 from pliant.errors import BadInput, PliantError
@@ -27,11 +27,11 @@ Ended = Callable[[str, int], None]
 
 
 class Processes:
-    """Make one, use it as a context manager: when it is closed, and however this process ends, everybody is gone.
+    """Child processes, as a context manager: none survives `close`, or this process, however it ends.
 
     `ended(name, code)` is called in a thread of its own as soon as a process has ended, perhaps before the last it
-    wrote was read; the code is negative for a signal. `broken()` is called if the warden itself is gone, and everybody
-    with it, and `template()` when `warmed` is another than it was.
+    wrote was read; the code is negative for a signal. `broken()` is called if the spawner itself ended, and all
+    processes with it, and `template()` when `warmed` changes.
     """
 
     def __init__(self, ended: Ended, broken: Callable[[], None], template: Callable[[], None] = lambda: None) -> None:
@@ -43,16 +43,16 @@ class Processes:
         with its:
             command = [sys.executable, "-P", "-m", "pliant.agent.process.spawner", str(its.fileno())]
             # In a session of its own: what is typed at the terminal is for the agent.
-            self._warden = subprocess.Popen(
+            self._spawner = subprocess.Popen(
                 command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
             )
         self.pids: dict[str, int] = {}
-        self.plainly: dict[str, str] = {}  # of those that run: why it was not forked, though it was to be
+        self.plainly: dict[str, str] = {}  # by running process: why it was not forked, if that was requested
         self._warmed: str | None = None
-        self._readers: list[Reader] = []
+        self._readers: list[OutputReader] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self.gone = False  # the warden, and everybody with it
+        self.gone = False  # the spawner has ended, and all processes with it
         threading.Thread(target=self._hear, name="processes", daemon=True).start()
 
     def __enter__(self) -> Processes:
@@ -62,18 +62,20 @@ class Processes:
         self.close()
 
     @property
-    def warden(self) -> int:
-        """The warden's process."""
-        return self._warden.pid
+    def spawner_pid(self) -> int:
+        """The pid of the spawner."""
+        return self._spawner.pid
 
     @property
     def warmed(self) -> str | None:
-        """How the template is: None if none was wanted, "" if it is ready, `WARMING` soon after `warm`, else why it is
-        of no use, which is for people to know: workers are started plainly then."""
+        """The state of the template: None if none was requested, "" if it is ready, `WARMING` while it imports.
+
+        Any other text is the reason why it is unusable; workers are started without it then.
+        """
         return self._warmed
 
     def start(
-        self, name: str, argv: Sequence[str], env: Mapping[str, str], sink: Sink, errors: Sink | None = None
+        self, name: str, argv: Sequence[str], env: Mapping[str, str], sink: OutputSink, errors: OutputSink | None = None
     ) -> None:
         """Start a program under a name that is free. `env` is on top of our own environment.
 
@@ -92,7 +94,9 @@ class Processes:
         common = {name: value for name, value in env.items() if not per_worker(name)}
         self._order({"warm": [*modules], "env": common})
 
-    def fork(self, name: str, script: Script, env: Mapping[str, str], sink: Sink, errors: Sink | None = None) -> None:
+    def fork(
+        self, name: str, script: Script, env: Mapping[str, str], sink: OutputSink, errors: OutputSink | None = None
+    ) -> None:
         """Start a script as `start` would, but from the template if that is ready: the worker is the same, only sooner.
 
         Ask `script.why_not_forked` before. `plainly` tells afterwards whether it was a plain start.
@@ -101,7 +105,9 @@ class Processes:
         order = {"fork": name, "script": given, "argv": script.argv(), "env": {**env}}
         self._order_with_output(name, order, sink, errors)
 
-    def _order_with_output(self, name: str, order: Mapping[str, object], sink: Sink, errors: Sink | None) -> None:
+    def _order_with_output(
+        self, name: str, order: Mapping[str, object], sink: OutputSink, errors: OutputSink | None
+    ) -> None:
         data = json.dumps(order).encode()
         if len(data) > ORDER_MAX:
             raise BadInput(
@@ -111,9 +117,9 @@ class Processes:
         pipes = [os.pipe() for _ in range(2 if two else 1)]
         handles = [reading for reading, _ in pipes]
         readers = (
-            [Reader(handles[0], sink, *handles[1:])]
+            [OutputReader(handles[0], sink, *handles[1:])]
             if errors is None
-            else [Reader(handles[0], sink), Reader(handles[1], errors)]
+            else [OutputReader(handles[0], sink), OutputReader(handles[1], errors)]
         )
         with self._lock:
             self._readers = [reader for reader in self._readers if reader.reads] + readers
@@ -126,7 +132,7 @@ class Processes:
                 os.close(writing)
 
     def terminate(self, name: str) -> None:
-        """Ask a process to end (SIGTERM). One that has ended already is asked nothing."""
+        """Send SIGTERM to a process, unless it has ended."""
         self._order({"signal": name, "number": int(signal.SIGTERM)})
 
     def kill(self, name: str) -> None:
@@ -134,11 +140,11 @@ class Processes:
         self._order({"kill": name})
 
     def close(self) -> None:
-        """Kill everybody who is left, and wait until they are gone."""
+        """Kill the remaining processes, and wait until they are gone."""
         self._closed.set()
-        with suppress(OSError):  # the warden may be gone already
+        with suppress(OSError):  # the spawner may be gone already
             self._line.shutdown(socket.SHUT_RDWR)
-        self._warden.wait()
+        self._spawner.wait()
         self._line.close()
         until = time.monotonic() + LAST_OUTPUT_S
         for reader in self._readers:
@@ -148,7 +154,7 @@ class Processes:
         try:
             self._line.sendall(json.dumps(order).encode())
         except OSError:
-            return  # the warden is gone, and everybody with it, which `broken` says
+            return  # the spawner has ended, which `broken` reports
 
     def _hear(self) -> None:
         while not self._closed.is_set():

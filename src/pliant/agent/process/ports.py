@@ -1,4 +1,4 @@
-"""Ports that nobody listens on."""
+"""Find free ports."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import socket
 
 from pliant.errors import PliantError
 
-PORTS = range(20000, 32768)  # below those that the system hands out, so that one can be listened on again
+PORTS = range(20000, 32768)  # below the ephemeral ports, so that one can be listened on again
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """One that nobody listens on now, at that address; one that was left a moment ago will do."""
+    """Return a port without a listener at that address; a recently closed one is fine."""
     return _found(host, 1, again=True)[0]
 
 
 def free_ports(count: int) -> tuple[int, ...]:
-    """So many that nobody uses now, at any address of this machine."""
+    """Return ports that are unused at every address of this machine."""
     return _found("", count, again=False)
 
 
 def are_free(ports: tuple[int, ...]) -> bool:
-    """Whether they still are."""
+    """Return whether the ports are still unused."""
     return all(_is_free("", port, again=False) for port in ports)
 
 

@@ -1,4 +1,4 @@
-"""What a worker runs, and whether a process that has imported its framework already may run it.
+"""The script of a worker, and whether a template that has imported its framework may run it.
 
 A template (see `template`) has read the environment that frameworks look at when they are imported. A script that
 sets such variables itself, before it imports the framework, would come too late in it.
@@ -44,7 +44,7 @@ class Script:
                 return (self.name, *self.args)
 
     def why_not_forked(self, env_kind: str) -> str:
-        """Call before a template is asked for it: a reason for people, or "" if a template may run it."""
+        """Return why a template cannot run it; empty if it can."""
         if env_kind in _KINDS:
             return f"{_KINDS[env_kind]} starts threads when it is imported, and a process with threads cannot be forked"
         if self.kind == PROGRAM:
@@ -57,13 +57,13 @@ class Script:
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError):
-            return ""  # it will be said when it is run, by Python itself
+            return ""  # Python reports it when it is run
         line = _sets_environment_early(tree)
         return f"{path.name} changes the environment before it imports torch (line {line})" if line else ""
 
 
 def per_worker(name: str) -> bool:
-    """Whether this variable may differ between a template and what is forked from it."""
+    """Return whether this variable may differ between a template and its forks."""
     return name in _FREE or name.startswith(_FREE_PREFIXES)
 
 
@@ -137,7 +137,7 @@ def _imports_torch(node: ast.AST) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What this file calls the environment, and the functions that change it."""
+    """The names under which this file uses the environment and functions that change it."""
 
     environ: frozenset[str]
     functions: frozenset[str]

@@ -1,10 +1,9 @@
-"""The agent's only child: it starts, watches and ends every worker, and takes them along when it ends itself.
+"""The agent's only child: it starts, watches and ends every worker, and its workers end with it.
 
-An agent has threads, and a process with threads must not fork; this one has none. It starts what it is told to start,
-each in a process group of its own, and says when one ends. What a child leaves behind is killed with it, also if it
-left the group: orphans come to us, and show whose they were. However its agent ends, `kill -9` included, it sees the
-line to it close, kills everything below it, and ends. Killed itself, it takes its children with it, since they asked
-the system for that before their first instruction.
+An agent has threads, and a process with threads must not fork; this one has none. It starts each worker in a process
+group of its own and reports its end. Processes that a worker leaves behind are killed with it, also outside its group:
+they become children of the spawner and carry the worker's name. However the agent ends, `kill -9` included, the spawner
+sees its socket close, kills all descendants, and ends. If the spawner is killed, its children are too (PDEATHSIG).
 
 Orders come in and news goes out as JSON, one message each:
 
@@ -51,14 +50,14 @@ _SWEEPS = 100  # something that starts others faster than we kill them is left t
 
 @dataclass(frozen=True, slots=True)
 class _Child:
-    """One with a name; `wait` buries it, and gives its exit status."""
+    """A named child; `wait` reaps it and returns its exit status."""
 
     pid: int
     wait: Callable[[], int]
 
 
-class Warden:
-    """The children, and the line to the agent."""
+class Spawner:
+    """The children, and the socket to the agent."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -78,7 +77,7 @@ class Warden:
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> None:
-        """Until the agent is gone."""
+        """Serve until the agent is gone."""
         while True:
             # One at a time: what is done may close others, and their numbers are used again.
             handle, _ = self._poll.poll()[0]
@@ -100,7 +99,7 @@ class Warden:
                 self._warmed()
 
     def end(self) -> None:
-        """Kill everything below us, and wait until it is gone."""
+        """Kill all descendants, and wait until they are gone."""
         while True:
             for pid in _below(self._pid):
                 with suppress(ProcessLookupError, PermissionError):  # gone, or another user's by now
@@ -134,7 +133,7 @@ class Warden:
                 preexec_fn=lambda: die_with_parent(self._pid),  # noqa: PLW1509  # there are no threads
             )
         except OSError as error:
-            with suppress(OSError):  # nobody reads it any more
+            with suppress(OSError):  # the reader is gone
                 os.write(output[-1], f"{argv[0]} cannot be started: {error.strerror}\n".encode())
             self._say({"ended": name, "code": CANNOT_START})
             return
@@ -155,7 +154,7 @@ class Warden:
         self._poll.unregister(pidfd)
         os.close(pidfd)
         child = self._children.pop(name)
-        _kill_group(child.pid)  # what it started itself; before it is buried, so that the number is nobody else's yet
+        _kill_group(child.pid)  # its children, before it is reaped, so that the pid is not reused yet
         code = child.wait()
         self._sweep(name)
         self._say({"ended": name, "code": code})
@@ -183,7 +182,7 @@ class Warden:
         try:
             if self._template is None:
                 raise CannotFork("there is no template")
-            # Nothing else is done meanwhile: nobody we do not know yet is buried, and no signal comes before its child.
+            # Nothing else runs meanwhile: no unknown child is reaped, and no signal precedes its child.
             pid, go = self._template.fork(name, script, settings.for_child(order["env"]), output)
         except CannotFork as error:
             self._warmed()
@@ -216,7 +215,7 @@ class Warden:
     # ---------------------------------------------------------------------------------------------- the orphans
 
     def _bury_orphans(self) -> None:
-        """Those that ended. Whoever has a name is told of by its pidfd, and the template by its line."""
+        """Reap orphans. Named children are reaped by their pidfd, the template by its socket."""
         ours = self._known()
         for pid, (parent, state) in _all_processes().items():
             if parent == self._pid and state == "Z" and pid not in ours:
@@ -245,7 +244,7 @@ def _kill_group(pid: int) -> None:
 
 
 def _all_processes() -> dict[int, tuple[int, str]]:
-    """Everybody's parent and state."""
+    """Return the parent and state of every process."""
     found = {}
     for each in Path("/proc").iterdir():
         if each.name.isdigit():
@@ -273,7 +272,7 @@ def _below(top: int, without: set[int] | None = None) -> list[int]:
 
 
 def _belongs(pid: int, name: str) -> bool:
-    """Whether a process comes from the worker of this name: by its environment, or, forked only, by its mark."""
+    """Return whether a process descends from this worker: by its environment, or by the mark of a fork."""
     process = Path("/proc") / str(pid)
     try:
         if f"PLIANT_MEMBER={name}".encode() in (process / "environ").read_bytes().split(b"\0"):
@@ -287,11 +286,11 @@ def main(handle: int) -> None:
     """The program."""
     ignore_stop_signals()  # they are meant for the agent
     with socket.socket(fileno=handle) as line:
-        warden = Warden(line)
+        spawner = Spawner(line)
         try:
-            warden.run()
+            spawner.run()
         finally:
-            warden.end()
+            spawner.end()
 
 
 if __name__ == "__main__":

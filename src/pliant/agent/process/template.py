@@ -1,8 +1,8 @@
 """A process that has imported what workers import, and becomes a worker by forking: no import, no wait.
 
-It is a child of the warden (`warden`), started with `command`, and has no threads: a process with threads must not be
-forked. What it forks is the warden's own child, as any other worker is: it forks twice, the one between ends, and the
-system hands orphans to the warden. Nothing of a worker runs before the warden knows of it and lets it go.
+It is a child of the spawner (`spawner`), started with `command`, and has no threads: a process with threads must not be
+forked. What it forks is the spawner's own child, as any other worker is: it forks twice, the one between ends, and the
+system hands orphans to the spawner. Nothing of a worker runs before the spawner knows of it and lets it go.
 
 One message each, as JSON:
 
@@ -33,7 +33,7 @@ from typing import Any
 
 from pliant import settings
 from pliant.agent.process.script import FILE, Script, differing
-from pliant.agent.process.template_child import Life, become, open_handles
+from pliant.agent.process.template_child import ForkedWorker, become, open_handles
 
 # What a training step imports: the first DistributedDataParallel and the first optimizer import torch's compiler.
 TORCH = (
@@ -65,15 +65,15 @@ main(bare)
 """
 
 
-# ----------------------------------------------------------------------------------------- the warden's side
+# ----------------------------------------------------------------------------------------- the spawner's side
 
 
 class CannotFork(Exception):
-    """Why this worker must be started plainly."""
+    """The reason why a worker cannot be forked."""
 
 
 class Template:
-    """The warden's side of it. Poll `line` and `output`, and call `heard` when there is something."""
+    """The spawner's side of it. Poll `line` and `output`, and call `heard` when one is readable."""
 
     def __init__(self, modules: Sequence[str], env: dict[str, str], preexec: Callable[[], None]) -> None:
         self.env = env
@@ -166,7 +166,7 @@ class Template:
         os.close(self.output)
 
     def _drain(self) -> bool:
-        """What its imports wrote is nobody's, unless it cannot go on. False when there is no more."""
+        """Read the output of its imports, shown only if it fails. Return False at its end."""
         try:
             while data := os.read(self.output, MESSAGE_MAX):
                 self._said = (self._said + data)[-SAID_MAX:]
@@ -194,7 +194,7 @@ def main(bare: frozenset[str]) -> None:
     """The program: with the handle of its line, and modules, as arguments. In a worker it does not return."""
     handle, *modules = sys.argv[1:]
     line = socket.socket(fileno=int(handle))
-    warden = os.getppid()
+    spawner = os.getppid()
     gc.disable()
     environ = settings.for_child({})  # before what is imported can change it
     why = _import(modules) or _unfit(line.fileno())
@@ -214,14 +214,14 @@ def main(bare: frozenset[str]) -> None:
                 _say(line, {"cannot": why})
             else:
                 kept = {name: value for name, value in environ.items() if name not in order["remove"]}
-                _fork(line, Life(order["fork"], script, kept | order["change"]), handles, warden)
+                _fork(line, ForkedWorker(order["fork"], script, kept | order["change"]), handles, spawner)
         finally:
             for each in handles:
                 with suppress(OSError):  # a worker has closed them, and begins
                     os.close(each)
 
 
-def _fork(line: socket.socket, life: Life, handles: list[int], warden: int) -> None:
+def _fork(line: socket.socket, life: ForkedWorker, handles: list[int], spawner: int) -> None:
     reading, writing = os.pipe()
     try:
         between = os.fork()
@@ -233,10 +233,10 @@ def _fork(line: socket.socket, life: Life, handles: list[int], warden: int) -> N
     if not between:
         _fork_again(writing)
         line.detach()
-        become(life, handles[1:], handles[0], warden)
+        become(life, handles[1:], handles[0], spawner)
     os.close(writing)
-    os.waitpid(between, 0)  # from now on its child is the warden's
-    number = os.read(reading, 20)  # nothing: nobody is left to write it
+    os.waitpid(between, 0)  # from now on its child is the spawner's
+    number = os.read(reading, 20)  # empty if the fork failed
     os.close(reading)
     _say(line, {"pid": int(number)} if number else {"cannot": "the template cannot be forked twice"})
 
@@ -268,7 +268,7 @@ def _import(modules: Sequence[str]) -> str:
 
 
 def _unfit(line: int) -> str:
-    """Whether what was imported keeps a fork from being like a new process."""
+    """Return why a fork would differ from a new process after these imports; empty if it would not."""
     ctypes.CDLL(None).fflush(None)  # else every worker would write it again
     for stream in (sys.stdout, sys.stderr):
         stream.flush()

@@ -1,4 +1,4 @@
-"""How a fork of a template becomes the worker that `python -u SCRIPT` would have been.
+"""Turn a fork of a template into the worker that `python -u SCRIPT` would be.
 
 A script must not be able to tell. So it runs as `__main__`, in a module of that name which is new, with no frame of
 ours below it: `become` prepares everything and leaves a function of Python's own, written in C, as `sys.excepthook`;
@@ -44,16 +44,16 @@ class Begin(BaseException):  # nothing that catches errors may catch it
 
 
 @dataclass(frozen=True, slots=True)
-class Life:
-    """What a worker is to be."""
+class ForkedWorker:
+    """The name, script and environment of a worker to fork."""
 
     name: str
     script: Script
     environ: Mapping[str, str]  # all of it
 
 
-def become(life: Life, output: Sequence[int], go: int, parent: int) -> None:
-    """Call in the new process, as its only thread; raises `Begin`, which nobody may catch.
+def become(life: ForkedWorker, output: Sequence[int], go: int, parent: int) -> None:
+    """Call in the new process, as its only thread; raises `Begin`, which must not be caught.
 
     It runs once something can be read from `go`: then it belongs to `parent`. It never runs if that is closed instead.
     """
@@ -80,8 +80,10 @@ def become(life: Life, output: Sequence[int], go: int, parent: int) -> None:
 
 
 def _let_rank_0_listen(environ: Mapping[str, str]) -> None:
-    """Forked workers are ready at the same moment. One that asks rank 0's store before it listens has torch wait for
-    half a second before it tries again; so the others look first, for no longer than that."""
+    """Wait up to half a second until rank 0 listens.
+
+    Forked workers are ready at the same moment, and torch retries a refused connection only after half a second.
+    """
     if environ.get("RANK", "0") == "0" or not environ.get("MASTER_PORT", "").isdecimal():
         return
     until = time.monotonic() + LISTEN_S
@@ -103,7 +105,7 @@ def open_handles() -> list[int]:
 
 
 def _mark(name: str) -> None:
-    """A mapping of a file with our name: inherited by forks, gone in other programs, and everybody can see it.
+    """Map a file with the worker's name: visible in /proc, inherited by forks, gone in other programs.
 
     The environment that the system shows of us is the template's.
     """
@@ -116,7 +118,7 @@ def _mark(name: str) -> None:
 
 
 def _as_if_new() -> None:
-    """What a process draws or looks up once, at its start, is drawn and looked up now. `random` does it by itself."""
+    """Repeat what a process draws or looks up once at its start. `random` does so by itself."""
     importlib.invalidate_caches()
     modules: dict[str, Any] = dict(sys.modules)
     if (threading := modules.get("threading")) is not None:
@@ -156,7 +158,7 @@ def _main_module() -> ModuleType:
 
 @dataclass(frozen=True, slots=True)
 class _Hook:
-    """What the interpreter is to call, and the file it needs open."""
+    """The function that the interpreter calls, and the file it needs open."""
 
     call: Callable[..., Any]
     handle: int = -1
@@ -224,7 +226,7 @@ def _module(name: str) -> _Hook:
 
 
 def _show(error: BaseException) -> None:
-    """What the interpreter does with an exception that nobody caught."""
+    """Handle an uncaught exception as the interpreter does."""
     below = error.__traceback__.tb_next if error.__traceback__ else None  # without the frame of ours
     error.__traceback__ = below
     vars(sys).update(last_type=type(error), last_value=error, last_traceback=below)
@@ -248,6 +250,6 @@ def _show(error: BaseException) -> None:
 
 
 def _end_by_interrupt() -> None:
-    """Make the interpreter end by the signal, as it does for a Ctrl-C that nobody caught."""
+    """Make the interpreter end by the signal, as it does for an uncaught Ctrl-C."""
     sys.excepthook = lambda *_: None
     ctypes.pythonapi.PyRun_SimpleString(b"raise KeyboardInterrupt")

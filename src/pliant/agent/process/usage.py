@@ -1,7 +1,7 @@
-"""What workers use of the machine, from /proc, and whether they are stuck.
+"""The CPU time and memory of workers, from /proc.
 
-A worker's usage is that of its process group and of everything that descends from it. One look at /proc is for all
-workers of an agent, however many there are.
+A worker's usage is that of its process group and of all its descendants. /proc is read once for all workers of an
+agent. psutil would open several files of every process of the machine, and does not give process groups.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Of a worker and all it started. Memory that several of its processes share is counted for each of them."""
+    """The usage of a worker and its descendants. Shared memory counts for each process."""
 
     cpu_s: float
     rss_bytes: int
@@ -33,13 +33,13 @@ class _Process:
     state: str
     parent: int
     group: int
-    cpu_s: float  # its own, and of the children it has buried
+    cpu_s: float  # its own, and of the children it has waited for
     threads: int
     rss_bytes: int
 
 
 def usages(pids: Mapping[str, int], proc: Path = _PROC) -> dict[str, Usage]:
-    """Of all workers, by name, in one look. A worker that is gone has none."""
+    """Return the usage of all workers by name. A worker that is gone has none."""
     found = _processes(proc)
     owners = {pid: name for name, pid in pids.items() if pid in found}
     mine: dict[str, list[_Process]] = {name: [] for name in owners.values()}
@@ -52,12 +52,12 @@ def usages(pids: Mapping[str, int], proc: Path = _PROC) -> dict[str, Usage]:
 
 
 def usage(pid: int, proc: Path = _PROC) -> Usage | None:
-    """Of one worker; for several, `usages` looks once."""
+    """Return the usage of one worker; use `usages` for several."""
     return usages({"": pid}, proc).get("")
 
 
 def _owner(pid: int, found: Mapping[int, _Process], known: dict[int, str | None]) -> str | None:
-    """The worker that a process descends from. What is learned on the way up is kept in `known`."""
+    """Return the worker that a process descends from. `known` caches the answers."""
     way: list[int] = []
     while pid not in known:
         way.append(pid)

@@ -1,9 +1,8 @@
 """The environments in which scripts find their world: torchrun's, TensorFlow's and JAX's. Pure.
 
-A script that knows nothing of Pliant learns from its environment who it is and where the others are. All that it reads
-follows from the launch that the coordinator formed, so every agent works out the same for its own workers, and nobody
-has to ask. Call `environments` once for each launch, and start each worker with what it says laid over the agent's own
-environment and over Pliant's names.
+A script that does not use Pliant reads its rank and its peers from its environment. All of it follows from the launch
+that the coordinator formed, so every agent computes it for its own workers. Call `environments` once for each launch,
+and start each worker with its result on top of the agent's own environment and Pliant's variables.
 
 - always: what torchrun sets. Scripts, and the libraries they use, look at that to see where they run.
 - `tf`: `TF_CONFIG`, and `NUM_WORKERS`, which is how many compute gradients.
@@ -29,7 +28,7 @@ from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import BadInput
 
-Kind = Literal["torch", "tf", "jax"]
+Framework = Literal["torch", "tf", "jax"]
 
 TORCH_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # those that torchrun handles unless it is told otherwise
 OUTSIDE = "evaluator"  # the one role that TensorFlow wants to be told of, but not to be in the cluster
@@ -37,10 +36,10 @@ SERVERS = "ps"
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What all workers of one agent have in common, whatever the launch. `user` is the environment they inherit."""
+class WorkerSettings:
+    """The settings that all workers of one agent share. `user` is the environment they inherit."""
 
-    kind: Kind
+    kind: Framework
     job: str
     error_dir: Path
     max_restarts: int = 3
@@ -53,8 +52,8 @@ class Surroundings:
     user: Mapping[str, str] = field(default_factory=dict)
 
 
-def environments(launch: Launch, agent: AgentId, surroundings: Surroundings) -> dict[MemberId, dict[str, str]]:
-    """What each worker of this agent must find in its environment, in the order of their ranks.
+def environments(launch: Launch, agent: AgentId, surroundings: WorkerSettings) -> dict[MemberId, dict[str, str]]:
+    """Return the environment of each worker of this agent, in the order of their ranks.
 
     Raises `BadInput` if each worker is to see one device only, and the user's list of devices is too short.
     """
@@ -70,8 +69,8 @@ def environments(launch: Launch, agent: AgentId, surroundings: Surroundings) -> 
     }
 
 
-def live_environment(member: MemberId, local_rank: int, surroundings: Surroundings) -> dict[str, str]:
-    """What a worker of a live job finds: all that does not depend on a world, since its worlds come and go."""
+def live_environment(member: MemberId, local_rank: int, surroundings: WorkerSettings) -> dict[str, str]:
+    """Return the environment of a worker of a live job: all that does not depend on a world."""
     return {
         "TORCHELASTIC_MAX_RESTARTS": str(surroundings.max_restarts),
         "TORCHELASTIC_RUN_ID": surroundings.run_id or surroundings.job,
@@ -82,7 +81,7 @@ def live_environment(member: MemberId, local_rank: int, surroundings: Surroundin
 
 
 def error_file(error_dir: Path, member: MemberId) -> Path:
-    """Where a worker leaves what it died of, if it follows torchelastic's convention. Its folder must be there."""
+    """Return the file for a worker's error, by torchelastic's convention. Its folder must exist."""
     return error_dir / f"{member}.error.json"
 
 
@@ -95,7 +94,7 @@ def host_and_port(address: str) -> tuple[str, str]:
 # ---------------------------------------------------------------------------------------------------------- torchrun
 
 
-def _torch(launch: Launch, rank: int, surroundings: Surroundings) -> dict[str, str]:
+def _torch(launch: Launch, rank: int, surroundings: WorkerSettings) -> dict[str, str]:
     seats, own = launch.seats, launch.seats[rank]
     agents = list(dict.fromkeys(seat.agent for seat in seats))  # in the order of their first ranks
     here = [seat.member for seat in seats if seat.agent == own.agent]
@@ -123,7 +122,7 @@ def _torch(launch: Launch, rank: int, surroundings: Surroundings) -> dict[str, s
     }
 
 
-def _local_rank(number: int, surroundings: Surroundings) -> dict[str, str]:
+def _local_rank(number: int, surroundings: WorkerSettings) -> dict[str, str]:
     if not surroundings.virtual_local_rank:
         return {"LOCAL_RANK": str(number)}
     listed = surroundings.user.get("CUDA_VISIBLE_DEVICES")
@@ -142,7 +141,7 @@ def _listed(devices: str) -> list[str]:
     return [device.strip() for device in devices.split(",") if device.strip()]
 
 
-def _threads(launch: Launch, agent: AgentId, surroundings: Surroundings) -> dict[str, str]:
+def _threads(launch: Launch, agent: AgentId, surroundings: WorkerSettings) -> dict[str, str]:
     """One thread for each of several workers. By what there is room for, so that a launch's size changes no sums."""
     there = sum(seat.agent == agent for seat in launch.seats)
     if "OMP_NUM_THREADS" in surroundings.user or max(surroundings.capacity, there) == 1:
@@ -167,13 +166,13 @@ def _tensorflow(launch: Launch, rank: int) -> dict[str, str]:
 
 
 def _computes(seat: Seat, launch: Launch) -> bool:
-    """Whether it computes gradients. With parameter servers the chief hands out work; without, it is a worker, too."""
+    """Return whether a seat computes gradients. The chief does unless there are parameter servers."""
     if seat.role == "chief":
         return all(other.role != SERVERS for other in launch.seats)
     return seat.role == "worker"
 
 
-def _jax(launch: Launch, rank: int, surroundings: Surroundings) -> dict[str, str]:
+def _jax(launch: Launch, rank: int, surroundings: WorkerSettings) -> dict[str, str]:
     own, address = launch.seats[rank], launch.seats[0].address
     here = [seat.member for seat in launch.seats if seat.agent == own.agent]
     number = "0" if surroundings.virtual_local_rank else str(here.index(own.member))
@@ -191,11 +190,11 @@ def _jax(launch: Launch, rank: int, surroundings: Surroundings) -> dict[str, str
     }
 
 
-def _user_devices(surroundings: Surroundings) -> str:
+def _user_devices(surroundings: WorkerSettings) -> str:
     return surroundings.user.get("JAX_LOCAL_DEVICE_IDS", "")
 
 
-def _all_devices(surroundings: Surroundings) -> str:
+def _all_devices(surroundings: WorkerSettings) -> str:
     """Every device that the process can see: those that the user lists are counted from 0 again."""
     listed = surroundings.user.get("CUDA_VISIBLE_DEVICES")
     count = surroundings.devices if listed is None else len(_listed(listed))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pliant import settings
-from pliant.agent.job_dir import Folder
+from pliant.agent.job_dir import JobDir
 from pliant.cli.connect import Flags, complete_jobs
 from pliant.cli.output import clean
 from pliant.core.model.names import bad_name
@@ -162,13 +162,13 @@ def _source_at_path(text: str) -> CheckpointSource | None:
 def _source_of_job(text: str, flags: Flags) -> CheckpointSource | None:
     from pliant.train.checkpoint import open_storage
 
-    folder = Folder(settings.read().home / "jobs" / text)
+    folder = JobDir(settings.read().home / "jobs" / text)
     if bad_name(text) or not folder.path.is_dir():
         return None
     return CheckpointSource(open_storage(_job_place(folder)), job=text, recorded=_recorded_checkpoints(text, flags))
 
 
-def _job_place(folder: Folder) -> str:
+def _job_place(folder: JobDir) -> str:
     """Return the place of a job's checkpoints: its folder, unless a file there names another place."""
     try:
         return folder.checkpoints_at.read_text(encoding="utf-8").strip() or str(folder.checkpoints)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import click
 
 from pliant import settings
-from pliant.agent.job_dir import Folder
+from pliant.agent.job_dir import JobDir
 from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
 from pliant.cli.main import INTERRUPTED
 from pliant.cli.output import clean, json_option, print_json
@@ -116,8 +116,8 @@ class _JobOnThisMachine:
     flags: Flags
 
     @property
-    def _folder(self) -> Folder:
-        return Folder(settings.read().home / "jobs" / self.job)
+    def _folder(self) -> JobDir:
+        return JobDir(settings.read().home / "jobs" / self.job)
 
     def find_member(self, pid: int, member: str) -> ProcessRef | None:
         from pliant.agent.process.template_child import MARK

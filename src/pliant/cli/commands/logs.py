@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pliant import settings
-from pliant.agent.job_dir import Folder
+from pliant.agent.job_dir import JobDir
 from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
 from pliant.cli.output import clean, json_option
 from pliant.cli.run.output import COLOURS
@@ -46,7 +46,7 @@ def logs(job: str | None, rank: int | None, follow: bool, lines: int | None, fla
     from pliant.agent.logs.tail import place_of_logs
 
     name = resolve_job(job)
-    folder = Folder(settings.read().home / "jobs" / name)
+    folder = JobDir(settings.read().home / "jobs" / name)
     poller = _JobPoller(flags, name, folder)
     show = _LogPrinter(place_of_logs(folder), JsonLines() if as_json else PlainLines())
     try:
@@ -93,7 +93,7 @@ class _JobInfo:
 class _JobPoller:
     """Polls the job's coordinator, at the start and while following."""
 
-    def __init__(self, flags: Flags, job: str, folder: Folder) -> None:
+    def __init__(self, flags: Flags, job: str, folder: JobDir) -> None:
         self.job = job
         self.folder = folder
         self.stopped = False  # the job ran on this machine and does not any more
@@ -165,7 +165,7 @@ def _member_with(status: JobStatus, rank: int) -> str | None:
     return next((line.id for line in status.members if line.rank == rank), None)
 
 
-def _find_member(client: Client, status: JobStatus, rank: int, folder: Folder, follow: bool) -> str:
+def _find_member(client: Client, status: JobStatus, rank: int, folder: JobDir, follow: bool) -> str:
     """Return the member that has this rank, or had it last. Raise BadInput if there is none or its log is not here.
 
     With `follow`, return an empty name to wait for one.

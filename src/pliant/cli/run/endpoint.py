@@ -13,7 +13,7 @@ from pliant.cli.run.option_types import ENDPOINT_PORT, EndpointAddress
 from pliant.errors import BadInput
 
 if TYPE_CHECKING:
-    from pliant.agent.setup import Elsewhere
+    from pliant.agent.plan import CoordinatorAddress
     from pliant.cli.connect import Flags
     from pliant.cli.run.plan import MachineFacts, RunOptions
 
@@ -32,9 +32,9 @@ class EndpointFacts:
 
 def resolve_endpoint(
     options: RunOptions, machine: MachineFacts, flags: Flags, job: str, machines: int, notes: list[str]
-) -> tuple[tuple[str, int] | None, Elsewhere | None]:
+) -> tuple[tuple[str, int] | None, CoordinatorAddress | None]:
     """Return the address to host a coordinator at, or the coordinator to join. Neither: host on a free port."""
-    from pliant.agent.setup import Elsewhere
+    from pliant.agent.plan import CoordinatorAddress
 
     endpoint = None if options.standalone else requested_endpoint(options, machines, notes)
     if options.standalone:
@@ -46,7 +46,7 @@ def resolve_endpoint(
         if _has_endpoint_flag(options):
             notes.append("--coordinator is given; the endpoint is ignored")
         coordinator = flags.resolve()
-        return None, Elsewhere(coordinator.urls, coordinator.token_file)
+        return None, CoordinatorAddress(coordinator.urls, coordinator.token_file)
     if endpoint is None:
         if flags.token_file is not None:
             raise click.UsageError(
@@ -71,7 +71,7 @@ def resolve_endpoint(
             f"machine, run `pliant token create --scope join --job {job} --out FILE`. Copy FILE here and pass it with "
             "--token-file."
         )
-    return None, Elsewhere((f"http://{endpoint}",), token_file)
+    return None, CoordinatorAddress((f"http://{endpoint}",), token_file)
 
 
 def requested_endpoint(options: RunOptions, machines: int, notes: list[str]) -> EndpointAddress | None:

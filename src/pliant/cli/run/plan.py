@@ -26,10 +26,10 @@ from pliant.errors import BadInput
 if TYPE_CHECKING:
     import signal
 
-    from pliant.agent.logs.capture import Logs, Mask
+    from pliant.agent.logs.capture import LogOptions, StreamMask
+    from pliant.agent.plan import CoordinatorAddress, RunPlan
     from pliant.agent.process.script import Script
-    from pliant.agent.process.worker_env import Kind
-    from pliant.agent.setup import Elsewhere, Plan
+    from pliant.agent.process.worker_env import Framework
 
 SHUTDOWN_S = 30.0
 NOTICE_SHUTDOWN_S = 5.0  # TensorFlow and JAX take SIGTERM as a preemption notice and do not end
@@ -56,7 +56,7 @@ class RunOptions:
     spares: int = 0
     chaos: bool = False
     mode: str = "auto"
-    kind: Kind = "torch"
+    kind: Framework = "torch"
     grace_s: float = settings.GRACE_S
     wait_limit_s: float | None = None
     preload: tuple[str, ...] | None = None
@@ -112,8 +112,8 @@ class MachineFacts:
 class PlannedRun:
     """The plan, the coordinator to join (None to host one), and notes to print at the start."""
 
-    plan: Plan
-    elsewhere: Elsewhere | None
+    plan: RunPlan
+    elsewhere: CoordinatorAddress | None
     notes: tuple[str, ...]
 
 
@@ -129,7 +129,7 @@ class JobSizes:
 
 def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> PlannedRun:
     """Return the plan. Raise BadInput or click.UsageError for options that cannot be used."""
-    from pliant.agent.setup import Plan
+    from pliant.agent.plan import RunPlan
     from pliant.core.model.checkpoint import CheckpointPolicy
     from pliant.core.model.job import JobSpec, Mode, Target
 
@@ -141,7 +141,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     listen, elsewhere = resolve_endpoint(options, machine, flags, name, sizes.machines, notes)
     _note_capacity(options, sizes, listen is None and elsewhere is None, notes)
     conf = options.rdzv_conf or RdzvConf()
-    plan = Plan(
+    plan = RunPlan(
         job=name,
         spec=JobSpec(
             size_min=sizes.low,
@@ -190,12 +190,12 @@ def ignored_flags(options: RunOptions) -> list[str]:
     return [f"ignored, for torchrun only: {', '.join(found)}"] if found else []
 
 
-def log_options(options: RunOptions, job: str) -> Logs:
+def log_options(options: RunOptions, job: str) -> LogOptions:
     """Return the log options. Each job has its own folder, since members of two jobs may share names."""
-    from pliant.agent.logs.capture import Logs
+    from pliant.agent.logs.capture import LogOptions
 
     place = options.log_dir
-    return Logs(
+    return LogOptions(
         log_dir=place if place in (None, Path(os.devnull)) else place / job,
         redirects=_mask("--redirects", options.redirects),
         tee=_mask("--tee", options.tee),
@@ -205,11 +205,11 @@ def log_options(options: RunOptions, job: str) -> Logs:
     )
 
 
-def _mask(flag: str, text: str) -> Mask:
-    from pliant.agent.logs.capture import Mask
+def _mask(flag: str, text: str) -> StreamMask:
+    from pliant.agent.logs.capture import StreamMask
 
     try:
-        return Mask.parse(text)
+        return StreamMask.parse(text)
     except BadInput as error:
         raise BadInput(f"{flag}: {error.why}") from error
 

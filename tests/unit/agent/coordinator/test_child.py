@@ -10,7 +10,7 @@ import pytest
 
 from pliant.agent.coordinator import child as module
 from pliant.agent.coordinator.child import in_job_dir, temporary_coordinator
-from pliant.agent.job_dir import Folder
+from pliant.agent.job_dir import JobDir
 from pliant.agent.process.client import Processes
 from pliant.agent.process.ports import PORTS, free_port
 from pliant.cli.connect import PROGRAM
@@ -23,7 +23,7 @@ from unit.cli.program import until
 class Scene:
     """A keeper with everything it needs, and what it says."""
 
-    def __init__(self, folder: Folder, program: tuple[str, ...] = PROGRAM) -> None:
+    def __init__(self, folder: JobDir, program: tuple[str, ...] = PROGRAM) -> None:
         self.folder = folder
         self.said: list[str] = []
         self.places: SimpleQueue[tuple[str, int]] = SimpleQueue()
@@ -41,14 +41,14 @@ class Scene:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    made = Folder(tmp_path / "jobs" / "demo")
+def folder(tmp_path: Path) -> JobDir:
+    made = JobDir(tmp_path / "jobs" / "demo")
     made.make()
     return made
 
 
 @pytest.fixture
-def scene(folder: Folder) -> Iterator[Scene]:
+def scene(folder: JobDir) -> Iterator[Scene]:
     made = Scene(folder)
     with made.processes:
         yield made
@@ -87,7 +87,7 @@ def test_killed_it_is_back_on_the_same_port_with_the_same_store(scene: Scene, mo
     scene.keeper.stop()
 
 
-def test_one_that_cannot_start_says_why(folder: Folder) -> None:
+def test_one_that_cannot_start_says_why(folder: JobDir) -> None:
     folder.path.chmod(0o777)
     scene = Scene(folder)
     with (
@@ -109,7 +109,7 @@ def test_a_port_that_somebody_else_was_quicker_to_take_is_not_insisted_on(
     scene.keeper.stop()
 
 
-def test_one_that_does_not_want_to_stop_is_killed(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_want_to_stop_is_killed(folder: JobDir, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "STOP_S", 0.1)
     deaf = "import signal, json, os; signal.signal(15, signal.SIG_IGN)\n"
     deaf += "print(json.dumps({'url': 'x', 'pid': os.getpid()}, separators=(',', ':')), flush=True); signal.pause()"
@@ -122,17 +122,17 @@ def test_one_that_does_not_want_to_stop_is_killed(folder: Folder, monkeypatch: p
     assert scene.said == []
 
 
-def test_without_a_warden_there_is_nothing_to_stop(scene: Scene) -> None:
+def test_without_a_spawner_there_is_nothing_to_stop(scene: Scene) -> None:
     scene.keeper.start()
-    os.kill(scene.processes.warden, signal.SIGKILL)
-    until(lambda: scene.processes.gone, "the warden's end")
+    os.kill(scene.processes.spawner_pid, signal.SIGKILL)
+    until(lambda: scene.processes.gone, "the spawner's end")
     stopping = threading.Thread(target=scene.keeper.stop)
     stopping.start()
     stopping.join(5)
     assert not stopping.is_alive()
 
 
-def test_one_for_a_block_ends_with_it_and_tells_nobody(folder: Folder) -> None:
+def test_one_for_a_block_ends_with_it_and_tells_nobody(folder: JobDir) -> None:
     with temporary_coordinator(folder, PROGRAM) as url, Client([url], read_token(folder.token)) as client:
         assert client.jobs() == ()
     assert not folder.endpoint.exists()

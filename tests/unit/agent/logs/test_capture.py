@@ -3,12 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.logs.capture import LINE_MAX, Lines, Reader, Sink, visible
+from pliant.agent.logs.capture import LINE_MAX, LineSplitter, OutputReader, OutputSink, visible
 
 
 def fed(*pieces: bytes) -> list[bytes]:
     found: list[bytes] = []
-    lines = Lines(found.append)
+    lines = LineSplitter(found.append)
     for piece in pieces:
         lines.feed(piece)
     lines.end()
@@ -46,7 +46,7 @@ def test_what_is_read_goes_into_the_file_and_on(tmp_path: Path) -> None:
     shown: list[bytes] = []
     complaints: list[str] = []
     reading, writing = os.pipe()
-    reader = Reader(reading, Sink(tmp_path / "log", shown.append, complaints.append))
+    reader = OutputReader(reading, OutputSink(tmp_path / "log", shown.append, complaints.append))
     os.write(writing, b"one\ntwo")
     os.close(writing)
     reader.wait(20)
@@ -58,7 +58,7 @@ def test_what_is_read_goes_into_the_file_and_on(tmp_path: Path) -> None:
 
 def test_a_log_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
     for _ in range(2):
-        sink = Sink(tmp_path / "log", lambda _: None, lambda _: None)
+        sink = OutputSink(tmp_path / "log", lambda _: None, lambda _: None)
         sink.line(b"again")
         sink.end()
         sink.end()
@@ -69,7 +69,7 @@ def test_a_log_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
 def test_a_log_that_cannot_be_written_is_told_once_and_lines_go_on(tmp_path: Path, place: str) -> None:
     shown: list[bytes] = []
     complaints: list[str] = []
-    sink = Sink(tmp_path / place, shown.append, complaints.append)
+    sink = OutputSink(tmp_path / place, shown.append, complaints.append)
     for line in (b"one", b"two"):
         sink.line(line)
     sink.end()

@@ -5,17 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.logs.capture import TAIL_BYTES, TAIL_LINES, Logs, Mask, Reader, Sink, Stream
+from pliant.agent.logs.capture import (
+    TAIL_BYTES,
+    TAIL_LINES,
+    LogOptions,
+    OutputReader,
+    OutputSink,
+    OutputStream,
+    StreamMask,
+)
 from pliant.errors import BadInput
 
-OUT, ERR = Stream.OUT, Stream.ERR
+OUT, ERR = OutputStream.OUT, OutputStream.ERR
 
 
 def test_a_mask_is_one_number_or_one_for_each_local_rank() -> None:
-    assert Mask.parse("3") == Mask(Stream.ALL)
-    assert Mask.parse("0") == Mask()
-    some = Mask.parse("1:2,0:1,12:3")
-    assert some == Mask(by_rank=((0, OUT), (1, ERR), (12, Stream.ALL)))
+    assert StreamMask.parse("3") == StreamMask(OutputStream.ALL)
+    assert StreamMask.parse("0") == StreamMask()
+    some = StreamMask.parse("1:2,0:1,12:3")
+    assert some == StreamMask(by_rank=((0, OUT), (1, ERR), (12, OutputStream.ALL)))
     assert [(some.has(rank, OUT), some.has(rank, ERR)) for rank in (0, 1, 2, 12)] == [
         (True, False),
         (False, True),
@@ -27,27 +35,27 @@ def test_a_mask_is_one_number_or_one_for_each_local_rank() -> None:
 @pytest.mark.parametrize("text", ["", "4", "-1", "12", "0:4", "a:1", "0:1,", "0:1,0:2", "1:", ":1", "\u00b2:1"])
 def test_what_is_no_mask_is_refused_with_what_one_is(text: str) -> None:
     with pytest.raises(BadInput, match=r"does not say which streams|names a local rank twice"):
-        Mask.parse(text)
+        StreamMask.parse(text)
 
 
 @pytest.mark.parametrize(
     ("logs", "out", "err"),
     [
-        (Logs(), True, True),
-        (Logs(redirects=Mask.parse("1")), False, True),
-        (Logs(redirects=Mask.parse("2")), True, False),
-        (Logs(redirects=Mask.parse("3")), False, False),
-        (Logs(tee=Mask.parse("3")), True, True),
-        (Logs(redirects=Mask.parse("3"), tee=Mask.parse("2")), False, True),
-        (Logs(redirects=Mask.parse("0:3")), False, False),
-        (Logs(redirects=Mask.parse("1:3")), True, True),
-        (Logs(shown=frozenset({0, 2})), True, True),
-        (Logs(shown=frozenset({1})), False, False),
-        (Logs(tee=Mask.parse("3"), shown=frozenset()), False, False),
+        (LogOptions(), True, True),
+        (LogOptions(redirects=StreamMask.parse("1")), False, True),
+        (LogOptions(redirects=StreamMask.parse("2")), True, False),
+        (LogOptions(redirects=StreamMask.parse("3")), False, False),
+        (LogOptions(tee=StreamMask.parse("3")), True, True),
+        (LogOptions(redirects=StreamMask.parse("3"), tee=StreamMask.parse("2")), False, True),
+        (LogOptions(redirects=StreamMask.parse("0:3")), False, False),
+        (LogOptions(redirects=StreamMask.parse("1:3")), True, True),
+        (LogOptions(shown=frozenset({0, 2})), True, True),
+        (LogOptions(shown=frozenset({1})), False, False),
+        (LogOptions(tee=StreamMask.parse("3"), shown=frozenset()), False, False),
     ],
     ids=str,
 )
-def test_what_local_rank_0_shows(logs: Logs, out: bool, err: bool) -> None:
+def test_what_local_rank_0_shows(logs: LogOptions, out: bool, err: bool) -> None:
     assert (logs.shows(0, OUT), logs.shows(0, ERR)) == (out, err)
     assert logs.files(0, OUT)
     assert logs.files(0, ERR)
@@ -55,7 +63,7 @@ def test_what_local_rank_0_shows(logs: Logs, out: bool, err: bool) -> None:
 
 
 def test_nothing_is_kept_in_the_folder_of_nothing(tmp_path: Path) -> None:
-    logs = Logs(Path(os.devnull), stdout_filters=("x",))
+    logs = LogOptions(Path(os.devnull), stdout_filters=("x",))
     assert not logs.files(0, OUT)
     assert logs.filters(0, OUT) == ()
     shown: list[bytes] = []
@@ -66,7 +74,7 @@ def test_nothing_is_kept_in_the_folder_of_nothing(tmp_path: Path) -> None:
 
 
 def test_lines_with_certain_words_are_copied_if_they_are_shown(tmp_path: Path) -> None:
-    logs = Logs(stdout_filters=("loss", "ac,c"), stderr_filters=("loss",), shown=frozenset({0, 1}))
+    logs = LogOptions(stdout_filters=("loss", "ac,c"), stderr_filters=("loss",), shown=frozenset({0, 1}))
     assert logs.needs_two_pipes(0)
     assert not logs.needs_two_pipes(2)
     for rank, member in enumerate(("a", "b", "c")):
@@ -84,24 +92,24 @@ def test_lines_with_certain_words_are_copied_if_they_are_shown(tmp_path: Path) -
 
 def test_logs_are_where_they_were_asked_for(tmp_path: Path) -> None:
     place, elsewhere = tmp_path / "made" / "for-it", tmp_path / "not-here"
-    sink = Logs(place).sink(elsewhere, "a", 0, lambda _: None, pytest.fail)
+    sink = LogOptions(place).sink(elsewhere, "a", 0, lambda _: None, pytest.fail)
     sink.line(b"x")
     assert not sink.wait(0.0)
     sink.end()
     assert sink.wait(0.0)
     assert (place / "a.log").read_text() == "x\n"
-    assert Logs(place).path(elsewhere, "a") == place / "a.log"
-    assert Logs().path(elsewhere, "a") == elsewhere / "a.log"
-    assert Logs(Path(os.devnull)).path(elsewhere, "a") is None
+    assert LogOptions(place).path(elsewhere, "a") == place / "a.log"
+    assert LogOptions().path(elsewhere, "a") == elsewhere / "a.log"
+    assert LogOptions(Path(os.devnull)).path(elsewhere, "a") is None
     assert not elsewhere.exists()
 
 
 def test_what_is_redirected_is_in_the_file_and_not_on_the_screen(tmp_path: Path) -> None:
     shown: list[bytes] = []
-    sink = Logs(redirects=Mask(OUT)).sink(tmp_path, "a", 0, shown.append, pytest.fail)
+    sink = LogOptions(redirects=StreamMask(OUT)).sink(tmp_path, "a", 0, shown.append, pytest.fail)
     assert sink.two_pipes
     (out_read, out), (err_read, err) = os.pipe(), os.pipe()
-    reader = Reader(out_read, sink, errors=err_read)
+    reader = OutputReader(out_read, sink, errors=err_read)
     os.write(out, b"out 1\nout")
     os.write(err, b"err 1\ner")
     os.close(err)
@@ -120,7 +128,7 @@ def test_what_is_redirected_is_in_the_file_and_not_on_the_screen(tmp_path: Path)
 
 
 def test_the_last_lines_are_remembered_and_not_more(tmp_path: Path) -> None:
-    sink = Sink(None, lambda _: None, pytest.fail)
+    sink = OutputSink(None, lambda _: None, pytest.fail)
     for number in range(TAIL_LINES + 5):
         sink.line(b"%d" % number)
     assert sink.tail() == tuple(b"%d" % number for number in range(5, TAIL_LINES + 5))
@@ -131,9 +139,9 @@ def test_the_last_lines_are_remembered_and_not_more(tmp_path: Path) -> None:
 
 def test_bytes_count_before_their_line_is_whole() -> None:
     """A progress bar writes no end of line for minutes; its process is not stuck."""
-    sink = Sink(None, lambda _: None, pytest.fail)
+    sink = OutputSink(None, lambda _: None, pytest.fail)
     reading, writing = os.pipe()
-    reader = Reader(reading, sink)
+    reader = OutputReader(reading, sink)
     os.write(writing, b"10%\r20%")
     os.close(writing)
     reader.wait(20)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.agent.job_dir import Folder
+from pliant.agent.job_dir import JobDir
 from pliant.agent.logs import tail as tail_module
 from pliant.agent.logs.rotate import LogFile, older
 from pliant.agent.logs.tail import Tail, logs_in, place_of_logs
@@ -19,7 +19,7 @@ def handles() -> int:
 
 
 def test_logs_are_where_the_agent_says(tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "jobs" / "demo")
+    folder = JobDir(tmp_path / "jobs" / "demo")
     assert place_of_logs(folder) == folder.logs
     folder.make()
     folder.logs_at.write_text(f"{tmp_path / 'else where'}\n")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.agent.logs.failure import ERROR_FILE_MAX, Failure, failure, how, told
+from pliant.agent.logs.failure import ERROR_FILE_MAX, Failure, describe_failure, how, read_failure
 
 NOISE = [b"epoch %d: loss 0.5" % number for number in range(50)]
 
@@ -27,7 +27,7 @@ def written(folder: Path, source: str, *options: str) -> list[bytes]:
 
 
 def found(tail: list[bytes]) -> Failure:
-    result = failure(None, tail)
+    result = read_failure(None, tail)
     assert result is not None
     return result
 
@@ -197,7 +197,7 @@ def test_without_a_traceback_the_last_lines_are_told() -> None:
 
 @pytest.mark.parametrize("tail", [[], [b""], [b"", b"  "]])
 def test_one_that_said_nothing_has_no_failure_to_show(tail: list[bytes], tmp_path: Path) -> None:
-    assert failure(tmp_path / "none.json", tail) is None
+    assert read_failure(tmp_path / "none.json", tail) is None
 
 
 def test_nothing_of_it_steers_a_terminal() -> None:
@@ -231,7 +231,7 @@ main()
     env = {**os.environ, "TORCHELASTIC_ERROR_FILE": str(path)}
     done = subprocess.run([sys.executable, str(script)], env=env, capture_output=True, timeout=100, check=False)
     assert done.returncode == 1
-    result = failure(path, [b"Traceback (most recent call last):", b"Other: x"])
+    result = read_failure(path, [b"Traceback (most recent call last):", b"Other: x"])
     assert result is not None
     assert result.message == "ValueError: recorded"
     assert 'raise ValueError("recorded")' in result.traceback
@@ -243,9 +243,9 @@ def test_a_record_that_is_text_beside_its_time_is_understood(tmp_path: Path) -> 
     path = tmp_path / "error.json"
     path.write_text(json.dumps({"message": "out of\nluck", "timestamp": 12}))
     tail = [b"Traceback (most recent call last):", b'  File "a.py", line 1, in f', b"X: y"]
-    result = failure(path, tail)
+    result = read_failure(path, tail)
     assert result == Failure("out of luck", b"\n".join(tail).decode(), 12.0)
-    assert failure(path, []) == Failure("out of luck", "", 12.0)
+    assert read_failure(path, []) == Failure("out of luck", "", 12.0)
 
 
 @pytest.mark.parametrize(
@@ -267,30 +267,30 @@ def test_a_record_that_cannot_be_read_is_said_and_the_tail_is_taken(tmp_path: Pa
     path = tmp_path / "error.json"
     path.write_text(text, encoding="latin-1")
     note = f"(What it left in {path} cannot be read: {why}.)"
-    assert failure(path, [b"last words"]) == Failure("last words", f"last words\n{note}")
-    assert failure(path, []) == Failure(" ".join(note.split()), note)
+    assert read_failure(path, [b"last words"]) == Failure("last words", f"last words\n{note}")
+    assert read_failure(path, []) == Failure(" ".join(note.split()), note)
 
 
 def test_a_record_without_its_time_or_text_is_good_enough(tmp_path: Path) -> None:
     path = tmp_path / "error.json"
     path.write_text('{"message": {"message": "x", "extraInfo": {"timestamp": "soon"}}}')
-    assert failure(path, []) == Failure("x", "", None)
+    assert read_failure(path, []) == Failure("x", "", None)
     path.write_text("")
-    assert failure(path, []) is None
+    assert read_failure(path, []) is None
     path.unlink()
     path.mkdir()
-    result = failure(path, [b"last"])
+    result = read_failure(path, [b"last"])
     assert result is not None
     assert "Is a directory" in result.traceback
     os.mkfifo(tmp_path / "pipe")
-    assert failure(tmp_path / "pipe", []) is None
+    assert read_failure(tmp_path / "pipe", []) is None
 
 
 # -------------------------------------------------------------------------------------------------------- what is told
 
 
 def test_the_block_names_who_where_how_and_everything_it_said() -> None:
-    text = told(
+    text = describe_failure(
         Failure("ValueError: x", "Traceback (most recent call last):\n  File\nValueError: x"),
         member="vm-g3.0",
         rank=2,
@@ -304,12 +304,12 @@ def test_the_block_names_who_where_how_and_everything_it_said() -> None:
         "    Traceback (most recent call last):",
         "      File",
         "    ValueError: x",
-        "What it wrote is in logs/vm-g3.0.log",
+        "Its output is in logs/vm-g3.0.log",
     ]
 
 
 def test_one_that_was_killed_without_a_word_is_told_in_a_line() -> None:
-    text = told(None, member="vm-2.1", rank=None, host="vm", pid=None, code=-9)
+    text = describe_failure(None, member="vm-2.1", rank=None, host="vm", pid=None, code=-9)
     assert text == "vm-2.1, on vm, failed with signal 9 (SIGKILL) and wrote nothing."
     assert how(-200) == "signal 200"
 
@@ -337,7 +337,7 @@ PIECES = st.sampled_from(
 
 @given(st.lists(PIECES | st.binary(max_size=20).map(lambda line: line.replace(b"\n", b"")), max_size=40))
 def test_whatever_was_written_something_is_said_of_it(tail: list[bytes]) -> None:
-    result = failure(None, tail)
+    result = read_failure(None, tail)
     if result is None:
         assert not any(line.isalnum() for line in tail)
         return

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 import pytest
 
-from pliant.agent.logs.capture import Sink
+from pliant.agent.logs.capture import OutputSink
 from pliant.agent.process.client import ORDER_MAX, Processes
 from pliant.agent.process.spawner import CANNOT_START
 from pliant.errors import BadInput, PliantError
@@ -34,7 +34,7 @@ class Family:
 
     def command(self, name: str, *argv: str, **env: str) -> None:
         said = self.words.setdefault(name, [])
-        sink = Sink(self.folder / f"{name}.log", lambda line: said.append(line.decode()), lambda _: None)
+        sink = OutputSink(self.folder / f"{name}.log", lambda line: said.append(line.decode()), lambda _: None)
         self.processes.start(name, argv, env, sink)
 
     def end(self) -> tuple[str, int]:
@@ -132,11 +132,11 @@ def test_closing_ends_everybody(tmp_path: Path) -> None:
     assert not family.broken.is_set()
 
 
-def test_a_warden_that_is_killed_takes_everybody_with_it_and_is_told(family: Family) -> None:
+def test_a_spawner_that_is_killed_takes_everybody_with_it_and_is_told(family: Family) -> None:
     family.start("a", PAUSE)
     family.says("a")
     pidfd = os.pidfd_open(family.processes.pids["a"])
-    os.kill(family.processes.warden, signal.SIGKILL)
+    os.kill(family.processes.spawner_pid, signal.SIGKILL)
     assert select.select([pidfd], [], [], SOON_S)[0]
     os.close(pidfd)
     assert family.broken.wait(SOON_S)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.job_dir import Folder
+from pliant.agent.job_dir import JobDir
 from pliant.chaos.plan import NO_COORDINATOR
 from pliant.chaos.processes import find_coordinator
 from pliant.core.messages import Cancel, Create
@@ -116,7 +116,7 @@ def test_an_attempt_that_does_not_allow_it_ends_it(stage: Stage) -> None:
 
 
 def test_it_does_not_strike_at_the_coordinator_of_another_job_of_that_name(stage: Stage, tmp_path: Path) -> None:
-    folder = Folder(tmp_path / "other" / "jobs" / "demo")
+    folder = JobDir(tmp_path / "other" / "jobs" / "demo")
     folder.make()
     asked = ("--coordinator", stage.running.url, "--token-file", str(stage.running.token_file))
     with coordinator(folder.path) as local:

@@ -12,9 +12,9 @@ import click
 import pytest
 
 from pliant import settings
-from pliant.agent.logs.capture import Logs, Mask, Stream
+from pliant.agent.logs.capture import LogOptions, OutputStream, StreamMask
+from pliant.agent.plan import CoordinatorAddress, RunPlan
 from pliant.agent.process.script import Script
-from pliant.agent.setup import Elsewhere, Plan
 from pliant.cli.connect import Flags
 from pliant.cli.run import option_types
 from pliant.cli.run.endpoint import EndpointFacts, probe_endpoint, should_host
@@ -43,13 +43,13 @@ OURS = EndpointAddress("10.0.0.5", 29400)
 class Ran:
     """What `pliant run` would have run."""
 
-    plans: list[Plan] = field(default_factory=list)
-    places: list[Elsewhere | None] = field(default_factory=list)
+    plans: list[RunPlan] = field(default_factory=list)
+    places: list[CoordinatorAddress | None] = field(default_factory=list)
     homes: list[Path] = field(default_factory=list)
     status: int = 0
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> RunPlan:
         (plan,) = self.plans
         return plan
 
@@ -60,7 +60,9 @@ def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ran:
     made = Ran()
 
     class Agent:
-        def __init__(self, plan: Plan, home: Path, screen: object, program: object, place: Elsewhere | None) -> None:
+        def __init__(
+            self, plan: RunPlan, home: Path, screen: object, program: object, place: CoordinatorAddress | None
+        ) -> None:
             assert screen
             assert program
             made.plans.append(plan)
@@ -110,7 +112,7 @@ def meant(
 def test_torchrun_s_plainest_command_line_is_one_worker_on_this_machine(ran: Ran, tmp_path: Path) -> None:
     done = run("train.py")
     spec = JobSpec(1, 1, mode=Mode.AUTO, checkpoints=CheckpointPolicy(seconds=600.0))
-    assert ran.plan == Plan("train", spec, Script("file", "train.py"), 1)
+    assert ran.plan == RunPlan("train", spec, Script("file", "train.py"), 1)
     assert (ran.places, ran.homes, done.code) == ([None], [tmp_path / "home"], 0)
     assert done.out == "[pliant] the job is named train after its script; pass --job for another name\n"
 
@@ -128,7 +130,7 @@ def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) ->
         *("/bin/echo", "--job", "--", "x"),
     )
     assert done.code == 7
-    assert ran.plan == Plan(
+    assert ran.plan == RunPlan(
         job="j",
         spec=JobSpec(
             size_min=2,
@@ -151,10 +153,10 @@ def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) ->
         preload=("torch", "numpy.random"),
         local_addr="10.0.0.5",
         fresh=True,
-        logs=Logs(
+        logs=LogOptions(
             log_dir=Path("logs/j"),
-            redirects=Mask(by_rank=((0, Stream.ALL),)),
-            tee=Mask(Stream.ALL),
+            redirects=StreamMask(by_rank=((0, OutputStream.ALL),)),
+            tee=StreamMask(OutputStream.ALL),
             shown=frozenset({0, 2}),
             stdout_filters=("a,b", "c"),
             stderr_filters=("E",),
@@ -249,7 +251,7 @@ def test_torchrun_s_variables_are_defaults_and_flags_go_before_them(ran: Ran, mo
         4,
         3,
     )
-    assert (plan.logs.tee, plan.listen, plan.script.kind) == (Mask(Stream.ALL), None, "file")
+    assert (plan.logs.tee, plan.listen, plan.script.kind) == (StreamMask(OutputStream.ALL), None, "file")
     assert done.out == ""
 
 
@@ -551,7 +553,7 @@ def test_this_machine_hosts_where_torchrun_s_flags_say(given: dict[str, Any], li
 def test_other_machines_join_there_with_a_token(given: dict[str, Any], seen: EndpointFacts, url: str) -> None:
     token = Path("t")
     found = meant({"job": "j", **given}, seen, Flags((), token))
-    assert (found.plan.listen, found.elsewhere) == (None, Elsewhere((url,), token))
+    assert (found.plan.listen, found.elsewhere) == (None, CoordinatorAddress((url,), token))
     assert meant({"job": "j", **given}, seen, variables={"PLIANT_TOKEN_FILE": "t"}).elsewhere == found.elsewhere
     with pytest.raises(BadInput, match="`pliant token create --scope join --job j --out FILE`"):
         meant({"job": "j", **given}, seen)
@@ -571,7 +573,7 @@ def test_a_coordinator_that_was_named_goes_before_the_endpoint(monkeypatch: pyte
     monkeypatch.delenv("PLIANT_COORDINATOR", raising=False)
     flags = Flags(("http://c",), Path("t"))
     found = meant({"job": "j", "rdzv_endpoint": OURS}, HERE, flags)
-    assert (found.plan.listen, found.elsewhere) == (None, Elsewhere(("http://c",), Path("t")))
+    assert (found.plan.listen, found.elsewhere) == (None, CoordinatorAddress(("http://c",), Path("t")))
     assert found.notes == ("--coordinator is given; the endpoint is ignored",)
     assert meant({"job": "j", "nnodes": (2, 2)}, HERE, flags).notes == ()
 
@@ -583,7 +585,7 @@ def test_an_endpoint_that_was_named_goes_before_the_environment_s_coordinator(mo
     assert meant({"job": "j", "standalone": True}, variables=said).elsewhere is None
     for given in ({}, {"nnodes": (2, 2)}):
         found = meant({"job": "j", **given}, flags=Flags((), Path("t")), variables=said)
-        assert found.elsewhere == Elsewhere(("http://c",), Path("t"))
+        assert found.elsewhere == CoordinatorAddress(("http://c",), Path("t"))
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,49 @@
+"""The plan of a `pliant run`: what this machine runs, and where its coordinator is."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pliant.agent.logs.capture import LogOptions
+from pliant.agent.process.script import Script
+from pliant.agent.process.worker_env import Framework
+from pliant.core.model.job import JobSpec
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # torchrun's
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """The job's settings, the script, and the agent's own options.
+
+    A target in `spec` also changes the target of a job that exists.
+    """
+
+    job: str
+    spec: JobSpec
+    script: Script
+    capacity: int  # how many workers this machine has room for
+    devices: int = 0  # accelerators to be seen here
+    checkpoint_dir: str | None = None  # or a URL, the job's alone; None: in the job's own folder
+    kind: Framework = "torch"
+    role: str = "default"
+    grace_s: float = 30.0
+    shutdown_s: float = 30.0
+    preload: tuple[str, ...] | None = None  # None: what this kind of script imports anyway
+    local_addr: str | None = None
+    fresh: bool = False
+    logs: LogOptions = field(default_factory=LogOptions)
+    virtual_local_rank: bool = False
+    signals: tuple[signal.Signals, ...] = SIGNALS
+    notices: tuple[str, ...] = ()
+    listen: tuple[str, int] | None = None  # where our own coordinator listens; None: a free port, for this machine only
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAddress:
+    """The URLs of a coordinator, and the file with a token for it."""
+
+    urls: tuple[str, ...]
+    token_file: Path
