@@ -13,8 +13,8 @@ from pliant.errors import BadInput, Refused
 HOLD = """
 import sys
 from pathlib import Path
-from pliant.agent.job_dir import Folder
-with Folder(Path(sys.argv[1])).lock(sys.argv[2], 0):
+from pliant.agent.job_dir import JobDir
+with JobDir(Path(sys.argv[1])).lock(sys.argv[2], 0):
     print("held", flush=True)
     sys.stdin.read()
 """
