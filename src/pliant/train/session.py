@@ -57,7 +57,7 @@ Order = s.Compute | s.Collect | s.Apply | s.Restore | s.Install | s.Snapshot | s
 """An action that the training thread carries out, because it touches the model."""
 
 
-class Coordinator(Protocol):
+class CoordinatorChannel(Protocol):
     """The connection to the coordinator, or its replacement in a job without one."""
 
     def join(self, command: Join) -> None: ...
@@ -73,7 +73,7 @@ class Session:
         self,
         member: MemberId,
         terms: Terms,
-        coordinator: Coordinator,
+        coordinator: CoordinatorChannel,
         peers: PeerServer | None,
         wire: StartWiring,
         forget: Callable[[int], None],
