@@ -45,7 +45,7 @@ from pliant.torch.state.optimizers import Optimizers
 from pliant.torch.state.state_hash import StateHash
 from pliant.torch.state.training_state import Stateful, TrainingState
 from pliant.train.checkpoint import open_storage
-from pliant.train.coordinator_link import CoordinatorLink, JobAlreadyEnded
+from pliant.train.coordinator_link import JobAlreadyEnded, MemberLink
 from pliant.train.data.loader import OrderOfEpoch, SampleError, SampleIndices, WrongSamples, check_micro_batch
 from pliant.train.data.microbatches import MicroBatcher
 from pliant.train.peer.kv import PeerValues
@@ -260,13 +260,13 @@ class TrainingJob:
         self._closing.append(state_lock.close)
         return session
 
-    def _open_link(self, checkpoints: MemberCheckpoints) -> CoordinatorLink | StandaloneCoordinator:
+    def _open_link(self, checkpoints: MemberCheckpoints) -> MemberLink | StandaloneCoordinator:
         """Connect to the coordinator and claim the checkpoint storage for the job."""
         coordinators = self._settings.coordinators
         if not coordinators:
             return StandaloneCoordinator(self.name, self.member)
         token = read_token(self._settings.token_file or self._settings.own_token_file)
-        link = CoordinatorLink(coordinators, token, self.name, self.member)
+        link = MemberLink(coordinators, token, self.name, self.member)
         try:
             checkpoints.claim_storage(link.job_created_at)
         except PliantError:

@@ -54,7 +54,7 @@ class LinkListener(Protocol):
         """Stop: the coordinator has no such member (any more), as of that revision."""
 
 
-class CoordinatorLink:
+class MemberLink:
     """Create one, call `join`, then `start`. `close` sends no `Leave`: the machine does."""
 
     def __init__(self, endpoints: tuple[str, ...], token: Token, job: str, member: MemberId) -> None:
@@ -153,14 +153,14 @@ class CoordinatorLink:
         view: View | None = None
         while not self._closing.is_set():
             try:
-                told = self._watcher.watch(self._job, self._member, view.revision if view else 0, WATCH_S)
-                if told.delta is not None:
-                    view = self._apply_change(view, told)
+                update = self._watcher.watch(self._job, self._member, view.revision if view else 0, WATCH_S)
+                if update.delta is not None:
+                    view = self._apply_change(view, update)
                     if view is None:
                         continue
                     self._revision = view.revision
-                    listener.view_received(view, told.keys)
-                listener.feed(s.Durable(told.revision, told.durable))
+                    listener.view_received(view, update.keys)
+                listener.feed(s.Durable(update.revision, update.durable))
                 self._note_contact()
             except PliantError as error:
                 self._handle_error(listener, error)
@@ -169,10 +169,10 @@ class CoordinatorLink:
                 log.exception("watching the job failed; retrying")
                 self._closing.wait(1.0)
 
-    def _apply_change(self, view: View | None, told: ViewUpdate) -> View | None:
+    def _apply_change(self, view: View | None, update: ViewUpdate) -> View | None:
         """Return the view after a change; None if the base of the change is missing, then the whole view follows."""
         try:
-            return apply_update(view, told)
+            return apply_update(view, update)
         except BadInput:
             self._closing.wait(0.1)
             return None

@@ -17,7 +17,7 @@ from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.errors import Refused
-from pliant.train.coordinator_link import CoordinatorLink
+from pliant.train.coordinator_link import MemberLink
 from pliant.wire.views import PeerKey
 from unit.core.build import GRID, TERMS, A, B, X, lines
 
@@ -64,10 +64,10 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def contacts(running: Running) -> Iterator[Any]:
-    made: list[CoordinatorLink] = []
+    made: list[MemberLink] = []
 
-    def one(member: MemberId = A, terms: Terms = TERMS) -> tuple[CoordinatorLink, Heard]:
-        contact, heard = CoordinatorLink((running.url,), running.token, JOB, member), Heard()
+    def one(member: MemberId = A, terms: Terms = TERMS) -> tuple[MemberLink, Heard]:
+        contact, heard = MemberLink((running.url,), running.token, JOB, member), Heard()
         made.append(contact)
         contact.join(Join(member, X, terms, address=f"127.0.0.1:{len(made)}"))
         contact.start(heard)

@@ -46,7 +46,11 @@ def checkpoints(where: str | None, flags: Flags, as_json: bool) -> None:
     found = list_entries(source)
     if as_json:
         print_json(
-            {"place": source.storage.location, "job": source.job, "checkpoints": [_entry_json(each) for each in found]}
+            {
+                "storage": source.storage.location,
+                "job": source.job,
+                "checkpoints": [_entry_json(each) for each in found],
+            }
         )
     elif not found:
         click.echo(f"There are no checkpoints in {source.storage.location}.", err=True)
@@ -73,7 +77,7 @@ def verify(where: str | None, name: str | None, flags: Flags, as_json: bool) -> 
         print_json(
             {
                 "ok": not any(problems for _, problems in results),
-                "place": source.storage.location,
+                "storage": source.storage.location,
                 "checkpoints": [
                     {**_entry_json(each), "ok": not problems, "problems": problems} for each, problems in results
                 ],

@@ -46,7 +46,7 @@ class Audit:
 
     @property
     def ok(self) -> bool:
-        """Whether every sample is in the committed history exactly once and the ledger is sound."""
+        """True if every sample is in the committed history exactly once and the ledger is sound."""
         return not self.problems
 
 
@@ -132,7 +132,7 @@ def _index_lines(lines: Iterable[LedgerLine], findings: _Findings) -> tuple[dict
             findings.add(f"{name} was accepted twice")
             continue
         if not is_sealed(line):
-            findings.add(f"{name} was altered: its digest does not cover what it says")
+            findings.add(f"{name} was altered: its digest does not cover its content")
         if parent != GENESIS and parent not in known:
             findings.add(f"{name} has a parent that was not accepted before it: the chain is broken there")
         else:
@@ -177,7 +177,7 @@ def _check_line(grid: Grid, order: Order, line: LedgerLine, promised: int, findi
     if (line.epoch, line.position) != (cursor.epoch, cursor.position):
         findings.add(
             f"step {step} starts at epoch {cursor.epoch}, position {cursor.position}, "
-            f"but its line says epoch {line.epoch}, position {line.position}"
+            f"but its line has epoch {line.epoch}, position {line.position}"
         )
     if line.digest != promised:
         _explain_digest(grid, order, line, findings)

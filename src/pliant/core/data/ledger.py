@@ -82,12 +82,12 @@ def slot_digest(step: int, slot: int, samples: Iterable[int]) -> int:
     """
     if not (0 <= step <= MASK_64 and 0 <= slot <= MASK_64):
         raise _not_64_bits(step, slot)
-    place = mix(mix(step) + slot)
+    base = mix(mix(step) + slot)
     total = 0
     for at, sample in enumerate(samples):
         if not 0 <= sample <= MASK_64:
             raise _not_64_bits(step, slot)
-        total += mix((place + at) ^ mix(sample))
+        total += mix((base + at) ^ mix(sample))
     return total & MASK_64
 
 

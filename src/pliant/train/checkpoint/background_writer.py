@@ -132,7 +132,7 @@ class BackgroundWriter:
 
     @property
     def is_busy(self) -> bool:
-        """Whether the part was confirmed or cancelled, and its thread may still be running."""
+        """True if the part was confirmed or cancelled, and its thread may still be running."""
         return (bool(self._confirmed) or self._cancelled) and self._thread.is_alive()
 
     def _decide(self, *, wanted: bool) -> None:

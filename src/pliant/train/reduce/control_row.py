@@ -98,9 +98,9 @@ def unpack_cells(cells: Cells) -> tuple[ControlRow, ...]:
 
 
 def _row(cells: Cells) -> ControlRow:
-    (generation, step, in_generation, at_step, digest, flags, state, wired, need, slots, samples, marks, read) = cells[
-        :_WORD
-    ].tolist()
+    (generation, step, in_generation, at_step, digest, flags, state, wired, need, slots, samples, checksum, read) = (
+        cells[:_WORD].tolist()
+    )
     word = Word(
         purpose=Purpose.STEP if flags >> 8 else Purpose.CLOSE,
         generation=generation,
@@ -116,7 +116,7 @@ def _row(cells: Cells) -> ControlRow:
         wired_needed=need,
         slots=slots,
         samples=samples,
-        slot_checksum=marks,
+        slot_checksum=checksum,
         digest=read,
     )
     weight, log_weight, *logged = cells[_WORD + 1 :].view(np.float64).tolist()

@@ -63,7 +63,7 @@ def test_a_place_is_listed_newest_first(pliant: Callable[..., Done], where: str)
 def test_a_program_gets_all_of_it(pliant: Callable[..., Done], where: str) -> None:
     said = pliant("checkpoints", where, "--json").json
     newer = said["checkpoints"][0]
-    assert (said["place"], said["job"]) == (where, None)
+    assert (said["storage"], said["job"]) == (where, None)
     assert newer["files"] == ["0-of-2-m-0.safetensors", "state.json", "1-of-2-m-1.safetensors"]
     assert newer["nbytes"] == sum(each.stat().st_size for each in (Path(where) / "newer").iterdir())
     assert (newer["at"], newer["cursor"], newer["generation"]) == (FACTS.at, {"epoch": 1, "position": 128}, 3)

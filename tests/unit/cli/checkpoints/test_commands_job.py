@@ -56,7 +56,7 @@ def test_the_coordinator_says_which_one_counts(pliant: Callable[..., Done], runn
     counted(running, publish(place, "g1-s2", training(seed=2), 1, LINES[1].lineage))
     publish(place, "g1-s3", training(seed=3), 1, LINES[2].lineage)  # of a world that nobody knows of
     said = pliant("checkpoints", "demo", "--json").json
-    assert (said["job"], said["place"]) == ("demo", str(where))
+    assert (said["job"], said["storage"]) == ("demo", str(where))
     assert [(each["name"], each["retention"]) for each in said["checkpoints"]] == [("g1-s2", "newest"), ("g1-s3", "")]
     assert "newest, complete" in pliant("checkpoints", "demo").out
     assert pliant("export", "demo", "--out", str(where / "../out")).out.startswith("g1-s2, step 2:")
@@ -119,9 +119,9 @@ def test_a_job_may_keep_them_elsewhere(
 ) -> None:
     publish(open_storage(tmp_path / "elsewhere"), "g1-s1", training(), 1, LINES[0].lineage)
     (where / "../checkpoints-at").write_text(f"{tmp_path / 'elsewhere'}\n")
-    assert pliant("checkpoints", "demo", "--json").json["place"] == str(tmp_path / "elsewhere")
+    assert pliant("checkpoints", "demo", "--json").json["storage"] == str(tmp_path / "elsewhere")
     (where / "../checkpoints-at").write_text("\n")
-    assert pliant("checkpoints", "demo", "--json").json["place"] == str(where)
+    assert pliant("checkpoints", "demo", "--json").json["storage"] == str(where)
     assert not (where / MANIFEST_FILE).exists()
 
 

@@ -164,7 +164,7 @@ def test_a_count_that_disagrees_with_its_digest_is_a_problem(samples: int, lost:
 def test_a_wrong_cursor_is_a_problem_though_the_samples_are_right(cursor: Cursor) -> None:
     found = audit(GRID, ORDER, [make_line(GENESIS, 1, 1, cursor, 10, promised(1))])
     assert (found.lost, found.repeated, found.ok) == (0, 0, False)
-    says = f"its line says epoch {cursor.epoch}, position {cursor.position}"
+    says = f"its line has epoch {cursor.epoch}, position {cursor.position}"
     assert found.problems == (f"step 1 starts at epoch 0, position 0, but {says}",)
 
 
@@ -240,7 +240,7 @@ def test_an_altered_line_is_a_problem() -> None:
     found = audit(GRID, ORDER, lines)
     assert (found.lost, found.repeated, found.steps) == (0, 0, 3)
     assert found.problems[0] == (
-        "the line of step 2 in generation 1 was altered: its digest does not cover what it says"
+        "the line of step 2 in generation 1 was altered: its digest does not cover its content"
     )
 
 
@@ -249,7 +249,7 @@ def test_an_altered_line_is_a_problem_off_the_committed_history_too() -> None:
     lines[2] = replace(lines[2], samples=2)
     lines += history([3], parent=lines[1].lineage, generation=2)
     assert audit(GRID, ORDER, lines).problems == (
-        "the line of step 3 in generation 1 was altered: its digest does not cover what it says",
+        "the line of step 3 in generation 1 was altered: its digest does not cover its content",
     )
 
 
