@@ -63,7 +63,7 @@ def is_missing(path: Path) -> bool:
     return False
 
 
-def check_own(path: Path, what: str) -> None:
+def check_ownership(path: Path, what: str) -> None:
     """Raise BadInput if another user owns the file or directory at `path`, or can write to it.
 
     A path that is missing or unreadable passes. Opening it fails later.

@@ -85,12 +85,12 @@ def _number(env: Mapping[str, str], name: str, default: float) -> float:
         raise BadInput(f"{name} must be a number, got {text!r}.") from error
 
 
-def for_child(extra: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
+def child_environment(extra: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment for a child process: this one with `extra` added."""
     return {**(os.environ if environ is None else environ), **extra}
 
 
-def become(environ: Mapping[str, str]) -> None:
+def replace_environment(environ: Mapping[str, str]) -> None:
     """Replace the environment of this process, so that it looks newly started."""
     for name in [*os.environ]:
         if name not in environ:
@@ -109,7 +109,7 @@ def with_prefix(*prefixes: str, environ: Mapping[str, str] | None = None) -> dic
     return {name: value for name, value in env.items() if name.startswith(prefixes)}
 
 
-def choose(name: str, value: str) -> None:
+def set_default(name: str, value: str) -> None:
     """Set a variable that a library in this process reads, unless the user has set it."""
     os.environ.setdefault(name, value)
 

@@ -52,10 +52,10 @@ def make_keys(running: Running) -> Keys:
     client = running.client()
 
     def make(scope: Scope, job: str | None = None, ttl_s: float | None = None) -> Token:
-        return token_of(client.make_token(TokenRequest(scope, job, ttl_s, "made for a test")).token)
+        return token_of(client.create_token(TokenRequest(scope, job, ttl_s, "made for a test")).token)
 
     expired, revoked, known = make(Scope.ADMIN, ttl_s=0.001), make(Scope.ADMIN), make(Scope.ADMIN)
-    client.end_token(revoked.id)
+    client.expire_token(revoked.id)
     wrong = WRITTEN.secret(Token(known.id, make_token().secret))
     wait_for(lambda: {x.id: x for x in client.tokens()}[expired.id].ended, "a token to expire")
     strangers = {
@@ -206,10 +206,10 @@ def test_with_a_credential_an_unknown_path_is_told_apart_from_a_wrong_method(
 
 def test_a_token_ends_for_requests_that_come_on_an_open_connection_too(coordinator: Running, keys: Keys) -> None:
     client = coordinator.client()
-    token = token_of(client.make_token(TokenRequest(Scope.READ)).token)
+    token = token_of(client.create_token(TokenRequest(Scope.READ)).token)
     http = coordinator.http(token)
     assert http.get("/v1").status_code == 200
-    client.end_token(token.id)
+    client.expire_token(token.id)
     assert http.get("/v1").status_code == 401
 
 

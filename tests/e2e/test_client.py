@@ -89,7 +89,7 @@ def test_a_web_server_that_is_no_coordinator_is_not_believed() -> None:
         with pytest.raises(Unreachable, match="not a Pliant coordinator"):
             client.jobs()
         assert asked == ["/healthz"]  # where no token is shown
-        assert not client.healthy()
+        assert not client.is_healthy()
 
 
 def test_a_coordinator_of_another_protocol_is_not_believed() -> None:
@@ -198,7 +198,7 @@ def test_a_command_of_time_s_own_cannot_be_sent(running: Running) -> None:
 def test_a_wrong_token_is_told_apart_from_a_narrow_one(running: Running) -> None:
     with client_of(running.url) as stranger, pytest.raises(NotAllowed, match="unknown here"):
         stranger.jobs()
-    reader = token_of(running.client().make_token(TokenRequest(Scope.READ)).token)
+    reader = token_of(running.client().create_token(TokenRequest(Scope.READ)).token)
     with pytest.raises(NotAllowed, match="scope admin; yours has scope read"):
         running.client(reader).send("demo", CREATE)
 
@@ -267,13 +267,13 @@ def test_closing_it_ends_a_wait_between_two_tries() -> None:
 def test_a_token_that_may_have_been_made_is_not_asked_for_again() -> None:
     with somebody_else(headers={PROTOCOL_HEADER: PROTOCOL}) as (url, asked):
         with client_of(url, patience_s=600.0) as client, pytest.raises(Unreachable, match="may have been carried out"):
-            client.make_token(TokenRequest(Scope.READ))
+            client.create_token(TokenRequest(Scope.READ))
         assert asked.count("/v1/tokens") == 1
 
 
 def test_a_token_is_asked_for_where_somebody_is(running: Running) -> None:
     with Client([free_url(), running.url], running.token, patience_s=0.0) as client:
-        token_of(client.make_token(TokenRequest(Scope.READ)).token)
+        token_of(client.create_token(TokenRequest(Scope.READ)).token)
         assert len(client.tokens()) == 2
 
 
@@ -299,18 +299,18 @@ def test_an_event_s_text_may_hold_whatever_unicode_takes_for_the_end_of_a_line(r
 def test_asking_for_health_does_not_change_which_store_is_known(tmp_path: Path) -> None:
     with start(home=tmp_path / "one") as one, start(home=tmp_path / "two") as two:
         client = Client([one.url, two.url], one.token)
-        assert client.healthy()
+        assert client.is_healthy()
         assert client.store is None
         client.jobs()
         known = client.store
         one.kill()
-        assert client.healthy()
+        assert client.is_healthy()
         assert client.store == known
         client.close()
 
 
 def test_health_is_told_without_a_credential(running: Running) -> None:
     with client_of(running.url) as stranger:
-        assert stranger.healthy()
+        assert stranger.is_healthy()
     with client_of(free_url()) as nobody:
-        assert not nobody.healthy()
+        assert not nobody.is_healthy()

@@ -25,11 +25,11 @@ def test_tokens_are_made_used_refused_and_ended_and_their_secrets_stand_nowhere(
     with start(f"sqlite:{tmp_path / 'store.db'}", home=tmp_path) as running:
         furnish(running)
         client = running.client()
-        token = token_of(client.make_token(TokenRequest(Scope.READ, JOB, None, "for the night run")).token)
+        token = token_of(client.create_token(TokenRequest(Scope.READ, JOB, None, "for the night run")).token)
         http = running.http(token)
         answers = [http.get(path) for path in ("/v1", f"/v1/jobs/{JOB}", "/v1/tokens", "/v1/jobs/other", "/metrics")]
         assert [answer.status_code for answer in answers] == [200, 200, 403, 403, 403]
-        client.end_token(token.id)
+        client.expire_token(token.id)
         answers += [http.get("/v1"), running.admin.get("/v1/tokens"), running.admin.get("/metrics")]
         ask(running, request("/v1", host(running), f"authorization: Basic {token.text}"))
         ask(running, request("/v1", host(running), f"authorization: bearer  {token.text}x"))

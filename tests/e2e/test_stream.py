@@ -202,9 +202,9 @@ def test_a_reader_that_goes_is_let_go_of(running: Running) -> None:
 
 
 def test_a_token_that_was_ended_stops_reading(running: Running) -> None:
-    made = running.client().make_token(TokenRequest(Scope.READ))
+    made = running.client().create_token(TokenRequest(Scope.READ))
     with running.http(token_of(made.token)).stream("GET", URL, headers=STREAM) as response:
         lines = response.iter_lines()
         next(lines)
-        running.client().end_token(made.line.id)
+        running.client().expire_token(made.line.id)
         assert list(lines)  # it comes to its end, although the job goes on

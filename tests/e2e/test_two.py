@@ -39,10 +39,10 @@ def leads(running: Running) -> bool:
 
 def test_a_token_that_was_ended_at_one_is_soon_no_good_at_the_other(pair: Pair) -> None:
     first, second = pair
-    token = token_of(first.client().make_token(TokenRequest(Scope.ADMIN)).token)
+    token = token_of(first.client().create_token(TokenRequest(Scope.ADMIN)).token)
     http = second.http(token)
     wait_for(lambda: http.get("/v1").status_code == 200, "the other one to know the token")
-    first.client().end_token(token.id)
+    first.client().expire_token(token.id)
     wait_for(lambda: http.get("/v1").status_code == 401, "the other one to know its end")
     wish = b'{"scope":"admin"}'
     assert http.post("/v1/tokens", content=wish, headers={"content-type": "application/json"}).status_code == 401

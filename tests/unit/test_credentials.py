@@ -14,7 +14,7 @@ import pytest
 from pliant import credentials
 from pliant.credentials import (
     Token,
-    check_own,
+    check_ownership,
     is_missing,
     make_token,
     parse_token,
@@ -319,9 +319,9 @@ def test_a_home_that_we_may_not_look_into_is_a_sentence(locked: Path) -> None:
 def test_what_is_ours_and_what_is_not_there_yet_is_trusted(tmp_path: Path) -> None:
     for right in (0o700, 0o755, 0o500):
         tmp_path.chmod(right)
-        check_own(tmp_path, "PLIANT_HOME")
+        check_ownership(tmp_path, "PLIANT_HOME")
     tmp_path.chmod(0o700)
-    check_own(tmp_path / "store.db", "The store")
+    check_ownership(tmp_path / "store.db", "The store")
 
 
 @pytest.mark.parametrize("others", [0o720, 0o702, 0o777, 0o1777])
@@ -332,7 +332,7 @@ def test_what_others_may_write_is_not_trusted(tmp_path: Path, others: int) -> No
     for path, right in ((file, 600), (folder, 700)):
         path.chmod(others)
         with pytest.raises(BadInput, match=rf"PLIANT_HOME {path} .*mode {others:04o}.*: chmod {right} {path}$"):
-            check_own(path, "PLIANT_HOME")
+            check_ownership(path, "PLIANT_HOME")
 
 
 def test_what_is_another_user_s_is_not_trusted_and_root_s_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,10 +343,10 @@ def test_what_is_another_user_s_is_not_trusted_and_root_s_is(tmp_path: Path, mon
     else:
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(BadInput, match=r"The store .* belongs to another user \(uid \d+\).*Use another path"):
-        check_own(path, "The store")
+        check_ownership(path, "The store")
     link.symlink_to("/usr")
     if os.geteuid() == 0:
         os.lchown(link, NOBODY, NOBODY)
     with pytest.raises(BadInput, match="another user"):
-        check_own(link, "PLIANT_HOME")  # they could make it lead elsewhere
-    check_own(Path("/usr"), "PLIANT_HOME")
+        check_ownership(link, "PLIANT_HOME")  # they could make it lead elsewhere
+    check_ownership(Path("/usr"), "PLIANT_HOME")

@@ -5,12 +5,12 @@ from pliant.errors import BadInput
 
 
 def test_a_child_has_our_environment_with_its_own_on_top() -> None:
-    assert settings.for_child({"B": "3"}, {"A": "1", "B": "2"}) == {"A": "1", "B": "3"}
+    assert settings.child_environment({"B": "3"}, {"A": "1", "B": "2"}) == {"A": "1", "B": "3"}
 
 
 def test_a_child_s_environment_is_this_process_s_if_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLIANT_TEST", "here")
-    assert settings.for_child({"OWN": "x"}).items() >= {("PLIANT_TEST", "here"), ("OWN", "x")}
+    assert settings.child_environment({"OWN": "x"}).items() >= {("PLIANT_TEST", "here"), ("OWN", "x")}
 
 
 def test_an_empty_variable_is_not_set() -> None:

@@ -157,7 +157,7 @@ class Sandbox:
                 self._follower.close()
                 self._catch_up()
                 with suppress(PliantError):  # no agent is left to use it
-                    client.end_token(made)
+                    client.expire_token(made)
             return self._conclude()
         finally:
             if not self._ends.broken:
@@ -167,7 +167,7 @@ class Sandbox:
 
     def _make_token(self, client: Client) -> str:
         """Make a token for the agents, which can only join this job; return its id."""
-        made = client.make_token(TokenRequest(Scope.JOIN, self._wish.job, label="agents of pliant local"))
+        made = client.create_token(TokenRequest(Scope.JOIN, self._wish.job, label="agents of pliant local"))
         token = parse_token(made.token)
         if token is None:
             raise PliantError("The coordinator returned an invalid token. Is it another version of Pliant?")

@@ -24,7 +24,7 @@ from pliant.agent.exit_status import SIGNALLED, StopSignals, exit_status
 from pliant.agent.job_dir import RUNNER, JobDir
 from pliant.agent.notices import Notice, Notices
 from pliant.agent.output import RunOutput
-from pliant.agent.plan import CoordinatorAddress, RunPlan
+from pliant.agent.plan import RunPlan
 from pliant.agent.process.client import Processes
 from pliant.agent.process.ports import are_free, free_ports
 from pliant.agent.setup import (
@@ -43,6 +43,7 @@ from pliant.agent.setup import (
 )
 from pliant.agent.workers import Workers
 from pliant.client import Client
+from pliant.client.addresses import CoordinatorAddress
 from pliant.core import supervisor as v
 from pliant.core.job.launches import describe_exit
 from pliant.core.messages import AgentReady

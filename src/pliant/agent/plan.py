@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from pliant.agent.logs.capture import LogOptions
 from pliant.agent.process.script import Script
@@ -39,11 +38,3 @@ class RunPlan:
     signals: tuple[signal.Signals, ...] = SIGNALS
     notices: tuple[str, ...] = ()
     listen: tuple[str, int] | None = None  # where our own coordinator listens; None: a free port, for this machine only
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorAddress:
-    """The URLs of a coordinator, and the file with a token for it."""
-
-    urls: tuple[str, ...]
-    token_file: Path

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pliant import settings
 from pliant.agent.job_dir import JobDir
-from pliant.agent.plan import CoordinatorAddress, RunPlan
-from pliant.agent.process.worker_env import WorkerSettings
+from pliant.agent.plan import RunPlan
+from pliant.agent.process.worker_env import WorkerEnvironment
 from pliant.client import Client
-from pliant.client.addresses import local_address, own_address
+from pliant.client.addresses import CoordinatorAddress, local_address, own_address
 from pliant.core.messages import AgentJoin, Code, Create, Resize
 from pliant.core.model.job import Mode
 from pliant.core.model.names import AgentId, bad_name
@@ -108,7 +108,7 @@ def worker_token(client: Client, job: str, folder: JobDir, place: CoordinatorAdd
         with suppress(PliantError), Client(place.urls, read_token(path), patience_s=SETUP_S) as trial:
             trial.job(job)
             return path
-    made = client.make_token(TokenRequest(Scope.JOIN, job, label="workers of pliant run"))
+    made = client.create_token(TokenRequest(Scope.JOIN, job, label="workers of pliant run"))
     token = parse_token(made.token)
     if token is None:
         raise PliantError("The coordinator made a token in an unknown format. Check its version of Pliant.")
@@ -231,9 +231,9 @@ def _checkpoint_dir(plan: RunPlan, folder: JobDir) -> str:
     return plan.checkpoint_dir or str(folder.checkpoints.absolute())
 
 
-def worker_settings(plan: RunPlan, folder: JobDir) -> WorkerSettings:
+def worker_settings(plan: RunPlan, folder: JobDir) -> WorkerEnvironment:
     """Return the settings that the environments of all launches share."""
-    return WorkerSettings(
+    return WorkerEnvironment(
         kind=plan.kind,
         job=plan.job,
         error_dir=folder.errors.absolute(),
@@ -243,5 +243,5 @@ def worker_settings(plan: RunPlan, folder: JobDir) -> WorkerSettings:
         devices=plan.devices,
         virtual_local_rank=plan.virtual_local_rank,
         signals=",".join(each.name for each in plan.signals),
-        user=settings.for_child({}),
+        user=settings.child_environment({}),
     )

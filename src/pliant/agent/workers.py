@@ -20,7 +20,7 @@ from pliant.agent.plan import RunPlan
 from pliant.agent.process.client import Processes
 from pliant.agent.process.template import TORCH, WARMING
 from pliant.agent.process.usage import Usage, usages
-from pliant.agent.process.worker_env import WorkerSettings, environments, error_file, host_and_port, live_environment
+from pliant.agent.process.worker_env import WorkerEnvironment, environments, error_file, host_and_port, live_environment
 from pliant.core.hangs import WorkerSample
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
@@ -49,7 +49,7 @@ class Workers:
         self._output = output
         self._agent = agent
         self._env: Mapping[str, str] = {}
-        self._surroundings: WorkerSettings | None = None
+        self._surroundings: WorkerEnvironment | None = None
         self._running: dict[MemberId, _Worker] = {}
         self._seats: dict[MemberId, int] = {}
         self._began: float | None = None
@@ -63,7 +63,7 @@ class Workers:
         self._said: set[str] = set()
         self.first_failure = ""  # the message about the worker that failed first
 
-    def open(self, env: Mapping[str, str], surroundings: WorkerSettings) -> None:
+    def open(self, env: Mapping[str, str], surroundings: WorkerEnvironment) -> None:
         """Set the common environment of all workers; call once, before the first start."""
         self._env = env
         self._surroundings = surroundings

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 
-from pliant.chaos.outcomes import JobProgress
+from pliant.chaos.outcomes import ChaosProgress
 from pliant.client import Client
 from pliant.client.event_follower import EventFollower
 from pliant.core import messages as m
@@ -17,8 +17,8 @@ class EventLog:
     """Follows a job in a background thread while its block runs. `progress` sums up all events received so far."""
 
     def __init__(self, client: Client, job: str) -> None:
-        self.progress = JobProgress()
-        self.discarded = JobProgress()  # the progress when `discard` was called
+        self.progress = ChaosProgress()
+        self.discarded = ChaosProgress()  # the progress when `discard` was called
         self._events: list[m.Event] = []
         self._discarded_count = 0
         self._worlds: dict[int, m.WorldFormed] = {}

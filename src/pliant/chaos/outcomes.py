@@ -58,7 +58,7 @@ class FaultOutcome:
 
 
 @dataclass(slots=True)
-class JobProgress:
+class ChaosProgress:
     """The state of a job after a sequence of events."""
 
     live: bool = False
@@ -101,13 +101,13 @@ class JobProgress:
 
 
 def compute_outcomes(
-    injected: Sequence[InjectedFault], events: Sequence[m.Event], before: JobProgress | None = None
-) -> tuple[JobProgress, list[FaultOutcome]]:
+    injected: Sequence[InjectedFault], events: Sequence[m.Event], before: ChaosProgress | None = None
+) -> tuple[ChaosProgress, list[FaultOutcome]]:
     """Return the job's progress after all events and the outcome of each fault, in order.
 
     `before` is the progress before the first of these events.
     """
-    progress = replace(before, targeted=set()) if before is not None else JobProgress()
+    progress = replace(before, targeted=set()) if before is not None else ChaosProgress()
     found: list[FaultOutcome] = []
     place = 0
     for index, one in enumerate(injected):
@@ -127,7 +127,7 @@ def _is_before(end: float, event: m.Event) -> bool:
     return event.at < end
 
 
-def _outcome(injected: Sequence[InjectedFault], window: Sequence[m.Event], progress: JobProgress) -> FaultOutcome:
+def _outcome(injected: Sequence[InjectedFault], window: Sequence[m.Event], progress: ChaosProgress) -> FaultOutcome:
     one = injected[-1]
     progress.targeted |= set(one.fault.victims)
     live, earlier, holders = progress.live, progress.reports, progress.holders

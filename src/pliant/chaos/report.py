@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.chaos.outcomes import FaultOutcome, InjectedFault, JobProgress
+from pliant.chaos.outcomes import ChaosProgress, FaultOutcome, InjectedFault
 from pliant.chaos.plan import ChaosOptions, Cut, PlannedFault
 from pliant.core.model.job import JobState
 
@@ -84,7 +84,7 @@ class ChaosRun:
 def build_report(
     run: ChaosRun,
     injected: Sequence[InjectedFault],
-    progress: JobProgress,
+    progress: ChaosProgress,
     found: Sequence[FaultOutcome],
     steps_before: int,
 ) -> ChaosReport:

@@ -13,7 +13,7 @@ from pliant.chaos import plan, socket_filter
 from pliant.chaos.event_log import EventLog
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.chaos.inject import FaultInjector, StopRequest
-from pliant.chaos.outcomes import FaultOutcome, InjectedFault, JobProgress, compute_outcomes
+from pliant.chaos.outcomes import ChaosProgress, FaultOutcome, InjectedFault, compute_outcomes
 from pliant.chaos.plan import COORDINATOR, ChaosOptions, ChaosTarget, JobSnapshot, PlannedFault, Postponed
 from pliant.chaos.processes import ProcessRef
 from pliant.chaos.report import ChaosReport, ChaosRun, build_report, describe_fault, describe_outcome
@@ -255,7 +255,7 @@ class ChaosRunner:
         note = f" ({self._injected[-1].note})" if self._injected[-1].note else ""
         self._print(f"          {describe_outcome(outcome, live=progress.live)}{note}")
 
-    def _compute_outcomes(self, log: EventLog) -> tuple[JobProgress, list[FaultOutcome]]:
+    def _compute_outcomes(self, log: EventLog) -> tuple[ChaosProgress, list[FaultOutcome]]:
         return compute_outcomes(self._injected, log.events, log.discarded)
 
     @staticmethod

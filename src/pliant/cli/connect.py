@@ -18,6 +18,7 @@ import click
 
 from pliant import settings
 from pliant.agent.job_dir import LOOKER, JobDir
+from pliant.client.addresses import CoordinatorAddress
 from pliant.core.model.names import bad_name
 from pliant.credentials import is_missing, read_token
 from pliant.errors import BadInput
@@ -32,14 +33,6 @@ PAGE = 1000
 LOOKERS_S = 20.0  # how long to wait for other commands that read a stopped job
 PROGRAM = (sys.executable, "-P", "-c", "from pliant.cli.main import main; main()")
 """The command that starts this program again. `-P` keeps the current folder off the module path."""
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorAddress:
-    """URLs of a coordinator, and the file with the token."""
-
-    urls: tuple[str, ...]
-    token_file: Path
 
 
 @dataclass(frozen=True, slots=True)

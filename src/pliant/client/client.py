@@ -141,7 +141,7 @@ class Client:
         """Return the metrics in Prometheus' text format."""
         return self._transport.exchange(routes.METRICS, {}, {}, None, None).decode()
 
-    def healthy(self) -> bool:
+    def is_healthy(self) -> bool:
         """Return whether a leading coordinator answers, without a retry."""
         try:
             return self._call(routes.HEALTH, api.Health, {}, patience_s=0.0).ok
@@ -150,7 +150,7 @@ class Client:
 
     # ---------------------------------------------------------------------------------------------- tokens
 
-    def make_token(self, request: api.TokenRequest) -> api.CreatedToken:
+    def create_token(self, request: api.TokenRequest) -> api.CreatedToken:
         """Create a token. Not retried once the request may have arrived, because each one creates a token."""
         return self._call(routes.TOKEN, api.CreatedToken, {}, body=request, once=True)
 
@@ -158,7 +158,7 @@ class Client:
         """List all tokens without their secrets."""
         return self._call(routes.TOKENS, api.TokenList, {}).tokens
 
-    def end_token(self, token_id: str, after_s: float = 0.0) -> api.TokenLine:
+    def expire_token(self, token_id: str, after_s: float = 0.0) -> api.TokenLine:
         """Expire a token, now or after an overlap."""
         return self._call(routes.TOKEN_END, api.TokenLine, {}, body=api.TokenRevocation(token_id, after_s))
 

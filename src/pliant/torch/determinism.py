@@ -105,7 +105,7 @@ class DeterministicSettings:
             torch.backends.cudnn.benchmark,
         )
         if device.type == "cuda":
-            settings.choose("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS, required by torch
+            settings.set_default("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read by cuBLAS, required by torch
         self._set_kernels(enabled=True, warns=False)
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False

@@ -9,7 +9,7 @@ import pytest
 
 from e2e.running import Running, start, token_of
 from pliant.agent.job_dir import JobDir
-from pliant.agent.plan import CoordinatorAddress, RunPlan
+from pliant.agent.plan import RunPlan
 from pliant.agent.process.script import Script
 from pliant.agent.setup import (
     agent_address,
@@ -21,6 +21,7 @@ from pliant.agent.setup import (
     worker_environment,
     worker_token,
 )
+from pliant.client.addresses import CoordinatorAddress
 from pliant.core import messages as m
 from pliant.core.messages import Cancel
 from pliant.core.model.job import JobSpec, JobState, Mode, Target
@@ -90,7 +91,7 @@ def test_a_job_that_has_ended_is_not_attempted_again_by_who_may_only_join(coordi
     admin = coordinator.client()
     open_job(admin, named("over"))
     admin.send("over", Cancel("enough"))
-    client = coordinator.client(token_of(admin.make_token(TokenRequest(Scope.JOIN, "over")).token))
+    client = coordinator.client(token_of(admin.create_token(TokenRequest(Scope.JOIN, "over")).token))
     with pytest.raises(Refused, match="over is cancelled: enough"):
         open_job(client, named("over"), own=False)
     with pytest.raises(NotAllowed):
@@ -121,7 +122,7 @@ def test_who_starts_afresh_begins_another_attempt_unless_the_job_runs(coordinato
 def test_with_a_join_token_a_job_can_be_joined_and_not_created(coordinator: Running, folder: JobDir) -> None:
     admin = coordinator.client()
     open_job(admin, named("theirs"))
-    narrow = token_of(admin.make_token(TokenRequest(Scope.JOIN, "theirs")).token)
+    narrow = token_of(admin.create_token(TokenRequest(Scope.JOIN, "theirs")).token)
     client = coordinator.client(narrow)
     assert open_job(client, named("theirs")).state is JobState.WAITING
     with pytest.raises(NotAllowed):
@@ -143,7 +144,7 @@ def test_workers_get_a_token_that_joins_and_is_used_again_while_it_is_good(
     assert (about.scope, about.job) == (Scope.JOIN, "tokens")
     assert worker_token(client, "tokens", folder, place, Scope.ADMIN) == path
     assert read_token(path) == first
-    client.end_token(first.id)
+    client.expire_token(first.id)
     worker_token(client, "tokens", folder, place, Scope.ADMIN)
     second = token_of(path.read_text().strip())
     assert second != first

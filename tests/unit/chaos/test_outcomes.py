@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.chaos.outcomes import FaultOutcome, InjectedFault, JobProgress, compute_outcomes
+from pliant.chaos.outcomes import ChaosProgress, FaultOutcome, InjectedFault, compute_outcomes
 from pliant.chaos.plan import COORDINATOR, ChaosOptions, Cut, PlannedFault
 from pliant.chaos.report import ChaosReport, ChaosRun, build_report, describe_fault, describe_outcome
 from pliant.core import messages as m
@@ -175,7 +175,7 @@ def test_of_workers_that_are_no_members_it_is_told_when_they_were_launched_again
 
 
 def test_another_attempt_begins_its_own_steps() -> None:
-    past = JobProgress()
+    past = ChaosProgress()
     for event in [*begun(), m.JobCreated(20.0, "demo", JobSpec(1, 3, Target(2)), attempt=2)]:
         past.add(event)
     assert (past.step, past.live, past.state) == (0, False, JobState.STARTING)

@@ -125,7 +125,7 @@ class Spawner:
         try:
             child = subprocess.Popen(
                 argv,
-                env=settings.for_child(env),
+                env=settings.child_environment(env),
                 stdin=subprocess.DEVNULL,
                 stdout=output[0],
                 stderr=output[-1],
@@ -169,7 +169,7 @@ class Spawner:
         self._drop_template()
         self._said_warmed = None
         try:
-            made = Template(modules, settings.for_child(env), lambda: die_with_parent(self._pid))
+            made = Template(modules, settings.child_environment(env), lambda: die_with_parent(self._pid))
         except OSError as error:
             self._say({"warmed": f"the template cannot be started: {error.strerror}"})
             return
@@ -183,7 +183,7 @@ class Spawner:
             if self._template is None:
                 raise CannotFork("there is no template")
             # Nothing else runs meanwhile: no unknown child is reaped, and no signal precedes its child.
-            pid, go = self._template.fork(name, script, settings.for_child(order["env"]), output)
+            pid, go = self._template.fork(name, script, settings.child_environment(order["env"]), output)
         except CannotFork as error:
             self._warmed()
             self._start(name, order["argv"], order["env"], output, plainly=str(error))

@@ -196,7 +196,7 @@ def main(bare: frozenset[str]) -> None:
     line = socket.socket(fileno=int(handle))
     spawner = os.getppid()
     gc.disable()
-    environ = settings.for_child({})  # before what is imported can change it
+    environ = settings.child_environment({})  # before what is imported can change it
     why = _import(modules) or _unfit(line.fileno())
     _say(line, {"ready": why})
     if why:

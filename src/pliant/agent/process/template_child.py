@@ -59,7 +59,7 @@ def become(life: ForkedWorker, output: Sequence[int], go: int, parent: int) -> N
     """
     os.dup2(output[0], 1)
     os.dup2(output[-1], 2)
-    settings.become(life.environ)
+    settings.replace_environment(life.environ)
     _mark(life.name)
     _as_if_new()
     _take_command_line(life.script)

@@ -36,7 +36,7 @@ SERVERS = "ps"
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerSettings:
+class WorkerEnvironment:
     """The settings that all workers of one agent share. `user` is the environment they inherit."""
 
     kind: Framework
@@ -52,7 +52,7 @@ class WorkerSettings:
     user: Mapping[str, str] = field(default_factory=dict)
 
 
-def environments(launch: Launch, agent: AgentId, surroundings: WorkerSettings) -> dict[MemberId, dict[str, str]]:
+def environments(launch: Launch, agent: AgentId, surroundings: WorkerEnvironment) -> dict[MemberId, dict[str, str]]:
     """Return the environment of each worker of this agent, in the order of their ranks.
 
     Raises `BadInput` if each worker is to see one device only, and the user's list of devices is too short.
@@ -69,7 +69,7 @@ def environments(launch: Launch, agent: AgentId, surroundings: WorkerSettings) -
     }
 
 
-def live_environment(member: MemberId, local_rank: int, surroundings: WorkerSettings) -> dict[str, str]:
+def live_environment(member: MemberId, local_rank: int, surroundings: WorkerEnvironment) -> dict[str, str]:
     """Return the environment of a worker of a live job: all that does not depend on a world."""
     return {
         "TORCHELASTIC_MAX_RESTARTS": str(surroundings.max_restarts),
@@ -94,7 +94,7 @@ def host_and_port(address: str) -> tuple[str, str]:
 # ---------------------------------------------------------------------------------------------------------- torchrun
 
 
-def _torch(launch: Launch, rank: int, surroundings: WorkerSettings) -> dict[str, str]:
+def _torch(launch: Launch, rank: int, surroundings: WorkerEnvironment) -> dict[str, str]:
     seats, own = launch.seats, launch.seats[rank]
     agents = list(dict.fromkeys(seat.agent for seat in seats))  # in the order of their first ranks
     here = [seat.member for seat in seats if seat.agent == own.agent]
@@ -122,7 +122,7 @@ def _torch(launch: Launch, rank: int, surroundings: WorkerSettings) -> dict[str,
     }
 
 
-def _local_rank(number: int, surroundings: WorkerSettings) -> dict[str, str]:
+def _local_rank(number: int, surroundings: WorkerEnvironment) -> dict[str, str]:
     if not surroundings.virtual_local_rank:
         return {"LOCAL_RANK": str(number)}
     listed = surroundings.user.get("CUDA_VISIBLE_DEVICES")
@@ -141,7 +141,7 @@ def _listed(devices: str) -> list[str]:
     return [device.strip() for device in devices.split(",") if device.strip()]
 
 
-def _threads(launch: Launch, agent: AgentId, surroundings: WorkerSettings) -> dict[str, str]:
+def _threads(launch: Launch, agent: AgentId, surroundings: WorkerEnvironment) -> dict[str, str]:
     """One thread for each of several workers. By what there is room for, so that a launch's size changes no sums."""
     there = sum(seat.agent == agent for seat in launch.seats)
     if "OMP_NUM_THREADS" in surroundings.user or max(surroundings.capacity, there) == 1:
@@ -172,7 +172,7 @@ def _computes(seat: Seat, launch: Launch) -> bool:
     return seat.role == "worker"
 
 
-def _jax(launch: Launch, rank: int, surroundings: WorkerSettings) -> dict[str, str]:
+def _jax(launch: Launch, rank: int, surroundings: WorkerEnvironment) -> dict[str, str]:
     own, address = launch.seats[rank], launch.seats[0].address
     here = [seat.member for seat in launch.seats if seat.agent == own.agent]
     number = "0" if surroundings.virtual_local_rank else str(here.index(own.member))
@@ -190,11 +190,11 @@ def _jax(launch: Launch, rank: int, surroundings: WorkerSettings) -> dict[str, s
     }
 
 
-def _user_devices(surroundings: WorkerSettings) -> str:
+def _user_devices(surroundings: WorkerEnvironment) -> str:
     return surroundings.user.get("JAX_LOCAL_DEVICE_IDS", "")
 
 
-def _all_devices(surroundings: WorkerSettings) -> str:
+def _all_devices(surroundings: WorkerEnvironment) -> str:
     """Every device that the process can see: those that the user lists are counted from 0 again."""
     listed = surroundings.user.get("CUDA_VISIBLE_DEVICES")
     count = surroundings.devices if listed is None else len(_listed(listed))

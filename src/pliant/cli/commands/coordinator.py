@@ -13,7 +13,7 @@ import click
 from pliant import __version__, settings
 from pliant.cli.output import print_json, short_path
 from pliant.core.leases import LEASE_TTL_S
-from pliant.credentials import check_own
+from pliant.credentials import check_ownership
 from pliant.errors import BadInput
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def coordinator(
     with bind(wanted, expose=expose) as bound:
         address = Address(wanted.host, bound.getsockname()[1])
         _make_home(configured.home)
-        check_own(configured.home, "PLIANT_HOME")
+        check_ownership(configured.home, "PLIANT_HOME")
         _check_store(path)
         with _open(path) as store:
             _check_store(path)  # in a folder like /tmp another user may have replaced it meanwhile
@@ -163,10 +163,10 @@ def _open(path: Path | None) -> AbstractContextManager[Store]:
 def _check_store(path: Path | None) -> None:
     """Check the owner of the store's file and of the files beside it."""
     if path is not None:
-        check_own(path, "The store")
+        check_ownership(path, "The store")
         for end in ("-wal", "-shm", ".mark"):
             real = path.resolve()
-            check_own(real.with_name(f"{real.name}{end}"), "The store's file")
+            check_ownership(real.with_name(f"{real.name}{end}"), "The store's file")
 
 
 def _make_home(home: Path) -> None:

@@ -59,7 +59,7 @@ def _follow(follower: EventFollower, client: Client, flags: Flags, job: str) -> 
                 click.echo(f"pliant: {lost.why} Waiting for it.", err=True)
         if follower.job_ended:
             return True
-        while not client.healthy():
+        while not client.is_healthy():
             if flags.stopped_job(job) is not None or flags.resolve(job) != place:
                 return False
             time.sleep(LOOK_S)

@@ -92,7 +92,9 @@ def _run_replay(to: int, command: tuple[str, ...]) -> Replayed:
         extra = {"PLIANT_REPLAY_TO": str(to), "PLIANT_REPLAY_FILE": str(file)}
         if not settings.is_set("OMP_NUM_THREADS"):
             extra["OMP_NUM_THREADS"] = "1"  # as the agent sets it; other thread counts give other bits
-        environment = {key: value for key, value in settings.for_child(extra).items() if key not in REMOVED_VARIABLES}
+        environment = {
+            key: value for key, value in settings.child_environment(extra).items() if key not in REMOVED_VARIABLES
+        }
         ended = subprocess.run(command, env=environment, stdout=sys.stderr, check=False)
         if not file.exists():
             raise Refused(f"The script ended with status {ended.returncode} before step {to}.")

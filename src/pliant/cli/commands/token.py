@@ -62,7 +62,7 @@ def create(
         _require_writable(out)
     wish = TokenRequest(Scope(scope), job, ttl_s if days is None else days * DAY_S, label)
     with flags.connect(job) as client:
-        made = client.make_token(wish)
+        made = client.create_token(wish)
         if out is not None:
             _write_or_revoke(client, out, made)
     if as_json:
@@ -102,7 +102,7 @@ def revoke(token_id: str, force: bool, flags: Flags, as_json: bool) -> None:
             "`pliant token rotate`, or pass --force."
         )
     with flags.connect() as client:
-        line = client.end_token(token_id)
+        line = client.expire_token(token_id)
     if as_json:
         print_json(line)
     else:
@@ -132,12 +132,12 @@ def rotate(overlap_s: float, flags: Flags, as_json: bool) -> None:
     old = read_token(path)
     with flags.connect() as client:
         left = [line for line in client.tokens() if not line.ended]
-        made = client.make_token(TokenRequest(Scope.ADMIN, label=f"{REPLACES}{old.id}"))
+        made = client.create_token(TokenRequest(Scope.ADMIN, label=f"{REPLACES}{old.id}"))
         write_token(path, _parse_made(made))
     with flags.connect() as client:  # with the new token, which proves that it works
-        ended = client.end_token(old.id, overlap_s)
+        ended = client.expire_token(old.id, overlap_s)
         for line in _rotation_leftovers(left, old):
-            client.end_token(line.id, overlap_s)
+            client.expire_token(line.id, overlap_s)
     if as_json:
         print_json({"file": str(path), "line": made.line, "old": ended})
     else:
@@ -172,7 +172,7 @@ def _write_or_revoke(client: Client, path: Path, made: CreatedToken) -> None:
         write_token(path, _parse_made(made))
     except (OSError, PliantError) as error:
         with suppress(PliantError):  # the list shows it as unused otherwise
-            client.end_token(made.line.id)
+            client.expire_token(made.line.id)
         raise BadInput(f"The token could not be written to {path}: {error}. It was revoked again.") from error
 
 

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     import signal
 
     from pliant.agent.logs.capture import LogOptions, StreamMask
-    from pliant.agent.plan import CoordinatorAddress, RunPlan
+    from pliant.agent.plan import RunPlan
     from pliant.agent.process.script import Script
     from pliant.agent.process.worker_env import Framework
+    from pliant.client.addresses import CoordinatorAddress
 
 SHUTDOWN_S = 30.0
 NOTICE_SHUTDOWN_S = 5.0  # TensorFlow and JAX take SIGTERM as a preemption notice and do not end

@@ -36,7 +36,7 @@ class Leader:
         """Return whether the hold is in force, without asking the store."""
         return self._hold is not None and now < self._hold.until_s
 
-    def keep(self, now: float) -> Standing:
+    def gain_or_renew(self, now: float) -> Standing:
         """Gain or renew the hold at the start of a pump. Asks the store only when half of the hold's time is over."""
         if self._hold is not None and now < self._hold.until_s - HOLD_TTL_S / 2:
             self._just_read = False

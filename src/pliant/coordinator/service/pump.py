@@ -163,7 +163,7 @@ class Service:
         postponed, self._postponed = self._postponed, []
         self._bugs.clear()
         self._read_again.clear()
-        standing = self._leader.keep(now)
+        standing = self._leader.gain_or_renew(now)
         refusal = self._prepare_to_lead(now, standing)
         if refusal is not None:
             # The service's own commands are void: the next leader grants every lease anew.

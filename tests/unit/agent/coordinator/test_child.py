@@ -137,4 +137,4 @@ def test_one_for_a_block_ends_with_it_and_tells_nobody(folder: JobDir) -> None:
         assert client.jobs() == ()
     assert not folder.endpoint.exists()
     with Client([url], read_token(folder.token)) as client:
-        assert not client.healthy()
+        assert not client.is_healthy()

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pliant.agent.process.worker_env import Framework, WorkerSettings, environments, error_file, host_and_port
+from pliant.agent.process.worker_env import Framework, WorkerEnvironment, environments, error_file, host_and_port
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import BadInput
@@ -24,8 +24,8 @@ KINDS: tuple[Framework, ...] = ("torch", "tf", "jax")
 ERRORS = Path("errors")
 
 
-def surroundings(kind: Framework = "torch", **more: Any) -> WorkerSettings:
-    return WorkerSettings(kind, "demo", ERRORS, **more)
+def surroundings(kind: Framework = "torch", **more: Any) -> WorkerEnvironment:
+    return WorkerEnvironment(kind, "demo", ERRORS, **more)
 
 
 def launch(*seats: str, number: int = 1, host: str = "10.0.0.1", restarts: int = 0) -> Launch:
@@ -38,7 +38,7 @@ def launch(*seats: str, number: int = 1, host: str = "10.0.0.1", restarts: int =
     return Launch(number, tuple(made), "test", restarts)
 
 
-def everybody(given_launch: Launch, common: WorkerSettings) -> Environments:
+def everybody(given_launch: Launch, common: WorkerEnvironment) -> Environments:
     """What all agents of a launch tell their workers, by rank."""
     agents = {seat.agent for seat in given_launch.seats}
     told: Environments = {}
@@ -58,7 +58,7 @@ def launches(draw: st.DrawFn) -> Launch:
 
 
 @st.composite
-def commons(draw: st.DrawFn) -> WorkerSettings:
+def commons(draw: st.DrawFn) -> WorkerEnvironment:
     return surroundings(
         draw(st.sampled_from(KINDS)),
         capacity=draw(st.integers(1, 8)),
@@ -75,7 +75,7 @@ def numbers(told: Environments, name: str) -> list[int]:
 
 
 @given(launches(), commons())
-def test_ranks_are_dense_and_follow_the_seats(given_launch: Launch, common: WorkerSettings) -> None:
+def test_ranks_are_dense_and_follow_the_seats(given_launch: Launch, common: WorkerEnvironment) -> None:
     told = everybody(given_launch, common)
     size = len(given_launch.seats)
     assert numbers(told, "RANK") == list(range(size))
@@ -84,7 +84,7 @@ def test_ranks_are_dense_and_follow_the_seats(given_launch: Launch, common: Work
 
 
 @given(launches(), commons())
-def test_local_ranks_are_dense_on_each_agent(given_launch: Launch, common: WorkerSettings) -> None:
+def test_local_ranks_are_dense_on_each_agent(given_launch: Launch, common: WorkerEnvironment) -> None:
     told = everybody(given_launch, common)
     groups = set()
     for agent in {seat.agent for seat in given_launch.seats}:
@@ -105,7 +105,7 @@ def test_local_ranks_are_dense_on_each_agent(given_launch: Launch, common: Worke
 
 
 @given(launches(), commons())
-def test_everybody_is_told_of_the_same_place_to_meet(given_launch: Launch, common: WorkerSettings) -> None:
+def test_everybody_is_told_of_the_same_place_to_meet(given_launch: Launch, common: WorkerEnvironment) -> None:
     told = everybody(given_launch, common)
     (place,) = {(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in told.values()}
     assert place == host_and_port(given_launch.seats[0].address)
@@ -115,7 +115,9 @@ def test_everybody_is_told_of_the_same_place_to_meet(given_launch: Launch, commo
 
 
 @given(launches(), commons())
-def test_nobody_shares_a_file_for_errors_and_all_values_are_text(given_launch: Launch, common: WorkerSettings) -> None:
+def test_nobody_shares_a_file_for_errors_and_all_values_are_text(
+    given_launch: Launch, common: WorkerEnvironment
+) -> None:
     told = everybody(given_launch, common)
     files = {each["TORCHELASTIC_ERROR_FILE"] for each in told.values()}
     assert files == {str(error_file(ERRORS, member)) for member in told}
@@ -124,7 +126,7 @@ def test_nobody_shares_a_file_for_errors_and_all_values_are_text(given_launch: L
 
 
 @given(launches(), commons())
-def test_ranks_within_a_role_are_dense(given_launch: Launch, common: WorkerSettings) -> None:
+def test_ranks_within_a_role_are_dense(given_launch: Launch, common: WorkerEnvironment) -> None:
     told = everybody(given_launch, common)
     roles = {seat.role for seat in given_launch.seats}
     for role in roles:
@@ -162,7 +164,7 @@ def test_tensorflow_and_torch_agree_on_where_rank_0_is(given_launch: Launch) -> 
 
 
 @given(launches(), commons())
-def test_jax_s_numbers_are_torch_s(given_launch: Launch, common: WorkerSettings) -> None:
+def test_jax_s_numbers_are_torch_s(given_launch: Launch, common: WorkerEnvironment) -> None:
     told = everybody(given_launch, surroundings("jax", capacity=common.capacity))
     for each in told.values():
         assert each["JAX_PROCESS_ID"] == each["OMPI_COMM_WORLD_RANK"] == each["RANK"]
@@ -172,7 +174,7 @@ def test_jax_s_numbers_are_torch_s(given_launch: Launch, common: WorkerSettings)
 
 
 @given(launches(), commons())
-def test_a_kind_sets_its_own_names_and_no_other_s(given_launch: Launch, common: WorkerSettings) -> None:
+def test_a_kind_sets_its_own_names_and_no_other_s(given_launch: Launch, common: WorkerEnvironment) -> None:
     told = everybody(given_launch, common)
     for each in told.values():
         assert ("TF_CONFIG" in each) == ("NUM_WORKERS" in each) == (common.kind == "tf")
@@ -277,7 +279,7 @@ def test_a_list_of_devices_that_is_too_short_is_said(listed: str) -> None:
         (surroundings("jax", devices=4, virtual_local_rank=True), "0"),
     ],
 )
-def test_one_process_of_jax_has_all_devices_if_no_other_has_room(common: WorkerSettings, ids: str) -> None:
+def test_one_process_of_jax_has_all_devices_if_no_other_has_room(common: WorkerEnvironment, ids: str) -> None:
     (told,) = everybody(launch("a"), common).values()
     assert told["JAX_LOCAL_DEVICE_IDS"] == ids
 

@@ -87,7 +87,7 @@ def test_a_second_ctrl_c_does_not_wait_for_anybody(tmp_path: Path) -> None:
         )
         slow.sendall(head.encode())
         with found.client() as client:
-            until(client.healthy, "an answer")
+            until(client.is_healthy, "an answer")
         found.process.send_signal(signal.SIGINT)
         until(lambda: "stopping" in found.log.read_text(), "the first")
         found.process.send_signal(signal.SIGINT)

@@ -13,7 +13,7 @@ import pytest
 
 from pliant import settings
 from pliant.agent.logs.capture import LogOptions, OutputStream, StreamMask
-from pliant.agent.plan import CoordinatorAddress, RunPlan
+from pliant.agent.plan import RunPlan
 from pliant.agent.process.script import Script
 from pliant.cli.connect import Flags
 from pliant.cli.run import option_types
@@ -29,6 +29,7 @@ from pliant.cli.run.plan import (
     probe_machine,
     visible_device_count,
 )
+from pliant.client.addresses import CoordinatorAddress
 from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.job import JobSpec, Mode, Target
 from pliant.errors import BadInput
