@@ -8,7 +8,6 @@ from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
-from pliant.core.leases import LEASE_TTL_S
 from pliant.core.member import Machine, Phase
 from pliant.core.member.control_words import Purpose, Words
 from pliant.core.member.signals import Exit, Shares
@@ -266,12 +265,13 @@ class LiveChecks(StoreChecks):
         if worker.resumed_at_s == self.sim.now and view is not None and view.holders - {worker.id}:
             # It acts on a view from before it was stopped: the other holders were lost since.
             return True
-        # A holder that was killed this very moment counts, and one in the member's view whose lease may still run:
-        # the coordinator cannot know of the crash yet.
+        # A holder in the member's view counts until the coordinator has noticed its end, and for a moment after that:
+        # before then neither the coordinator nor the member can know of the crash.
         holders = view.holders if view is not None else frozenset()
+        members = self.job.members if self.job is not None else {}
         for other in self.sim.workers.values():
-            unnoticed_s = LEASE_TTL_S if other.id in holders else 0.1
-            there = other.up or self.sim.now - other.ended_at_s < unnoticed_s
+            unnoticed = other.id in holders and other.id in members
+            there = other.up or unnoticed or self.sim.now - other.ended_at_s < 0.1
             if (
                 other is not worker
                 and there

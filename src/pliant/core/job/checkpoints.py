@@ -166,7 +166,7 @@ def _split_storage(job: Job, command: c.PartNotWritten, world: World, now: float
 
 
 def not_readable(job: Job, command: c.NotReadable, world: World, now: float) -> tuple[Event, ...]:
-    """Skip a damaged checkpoint for the one before. One that a member cannot reach is left to others.
+    """Skip a damaged checkpoint for the one before. Leave one out of this member's reach to other members.
 
     If no member can reach it, the job fails with that reason: going back further would discard a state that still
     exists.

@@ -242,7 +242,7 @@ class CheckpointFailed:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointUnreadable:
-    """A damaged checkpoint is never restored. One that this member cannot reach may be restored by another."""
+    """A damaged checkpoint is never restored. Another member may restore one out of this member's reach."""
 
     at: float
     generation: int
