@@ -172,3 +172,11 @@ def _create(path: Path, token: Token) -> None:
 
 def _not_writable(path: Path, error: OSError) -> BadInput:
     return BadInput(f"A token cannot be written to {path.parent}: {error.strerror}.")
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorAddress:
+    """The URLs of a coordinator, and the file with a token for it."""
+
+    urls: tuple[str, ...]
+    token_file: Path

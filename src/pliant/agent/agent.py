@@ -43,13 +43,12 @@ from pliant.agent.setup import (
 )
 from pliant.agent.workers import Workers
 from pliant.client import Client
-from pliant.client.addresses import CoordinatorAddress
 from pliant.core import supervisor as v
 from pliant.core.job.launches import describe_exit
 from pliant.core.messages import AgentReady
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
-from pliant.credentials import read_token
+from pliant.credentials import CoordinatorAddress, read_token
 from pliant.errors import PliantError
 from pliant.wire.api import WorkerUsage
 

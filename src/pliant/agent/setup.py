@@ -15,11 +15,17 @@ from pliant.agent.job_dir import JobDir
 from pliant.agent.plan import RunPlan
 from pliant.agent.process.worker_env import WorkerEnvironment
 from pliant.client import Client
-from pliant.client.addresses import CoordinatorAddress, local_address, own_address
+from pliant.client.addresses import local_address, own_address
 from pliant.core.messages import AgentJoin, Code, Create, Resize
 from pliant.core.model.job import Mode
 from pliant.core.model.names import AgentId, bad_name
-from pliant.credentials import is_missing, parse_token, read_token, write_token
+from pliant.credentials import (
+    CoordinatorAddress,
+    is_missing,
+    parse_token,
+    read_token,
+    write_token,
+)
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
 from pliant.train.checkpoint.storage import describe_other_owner, open_storage, owner_name
 from pliant.wire.api import JobLine, Scope, TokenRequest

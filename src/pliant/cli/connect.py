@@ -18,9 +18,8 @@ import click
 
 from pliant import settings
 from pliant.agent.job_dir import LOOKER, JobDir
-from pliant.client.addresses import CoordinatorAddress
 from pliant.core.model.names import bad_name
-from pliant.credentials import is_missing, read_token
+from pliant.credentials import CoordinatorAddress, is_missing, read_token
 from pliant.errors import BadInput
 
 if TYPE_CHECKING:

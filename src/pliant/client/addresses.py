@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from pliant.errors import BadInput
@@ -38,11 +36,3 @@ def own_address(name: str) -> str:
                 continue
             return str(where[0])
     raise BadInput(f"{name} is not an address of this machine. Use one that `ip address` or `hostname -I` lists.")
-
-
-@dataclass(frozen=True, slots=True)
-class CoordinatorAddress:
-    """The URLs of a coordinator, and the file with a token for it."""
-
-    urls: tuple[str, ...]
-    token_file: Path

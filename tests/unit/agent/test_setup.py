@@ -21,12 +21,11 @@ from pliant.agent.setup import (
     worker_environment,
     worker_token,
 )
-from pliant.client.addresses import CoordinatorAddress
 from pliant.core import messages as m
 from pliant.core.messages import Cancel
 from pliant.core.model.job import JobSpec, JobState, Mode, Target
 from pliant.core.model.names import AgentId, bad_name
-from pliant.credentials import make_token, read_token, write_token
+from pliant.credentials import CoordinatorAddress, make_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, Refused
 from pliant.wire.api import Scope, TokenRequest
 

@@ -12,10 +12,9 @@ from pliant.agent.coordinator.child import temporary_coordinator
 from pliant.agent.job_dir import RUNNER, JobDir
 from pliant.cli.connect import PROGRAM, Flags
 from pliant.client import Client
-from pliant.client.addresses import CoordinatorAddress
 from pliant.core.messages import Create
 from pliant.core.model.job import JobSpec, Target
-from pliant.credentials import make_token, read_token, write_token
+from pliant.credentials import CoordinatorAddress, make_token, read_token, write_token
 from pliant.errors import BadInput
 from pliant.settings import DEFAULT_URL
 from unit.cli.program import PLIANT, Done, Running, environment, invoke, real

@@ -19,8 +19,7 @@ from urllib.request import getproxies_environment
 
 from pliant import __version__, settings
 from pliant.client import Client
-from pliant.client.addresses import CoordinatorAddress
-from pliant.credentials import Token, is_missing, read_token
+from pliant.credentials import CoordinatorAddress, Token, is_missing, read_token
 from pliant.errors import BadInput, NotAllowed, PliantError
 from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, About
 

@@ -15,7 +15,7 @@ from pliant.errors import BadInput
 if TYPE_CHECKING:
     from pliant.cli.connect import Flags
     from pliant.cli.run.plan import MachineFacts, RunOptions
-    from pliant.client.addresses import CoordinatorAddress
+    from pliant.credentials import CoordinatorAddress
 
 STATIC_HOST, STATIC_PORT = "127.0.0.1", 29500  # torchrun's defaults
 ANSWER_S = 1.0
@@ -34,7 +34,7 @@ def resolve_endpoint(
     options: RunOptions, machine: MachineFacts, flags: Flags, job: str, machines: int, notes: list[str]
 ) -> tuple[tuple[str, int] | None, CoordinatorAddress | None]:
     """Return the address to host a coordinator at, or the coordinator to join. Neither: host on a free port."""
-    from pliant.client.addresses import CoordinatorAddress
+    from pliant.credentials import CoordinatorAddress
 
     endpoint = None if options.standalone else requested_endpoint(options, machines, notes)
     if options.standalone:

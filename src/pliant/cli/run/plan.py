@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pliant.agent.plan import RunPlan
     from pliant.agent.process.script import Script
     from pliant.agent.process.worker_env import Framework
-    from pliant.client.addresses import CoordinatorAddress
+    from pliant.credentials import CoordinatorAddress
 
 SHUTDOWN_S = 30.0
 NOTICE_SHUTDOWN_S = 5.0  # TensorFlow and JAX take SIGTERM as a preemption notice and do not end

@@ -51,9 +51,12 @@ class Scene:
     def wanted(self) -> v.OrdersReceived:
         """The next word about how many workers to run."""
         while not isinstance(heard := self.heard.get(timeout=30), v.OrdersReceived):
-            if isinstance(heard, v.JobEvent) and isinstance(heard.event, m.MemberJoined):
-                self.joined.append(heard.event.member.id)
+            self.note(heard)
         return heard
+
+    def note(self, heard: v.Signal) -> None:
+        if isinstance(heard, v.JobEvent) and isinstance(heard.event, m.MemberJoined):
+            self.joined.append(heard.event.member.id)
 
     def begin(self) -> None:
         self.link.send(m.AgentJoin(VM, 3))
@@ -73,6 +76,8 @@ def test_orders_come_as_they_change_and_events_as_they_happen(coordinator: Runni
     while not scene.wanted().ended:
         pass
     scene.link.close(30)
+    while not scene.heard.empty():
+        scene.note(scene.heard.get())
     assert scene.joined == ["vm-1.1"]
     assert (scene.link.state, scene.link.why) == (JobState.CANCELLED, scene.client.job("told").job.why)
     assert isinstance(scene.events[0], m.JobCreated)

@@ -168,7 +168,7 @@ def test_a_rotation_that_was_interrupted_is_finished_by_the_next(
         if moment == "before it was written":
             interrupted.setattr("pliant.cli.commands.token.write_token", write)
         else:
-            interrupted.setattr(Client, "end_token", end)
+            interrupted.setattr(Client, "expire_token", end)
         assert pliant("token", "rotate").code == (130 if moment == "before it was written" else 5)
         assert pliant("jobs").code == 0  # whatever the file holds is good
     assert pliant("token", "rotate", "--overlap-s", "0").code == 0

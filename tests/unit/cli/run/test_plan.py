@@ -29,9 +29,9 @@ from pliant.cli.run.plan import (
     probe_machine,
     visible_device_count,
 )
-from pliant.client.addresses import CoordinatorAddress
 from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.job import JobSpec, Mode, Target
+from pliant.credentials import CoordinatorAddress
 from pliant.errors import BadInput
 from unit.cli.program import Done, invoke
 
