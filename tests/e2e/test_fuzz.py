@@ -197,7 +197,7 @@ def test_a_number_in_the_query_is_one_number_within_bounds(coordinator: Running,
 def test_a_wait_within_bounds_is_taken_and_ends_with_the_first_news(coordinator: Running, query: str) -> None:
     response = coordinator.admin.get(f"{WATCH.path.format(job='other', member='m1')}?{query}")
     assert response.status_code == 200
-    assert response.json()["change"] is not None
+    assert response.json()["delta"] is not None
 
 
 @pytest.mark.parametrize("query", ["wait_s=60.1", "wait_s=61", f"after={2**53 + 1}", "nothing=1", "after", "a=1&" * 20])

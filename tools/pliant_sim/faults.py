@@ -333,9 +333,18 @@ def _resize(sim: Simulation, draw: Random) -> bool:
     return True
 
 
+STRANGER = "stranger-"
+
+
 def _foreign_join(sim: LiveSimulation, draw: Random) -> bool:
-    """Join a member that computes other bits. It has no process, so a world that included it would hang."""
-    name = MemberId(f"stranger-{draw.getrandbits(32)}")
+    """Join a member that computes other bits. It has no process, so a world that included it would hang.
+
+    Before the first world two such members could be the majority, which decides the job's fingerprint.
+    """
+    job = sim.checks.job
+    if job is not None and not job.fingerprint and any(name.startswith(STRANGER) for name in job.members):
+        return False
+    name = MemberId(f"{STRANGER}{draw.getrandbits(32)}")
     sim.ask_as_member(name, Join(name, AgentId("elsewhere"), sim.terms, fingerprint=(("torch", "2.12.1"),)))
     return True
 

@@ -265,13 +265,14 @@ class LiveChecks(StoreChecks):
         if worker.resumed_at_s == self.sim.now and view is not None and view.holders - {worker.id}:
             # It acts on a view from before it was stopped: the other holders were lost since.
             return True
-        # A holder in the member's view counts until the coordinator has noticed its end, and for a moment after that:
-        # before then neither the coordinator nor the member can know of the crash.
-        holders = view.holders if view is not None else frozenset()
-        members = self.job.members if self.job is not None else {}
+        job, machine = self.job, worker.machine
+        if job is not None and machine.generation < max(machine.released_by, job.current):
+            # A collective completed in the next world, so the leaver has handed the state over. What becomes of the
+            # holders there afterwards is a crash of theirs.
+            return True
         for other in self.sim.workers.values():
-            unnoticed = other.id in holders and other.id in members
-            there = other.up or unnoticed or self.sim.now - other.ended_at_s < 0.1
+            # A holder that was killed this very moment counts: the member cannot know of it.
+            there = other.up or self.sim.now - other.ended_at_s < 0.1
             if (
                 other is not worker
                 and there
@@ -279,7 +280,7 @@ class LiveChecks(StoreChecks):
                 and not lineage.newer_than(other.machine.lineage)
             ):
                 return True
-        checkpoint = self.job.checkpoint if self.job else None
+        checkpoint = job.checkpoint if job is not None else None
         return checkpoint is not None and not lineage.newer_than(checkpoint.lineage)
 
     # ------------------------------------------------------------------------------------------ the answers
