@@ -1,7 +1,7 @@
 """Pliant: elastic distributed training. Workers come and go; training goes on.
 
-This file holds the version and nothing else: importing `pliant` must cost nothing and pull in nothing. Import
-what you need from the package that owns it; `docs/internals/README.md` says which package owns what.
+This file holds only the version, so that `import pliant` costs nothing. Import each name from the package that defines
+it; `docs/internals/architecture.md` lists the packages, `docs/internals/public-api.md` the public ones.
 """
 
 __version__ = "0.1.0"

@@ -315,8 +315,8 @@ class AgentProcess:
         self._stops.first = number
         self._output.say(f"{name}: draining within {self._plan.grace_s:g} s; again to end now")
         # SIGINT comes from a person who waits; the sender of SIGTERM counts on the grace period.
-        at_once = number == signal.SIGINT
-        self._feed(v.MachineGoing(self._plan.grace_s, f"{name} to pliant run", at_once))
+        immediate = number == signal.SIGINT
+        self._feed(v.MachineGoing(self._plan.grace_s, f"{name} to pliant run", immediate))
 
     # -------------------------------------------------------------------------------------------- messages
 

@@ -152,11 +152,11 @@ class StopOverdue:
 
 @dataclass(frozen=True, slots=True)
 class MachineGoing:
-    """The agent received SIGTERM, or a spot notice for its machine; `at_once` as in `DrainAgent`."""
+    """The agent received SIGTERM, or a spot notice for its machine; `immediate` as in `DrainAgent`."""
 
     grace_s: float
     why: str
-    at_once: bool = False
+    immediate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ def _react(state: Supervisor, signal: Signal, now: float) -> Decision:
             return state, (Kill(member),) if member in state.workers else ()
         case MachineGoing():
             return _leave(
-                state, signal.grace_s, SendCommand(DrainAgent(state.id, signal.grace_s, signal.why, signal.at_once))
+                state, signal.grace_s, SendCommand(DrainAgent(state.id, signal.grace_s, signal.why, signal.immediate))
             )
         case GraceExpired():
             return state, _kill_all(state)
