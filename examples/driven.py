@@ -111,7 +111,7 @@ class Driven:
         elif "worker" in item:
             self._on_line(item["worker"], item["line"])
         else:
-            self._on_line("pliant", item["say"])
+            self._on_line("pliant", item["message"])
         return True
 
     def _note(self, event: m.Event) -> None:
