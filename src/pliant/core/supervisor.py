@@ -110,6 +110,7 @@ class OrdersReceived:
     install_id: str = ""
     run_id: str = ""
     finished: bool = False
+    revision: int = 0  # of the job that the orders are based on
 
 
 FollowedEvent = MemberJoined | MemberGone | StateChanged
@@ -120,6 +121,7 @@ class JobEvent:
     """An event of the job that concerns an agent, delivered once and in order."""
 
     event: FollowedEvent
+    revision: int = 0  # of the job after it; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +259,8 @@ def _react(state: Supervisor, signal: Signal, now: float) -> Decision:
     match signal:
         case OrdersReceived():
             return _follow_orders(state, signal, now)
-        case JobEvent(event):
-            return _follow_event(state, event, now)
+        case JobEvent(event, revision):
+            return _follow_event(state, event, revision, now)
         case WorkerEnded():
             return _handle_end(state, signal, now)
         case WorkersSampled(samples):
@@ -339,7 +341,7 @@ def _is_for_another(state: Supervisor, order: OrdersReceived) -> bool:
     return bool(order.install_id and state.install_id) and order.install_id != state.install_id
 
 
-def _follow_event(state: Supervisor, event: FollowedEvent, now: float) -> Decision:
+def _follow_event(state: Supervisor, event: FollowedEvent, revision: int, now: float) -> Decision:
     match event:
         case MemberJoined(member=member):
             state = replace(state, script_joins=True)
@@ -348,11 +350,16 @@ def _follow_event(state: Supervisor, event: FollowedEvent, now: float) -> Decisi
             return state, ()
         case MemberGone(member=gone, how=how) if gone in state.workers and how != "left":
             return replace(state, lost=(*state.lost, (gone, now))), ()
-        case StateChanged(state=job_state) if job_state.ended:
+        case StateChanged(state=job_state) if job_state.ended and not _is_overtaken(state, revision):
             finished = job_state is JobState.FINISHED
             return _apply_orders(replace(state, ended=True, finished=finished), (), now)
         case _:
             return state, ()
+
+
+def _is_overtaken(state: Supervisor, revision: int) -> bool:
+    """Return whether newer orders than the event arrived: the end of an attempt must not end the next one."""
+    return state.order is not None and 0 < revision <= state.order.revision
 
 
 def _apply_orders(state: Supervisor, actions: tuple[Action, ...], now: float) -> Decision:

@@ -275,6 +275,13 @@ def test_the_end_of_the_job_may_be_heard_with_its_events_alone() -> None:
     assert after(state, WorkerEnded(ONE, -15), WorkerEnded(TWO, -15))[1] == [Finish()]
 
 
+def test_the_end_of_an_earlier_attempt_that_arrives_after_newer_orders_ends_nothing() -> None:
+    state, _ = after(fresh(), order(FIRST, revision=9))
+    ended = StateChanged(NOW, JobState.CANCELLED, "another attempt")
+    assert after(state, JobEvent(ended, 7)) == (state, [])
+    assert after(state, JobEvent(ended, 10))[1] == [Terminate(ONE, STOP_S), Terminate(TWO, STOP_S)]
+
+
 # -------------------------------------------------------------------------------------------------- going
 
 

@@ -60,7 +60,7 @@ class AgentEvents:
             if revision > self._revision:
                 self._revision = revision
                 if isinstance(event, FollowedEvent):
-                    self._feed(JobEvent(event))
+                    self._feed(JobEvent(event, revision))
         for first, ended in tuple(self._waiting):
             if number >= first:
                 self._answer(ended, events_read=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Sender, Unavailable
@@ -203,7 +203,8 @@ class SimulatedCoordinator:
             self.sim.reply(self.name, poll, Unavailable("this coordinator does not decide"), 0)
             return
         job, revision = self._shown
-        self.sim.reply(self.name, poll, OrdersReply(revision, orders_for(job, poll.agent)), revision)
+        orders = replace(orders_for(job, poll.agent), revision=revision)
+        self.sim.reply(self.name, poll, OrdersReply(revision, orders), revision)
 
 
 def orders_for(job: Job, agent: AgentId) -> OrdersReceived:

@@ -155,6 +155,7 @@ class CoordinatorLink:
                     install_id=orders.install_id,
                     run_id=orders.run_id,
                     finished=orders.state is JobState.FINISHED,
+                    revision=orders.revision,
                 )
             )
             if orders.state.ended:
@@ -172,7 +173,7 @@ class CoordinatorLink:
         self._show(revision, event)
         if isinstance(event, v.FollowedEvent):
             # The end of the job, too: its host may stop the coordinator before it has sent the orders that say so.
-            self._feed(v.JobEvent(event))
+            self._feed(v.JobEvent(event, revision))
 
     def _trouble(self, error: PliantError) -> None:
         """Complain about an error unless it passes: an absent coordinator, an unknown agent, a command too late."""
