@@ -66,7 +66,7 @@ class Scene:
 def test_orders_come_as_they_change_and_events_as_they_happen(coordinator: Running) -> None:
     scene = Scene(coordinator, "told")
     scene.begin()
-    assert scene.wanted() == v.OrdersReceived(2, frozenset(), frozenset())
+    assert replace(scene.wanted(), revision=0) == v.OrdersReceived(2, frozenset(), frozenset())
     scene.client.send("told", m.Resize(Target(3)))
     assert scene.wanted().count == 3
     scene.client.send("told", m.Join(MemberId("vm-1.1"), VM, TERMS))
