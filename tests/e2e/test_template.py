@@ -198,6 +198,7 @@ def test_until_there_is_a_template_workers_are_spawned(family: Family) -> None:
     script = family.written("import signal; print('up'); signal.pause()")
     family.fork("none", script)
     assert family.says("none") == ["up"]
+    until(lambda: "none" in family.processes.plainly, "the reason for a plain start")
     assert family.processes.plainly["none"] == "there is no template"
     family.written("import sys; sys.stdin.read(); open('reading', 'w').close(); open('go').read()", "slow.py")
     os.mkfifo(family.folder / "go")
@@ -206,6 +207,7 @@ def test_until_there_is_a_template_workers_are_spawned(family: Family) -> None:
     assert family.processes.warmed == WARMING
     family.fork("early", script, PYTHONPATH=str(family.folder))
     assert family.says("early") == ["up"]
+    until(lambda: "early" in family.processes.plainly, "the reason for a plain start")
     assert family.processes.plainly["early"] == WARMING
     (family.folder / "go").write_text("")
     until(lambda: family.processes.warmed == "", "the template")
