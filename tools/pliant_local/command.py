@@ -128,7 +128,11 @@ def local(
     wish = SandboxOptions(
         asked.job, PROGRAM, (*logs, *ctx.obj), points, for_s, asked.grace_s, lease_ttl_s, folder, home
     )
-    return _run(wish, asked, network, JsonSandboxOutput() if as_json else PlainSandboxOutput())
+    output = JsonSandboxOutput() if as_json else PlainSandboxOutput()
+    try:
+        return _run(wish, asked, network, output)
+    finally:
+        output.close()
 
 
 def _plan(ctx: click.Context) -> RunPlan:
@@ -251,7 +255,7 @@ class JsonSandboxOutput(JsonOutput):
     def agent(self, name: str, line: bytes) -> None:
         said = parse_agent_line(line)
         if "event" not in said:
-            self._write(json.dumps({"agent": name, **said}))
+            self.line(json.dumps({"agent": name, **said}), from_worker=True)
 
 
 # ------------------------------------------------------------------------------------------------ by command

@@ -15,6 +15,7 @@ from pliant.cli.output import json_option
 from pliant.cli.run import option_types
 from pliant.cli.run.output import JsonOutput, PlainOutput
 from pliant.cli.run.plan import RunOptions, build_plan, probe_machine
+from pliant.errors import PliantError
 
 FLAGS_WITHOUT_VARIABLE = ("--logs-specs", "--numa-binding")  # torchrun reads a PET_ variable for all others
 IGNORED = "Accepted for torchrun, no effect."
@@ -265,6 +266,12 @@ def run(script: str | None, args: tuple[str, ...], flags: Flags, as_json: bool, 
     )
     planned = build_plan(options, machine, flags)
     output = JsonOutput() if as_json else PlainOutput()
-    for note in planned.notes:
-        output.say(note)
-    return AgentProcess(planned.plan, machine.settings.home, output, PROGRAM, planned.elsewhere).run()
+    try:
+        for note in planned.notes:
+            output.say(note)
+        return AgentProcess(planned.plan, machine.settings.home, output, PROGRAM, planned.elsewhere).run()
+    except PliantError as error:
+        output.fail(error.why)
+        return error.exit_code
+    finally:
+        output.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pliant.cli.output import clean
+from pliant.cli.run.writer import LineWriter, Stream
 
 if TYPE_CHECKING:
     from pliant.core.messages import Event
@@ -19,29 +19,12 @@ LINE_MAX = 4000  # characters of a line on the screen; the log has the whole lin
 PROGRESS_S = 10.0
 
 
-class _LineWriter:
-    """Writes whole lines. After a write error it stays silent, so that training and logs go on."""
+class PlainOutput:
+    """Text for people. Each line starts with its source in brackets. Call `close` at the end."""
 
     def __init__(self) -> None:
+        self._writer = LineWriter(lambda count: self._sentence(describe_dropped(count)))
         self._lock = threading.Lock()
-        self._closed = False
-
-    def _write(self, text: str) -> None:
-        encoding = sys.stdout.encoding or "utf-8"
-        printable = text.encode(encoding, "replace").decode(encoding)  # the terminal may lack some characters
-        with self._lock:
-            if not self._closed:
-                try:
-                    click.echo(printable)
-                except OSError:  # a closed pipe or terminal
-                    self._closed = True
-
-
-class PlainOutput(_LineWriter):
-    """Text for people. Each line starts with its source in brackets."""
-
-    def __init__(self) -> None:
-        super().__init__()
         self._colours: dict[str, str] = {}
         self._progress_at = time.monotonic()
 
@@ -53,7 +36,7 @@ class PlainOutput(_LineWriter):
             text = f"{text[:LINE_MAX]} ... ({len(text) - LINE_MAX} more characters in the log)"
         with self._lock:
             colour = self._colours.setdefault(member, COLOURS[len(self._colours) % len(COLOURS)])
-        self._write(f"{click.style(f'[{member}]', fg=colour)} {text}")
+        self._writer.put(self._for_screen(f"{click.style(f'[{member}]', fg=colour)} {text}"), from_worker=True)
 
     def event(self, _revision: int, event: Event) -> None:
         from pliant.core.messages import AgentReadied, HoldersChanged, StepsCommitted
@@ -68,24 +51,58 @@ class PlainOutput(_LineWriter):
         self.say(describe(event))
 
     def say(self, text: str) -> None:
-        self._write(f"{click.style('[pliant]', bold=True)} {clean(text)}")
+        self._writer.put(self._sentence(text))
+
+    def fail(self, text: str) -> None:
+        """Show the error that ends the command."""
+        self._writer.put(f"pliant: {text}", Stream.ERR)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _sentence(self, text: str) -> str:
+        return self._for_screen(f"{click.style('[pliant]', bold=True)} {clean(text)}")
+
+    def _for_screen(self, text: str) -> str:
+        """Return the text without colours unless it is for a terminal."""
+        return text if self._writer.is_terminal(Stream.OUT) else click.unstyle(text)
 
 
-class JsonOutput(_LineWriter):
-    """One JSON object on each line: `worker` and `line`, `revision` and `event`, or `message`."""
+class JsonOutput:
+    """One JSON object on each line: `worker` and `line`, `revision` and `event`, or `message`; `close` as above."""
+
+    def __init__(self) -> None:
+        self._writer = LineWriter(lambda count: _object({"message": describe_dropped(count)}))
 
     def worker(self, member: str, line: bytes) -> None:
-        self._write_object({"worker": member, "line": line.decode("utf-8", "replace")})
+        self.line(_object({"worker": member, "line": line.decode("utf-8", "replace")}), from_worker=True)
 
     def event(self, revision: int, event: Event) -> None:
         from pliant.wire.api import EVENTS
 
-        self._write(f'{{"revision":{revision},"event":{EVENTS.encode(event).decode()}}}')
+        self.line(f'{{"revision":{revision},"event":{EVENTS.encode(event).decode()}}}')
 
     def say(self, text: str) -> None:
-        self._write_object({"message": text})
+        self.line(_object({"message": text}))
 
-    def _write_object(self, fields: dict[str, str]) -> None:
-        import msgspec
+    def fail(self, text: str) -> None:
+        """Show the error that ends the command."""
+        self._writer.put(f"pliant: {text}", Stream.ERR)
 
-        self._write(msgspec.json.encode(fields).decode())
+    def line(self, text: str, *, from_worker: bool = False) -> None:
+        """Write an object that is JSON already."""
+        self._writer.put(text, from_worker=from_worker)
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+def describe_dropped(count: int) -> str:
+    """Return the message in place of lines that were dropped because no program read them."""
+    return f"{count} {'line' if count == 1 else 'lines'} not shown; see the log"
+
+
+def _object(fields: dict[str, str]) -> str:
+    import msgspec
+
+    return msgspec.json.encode(fields).decode()
