@@ -45,6 +45,7 @@ class Plan:
     micro_batch: int | None = None
     num_workers: int = 0
     hidden: int = 8
+    activation: str = "Tanh"
     own_seed: int = 0  # of the initial weights: every member's may be another, and the lowest rank's wins
     pace_s: float = 0.1  # a step takes that long until the file `fast` is there
     kill: dict[str, int] = field(default_factory=dict)
@@ -89,7 +90,9 @@ class Data(Dataset[tuple[Tensor, Tensor]]):
 def net(plan: Plan) -> nn.Module:
     torch.manual_seed(plan.own_seed)
     between = nn.BatchNorm1d(plan.hidden) if plan.norm else nn.Identity()
-    model = nn.Sequential(nn.Linear(FEATURES, plan.hidden), between, nn.Tanh(), nn.Linear(plan.hidden, CLASSES))
+    model = nn.Sequential(
+        nn.Linear(FEATURES, plan.hidden), between, getattr(nn, plan.activation)(), nn.Linear(plan.hidden, CLASSES)
+    )
     return model.double() if plan.double else model
 
 

@@ -133,6 +133,7 @@ def test_sigterm_is_a_notice(home: Path, nursery: Nursery) -> None:
     [
         ({"samples": 46}, ["46", "45", "samples"]),
         ({"hidden": 9}, ["model", "parameters"]),
+        ({"activation": "ReLU"}, ["layers", "1 ReLU", "1 Tanh"]),
         ({"seed": 8}, ["seed", "8", "7"]),
         ({"batch": 9}, ["batch", "9", "8"]),
     ],

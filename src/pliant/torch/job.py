@@ -29,14 +29,15 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
 from pliant.credentials import read_token
 from pliant.errors import BadInput, PliantError
+from pliant.torch import arguments
 from pliant.torch.checkpointing import MemberCheckpoints
 from pliant.torch.data.dataset import check_dataset
 from pliant.torch.data.loader import Loader
 from pliant.torch.determinism import DeterminismOptions
-from pliant.torch.errors import Left
+from pliant.torch.errors import Left, hide_own_frames
 from pliant.torch.evaluate import BATCH_TOTALS, EvaluationResults
 from pliant.torch.gloo.wiring import GlooWiring
-from pliant.torch.join_terms import extra_terms, model_device, other_state
+from pliant.torch.join_terms import extra_terms, model_device
 from pliant.torch.loop import Loop
 from pliant.torch.replay import Replay
 from pliant.torch.run import Run
@@ -71,6 +72,7 @@ def join() -> TrainingJob:
     The environment names the coordinator; `pliant run` sets it. Without a coordinator this worker trains alone.
     """
     _configure_logging()
+    hide_own_frames()
     found, worker = settings.read(), settings.read_worker()
     if not found.coordinators:
         if worker.world_size > 1:
@@ -172,8 +174,25 @@ class TrainingJob:
         """
         if self._session is not None:
             raise BadInput("job.train was called twice. A job trains one model: join another job for another model.")
+        arguments.check_model(model)
+        batch_size = arguments.whole_number("batch_size", batch_size, 1)
+        epochs, seed = arguments.whole_number("epochs", epochs, 1), arguments.whole_number("seed", seed)
+        slots = arguments.optional_whole_number("slots", slots, 1)
+        micro_batch = arguments.optional_whole_number("micro_batch", micro_batch, 1)
+        num_workers, verify = (
+            arguments.whole_number("num_workers", num_workers, 0),
+            arguments.whole_number("verify", verify),
+        )
+        arguments.check_slots(slots, batch_size)
+        arguments.check_clip_norm(clip_norm)
+        arguments.check_collate(collate_fn)
+        arguments.check_stall(stall_s)
+        arguments.check_number("verify_slots", verify_slots)
+        arguments.check_flags(pin_memory=pin_memory, deterministic=deterministic, other_bits=other_bits)
+        others = arguments.check_state(state, scaler)
         if not hasattr(dataset, "__len__"):
             check_dataset(dataset, 0)
+        arguments.check_samples(dataset)
         options = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
         grid = Grid(len(dataset), batch_size, batch_size if slots is None else slots, epochs)
         check_micro_batch(grid, micro_batch)
@@ -183,7 +202,6 @@ class TrainingJob:
         optimizers = Optimizers(bare, optimizer, scaler, clip_norm)
         self._closing.append(optimizers.close)
         step = self._optimizer_step(options, optimizers, where, compiled=bare is not model)
-        others = other_state(state, scaler)
         how = {"seed": seed, "collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
         loader = Loader(dataset, indices, grid, **how, device=where)  # type: ignore[arg-type]  # each as declared
         loader.start()  # before any thread and any socket: a forked process would hold them open

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
+from types import BuiltinFunctionType, FunctionType
 
 import torch
 from torch import nn
@@ -12,6 +14,8 @@ from pliant.errors import BadInput
 from pliant.torch.state.optimizers import Optimizers
 from pliant.torch.state.training_state import Stateful
 from pliant.train.data.loader import SampleIndices
+
+LISTED_MAX = 200  # characters of the list of classes: a term has at most 255
 
 
 def model_device(model: nn.Module) -> torch.device:
@@ -24,28 +28,49 @@ def model_device(model: nn.Module) -> torch.device:
     return devices.pop()
 
 
-def other_state(state: Mapping[str, Stateful] | None, scaler: torch.amp.GradScaler | None) -> dict[str, Stateful]:
-    """Return the other objects that move with the model, by name."""
-    if scaler is not None and state and "scaler" in state:
-        raise BadInput('The scaler is part of the state already. Remove "scaler" from state=.')
-    others = {**(state or {}), **({"scaler": scaler} if scaler is not None else {})}
-    for name, other in others.items():
-        if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
-            raise BadInput(f'state["{name}"] is a {type(other).__name__} without state_dict and load_state_dict.')
-    return others
-
-
 def extra_terms(
     model: nn.Module, optimizers: Optimizers, indices: SampleIndices, others: Mapping[str, Stateful]
 ) -> tuple[tuple[str, str], ...]:
     """Return name and value of the terms besides the grid and the seed, as shown to a member that differs."""
     parts = [(name, tuple(t.shape), str(t.dtype)) for name, t in [*model.named_parameters(), *model.named_buffers()]]
     count = sum(param.numel() for param in model.parameters())
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=6).hexdigest()
+    digest = _digest(parts)
     return (
         ("model", f"{type(model).__name__} with {count:,} parameters ({digest})"),
+        ("layers", _layers(model)),
         ("optimizer", ", ".join(type(optimizer).__name__ for optimizer in optimizers.all)),
         ("clip_norm", str(optimizers.clip_norm)),
         ("order", indices.fingerprint),
         ("state", ", ".join(sorted(others))),
     )
+
+
+def _layers(model: nn.Module) -> str:
+    """Return the number of modules of each class, and a digest of their structure and settings."""
+    found = dict(model.named_modules(remove_duplicate=False))
+    digest = _digest([(name, _description(module)) for name, module in found.items()])
+    counts = Counter(type(module).__name__ for module in found.values())
+    classes = ", ".join(f"{count} {name}" for name, count in sorted(counts.items()))
+    return f"{classes if len(classes) <= LISTED_MAX else classes[:LISTED_MAX] + '...'} ({digest})"
+
+
+def _description(module: nn.Module) -> tuple[str, str, list[tuple[str, str]]]:
+    """Describe a module by its class and what torch shows of its settings.
+
+    A script's own `extra_repr` may show initial weights, devices or memory addresses, in which equal members differ.
+    """
+    settings = module.extra_repr() if _is_of_torch(type(module).extra_repr) else ""
+    functions = [
+        (name, value.__qualname__)  # TransformerEncoderLayer, for one, keeps its activation as a function
+        for name, value in sorted(vars(module).items())
+        if not name.startswith("_") and isinstance(value, FunctionType | BuiltinFunctionType) and _is_of_torch(value)
+    ]
+    return type(module).__qualname__, settings, functions
+
+
+def _is_of_torch(function: Callable[..., object]) -> bool:
+    return (function.__module__ or "torch").partition(".")[0] == "torch"  # torch.tanh has no module
+
+
+def _digest(value: object) -> str:
+    return hashlib.blake2b(repr(value).encode(), digest_size=6).hexdigest()

@@ -102,8 +102,9 @@ def test_a_model_on_two_devices() -> None:
 
 
 def test_state_without_a_state_dict() -> None:
-    with pytest.raises(BadInput, match=r'state\["ema"\] is a list without state_dict'):
-        start(net(), state={"ema": [1.0]})
+    with pytest.raises(BadInput) as raised:
+        start(net(), state={"lr": 3})
+    assert raised.value.why == 'state["lr"] is an int; wrap it in an object with state_dict and load_state_dict.'
 
 
 def test_state_that_cannot_travel_is_found_before_training() -> None:
@@ -124,7 +125,7 @@ def test_a_micro_batch_that_cannot_be_kept() -> None:
 
 
 def test_more_slots_than_samples_in_a_batch() -> None:
-    with pytest.raises(BadInput, match="5 slots cannot share a batch of 4"):
+    with pytest.raises(BadInput, match="slots=5 is more than batch_size=4"):
         start(net(), slots=5)
 
 

@@ -60,6 +60,8 @@ class Optimizers:
             self._scaler.update()
 
     def _require_params_of_model(self) -> None:
+        if not self.all:
+            raise BadInput("optimizer is an empty list. Pass the optimizers that train the model.")
         for optimizer in self.all:
             if not isinstance(optimizer, torch.optim.Optimizer):
                 raise BadInput(

@@ -174,7 +174,7 @@ class SampleIndices:
     """
 
     def __init__(self, grid: Grid, *, seed: int, order: str | OrderOfEpoch = SHUFFLED) -> None:
-        if isinstance(order, str) and order not in (SHUFFLED, SEQUENTIAL):
+        if not callable(order) and order not in (SHUFFLED, SEQUENTIAL):
             raise BadInput(
                 f'order must be "{SHUFFLED}", "{SEQUENTIAL}" or a function that returns the indices of an epoch, '
                 f"not {order!r}"

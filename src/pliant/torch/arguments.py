@@ -1,0 +1,108 @@
+"""Checks of the arguments of `job.train`. Every message names the argument, its value, and what to pass instead."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+from pliant.errors import BadInput
+from pliant.torch.state.training_state import Stateful
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """Return an argument as an int. numpy's integers are accepted, floats and booleans are not."""
+    expected = "a whole number" if least is None else f"a whole number of at least {least}"
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]  # any object
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        raise BadInput(f"{name} must be {expected}, got {value!r}.")
+    if abs(number) >= 1 << 63:
+        raise BadInput(f"{name} must be below 2**63, got {value!r}.")
+    return number
+
+
+def optional_whole_number(name: str, value: object, least: int) -> int | None:
+    return None if value is None else whole_number(name, value, least)
+
+
+def check_model(model: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise BadInput(f"model must be a torch.nn.Module, got {a(type(model).__name__)}.")
+
+
+def check_slots(slots: int | None, batch_size: int) -> None:
+    if slots is not None and slots > batch_size:
+        raise BadInput(
+            f"slots={slots} is more than batch_size={batch_size}. A slot holds at least one sample: lower it."
+        )
+
+
+def check_samples(dataset: Any) -> None:
+    """Raise BadInput for a data set of length 0. Call it for a data set with a length."""
+    if not len(dataset):
+        raise BadInput(f"dataset has no samples ({a(type(dataset).__name__)} of length 0). Pass one with samples.")
+
+
+def check_clip_norm(clip_norm: object) -> None:
+    if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):  # type: ignore[operator]
+        raise BadInput(f"clip_norm must be a number above 0, or None for no clipping, got {clip_norm!r}.")
+
+
+def check_stall(stall_s: object) -> None:
+    if not (_is_number(stall_s) and stall_s > 0):  # type: ignore[operator]
+        raise BadInput(f"stall_s must be a number of seconds above 0, got {stall_s!r}.")
+
+
+def check_number(name: str, value: object) -> None:
+    if not _is_number(value):
+        raise BadInput(f"{name} must be a number, got {value!r}.")
+
+
+def check_flags(**flags: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise BadInput(f"{name} must be True or False, got {value!r}.")
+
+
+def check_collate(collate_fn: object) -> None:
+    if collate_fn is not None and not callable(collate_fn):
+        raise BadInput(f"collate_fn must be a function that takes a list of samples, got {collate_fn!r}.")
+
+
+def check_state(state: object, scaler: object) -> dict[str, Stateful]:
+    """Return the other objects that move with the model, by name."""
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        raise BadInput(f"scaler must be a torch.amp.GradScaler, got {a(type(scaler).__name__)}.")
+    if state is not None and not isinstance(state, Mapping):
+        raise BadInput(
+            f'state must be a dictionary of objects by name, such as {{"scheduler": scheduler}}, '
+            f"got {a(type(state).__name__)}."
+        )
+    if scaler is not None and state and "scaler" in state:
+        raise BadInput('The scaler is part of the state already. Remove "scaler" from state=.')
+    others = {**(state or {}), **({"scaler": scaler} if scaler is not None else {})}
+    for name, other in others.items():
+        if not isinstance(name, str):
+            raise BadInput(f"The names in state= must be strings, got {name!r}.")
+        if not (hasattr(other, "state_dict") and hasattr(other, "load_state_dict")):
+            raise BadInput(
+                f'state["{name}"] is {a(type(other).__name__)}; '
+                "wrap it in an object with state_dict and load_state_dict."
+            )
+    return others
+
+
+def a(noun: str) -> str:
+    """Return a noun with its article."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
