@@ -11,11 +11,23 @@ import torch
 from torch import nn
 
 from pliant.errors import BadInput
+from pliant.torch.data.dataset import check_dataset
 from pliant.torch.state.training_state import Stateful
 
+LEAST = {"batch_size": 1, "epochs": 1, "num_workers": 0, "slots": 1, "micro_batch": 1}
 
-def whole_number(name: str, value: object, least: int | None = None) -> int:
-    """Return an argument as an int. numpy's integers are accepted, floats and booleans are not."""
+
+def whole_numbers(**given: object) -> tuple[int, ...]:
+    """Return arguments as ints. numpy's integers are accepted, floats and booleans are not."""
+    return tuple(_whole_number(name, value) for name, value in given.items())
+
+
+def optional_whole_numbers(**given: object) -> tuple[int | None, ...]:
+    return tuple(None if value is None else _whole_number(name, value) for name, value in given.items())
+
+
+def _whole_number(name: str, value: object) -> int:
+    least = LEAST.get(name)
     expected = "a whole number" if least is None else f"a whole number of at least {least}"
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]  # any object
@@ -28,41 +40,34 @@ def whole_number(name: str, value: object, least: int | None = None) -> int:
     return number
 
 
-def optional_whole_number(name: str, value: object, least: int) -> int | None:
-    return None if value is None else whole_number(name, value, least)
-
-
-def check_model(model: object) -> None:
+def check(
+    model: Any,
+    dataset: Any,
+    slots: int | None,
+    batch_size: int,
+    clip_norm: Any,
+    collate_fn: Any,
+    stall_s: Any,
+    verify_slots: Any,
+) -> None:
+    """Check the arguments that are neither whole numbers nor flags."""
     if not isinstance(model, nn.Module):
         raise BadInput(f"model must be a torch.nn.Module, got {a(type(model).__name__)}.")
-
-
-def check_slots(slots: int | None, batch_size: int) -> None:
-    if slots is not None and slots > batch_size:
-        raise BadInput(
-            f"slots={slots} is more than batch_size={batch_size}. A slot holds at least one sample: lower it."
-        )
-
-
-def check_samples(dataset: Any) -> None:
-    """Raise BadInput for a data set of length 0. Call it for a data set with a length."""
+    check_dataset(dataset, len(dataset) if hasattr(dataset, "__len__") else 0)
     if not len(dataset):
         raise BadInput(f"dataset has no samples ({a(type(dataset).__name__)} of length 0). Pass one with samples.")
-
-
-def check_clip_norm(clip_norm: object) -> None:
-    if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):  # type: ignore[operator]
+    if slots is not None and slots > batch_size:
+        raise BadInput(
+            f"slots={slots} is more than batch_size={batch_size}. A slot holds at least one sample: lower slots."
+        )
+    if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):
         raise BadInput(f"clip_norm must be a number above 0, or None for no clipping, got {clip_norm!r}.")
-
-
-def check_stall(stall_s: object) -> None:
-    if not (_is_number(stall_s) and stall_s > 0):  # type: ignore[operator]
+    if collate_fn is not None and not callable(collate_fn):
+        raise BadInput(f"collate_fn must be a function that takes a list of samples, got {collate_fn!r}.")
+    if not (_is_number(stall_s) and stall_s > 0):
         raise BadInput(f"stall_s must be a number of seconds above 0, got {stall_s!r}.")
-
-
-def check_number(name: str, value: object) -> None:
-    if not _is_number(value):
-        raise BadInput(f"{name} must be a number, got {value!r}.")
+    if not _is_number(verify_slots):
+        raise BadInput(f"verify_slots must be a number, got {verify_slots!r}.")
 
 
 def check_flags(**flags: object) -> None:

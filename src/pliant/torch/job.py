@@ -31,7 +31,6 @@ from pliant.credentials import read_token
 from pliant.errors import BadInput, PliantError
 from pliant.torch import arguments
 from pliant.torch.checkpointing import MemberCheckpoints
-from pliant.torch.data.dataset import check_dataset
 from pliant.torch.data.loader import Loader
 from pliant.torch.determinism import DeterminismOptions
 from pliant.torch.errors import Left, hide_own_frames
@@ -174,25 +173,13 @@ class TrainingJob:
         """
         if self._session is not None:
             raise BadInput("job.train was called twice. A job trains one model: join another job for another model.")
-        arguments.check_model(model)
-        batch_size = arguments.whole_number("batch_size", batch_size, 1)
-        epochs, seed = arguments.whole_number("epochs", epochs, 1), arguments.whole_number("seed", seed)
-        slots = arguments.optional_whole_number("slots", slots, 1)
-        micro_batch = arguments.optional_whole_number("micro_batch", micro_batch, 1)
-        num_workers, verify = (
-            arguments.whole_number("num_workers", num_workers, 0),
-            arguments.whole_number("verify", verify),
+        batch_size, epochs, seed, num_workers, verify = arguments.whole_numbers(
+            batch_size=batch_size, epochs=epochs, seed=seed, num_workers=num_workers, verify=verify
         )
-        arguments.check_slots(slots, batch_size)
-        arguments.check_clip_norm(clip_norm)
-        arguments.check_collate(collate_fn)
-        arguments.check_stall(stall_s)
-        arguments.check_number("verify_slots", verify_slots)
+        slots, micro_batch = arguments.optional_whole_numbers(slots=slots, micro_batch=micro_batch)
+        arguments.check(model, dataset, slots, batch_size, clip_norm, collate_fn, stall_s, verify_slots)
         arguments.check_flags(pin_memory=pin_memory, deterministic=deterministic, other_bits=other_bits)
         others = arguments.check_state(state, scaler)
-        if not hasattr(dataset, "__len__"):
-            check_dataset(dataset, 0)
-        arguments.check_samples(dataset)
         options = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
         grid = Grid(len(dataset), batch_size, batch_size if slots is None else slots, epochs)
         check_micro_batch(grid, micro_batch)
@@ -203,13 +190,10 @@ class TrainingJob:
         self._closing.append(optimizers.close)
         step = self._optimizer_step(options, optimizers, where, compiled=bare is not model)
         how = {"seed": seed, "collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
-        loader = Loader(dataset, indices, grid, **how, device=where)  # type: ignore[arg-type]  # each as declared
-        loader.start()  # before any thread and any socket: a forked process would hold them open
-        self._closing.append(loader.close)
+        loader = self._open_loader(dataset, indices, how, where)
         training_state = TrainingState(bare, optimizers.all, Buffers(bare), others)
         training_state.capture()  # find a state that cannot be sent now, not when a member joins
-        snapshots = options.snapshot_every if self._settings.coordinators else 0  # alone, no member can differ
-        terms = Terms(grid, seed, snapshots, (*extra_terms(bare, optimizers, indices, others), *options.terms), verify)
+        terms = self._terms(grid, options, extra_terms(bare, optimizers, indices, others))
         parts = MicroBatcher(grid, micro_batch, one_slot=deterministic)
         self._loop = self._assemble(terms, bare, training_state, loader, step, options, parts)
         join = Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where))
@@ -218,6 +202,17 @@ class TrainingJob:
         return self._run
 
     # -------------------------------------------------------------------------------------------- assembly
+
+    def _open_loader(self, dataset: Any, indices: SampleIndices, how: dict[str, Any], device: torch.device) -> Loader:
+        """Start to load, before any thread and any socket: a forked data worker would hold them open."""
+        loader = Loader(dataset, indices, indices.grid, **how, device=device)
+        loader.start()
+        self._closing.append(loader.close)
+        return loader
+
+    def _terms(self, grid: Grid, options: DeterminismOptions, extra: tuple[tuple[str, str], ...]) -> Terms:
+        snapshots = options.snapshot_every if self._settings.coordinators else 0  # alone, no member can differ
+        return Terms(grid, options.seed, snapshots, (*extra, *options.terms), options.verify)
 
     def _optimizer_step(
         self, options: DeterminismOptions, optimizers: Optimizers, device: torch.device, *, compiled: bool

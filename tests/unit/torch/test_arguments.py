@@ -50,7 +50,7 @@ CASES = [
     ({"seed": "x"}, "seed must be a whole number, got 'x'."),
     ({"seed": 1 << 63}, "seed must be below 2**63, got 9223372036854775808."),
     ({"slots": 0}, "slots must be a whole number of at least 1, got 0."),
-    ({"slots": 64}, "slots=64 is more than batch_size=4. A slot holds at least one sample: lower it."),
+    ({"slots": 64}, "slots=64 is more than batch_size=4. A slot holds at least one sample: lower slots."),
     ({"micro_batch": 0}, "micro_batch must be a whole number of at least 1, got 0."),
     ({"micro_batch": 2.0}, "micro_batch must be a whole number of at least 1, got 2.0."),
     (
