@@ -29,6 +29,7 @@ PLACEHOLDERS = {
     r" {2,}": " ",
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "DATE TIME",
     r"^\d\d:\d\d:\d\d ": "TIME ",
+    r"(?<= waiting )\d+ (?:s|min)": "AGE",
     r"\(process \d+\)": "(process PID)",
     r"\([0-9a-f]{8}, ": "(STORE, ",
     r"\bvm-g?\d+\.\d+\b": "MEMBER",  # which of two is first

@@ -18,9 +18,11 @@ import click
 
 from pliant import settings
 from pliant.agent.job_dir import LOOKER, JobDir
+from pliant.cli.local_jobs import LOOKERS_S, job_dir, job_names, no_job
+from pliant.core.messages.rejection import Code
 from pliant.core.model.names import bad_name
 from pliant.credentials import CoordinatorAddress, is_missing, read_token
-from pliant.errors import BadInput
+from pliant.errors import BadInput, PliantError, Refused
 
 if TYPE_CHECKING:
     from pliant.client import Client
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 PATIENCE_S = 3.0  # long enough for a coordinator to restart, short enough for a person to wait
 COMPLETE_S = 1.0
 PAGE = 1000
-LOOKERS_S = 20.0  # how long to wait for other commands that read a stopped job
 PROGRAM = (sys.executable, "-P", "-c", "from pliant.cli.main import main; main()")
 """The command that starts this program again. `-P` keeps the current folder off the module path."""
 
@@ -45,16 +46,25 @@ class Flags:
         """Return the coordinator of this job: options, environment, the job's folder, defaults."""
         configured = settings.read()
         urls, token_file = self.urls or configured.coordinators, self.token_file or configured.token_file
-        if not urls and job is not None and (written := JobDir(configured.home / "jobs" / job).read_endpoint()):
+        if not urls and job is not None and (written := job_dir(job).read_endpoint()):
             urls, token_file = (written.url,), token_file or written.token_file
         return CoordinatorAddress(urls or (settings.DEFAULT_URL,), token_file or configured.own_token_file)
 
+    @property
+    def names_coordinator(self) -> bool:
+        """True if the options or the environment name a coordinator."""
+        return bool(self.urls or settings.read().coordinators)
+
+    @property
+    def names_token(self) -> bool:
+        """True if the options or the environment name a token."""
+        return self.token_file is not None or settings.read().token_file is not None
+
     def stopped_job(self, job: str | None) -> JobDir | None:
         """Return the folder of a job that ran on this machine and does not run now, unless a coordinator is named."""
-        configured = settings.read()
-        if job is None or self.urls or configured.coordinators:
+        if job is None or self.names_coordinator:
             return None
-        folder = JobDir(configured.home / "jobs" / job)
+        folder = job_dir(job)
         return folder if folder.store.exists() and not folder.is_run() else None
 
     @contextmanager
@@ -72,12 +82,37 @@ class Flags:
             return
         address = self.resolve(job)
         if address.token_file == settings.read().own_token_file and is_missing(address.token_file):
-            raise BadInput(
+            raise self._no_token(job, address)
+        with Client(address.urls, read_token(address.token_file), patience_s=patience_s) as client:
+            try:
+                yield client
+            except Refused as error:
+                if error.code != Code.NO_JOB or job is None:
+                    raise
+                raise self._no_job(client, job, address) from error
+
+    def _no_token(self, job: str | None, address: CoordinatorAddress) -> PliantError:
+        """Return the error for a missing token: without a coordinator here, the job is unknown or runs elsewhere."""
+        if job is None or self.names_coordinator:
+            return BadInput(
                 f"{address.token_file} does not exist. `pliant coordinator` creates it at its first start. For a "
                 "coordinator on another machine, copy a token here and pass its file with --token-file."
             )
-        with Client(address.urls, read_token(address.token_file), patience_s=patience_s) as client:
-            yield client
+        if job in job_names():
+            return BadInput(
+                f"The coordinator of job {job} is on another machine, or belongs to another user. Pass its address "
+                "with --coordinator and a token with --token-file."
+            )
+        return no_job(job, job_names())
+
+    def _no_job(self, client: Client, job: str, address: CoordinatorAddress) -> Refused:
+        """Return the error for a job that the coordinator does not have, with the jobs that it has."""
+        local = [] if self.names_coordinator else job_names()
+        try:
+            names = {*local, *(line.name for line in client.jobs())}
+        except PliantError:  # the token may be for one job only
+            names = set(local)
+        return no_job(job, sorted(names), "here" if local else f"at {', '.join(address.urls)}")
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -127,7 +162,28 @@ def resolve_job_and_argument(first: str | None, second: str | None) -> tuple[str
 
 
 def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return job names for shell completion. Errors and delays must not disturb the shell."""
+    """Return job names for shell completion: those of this machine, and those of its coordinator."""
+    given = ctx.params
+    flags = Flags(tuple(given.get("coordinator_urls") or ()), given.get("token_file"))
+    try:
+        local = [] if flags.names_coordinator else job_names()
+    except PliantError:
+        local = []
+    return sorted(name for name in {*local, *_coordinator_jobs(flags)} if name.startswith(incomplete))
+
+
+def complete_local_jobs(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the names of this machine's jobs for shell completion."""
+    try:
+        return [name for name in job_names() if name.startswith(incomplete)]
+    except PliantError:
+        return []
+
+
+def _coordinator_jobs(flags: Flags) -> list[str]:
+    """Return the jobs of the coordinator. Errors and delays must not disturb the shell."""
+    if not (flags.names_coordinator or flags.names_token) and is_missing(settings.read().own_token_file):
+        return []
     import signal
 
     import pliant.client  # noqa: F401  # before the timer starts, since the import may take long on a busy machine
@@ -138,10 +194,8 @@ def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     before = signal.signal(signal.SIGALRM, give_up)
     signal.setitimer(signal.ITIMER_REAL, COMPLETE_S)
     try:
-        given = ctx.params
-        flags = Flags(tuple(given.get("coordinator_urls") or ()), given.get("token_file"))
         with flags.connect(patience_s=0.0) as client:
-            return [line.name for line in client.jobs() if line.name.startswith(incomplete)]
+            return [line.name for line in client.jobs()]
     except Exception:  # why: completion must not print errors into the shell
         return []
     finally:

@@ -64,7 +64,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         ),
         "events": LazyCommand("pliant.cli.commands.events:events", "Show the events of a job."),
         "export": LazyCommand("pliant.cli.checkpoints.commands:export", "Export a checkpoint for use without Pliant."),
-        "jobs": LazyCommand("pliant.cli.commands.jobs:jobs", "List jobs, or create one."),
+        "jobs": LazyCommand("pliant.cli.commands.jobs:jobs", "List jobs, create one, or delete old ones."),
         "logs": LazyCommand("pliant.cli.commands.logs:logs", "Show the output of a job's workers on this machine."),
         "replay": LazyCommand("pliant.cli.commands.replay:replay", "Recompute steps of a job and compare the result."),
         "report": LazyCommand("pliant.cli.commands.report:report", "Show how the workers of a job spent their time."),
@@ -99,6 +99,17 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as missing:
             raise click.ClickException(f"`pliant {cmd_name}` cannot start: {missing}") from missing
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        from pliant.cli.suggest import did_you_mean
+
+        name = args[0]
+        if name.startswith("-") or ctx.resilient_parsing or self.get_command(ctx, name) is not None:
+            return super().resolve_command(ctx, args)
+        suggestion = did_you_mean(name, self.list_commands(ctx)) or " `pliant --help` lists all commands."
+        raise click.UsageError(f"No such command {name!r}.{suggestion}", ctx)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, self._short_help(ctx, name)) for name in self.list_commands(ctx)]
         if rows:
@@ -129,9 +140,22 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     except PliantError as error:
         click.echo(f"pliant: {error.why}", err=True)
         sys.exit(error.exit_code)
+    except click.NoSuchOption as error:
+        _with_suggestion(error).show()
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _with_suggestion(error: click.NoSuchOption) -> click.UsageError:
+    """Return the error with the options that the unknown one may stand for."""
+    from pliant.cli.suggest import did_you_mean
+
+    params = error.ctx.command.get_params(error.ctx) if error.ctx is not None else []
+    names = [name for each in params if isinstance(each, click.Option) for name in (*each.opts, *each.secondary_opts)]
+    given = error.option_name.replace("_", "-")
+    return click.UsageError(f"No such option {error.option_name!r}.{did_you_mean(given, names)}", error.ctx)

@@ -32,6 +32,23 @@ def local_time(at: float) -> str:
         return f"unknown time (invalid timestamp {at:g})"
 
 
+def format_size(nbytes: float) -> str:
+    """Format a number of bytes."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if nbytes < 1000:
+            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
+        nbytes /= 1000
+    return f"{nbytes:.1f} TB"
+
+
+def format_age(seconds: float) -> str:
+    """Format an age; never negative, in case a clock is behind."""
+    for unit, each in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * each:
+            return f"{seconds / each:.0f} {unit}"
+    return f"{max(0.0, seconds):.0f} s"
+
+
 def short_path(path: Path) -> str:
     """Return a path with ~ for the home folder."""
     try:

@@ -167,6 +167,7 @@ class JobLine:
     total_steps: int | None
     epoch: int  # of the next step to commit, from 0; after the last step, of that one
     revision: int
+    since: float = 0.0  # the time at which it entered this state; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)

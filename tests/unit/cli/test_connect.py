@@ -133,7 +133,7 @@ def test_what_is_no_url_is_bad_input(pliant: Pliant, url: str) -> None:
 
 
 def test_without_a_token_a_newcomer_is_told_where_one_comes_from(home: Path) -> None:
-    done = invoke("jobs")
+    done = invoke("jobs", "create", "demo", "--workers", "2")
     assert done.code == 2
     assert f"{home / 'token'} does not exist. `pliant coordinator` creates it" in done.err
     done = invoke("jobs", "--token-file", str(home / "gone"))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.cli.output import clean, local_time, print_table, short_path
+from pliant.cli.output import clean, format_age, format_size, local_time, print_table, short_path
 from unit.cli.program import PLIANT, Done, Running
 
 Pliant = Callable[..., Done]
@@ -72,3 +72,23 @@ def test_a_moment_that_no_calendar_has_is_shown_all_the_same() -> None:
     assert local_time(1e300) == "unknown time (invalid timestamp 1e+300)"
     assert local_time(-1e13) == "unknown time (invalid timestamp -1e+13)"
     assert len(local_time(1.8e9)) == len("2026-11-15 12:00:05")
+
+
+def test_sizes_and_ages_are_those_of_people() -> None:
+    assert [format_size(each) for each in (0, 999, 1000, 1.25e9, 2e12, 5e15)] == [
+        "0 bytes",
+        "999 bytes",
+        "1.0 kB",
+        "1.2 GB",
+        "2.0 TB",
+        "5000.0 TB",
+    ]
+    assert [format_age(each) for each in (-5, 3, 119, 120, 7199, 7200, 200_000)] == [
+        "0 s",
+        "3 s",
+        "119 s",
+        "2 min",
+        "120 min",
+        "2 h",
+        "2 d",
+    ]

@@ -22,7 +22,7 @@ from pliant.cli.checkpoints.source import (
     where_argument,
 )
 from pliant.cli.connect import Flags, connection_options
-from pliant.cli.output import clean, json_option, print_json, print_table
+from pliant.cli.output import clean, format_age, format_size, json_option, print_json, print_table
 from pliant.errors import BadInput
 
 if TYPE_CHECKING:
@@ -259,23 +259,6 @@ def _row(found: CheckpointEntry, now: float) -> tuple[str, ...]:
         "" if facts is None else str(len(facts.members)),
         ", ".join(filter(None, (found.retention, found.problem or "complete"))),
     )
-
-
-def format_size(nbytes: float) -> str:
-    """Format a number of bytes."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if nbytes < 1000:
-            return f"{nbytes:.0f} {unit}" if unit == "bytes" else f"{nbytes:.1f} {unit}"
-        nbytes /= 1000
-    return f"{nbytes:.1f} TB"
-
-
-def format_age(seconds: float) -> str:
-    """Format an age; never negative, in case a clock is behind."""
-    for unit, each in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= 2 * each:
-            return f"{seconds / each:.0f} {unit}"
-    return f"{max(0.0, seconds):.0f} s"
 
 
 @contextmanager

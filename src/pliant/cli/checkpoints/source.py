@@ -12,7 +12,9 @@ import click
 from pliant import settings
 from pliant.agent.job_dir import JobDir
 from pliant.cli.connect import Flags, complete_jobs
+from pliant.cli.local_jobs import job_dir, job_names
 from pliant.cli.output import clean
+from pliant.cli.suggest import did_you_mean
 from pliant.core.model.names import bad_name
 from pliant.errors import BadInput, PliantError
 
@@ -162,7 +164,7 @@ def _source_at_path(text: str) -> CheckpointSource | None:
 def _source_of_job(text: str, flags: Flags) -> CheckpointSource | None:
     from pliant.train.checkpoint import open_storage
 
-    folder = JobDir(settings.read().home / "jobs" / text)
+    folder = job_dir(text)
     if bad_name(text) or not folder.path.is_dir():
         return None
     return CheckpointSource(open_storage(_job_place(folder)), job=text, recorded=_recorded_checkpoints(text, flags))
@@ -197,8 +199,8 @@ def _source_in_folder(text: str) -> CheckpointSource | None:
 
 def _raise_not_found(text: str) -> CheckpointSource:
     raise BadInput(
-        f"There is neither a job nor a folder {clean(text)} on this machine. For a job on another machine, pass the "
-        "place of its checkpoints as a path or a URL, or run the command there."
+        f"There is neither a job nor a folder {clean(text)} on this machine.{did_you_mean(text, job_names())} For a "
+        "job on another machine, pass the place of its checkpoints as a path or a URL, or run the command there."
     )
 
 

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import click
 
-from pliant import settings
 from pliant.agent.job_dir import JobDir
 from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
+from pliant.cli.local_jobs import job_dir
 from pliant.cli.main import INTERRUPTED
 from pliant.cli.output import clean, json_option, print_json
 from pliant.errors import BadInput
@@ -117,7 +117,7 @@ class _JobOnThisMachine:
 
     @property
     def _folder(self) -> JobDir:
-        return JobDir(settings.read().home / "jobs" / self.job)
+        return job_dir(self.job)
 
     def find_member(self, pid: int, member: str) -> ProcessRef | None:
         from pliant.agent.process.template_child import MARK

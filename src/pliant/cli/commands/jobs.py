@@ -1,17 +1,24 @@
-"""`pliant jobs`: list jobs and create one."""
+"""`pliant jobs`: list jobs, create one, and delete old ones."""
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import click
 
-from pliant.cli.connect import Flags, connection_options
-from pliant.cli.output import clean, json_option, print_json, print_table
+from pliant import settings
+from pliant.cli.connect import Flags, complete_local_jobs, connection_options, resolve_job
+from pliant.cli.local_jobs import DeletedJob, JobEntry, delete_job, read_jobs, remove_interrupted_deletions
+from pliant.cli.output import clean, format_age, format_size, json_option, print_json, print_table
 from pliant.core.model.job import JobSpec
+from pliant.credentials import is_missing
+from pliant.errors import Unreachable
 
 if TYPE_CHECKING:
     from pliant.wire.api import JobLine
+
+AGE_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 
 
 def parse_sizes(text: str) -> tuple[int, int]:
@@ -22,27 +29,125 @@ def parse_sizes(text: str) -> tuple[int, int]:
     return int(low), int(high if colon else low)
 
 
+def parse_age(text: str) -> float:
+    """Parse an age such as `90m`, `12h`, `30d` or `8w` to seconds."""
+    number, unit = text[:-1], text[-1:]
+    if not number.isdecimal() or unit not in AGE_UNITS_S:
+        raise click.BadParameter(f"{text!r} is not a number with a unit (s, m, h, d or w), such as 30d.")
+    return int(number) * AGE_UNITS_S[unit]
+
+
 @click.group(invoke_without_command=True)
 @json_option
 @connection_options
 @click.pass_context
 def jobs(ctx: click.Context, flags: Flags, as_json: bool) -> None:
-    """List jobs, or create one."""
+    """List jobs, create one, or delete old ones."""
     if ctx.invoked_subcommand is not None:
         if as_json or flags != Flags():
             raise click.UsageError(
                 f"Put options after the subcommand: pliant jobs {ctx.invoked_subcommand} ... [OPTIONS]."
             )
         return
-    with flags.connect() as client:
-        found = client.jobs()
+    found = _all_jobs(flags)
     if as_json:
-        print_json({"jobs": found})
+        print_json({"jobs": [_job_json(job) for job in found]})
     elif not found:
-        click.echo("There are no jobs. Create one with `pliant jobs create NAME --workers MIN:MAX`.", err=True)
+        hint = (
+            "Create one with `pliant jobs create NAME --workers MIN:MAX`."
+            if flags.names_coordinator
+            else "Start one with `pliant run SCRIPT`."
+        )
+        click.echo(f"There are no jobs. {hint}", err=True)
     else:
-        heads = ("name", "state", "workers", "step", "reason")
-        print_table(heads, [(line.name, line.state.value, _workers(line), _step(line), line.why) for line in found])
+        print_table(("name", "state", "for", "workers", "step", "reason"), [_row(job) for job in found])
+
+
+def _all_jobs(flags: Flags) -> list[JobEntry | JobLine]:
+    """Return the jobs of this machine and those of its coordinator. A named coordinator's jobs are returned alone."""
+    local: list[JobEntry | JobLine] = []
+    if not (flags.names_coordinator or flags.names_token):
+        local = [*read_jobs()]
+        if is_missing(settings.read().own_token_file):
+            return local  # there is no coordinator on this machine, apart from those of `pliant run`
+    try:
+        with flags.connect() as client:
+            return [*local, *client.jobs()]
+    except Unreachable as error:
+        if not local:
+            raise
+        click.echo(f"pliant: {clean(error.why)} Showing the jobs of `pliant run` only.", err=True)
+        return local
+
+
+def _row(job: JobEntry | JobLine) -> tuple[str, ...]:
+    line = job.line if isinstance(job, JobEntry) else job
+    if line is None:
+        assert isinstance(job, JobEntry)
+        return job.name, job.state, "-", "-", "-", job.problem
+    state = job.state if isinstance(job, JobEntry) else line.state.value
+    why = f"resume it with the same `pliant run` command ({line.why})" if state == "stopped" else line.why
+    return (
+        line.name,
+        str(state),
+        format_age(time.time() - line.since) if line.since else "-",
+        _workers(line),
+        _step(line),
+        why,
+    )
+
+
+def _job_json(job: JobEntry | JobLine) -> dict[str, object]:
+    """Return the fields of a job's line, and for a job of `pliant run` whether it runs."""
+    from dataclasses import fields
+
+    line = job.line if isinstance(job, JobEntry) else job
+    told = {each.name: getattr(line, each.name) for each in fields(line)} if line is not None else {"name": job.name}
+    if isinstance(job, JobEntry):
+        return {**told, "local": True, "runs": job.runs, "problem": job.problem}
+    return {**told, "local": False}
+
+
+@jobs.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_local_jobs)
+@json_option
+def delete(names: tuple[str, ...], as_json: bool) -> None:
+    """Delete jobs of `pliant run` from this machine.
+
+    The history, the logs and the checkpoints in the folder of the job are removed. A running job is refused.
+    """
+    _print_deleted([delete_job(resolve_job(name)) for name in names], as_json)
+
+
+@jobs.command()
+@click.option(
+    "--older-than",
+    type=parse_age,
+    required=True,
+    metavar="AGE",
+    help="Delete jobs that ended longer ago than this, such as 12h, 30d or 8w.",
+)
+@json_option
+def prune(older_than: float, as_json: bool) -> None:
+    """Delete jobs of `pliant run` that ended some time ago.
+
+    Only finished, failed and cancelled jobs are deleted. A stopped job can be resumed and is kept.
+    """
+    remove_interrupted_deletions()
+    before = time.time() - older_than
+    ended = [job for job in read_jobs() if job.line is not None and job.line.state.ended and not job.runs]
+    _print_deleted([delete_job(job.name) for job in ended if job.line and job.line.since < before], as_json)
+
+
+def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
+    if as_json:
+        print_json({"deleted": found})
+        return
+    if not found:
+        click.echo("No job is that old; nothing was deleted.", err=True)
+    for each in found:
+        kept = f" Kept: {clean(', '.join(each.kept))}." if each.kept else ""
+        click.echo(f"Deleted {each.job} ({format_size(each.nbytes)}).{kept}")
 
 
 @jobs.command()

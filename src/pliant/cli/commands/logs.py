@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pliant import settings
 from pliant.agent.job_dir import JobDir
 from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
+from pliant.cli.local_jobs import job_dir
 from pliant.cli.output import clean, json_option
 from pliant.cli.run.output import COLOURS
-from pliant.credentials import is_missing
-from pliant.errors import BadInput, PliantError, Refused, Unreachable
+from pliant.errors import BadInput, PliantError, Unreachable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +45,7 @@ def logs(job: str | None, rank: int | None, follow: bool, lines: int | None, fla
     from pliant.agent.logs.tail import place_of_logs
 
     name = resolve_job(job)
-    folder = JobDir(settings.read().home / "jobs" / name)
+    folder = job_dir(name)
     poller = _JobPoller(flags, name, folder)
     show = _LogPrinter(place_of_logs(folder), JsonLines() if as_json else PlainLines())
     try:
@@ -111,14 +110,7 @@ class _JobPoller:
 
     def initial_info(self, rank: int | None, follow: bool) -> _JobInfo | None:
         """Return the job's status. Without an answer, print the error if the logs can be shown without it."""
-        configured = settings.read()
         there = self.folder.path.exists()
-        named = self._flags.urls or configured.coordinators
-        if not there and not named and self._flags.token_file is None and is_missing(configured.own_token_file):
-            raise Refused(
-                f"Job {self.job} has never run on this machine, and there is no coordinator here. Pass one with "
-                "--coordinator."
-            )
         try:
             with self._flags.connect(self.job) as client:
                 status = client.job(self.job)

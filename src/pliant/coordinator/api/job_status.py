@@ -36,6 +36,7 @@ def job_line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
         total_steps=job.terms.grid.total_steps if job.terms else None,
         epoch=_epoch(job),
         revision=revision,
+        since=job.state_since,
     )
 
 

@@ -35,7 +35,7 @@ from pliant.core.model.job import Job
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
 from pliant.errors import BadInput, PliantError, StoreError, StoreTimeout
-from pliant.stores.base import Store, Write, Written
+from pliant.stores.base import Store, Stored, Write, Written
 from pliant.wire.api import EVENTS
 from pliant.wire.codec import decode_state, encode_state
 
@@ -399,9 +399,7 @@ class Service:
         stored = self._store.read(name)
         if stored is None:
             return _LoadedJob(None, 0, 0)  # not remembered, because a client may ask for any name
-        job = decode_state(stored.record, Job)
-        for data in stored.tail:
-            job = evolve(job, EVENTS.decode(data))
+        job = stored_job(stored)
         known = self._jobs[name] = _LoadedJob(job, stored.revision, len(stored.tail))
         self._liveness.follow(name, job, now)
         return known
@@ -412,6 +410,14 @@ class Service:
             found = self._store.events(write.job, write.expected, len(write.events))
             return tuple(entry.data for entry in found) == write.events
         return False
+
+
+def stored_job(stored: Stored) -> Job:
+    """Return the state of a job from its record and the events after it."""
+    job = decode_state(stored.record, Job)
+    for data in stored.tail:
+        job = evolve(job, EVENTS.decode(data))
+    return job
 
 
 def _renewed(known: _LoadedJob, sender: Sender, revision: int) -> Accepted:

@@ -97,9 +97,14 @@ def evolve(job: Job | None, event: Event) -> Job:
         case m.WorkerFailed():
             return change(job, failures=job.failures + 1)
         case m.StateChanged():
-            return change(job, state=event.state, why=event.why)
+            return _in_state(job, event)
         case _:
             assert_never(event)
+
+
+def _in_state(job: Job, event: m.StateChanged) -> Job:
+    since = job.state_since if event.state is job.state else event.at
+    return change(job, state=event.state, why=event.why, state_since=since)
 
 
 def _created(job: Job | None, event: m.JobCreated) -> Job:
@@ -110,6 +115,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         target=event.spec.initial_target,
         attempt=event.attempt,
         created_at=event.at if job is None else job.created_at,
+        state_since=event.at,
     )
     if job is None:
         return created

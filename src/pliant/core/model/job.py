@@ -192,6 +192,7 @@ class Job:
     launch: Launch | None = None  # the newest; None: none yet
     terms: Terms | None = None  # fixed by the first member that joins
     state: JobState = JobState.STARTING
+    state_since: float = 0.0  # the time at which it entered this state
     why: str = ""
     agents: tuple[Agent, ...] = ()
     members: dict[MemberId, Member] = field(default_factory=dict)

@@ -280,26 +280,6 @@ def test_a_state_without_a_model_cannot_be_exported(pliant: Callable[..., Done],
 # ------------------------------------------------------------------------------------------------ shown
 
 
-def test_sizes_and_ages_are_those_of_people() -> None:
-    assert [module.format_size(each) for each in (0, 999, 1000, 1.25e9, 2e12, 5e15)] == [
-        "0 bytes",
-        "999 bytes",
-        "1.0 kB",
-        "1.2 GB",
-        "2.0 TB",
-        "5000.0 TB",
-    ]
-    assert [module.format_age(each) for each in (-5, 3, 119, 120, 7199, 7200, 200_000)] == [
-        "0 s",
-        "3 s",
-        "119 s",
-        "2 min",
-        "120 min",
-        "2 h",
-        "2 d",
-    ]
-
-
 def test_an_age_is_counted_from_now(pliant: Callable[..., Done], tmp_path: Path) -> None:
     place = open_storage(tmp_path / "p")
     checkpoint = publish(place, "one", training())

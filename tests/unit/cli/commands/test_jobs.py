@@ -35,8 +35,9 @@ def test_a_job_is_created_and_listed(pliant: Pliant) -> None:
     done = pliant("jobs", "create", "list-1", "--workers", "2:8", "--target", "4")
     assert (done.code, done.out) == (0, "list-1 is waiting: no member has joined yet\n")
     heads, row = (line for line in pliant("jobs").out.splitlines() if line.startswith(("NAME", "list-1 ")))
-    assert heads.split() == ["NAME", "STATE", "WORKERS", "STEP", "REASON"]
-    assert row.split(maxsplit=5) == ["list-1", "waiting", "0/4", "(2:8)", "0", "no member has joined yet"]
+    assert heads.split() == ["NAME", "STATE", "FOR", "WORKERS", "STEP", "REASON"]
+    assert row.split(maxsplit=7)[4:] == ["0/4", "(2:8)", "0", "no member has joined yet"]
+    assert row.split()[:2] == ["list-1", "waiting"]
     (line,) = (line for line in pliant("jobs", "--json").json["jobs"] if line["name"] == "list-1")
     assert (line["size_min"], line["size_max"], line["target"], line["step"], line["total_steps"]) == (2, 8, 4, 0, None)
 

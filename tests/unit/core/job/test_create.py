@@ -47,7 +47,7 @@ def test_a_new_job_waits_for_its_first_member() -> None:
     decision = decide(None, create(), NOW)
     assert decision == (m.JobCreated(NOW, "demo", JobSpec(2, 4, Target(3), 60.0, 5)),)
     job = evolved(None, *decision)
-    assert job == Job("demo", JobSpec(2, 4, Target(3), 60.0, 5), Target(3), created_at=NOW)
+    assert job == Job("demo", JobSpec(2, 4, Target(3), 60.0, 5), Target(3), created_at=NOW, state_since=NOW)
     assert job.state is JobState.STARTING
     job = new_job(2, 4)
     assert (job.state, job.why) == (JobState.WAITING, "no member has joined yet")

@@ -54,7 +54,7 @@ def job(**changes: object) -> Job:
 
 def test_the_first_event_creates_the_job() -> None:
     made = evolve(None, m.JobCreated(NOW, "demo", JobSpec(2, 4, Target(3), 60.0, 5)))
-    assert made == Job("demo", JobSpec(2, 4, Target(3), 60.0, 5), Target(3), created_at=NOW)
+    assert made == Job("demo", JobSpec(2, 4, Target(3), 60.0, 5), Target(3), created_at=NOW, state_since=NOW)
 
 
 @pytest.mark.parametrize("onward", [True, False])
@@ -77,7 +77,10 @@ SIMPLE: list[tuple[m.Event, dict[str, object]]] = [
     (m.CheckpointPublished(NOW, 1, checkpoint(GENESIS)), {"checkpoint": checkpoint(GENESIS)}),
     (m.SlotRaised(NOW, poison(A)), {"failing_slots": (poison(A),)}),
     (m.WorkerFailed(NOW, A, 1), {"failures": 1}),
-    (m.StateChanged(NOW, JobState.WAITING, "for you"), {"state": JobState.WAITING, "why": "for you"}),
+    (
+        m.StateChanged(NOW, JobState.WAITING, "for you"),
+        {"state": JobState.WAITING, "why": "for you", "state_since": NOW},
+    ),
     (m.WorldBroken(NOW, 1, True, "torn"), {"broken": "torn"}),
     (m.WorldBroken(NOW, 1, True, "torn", stateless=True), {"broken": "torn", "stateless": True}),
     (m.WorldBroken(NOW, 2, False, "torn"), {"unenterable_generations": frozenset({2})}),
@@ -333,3 +336,9 @@ def test_of_slots_that_raised_the_newest_are_kept() -> None:
     for step in range(1, FAILING_SLOTS_KEPT + 3):
         job = evolve(job, m.SlotRaised(NOW, poison(A, step)))
     assert [each.step for each in job.failing_slots] == list(range(3, FAILING_SLOTS_KEPT + 3))
+
+
+def test_another_reason_of_the_same_state_does_not_change_since_when_it_is_in_it() -> None:
+    waiting = evolve(job(), m.StateChanged(NOW, JobState.WAITING, "for a"))
+    assert evolve(waiting, m.StateChanged(NOW + 9, JobState.WAITING, "for b")).state_since == NOW
+    assert evolve(waiting, m.StateChanged(NOW + 9, JobState.RUNNING, "b joined")).state_since == NOW + 9
