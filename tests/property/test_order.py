@@ -55,6 +55,16 @@ def test_the_order_of_any_length_can_be_undone(seed: int, samples: int, epoch: i
     assert position_of(order, epoch, sample) == position
 
 
+@given(seeds, st.integers(1, 90), st.integers(1, 40), epochs, st.data())
+def test_the_array_twin_goes_through_the_same_passes(
+    seed: int, samples: int, length: int, epoch: int, data: st.DataObject
+) -> None:
+    order = Order(seed, samples, length)
+    start = data.draw(st.integers(0, samples))
+    positions = range(start, data.draw(st.integers(start, samples)))
+    assert arrays.take(order, epoch, positions).tolist() == list(order.take(epoch, positions))
+
+
 @given(seeds, lengths, epochs, st.data())
 def test_the_array_twin_gives_the_same_samples(seed: int, samples: int, epoch: int, data: st.DataObject) -> None:
     order = Order(seed, samples)

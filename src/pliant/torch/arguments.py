@@ -11,10 +11,9 @@ import torch
 from torch import nn
 
 from pliant.errors import BadInput
-from pliant.torch.data.dataset import check_dataset
 from pliant.torch.state.training_state import Stateful
 
-LEAST = {"batch_size": 1, "epochs": 1, "num_workers": 0, "slots": 1, "micro_batch": 1}
+LEAST = {"batch_size": 1, "epochs": 1, "num_workers": 0, "slots": 1, "micro_batch": 1, "samples_per_epoch": 1}
 
 
 def whole_numbers(**given: object) -> tuple[int, ...]:
@@ -42,7 +41,6 @@ def _whole_number(name: str, value: object) -> int:
 
 def check(
     model: Any,
-    dataset: Any,
     slots: int | None,
     batch_size: int,
     clip_norm: Any,
@@ -53,9 +51,6 @@ def check(
     """Check the arguments that are neither whole numbers nor flags."""
     if not isinstance(model, nn.Module):
         raise BadInput(f"model must be a torch.nn.Module, got {a(type(model).__name__)}.")
-    check_dataset(dataset, len(dataset) if hasattr(dataset, "__len__") else 0)
-    if not len(dataset):
-        raise BadInput(f"dataset has no samples ({a(type(dataset).__name__)} of length 0). Pass one with samples.")
     if slots is not None and slots > batch_size:
         raise BadInput(
             f"slots={slots} is more than batch_size={batch_size}. A slot holds at least one sample: lower slots."

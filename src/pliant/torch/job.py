@@ -9,7 +9,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -32,6 +32,7 @@ from pliant.errors import BadInput, PliantError
 from pliant.torch import arguments
 from pliant.torch.checkpointing import MemberCheckpoints
 from pliant.torch.data.loader import Loader
+from pliant.torch.data.source import DataSource, open_source
 from pliant.torch.determinism import DeterminismOptions
 from pliant.torch.errors import Left, hide_own_frames
 from pliant.torch.evaluate import BATCH_TOTALS, EvaluationResults
@@ -148,6 +149,8 @@ class TrainingJob:
         slots: int | None = None,
         micro_batch: int | None = None,
         order: str | OrderOfEpoch = "shuffled",
+        sampler: Iterable[int] | None = None,
+        samples_per_epoch: int | None = None,
         state: Mapping[str, Stateful] | None = None,
         scaler: torch.amp.GradScaler | None = None,
         clip_norm: float | None = None,
@@ -177,20 +180,22 @@ class TrainingJob:
             batch_size=batch_size, epochs=epochs, seed=seed, num_workers=num_workers, verify=verify
         )
         slots, micro_batch = arguments.optional_whole_numbers(slots=slots, micro_batch=micro_batch)
-        arguments.check(model, dataset, slots, batch_size, clip_norm, collate_fn, stall_s, verify_slots)
+        (per_epoch,) = arguments.optional_whole_numbers(samples_per_epoch=samples_per_epoch)
+        arguments.check(model, slots, batch_size, clip_norm, collate_fn, stall_s, verify_slots)
         arguments.check_flags(pin_memory=pin_memory, deterministic=deterministic, other_bits=other_bits)
         others = arguments.check_state(state, scaler)
+        source = open_source(dataset, order=order, sampler=sampler, samples_per_epoch=per_epoch, seed=seed)
         options = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
-        grid = Grid(len(dataset), batch_size, batch_size if slots is None else slots, epochs)
+        grid = Grid(source.samples, batch_size, batch_size if slots is None else slots, epochs)
         check_micro_batch(grid, micro_batch)
-        indices = self._indices = SampleIndices(grid, seed=seed, order=order)
+        indices = self._indices = source.indices(grid, seed)
         bare: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the model
         where = model_device(bare)
         optimizers = Optimizers(bare, optimizer, scaler, clip_norm)
         self._closing.append(optimizers.close)
         step = self._optimizer_step(options, optimizers, where, compiled=bare is not model)
         how = {"seed": seed, "collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
-        loader = self._open_loader(dataset, indices, how, where)
+        loader = self._open_loader(source, indices, how, where)
         training_state = TrainingState(bare, optimizers.all, Buffers(bare), others)
         training_state.capture()  # find a state that cannot be sent now, not when a member joins
         terms = self._terms(grid, options, extra_terms(bare, optimizers, indices, others))
@@ -203,9 +208,11 @@ class TrainingJob:
 
     # -------------------------------------------------------------------------------------------- assembly
 
-    def _open_loader(self, dataset: Any, indices: SampleIndices, how: dict[str, Any], device: torch.device) -> Loader:
+    def _open_loader(
+        self, source: DataSource, indices: SampleIndices, how: dict[str, Any], device: torch.device
+    ) -> Loader:
         """Start to load, before any thread and any socket: a forked data worker would hold them open."""
-        loader = Loader(dataset, indices, indices.grid, **how, device=device)
+        loader = source.loader(indices, **how, device=device)
         loader.start()
         self._closing.append(loader.close)
         return loader

@@ -35,12 +35,14 @@ def extra_terms(
     parts = [(name, tuple(t.shape), str(t.dtype)) for name, t in [*model.named_parameters(), *model.named_buffers()]]
     count = sum(param.numel() for param in model.parameters())
     digest = _digest(parts)
+    length = () if indices.data == indices.grid.samples else (("data", f"{indices.data} samples"),)
     return (
         ("model", f"{type(model).__name__} with {count:,} parameters ({digest})"),
         ("layers", _layers(model)),
         ("optimizer", ", ".join(type(optimizer).__name__ for optimizer in optimizers.all)),
         ("clip_norm", str(optimizers.clip_norm)),
         ("order", indices.fingerprint),
+        *length,
         ("state", ", ".join(sorted(others))),
     )
 

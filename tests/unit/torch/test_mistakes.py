@@ -129,7 +129,7 @@ def test_more_slots_than_samples_in_a_batch() -> None:
         start(net(), slots=5)
 
 
-@pytest.mark.parametrize("order", ["random", lambda epoch: [0] * 20, lambda epoch: range(19)])
+@pytest.mark.parametrize("order", ["random", lambda epoch: [20], lambda epoch: []])
 def test_an_order_that_is_none(order: Any) -> None:
     with pytest.raises(BadInput, match=r"order"):
         start(net(), order=order)

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
     Expected = Callable[[Grid, Order, int], int]
 
 PROBLEMS_SHOWN = 20
-FUNCTION_ORDER_NOTE = (
-    "The sample order comes from a function in the script and cannot be recomputed here. Only the hash chain, the "
-    "steps and the counts were checked."
+EVERY_SAMPLE = "every sample used exactly once"
+EVERY_POSITION = "every position of the order used exactly once"
+DRAWN_ORDER_NOTE = (
+    "The order comes from a {source} in the script and may repeat samples or leave some out. It cannot be recomputed "
+    "here: the workers compared each step with it before they applied the step. The hash chain, the steps and the "
+    "counts were checked here."
 )
 
 
@@ -92,13 +95,42 @@ def audit(job: str | None, flags: Flags, as_json: bool) -> int:
         history = read_history(client, name)
     if history.terms is None:
         raise Refused(f"Nothing to audit: no worker has joined {name} yet.")
-    order = dict(history.terms.extra).get("order", "shuffled").partition(" ")[0]
-    found = _run_audit(history, history.terms, order)
+    promise = promise_of(history.terms)
+    found = _run_audit(history, history.terms, promise.order)
     if as_json:
-        print_json(_audit_json(found, order))
+        print_json(_audit_json(found, promise))
     else:
-        _print_audit(name, found, order)
+        _print_audit(name, found, promise)
     return 0 if found.ok else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The meaning of exactly-once for a job's data: its kind of order, the sentence, and a note on the checks."""
+
+    order: str
+    sentence: str
+    note: str = ""
+
+
+def promise_of(terms: Terms) -> Promise:
+    """Return what a job with these terms promises about its samples."""
+    order = dict(terms.extra).get("order", "shuffled").partition(" ")[0]
+    if order in ("function", "sampler"):
+        return Promise(order, EVERY_POSITION, DRAWN_ORDER_NOTE.format(source=order))
+    if (length := _data_length(terms)) != terms.grid.samples:
+        note = (
+            f"Each epoch takes {terms.grid.samples} samples of passes over {length} samples, from where the epoch "
+            "before it ended."
+        )
+        return Promise(order, EVERY_POSITION, note)
+    return Promise(order, EVERY_SAMPLE)
+
+
+def _data_length(terms: Terms) -> int:
+    """Return the number of samples in the data; a term names it if an epoch has another number."""
+    named = dict(terms.extra).get("data", "").partition(" ")[0]
+    return int(named) if named.isdecimal() else terms.grid.samples
 
 
 def read_history(client: Client, job: str) -> LedgerHistory:
@@ -129,11 +161,12 @@ def _order(terms: Terms, kind: str, history: LedgerHistory) -> tuple[Order, Expe
     from pliant.core.data.ledger import expected_digest
     from pliant.core.data.sample_order import Order
 
-    shuffled = Order(terms.seed, terms.grid.samples)
+    length = _data_length(terms)
+    shuffled = Order(terms.seed, terms.grid.samples, None if length == terms.grid.samples else length)
     match kind:
         case "sequential":
-            return _sequential(shuffled), expected_digest
-        case "function":
+            return _sequential(shuffled, length), expected_digest
+        case "function" | "sampler":
             written = history.committed()
             return shuffled, lambda _grid, _order, step: written[step].digest
         case "shuffled":
@@ -144,7 +177,7 @@ def _order(terms: Terms, kind: str, history: LedgerHistory) -> tuple[Order, Expe
             )
 
 
-def _sequential(order: Order) -> Order:
+def _sequential(order: Order, length: int) -> Order:
     from pliant.core.data.sample_order import Order
 
     class Sequential(Order):
@@ -154,7 +187,7 @@ def _sequential(order: Order) -> Order:
 
         def take(self, epoch: int, positions: range) -> tuple[int, ...]:
             self.check(epoch, positions)
-            return tuple(positions)
+            return tuple((epoch * self.samples + position) % length for position in positions)
 
     return Sequential(order.seed, order.samples)
 
@@ -168,7 +201,7 @@ def _fast_expected_digest() -> Expected | None:
     return expected_digest
 
 
-def _audit_json(found: Audit, order: str) -> dict[str, object]:
+def _audit_json(found: Audit, promise: Promise) -> dict[str, object]:
     return {
         "ok": found.ok,
         "samples": found.samples,
@@ -177,20 +210,21 @@ def _audit_json(found: Audit, order: str) -> dict[str, object]:
         "steps": found.steps,
         "rolled_back": found.rolled_back,
         "problems": found.problems,
-        "order": order,
+        "order": promise.order,
+        "promise": promise.sentence,
     }
 
 
-def _print_audit(name: str, found: Audit, order: str) -> None:
-    verdict = "every sample used exactly once" if found.ok else "problems found"
+def _print_audit(name: str, found: Audit, promise: Promise) -> None:
+    verdict = promise.sentence if found.ok else "problems found"
     click.echo(f"{name}: {verdict}")
     click.echo(
         f"{found.samples} samples in {found.steps} committed steps, {found.lost} lost, {found.repeated} repeated"
     )
     if found.rolled_back:
         click.echo(f"{found.rolled_back} steps were rolled back and are not part of the committed history")
-    if order == "function":
-        click.echo(FUNCTION_ORDER_NOTE)
+    if promise.note:
+        click.echo(promise.note)
     for line in _problem_lines(found.problems):
         click.echo(line)
 

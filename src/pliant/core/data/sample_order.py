@@ -85,14 +85,21 @@ class Order:
 
     Any integer is a seed. Call `take` for a slot's samples and `at` for a single one; both cost the same per sample at
     any position. For whole batches use `pliant.train.data.order`, which returns the same values.
+
+    `samples` is the length of an epoch. `data` is the length of the data where that is another number: then every epoch
+    takes the next `samples` of an endless row of shuffled passes over the data, so no sample is ahead of another by
+    more than one pass.
     """
 
     seed: int
     samples: int
+    data: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.samples <= SAMPLES_MAX:
             raise BadInput(f"an order needs between 1 and 2**62 samples, not {self.samples}: check the data's length")
+        if self.data is not None and not 1 <= self.data <= SAMPLES_MAX:
+            raise BadInput(f"an order needs data of 1 to 2**62 samples, not {self.data}: check the data's length")
 
     def at(self, epoch: int, position: int) -> int:
         """Return the sample at this position of this epoch's order. For several, call `take`."""
@@ -102,6 +109,10 @@ class Order:
     def take(self, epoch: int, positions: range) -> tuple[int, ...]:
         """Return the samples at these positions of this epoch's order. Pass the result of `Grid.slot`."""
         self.check(epoch, positions)
+        if self.data is not None:
+            a_pass = Order(self.seed, self.data)
+            begin = epoch * self.samples
+            return tuple([a_pass.at(*divmod(begin + position, self.data)) for position in positions])
         a, b = sides(self.samples)
         pairs = keys(self.seed, epoch, self.samples)
         return tuple([_sample(position, self.samples, a, b, pairs) for position in positions])

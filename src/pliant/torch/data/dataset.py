@@ -13,6 +13,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ from pliant.train.data.loader import (
 )
 
 
-def check_dataset(dataset: Any, samples: int) -> None:
+def check_readable(dataset: Any) -> None:
     """Raise BadInput, with what to do, unless samples can be read by number. Call it first."""
     kind = type(dataset).__name__
     if isinstance(dataset, DataLoader):
@@ -54,6 +55,11 @@ def check_dataset(dataset: Any, samples: int) -> None:
         )
     if isinstance(dataset, Mapping) and 0 not in dataset:
         raise BadInput(f"{kind} is a mapping of {', '.join(map(repr, list(dataset)[:5]))}: pass one of its data sets")
+
+
+def check_dataset(dataset: Any, samples: int) -> None:
+    """Raise BadInput unless this many samples can be read by number."""
+    check_readable(dataset)
     if len(dataset) != samples:
         raise BadInput(f"the data set has {len(dataset)} samples, but the job was set up for {samples}")
 
@@ -98,10 +104,11 @@ class DatasetReader:
         # Python integers: data sets index lists, build file names and compare with them.
         samples = plan.samples.tolist()
         at = 0
+        positions = repeat(None) if plan.positions is None else iter(plan.positions.tolist())
         for slot, size in zip(plan.micro_batch.slots, plan.sizes, strict=True):
-            for sample in samples[at : at + size]:
+            for sample, position in zip(samples[at : at + size], positions, strict=False):
                 if self._draws_reading:
-                    seed_for_reading(sample_seeds(self.seed, plan.epoch, sample))
+                    seed_for_reading(sample_seeds(self.seed, plan.epoch, sample, position))
                 try:
                     rows.append(self.dataset[sample])
                 except Exception as error:  # why: a data set is user code and may raise anything

@@ -36,7 +36,7 @@ class Loader:
         pin_memory: bool = False,
         device: torch.device,
     ) -> None:
-        check_dataset(dataset, grid.samples)
+        check_dataset(dataset, indices.data)
         if indices.grid != grid:
             raise BadInput(f"the loader's grid is {grid}, but its order was made for {indices.grid}: use one grid")
         if num_workers < 0:

@@ -27,6 +27,7 @@ from pliant.train.data.order import Samples, slots_digest, steps_digests, take
 
 SHUFFLED = "shuffled"
 SEQUENTIAL = "sequential"
+FUNCTION = "function"
 
 # Samples computed at once, and the number of such blocks kept for data workers that read ahead.
 BLOCK = 4096
@@ -54,12 +55,16 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Instructions to read a micro-batch: its epoch, its samples in order, and the number of samples of each slot."""
+    """Instructions to read a micro-batch: its epoch, its samples in order, and the number of samples of each slot.
+
+    `positions` has the position in the epoch of each sample if the epoch may hold a sample twice, else None.
+    """
 
     micro_batch: MicroBatch
     epoch: int
     samples: Samples
     sizes: tuple[int, ...]
+    positions: Samples | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,29 +175,42 @@ class SampleIndices:
     """The canonical order of a job's samples, for members that read them.
 
     Create one per job and data set. `order` is "shuffled" (by the seed, P3), "sequential", or a function that takes the
-    epoch, counted from 0, and returns its samples: each exactly once, and the same on every member.
+    epoch, counted from 0, and returns the samples of its positions: the same on every member, any sample any number of
+    times. `data` is the length of the data if an epoch has another length; "shuffled" and "sequential" then go through
+    the data pass after pass, and an epoch takes the next samples. `kind` says where a function comes from.
     """
 
-    def __init__(self, grid: Grid, *, seed: int, order: str | OrderOfEpoch = SHUFFLED) -> None:
+    def __init__(
+        self,
+        grid: Grid,
+        *,
+        seed: int,
+        order: str | OrderOfEpoch = SHUFFLED,
+        data: int | None = None,
+        kind: str = FUNCTION,
+    ) -> None:
         if not callable(order) and order not in (SHUFFLED, SEQUENTIAL):
             raise BadInput(
                 f'order must be "{SHUFFLED}", "{SEQUENTIAL}" or a function that returns the indices of an epoch, '
                 f"not {order!r}"
             )
         self.grid = grid
+        self.data = grid.samples if data is None else data
         self._order = order
-        self._shuffle = Order(seed, grid.samples)
+        self._kind = kind
+        self._shuffle = Order(seed, grid.samples, None if self.data == grid.samples else self.data)
         self._together = max(1, BLOCK // grid.batch)  # steps in a block
         self._expected: dict[int, int] = {}
         self._shapes: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}  # by slots, and the step's size
         self._blocks: dict[tuple[int, int], Samples] = {}  # by epoch, and index in it
         self._epochs: dict[int, Samples] = {}
+        self._repeating: dict[int, bool] = {}  # whether an epoch of a function holds a sample twice
         self._edges: dict[int, tuple[int, ...]] = {}
 
     @property
     def fingerprint(self) -> str:
         """The value that members must agree on at join, besides the seed. It calls a function for epoch 0."""
-        return self._order if isinstance(self._order, str) else f"function {self.epoch_fingerprint(0)}"
+        return self._order if isinstance(self._order, str) else f"{self._kind} {self.epoch_fingerprint(0)}"
 
     def epoch_fingerprint(self, epoch: int) -> str:
         """Return a digest of an epoch's whole order, for members to compare orders given by a function."""
@@ -224,7 +242,18 @@ class SampleIndices:
             taken = samples[edges[slots[0]] : edges[slots[-1] + 1]]
         else:
             taken = np.concatenate([samples[edges[slot] : edges[slot + 1]] for slot in slots])
-        return ReadPlan(part, self.grid.cursor(step).epoch, taken, shape)
+        cursor = self.grid.cursor(step)
+        if not self._repeats(cursor.epoch):
+            return ReadPlan(part, cursor.epoch, taken, shape)
+        positions = np.concatenate([np.arange(edges[slot], edges[slot + 1]) for slot in slots]) + cursor.position
+        return ReadPlan(part, cursor.epoch, taken, shape, positions)
+
+    def _repeats(self, epoch: int) -> bool:
+        """Return whether the epoch may hold a sample twice."""
+        if isinstance(self._order, str):
+            return self.data != self.grid.samples
+        self._of_function(self._order, epoch)
+        return self._repeating[epoch]
 
     def expected(self, step: int) -> int:
         """Return the sum that the digests of all slots of a step must have, to compare with the words' total."""
@@ -275,48 +304,53 @@ class SampleIndices:
         if self._order == SHUFFLED:
             return take(self._shuffle, epoch, positions)
         if self._order == SEQUENTIAL:
-            return np.arange(positions.start, positions.stop, dtype=np.int64)
+            begin = epoch * self.grid.samples
+            return np.arange(begin + positions.start, begin + positions.stop, dtype=np.int64) % self.data
+        assert callable(self._order)
+        return self._of_function(self._order, epoch)[positions.start : positions.stop]
+
+    def _of_function(self, order: OrderOfEpoch, epoch: int) -> Samples:
+        """Return the samples of an epoch, by the user's function. The last epochs are kept."""
         if epoch not in self._epochs:
-            assert callable(self._order)
-            _keep(self._epochs, epoch, _checked_order(self._order(epoch), epoch, self.grid.samples), EPOCHS_KEPT)
-        return self._epochs[epoch][positions.start : positions.stop]
+            name = order_name(self._kind, epoch)
+            samples = checked_order(order(epoch), name, self.data)
+            if len(samples) != self.grid.samples:
+                raise _other_length(name, len(samples), self.grid.samples)
+            if len(self._epochs) >= EPOCHS_KEPT:
+                oldest = next(iter(self._epochs))
+                del self._epochs[oldest], self._repeating[oldest]
+            self._epochs[epoch] = samples
+            self._repeating[epoch] = len(np.unique(samples)) < len(samples)
+        return self._epochs[epoch]
 
 
-def _keep(kept: dict[int, Samples], key: int, samples: Samples, most: int) -> None:
-    """Store the samples, and drop the oldest entry beyond the limit."""
-    if len(kept) >= most:
-        del kept[next(iter(kept))]
-    kept[key] = samples
+def order_name(kind: str, epoch: int) -> str:
+    """Return the name of an epoch's order in messages."""
+    return f"order({epoch})" if kind == FUNCTION else f"the {kind} in epoch {epoch}"
 
 
-def _checked_order(given: Iterable[int], epoch: int, samples: int) -> Samples:
-    """Return the result of a user's order function as an array. Raises BadInput if it is no valid order."""
-    name = f"order({epoch})"
+def _other_length(name: str, found: int, samples: int) -> BadInput:
+    return BadInput(
+        f"{name} returned {found} indices, but an epoch of this job has {samples}: return {samples} for every epoch, "
+        f"or pass samples_per_epoch={min(found, samples)} to use the first {min(found, samples)} of each"
+    )
+
+
+def checked_order(given: Iterable[int], name: str, data: int) -> Samples:
+    """Return the indices of an epoch as an array. Raises BadInput if one of them is no index of the data."""
     sized = given if hasattr(given, "__len__") else list(given)
     try:
         array = np.asarray(sized)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"{name} must return integers, one for each sample: {error}") from error
-    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise BadInput(f"{name} must return integers, the indices of samples: {error}") from error
+    if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
         raise BadInput(
             f"{name} must return integers in one dimension, not an array of {array.dtype} with shape {array.shape}"
         )
-    if len(array) != samples:
-        raise BadInput(
-            f"{name} returned {len(array)} indices for {samples} samples: an epoch must hold each sample once; "
-            "to train on fewer, pass a subset of the data"
-        )
-    outside = array[(array < 0) | (array >= samples)]
+    outside = array[(array < 0) | (array >= data)]
     if outside.size:
-        raise BadInput(f"{name} returned index {outside[0]}, but samples are numbered 0 to {samples - 1}")
-    indices = array.astype(np.int64)
-    counts = np.bincount(indices, minlength=samples)
-    if counts.max() > 1:
-        raise BadInput(
-            f"{name} returned sample {counts.argmax()} {counts.max()} times and left out sample {counts.argmin()}: "
-            "an epoch must hold each sample once; to weight samples, repeat them in the data"
-        )
-    return indices
+        raise BadInput(f"{name} returned index {outside[0]}, but samples are numbered 0 to {data - 1}")
+    return array.astype(np.int64)
 
 
 @lru_cache(maxsize=256)
@@ -334,9 +368,18 @@ def digest_read(part: MicroBatch, read: Samples | Sequence[int], ends: Iterable[
     return slots_digest(part.step, part.slots, np.asarray(read, dtype=np.int64), tuple(ends))
 
 
-def sample_seeds(seed: int, epoch: int, sample: int) -> tuple[int, int, int]:
-    """Return three seeds for reading one sample. They do not depend on the reader or the time."""
-    return _three_seeds(f"sample {seed:x} {epoch:x} {sample:x}")
+def sample_seeds(seed: int, epoch: int, sample: int, position: int | None = None) -> tuple[int, int, int]:
+    """Return three seeds for reading one sample. They do not depend on the reader or the time.
+
+    Pass the position in the epoch where a sample may occur twice, so that each occurrence is drawn anew.
+    """
+    occurrence = "" if position is None else f" {position:x}"
+    return _three_seeds(f"sample {seed:x} {epoch:x} {sample:x}{occurrence}")
+
+
+def epoch_seeds(seed: int, epoch: int) -> tuple[int, int, int]:
+    """Return three seeds for what is drawn once in an epoch: its order, and what `set_epoch` draws."""
+    return _three_seeds(f"epoch {seed:x} {epoch:x}")
 
 
 def micro_batch_seeds(seed: int, part: MicroBatch) -> tuple[int, int, int]:

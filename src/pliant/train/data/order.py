@@ -37,11 +37,23 @@ def take(order: Order, epoch: int, positions: range) -> Samples:
     Call it once for all slots of a step: a call has a fixed cost, which thousands of samples share.
     """
     order.check(epoch, positions)
+    if order.data is not None:
+        return _take_passes(Order(order.seed, order.data), epoch * order.samples, positions)
     samples = np.empty(len(positions), dtype=np.int64)
     for start in range(0, len(positions), BLOCK):
         part = positions[start : start + BLOCK]
         block = np.arange(part.start, part.stop, part.step, dtype=np.int64).astype(np.uint64)
         samples[start : start + BLOCK] = _shuffle(order, epoch, block)
+    return samples
+
+
+def _take_passes(a_pass: Order, begin: int, positions: range) -> Samples:
+    """Return the samples at these positions, counted from `begin`, of an endless row of passes over the data."""
+    numbers, within = np.divmod(np.asarray(positions, dtype=np.int64) + begin, a_pass.samples)
+    samples = np.empty(len(positions), dtype=np.int64)
+    for number in np.unique(numbers).tolist():
+        of_pass = numbers == number
+        samples[of_pass] = _shuffle(a_pass, number, within[of_pass].astype(np.uint64))
     return samples
 
 

@@ -63,6 +63,7 @@ def test_a_job_that_is_finished_is_audited_to_its_end(running: Running, pliant: 
         "rolled_back": 0,
         "problems": [],
         "order": "shuffled",
+        "promise": "every sample used exactly once",
     }
 
 
@@ -91,18 +92,44 @@ def test_the_data_s_own_order_is_known(running: Running, pliant: Pliant) -> None
     assert pliant("audit", "mixed", "--json").json["lost"] == 10
 
 
-def test_of_an_order_that_a_function_gives_the_rest_is_checked_and_that_is_said(
-    running: Running, pliant: Pliant
+@pytest.mark.parametrize("kind", ["function", "sampler"])
+def test_of_an_order_that_user_code_draws_the_rest_is_checked_and_that_is_said(
+    kind: str, running: Running, pliant: Pliant
 ) -> None:
-    terms = replace(TERMS, extra=(("order", "function 12ab"), ("model", "x")))
-    trained(running, "own", other_lines(lambda epoch, positions: tuple(59 - each for each in positions), 12), terms)
-    done = pliant("audit", "own")
+    terms = replace(TERMS, extra=(("order", f"{kind} 12ab"), ("model", "x")))
+    trained(running, f"own-{kind}", other_lines(lambda _, positions: tuple(59 - each for each in positions), 12), terms)
+    done = pliant("audit", f"own-{kind}")
     assert done.code == 0
-    assert "cannot be recomputed here. Only the hash chain, the steps and the counts were checked" in done.out
-    assert pliant("audit", "own", "--json").json["order"] == "function"
+    assert done.out == (
+        f"own-{kind}: every position of the order used exactly once\n"
+        "120 samples in 12 committed steps, 0 lost, 0 repeated\n"
+        f"The order comes from a {kind} in the script and may repeat samples or leave some out. It cannot be "
+        "recomputed here: the workers compared each step with it before they applied the step. The hash chain, the "
+        "steps and the counts were checked here.\n"
+    )
+    assert pliant("audit", f"own-{kind}", "--json").json["order"] == kind
     wrong = make_line(GENESIS, 1, 1, GRID.cursor(1), GRID.size(1) - 3, 5)
-    trained(running, "few", (wrong,), terms)
-    assert pliant("audit", "few", "--json").json["lost"] == 3
+    trained(running, f"few-{kind}", (wrong,), terms)
+    assert pliant("audit", f"few-{kind}", "--json").json["lost"] == 3
+
+
+@pytest.mark.parametrize("kind", ["shuffled", "sequential"])
+def test_epochs_of_another_length_than_the_data_are_recomputed(kind: str, running: Running, pliant: Pliant) -> None:
+    terms = replace(TERMS, extra=(("order", kind), ("data", "47 samples")))
+
+    def in_sequence(epoch: int, positions: range) -> tuple[int, ...]:
+        return tuple((epoch * GRID.samples + position) % 47 for position in positions)
+
+    take = in_sequence if kind == "sequential" else Order(TERMS.seed, GRID.samples, 47).take
+    trained(running, f"passes-{kind}", other_lines(take, 12), terms)
+    done = pliant("audit", f"passes-{kind}")
+    assert done.out == (
+        f"passes-{kind}: every position of the order used exactly once\n"
+        "120 samples in 12 committed steps, 0 lost, 0 repeated\n"
+        "Each epoch takes 60 samples of passes over 47 samples, from where the epoch before it ended.\n"
+    )
+    trained(running, f"other-{kind}", lines(GENESIS, 1, 1), terms)
+    assert pliant("audit", f"other-{kind}", "--json").json["lost"] == 10
 
 
 def test_an_order_of_a_newer_version_is_not_guessed_at(running: Running, pliant: Pliant) -> None:

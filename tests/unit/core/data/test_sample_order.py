@@ -50,6 +50,22 @@ PINNED_PLACES = [
 ]
 
 
+def test_epochs_of_another_length_take_the_next_samples_of_a_row_of_passes() -> None:
+    passes = Order(1, 8)
+    row = [*passes.take(0, range(8)), *passes.take(1, range(8)), *passes.take(2, range(8))]
+    short, long = Order(1, 3, 8), Order(1, 12, 8)
+    assert [sample for epoch in range(8) for sample in short.take(epoch, range(3))] == row
+    assert [sample for epoch in range(2) for sample in long.take(epoch, range(12))] == row
+    with pytest.raises(BadInput, match="not all inside an epoch of 3 samples"):
+        short.take(0, range(4))
+
+
+@pytest.mark.parametrize("data", [0, 2**62 + 1])
+def test_data_of_no_length_is_refused(data: int) -> None:
+    with pytest.raises(BadInput, match="data of 1 to 2\\*\\*62 samples"):
+        Order(0, 5, data)
+
+
 @pytest.mark.parametrize(("seed", "samples", "epoch", "expected"), PINNED_WHOLE)
 def test_the_order_of_short_data_is_pinned(seed: int, samples: int, epoch: int, expected: list[int]) -> None:
     assert list(Order(seed, samples).take(epoch, range(samples))) == expected

@@ -21,6 +21,7 @@ from pliant.train.data.loader import (
     check_micro_batch,
     cut_micro_batches,
     digest_read,
+    epoch_seeds,
     micro_batch_seeds,
     sample_seeds,
 )
@@ -220,11 +221,10 @@ def test_the_fingerprint_tells_orders_apart() -> None:
 @pytest.mark.parametrize(
     ("gives", "says"),
     [
-        ([0, 1, 2], r"order\(0\) returned 3 indices for 4 samples"),
-        ([0, 1, 2, 3, 0], "returned 5 indices for 4 samples"),
+        ([0, 1, 2], r"order\(0\) returned 3 indices, but an epoch of this job has 4: return 4 for every epoch"),
+        ([0, 1, 2, 3, 0], "returned 5 indices, but an epoch of this job has 4"),
         ([0, 1, 2, 4], "returned index 4, but samples are numbered 0 to 3"),
         ([0, -1, 2, 3], "returned index -1"),
-        ([0, 1, 1, 3], "returned sample 1 2 times and left out sample 2"),
         ([0.0, 1.0, 2.0, 3.0], "array of float64"),
         (["a", "b", "c", "d"], "must return integers"),
         ([[0, 1], [2, 3]], r"shape \(2, 2\)"),
@@ -233,9 +233,49 @@ def test_the_fingerprint_tells_orders_apart() -> None:
     ],
     ids=str,
 )
-def test_a_function_that_gives_no_permutation_is_refused(gives: list[int], says: str) -> None:
+def test_a_function_that_gives_no_order_of_the_data_is_refused(gives: list[int], says: str) -> None:
     with pytest.raises(BadInput, match=says):
         SampleIndices(Grid(4, 2, 2, 1), seed=0, order=lambda epoch: gives).of(1, 0)
+
+
+def test_a_function_may_repeat_samples_and_leave_some_out() -> None:
+    indices = SampleIndices(Grid(6, 3, 3, 2), seed=0, order=lambda epoch: [9, 9, 0, epoch, 4, 4], data=10)
+    assert indices.of_micro_batch(MicroBatch(1, (0, 1, 2))).tolist() == [9, 9, 0]
+    assert indices.of_micro_batch(MicroBatch(4, (0, 1, 2))).tolist() == [1, 4, 4]
+    part = MicroBatch(1, (0, 1, 2))
+    assert indices.expected(1) == digest_read(part, [9, 9, 0], [1, 2, 3])
+    assert indices.expected(1) != digest_read(part, [9, 0, 9], [1, 2, 3])
+    with pytest.raises(BadInput, match="index 10, but samples are numbered 0 to 9"):
+        SampleIndices(Grid(6, 3, 3, 2), seed=0, order=lambda epoch: [10] * 6, data=10).of(1, 0)
+
+
+def test_a_sample_that_occurs_twice_is_planned_with_its_positions() -> None:
+    indices = SampleIndices(
+        Grid(4, 3, 3, 2), seed=0, order=lambda epoch: [5, 5, 1, 0] if epoch else [0, 1, 2, 3], data=6
+    )
+    assert indices.plan_read(MicroBatch(1, (0, 2))).positions is None
+    found = indices.plan_read(MicroBatch(3, (0, 2))).positions
+    assert found is not None
+    assert found.tolist() == [0, 2]
+    found = indices.plan_read(MicroBatch(4, (0,))).positions
+    assert found is not None
+    assert found.tolist() == [3]
+
+
+@pytest.mark.parametrize("samples", [4, 25])
+def test_epochs_of_another_length_go_on_through_the_data_pass_after_pass(samples: int) -> None:
+    grid = Grid(samples, 4, 2, 10)
+    for order in ("shuffled", "sequential"):
+        indices = SampleIndices(grid, seed=3, order=order, data=10)
+        read = [
+            indices.of_micro_batch(MicroBatch(step, tuple(grid.filled(step))))
+            for step in range(1, grid.total_steps + 1)
+        ]
+        row = np.concatenate(read).tolist()
+        passes = [row[at : at + 10] for at in range(0, len(row), 10)]
+        assert all(sorted(each) == list(range(10)) for each in passes)
+        assert (passes[0] == passes[1]) == (order == "sequential")
+    assert indices.plan_read(MicroBatch(1, (0, 1))).positions is not None
 
 
 def test_an_unknown_order_is_refused() -> None:
@@ -277,6 +317,10 @@ def test_keys_depend_on_everything_they_are_made_of_and_are_pinned() -> None:
         sample_seeds(1, 2, 3),
         sample_seeds(1, 3, 2),
         sample_seeds(2, 1, 3),
+        sample_seeds(1, 2, 3, 0),
+        sample_seeds(1, 2, 3, 1),
+        epoch_seeds(1, 2),
+        epoch_seeds(2, 1),
         sample_seeds(-1, 2, 3),
         sample_seeds(2**100, 2, 3),
         micro_batch_seeds(1, part),
@@ -284,7 +328,7 @@ def test_keys_depend_on_everything_they_are_made_of_and_are_pinned() -> None:
         micro_batch_seeds(1, MicroBatch(6, (2, 3))),
         micro_batch_seeds(1, MicroBatch(5, (3,))),
     }
-    assert len(keys) == 9
+    assert len(keys) == 13
     assert all(0 <= word < 2**64 for key in keys for word in key)
     # A resumed job must augment as it did before: these values are a promise.
     assert sample_seeds(7, 1, 42)[0] == 2234856463806198584

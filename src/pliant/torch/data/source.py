@@ -1,0 +1,153 @@
+"""The data of a job: its samples, their order, and the length of an epoch.
+
+An order that user code draws must be the same on every member and after every restart. So order functions and samplers
+draw from generators that are seeded by (seed, epoch), and a sampler's own generator is replaced while it draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+
+from pliant.core.data.grid import Grid
+from pliant.errors import BadInput
+from pliant.torch.arguments import a
+from pliant.torch.data.dataset import check_readable
+from pliant.torch.data.loader import Loader
+from pliant.torch.data.seeds import preserve_generators, seed_for_reading
+from pliant.train.data.loader import (
+    FUNCTION,
+    SEQUENTIAL,
+    SHUFFLED,
+    OrderOfEpoch,
+    SampleIndices,
+    checked_order,
+    epoch_seeds,
+    order_name,
+)
+from pliant.train.data.order import Samples
+
+
+@dataclass(frozen=True, slots=True)
+class DataSource:
+    """The data of a job: `length` samples, of which each epoch takes `samples` in `order`."""
+
+    dataset: Any
+    samples: int
+    length: int
+    order: str | OrderOfEpoch
+    kind: str = FUNCTION
+
+    def indices(self, grid: Grid, seed: int) -> SampleIndices:
+        """Return the samples of every step of this grid."""
+        return SampleIndices(grid, seed=seed, order=self.order, data=self.length, kind=self.kind)
+
+    def loader(self, indices: SampleIndices, **options: Any) -> Loader:
+        """Return the loader of those samples."""
+        return Loader(self.dataset, indices, indices.grid, **options)
+
+
+def open_source(
+    dataset: Any,
+    *,
+    order: str | OrderOfEpoch = SHUFFLED,
+    sampler: Iterable[int] | None = None,
+    samples_per_epoch: int | None = None,
+    seed: int = 0,
+) -> DataSource:
+    """Return the data of a job, with the length of its epochs. Raises BadInput if the arguments do not fit.
+
+    A function or a sampler sets the length of all epochs by that of the first, unless `samples_per_epoch` does.
+    """
+    check_readable(dataset)
+    length = len(dataset)
+    if length < 1:
+        raise BadInput(f"dataset has no samples ({a(type(dataset).__name__)} of length 0). Pass one with samples.")
+    if order != SHUFFLED and sampler is not None:
+        raise BadInput("order= and sampler= cannot be combined: both give the indices of an epoch. Pass one of them.")
+    if sampler is None and not callable(order):
+        return DataSource(dataset, samples_per_epoch or length, length, order)
+    if isinstance(sampler, SequentialSampler):
+        return DataSource(dataset, samples_per_epoch or length, length, SEQUENTIAL)
+    if sampler is None:
+        assert callable(order)
+        drawn = _DrawnOrder(order, FUNCTION, seed, length, samples_per_epoch)
+    else:
+        draw = _draw_of(sampler, samples_per_epoch, seed)
+        drawn = _DrawnOrder(draw, f"sampler {type(sampler).__name__}", seed, length, samples_per_epoch)
+    samples = samples_per_epoch or len(drawn(0))
+    if not samples:
+        raise BadInput(f"{order_name(drawn.kind, 0)} returned no index: an epoch needs at least one sample")
+    return DataSource(dataset, samples, length, drawn, drawn.kind)
+
+
+class _DrawnOrder:
+    """An order drawn by user code, with generators seeded for the epoch. It must return the same indices again.
+
+    `limit` is the number of indices to use of each epoch; None for all of them.
+    """
+
+    def __init__(self, draw: OrderOfEpoch, kind: str, seed: int, length: int, limit: int | None) -> None:
+        self.kind = kind
+        self._draw = draw
+        self._seed = seed
+        self._length = length
+        self._limit = limit
+        self._first: Samples | None = None
+
+    def __call__(self, epoch: int) -> Samples:
+        name = order_name(self.kind, epoch)
+        with preserve_generators():
+            seed_for_reading(epoch_seeds(self._seed, epoch))
+            given = self._draw(epoch)
+            sized = given if hasattr(given, "__len__") else list(islice(given, self._limit))
+        samples = checked_order(sized, name, self._length)[: self._limit]
+        if epoch == 0:
+            self._check_first(samples, name)
+        return samples
+
+    def _check_first(self, samples: Samples, name: str) -> None:
+        if self._first is None:
+            self._first = samples
+        elif not np.array_equal(samples, self._first):
+            raise BadInput(
+                f"{name} returned other indices when it was called again, so the workers would disagree: draw from "
+                "torch, numpy or random without a generator of your own; Pliant seeds them for each epoch"
+            )
+
+
+def _draw_of(sampler: Any, samples: int | None, seed: int) -> OrderOfEpoch:
+    """Return the function that draws an epoch's indices from a sampler."""
+    kind = type(sampler).__name__
+    if isinstance(sampler, DistributedSampler):
+        raise BadInput(
+            f"{kind} divides the samples among workers, which Pliant does itself: remove it, or pass the sampler that "
+            "you use with one worker"
+        )
+    if isinstance(sampler, BatchSampler):
+        raise BadInput(f"{kind} yields whole batches: pass its sampler as sampler= and its size as batch_size=")
+    if not hasattr(sampler, "__iter__"):
+        raise BadInput(f"sampler must be a torch sampler or a list of indices, not {kind}: pass a function as order=")
+    if not hasattr(sampler, "__len__") and samples is None:
+        raise BadInput(f"{kind} has no length, so an epoch could be endless: pass samples_per_epoch=")
+
+    def draw(epoch: int) -> Iterable[int]:
+        if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+            set_epoch(epoch)
+        if not hasattr(sampler, "generator"):
+            return list(islice(sampler, samples))
+        own = sampler.generator
+        # A key of its own, so that a sampler that draws from both generators does not get the same numbers twice.
+        sampler.generator = torch.Generator().manual_seed(epoch_seeds(seed, epoch)[0])
+        try:
+            return list(islice(sampler, samples))
+        finally:
+            sampler.generator = own
+
+    return draw
