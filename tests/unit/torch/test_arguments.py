@@ -51,6 +51,7 @@ CASES = [
     ({"seed": 1 << 63}, "seed must be below 2**63, got 9223372036854775808."),
     ({"slots": 0}, "slots must be a whole number of at least 1, got 0."),
     ({"slots": 64}, "slots=64 is more than batch_size=4. A slot holds at least one sample: lower slots."),
+    ({"samples_per_epoch": 0}, "samples_per_epoch must be a whole number of at least 1, got 0."),
     ({"micro_batch": 0}, "micro_batch must be a whole number of at least 1, got 0."),
     ({"micro_batch": 2.0}, "micro_batch must be a whole number of at least 1, got 2.0."),
     (
