@@ -441,8 +441,8 @@ PLANTED = (
             ),
             Edit(
                 "core/job/invariants.py",
-                "    planned_worlds_keep_a_holder,\n    terms_never_change,\n",
-                "    terms_never_change,\n",
+                "    planned_worlds_keep_a_holder,\n    only_the_length_of_a_job_changes,\n",
+                "    only_the_length_of_a_job_changes,\n",
             ),
         ),
     ),

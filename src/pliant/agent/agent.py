@@ -33,6 +33,7 @@ from pliant.agent.setup import (
     agent_id,
     check_checkpoint_dir,
     describe_clock_skew,
+    describe_other_settings,
     install_id,
     open_job,
     register_agent,
@@ -122,7 +123,11 @@ class AgentProcess:
         if off := describe_clock_skew(about.now):
             self._output.say(off)
         check_checkpoint_dir(client, self._plan, self._folder)
-        found = open_job(client, self._plan, own=self._coordinator is not None)
+        opened = open_job(client, self._plan, own=self._coordinator is not None)
+        if other := describe_other_settings(opened, self._plan):
+            self._output.say(other)
+        found = opened.now.job
+        self._plan = replace(self._plan, spec=opened.now.spec)
         # The revision makes the names of this run's workers new: a worker of an earlier run joined at a lower one.
         self._state = v.Supervisor(
             id=agent_id(),

@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pliant import settings
@@ -17,6 +18,7 @@ from pliant.agent.process.worker_env import WorkerEnvironment
 from pliant.client import Client
 from pliant.client.addresses import local_address, own_address
 from pliant.core.messages import AgentJoin, Code, Create, Resize
+from pliant.core.messages.describe import describe_settings
 from pliant.core.model.job import Mode
 from pliant.core.model.names import AgentId, bad_name
 from pliant.credentials import (
@@ -28,7 +30,7 @@ from pliant.credentials import (
 )
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
 from pliant.train.checkpoint.storage import describe_other_owner, open_storage, owner_name
-from pliant.wire.api import JobLine, Scope, TokenRequest
+from pliant.wire.api import JobStatus, Scope, TokenRequest
 
 SETUP_S = 30.0
 AGAIN_S = 1.0
@@ -36,33 +38,57 @@ LINGER_S = 3.0
 CLOCK_S = 5.0  # a larger difference of clocks is reported
 
 
-def open_job(client: Client, plan: RunPlan, *, own: bool = True) -> JobLine:
+@dataclass(frozen=True, slots=True)
+class OpenedJob:
+    """A job as this agent found it (None: there was none) and as it is after `open_job`."""
+
+    before: JobStatus | None
+    now: JobStatus
+
+
+def open_job(client: Client, plan: RunPlan, *, own: bool = True) -> OpenedJob:
     """Create the job, join it where it is, or begin another attempt if it has ended.
 
-    Only the machine that runs the coordinator (`own`) starts another attempt or changes the target: of many machines
-    that run the same command, any may come late.
+    Only the machine that runs the coordinator (`own`) starts another attempt, or changes the settings and the target:
+    of many machines that run the same command, any may come late.
     """
+    found = _find_job(client, plan.job)
+    if found is not None and found.job.state.ended and not (own or plan.fresh):
+        raise Refused(
+            f"{plan.job} is {found.job.state.value}: {found.job.why}. Start it again on the machine that runs its "
+            "coordinator, or pass --fresh."
+        )
+    if found is not None and not (own or plan.fresh):
+        return OpenedJob(found, found)
+    target = plan.spec.target
     try:
-        found = client.job(plan.job).job
+        _create(client, plan, Create(plan.job, plan.spec, plan.fresh), own=own)  # repeated, it changes nothing
+        if own and found is not None and target is not None and found.target != target:
+            client.send(plan.job, Resize(target))
+    except NotAllowed:
+        if found is None or found.job.state.ended:
+            raise  # a narrower token is enough to join an existing job
+    return OpenedJob(found, client.job(plan.job))
+
+
+def _find_job(client: Client, job: str) -> JobStatus | None:
+    try:
+        return client.job(job)
     except Refused as error:
         if error.code != Code.NO_JOB:
             raise
-        found = None
-    if found is not None and found.state.ended and not (own or plan.fresh):
-        raise Refused(
-            f"{plan.job} is {found.state.value}: {found.why}. Start it again on the machine that runs its coordinator, "
-            "or pass --fresh."
-        )
-    create = Create(plan.job, plan.spec, plan.fresh)
-    target = plan.spec.target
-    try:
-        _create(client, plan, create, own=own)  # repeated, it changes nothing; other settings are refused
-        if own and found is not None and target is not None and found.target != target.size:
-            client.send(plan.job, Resize(target))
-    except NotAllowed:
-        if found is None or found.state.ended:
-            raise  # a narrower token is enough to join an existing job
-    return client.job(plan.job).job
+        return None
+
+
+def describe_other_settings(opened: OpenedJob, plan: RunPlan) -> str:
+    """Return which settings of the job changed, or which of this command it does not take; empty for none."""
+    before, now = opened.before, opened.now
+    if before is None:
+        return ""
+    if other := describe_settings(now.spec, plan.spec):
+        return f"the job keeps its own settings, not those of this command ({other})"
+    changed = describe_settings(before.spec, now.spec)
+    return f"settings changed: {changed}" if changed else ""
 
 
 def _create(client: Client, plan: RunPlan, create: Create, *, own: bool) -> None:
@@ -94,12 +120,8 @@ def check_checkpoint_dir(client: Client, plan: RunPlan, folder: JobDir) -> None:
 
 def _owner(client: Client, job: str) -> str:
     """Return the owner that marks this job's storage; a job that is still to be created has no mark anywhere."""
-    try:
-        return owner_name(client.job(job).created_at)
-    except Refused as error:
-        if error.code != Code.NO_JOB:
-            raise
-        return "none"
+    found = _find_job(client, job)
+    return owner_name(found.created_at) if found is not None else "none"
 
 
 def worker_token(client: Client, job: str, folder: JobDir, place: CoordinatorAddress, scope: Scope) -> Path:

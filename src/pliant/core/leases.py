@@ -44,6 +44,11 @@ class Leases(Generic[K]):
     def __len__(self) -> int:
         return len(self._until)
 
+    def ttl_s(self, key: K) -> float | None:
+        """Return the time to live of the lease of `key`; None if there is none."""
+        held = self._until.get(key)
+        return held[1] if held is not None else None
+
     def grant(self, key: K, ttl_s: float, now: float) -> None:
         """Grant a lease when `key` appears. A second call starts its time again."""
         deadline = self.waking_time(now) + ttl_s

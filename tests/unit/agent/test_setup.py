@@ -15,19 +15,22 @@ from pliant.agent.setup import (
     agent_address,
     agent_id,
     describe_clock_skew,
+    describe_other_settings,
     install_id,
     open_job,
     register_agent,
     worker_environment,
     worker_token,
 )
+from pliant.client import Client
 from pliant.core import messages as m
 from pliant.core.messages import Cancel
+from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.job import JobSpec, JobState, Mode, Target
 from pliant.core.model.names import AgentId, bad_name
 from pliant.credentials import CoordinatorAddress, make_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, Refused
-from pliant.wire.api import Scope, TokenRequest
+from pliant.wire.api import JobLine, Scope, TokenRequest
 
 PLAN = RunPlan("demo", JobSpec(1, 4), Script("file", "train.py"), capacity=4)
 
@@ -45,87 +48,113 @@ def folder(tmp_path: Path) -> JobDir:
     return made
 
 
+def opened(client: Client, plan: RunPlan, *, own: bool = True) -> JobLine:
+    return open_job(client, plan, own=own).now.job
+
+
 def named(name: str, **settings: Any) -> RunPlan:
     return replace(PLAN, job=name, spec=replace(PLAN.spec, **settings))
 
 
 def test_a_new_job_wants_as_many_as_may_be_or_as_was_said(coordinator: Running) -> None:
     client = coordinator.client()
-    assert open_job(client, named("new")).target == 4
-    assert open_job(client, named("two", target=Target(2))).target == 2
+    assert opened(client, named("new")).target == 4
+    assert opened(client, named("two", target=Target(2))).target == 2
 
 
 def test_a_job_that_is_there_keeps_its_target_unless_another_one_is_said(coordinator: Running, folder: JobDir) -> None:
     client = coordinator.client()
-    first = open_job(client, named("kept", target=Target(2)))
-    assert open_job(client, named("kept")) == first
-    assert open_job(client, named("kept", target=Target(3))).target == 3
+    first = opened(client, named("kept", target=Target(2)))
+    assert opened(client, named("kept")) == first
+    assert opened(client, named("kept", target=Target(3))).target == 3
 
 
-def test_a_job_of_other_sizes_is_refused(coordinator: Running, folder: JobDir) -> None:
+def test_a_job_takes_the_settings_of_the_machine_that_runs_its_coordinator(coordinator: Running) -> None:
     client = coordinator.client()
-    open_job(client, named("sized"))
-    with pytest.raises(Refused, match="sized exists with other settings"):
-        open_job(client, named("sized", size_max=5))
+    opened(client, named("sized"))
+    other = named("sized", size_max=5, max_restarts=9)
+    changed = open_job(client, other)
+    assert (changed.now.spec, changed.now.job.target) == (other.spec, 5)
+    said = "settings changed: --workers 1:4 -> 1:5, --max-restarts 3 -> 9"
+    assert describe_other_settings(changed, other) == said
+    joined = open_job(client, named("sized"), own=False)
+    assert joined.now.spec == other.spec
+    assert describe_other_settings(joined, named("sized")) == (
+        "the job keeps its own settings, not those of this command (--workers 1:5 -> 1:4, --max-restarts 9 -> 3)"
+    )
+    assert describe_other_settings(open_job(client, other), other) == ""
+    assert describe_other_settings(open_job(client, named("unheard-of")), named("unheard-of")) == ""
+
+
+def test_a_job_that_an_admin_created_can_be_run(coordinator: Running) -> None:
+    client = coordinator.client()
+    client.send("made", m.Create("made", JobSpec(1, 2, Target(2))))
+    plan = named("made", size_max=2, mode=Mode.AUTO, checkpoints=CheckpointPolicy(seconds=600.0))
+    assert open_job(client, plan, own=False).now.spec == JobSpec(1, 2, Target(2))
+    assert open_job(client, plan).now.spec == plan.spec
+
+
+def test_sizes_that_cannot_be_are_refused(coordinator: Running) -> None:
+    client = coordinator.client()
     with pytest.raises(BadInput, match="sizes must satisfy"):
-        open_job(client, named("odd", size_max=0))
+        opened(client, named("odd", size_max=0))
 
 
 def test_a_job_says_whether_chaos_is_allowed(coordinator: Running) -> None:
     client = coordinator.client()
     for name, chaos in (("calm", False), ("chaotic", True)):
-        open_job(client, named(name, chaos_allowed=chaos))
+        opened(client, named(name, chaos_allowed=chaos))
         assert client.job(name).spec.chaos_allowed is chaos
 
 
 def test_a_job_that_has_ended_is_attempted_again(coordinator: Running) -> None:
     client = coordinator.client()
-    open_job(client, named("ended"))
+    opened(client, named("ended"))
     client.send("ended", Cancel("enough"))
-    assert open_job(client, named("ended", size_max=2)).state is JobState.WAITING
+    assert opened(client, named("ended", size_max=2)).state is JobState.WAITING
     assert client.job("ended").attempt == 2
 
 
 def test_a_job_that_has_ended_is_not_attempted_again_by_who_may_only_join(coordinator: Running) -> None:
     admin = coordinator.client()
-    open_job(admin, named("over"))
+    opened(admin, named("over"))
     admin.send("over", Cancel("enough"))
     client = coordinator.client(token_of(admin.create_token(TokenRequest(Scope.JOIN, "over")).token))
     with pytest.raises(Refused, match="over is cancelled: enough"):
-        open_job(client, named("over"), own=False)
+        opened(client, named("over"), own=False)
     with pytest.raises(NotAllowed):
-        open_job(client, replace(named("over"), fresh=True), own=False)
+        opened(client, replace(named("over"), fresh=True), own=False)
 
 
 def test_another_target_is_for_who_keeps_the_coordinator_to_say(coordinator: Running) -> None:
     client = coordinator.client()
-    open_job(client, named("sized-once", target=Target(2)))
-    assert open_job(client, named("sized-once", target=Target(3)), own=False).target == 2
+    opened(client, named("sized-once", target=Target(2)))
+    assert opened(client, named("sized-once", target=Target(3)), own=False).target == 2
 
 
 def test_who_starts_afresh_begins_another_attempt_unless_the_job_runs(coordinator: Running) -> None:
     client = coordinator.client()
     plan = replace(named("fresh", mode=Mode.RELAUNCH), capacity=1)
-    open_job(client, plan)
+    opened(client, plan)
     client.send("fresh", m.AgentJoin(AgentId("vm"), 1, "127.0.0.1", "home", "1"))
     client.send("fresh", m.AgentReady(AgentId("vm"), 0, (20001,)))
     with pytest.raises(Refused, match="fresh is running; cancel it"):
-        open_job(client, replace(plan, fresh=True), own=False)
+        opened(client, replace(plan, fresh=True), own=False)
     client.send("fresh", m.AgentLeave(AgentId("vm")))
-    open_job(client, replace(plan, fresh=True))
+    opened(client, replace(plan, fresh=True))
     assert client.job("fresh").attempt == 2
-    open_job(client, replace(plan, fresh=True))  # the answer was lost, say
+    opened(client, replace(plan, fresh=True))  # the answer was lost, say
     assert client.job("fresh").attempt == 2
 
 
 def test_with_a_join_token_a_job_can_be_joined_and_not_created(coordinator: Running, folder: JobDir) -> None:
     admin = coordinator.client()
-    open_job(admin, named("theirs"))
+    opened(admin, named("theirs"))
     narrow = token_of(admin.create_token(TokenRequest(Scope.JOIN, "theirs")).token)
     client = coordinator.client(narrow)
-    assert open_job(client, named("theirs")).state is JobState.WAITING
+    assert opened(client, named("theirs")).state is JobState.WAITING
     with pytest.raises(NotAllowed):
-        open_job(client, named("other"))
+        opened(client, named("other"))
     place = CoordinatorAddress((coordinator.url,), folder.path / "given")
     assert worker_token(client, "theirs", folder, place, Scope.JOIN) == folder.path / "given"
 
@@ -134,7 +163,7 @@ def test_workers_get_a_token_that_joins_and_is_used_again_while_it_is_good(
     coordinator: Running, folder: JobDir
 ) -> None:
     client = coordinator.client()
-    open_job(client, named("tokens"))
+    opened(client, named("tokens"))
     place = CoordinatorAddress((coordinator.url,), coordinator.home / "token")
     path = worker_token(client, "tokens", folder, place, Scope.ADMIN)
     assert path.stat().st_mode & 0o777 == 0o600
@@ -164,7 +193,7 @@ def test_threads_are_one_unless_somebody_chose(folder: JobDir, monkeypatch: pyte
 
 def test_one_of_our_name_elsewhere_is_waited_for_as_long_as_it_may_live(coordinator: Running) -> None:
     client = coordinator.client()
-    open_job(client, named("twins"))
+    opened(client, named("twins"))
     client.send("twins", m.AgentJoin(AgentId("vm"), 1, "10.0.0.1", "one", "1"))
     said: list[str] = []
     waits = iter((False, True))

@@ -22,6 +22,15 @@ def test_a_lease_runs_out_at_its_deadline_and_not_before() -> None:
     assert held.expired(15.0, nobody) == ["a"]
 
 
+def test_a_lease_has_the_time_to_live_of_its_last_grant() -> None:
+    held = leases()
+    assert held.ttl_s("a") is None
+    held.grant("a", 10.0, now=5.0)
+    held.grant("a", 3.0, now=5.0)
+    assert held.ttl_s("a") == 3.0
+    assert held.expired(8.0, nobody) == ["a"]
+
+
 def test_what_ran_out_is_told_once() -> None:
     held = leases()
     held.grant("a", 10.0, now=0.0)

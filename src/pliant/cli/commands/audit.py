@@ -57,7 +57,7 @@ class LedgerHistory:
                 if not event.resumes:
                     self.terms, self.fingerprint, self.lines, self.head = None, (), [], None
             case m.MemberJoined():
-                self.terms = self.terms or event.terms
+                self.terms = event.terms
                 self.fingerprint = self.fingerprint or event.member.fingerprint
             case m.StepsCommitted():
                 self.lines += event.lines

@@ -1,9 +1,10 @@
-"""`pliant jobs`: list jobs, create one, and delete old ones."""
+"""`pliant jobs`: list jobs, create one, change its settings, and delete old ones."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,9 +12,10 @@ from pliant import settings
 from pliant.cli.connect import Flags, complete_local_jobs, connection_options, resolve_job
 from pliant.cli.local_jobs import DeletedJob, JobEntry, delete_job, read_jobs, remove_interrupted_deletions
 from pliant.cli.output import clean, format_age, format_size, json_option, print_json, print_table
+from pliant.cli.run.option_types import parse_interval
 from pliant.core.model.job import JobSpec
 from pliant.credentials import is_missing
-from pliant.errors import Unreachable
+from pliant.errors import Refused, Unreachable
 
 if TYPE_CHECKING:
     from pliant.wire.api import JobLine
@@ -42,7 +44,7 @@ def parse_age(text: str) -> float:
 @connection_options
 @click.pass_context
 def jobs(ctx: click.Context, flags: Flags, as_json: bool) -> None:
-    """List jobs, create one, or delete old ones."""
+    """List jobs, create one, change its settings, or delete old ones."""
     if ctx.invoked_subcommand is not None:
         if as_json or flags != Flags():
             raise click.UsageError(
@@ -174,6 +176,14 @@ def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
     show_default=True,
     help="Worker failures that the job survives.",
 )
+@click.option(
+    "--checkpoint-every",
+    type=parse_interval,
+    metavar="STEPS|TIME",
+    default="10m",
+    show_default=True,
+    help="Checkpoint interval, such as 500 (steps), 90s or 2h; never: only when necessary and at the end.",
+)
 @json_option
 @connection_options
 def create(
@@ -182,22 +192,96 @@ def create(
     target: int | None,
     wait_limit_s: float | None,
     max_restarts: int,
+    checkpoint_every: tuple[int, float],
     flags: Flags,
     as_json: bool,
 ) -> None:
-    """Create a job. It starts when enough workers have joined."""
+    """Create a job, to be run with `pliant run --job NAME`. It starts when enough workers have joined.
+
+    The options have the defaults of `pliant run`. For an existing job they replace its settings.
+    """
     from pliant.core.messages import Create
-    from pliant.core.model.job import Target
+    from pliant.core.model.checkpoint import CheckpointPolicy
+    from pliant.core.model.job import Mode, Target
 
     low, high = workers
-    wanted = high if target is None else target
+    spec = JobSpec(
+        low,
+        high,
+        None if target is None else Target(target),
+        wait_limit_s,
+        max_restarts,
+        Mode.AUTO,
+        checkpoints=CheckpointPolicy(*checkpoint_every),
+    )
     with flags.connect() as client:
-        done = client.send(name, Create(name, JobSpec(low, high, Target(wanted), wait_limit_s, max_restarts)))
+        done = client.send(name, Create(name, spec))
         line = client.job(name).job
     if as_json:
         print_json({"job": line, "revision": done.revision})
     else:
         click.echo(f"{name} is {line.state.value}: {clean(line.why)}" if line.why else f"{name} is {line.state.value}")
+
+
+@jobs.command("set")
+@click.argument("name")
+@click.option("--workers", type=parse_sizes, metavar="MIN:MAX", help="Smallest and largest number of workers.")
+@click.option("--spares", metavar="N", type=click.IntRange(0), help="Standby workers beyond the target.")
+@click.option(
+    "--wait-limit-s",
+    metavar="S",
+    type=click.FloatRange(0, min_open=True),
+    help="Fail after waiting this long for workers.",
+)
+@click.option("--max-restarts", metavar="N", type=click.IntRange(0), help="Worker failures that the job survives.")
+@click.option("--checkpoint-every", type=parse_interval, metavar="STEPS|TIME", help="Checkpoint interval.")
+@click.option("--checkpoint-keep", metavar="N", type=click.IntRange(1), help="Number of checkpoints to keep.")
+@json_option
+@connection_options
+def change_settings(name: str, flags: Flags, as_json: bool, **given: Any) -> None:
+    """Change settings of a job while it runs. Those that are not named stay as they are."""
+    from pliant.core.messages import Create
+    from pliant.core.messages.describe import describe_settings
+
+    if all(value is None for value in given.values()):
+        raise click.UsageError("Name at least one setting to change, such as --workers 1:8.")
+    with flags.connect(name) as client:
+        found = client.job(name)
+        if found.job.state.ended:
+            raise Refused(f"{name} is {found.job.state.value}. Pass the new settings when you start it again.")
+        spec = _with_options(found.spec, **given)
+        done = client.send(name, Create(name, spec))
+    if as_json:
+        print_json({"spec": spec, "revision": done.revision})
+    else:
+        what = describe_settings(found.spec, spec)
+        click.echo(f"{name}: {what}" if what else f"{name} has these settings already.")
+
+
+def _with_options(
+    spec: JobSpec,
+    workers: tuple[int, int] | None,
+    spares: int | None,
+    wait_limit_s: float | None,
+    max_restarts: int | None,
+    checkpoint_every: tuple[int, float] | None,
+    checkpoint_keep: int | None,
+) -> JobSpec:
+    """Return the settings with the options that were given."""
+    low, high = workers or (spec.size_min, spec.size_max)
+    steps, seconds = checkpoint_every or (spec.checkpoints.steps, spec.checkpoints.seconds)
+    keep = spec.checkpoints.keep if checkpoint_keep is None else checkpoint_keep
+    target = spec.target if spec.target is None or low <= spec.target.size <= high else None
+    return replace(
+        spec,
+        size_min=low,
+        size_max=high,
+        target=target,
+        spares=spec.spares if spares is None else spares,
+        wait_limit_s=spec.wait_limit_s if wait_limit_s is None else wait_limit_s,
+        max_restarts=spec.max_restarts if max_restarts is None else max_restarts,
+        checkpoints=replace(spec.checkpoints, steps=steps, seconds=seconds, keep=keep),
+    )
 
 
 def _workers(line: JobLine) -> str:

@@ -61,7 +61,7 @@ class Liveness:
             self._leases.drop(key)
             self._hangups.pop(key, None)
         for key, ttl_s in wanted.items():
-            if key not in self._leases:
+            if self._leases.ttl_s(key) != ttl_s:  # a new one, or another limit was set
                 self._leases.grant(key, ttl_s, now)
         self._leased[name] = set(wanted)
 

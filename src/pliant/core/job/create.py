@@ -1,4 +1,4 @@
-"""Creation of a job, and of each further attempt."""
+"""Creation of a job, of each further attempt, and changes of its settings."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from dataclasses import replace
 from pliant.core import messages as m
 from pliant.core.job.validation import bad_create
 from pliant.core.messages import Code, Event, Rejection
-from pliant.core.model.job import Job, JobState, Mode
+from pliant.core.messages.describe import describe_mode, describe_roles, describe_settings
+from pliant.core.model.job import Job, JobSpec, JobState, Mode, Target
 
 
 def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] | Rejection:
-    """Decide about a `Create`. `job` is the existing job of that name; one that has ended gets another attempt."""
+    """Decide about a `Create`. `job` is the existing job of that name.
+
+    A job that has ended gets another attempt. Any other job gets the command's settings.
+    """
     if (bad := bad_create(command)) is not None:
         return bad
     if job is None:
@@ -25,9 +29,10 @@ def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] 
         return (_created(command, now, job.attempt + 1, onward=False),)
     if _is_same(job, command):
         return ()  # sent again, perhaps by a client that did not receive the answer
-    return Rejection(
-        Code.EXISTS, f"job {job.name} exists with other settings; choose another name, or start it from the beginning"
-    )
+    if wrong := _unchangeable(job, command.spec):
+        return Rejection(Code.EXISTS, f"{wrong}; or choose another name with --job")
+    what = describe_settings(job.spec, command.spec)
+    return (m.SettingsChanged(now, command.spec, _target_after(job, command.spec), what),)
 
 
 def _created(command: m.Create, now: float, attempt: int, *, onward: bool) -> m.JobCreated:
@@ -37,3 +42,40 @@ def _created(command: m.Create, now: float, attempt: int, *, onward: bool) -> m.
 def _is_same(job: Job, command: m.Create) -> bool:
     """Compare the settings without the target, which may change while a job runs."""
     return replace(job.spec, target=None) == replace(command.spec, target=None)
+
+
+def _unchangeable(job: Job, spec: JobSpec) -> str:
+    """Return which of the new settings this job cannot take, and the value that it can; empty if it takes all."""
+    if not _can_switch_mode(job, spec.mode):
+        return (
+            f"job {job.name} runs {describe_mode(job.spec.mode)}, which cannot become {describe_mode(spec.mode)}: "
+            f"pass {describe_mode(job.spec.mode)}"
+        )
+    if spec.roles != job.spec.roles and job.agents:
+        before, after = describe_roles(job.spec.roles), describe_roles(spec.roles)
+        return (
+            f"job {job.name} runs with the roles {before}, which cannot become {after} while it runs: "
+            "pass the same roles, or stop its agents first"
+        )
+    if job.terms is not None and spec.size_min > job.terms.grid.slots:
+        return (
+            f"--workers asks for at least {spec.size_min} workers, but the slots of job {job.name} are enough for "
+            f"{job.terms.grid.slots}: lower MIN"
+        )
+    return ""
+
+
+def _can_switch_mode(job: Job, mode: Mode) -> bool:
+    """Return whether the mode can change: not under the feet of workers, and never away from joined workers."""
+    if mode is Mode.RELAUNCH and job.terms is not None:
+        return False
+    changed = replace(job, spec=replace(job.spec, mode=mode))
+    return changed.is_live == job.is_live or not (job.agents or job.members)
+
+
+def _target_after(job: Job, spec: JobSpec) -> Target:
+    """Return the target under the new sizes. The choice of a resize stays, within the sizes."""
+    if job.target == job.spec.initial_target:
+        return spec.initial_target
+    size = max(spec.size_min, min(job.target.size, spec.size_max))
+    return job.target if size == job.target.size else Target(size)

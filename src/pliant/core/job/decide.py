@@ -170,9 +170,8 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
     if (bad := bad_terms(command.terms)) is not None:
         return bad
-    if job.terms is not None and (differs := describe_difference(job.terms, command.terms)):
-        why = f"{command.member} would train {differs}: start it with the job's settings"
-        return Rejection(Code.MISMATCH, why)
+    if wrong := _wrong_terms(job, command):
+        return Rejection(Code.MISMATCH, f"{command.member} would train {wrong}")
     if command.member in job.members:
         return ()
     if (bad := bad_member(command)) is not None:
@@ -190,7 +189,29 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         fingerprint=command.fingerprint,
         why=fingerprint_difference(job.fingerprint, command.fingerprint),
     )
-    return (m.MemberJoined(now, member, job.terms or command.terms, valid_seconds(command.age_s)),)
+    terms = job.terms or command.terms
+    if describe_difference(terms, command.terms):
+        terms = command.terms  # the first member of a next start may change the length
+    return (m.MemberJoined(now, member, terms, valid_seconds(command.age_s)),)
+
+
+def _wrong_terms(job: Job, command: m.Join) -> str:
+    """Return why a member cannot join with its terms, and what to do; empty if it can.
+
+    While other members train, the terms must be equal. Without any, the job may become longer or shorter.
+    """
+    if job.terms is None or not (differs := describe_difference(job.terms, command.terms)):
+        return ""
+    if not command.terms.can_continue(job.terms):
+        return f"{differs}: pass the job's value, or train under another name with --job"
+    if job.members:
+        return f"{differs}, and other members train now: stop them first, then start all with the new value"
+    if command.terms.grid.total_steps <= job.durable.step:
+        return (
+            f"{differs}: its training would end with step {command.terms.grid.total_steps}, but the job is at step "
+            f"{job.durable.step} already: train longer, or under another name with --job"
+        )
+    return ""
 
 
 def _report(job: Job, command: m.Report, now: float) -> Decision:

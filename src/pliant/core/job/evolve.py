@@ -48,6 +48,8 @@ def evolve(job: Job | None, event: Event) -> Job:
     match event:
         case m.StepsCommitted():
             return change(job, durable=event.lines[-1].lineage)
+        case m.SettingsChanged():
+            return change(job, spec=event.spec, target=event.target)
         case m.TargetChanged():
             return change(job, target=event.target)
         case m.AgentJoined() | m.AgentGone():
@@ -76,9 +78,7 @@ def evolve(job: Job | None, event: Event) -> Job:
         case m.WorldEntered():
             return _with_current(job, event.generation)
         case m.WorldBroken():
-            if event.entered:
-                return change(job, broken=event.why, stateless=job.stateless or event.stateless)
-            return change(job, unenterable_generations=job.unenterable_generations | {event.generation})
+            return _with_broken_world(job, event)
         case StatesDiffered():
             return _with_divergence(job, event)
         case SlotDisputed():
@@ -303,6 +303,12 @@ def _with_world(job: Job, world: World) -> Job:
         fingerprint=fingerprint,
         holders=frozenset() if rolled_back else job.holders.intersection(world.members),
     )
+
+
+def _with_broken_world(job: Job, event: m.WorldBroken) -> Job:
+    if event.entered:
+        return change(job, broken=event.why, stateless=job.stateless or event.stateless)
+    return change(job, unenterable_generations=job.unenterable_generations | {event.generation})
 
 
 def _with_current(job: Job, generation: int) -> Job:

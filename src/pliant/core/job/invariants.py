@@ -121,11 +121,8 @@ def left_out_members_stay_out(job: Job) -> str:
     return ""
 
 
-def worlds_that_train_are_large_enough(job: Job) -> str:
-    """A world below min holds. Only members that wait for the state or hand it over may exceed max."""
-    for world in job.worlds:
-        if not world.hold and len(world.members) < job.spec.size_min:
-            return f"world {world.number} of {len(world.members)} trains below min {job.spec.size_min}"
+def planned_worlds_are_small_enough(job: Job) -> str:
+    """Only members that wait for the state or hand it over may exceed max."""
     newest = job.newest
     if newest is not None and newest.kind is WorldKind.PLANNED:
         staying = [m for m in newest.members if m in job.holders and not job.members[m].draining]
@@ -171,7 +168,7 @@ STATE_INVARIANTS = (
     world_members_are_live_or_known_gone,
     gone_is_final,
     left_out_members_stay_out,
-    worlds_that_train_are_large_enough,
+    planned_worlds_are_small_enough,
     holders_are_members,
     worlds_have_one_fingerprint,
     launches_are_sound,
@@ -297,6 +294,14 @@ def a_world_takes_members_only(before: Job, event: Event, after: Job) -> str:
     return ""
 
 
+def worlds_that_train_are_large_enough(before: Job, event: Event, after: Job) -> str:
+    """A new world below min holds. A later change of min leaves open worlds as they are."""
+    least = before.spec.size_min
+    if isinstance(event, WorldFormed) and not event.world.hold and len(event.world.members) < least:
+        return f"world {event.world.number} of {len(event.world.members)} trains below min {least}"
+    return ""
+
+
 def planned_worlds_keep_a_holder(before: Job, event: Event, after: Job) -> str:
     """Rule 16: a member that is known to hold the state is in the next planned world."""
     if not isinstance(event, WorldFormed) or event.world.kind is not WorldKind.PLANNED:
@@ -306,9 +311,11 @@ def planned_worlds_keep_a_holder(before: Job, event: Event, after: Job) -> str:
     return ""
 
 
-def terms_never_change(before: Job, event: Event, after: Job) -> str:
-    """Rule 21: the first member fixes the grid and the order."""
-    if before.terms is not None and before.terms != after.terms and not _starts_over(event):
+def only_the_length_of_a_job_changes(before: Job, event: Event, after: Job) -> str:
+    """Rule 21: the first member fixes the grid and the order. The length may change while there is no member."""
+    if before.terms is None or before.terms == after.terms or _starts_over(event):
+        return ""
+    if before.members or after.terms is None or not after.terms.can_continue(before.terms):
         return f"rule 21: the terms changed from {before.terms} to {after.terms}"
     return ""
 
@@ -332,7 +339,8 @@ CHANGE_INVARIANTS = (
     seats_are_on_agents_with_room,
     a_seal_takes_every_survivor,
     a_world_takes_members_only,
+    worlds_that_train_are_large_enough,
     planned_worlds_keep_a_holder,
-    terms_never_change,
+    only_the_length_of_a_job_changes,
     the_fingerprint_never_changes,
 )

@@ -9,7 +9,7 @@ from pliant.core.job.launches import describe_exit
 from pliant.core.job.validation import TERM_NAMES
 from pliant.core.messages import SlotDisputed, StatesDiffered
 from pliant.core.model.fingerprint import describe_differences
-from pliant.core.model.job import Dispute, Terms
+from pliant.core.model.job import Dispute, JobSpec, Mode, Terms
 
 NAMES_MAX = 8  # the rest are counted
 
@@ -66,6 +66,8 @@ def describe(event: m.Event) -> str:
             return f"steps up to {last} are durable (reported by {reporter} in generation {generation})"
         case m.StateChanged(state=state, why=why):
             return f"the job is {state.value}: {why}"
+        case m.SettingsChanged(what=what):
+            return f"settings changed: {what}"
         case m.TargetChanged(target=target):
             return f"target changed to {target.size}"
         case m.HoldersChanged(holders=holders):
@@ -88,6 +90,36 @@ def _describe_checkpoint_event(
             return f"checkpoint {name} failed: {member} could not write its part: {why}"
         case m.CheckpointUnreadable(name=name, member=member, why=why, damaged=damaged):
             return f"checkpoint {name} {'is damaged' if damaged else f'cannot be read by {member}'}: {why}"
+
+
+def describe_settings(before: JobSpec, after: JobSpec) -> str:
+    """Return how the settings of a job change, by the options of `pliant run`, without the target."""
+    ours, theirs = _options(before), _options(after)
+    return ", ".join(f"{name} {ours[name]} -> {theirs[name]}" for name in ours if ours[name] != theirs[name])
+
+
+def _options(spec: JobSpec) -> dict[str, str]:
+    policy = spec.checkpoints
+    every = f"{policy.steps} steps" if policy.steps else f"{policy.seconds:g} s" if policy.seconds else "never"
+    return {
+        "--workers": f"{spec.size_min}:{spec.size_max}",
+        "--max-restarts": str(spec.max_restarts),
+        "--wait-limit-s": "none" if spec.wait_limit_s is None else f"{spec.wait_limit_s:g}",
+        "--mode": spec.mode.value,
+        "--spares": str(spec.spares),
+        "--role": describe_roles(spec.roles),
+        "--checkpoint-every": every,
+        "--checkpoint-keep": str(policy.keep),
+        "--allow-chaos": "yes" if spec.chaos_allowed else "no",
+    }
+
+
+def describe_mode(mode: Mode) -> str:
+    return f"--mode {mode.value}"
+
+
+def describe_roles(roles: Sequence[tuple[str, int]]) -> str:
+    return ",".join(f"{role}:{count}" for role, count in roles) or "none"
 
 
 def describe_departure(how: str) -> str:

@@ -26,6 +26,16 @@ class JobCreated:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """The settings of a job that has not ended changed. `what` names them, with both values."""
+
+    at: float
+    spec: JobSpec
+    target: Target
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class TargetChanged:
     at: float
     target: Target
@@ -277,6 +287,7 @@ class SlotDisputed:
 
 Event = (
     JobCreated
+    | SettingsChanged
     | TargetChanged
     | AgentJoined
     | AgentReadied

@@ -7,7 +7,7 @@ start again after a restart (rule 19), so none of their times is stored.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from pliant.core.data.grid import Grid
@@ -64,7 +64,7 @@ class Target:
 class JobSpec:
     """The settings of a job, as its owner chose them.
 
-    A spec never changes while an attempt runs. `Job.target` holds the current target, which a resize changes.
+    `Job.target` holds the current target, which a resize changes.
     """
 
     size_min: int
@@ -95,6 +95,15 @@ class Terms:
     checkpoint_every: int = 0  # steps between checkpoints; 0: only when the protocol needs one
     extra: tuple[tuple[str, str], ...] = ()
     verify: int = 0  # steps between comparisons of the members' state hashes; 0: never
+
+    def can_continue(self, before: Terms) -> bool:
+        """Return whether a history that began with `before` can go on with these terms, once no member is left.
+
+        The length of the job and the intervals may change. Everything that the computed steps depend on may not.
+        """
+        grid = replace(self.grid, epochs=before.grid.epochs)
+        same = (grid, self.seed) == (before.grid, before.seed)
+        return same and dict(self.extra) == dict(before.extra)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +199,7 @@ class Job:
     generation_before: int = 0  # the last generation of earlier attempts
     history_from_generation: int = 0  # the last generation of the attempts that this one does not continue
     launch: Launch | None = None  # the newest; None: none yet
-    terms: Terms | None = None  # fixed by the first member that joins
+    terms: Terms | None = None  # fixed by the first member that joins, and by each that finds no other member
     state: JobState = JobState.STARTING
     state_since: float = 0.0  # the time at which it entered this state
     why: str = ""

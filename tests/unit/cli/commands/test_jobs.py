@@ -33,10 +33,10 @@ def test_without_jobs_the_list_says_how_to_make_one(pliant: Pliant) -> None:
 
 def test_a_job_is_created_and_listed(pliant: Pliant) -> None:
     done = pliant("jobs", "create", "list-1", "--workers", "2:8", "--target", "4")
-    assert (done.code, done.out) == (0, "list-1 is waiting: no member has joined yet\n")
+    assert (done.code, done.out) == (0, "list-1 is waiting: 0 of at least 2 workers\n")
     heads, row = (line for line in pliant("jobs").out.splitlines() if line.startswith(("NAME", "list-1 ")))
     assert heads.split() == ["NAME", "STATE", "FOR", "WORKERS", "STEP", "REASON"]
-    assert row.split(maxsplit=7)[4:] == ["0/4", "(2:8)", "0", "no member has joined yet"]
+    assert row.split(maxsplit=7)[4:] == ["0/4", "(2:8)", "0", "0 of at least 2 workers"]
     assert row.split()[:2] == ["list-1", "waiting"]
     (line,) = (line for line in pliant("jobs", "--json").json["jobs"] if line["name"] == "list-1")
     assert (line["size_min"], line["size_max"], line["target"], line["step"], line["total_steps"]) == (2, 8, 4, 0, None)
@@ -53,12 +53,32 @@ def test_one_number_of_workers_means_exactly_that_many(pliant: Pliant) -> None:
     assert "fails after waiting 60 s for workers" in pliant("status", "exact").out
 
 
-def test_a_job_that_is_asked_for_twice_is_there_once_and_another_one_of_its_name_is_refused(pliant: Pliant) -> None:
+def test_a_job_that_is_asked_for_twice_is_there_once_and_takes_other_settings(pliant: Pliant) -> None:
     first = pliant("jobs", "create", "twice", "--workers", "2:4", "--json").json
     assert pliant("jobs", "create", "twice", "--workers", "2:4", "--json").json == first
-    other = pliant("jobs", "create", "twice", "--workers", "2:5")
-    assert other.code == 3
-    assert "job twice exists with other settings" in other.err
+    other = pliant("jobs", "create", "twice", "--workers", "2:5", "--json").json
+    assert (other["job"]["size_max"], other["job"]["target"]) == (5, 5)
+
+
+def test_settings_that_are_named_change_and_the_others_stay(pliant: Pliant) -> None:
+    pliant("jobs", "create", "tuned", "--workers", "2:4", "--max-restarts", "7", "--json")
+    done = pliant("jobs", "set", "tuned", "--workers", "1:6", "--checkpoint-every", "500")
+    assert (done.code, done.out) == (0, "tuned: --workers 2:4 -> 1:6, --checkpoint-every 600 s -> 500 steps\n")
+    spec = pliant("status", "tuned", "--json").json["spec"]
+    assert (spec["size_min"], spec["size_max"], spec["max_restarts"]) == (1, 6, 7)
+    others = ("--spares", "2", "--wait-limit-s", "60", "--max-restarts", "1", "--checkpoint-keep", "5")
+    spec = pliant("jobs", "set", "tuned", *others, "--json").json["spec"]
+    assert (spec["spares"], spec["wait_limit_s"], spec["max_restarts"], spec["checkpoints"]["keep"]) == (2, 60.0, 1, 5)
+    assert (spec["size_max"], spec["checkpoints"]["steps"]) == (6, 500)
+    assert "tuned has these settings already." in pliant("jobs", "set", "tuned", "--spares", "2").out
+
+
+def test_a_change_of_nothing_or_of_a_job_that_has_ended_is_refused(pliant: Pliant) -> None:
+    pliant("jobs", "create", "over", "--workers", "2", "--json")
+    assert "Name at least one setting to change" in pliant("jobs", "set", "over").err
+    assert pliant("cancel", "over").code == 0
+    done = pliant("jobs", "set", "over", "--spares", "2")
+    assert (done.code, "over is cancelled. Pass the new settings when you start it again." in done.err) == (3, True)
 
 
 @pytest.mark.parametrize(

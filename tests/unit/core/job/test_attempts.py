@@ -1,6 +1,7 @@
 """A job that is asked for again: another attempt, or nothing."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,7 @@ from pliant.core.job.decide import decide
 from pliant.core.job.evolve import evolve
 from pliant.core.job.validation import SIZE_MAX
 from pliant.core.messages import Code, Rejection
+from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.job import Job, JobSpec, JobState, Mode, Target, member_limit
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
@@ -149,17 +151,92 @@ def test_a_job_that_runs_is_asked_for_again_in_vain() -> None:
     job = running(2)
     assert decide(job, CREATE, NOW) == ()
     assert decide(job, with_spec(CREATE, target=Target(2)), NOW) == ()  # which changes while it runs
-    for other in (
-        with_spec(CREATE, size_min=2),
-        with_spec(CREATE, spares=1),
-        with_spec(CREATE, chaos_allowed=True),
-        with_spec(CREATE, roles=(("ps", 1),), mode=Mode.RELAUNCH),
-        with_spec(CREATE, max_restarts=4),
-        with_spec(CREATE, mode=Mode.AUTO),
-        with_spec(CREATE, wait_limit_s=1.0),
-    ):
-        why = "job demo exists with other settings; choose another name, or start it from the beginning"
-        assert refused(job, other) == Rejection(Code.EXISTS, why)
+
+
+# ------------------------------------------------------------------------------------------- other settings
+
+CHANGES: list[tuple[dict[str, Any], str]] = [
+    ({"size_min": 2}, "--workers 1:6 -> 2:6"),
+    ({"size_max": 7, "target": None}, "--workers 1:6 -> 1:7"),
+    ({"spares": 1}, "--spares 0 -> 1"),
+    ({"chaos_allowed": True}, "--allow-chaos no -> yes"),
+    ({"max_restarts": 4}, "--max-restarts 3 -> 4"),
+    ({"wait_limit_s": 1.5}, "--wait-limit-s none -> 1.5"),
+    ({"mode": Mode.AUTO}, "--mode live -> auto"),
+    (
+        {"checkpoints": CheckpointPolicy(steps=5, keep=3)},
+        "--checkpoint-every never -> 5 steps, --checkpoint-keep 2 -> 3",
+    ),
+    ({"checkpoints": CheckpointPolicy(seconds=600.0)}, "--checkpoint-every never -> 600 s"),
+]
+
+
+@pytest.mark.parametrize(("fields", "what"), CHANGES, ids=[what for _, what in CHANGES])
+def test_settings_change_while_a_job_runs(fields: dict[str, Any], what: str) -> None:
+    job, other = running(2), with_spec(CREATE, **fields)
+    assert made(job, other) == (m.SettingsChanged(NOW, other.spec, other.spec.initial_target, what),)
+    changed = after(job, other)
+    assert changed.spec == other.spec
+    assert changed.members == job.members
+    assert made(changed, other) == ()
+
+
+def test_a_larger_smallest_size_makes_a_small_world_wait_and_a_smaller_one_lets_it_go_on() -> None:
+    job = after(running(2), with_spec(CREATE, size_min=3))
+    assert job.newest is not None
+    assert job.newest.hold
+    assert job.why == "2 of at least 3 members; the same members, wired again"
+    waits = after(with_spec(running(3), size_min=3), m.Expire(B))
+    assert waits.state is JobState.WAITING
+    assert after(waits, CREATE).state is not JobState.WAITING
+
+
+def test_a_target_follows_the_sizes_unless_a_resize_chose_it() -> None:
+    wide, narrow = with_spec(CREATE, size_max=9, target=None), with_spec(CREATE, size_max=3, target=None)
+    job = running(2)
+    assert after(job, wide).target == Target(9)
+    assert after(job, m.Resize(Target(4)), wide).target == Target(4)
+    assert after(job, m.Resize(Target(4, ((X, 4),))), wide).target == Target(4, ((X, 4),))
+    assert after(job, m.Resize(Target(4, ((X, 4),))), narrow).target == Target(3)
+    assert after(job, m.Resize(Target(1)), with_spec(CREATE, size_min=2)).target == Target(2)
+
+
+OR_ELSE = "; or choose another name with --job"
+ROLES = (("ps", 1),)
+
+
+def test_a_live_job_does_not_become_a_launched_one() -> None:
+    why = "job demo runs --mode live, which cannot become --mode relaunch: pass --mode live"
+    assert refused(running(2), RELAUNCHED) == Rejection(Code.EXISTS, f"{why}{OR_ELSE}")
+    left = after(running(2), m.Expire(A), m.Expire(B))
+    assert refused(left, RELAUNCHED) == Rejection(Code.EXISTS, f"{why}{OR_ELSE}")
+
+
+def test_the_mode_changes_while_no_agent_is_there() -> None:
+    job = with_agents(created(), X)
+    why = "job demo runs --mode relaunch, which cannot become --mode live: pass --mode relaunch"
+    assert refused(job, CREATE) == Rejection(Code.EXISTS, f"{why}{OR_ELSE}")
+    assert after(job, with_spec(CREATE, mode=Mode.AUTO)).spec.mode is Mode.AUTO
+    assert after(abandoned(), CREATE).is_live
+
+
+def test_roles_change_while_no_agent_is_there() -> None:
+    other = with_spec(RELAUNCHED, roles=ROLES)
+    why = (
+        "job demo runs with the roles none, which cannot become ps:1 while it runs: "
+        "pass the same roles, or stop its agents first"
+    )
+    assert refused(with_agents(created(), X), other) == Rejection(Code.EXISTS, f"{why}{OR_ELSE}")
+    assert after(abandoned(), other).spec.roles == ROLES
+
+
+def test_a_job_cannot_ask_for_more_workers_than_it_has_slots() -> None:
+    most = TERMS.grid.slots
+    why = f"--workers asks for at least {most + 1} workers, but the slots of job demo are enough for {most}: lower MIN"
+    assert refused(running(2), with_spec(CREATE, size_min=most + 1, size_max=9, target=None)) == Rejection(
+        Code.EXISTS, f"{why}{OR_ELSE}"
+    )
+    assert made(running(2), with_spec(CREATE, size_min=most, size_max=9, target=None))
 
 
 def test_chaos_is_allowed_by_whoever_creates_the_job_and_for_that_attempt() -> None:

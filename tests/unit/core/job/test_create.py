@@ -59,17 +59,6 @@ def test_a_job_asked_for_again_is_the_same_job() -> None:
     assert decide(job, create(target=Target(4)), NOW) == ()  # the target may have been changed since
 
 
-@pytest.mark.parametrize(
-    "other",
-    [create(size_min=1), create(size_max=5), create(wait_limit_s=None), create(max_restarts=4)],
-)
-def test_a_name_that_is_taken_with_other_settings_is_refused(other: m.Create) -> None:
-    job = evolved(None, *_decided(create()))
-    assert refused(job, other) == Rejection(
-        Code.EXISTS, "job demo exists with other settings; choose another name, or start it from the beginning"
-    )
-
-
 @pytest.mark.parametrize(("size_min", "size_max"), [(0, 4), (-1, 4), (4, 3), (1, SIZE_MAX + 1)])
 def test_sizes_that_make_no_sense_are_refused(size_min: int, size_max: int) -> None:
     refusal = refused(None, create(size_min, size_max, Target(size_max)))

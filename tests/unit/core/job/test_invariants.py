@@ -217,31 +217,19 @@ STATES = [
         job(worlds=(ONE, world(2, A, B, D), THREE, world(4, A, B)), generation=4),
     ),
     State(
-        "worlds_that_train_are_large_enough",
-        job(worlds=(ONE, TWO, world(3, A))),
-        "world 3 of 1 trains below min 2",
-        job(worlds=(ONE, TWO, world(3, A, hold=True))),
-    ),
-    State(
-        "worlds_that_train_are_large_enough",
-        job(worlds=(world(1, A, kind=WorldKind.ROLLBACK), TWO, THREE)),
-        "world 1 of 1 trains below min 2",
-        job(worlds=(world(1, A, B, kind=WorldKind.ROLLBACK), TWO, THREE)),
-    ),
-    State(
-        "worlds_that_train_are_large_enough",
+        "planned_worlds_are_small_enough",
         job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
         "world 3 has 4 members that stay, above max 3",
         job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY, members=draining(A)),
     ),
     State(
-        "worlds_that_train_are_large_enough",
+        "planned_worlds_are_small_enough",
         job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
         "world 3 has 4 members that stay, above max 3",
         job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY - {E}),
     ),
     State(
-        "worlds_that_train_are_large_enough",
+        "planned_worlds_are_small_enough",
         job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
         "world 3 has 4 members that stay, above max 3",
         job(worlds=(world(3, A, B, D, E, kind=WorldKind.RECOVERY),)),  # a recovery takes everybody
@@ -423,6 +411,12 @@ CHANGES = [
         change(m.WorldFormed(NOW, world(4, A, E)), generation=4),
     ),
     Change(
+        "worlds_that_train_are_large_enough",
+        change(m.WorldFormed(NOW, world(4, A)), generation=4),
+        "world 4 of 1 trains below min 2",
+        change(m.WorldFormed(NOW, world(4, A, hold=True)), generation=4),
+    ),
+    Change(
         "planned_worlds_keep_a_holder",
         change(m.WorldFormed(NOW, world(4, D, E)), generation=4),
         "rule 16: no member of planned world 4 is known to hold the state",
@@ -435,16 +429,22 @@ CHANGES = [
         change(m.WorldFormed(NOW, ROLLBACK), job(holders=frozenset()), generation=4),
     ),
     Change(
-        "terms_never_change",
+        "only_the_length_of_a_job_changes",
         change(RESIZED, terms=Terms(GRID, seed=8)),
         f"rule 21: the terms changed from {TERMS} to {Terms(GRID, seed=8)}",
         change(RESIZED, job(terms=None), terms=TERMS),
     ),
     Change(
-        "terms_never_change",
+        "only_the_length_of_a_job_changes",
         change(RESIZED, terms=None),
         f"rule 21: the terms changed from {TERMS} to None",
         change(RESIZED, job(terms=None)),
+    ),
+    Change(
+        "only_the_length_of_a_job_changes",
+        change(RESIZED, job(members={}), terms=Terms(GRID, seed=8)),
+        f"rule 21: the terms changed from {TERMS} to {Terms(GRID, seed=8)}",
+        change(RESIZED, job(members={}), terms=replace(TERMS, grid=replace(GRID, epochs=99))),
     ),
     Change(
         "the_fingerprint_never_changes",
@@ -465,7 +465,7 @@ CHANGES = [
         change(again(), ended(), attempt=2, current=0, durable=Lineage(0, -1, 0)),
     ),
     Change(
-        "terms_never_change",
+        "only_the_length_of_a_job_changes",
         change(again(onward=True), ended(), attempt=2, current=0, terms=None),
         f"rule 21: the terms changed from {TERMS} to None",
         change(again(), ended(), attempt=2, current=0, terms=None),

@@ -35,6 +35,7 @@ from unit.core.build import (
     world,
 )
 
+PASS = "pass the job's value, or train under another name with --job"
 OTHER_TERMS = {
     Terms(Grid(61, 10, 6, 2), seed=7): "with a dataset of 61 samples where the job has 60 samples",
     Terms(Grid(60, 12, 6, 2), seed=8): "with batch_size 12 where the job has 10, and with seed 8 where the job has 7",
@@ -42,7 +43,6 @@ OTHER_TERMS = {
         "with slots 4 where the job has 6, with epochs 3 where the job has 2, "
         "and with checkpoint_every 1 where the job has 0"
     ),
-    replace(TERMS, verify=3): "with verify 3 where the job has 0",
     replace(TERMS, extra=(("order", "sequential"),)): "with order sequential where the job has none",
 }
 
@@ -62,7 +62,39 @@ def test_whoever_would_train_with_other_terms_is_refused(terms: Terms) -> None:
     for name in (A, B):  # also the member that is in already: its process was started anew with other data
         refusal = refused(job, join(name, terms=terms))
         assert refusal.code is Code.MISMATCH
-        assert refusal.why == f"{name} would train {OTHER_TERMS[terms]}: start it with the job's settings"
+        assert refusal.why == f"{name} would train {OTHER_TERMS[terms]}: {PASS}"
+
+
+LONGER = replace(TERMS, grid=replace(TERMS.grid, epochs=5))
+SHORTER = replace(TERMS, grid=replace(TERMS.grid, epochs=1))
+CHECKED = replace(TERMS, verify=3, checkpoint_every=6)
+
+
+@pytest.mark.parametrize("terms", [LONGER, CHECKED])
+def test_the_length_of_a_job_stays_while_members_train(terms: Terms) -> None:
+    job = running(2, steps=3)
+    why = refused(job, join(C, terms=terms)).why
+    assert "where the job has" in why
+    assert why.endswith(", and other members train now: stop them first, then start all with the new value")
+
+
+@pytest.mark.parametrize("terms", [LONGER, SHORTER, CHECKED])
+def test_a_next_start_may_change_the_length_of_a_job(terms: Terms) -> None:
+    job = after(running(2, steps=3), m.Leave(A, 0, "bye"), m.Leave(B, 0, "bye"))
+    assert made(job, join(C, terms=terms)) == (m.MemberJoined(NOW, Member(C, 3, X), terms),)
+    job = after(job, join(C, terms=terms))
+    assert job.terms == terms
+    assert refused(job, join(D)).code is Code.MISMATCH  # a worker that was started with the old value
+
+
+def test_a_next_start_cannot_end_before_the_steps_that_are_done() -> None:
+    job = after(running(2, steps=6), m.Leave(A, 0, "bye"), m.Leave(B, 0, "bye"))
+    why = refused(job, join(C, terms=SHORTER)).why
+    assert why == (
+        "c would train with epochs 1 where the job has 2: its training would end with step 6, but the job is at step 6 "
+        "already: train longer, or under another name with --job"
+    )
+    assert refused(job, join(C, terms=replace(LONGER, seed=9))).why.endswith(PASS)
 
 
 ALSO = (("model", "MLP 3fa9"), ("order", "shuffled"))
@@ -79,7 +111,7 @@ ALSO = (("model", "MLP 3fa9"), ("order", "shuffled"))
 def test_terms_of_the_users_own_must_be_equal_too(also: tuple[tuple[str, str], ...], differs: str) -> None:
     job = after(new_job(2), join(A, terms=replace(TERMS, extra=ALSO)))
     refusal = refused(job, join(B, terms=replace(TERMS, extra=also)))
-    assert refusal == Rejection(Code.MISMATCH, f"b would train {differs}: start it with the job's settings")
+    assert refusal == Rejection(Code.MISMATCH, f"b would train {differs}: {PASS}")
 
 
 def test_in_which_order_terms_are_said_does_not_matter_and_the_first_stays() -> None:
@@ -92,7 +124,7 @@ def test_of_very_many_differences_the_first_are_named() -> None:
     ours, theirs = (tuple((f"t{i}", value) for i in range(PAIRS_MAX)) for value in "xy")
     job = after(new_job(2), join(A, terms=replace(TERMS, extra=ours)))
     why = refused(job, join(B, terms=replace(TERMS, extra=theirs))).why
-    assert why.endswith("with t7 y where the job has x, and with 24 more differences: start it with the job's settings")
+    assert why.endswith(f"with t7 y where the job has x, and with 24 more differences: {PASS}")
 
 
 @pytest.mark.parametrize(("verify", "every"), [(-1, 0), (1_000_001, 0), (3, 4), (4, 2)])

@@ -27,6 +27,7 @@ TOLD: dict[Event, str] = {
     m.JobCreated(NOW, "demo", JobSpec(1, 4, Target(2)), attempt=2): (
         "job demo created, attempt 2: 1 to 4 workers, 2 wanted"
     ),
+    m.SettingsChanged(NOW, JobSpec(1, 5), Target(5), "--workers 1:4 -> 1:5"): "settings changed: --workers 1:4 -> 1:5",
     m.TargetChanged(NOW, Target(3)): "target changed to 3",
     m.AgentJoined(NOW, AgentId("x"), 2): "agent x joined (room for 2 workers)",
     m.AgentGone(NOW, AgentId("x"), "it left"): "agent x left",
