@@ -169,7 +169,10 @@ class MemberCheckpoints:
             self._discarded.append(order.name)  # the training thread may be about to start it
             if copying is not None and copying.name == order.name:
                 copying.cancel()
-        self._collecting = threading.Thread(target=self._collect, args=(order, before), name="pliant-collect-garbage")
+        # At exit the interpreter waits for this thread. A thread inherits `daemon` from the thread that starts it.
+        self._collecting = threading.Thread(
+            target=self._collect, args=(order, before), name="pliant-collect-garbage", daemon=False
+        )
         self._collecting.start()
 
     def _collect(self, order: s.CollectGarbage | s.Discard, before: threading.Thread | None) -> None:

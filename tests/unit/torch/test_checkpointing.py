@@ -17,6 +17,7 @@ from pliant.torch import checkpointing as shelves
 from pliant.torch.checkpointing import MemberCheckpoints
 from pliant.train.checkpoint import open_storage
 from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE
+from unit.threads import daemons, in_daemon, started_threads
 from unit.torch.saved import publish, state_of, trained
 
 NAMES = [f"step-{step}-g1-0000000000000001-w1" for step in (1, 2, 3)]
@@ -265,3 +266,12 @@ def test_a_place_that_is_gone_is_no_trouble_for_who_tidies_up(sit: Sit, three: C
     desk.shelf.collect_garbage(Discard(NEW))
     desk.shelf.close()
     assert desk.heard == []
+
+
+def test_the_interpreter_waits_for_what_a_daemon_lets_write_and_remove(sit: Sit, three: CollectGarbage) -> None:
+    desk = sit(OURS)
+    with started_threads() as started:
+        in_daemon(lambda: desk.write())
+        in_daemon(lambda: desk.tidied(three))
+    assert daemons(started, "pliant-save") == [False]
+    assert daemons(started, "pliant-collect-garbage") == [False]

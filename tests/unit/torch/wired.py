@@ -1,7 +1,7 @@
 """Real groups with all their ranks in this process."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pliant.core.data.ledger import Lineage
@@ -25,16 +25,21 @@ class ToTheOthers:
         self._boxes[member].receive(generation, head)
 
 
-@contextmanager
-def wired(size: int) -> Iterator[list[GlooGroup]]:
-    """All ranks of a world, by rank; at the end nothing is left of it."""
+def wire_up(size: int) -> list[GlooGroup]:
+    """All ranks of a new world, by rank."""
     names = [MemberId(f"m{rank}") for rank in range(size)]
     world = World(1, WorldKind.PLANNED, tuple(names), (1,) * size, Lineage(0, 0, 0))
     boxes = {name: PeerValues() for name in names}
     wirings = [GlooWiring(world, "ab" * 32, name, ToTheOthers(boxes), boxes[name]) for name in names]
-    groups: Sequence[GlooGroup] = together(*(wiring.run for wiring in wirings))
+    return together(*(wiring.run for wiring in wirings))
+
+
+@contextmanager
+def wired(size: int) -> Iterator[list[GlooGroup]]:
+    """All ranks of a world, by rank; at the end nothing is left of it."""
+    groups = wire_up(size)
     try:
-        yield list(groups)
+        yield groups
     finally:
         for group in groups:
             group.dispose()

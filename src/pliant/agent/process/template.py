@@ -42,7 +42,6 @@ TORCH = (
     "torch._dynamo",
     "torch.nn.parallel.distributed",
     "torch.utils.data.distributed",
-    "torch.utils.serialization",
 )
 
 MESSAGE_MAX = 1 << 18

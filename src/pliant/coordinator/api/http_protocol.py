@@ -1,8 +1,8 @@
 """uvicorn's HTTP/1.1 protocol with limits on the number of connections, the size of a head, and its time.
 
 uvicorn limits none of the three for its httptools parser, so a client without a credential could hold sockets for ever
-or send an endless header. The classes here override private parts of uvicorn. They are tested with uvicorn 0.54,
-and `pyproject.toml` admits no other minor version.
+or send an endless header. The classes here override private parts of uvicorn. They are tested with uvicorn 0.30
+to 0.54, and `pyproject.toml` admits no other version.
 """
 
 from __future__ import annotations

@@ -151,8 +151,9 @@ class GlooGroup:
             owned, self._owned = self._owned, []
             works, self._works = self._works, []
         if owned:
-            # Not a daemon: a destructor interrupted at the interpreter's exit would abort the process.
-            threading.Thread(target=self._destroy, args=(owned, works), name="pliant-dispose").start()
+            # The interpreter must wait for this thread: a destructor interrupted at its exit aborts the process.
+            # A thread inherits `daemon` from the thread that starts it, so it is set here.
+            threading.Thread(target=self._destroy, args=(owned, works), name="pliant-dispose", daemon=False).start()
 
     def wait_finished(self, work: Work) -> bool:
         """Wait until `work` has ended, without a time limit. Return False if it never will (see hung.py).

@@ -72,8 +72,9 @@ class BackgroundWriter:
         self._copy_error: OSError | None = None  # from `copy_rest`
         self._confirmed: bool | None = None  # None: undecided
         self._cancelled = False
-        # Not a daemon: at exit the interpreter waits for it, so a confirmed checkpoint is not lost halfway.
-        self._thread = threading.Thread(target=self._run, name="pliant-save")
+        # At exit the interpreter waits for this thread, so a confirmed checkpoint is not lost halfway. A thread
+        # inherits `daemon` from the thread that starts it, so it is set here.
+        self._thread = threading.Thread(target=self._run, name="pliant-save", daemon=False)
         self._thread.start()
 
     def copy_rest(self) -> int:
