@@ -6,6 +6,10 @@ where it reads them, so that a mistake between the plan and the data set shows i
 A data set may draw random numbers, mostly for augmentation. Before every `dataset[i]` the generators of `random`, numpy
 and torch are seeded with a key of (seed, epoch, sample). So a sample does not depend on the process that reads it or on
 what was read before. Generators that a data set creates itself are not seeded.
+
+The reader calls `set_epoch` of a data set before it reads the first sample of an epoch, in each process that reads.
+Data workers read ahead into the next epoch, and a recovery may go back to the last one. So every part has its epoch,
+and the reader compares it with the one that it set last.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from pliant.train.data.loader import (
     ReadPlan,
     SampleError,
     digest_read,
+    epoch_seeds,
     micro_batch_seeds,
     sample_seeds,
     slot_ends,
@@ -76,6 +81,8 @@ class DatasetReader:
         self._batched = _reads_batches(dataset)
         self._draws_reading = not _draws_nothing(dataset)
         self._draws_collating = not plain
+        self._set_epoch = _epoch_setters(dataset)
+        self._epoch: int | None = None  # the last one set
 
     @property
     def draws(self) -> bool:
@@ -90,12 +97,21 @@ class DatasetReader:
             return LoadedMicroBatch(
                 plan.micro_batch, data, len(taken), digest_read(plan.micro_batch, taken.numpy(), slot_ends(plan.sizes))
             )
+        if self._set_epoch and plan.epoch != self._epoch:
+            self._begin_epoch(plan)
         rows, read, ends = self._read_batch(plan) if self._batched else self._read_each(plan)
         with _naming_samples(plan, plan.micro_batch.slots, read):
             if self._draws_collating:
                 seed_for_reading(micro_batch_seeds(self.seed, plan.micro_batch))
             data = self._collate(rows)
         return LoadedMicroBatch(plan.micro_batch, data, len(read), digest_read(plan.micro_batch, read, ends))
+
+    def _begin_epoch(self, plan: ReadPlan) -> None:
+        with _naming_samples(plan, plan.micro_batch.slots, plan.samples.tolist()):
+            for set_epoch in self._set_epoch:
+                seed_for_reading(epoch_seeds(self.seed, plan.epoch))
+                set_epoch(plan.epoch)
+        self._epoch = plan.epoch
 
     def _read_each(self, plan: ReadPlan) -> tuple[list[Any], list[int], list[int]]:
         rows: list[Any] = []
@@ -173,6 +189,20 @@ def _reads_batches(dataset: Any) -> bool:
         parts = dataset.datasets
         return any(_reads_batches(part) for part in (parts.values() if isinstance(parts, dict) else parts))
     return callable(getattr(dataset, "__getitems__", None))
+
+
+def _epoch_setters(dataset: Any) -> list[Callable[[int], object]]:
+    """Return the `set_epoch` methods of a data set, and of those inside torch's wrappers."""
+    if callable(method := getattr(dataset, "set_epoch", None)):
+        return [method]
+    inner: list[Any] = []
+    if isinstance(dataset, Subset):
+        inner = [dataset.dataset]
+    elif isinstance(dataset, ConcatDataset):
+        inner = dataset.datasets
+    elif isinstance(dataset, StackDataset):
+        inner = list(dataset.datasets.values() if isinstance(dataset.datasets, dict) else dataset.datasets)
+    return [method for each in inner for method in _epoch_setters(each)]
 
 
 def _draws_nothing(dataset: Any) -> bool:
