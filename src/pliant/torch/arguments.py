@@ -13,7 +13,16 @@ from torch import nn
 from pliant.errors import BadInput
 from pliant.torch.state.training_state import Stateful
 
-LEAST = {"batch_size": 1, "epochs": 1, "num_workers": 0, "slots": 1, "micro_batch": 1, "samples_per_epoch": 1}
+LEAST = {
+    "batch_size": 1,
+    "epochs": 1,
+    "num_workers": 0,
+    "slots": 1,
+    "micro_batch": 1,
+    "samples_per_epoch": 1,
+    "turns": 1,
+    "samples": 1,
+}
 
 
 def whole_numbers(**given: object) -> tuple[int, ...]:

@@ -137,10 +137,24 @@ class TrainingJob:
                 close()
             self._closing.clear()
 
+    def total_steps(self, samples: Any, *, batch_size: int, epochs: int = 1, turns: int = 1) -> int:
+        """Return the number of steps that `train` takes with these arguments, for a scheduler that is built before.
+
+        `samples` is the data set, the sampler, or the number of samples of an epoch. `turns` is the number of
+        optimizers that take turns.
+        """
+        samples, batch_size, epochs, turns = arguments.whole_numbers(
+            samples=len(samples) if hasattr(samples, "__len__") else samples,
+            batch_size=batch_size,
+            epochs=epochs,
+            turns=turns,
+        )
+        return Grid(samples, batch_size, 1, epochs, turns).total_steps
+
     def train(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer | list[torch.optim.Optimizer],
+        optimizer: torch.optim.Optimizer | list[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
         dataset: Any,
         *,
         batch_size: int,
@@ -186,13 +200,13 @@ class TrainingJob:
         others = arguments.check_state(state, scaler)
         source = open_source(dataset, order=order, sampler=sampler, samples_per_epoch=per_epoch, seed=seed)
         options = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
-        grid = Grid(source.samples, batch_size, batch_size if slots is None else slots, epochs)
-        check_micro_batch(grid, micro_batch)
-        indices = self._indices = source.indices(grid, seed)
         bare: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the model
         where = model_device(bare)
         optimizers = Optimizers(bare, optimizer, scaler, clip_norm)
         self._closing.append(optimizers.close)
+        grid = Grid(source.samples, batch_size, slots or batch_size, epochs, len(optimizers.turns) or 1)
+        check_micro_batch(grid, micro_batch)
+        indices = self._indices = source.indices(grid, seed)
         step = self._optimizer_step(options, optimizers, where, compiled=bare is not model)
         how = {"seed": seed, "collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory}
         loader = self._open_loader(source, indices, how, where)

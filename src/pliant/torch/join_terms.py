@@ -39,7 +39,7 @@ def extra_terms(
     return (
         ("model", f"{type(model).__name__} with {count:,} parameters ({digest})"),
         ("layers", _layers(model)),
-        ("optimizer", ", ".join(type(optimizer).__name__ for optimizer in optimizers.all)),
+        ("optimizer", optimizers.names),
         ("clip_norm", str(optimizers.clip_norm)),
         ("order", indices.fingerprint),
         *length,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -78,6 +79,10 @@ class Run:
         self.size = len(machine.world.members) if machine.world else 1
         self._turn = 0
         self.complete = loaded is None
+        if loaded is None:
+            self._optimizers.close()
+        else:
+            self._optimizers.begin_turn(self._loop.grid.turn(loaded.micro_batch.step))
         return loaded
 
     # ----------------------------------------------------------------------------------------------- the step
@@ -109,6 +114,13 @@ class Run:
         """Do the second half of `step`: clip, step the optimizers and clear the gradients."""
         self._loop.apply()
 
+    def inner_loop(self) -> AbstractContextManager[None]:
+        """Allow steps of an optimizer whose parameters live in one item: `with run.inner_loop(): ...`.
+
+        It must hold none of the model's parameters.
+        """
+        return self._optimizers.inner_loop()
+
     def log(self, **values: float | Tensor) -> None:
         """Log values of this item. After the step, `metrics` has their means over all its items."""
         if self._loop.part is None:
@@ -122,6 +134,12 @@ class Run:
         return self._loop.metrics
 
     # ---------------------------------------------------------------------------------------------- progress
+
+    @property
+    def turn(self) -> str | None:
+        """The name of the optimizer that the current step belongs to, if optimizers take turns."""
+        turns = self._optimizers.turns
+        return turns[self._loop.grid.turn(max(self._loop.step, 1))] if turns else None
 
     @property
     def step_number(self) -> int:

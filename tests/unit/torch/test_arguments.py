@@ -38,7 +38,7 @@ def train(**changed: Any) -> pliant.Run:
 
 CASES = [
     ({"model": "net"}, "model must be a torch.nn.Module, got a str."),
-    ({"optimizer": []}, "optimizer is an empty list. Pass the optimizers that train the model."),
+    ({"optimizer": []}, "optimizer is empty. Pass the optimizers that train the model."),
     ({"dataset": points(0)}, "dataset has no samples (a TensorDataset of length 0). Pass one with samples."),
     ({"dataset": []}, "dataset has no samples (a list of length 0). Pass one with samples."),
     ({"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0."),

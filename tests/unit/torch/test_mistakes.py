@@ -197,6 +197,61 @@ def test_a_second_optimizer_stepped_by_hand() -> None:
         loop(net(), lambda run, x, y: (backward(other, x, y), second.step()))
 
 
+def test_an_inner_loop_may_step_an_optimizer_of_its_own_parameters() -> None:
+    """Adversarial examples and latent codes: what is trained lives in one item."""
+    model = net()
+    moved: list[bool] = []
+
+    def body(run: pliant.Run, x: Tensor, y: Tensor) -> None:
+        shift = torch.zeros_like(x, requires_grad=True)
+        inner = torch.optim.SGD([shift], lr=1.0)
+        with run.inner_loop():
+            (-cross_entropy(model(x + shift), y)).backward(inputs=[shift])  # type: ignore[no-untyped-call]
+            inner.step()
+        moved.append(bool(shift.detach().abs().sum()))
+        backward(model, x + shift.detach(), y)
+        run.step()
+
+    loop(model, body)
+    assert moved == [True] * 5
+
+
+def test_an_inner_loop_must_not_step_the_model() -> None:
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def body(run: pliant.Run, x: Tensor, y: Tensor) -> None:
+        backward(model, x, y)
+        with run.inner_loop():
+            optimizer.step()
+
+    with pytest.raises(BadInput, match=r"SGD.step\(\) was called by hand, with this member's gradients alone"):
+        loop(model, body, optimizer=optimizer)
+
+
+def test_an_optimizer_with_a_closure_is_refused_before_training() -> None:
+    model = net()
+    with pytest.raises(BadInput) as raised:
+        start(model, torch.optim.LBFGS(model.parameters()))
+    assert raised.value.why == (
+        "LBFGS needs a closure that computes the loss several times in one step. Pliant reduces one gradient in each "
+        "step: use an optimizer without a closure, such as AdamW."
+    )
+
+
+def test_optimizers_may_be_stepped_once_the_run_is_complete() -> None:
+    """Without `with`, as one types it in a notebook."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    job = pliant.join()
+    for x, y in (run := job.train(model, optimizer, points(), batch_size=4)):
+        backward(model, x, y)
+        run.step()
+    backward(model, *points().tensors)
+    optimizer.step()
+    job.__exit__(None, None, None)
+
+
 def test_gradients_changed_by_hand_where_they_are_not_yet_global() -> None:
     """What every script does that clips by itself; some of them may be on their way already."""
     model = net()

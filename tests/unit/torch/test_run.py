@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, TensorDataset
 
 import pliant.torch as pliant
 from pliant.core.data.grid import Grid
+from pliant.errors import BadInput
 from pliant.train.data.loader import SampleIndices
 
 SAMPLES, BATCH, EPOCHS, SEED = 45, 8, 2, 7  # the last step of an epoch has 5 samples
@@ -270,6 +271,52 @@ def test_a_step_that_overflows_is_skipped_and_the_scale_falls() -> None:
                 assert same_bits(weights(model), before)
                 assert scaler.get_scale() == 2.0**9
     assert not same_bits(weights(model), before)
+
+
+def plain_turns(model: nn.Sequential, optimizers: dict[str, torch.optim.Optimizer]) -> None:
+    """A loop in plain PyTorch with two steps on one batch, the second after the weights of the first."""
+    data = points().tensors
+    for taken in batches():
+        for turn, optimizer in optimizers.items():
+            x, y = (tensor[taken] for tensor in data)
+            model.zero_grad()
+            (cross_entropy(model(x), y) * (1.0 if turn == "first" else -0.5)).backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_([p for g in optimizer.param_groups for p in g["params"]], 0.1)
+            optimizer.step()
+
+
+def in_turns(model: nn.Sequential) -> dict[str, torch.optim.Optimizer]:
+    return {
+        "first": torch.optim.Adam(model[0].parameters(), lr=0.01),
+        "second": torch.optim.SGD(model[-1].parameters(), lr=0.1),
+    }
+
+
+@pytest.mark.parametrize("micro_batch", [None, 3])
+def test_optimizers_in_turns_take_one_step_each_on_every_batch(micro_batch: int | None) -> None:
+    expected, model = net(), net()
+    plain_turns(expected, in_turns(expected))
+    turns: list[str | None] = []
+    more = {"micro_batch": micro_batch, "clip_norm": 0.1}
+    with training(model, in_turns(model), points(), **more) as run:
+        for x, y in run:
+            loss = cross_entropy(model(x), y)
+            run.backward(loss * (1.0 if run.turn == "first" else -0.5))
+            if run.step():
+                turns.append(run.turn)
+    assert turns == ["first", "second"] * len(batches())
+    assert run.total_steps == len(turns)
+    assert close(weights(model), weights(expected), 1e-6)
+
+
+def test_the_steps_are_known_before_training_for_a_scheduler() -> None:
+    model, data = net(), points()
+    with pliant.join() as job:
+        optimizers = in_turns(model)
+        total = job.total_steps(data, batch_size=BATCH, epochs=EPOCHS, turns=len(optimizers))
+        assert job.train(model, optimizers, data, batch_size=BATCH, epochs=EPOCHS).total_steps == total
+    with pytest.raises(BadInput, match="batch_size must be a whole number of at least 1, got 0"):
+        job.total_steps(data, batch_size=0)
 
 
 def test_several_optimizers_step_together() -> None:

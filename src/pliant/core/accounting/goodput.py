@@ -285,8 +285,7 @@ class Goodput:
         """Count the durable history."""
         assert job.terms is not None  # the first member set them, and a world has members
         steps = self.progress.steps = job.durable.step
-        cursor = job.terms.grid.cursor(steps + 1)
-        self.progress.samples = cursor.epoch * job.terms.grid.samples + cursor.position
+        self.progress.samples = job.terms.grid.samples_up_to(steps)
 
     def _entered(self, job: Job, generation: int) -> None:
         world = job.world(generation)

@@ -111,7 +111,7 @@ def audit(
             _check_line(grid, order, line, expected(grid, order, step), findings)
     _report_gaps(grid, seen, last, findings)
     return Audit(
-        samples=_samples_up_to(grid, last),
+        samples=grid.samples_up_to(last),
         lost=findings.lost,
         repeated=findings.repeated,
         steps=len(chain),
@@ -230,15 +230,9 @@ def _report_gaps(grid: Grid, seen: set[int], last: int, findings: _Findings) -> 
     before = 0
     for step in (*sorted(at for at in seen if at <= last), last + 1):
         if step > before + 1:
-            lost = _samples_up_to(grid, step - 1) - _samples_up_to(grid, before)
+            lost = grid.samples_up_to(step - 1) - grid.samples_up_to(before)
             findings.add(
                 f"steps {before + 1} to {step - 1} are not in the committed history: {lost} samples lost",
                 lost=lost,
             )
         before = step
-
-
-def _samples_up_to(grid: Grid, step: int) -> int:
-    """Return the number of samples in all steps up to and including this one."""
-    cursor = grid.cursor(step + 1)
-    return cursor.epoch * grid.samples + cursor.position

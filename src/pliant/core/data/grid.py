@@ -21,7 +21,7 @@ from pliant.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The shape of a job's data: samples, batch, slots and epochs.
+    """The shape of a job's data: samples, batch, slots, epochs, and the turns of its optimizers.
 
     Create it when the job is specified, with at least as many slots as the largest world has members, and keep it for
     the job's life. Nothing in it depends on a world.
@@ -31,9 +31,10 @@ class Grid:
     batch: int
     slots: int
     epochs: int
+    turns: int = 1  # consecutive steps on one batch: one for each optimizer that takes turns
 
     def __post_init__(self) -> None:
-        for name in ("samples", "batch", "slots", "epochs"):
+        for name in ("samples", "batch", "slots", "epochs", "turns"):
             if getattr(self, name) < 1:
                 raise BadInput(f"a grid's {name} must be at least 1, not {getattr(self, name)}")
         if self.samples > SAMPLES_MAX:
@@ -46,19 +47,30 @@ class Grid:
     @property
     def steps_per_epoch(self) -> int:
         """The number of steps in an epoch, including a short last one."""
-        return -(-self.samples // self.batch)
+        return -(-self.samples // self.batch) * self.turns
 
     @property
     def total_steps(self) -> int:
         """The number of the job's last step."""
-        return -(-self.samples // self.batch) * self.epochs
+        return self.steps_per_epoch * self.epochs
 
     def cursor(self, step: int) -> Cursor:
         """Return where this step starts. One past the last step is allowed: it is the end of the job."""
-        epoch, index = divmod(step - 1, -(-self.samples // self.batch))
+        epoch, index = divmod(step - 1, self.steps_per_epoch)
         if step < 1 or (epoch >= self.epochs and (epoch > self.epochs or index)):
             raise self._no_such_step(step)
-        return Cursor(epoch, index * self.batch)
+        return Cursor(epoch, index // self.turns * self.batch)
+
+    def turn(self, step: int) -> int:
+        """Return which of the steps on its batch this step is, counted from 0."""
+        return (step - 1) % self.turns
+
+    def samples_up_to(self, step: int) -> int:
+        """Return the number of samples in all steps up to and including this one."""
+        epochs, index = divmod(step, self.steps_per_epoch)
+        batches, turns = divmod(index, self.turns)
+        within = batches * self.batch * self.turns + turns * min(self.batch, self.samples - batches * self.batch)
+        return epochs * self.samples * self.turns + within
 
     def size(self, step: int) -> int:
         """Return the number of samples in this step: the batch, or the rest of the epoch."""
@@ -87,10 +99,10 @@ class Grid:
 
     def _extent(self, step: int) -> tuple[int, int]:
         """Return the position where the step starts, and its size."""
-        steps = -(-self.samples // self.batch)
+        steps = self.steps_per_epoch
         if not 1 <= step <= steps * self.epochs:
             raise self._no_such_step(step)
-        position = (step - 1) % steps * self.batch
+        position = (step - 1) % steps // self.turns * self.batch
         return position, min(self.batch, self.samples - position)
 
     def _no_such_step(self, step: int) -> BadInput:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,24 +16,56 @@ from pliant.errors import BadInput
 
 
 class Optimizers:
-    """One or several optimizers of one model, with an optional scaler and clipping."""
+    """One or several optimizers of one model, with an optional scaler and clipping.
+
+    A list is stepped together. The optimizers of a mapping take turns: each batch has a step for each of them.
+    """
 
     def __init__(
         self,
         model: nn.Module,
-        optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer],
+        optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
         scaler: torch.amp.GradScaler | None,
         clip_norm: float | None,
     ) -> None:
+        self.turns: tuple[str, ...] = ()  # the names of optimizers that take turns
+        if isinstance(optimizers, Mapping):
+            self.turns, optimizers = tuple(map(str, optimizers)), list(optimizers.values())
         self.all = list(optimizers) if isinstance(optimizers, list | tuple) else [optimizers]
+        self._stepped = self.all  # in the current step
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self.clip_norm = clip_norm
         self._params = [param for param in model.parameters() if param.requires_grad]
         self._ours = {id(param) for param in model.parameters()}
         self._stepping = False
+        self._in_inner_loop = False
         self._thread = threading.get_ident()
         self._require_params_of_model()
         self._hook = register_optimizer_step_pre_hook(self._before_step)
+
+    @property
+    def names(self) -> str:
+        """The classes of the optimizers, with the names of their turns."""
+        classes = [type(optimizer).__name__ for optimizer in self.all]
+        if self.turns:
+            classes = [f"{turn}: {kind}" for turn, kind in zip(self.turns, classes, strict=True)]
+        return ", ".join(classes)
+
+    def begin_turn(self, turn: int) -> None:
+        """Begin a step in which only the optimizer of this turn is stepped, if they take turns."""
+        if self.turns:
+            self._stepped = [self.all[turn]]
+            groups = self._stepped[0].param_groups
+            self._params = [param for group in groups for param in group["params"] if param.requires_grad]
+
+    @contextmanager
+    def inner_loop(self) -> Iterator[None]:
+        """Allow steps of optimizers that hold none of the model's parameters."""
+        self._in_inner_loop = True
+        try:
+            yield
+        finally:
+            self._in_inner_loop = False
 
     def close(self) -> None:
         self._hook.remove()
@@ -41,7 +76,7 @@ class Optimizers:
     def unscale(self) -> None:
         """Unscale the global gradient, so that user code and clipping get its true values."""
         if self._scaler is not None:
-            for optimizer in self.all:
+            for optimizer in self._stepped:
                 self._scaler.unscale_(optimizer)
 
     def step(self) -> None:
@@ -49,7 +84,7 @@ class Optimizers:
             nn.utils.clip_grad_norm_(self._params, self.clip_norm)
         self._stepping = True
         try:
-            for optimizer in self.all:
+            for optimizer in self._stepped:
                 if self._scaler is None:
                     optimizer.step()
                 else:
@@ -61,11 +96,17 @@ class Optimizers:
 
     def _require_params_of_model(self) -> None:
         if not self.all:
-            raise BadInput("optimizer is an empty list. Pass the optimizers that train the model.")
+            raise BadInput("optimizer is empty. Pass the optimizers that train the model.")
         for optimizer in self.all:
             if not isinstance(optimizer, torch.optim.Optimizer):
                 raise BadInput(
                     f"optimizer must be a torch optimizer or a list of them, not {type(optimizer).__name__}."
+                )
+            closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+            if closure is not None and closure.default is inspect.Parameter.empty:
+                raise BadInput(
+                    f"{type(optimizer).__name__} needs a closure that computes the loss several times in one step. "
+                    "Pliant reduces one gradient in each step: use an optimizer without a closure, such as AdamW."
                 )
             for group in optimizer.param_groups:
                 if any(id(param) not in self._ours for param in group["params"]):
@@ -76,9 +117,18 @@ class Optimizers:
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Refuse a step with this member's gradients alone, after which members would differ."""
-        if not self._stepping and threading.get_ident() == self._thread:
+        if self._stepping or threading.get_ident() != self._thread:
+            return
+        name = type(optimizer).__name__
+        if any(id(param) in self._ours for group in optimizer.param_groups for param in group["params"]):
             raise BadInput(
-                f"{type(optimizer).__name__}.step() was called by hand, with this member's gradients alone. run.step() "
-                "steps the optimizers: put all trained parameters into one model, and pass all its optimizers to "
-                "job.train(optimizer=[...])."
+                f"{name}.step() was called by hand, with this member's gradients alone. run.step() steps the "
+                "optimizers: pass all of them to job.train, as a list to step them together, or as a dictionary "
+                "to step them in turns."
+            )
+        if not self._in_inner_loop:
+            raise BadInput(
+                f"{name}.step() was called by hand, and {name} holds no parameter of the model given to job.train. "
+                "Put what it trains into the model and pass the optimizer to job.train. If its parameters live in one "
+                "item only, step it inside `with run.inner_loop():`."
             )

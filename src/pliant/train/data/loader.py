@@ -290,7 +290,7 @@ class SampleIndices:
         per_epoch, batch = self.grid.steps_per_epoch, self.grid.batch
         together = self._together
         epoch, index = divmod(step - 1, per_epoch)
-        block, at = divmod(index, together)
+        block, at = divmod(index // self.grid.turns, together)
         found = self._blocks.get((epoch, block))
         if found is None:
             begin = block * together * batch

@@ -64,6 +64,17 @@ def with_step(step: int, *, digest: int | None = None, samples: int | None = Non
     return audit(GRID, ORDER, lines, finished=True)
 
 
+def test_each_turn_on_a_batch_counts_its_samples() -> None:
+    grid, lines, parent = replace(GRID, turns=2), list[LedgerLine](), GENESIS
+    for step in range(1, 13):
+        digest = expected_digest(grid, ORDER, step)
+        lines.append(make_line(parent, 1, step, grid.cursor(step), grid.size(step), digest))
+        parent = lines[-1].lineage
+    assert audit(grid, ORDER, lines, finished=True) == Audit(92, 0, 0, 12, 0, ())
+    assert audit(grid, ORDER, lines[:-1], finished=True).lost == 3
+    assert audit(GRID, ORDER, lines[:6], finished=True).lost > 0
+
+
 def test_a_whole_history_is_sound() -> None:
     assert audit(GRID, ORDER, history(range(1, 7)), finished=True) == Audit(46, 0, 0, 6, 0, ())
 

@@ -8,9 +8,9 @@ from pliant.errors import BadInput
 GRID = Grid(samples=23, batch=10, slots=4, epochs=2)
 
 
-@pytest.mark.parametrize("name", ["samples", "batch", "slots", "epochs"])
+@pytest.mark.parametrize("name", ["samples", "batch", "slots", "epochs", "turns"])
 def test_every_measure_of_a_grid_is_at_least_one(name: str) -> None:
-    measures = {"samples": 1, "batch": 1, "slots": 1, "epochs": 1}
+    measures = {"samples": 1, "batch": 1, "slots": 1, "epochs": 1, "turns": 1}
     assert Grid(**measures).total_steps == 1
     with pytest.raises(BadInput, match=f"{name} must be at least 1, not 0"):
         Grid(**{**measures, name: 0})
@@ -51,6 +51,27 @@ def test_the_cursor_after_the_last_step_is_the_end() -> None:
 def test_there_is_no_cursor_outside_the_job(step: int) -> None:
     with pytest.raises(BadInput, match=f"steps 1 to 6, not {step}"):
         GRID.cursor(step)
+
+
+def test_turns_are_consecutive_steps_on_one_batch() -> None:
+    grid = Grid(samples=23, batch=10, slots=4, epochs=2, turns=2)
+    assert (grid.steps_per_epoch, grid.total_steps) == (6, 12)
+    assert [grid.turn(step) for step in range(1, 9)] == [0, 1, 0, 1, 0, 1, 0, 1]
+    assert [grid.size(step) for step in range(1, 9)] == [10, 10, 10, 10, 3, 3, 10, 10]
+    for step in range(1, 12, 2):
+        assert grid.cursor(step) == grid.cursor(step + 1)
+        assert [grid.slot(step, slot) for slot in range(4)] == [grid.slot(step + 1, slot) for slot in range(4)]
+    assert grid.cursor(13) == Cursor(2, 0)
+
+
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_the_samples_up_to_a_step_are_those_of_its_steps(turns: int) -> None:
+    grid = Grid(samples=23, batch=10, slots=4, epochs=2, turns=turns)
+    counted = 0
+    assert grid.samples_up_to(0) == 0
+    for step in range(1, grid.total_steps + 1):
+        counted += grid.size(step)
+        assert grid.samples_up_to(step) == counted
 
 
 def test_only_the_last_step_of_an_epoch_is_short() -> None:

@@ -30,7 +30,8 @@ from pliant.train.data.loader import (
 @st.composite
 def grids(draw: st.DrawFn) -> Grid:
     batch = draw(st.integers(1, 40))
-    return Grid(draw(st.integers(1, 150)), batch, draw(st.integers(1, batch)), draw(st.integers(1, 3)))
+    slots, turns = draw(st.integers(1, batch)), draw(st.integers(1, 3))
+    return Grid(draw(st.integers(1, 150)), batch, slots, draw(st.integers(1, 3)), turns)
 
 
 def sizes(grid: Grid, parts: Iterable[MicroBatch]) -> list[int]:
