@@ -140,6 +140,7 @@ class Scene:
         """Make one change, wait until all members are back, and return the pause in seconds."""
         before, began = self.revision(), time.time()
         victim = chance.choice(self.ranked())
+        assert victim.pid is not None  # a member of a world runs
         leaving, size = "", self._world + 1 if kind == "join" else self._world
         match kind:
             case "join" | "leave":

@@ -35,7 +35,8 @@ PLACEHOLDERS = {
     r"\bvm-g?\d+\.\d+\b": "MEMBER",  # which of two is first
     r"(?<= vm )\d+ (?:\d+\.\d\d|-) (?:\d+ MiB|-)": "PID USE",
     r"\bgeneration \d+": "generation N",
-    r"\bstep \d+": "step N",
+    r"\bstep +\d+": "step N",
+    r"\bsince \d\d:\d\d": "since HH:MM",
     r"(, |after )epoch \d+": r"\1epoch N",
     r"\bloss \d\.\d+": "loss L",
     r"^revision \d+": "revision N",

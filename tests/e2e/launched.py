@@ -93,7 +93,7 @@ class Launched:
                 found = client.job(self.job)
         except (OSError, PliantError):
             return {}
-        return {line.id: line.pid for line in found.members} if found.live is live else {}
+        return {line.id: line.pid or 0 for line in found.members} if found.live is live else {}
 
     def has_members(self, count: int) -> dict[str, int]:
         """Wait until there are so many, and the process of each is known."""

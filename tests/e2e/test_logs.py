@@ -84,7 +84,7 @@ def test_everything_that_was_written_is_shown_as_it_was_when_it_ran(finished: La
 
 
 def test_the_last_lines_of_each_worker(finished: Launched) -> None:
-    done = logs(finished, "--lines", "1", "--json")
+    done = logs(finished, "--tail", "1", "--json")
     said = [json.loads(line) for line in done.out.splitlines()]
     assert sorted(each["worker"] for each in said) == members(finished)
     for each in said:
@@ -104,7 +104,7 @@ def test_a_rank_of_a_job_that_has_ended_is_who_had_it_last(finished: Launched) -
 
 
 def test_to_follow_what_has_ended_is_to_show_its_end(finished: Launched) -> None:
-    done = logs(finished, "--follow", "--lines", "2")
+    done = logs(finished, "--follow", "--tail", "2")
     assert (done.code, done.err) == (0, "")
     assert len(done.out.splitlines()) == 3  # one of them wrote one line alone
     assert "step 20 is durable at" in done.out
@@ -128,7 +128,7 @@ def test_who_has_seen_enough_may_close_the_pipe(finished: Launched) -> None:
 def test_a_job_that_is_not_known_is_refused(tmp_path: Path, finished: Launched) -> None:
     done = real(environment(tmp_path), "logs", "demo")
     assert (done.code, done.out) == (3, "")
-    assert "Job demo has never run on this machine" in done.err
+    assert "no job 'demo'; there are no jobs here" in done.err
     bad = real(environment(tmp_path), "logs", "../demo")
     assert bad.code == 2
     assert "Invalid job name" in bad.err

@@ -71,7 +71,7 @@ class Looks:
         with Client([said["url"]], read_token(Path(said["token_file"])), patience_s=0.0) as client:
             while not self._over.wait(JOINED_S):
                 with suppress(PliantError):
-                    self.pids = {line.id: line.pid for line in client.job(self.run.job).members}
+                    self.pids = {line.id: line.pid or 0 for line in client.job(self.run.job).members}
                     self._see_starts()
                 if time.monotonic() >= due:
                     due = time.monotonic() + LOOK_S

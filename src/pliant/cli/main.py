@@ -75,6 +75,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         "status": LazyCommand("pliant.cli.commands.status:status", "Show a job with its members and agents."),
         "token": LazyCommand("pliant.cli.commands.token:token", "Create, list, revoke and rotate tokens."),
         "verify": LazyCommand("pliant.cli.checkpoints.commands:verify", "Verify checkpoints against their hashes."),
+        "wait": LazyCommand("pliant.cli.commands.wait:wait", "Wait until a job ends."),
         **{name: command for name, command in DEVELOPER_COMMANDS.items() if command.is_installed()},
     }
 )

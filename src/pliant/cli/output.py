@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+
+DIGESTS = frozenset({"digest"})  # keys of 64-bit numbers
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
@@ -16,7 +19,16 @@ def print_json(value: object) -> None:
     """Print a value as one line of JSON."""
     import msgspec
 
-    click.echo(msgspec.json.encode(value).decode())
+    click.echo(msgspec.json.encode(_exact(msgspec.to_builtins(value))).decode())
+
+
+def _exact(value: object) -> object:
+    """Return the value with 64-bit digests as strings: programs that read numbers as doubles lose their last digits."""
+    if isinstance(value, dict):
+        return {
+            key: str(each) if key in DIGESTS and isinstance(each, int) else _exact(each) for key, each in value.items()
+        }
+    return [_exact(each) for each in value] if isinstance(value, list) else value
 
 
 def clean(text: str) -> str:
@@ -30,6 +42,18 @@ def local_time(at: float) -> str:
         return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return f"unknown time (invalid timestamp {at:g})"
+
+
+def short_time(at: float) -> str:
+    """Format a timestamp in local time for the past tense: `10:03` today, with the date on other days."""
+    text = local_time(at)
+    today = local_time(time.time()).partition(" ")[0]
+    return text.removeprefix(f"{today} ")[:-3] if text[:1].isdigit() else text
+
+
+def count(number: int, thing: str) -> str:
+    """Return a number of things: `1 worker`, `2 workers`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def format_size(nbytes: float) -> str:

@@ -168,6 +168,7 @@ class JobLine:
     epoch: int  # of the next step to commit, from 0; after the last step, of that one
     revision: int
     since: float = 0.0  # the time at which it entered this state; 0: unknown
+    warning: str = ""  # why the state may be out of date; empty: it is not
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +180,7 @@ class JobList:
 
 @dataclass(frozen=True, slots=True)
 class MemberLine:
-    """One member; `rank` is None outside the current world, `pid` and `number` are 0 if unknown.
+    """One member; `rank` is None outside the current world, `pid` None if unknown, `number` 0 if unknown.
 
     `cpu` (cores) and `rss_bytes` are the usage of its process and its children, as its agent last reported; None:
     unknown.
@@ -190,7 +191,7 @@ class MemberLine:
     rank: int | None
     agent: AgentId
     number: int
-    pid: int
+    pid: int | None
     why: str
     cpu: float | None = None
     rss_bytes: int | None = None

@@ -22,7 +22,7 @@ LOOK_S = 0.2
 @click.command()
 @job_argument
 @click.option("--after", type=click.IntRange(0), metavar="N", default=0, help="Show events after this revision only.")
-@click.option("--follow", is_flag=True, help="Keep showing new events until the job ends.")
+@click.option("-f", "--follow", is_flag=True, help="Keep showing new events until the job ends.")
 @json_option
 @connection_options
 def events(job: str | None, after: int, follow: bool, flags: Flags, as_json: bool) -> None:

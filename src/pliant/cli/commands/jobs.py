@@ -89,6 +89,7 @@ def _row(job: JobEntry | JobLine) -> tuple[str, ...]:
         return job.name, job.state, "-", "-", "-", job.problem
     state = job.state if isinstance(job, JobEntry) else line.state.value
     why = f"resume it with the same `pliant run` command ({line.why})" if state == "stopped" else line.why
+    why = "; ".join(filter(None, (why, line.warning)))
     return (
         line.name,
         str(state),

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,10 +13,11 @@ import click
 
 from pliant.agent.job_dir import JobDir
 from pliant.cli.connect import Flags, connection_options, job_argument, read_events, resolve_job
+from pliant.cli.job_poller import JobPoller
 from pliant.cli.local_jobs import job_dir
 from pliant.cli.output import clean, json_option
 from pliant.cli.run.output import COLOURS
-from pliant.errors import BadInput, PliantError, Unreachable
+from pliant.errors import BadInput, PliantError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,16 +28,21 @@ if TYPE_CHECKING:
     from pliant.wire.api import JobStatus
 
 POLL_FILES_S = 0.2
-POLL_JOB_S = 1.0
-UNANSWERED_MAX = 3  # requests in a row before a message; the coordinator also stops at the end of a job
 FOLLOW_LINES = 10
 
 
 @click.command()
 @job_argument
 @click.option("--rank", type=click.IntRange(0), metavar="R", help="Show the worker that has this rank, or had it last.")
-@click.option("--follow", is_flag=True, help="Keep showing new lines until the job ends.")
-@click.option("--lines", type=click.IntRange(0), metavar="N", help="Show the last N lines of each worker.")
+@click.option("-f", "--follow", is_flag=True, help="Keep showing new lines until the job ends.")
+@click.option(
+    "-n",
+    "--tail",
+    "lines",
+    type=click.IntRange(0),
+    metavar="N",
+    help="Show the last N lines of each worker.",
+)
 @json_option
 @connection_options
 def logs(job: str | None, rank: int | None, follow: bool, lines: int | None, flags: Flags, as_json: bool) -> int:
@@ -76,7 +81,7 @@ def _follow(poller: _JobPoller, show: _LogPrinter, info: _JobInfo, rank: int | N
             over = poller.stopped
     show.print_new()
     show.print_rest()
-    if not ended and not (runs and poller.has_ended()):
+    if not ended and not (runs and poller.connect_once().job.state.ended):
         click.echo(f"pliant: {poller.job} no longer runs on this machine. Resume it with `pliant run`.", err=True)
 
 
@@ -89,30 +94,18 @@ class _JobInfo:
     member: str | None  # the member with the requested rank; None: no rank requested; "": not assigned yet
 
 
-class _JobPoller:
+class _JobPoller(JobPoller):
     """Polls the job's coordinator, at the start and while following."""
 
     def __init__(self, flags: Flags, job: str, folder: JobDir) -> None:
-        self.job = job
+        super().__init__(flags, job)
         self.folder = folder
-        self.stopped = False  # the job ran on this machine and does not any more
-        self._flags = flags
-        self._exit_stack = ExitStack()
-        self._client: Client | None = None
-        self._next = 0.0
-        self._unanswered = 0  # requests in a row without an answer
-
-    def __enter__(self) -> _JobPoller:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._exit_stack.close()
 
     def initial_info(self, rank: int | None, follow: bool) -> _JobInfo | None:
         """Return the job's status. Without an answer, print the error if the logs can be shown without it."""
         there = self.folder.path.exists()
         try:
-            with self._flags.connect(self.job) as client:
+            with self.flags.connect(self.job) as client:
                 status = client.job(self.job)
                 return _JobInfo(
                     status, None if rank is None else _find_member(client, status, rank, self.folder, follow)
@@ -122,35 +115,6 @@ class _JobPoller:
                 raise
             click.echo(f"pliant: {clean(error.why)} Showing the logs of this machine anyway.", err=True)
             return None
-
-    def poll(self) -> JobStatus | None:
-        """Return the job's status; None if it is too early to ask again or there is no answer."""
-        if time.monotonic() < self._next:
-            return None
-        self._next = time.monotonic() + POLL_JOB_S
-        try:
-            if self._client is None:
-                if self._flags.stopped_job(self.job) is not None:
-                    self.stopped = True
-                    return None
-                self._client = self._exit_stack.enter_context(self._flags.connect(self.job, patience_s=0.0))
-            status = self._client.job(self.job)
-        except Unreachable as lost:
-            self._exit_stack.close()
-            self._client = None  # the next coordinator may listen elsewhere
-            self._unanswered += 1
-            if self._unanswered == UNANSWERED_MAX and self._flags.stopped_job(self.job) is None:
-                click.echo(f"pliant: {clean(lost.why)} Waiting for it.", err=True)
-            return None
-        if self._unanswered >= UNANSWERED_MAX:
-            click.echo("pliant: The coordinator answers again.", err=True)
-        self._unanswered = 0
-        return status
-
-    def has_ended(self) -> bool:
-        """Return whether the job has ended, after no agent runs it any more."""
-        with self._flags.connect(self.job) as client:
-            return client.job(self.job).job.state.ended
 
 
 def _member_with(status: JobStatus, rank: int) -> str | None:

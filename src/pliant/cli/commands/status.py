@@ -2,37 +2,75 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from pliant.cli.connect import Flags, connection_options, job_argument, resolve_job
-from pliant.cli.output import clean, json_option, print_json, print_table
+from pliant.cli.job_poller import JobPoller
+from pliant.cli.output import clean, count, json_option, print_json, print_table, short_time
+from pliant.core.model.view import MemberState
 
 if TYPE_CHECKING:
-    from pliant.wire.api import AgentLine, JobStatus, MemberLine
+    from pliant.wire.api import AgentLine, JobLine, JobStatus, MemberLine
+
+REFRESH_S = 1.0
+LOOK_S = 0.2
 
 
 @click.command()
 @job_argument
+@click.option("--watch", is_flag=True, help="Show it again whenever it changes, until the job ends.")
 @json_option
 @connection_options
-def status(job: str | None, flags: Flags, as_json: bool) -> None:
+def status(job: str | None, watch: bool, flags: Flags, as_json: bool) -> None:
     """Show a job with its members and agents."""
-    name = resolve_job(job)
-    with flags.connect(name) as client:
-        found = client.job(name)
+    poller = JobPoller(flags, resolve_job(job), REFRESH_S)
+    stopped = flags.stopped_job(poller.job) is not None
+    found = poller.connect_once()
+    _print_status(found, stopped, as_json)
+    if watch and not stopped:
+        _watch(poller, found, as_json)
+
+
+def _watch(poller: JobPoller, shown: JobStatus, as_json: bool) -> None:
+    with poller:
+        while not (shown.job.state.ended or poller.stopped):
+            time.sleep(LOOK_S)
+            found = poller.poll()
+            if found is not None and found != shown:
+                _print_again(found, False, as_json)
+                shown = found
+    if not shown.job.state.ended:
+        _print_again(poller.connect_once(), True, as_json)
+
+
+def _print_again(found: JobStatus, stopped: bool, as_json: bool) -> None:
+    """Print a newer status: in place of the one before on a terminal, below it in a pipe."""
+    if not as_json:
+        click.clear() if sys.stdout.isatty() else click.echo()
+    _print_status(found, stopped, as_json)
+
+
+def _print_status(found: JobStatus, stopped: bool, as_json: bool) -> None:
+    """Print a status. The members of a stopped job are those of its last moment, and no process is left of them."""
+    if stopped and not found.job.state.ended:
+        members = tuple(replace(line, state=MemberState.ENDED, pid=None) for line in found.members)
+        found = replace(found, members=members)
     if as_json:
         print_json(_status_json(found))
         return
-    for line in _summary_lines(found):
+    for line in _summary_lines(found, stopped):
         click.echo(line)
     if found.members:
         click.echo()
         print_table(
             ("member", "state", "rank", "agent", "pid", "cpu", "memory", "reason"),
             [
-                (x.id, x.state.value, _or_dash(x.rank), x.agent, _or_dash(x.pid or None), *_usage(x), x.why)
+                (x.id, x.state.value, _or_dash(x.rank), x.agent, _or_dash(x.pid), *_usage(x), x.why)
                 for x in found.members
             ],
         )
@@ -44,7 +82,17 @@ def status(job: str | None, flags: Flags, as_json: bool) -> None:
         )
 
 
-def _summary_lines(found: JobStatus) -> list[str]:
+def describe_state(job: JobLine, stopped: bool = False) -> str:
+    """Return one phrase for the state of a job: `running since 10:03, 2 workers`, or another state and its reason."""
+    if stopped and not job.state.ended:
+        return f"stopped at step {job.step}; resume it with the same `pliant run` command"
+    at = f" {'at' if job.state.ended else 'since'} {short_time(job.since)}" if job.since else ""
+    if job.state.value == "running":
+        return f"running{at}, {count(job.size, 'worker')}"
+    return f"{job.state.value}{at}: {job.why}" if job.why else f"{job.state.value}{at}"
+
+
+def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
     job = found.job
     total = "" if job.total_steps is None else f" of {job.total_steps}"
     limit_s = found.spec.wait_limit_s
@@ -54,7 +102,8 @@ def _summary_lines(found: JobStatus) -> list[str]:
         "none" if found.checkpoint is None else f"step {found.checkpoint.lineage.step}, {found.checkpoint.name}"
     )
     facts = [
-        (job.name, f"{job.state.value}: {job.why}" if job.why else job.state.value),
+        (job.name, describe_state(job, stopped)),
+        ("warning", job.warning),
         ("attempt", str(found.attempt) if found.attempt > 1 else ""),
         ("mode", "" if found.live else f"{found.spec.mode.value}: a change restarts all workers"),
         ("workers", f"{job.size} in the world, {job.target} wanted, {job.size_min} to {job.size_max} allowed{limit}"),
@@ -62,8 +111,8 @@ def _summary_lines(found: JobStatus) -> list[str]:
         ("world", f"generation {job.generation}" if job.generation else "none yet"),
         ("broken", found.broken),
         (
-            "durable",
-            f"step {job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "") if found.live else "",
+            "step",
+            f"{job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "") if found.live else "",
         ),
         ("checkpoint", checkpoint if found.live else ""),
         ("failures", f"{found.failures} of {found.spec.max_restarts} allowed"),

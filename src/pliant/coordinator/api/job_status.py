@@ -25,7 +25,7 @@ def job_line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
     return JobLine(
         name=job.name,
         state=job.state,
-        why="; ".join(filter(None, (job.why, _describe_isolation(job, silent_s)))),
+        why=job.why,
         members=len(launch.seats) if launch else len(job.members),
         size=len(launch.seats) if launch else size,
         target=job.target.size,
@@ -37,6 +37,7 @@ def job_line(job: Job, revision: int, silent_s: float | None = None) -> JobLine:
         epoch=_epoch(job),
         revision=revision,
         since=job.state_since,
+        warning=_describe_isolation(job, silent_s),
     )
 
 
@@ -69,7 +70,7 @@ def _seats(launch: Launch, uses: Mapping[MemberId, WorkerUsage]) -> Iterator[Mem
             continue
         use = uses.get(seat.member)
         taken = (use.cpu, use.rss_bytes) if use else (None, None)
-        yield MemberLine(seat.member, MemberState.ACTIVE, rank, seat.agent, 0, use.pid if use else 0, "", *taken)
+        yield MemberLine(seat.member, MemberState.ACTIVE, rank, seat.agent, 0, use.pid if use else None, "", *taken)
 
 
 def job_status(
@@ -93,11 +94,11 @@ def job_status(
         else tuple(
             MemberLine(
                 id=member.id,
-                state=member_state(job, member.id),
+                state=MemberState.ENDED if job.state.ended else member_state(job, member.id),
                 rank=ranks.get(member.id),
                 agent=member.agent,
                 number=member.number,
-                pid=member.pid,
+                pid=None if job.state.ended else member.pid or None,
                 why=member.why or spare_why(job, member.id),
                 cpu=uses[member.id].cpu if member.id in uses else None,
                 rss_bytes=uses[member.id].rss_bytes if member.id in uses else None,

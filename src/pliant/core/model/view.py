@@ -14,12 +14,13 @@ from pliant.core.model.world import World
 
 
 class MemberState(StrEnum):
-    """The activity of a live member, derived from the worlds it is in and never stored."""
+    """The activity of a member, derived from the worlds it is in and never stored. `ended`: with its job."""
 
     JOINING = "joining"
     SPARE = "spare"
     ACTIVE = "active"
     DRAINING = "draining"
+    ENDED = "ended"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
 import json
+import re
 from collections.abc import Callable
 
 import pytest
@@ -108,11 +109,11 @@ def test_status_shows_members_agents_and_progress(running: Running, pliant: Plia
     peopled(running, "busy")
     done = pliant("status", "busy")
     assert done.code == 0
-    assert done.out.splitlines()[0].split()[:2] == ["busy", "running:"]
+    assert re.fullmatch(r"busy +running since \d\d:\d\d, 2 workers", done.out.splitlines()[0])
     facts = dict(line.split(maxsplit=1) for line in done.out.split("\n\n")[0].splitlines())
     assert facts["workers"] == "2 in the world, 2 wanted, 2 to 4 allowed"
     assert facts["world"] == "generation 1"
-    assert facts["durable"] == "step 2 of 12, epoch 0"
+    assert facts["step"] == "2 of 12, epoch 0"
     assert facts["checkpoint"] == "none"
     assert "gpu-1.1  active  0     gpu-1  4242" in done.out
     assert "gpu-1.2  active  1     gpu-1  -" in done.out
@@ -137,10 +138,22 @@ def test_status_for_programs_is_one_flat_object(running: Running, pliant: Pliant
     assert found["why"]
     assert [(line["id"], line["rank"], line["pid"], line["agent"], line["state"]) for line in found["members"]] == [
         ("gpu-1.1", 0, 4242, "gpu-1", "active"),
-        ("gpu-1.2", 1, 0, "gpu-1", "active"),
-        ("gpu-1.3", None, 0, "gpu-1", "spare"),
+        ("gpu-1.2", 1, None, "gpu-1", "active"),
+        ("gpu-1.3", None, None, "gpu-1", "spare"),
     ]
     assert (found["size_min"], found["size_max"], found["placement"], found["durable"]["step"]) == (2, 4, [], 2)
+    assert found["durable"]["digest"] == str(lines(GENESIS, 1, 2)[-1].lineage.digest)  # exact for programs with doubles
+
+
+def test_the_members_of_an_ended_job_are_shown_as_ended_without_processes(running: Running, pliant: Pliant) -> None:
+    peopled(running, "over")
+    pliant("cancel", "over", "--why", "enough")
+    assert {(line["state"], line["pid"]) for line in pliant("status", "over", "--json").json["members"]} == {
+        ("ended", None)
+    }
+    shown = pliant("status", "over").out
+    assert re.match(r"over +cancelled at \d\d:\d\d: enough\n", shown)
+    assert "gpu-1.1  ended  0     gpu-1  -" in shown
 
 
 def test_the_job_may_come_from_the_environment(pliant: Pliant, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -185,11 +185,11 @@ def test_a_job_says_for_how_long_nobody_was_heard() -> None:
     one.idle(0.5, 25.0)
     silent_s = one.service.isolated_s(25.0)
     assert silent_s == 25.0
-    assert job_line(one.job(), 1, silent_s).why.endswith(
+    assert job_line(one.job(), 1, silent_s).warning == (
         "no message arrived for 25 s: this coordinator may be isolated, so no member expires until a message arrives"
     )
     assert one.service.isolated_s(QUIET_S) is None
-    assert job_line(one.job(), 1, None).why == one.job().why
+    assert job_line(one.job(), 1, None).warning == ""
 
 
 def test_a_coordinator_that_heard_nobody_yet_says_so() -> None:
@@ -197,7 +197,7 @@ def test_a_coordinator_that_heard_nobody_yet_says_so() -> None:
     two = Desk(one.store, "c2")
     two.pump(30.0)
     assert two.service.isolated_s(30.0) == inf
-    assert "no message arrived yet" in job_line(two.job(), 1, inf).why
+    assert "no message arrived yet" in job_line(two.job(), 1, inf).warning
 
 
 def test_a_job_without_anybody_or_over_has_nobody_to_hear() -> None:
