@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import hmac
 import os
 import re
 import secrets
@@ -50,6 +51,14 @@ def parse_token(text: str) -> Token | None:
     """Parse a token; None if the text is not one."""
     form = _FORM.fullmatch(text)
     return Token(form[1], form[2]) if form else None
+
+
+def proof(digest: str, nonce: str) -> str:
+    """Return what only a process that has a token's digest can answer to a nonce, in hexadecimal.
+
+    A coordinator has the digest of each of its tokens. Its answer shows a client that the token may be sent there.
+    """
+    return hmac.new(digest.encode(), b"pliant proof " + nonce.encode(), hashlib.sha256).hexdigest()
 
 
 def is_missing(path: Path) -> bool:

@@ -4,7 +4,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx2
@@ -17,9 +17,17 @@ from pliant.core import messages as m
 from pliant.core.messages import Code
 from pliant.core.model.job import JobSpec, Target
 from pliant.core.model.names import AgentId, MemberId
-from pliant.credentials import Token, make_token
+from pliant.credentials import Token, make_token, proof
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
-from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, Scope, TokenRequest
+from pliant.wire.api import (
+    CHALLENGE_HEADER,
+    PROOF_HEADER,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    UNKNOWN_TOKEN,
+    Scope,
+    TokenRequest,
+)
 from pliant.wire.views import apply_update
 from unit.core.build import TERMS
 
@@ -34,14 +42,24 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 @contextmanager
-def somebody_else(status: int = 200, headers: dict[str, str] | None = None) -> Iterator[tuple[str, list[str]]]:
-    """A web server that is no coordinator; its URL, and what it was asked for."""
+def somebody_else(
+    status: int = 200, headers: dict[str, str] | None = None, knows: Token | None = None, port: int = 0
+) -> Iterator[tuple[str, list[str]]]:
+    """A web server that is no coordinator; its URL, and what it was asked for.
+
+    With `knows` it proves that it knows this token. It notes each credential that it gets.
+    """
     asked: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"  # keeps connections
+
         def do_GET(self) -> None:  # the library's name
             asked.append(self.path)
+            asked.extend(self.headers.get_all("authorization", []))
             self.send_response(status)
+            if knows is not None and CHALLENGE_HEADER in self.headers:
+                self.send_header(PROOF_HEADER, proof(knows.digest, self.headers[CHALLENGE_HEADER].split()[1]))
             for name, value in (headers or {}).items():
                 self.send_header(name, value)
             self.send_header("content-length", "2")
@@ -55,7 +73,8 @@ def somebody_else(status: int = 200, headers: dict[str, str] | None = None) -> I
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's name
             pass
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
@@ -103,21 +122,68 @@ def test_a_coordinator_of_another_protocol_is_not_believed() -> None:
 
 
 def test_an_answer_that_cannot_be_read_is_an_error_of_its_own() -> None:
-    headers = {PROTOCOL_HEADER: PROTOCOL}
+    headers, token = {PROTOCOL_HEADER: PROTOCOL}, make_token()
     with (
-        somebody_else(headers=headers) as (url, _),
-        client_of(url) as client,
+        somebody_else(headers=headers, knows=token) as (url, _),
+        client_of(url, token) as client,
         pytest.raises(PliantError, match="cannot be decoded"),
     ):
         client.jobs()
 
 
 def test_not_now_is_asked_again_until_the_patience_is_over() -> None:
-    ours = {PROTOCOL_HEADER: PROTOCOL}
-    with somebody_else(503, ours) as (url, asked), client_of(url, patience_s=0.3) as client:
+    ours, token = {PROTOCOL_HEADER: PROTOCOL}, make_token()
+    with somebody_else(503, ours, token) as (url, asked), client_of(url, token, patience_s=0.3) as client:
         with pytest.raises(Unreachable):
             client.jobs()
-        assert len(asked) > 1
+        assert asked.count("/v1/jobs") > 1
+
+
+@pytest.mark.parametrize("answer", [None, UNKNOWN_TOKEN, "0" * 64, "\xff"])
+def test_a_stranger_on_the_port_gets_no_token(answer: str | None) -> None:
+    headers = {PROTOCOL_HEADER: PROTOCOL} | ({} if answer is None else {PROOF_HEADER: answer})
+    with somebody_else(headers=headers) as (url, asked), client_of(url) as client:
+        with pytest.raises(NotAllowed if answer == UNKNOWN_TOKEN else Unreachable, match="not sent"):
+            client.jobs()
+        client.store = "known"  # of the coordinator that was there before
+        client.is_healthy()
+        for _ in range(2):
+            with pytest.raises(Unreachable, match="not sent"):
+                next(client.follow("demo", 0))
+        assert set(asked) == {"/healthz"}
+
+
+def test_a_proof_of_an_earlier_challenge_is_worth_nothing() -> None:
+    token = make_token()
+    headers = {PROTOCOL_HEADER: PROTOCOL, PROOF_HEADER: proof(token.digest, "00" * 32)}
+    with somebody_else(headers=headers) as (url, asked), client_of(url, token) as client:
+        with pytest.raises(Unreachable, match="does not know this token"):
+            client.jobs()
+        assert set(asked) == {"/healthz"}
+
+
+def test_a_stranger_on_the_port_of_a_coordinator_that_stopped_gets_no_token(tmp_path: Path) -> None:
+    store = f"sqlite:{tmp_path / 'store.db'}"
+    first = start(store, home=tmp_path)
+    with Client([first.url], first.token, patience_s=0.0) as client:
+        client.jobs()
+        first.stop()
+        with somebody_else(headers={PROTOCOL_HEADER: PROTOCOL}, port=first.port) as (_, asked):
+            for _ in range(2):
+                with pytest.raises(Unreachable, match="does not know this token"):
+                    client.jobs()
+            assert set(asked) == {"/healthz"}
+        with start(store, home=tmp_path, port=first.port):
+            assert client.jobs() == ()
+
+
+def test_a_kept_connection_is_checked_once(running: Running) -> None:
+    with client_of(running.url, running.token) as client:
+        paths: list[str] = []
+        client._transport._http.event_hooks = {"response": [lambda answer: paths.append(answer.request.url.path)]}
+        for _ in range(5):
+            client.jobs()
+        assert paths == ["/healthz"] + ["/v1/jobs"] * 5
 
 
 def test_a_connection_to_oneself_is_noticed() -> None:
@@ -196,7 +262,10 @@ def test_a_command_of_time_s_own_cannot_be_sent(running: Running) -> None:
 
 
 def test_a_wrong_token_is_told_apart_from_a_narrow_one(running: Running) -> None:
-    with client_of(running.url) as stranger, pytest.raises(NotAllowed, match="unknown here"):
+    with (
+        client_of(running.url) as stranger,
+        pytest.raises(NotAllowed, match=f"is unknown at {running.url}, so it was not sent there"),
+    ):
         stranger.jobs()
     reader = token_of(running.client().create_token(TokenRequest(Scope.READ)).token)
     with pytest.raises(NotAllowed, match="scope admin; yours has scope read"):
@@ -265,8 +334,12 @@ def test_closing_it_ends_a_wait_between_two_tries() -> None:
 
 
 def test_a_token_that_may_have_been_made_is_not_asked_for_again() -> None:
-    with somebody_else(headers={PROTOCOL_HEADER: PROTOCOL}) as (url, asked):
-        with client_of(url, patience_s=600.0) as client, pytest.raises(Unreachable, match="may have been carried out"):
+    token = make_token()
+    with somebody_else(headers={PROTOCOL_HEADER: PROTOCOL}, knows=token) as (url, asked):
+        with (
+            client_of(url, token, patience_s=600.0) as client,
+            pytest.raises(Unreachable, match="may have been carried out"),
+        ):
             client.create_token(TokenRequest(Scope.READ))
         assert asked.count("/v1/tokens") == 1
 

@@ -1,8 +1,15 @@
-"""The HTTP transport of a client: endpoints, retries, and the check that a coordinator answers."""
+"""The HTTP transport of a client: endpoints, retries, and the check that the client's coordinator answers.
+
+Any process can listen on a port whose coordinator is away. So the token goes only into connections whose other end
+proved to know it: before a connection carries the token, `/healthz` must answer a nonce with a proof that needs the
+token's digest. That costs one request for each new connection, and nothing afterwards.
+"""
 
 from __future__ import annotations
 
+import hmac
 import random
+import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +20,7 @@ import msgspec
 
 from pliant import __version__
 from pliant.core.model.names import bad_name
-from pliant.credentials import Token
+from pliant.credentials import Token, proof
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
 from pliant.wire import api, routes
 from pliant.wire.routes import Route
@@ -27,6 +34,13 @@ PAUSE_MAX_S = 2.0
 KEEP_S = 60.0  # less than the server's keep-alive, so that no request goes into a connection that it is closing
 
 _PROBLEM = msgspec.json.Decoder(api.Problem)
+
+
+CHECKS = 8  # of new connections for one request; other threads may take the connections that it checked
+
+
+class _ConnectionNeeded(Exception):
+    """A request with the token would open a connection, which nothing has checked."""
 
 
 class TryAgain(Exception):
@@ -45,7 +59,7 @@ class Transport:
             raise BadInput("A client needs the URL of at least one coordinator.")
         self._endpoints = tuple(_base_url(url) for url in endpoints)
         self.preferred = 0  # the endpoint of the last answer
-        self._checked: set[int] = set()  # endpoints that are coordinators
+        self._token = token
         self.patience_s = patience_s
         self._closed = threading.Event()
         self.store: str | None = None
@@ -89,30 +103,53 @@ class Transport:
     def _send_once(
         self, base: int, route: Route, path: Mapping[str, str], query: Mapping[str, float], content: bytes | None
     ) -> bytes:
-        if route.scope is not api.Scope.PUBLIC and base not in self._checked:
-            self._check(base)
         request = self._request(base, route, path, query, content, ANSWER_S + query.get("wait_s", 0.0))
-        with self._retried(base):
-            response = self._http.send(request)
+        response = self._send(base, request)
         self._accept(base, route, response)
         return response.content
 
+    def _send(self, base: int, request: httpx2.Request, *, stream: bool = False) -> httpx2.Response:
+        """Send a request. If it carries the token, send it only through a checked connection."""
+        for _ in range(CHECKS):
+            try:
+                with _retried():
+                    return self._http.send(request, stream=stream)
+            except _ConnectionNeeded:
+                self._check(base)  # its connection is free afterwards, and carries the request
+        raise TryAgain("the server there closes its connections after each answer", unsent=True)
+
     def _check(self, base: int) -> None:
-        """Check that a coordinator answers, before the token is sent. It need not lead."""
-        with self._retried(base, unsent=True):
-            response = self._http.send(self._request(base, routes.HEALTH, {}, {}, None, ANSWER_S))
+        """Open a connection, and keep it if the coordinator of this token answers there. It need not lead."""
+        nonce = secrets.token_hex(32)
+        request = self._request(base, routes.HEALTH, {}, {}, None, ANSWER_S)
+        request.headers[api.CHALLENGE_HEADER] = f"{self._token.id} {nonce}"
+        del request.headers["connection"]
+        with _retried(unsent=True):
+            response = self._http.send(request, stream=True)
+            try:
+                self._require_proof(base, response, nonce)
+                response.read()  # then the connection is kept
+            finally:
+                response.close()  # closes the connection if the answer was not read
+
+    def _require_proof(self, base: int, response: httpx2.Response, nonce: str) -> None:
         _require_coordinator(response)
-        self._checked.add(base)
+        found = response.headers.get(api.PROOF_HEADER, "")
+        if found == api.UNKNOWN_TOKEN and self.store is None:
+            raise NotAllowed(
+                f"Not allowed: token {self._token.id} is unknown at {self._endpoints[base]}, so it was not sent there. "
+                "It may belong to another coordinator."
+            )
+        if not hmac.compare_digest(found.encode(), proof(self._token.digest, nonce).encode()):
+            raise TryAgain("the server there does not know this token, so the token was not sent", unsent=True)
 
     @contextmanager
     def stream(self, base: int, job: str, after: int) -> Iterator[Iterator[bytes]]:
         """Open an event stream and yield its bytes."""
-        if base not in self._checked:
-            self._check(base)
         request = self._request(base, routes.EVENTS, {"job": job}, {"after": after}, None, QUIET_S)
         request.headers["accept"] = routes.EVENTS.streams
-        with self._retried(base):
-            response = self._http.send(request, stream=True)
+        response = self._send(base, request, stream=True)
+        with _retried():
             try:
                 if response.status_code != 200:
                     response.read()
@@ -120,16 +157,6 @@ class Transport:
                 yield response.iter_bytes()
             finally:
                 response.close()
-
-    @contextmanager
-    def _retried(self, base: int, *, unsent: bool = False) -> Iterator[None]:
-        """Turn every error of the transport into `TryAgain`, and check the endpoint again before the next request."""
-        try:
-            yield
-        except (httpx2.RequestError, httpx2.StreamError, RuntimeError) as error:
-            self._checked.discard(base)
-            unsent = unsent or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-            raise TryAgain(str(error) or type(error).__name__, unsent=unsent) from error
 
     def _request(
         self,
@@ -141,14 +168,24 @@ class Transport:
         answer_s: float,
     ) -> httpx2.Request:
         headers = {"content-type": "application/json"} if content is not None else {}
-        if route.scope is not api.Scope.PUBLIC:
+        extensions = None
+        if route.scope is api.Scope.PUBLIC:
+            headers["connection"] = "close"  # unchecked, so no request with the token may find it open
+        else:
             headers |= self._credential
+            extensions = {"trace": _refuse_to_connect}
             if self.store is not None:
                 headers[api.STORE_HEADER] = self.store
         url = self._endpoints[base] + route.path.format(**path)
         timeout = httpx2.Timeout(ANSWER_S, connect=CONNECT_S, read=answer_s)
         return self._http.build_request(
-            route.method, url, params=query or None, content=content, headers=headers, timeout=timeout
+            route.method,
+            url,
+            params=query or None,
+            content=content,
+            headers=headers,
+            timeout=timeout,
+            extensions=extensions,
         )
 
     def _accept(self, base: int, route: Route, response: httpx2.Response) -> None:
@@ -170,6 +207,22 @@ class Transport:
         if left_s <= 0 or self._closed.wait(min(left_s, random.uniform(pause_s / 2, pause_s))):
             where = ", ".join(self._endpoints)
             raise Unreachable(f"No coordinator answers at {where}: {reason}. Run `pliant doctor` to find out why.")
+
+
+def _refuse_to_connect(event: str, _: Mapping[str, object]) -> None:
+    """Stop a request that is about to open a connection. httpx calls this for each phase of a request."""
+    if event == "connection.connect_tcp.started":
+        raise _ConnectionNeeded
+
+
+@contextmanager
+def _retried(*, unsent: bool = False) -> Iterator[None]:
+    """Turn every error of the transport into `TryAgain`."""
+    try:
+        yield
+    except (httpx2.RequestError, httpx2.StreamError, RuntimeError) as error:
+        unsent = unsent or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+        raise TryAgain(str(error) or type(error).__name__, unsent=unsent) from error
 
 
 def _base_url(text: str) -> str:

@@ -26,6 +26,9 @@ PROTOCOL = "1"
 
 PROTOCOL_HEADER = "pliant-protocol"
 STORE_HEADER = "pliant-store"
+CHALLENGE_HEADER = "pliant-challenge"  # of a request to /healthz: the id of a token and a nonce, separated by a space
+PROOF_HEADER = "pliant-proof"  # of its answer: `pliant.credentials.proof`, or UNKNOWN_TOKEN
+UNKNOWN_TOKEN = "unknown"
 """The store's identity. A client sends it back, since revisions compare only within one store."""
 
 IN_DOUBT = "in-doubt"

@@ -169,7 +169,7 @@ def test_a_stranger_s_token_is_not_allowed(pliant: Pliant, tmp_path: Path) -> No
     write_token(tmp_path / "token", stranger)
     done = pliant("jobs", "--token-file", str(tmp_path / "token"))
     assert (done.code, done.out) == (6, "")
-    assert "this token is unknown here" in done.err
+    assert "is unknown at http://127.0.0.1:" in done.err
     assert stranger.secret not in done.err
 
 

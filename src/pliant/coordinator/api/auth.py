@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hmac
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from pliant.core.model.names import bad_name
-from pliant.credentials import Token, make_token, parse_token
+from pliant.credentials import Token, make_token, parse_token, proof
 from pliant.errors import BadInput, StoreError, StoreUnavailable
 from pliant.stores.base import Store, Write, Written
-from pliant.wire.api import Scope, TokenLine, TokenRequest
+from pliant.wire.api import UNKNOWN_TOKEN, Scope, TokenLine, TokenRequest
 from pliant.wire.codec import Codec, decode_state, encode_state
 from pliant.wire.routes import Route
 
@@ -25,6 +26,7 @@ LABEL_MAX = 200
 ENDED_KEPT_S = 7 * 86400.0  # how long an expired token stays in the list with its time of expiry
 REFRESH_S = 1.0  # how long a token may stay valid here after another coordinator expired it
 TRIES = 4
+_CHALLENGE = re.compile(r"([0-9a-f]{12}) ([0-9a-f]{32,128})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,7 @@ class StoredToken:
     label: str
     made_at: float
     ends_at: float | None
+    is_revoked: bool = False  # ended at once, for good: a clock that is set back does not revive it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class TokenCreated:
 class TokenExpires:
     id: str
     ends_at: float
+    is_revoked: bool = False
 
 
 _CHANGES: Codec[TokenCreated | TokenExpires] = Codec((TokenCreated, TokenExpires))
@@ -110,14 +114,31 @@ class TokenRegistry:
         matches = hmac.compare_digest(token.digest, key.digest if key else "0" * 64)
         if key is None or not matches:
             return "this token is unknown here; it may belong to another coordinator"
-        if key.ends_at is not None and self._wall() >= key.ends_at:
+        if self._is_over(key):
             return f"token {key.id} has expired; ask for a new one"
         return Grant(key.id, key.scope, key.job)
+
+    def answer_challenge(self, challenge: str) -> str | None:
+        """Return the proof that this coordinator knows a token, for a challenge of its id and a nonce.
+
+        UNKNOWN_TOKEN if it does not, None if this is not a challenge. An expired token is answered as well, so that
+        its owner is told that it has expired.
+        """
+        form = _CHALLENGE.fullmatch(challenge)
+        if form is None:
+            return None
+        id_, nonce = form.groups()
+        self._refresh(id_)
+        key = self._keys.get(id_)
+        return UNKNOWN_TOKEN if key is None else proof(key.digest, nonce)
 
     def has_expired(self, id_: str) -> bool:
         """Return whether a token that was valid has expired."""
         key = self._keys.get(id_)
-        return key is None or (key.ends_at is not None and self._wall() >= key.ends_at)
+        return key is None or self._is_over(key)
+
+    def _is_over(self, key: StoredToken) -> bool:
+        return key.is_revoked or (key.ends_at is not None and self._wall() >= key.ends_at)
 
     def create(self, request: TokenRequest) -> tuple[Token, TokenLine]:
         """Create a token. Only the caller ever sees it."""
@@ -136,15 +157,16 @@ class TokenRegistry:
             raise BadInput(f"The coordinator's own token cannot be used: {problem}. Remove its file to get a new one.")
 
     def expire(self, id_: str, after_s: float) -> TokenLine:
-        """Let a token expire in `after_s`, unless it expires sooner. An expired token stays as it is."""
+        """Let a token expire in `after_s`, unless it expires sooner; in 0 s means for good."""
         key = self._keys.get(id_)
         if key is None:
             raise BadInput(f"There is no token {id_[:40]!r}; `pliant token list` shows all.")
         if not 0 <= after_s < math.inf:
             raise BadInput(f"A token can expire in 0 s or later, got {after_s} s.")
         ends_at = self._wall() + after_s
-        if key.ends_at is None or ends_at < key.ends_at:
-            self._write(TokenExpires(id_, ends_at))
+        is_revoked = after_s == 0
+        if key.ends_at is None or ends_at < key.ends_at or (is_revoked and not key.is_revoked):
+            self._write(TokenExpires(id_, ends_at, is_revoked))
         return self._line(self._keys[id_])
 
     def lines(self) -> tuple[TokenLine, ...]:
@@ -152,8 +174,7 @@ class TokenRegistry:
         return tuple(self._line(key) for key in self._keys.values())
 
     def _line(self, key: StoredToken) -> TokenLine:
-        ended = key.ends_at is not None and self._wall() >= key.ends_at
-        return TokenLine(key.id, key.scope, key.job, key.label, key.made_at, key.ends_at, ended)
+        return TokenLine(key.id, key.scope, key.job, key.label, key.made_at, key.ends_at, self._is_over(key))
 
     def _add(self, key: StoredToken) -> None:
         if len(self._keys) >= TOKENS_MAX:
@@ -193,10 +214,11 @@ def _apply(keys: dict[str, StoredToken], change: TokenCreated | TokenExpires) ->
     match change:
         case TokenCreated(key):
             keys[key.id] = key
-        case TokenExpires(id_, ends_at):
+        case TokenExpires(id_, ends_at, is_revoked):
             if id_ in keys:
-                sooner = min(ends_at, keys[id_].ends_at or math.inf)  # the earlier of two concurrent expiries counts
-                keys[id_] = replace(keys[id_], ends_at=sooner)
+                key = keys[id_]
+                sooner = min(ends_at, key.ends_at or math.inf)  # the earlier of two concurrent expiries counts
+                keys[id_] = replace(key, ends_at=sooner, is_revoked=key.is_revoked or is_revoked)
 
 
 def _is_kept(key: StoredToken, ended_from: float) -> bool:

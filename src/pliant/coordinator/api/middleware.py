@@ -22,7 +22,7 @@ from pliant.coordinator.api.auth import Grant, TokenRegistry
 from pliant.coordinator.api.responses import refuse
 from pliant.errors import StoreError
 from pliant.telemetry import LogLimiter
-from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, STORE_HEADER, Problem
+from pliant.wire.api import CHALLENGE_HEADER, PROOF_HEADER, PROTOCOL, PROTOCOL_HEADER, STORE_HEADER, Problem
 from pliant.wire.api import Scope as Access
 from pliant.wire.routes import ROUTES
 
@@ -33,6 +33,8 @@ HOSTS_MAX = 256  # Host headers whose check is cached
 GRANT = "pliant.grant"
 HEADERS = "pliant.headers"
 CONNECTION = "pliant.connection"  # key that the server adds to a scope's state
+
+_CHALLENGE = CHALLENGE_HEADER.encode()
 
 PUBLIC = frozenset(route.path for route in ROUTES if route.scope is Access.PUBLIC)
 
@@ -88,6 +90,9 @@ class RequestGuard:
         problem = self._check_head(scope, headers, size, repeated)
         if problem is None:
             problem = self._check_credential(scope, headers)
+        if problem is None and (challenge := headers.get(_CHALLENGE)) is not None:
+            problem, answer = self._answer_challenge(challenge)
+            response_headers = [*response_headers, *answer]
         if problem is None:
             scope[HEADERS] = headers
             await self._app(scope, receive, send_with_headers)
@@ -135,6 +140,16 @@ class RequestGuard:
             return 409, "other-store", why
         scope[GRANT] = grant
         return None
+
+    def _answer_challenge(self, challenge: bytes) -> tuple[tuple[int, str, str] | None, list[tuple[bytes, bytes]]]:
+        """Return the header that proves to a client that this coordinator knows its token, or the problem."""
+        try:
+            answer = self._keyring.answer_challenge(challenge.decode("latin-1"))
+        except StoreError as error:
+            return (503, "unavailable", f"the token cannot be looked up: {error}"), []
+        if answer is None:
+            return (400, "bad", f"{CHALLENGE_HEADER} must have the id of a token and 32 to 128 hexadecimal digits"), []
+        return None, [(PROOF_HEADER.encode(), answer.encode())]
 
     def _is_allowed_host(self, host: bytes) -> bool:
         known = self._checked_hosts.get(host)

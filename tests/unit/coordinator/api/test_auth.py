@@ -19,11 +19,11 @@ from pliant.coordinator.api.auth import (
 )
 from pliant.coordinator.api.middleware import RequestGuard
 from pliant.core.messages import Cancel
-from pliant.credentials import Token, make_token
+from pliant.credentials import Token, make_token, proof
 from pliant.errors import BadInput, StoreUnavailable
 from pliant.stores.base import Entry, Write
 from pliant.stores.memory import MemoryStore
-from pliant.wire.api import Scope, TokenRequest
+from pliant.wire.api import UNKNOWN_TOKEN, Scope, TokenRequest
 from pliant.wire.codec import decode_state, encode_state
 from pliant.wire.routes import COMMANDS, JOB, JOBS, METRICS, RENEW
 from unit.coordinator.shaky import Shaky
@@ -160,6 +160,36 @@ def test_a_revoked_token_is_not_let_in_from_then_on(keyring: TokenRegistry) -> N
     token = made(keyring)
     assert keyring.expire(token.id, 0.0).ended
     assert not is_let_in(keyring, token)
+
+
+def test_a_revoked_token_stays_revoked_when_the_clock_is_set_back(
+    keyring: TokenRegistry, store: Shaky, clock: Clock
+) -> None:
+    revoked, passed = made(keyring), made(keyring, ttl_s=10.0)
+    clock.now += 20.0
+    keyring.expire(revoked.id, 0.0)
+    keyring.expire(passed.id, 0.0)
+    clock.now -= DAY_S
+    for each in (keyring, opened(store, clock)):
+        assert not is_let_in(each, revoked)
+        assert not is_let_in(each, passed)
+        assert each.has_expired(revoked.id)
+        assert all(line.ended for line in each.lines())
+
+
+def test_a_coordinator_proves_that_it_knows_a_token_also_one_that_has_ended(keyring: TokenRegistry) -> None:
+    token, nonce = made(keyring), "ab" * 32
+    assert keyring.answer_challenge(f"{token.id} {nonce}") == proof(token.digest, nonce)
+    assert keyring.answer_challenge(f"{make_token().id} {nonce}") == UNKNOWN_TOKEN
+    keyring.expire(token.id, 0.0)
+    assert keyring.answer_challenge(f"{token.id} {nonce}") == proof(token.digest, nonce)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "0" * 12, f"{'0' * 12} 00", f"{'0' * 12} {'g' * 32}", f"{'0' * 12} {'0' * 999}"]
+)
+def test_what_is_no_challenge_gets_no_answer(keyring: TokenRegistry, text: str) -> None:
+    assert keyring.answer_challenge(text) is None
 
 
 def test_a_rotation_lets_both_tokens_in_during_the_overlap(keyring: TokenRegistry, clock: Clock) -> None:
