@@ -28,7 +28,9 @@ PATIENCE_S = 120.0  # for a line; workers import torch meanwhile, on a machine t
 PLACEHOLDERS = {
     r" {2,}": " ",
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d": "DATE TIME",
-    r"^\d\d:\d\d:\d\d ": "TIME ",
+    r"^(\[pliant\] )?\d\d:\d\d:\d\d ": r"\1TIME ",
+    r"logs in \S+": "logs in FOLDER",
+    r"after (\d+ min )?\d+ s": "after DURATION",
     r"(?<= waiting )\d+ (?:s|min)": "AGE",
     r"\(process \d+\)": "(process PID)",
     r"\([0-9a-f]{8}, ": "(STORE, ",

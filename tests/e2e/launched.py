@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -19,11 +20,12 @@ from pliant.errors import PliantError
 from unit.cli.program import PLIANT, environment
 
 TRAINER = Path(__file__).parents[1] / "unit" / "agent" / "trainer.py"
+TIME = re.compile(r"(?<=^\[pliant\] )\d\d:\d\d:\d\d ")
 ENDS_S = 200.0  # nothing is slower than to import torch a dozen times on two cores
 
 
 class Launched:
-    """One `pliant run`. `lines` grows as it prints."""
+    """One `pliant run`. `lines` grows as it prints; every event, and without the times of day."""
 
     def __init__(self, home: Path, *args: str, job: str = "demo", **env: str) -> None:
         self.home = home
@@ -31,7 +33,7 @@ class Launched:
         self.folder = home / "jobs" / job
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [PLIANT, "run", "--job", job, *args],
+            [PLIANT, "run", "--verbose", "--job", job, *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -113,7 +115,7 @@ class Launched:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
+            self.lines.append(TIME.sub("", line.rstrip("\n"), count=1))
 
 
 def _heed_hangups() -> None:

@@ -131,9 +131,9 @@ def test_an_agent_whose_machine_is_going_lets_its_workers_leave(tmp_path: Path) 
     going = tmp_path / "going"
     with Launched(tmp_path, "--workers", "1:1", "--notice", f"file:{going}", str(TRAINER), "go") as run:
         (member,) = run.has_members(1)
-        run.sees(f"{member} joined as number 1")
+        run.sees(f"{member} joined")
         going.write_text("20\nrack 4 is switched off")
-        run.sees("rack 4 is switched off: draining within 20 s")
+        run.sees("rack 4 is switched off: the workers leave within 20 s")
         run.ended()
     assert f"[pliant] {member} left" in run.output
     assert family(tmp_path) == {}

@@ -64,7 +64,7 @@ def test_a_resize_starts_all_again_with_the_new_size(tmp_path: Path) -> None:
         run.sees("rank 2 world 3")
         assert real(environment(tmp_path), "cancel", "demo").code == 0
         assert run.ended() == 1
-    assert "demo is cancelled: requested with pliant cancel" in run.output
+    assert "demo was cancelled: requested with pliant cancel" in run.output
     assert family(tmp_path) == {}
 
 
@@ -78,7 +78,7 @@ def test_the_first_failure_is_told_in_full_and_the_job_fails_when_they_are_used_
     ) as run:
         assert run.ended() == 1
     why = "2 workers failed by themselves, and max_restarts is 1; "
-    assert f"pliant: demo is failed: {why}" in run.output
+    assert f"pliant: demo failed: {why}" in run.output
     last = run.output[run.output.index("pliant: demo is failed") :]
     assert "rank 1 (" in last
     assert "line 3, in train" in last

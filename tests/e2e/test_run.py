@@ -140,10 +140,13 @@ def test_ctrl_c_lets_workers_leave_and_the_same_command_goes_on(tmp_path: Path) 
         run.signal(signal.SIGINT)
         assert run.ended() == 130
         all_gone(everybody, tmp_path)
-    assert "[pliant] SIGINT: draining within 30 s; again to end now" in run.lines
+    assert "[pliant] SIGINT: the workers save and leave within 30 s; again to end now" in run.lines
     for member in members:
         assert f"[pliant] {member} left: drained" in run.lines
-    assert run.lines[-1].endswith("; the same command goes on with it")
+    assert run.lines[-2:] == [
+        "[pliant] All workers have left. The next start resumes at step 0; nothing is lost.",
+        "[pliant] next: start it with the same command",
+    ]
     follow = real(environment(tmp_path), "events", "demo", "--follow")
     assert (follow.code, follow.err) == (
         0,
@@ -217,7 +220,7 @@ def test_a_script_that_cannot_run_ends_the_job_with_its_reason(tmp_path: Path) -
         assert run.ended() == 1
     assert run.output.count("] NameError: no such thing") == 2  # each try in full
     assert "ended with exit code 1 before it had joined" in run.output
-    assert "pliant: demo is cancelled: 2 workers in a row ended before they joined" in run.output
+    assert "pliant: demo was cancelled: 2 workers in a row ended before they joined" in run.output
     assert f"its output is in {run.folder}/logs/" in run.output
 
 
@@ -264,7 +267,7 @@ def test_a_cancelled_job_ends_the_run(tmp_path: Path) -> None:
         run.has_members(1)
         assert real(environment(tmp_path), "cancel", "demo", "--why", "a typo").code == 0
         assert run.ended() == 1
-    assert run.lines[-1] == "pliant: demo is cancelled: a typo"
+    assert run.lines[-1] == "pliant: demo was cancelled: a typo"
     assert family(tmp_path) == {}
 
 

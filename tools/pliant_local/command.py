@@ -13,8 +13,9 @@ import click
 from pliant import settings
 from pliant.cli.connect import PROGRAM, Flags
 from pliant.cli.output import json_option, print_json, print_table
+from pliant.cli.run.command import parse_verbosity
 from pliant.cli.run.command import run as run_command
-from pliant.cli.run.output import JsonOutput, PlainOutput
+from pliant.cli.run.output import JsonOutput, PlainOutput, Verbosity
 from pliant.cli.run.plan import RunOptions, build_plan, probe_machine
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.model.names import bad_name
@@ -122,29 +123,30 @@ def local(
     from pliant_local.schedule import plan
 
     points = plan(agents, schedule)
-    asked = _plan(ctx)
+    asked, verbosity = _plan(ctx)
     folder, home = _folder(name), (settings.read().home / "jobs" / asked.job).absolute()
     logs = () if asked.logs.log_dir is not None else ("--log-dir", str(folder / "logs"))  # one folder for all agents
     wish = SandboxOptions(
         asked.job, PROGRAM, (*logs, *ctx.obj), points, for_s, asked.grace_s, lease_ttl_s, folder, home
     )
-    output = JsonSandboxOutput() if as_json else PlainSandboxOutput()
+    output = JsonSandboxOutput() if as_json else PlainSandboxOutput(verbosity)
     try:
         return _run(wish, asked, network, output)
     finally:
         output.close()
 
 
-def _plan(ctx: click.Context) -> RunPlan:
+def _plan(ctx: click.Context) -> tuple[RunPlan, Verbosity]:
     """Parse the arguments of `pliant run`, so that errors are reported once and not by every agent."""
     given = dict(run_command.make_context(ctx.command_path, list(ctx.obj)).params)
     urls, token_file = given.pop("coordinator_urls"), given.pop("token_file")
     if urls or token_file is not None:
         raise click.UsageError("`pliant local` starts its own coordinator. Drop --coordinator and --token-file.")
     del given["as_json"]
+    verbosity = parse_verbosity(quiet=given.pop("quiet"), verbose=given.pop("verbose"))
     said = {name: value for name, value in given.items() if value is not None}
     somewhere = Flags((settings.DEFAULT_URL,), Path("join-token"))  # a placeholder: agents get the real address later
-    return build_plan(RunOptions(**said), probe_machine(), somewhere).plan
+    return build_plan(RunOptions(**said), probe_machine(), somewhere).plan, verbosity
 
 
 def _folder(name: str) -> Path:
@@ -244,7 +246,8 @@ class PlainSandboxOutput(PlainOutput):
     def agent(self, name: str, line: bytes) -> None:
         said = parse_agent_line(line)
         if "worker" in said:
-            self.worker(str(said["worker"]), str(said.get("line", "")).encode())
+            is_error = said.get("stream") == "stderr"
+            self.worker(str(said["worker"]), str(said.get("line", "")).encode(), is_error=is_error)
         elif "event" not in said:
             self.worker(name, str(said.get("message", "")).encode())
 

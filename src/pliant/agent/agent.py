@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, assert_never
 
 from pliant import settings
+from pliant.agent.closing import Progress, describe_closing
 from pliant.agent.coordinator import child
 from pliant.agent.coordinator.child import CoordinatorChild
 from pliant.agent.coordinator.link import CoordinatorLink
@@ -32,7 +33,9 @@ from pliant.agent.setup import (
     agent_address,
     agent_id,
     check_checkpoint_dir,
+    checkpoint_dir,
     describe_clock_skew,
+    describe_opening,
     describe_other_settings,
     install_id,
     open_job,
@@ -46,7 +49,7 @@ from pliant.agent.workers import Workers
 from pliant.client import Client
 from pliant.core import supervisor as v
 from pliant.core.job.launches import describe_exit
-from pliant.core.messages import AgentReady
+from pliant.core.messages import AgentReady, Event
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.credentials import CoordinatorAddress, read_token
@@ -58,7 +61,8 @@ if TYPE_CHECKING:
 
 LOOKERS_S = 10.0  # how long another command may hold the job's lock before this one starts
 GOODBYE_S = 10.0
-REMIND_S = 15.0  # how often the reason is shown while the job waits
+REMIND_FIRST_S = 5.0  # the reason is shown when the job has waited so long
+REMIND_S = 15.0  # and then again so often
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ class AgentProcess:
         self._ports: tuple[int, ...] = ()  # offered, and not used yet
         self._done = False
         self._wake_at: float | None = None
-        self._reminded_at = time.monotonic()
+        self._began_at = self._reminded_at = time.monotonic()
+        self._reminders = 0
 
     def run(self) -> int:
         """Run until the job has ended or the user stops it, and return the exit status. No process is left behind."""
@@ -121,12 +126,14 @@ class AgentProcess:
     def _run_job(self, client: Client, place: CoordinatorAddress) -> int:
         about = client.about()
         if off := describe_clock_skew(about.now):
-            self._output.say(off)
+            self._output.warn(off)
         check_checkpoint_dir(client, self._plan, self._folder)
         opened = open_job(client, self._plan, own=self._coordinator is not None)
         if other := describe_other_settings(opened, self._plan):
             self._output.say(other)
         found = opened.now.job
+        saved = opened.now.checkpoint
+        self._progress = Progress(found.step, found.total_steps, None if saved is None else saved.lineage.step)
         self._plan = replace(self._plan, spec=opened.now.spec)
         # The revision makes the names of this run's workers new: a worker of an earlier run joined at a lower one.
         self._state = v.Supervisor(
@@ -147,20 +154,21 @@ class AgentProcess:
         self._workers.open(env, worker_settings(self._plan, self._folder))
         job, ttl_s = self._plan.job, about.lease_ttl_s
         self._link = CoordinatorLink(
-            client, found, self._state.id, self._inbox.put, self._output.event, ttl_s, lambda: self._uses
+            client, found, self._state.id, self._inbox.put, self._show_event, ttl_s, lambda: self._uses
         )
-        self._output.say(f"{job} is {found.state.value}: {found.why}")
+        self._output.say(describe_opening(found, self._plan.logs.log_dir or self._folder.logs))
         heeded = [number for number in self._plan.signals if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
         handlers = {number: signal.signal(number, self._signalled) for number in heeded}
-        watch = Notices(self._plan.notices, self._noticed, self._output.say)
+        watch = Notices(self._plan.notices, self._noticed, self._output.warn)
         try:
-            register_agent(client, job, v.agent_join(self._state), ttl_s, self._output.say, self._wait_for_stop)
+            register_agent(client, job, v.agent_join(self._state), ttl_s, self._output.warn, self._wait_for_stop)
             watch.start()
-            self._link.start(self._output.say)
+            self._link.start(self._output.warn)
             self._recheck()
             while not self._done:
                 self._take(self._inbox.get())
             self._link.close(GOODBYE_S)
+            self._close_story()
             return exit_status(
                 job,
                 self._link.state,
@@ -168,7 +176,6 @@ class AgentProcess:
                 self._state,
                 self._stops.first,
                 self._workers.first_failure,
-                self._output.say,
                 is_host=self._coordinator is not None,
             )
         finally:
@@ -186,7 +193,7 @@ class AgentProcess:
 
     def say(self, text: str) -> None:
         """Show a message of `CoordinatorChild`, which also calls `ready`."""
-        self._output.say(text)
+        self._output.warn(text)
 
     def ready(self, url: str, pid: int) -> None:
         self._folder.write_endpoint(url, pid)
@@ -211,7 +218,7 @@ class AgentProcess:
 
     def _noticed(self, notice: Notice) -> None:
         grace_s = self._plan.grace_s if notice.grace_s is None else min(notice.grace_s, self._plan.grace_s)
-        self._output.say(f"{notice.why}: draining within {grace_s:g} s")
+        self._output.warn(f"{notice.why}: the workers leave within {grace_s:g} s")
         self._inbox.put(v.MachineGoing(grace_s, notice.why))
 
     def _recheck(self) -> None:
@@ -280,7 +287,7 @@ class AgentProcess:
             case v.Kill(member):
                 self._processes.kill(member)
             case v.Announce(text):
-                self._output.say(text)
+                self._output.warn(text)
             case v.SendCommand(command):
                 self._link.send(command)
             case v.Finish():
@@ -314,11 +321,11 @@ class AgentProcess:
             os._exit(SIGNALLED + number)
         if self._stops.first:
             self._stops.repeated = True
-            self._output.say(f"{name} again: ending now")
+            self._output.warn(f"{name} again: ending now")
             self._feed(v.GraceExpired())
             return
         self._stops.first = number
-        self._output.say(f"{name}: draining within {self._plan.grace_s:g} s; again to end now")
+        self._output.warn(f"{name}: the workers save and leave within {self._plan.grace_s:g} s; again to end now")
         # SIGINT comes from a person who waits; the sender of SIGTERM counts on the grace period.
         immediate = number == signal.SIGINT
         self._feed(v.MachineGoing(self._plan.grace_s, f"{name} to pliant run", immediate))
@@ -329,14 +336,25 @@ class AgentProcess:
         """Show how a worker ended if no event of the job will: it had not joined, and was not stopped here."""
         unknown = v.is_live(before) and ended.member not in before.joined and not before.ended
         if unknown and ended.code != 0:
-            self._output.say(f"{ended.member} ended with {describe_exit(ended.code)} before it had joined")
+            self._output.warn(f"{ended.member} ended with {describe_exit(ended.code)} before it had joined")
 
     def _remind(self) -> None:
         """Show every few seconds why nothing is trained, as long as that is so."""
         now, state = time.monotonic(), self._link.state
         if state is JobState.RUNNING or state.ended:
-            self._reminded_at = now
-        elif now - self._reminded_at >= REMIND_S:
-            self._reminded_at = now
+            self._reminded_at, self._reminders = now, 0
+        elif now - self._reminded_at >= (REMIND_S if self._reminders else REMIND_FIRST_S):
+            still = "still " if self._reminders else ""
+            self._reminded_at, self._reminders = now, self._reminders + 1
             running = f"{len(self._state.workers)} of {self._state.wanted} workers run here"
-            self._output.say(f"{self._plan.job} is still {state.value}: {self._link.why}; {running}")
+            self._output.say(f"{still}{state.value}: {self._link.why}; {running}")
+
+    def _show_event(self, revision: int, event: Event) -> None:
+        self._progress.feed(event)
+        self._output.event(revision, event)
+
+    def _close_story(self) -> None:
+        job, state, host = self._plan.job, self._link.state, self._coordinator is not None
+        duration_s, storage = time.monotonic() - self._began_at, checkpoint_dir(self._plan, self._folder)
+        for line in describe_closing(job, state, self._progress, duration_s, storage, all_left=host):
+            self._output.say(line)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from pliant.core.job.launches import describe_exit
+from pliant.core.messages.describe import describe_state
 from pliant.core.model.job import JobState
 from pliant.core.supervisor import Supervisor
 from pliant.errors import PliantError
@@ -28,7 +28,6 @@ def exit_status(
     supervisor: Supervisor,
     signalled: int,
     first_failure: str,
-    say: Callable[[str], None],
     *,
     is_host: bool,
 ) -> int:
@@ -40,17 +39,14 @@ def exit_status(
     if state is JobState.FINISHED and not late:
         return 0  # also after a signal, which came too late to stop anything
     if signalled:
-        if not state.ended:
-            say(f"{job} is {state.value}: {why}; the same command goes on with it")
         return SIGNALLED + signalled
     if not state.ended and supervisor.gave_up:
         raise PliantError(supervisor.gave_up)
     if not state.ended and is_host:
-        raise PliantError(f"{job} is {state.value}: this agent was asked to leave; the same command goes on with it.")
+        raise PliantError(f"{job} stopped: this agent was asked to leave. The same command resumes it.")
     if not state.ended:
-        say(f"{job} goes on without this agent, which was asked to leave")
         return 0
     if state is not JobState.FINISHED:
         first = f"\n{first_failure}" if first_failure else ""
-        raise PliantError(f"{job} is {state.value}: {why}{first}")
+        raise PliantError(f"{job} {describe_state(state)}: {why}{first}")
     raise PliantError(f"{job} is finished, but after it: {'; '.join(late)}.")

@@ -10,11 +10,14 @@ from pliant.core.messages import Event
 class RunOutput(Protocol):
     """Shows lines to the user. Called from several threads, also at once."""
 
-    def worker(self, member: str, line: bytes) -> None:
-        """Show a line that a worker wrote."""
+    def worker(self, member: str, line: bytes, *, is_error: bool = False) -> None:
+        """Show a line that a worker wrote to standard output, or to standard error."""
 
     def event(self, revision: int, event: Event) -> None:
         """Show an event of the job."""
 
     def say(self, text: str) -> None:
         """Show a message of the agent itself."""
+
+    def warn(self, text: str) -> None:
+        """Show a message that a user of --quiet wants to see, too."""

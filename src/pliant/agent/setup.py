@@ -30,7 +30,7 @@ from pliant.credentials import (
 )
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused
 from pliant.train.checkpoint.storage import describe_other_owner, open_storage, owner_name
-from pliant.wire.api import JobStatus, Scope, TokenRequest
+from pliant.wire.api import JobLine, JobStatus, Scope, TokenRequest
 
 SETUP_S = 30.0
 AGAIN_S = 1.0
@@ -91,6 +91,13 @@ def describe_other_settings(opened: OpenedJob, plan: RunPlan) -> str:
     return f"settings changed: {changed}" if changed else ""
 
 
+def describe_opening(found: JobLine, logs: Path) -> str:
+    """Return the first line about a job: its size, and where the output of its workers is."""
+    sizes = f"{found.size_min}" if found.size_min == found.size_max else f"{found.size_min} to {found.size_max}"
+    wanted = "1 worker" if found.target == 1 else f"{found.target} workers"
+    return f"{found.name}: {wanted} wanted ({sizes} allowed); logs in {logs}"
+
+
 def _create(client: Client, plan: RunPlan, create: Create, *, own: bool) -> None:
     """Create the job. An agent that was killed here blocks a fresh start until its lease expires."""
     until = time.monotonic() + SETUP_S
@@ -109,7 +116,7 @@ def check_checkpoint_dir(client: Client, plan: RunPlan, folder: JobDir) -> None:
     """Raise BadInput if another job of this name owns the checkpoint storage. Workers check too, but late."""
     if plan.spec.mode is Mode.RELAUNCH:
         return  # such a script saves by itself
-    where = _checkpoint_dir(plan, folder)
+    where = checkpoint_dir(plan, folder)
     try:
         mark = open_storage(where).read_owner()
     except (OSError, BadInput):
@@ -248,14 +255,15 @@ def worker_environment(
         "PLIANT_JOB": plan.job,
         "PLIANT_AGENT": agent,
         "PLIANT_TOKEN_FILE": str(token_file),
-        "PLIANT_CHECKPOINT_DIR": _checkpoint_dir(plan, folder),
+        "PLIANT_CHECKPOINT_DIR": checkpoint_dir(plan, folder),
         "PLIANT_GRACE_S": f"{plan.grace_s:g}",
         **where,
         **chosen,
     }
 
 
-def _checkpoint_dir(plan: RunPlan, folder: JobDir) -> str:
+def checkpoint_dir(plan: RunPlan, folder: JobDir) -> str:
+    """Return the storage of the job's checkpoints."""
     return plan.checkpoint_dir or str(folder.checkpoints.absolute())
 
 

@@ -102,7 +102,9 @@ class Workers:
 
     def _run(self, member: MemberId, env: Mapping[str, str], local_rank: int, rank: int | None) -> None:
         show = _Shown(self._output, member)
-        sink = self._plan.logs.sink(self._folder.logs, member, local_rank, show.line, self._output.say)
+        sink = self._plan.logs.sink(
+            self._folder.logs, member, local_rank, show.line, self._output.warn, show_error=show.error
+        )
         self._running[member] = _Worker(sink, rank)
         self._began = self._began or time.monotonic()
         env = {**self._env, **env, "PLIANT_MEMBER": member}
@@ -135,7 +137,7 @@ class Workers:
                     threading.Event().wait(min(0.5, until - time.monotonic()))
                     continue
                 why = error.strerror or "no answer"
-                self._output.say(
+                self._output.warn(
                     f"{address}, where rank 0 is to be found on {launch.seats[0].agent}, cannot be reached from here: "
                     f"{why}. Is there a firewall between, or does that machine need --local-addr?"
                 )
@@ -233,3 +235,6 @@ class _Shown:
 
     def line(self, line: bytes) -> None:
         self.output.worker(self.member, line)
+
+    def error(self, line: bytes) -> None:
+        self.output.worker(self.member, line, is_error=True)

@@ -92,6 +92,7 @@ def test_what_agents_write_is_shown_once_and_with_a_name(capsys: pytest.CaptureF
     for told in (PlainSandboxOutput(), JsonSandboxOutput()):
         for line in lines:
             told.agent("agent-1", line)
+        told.close()
     assert capsys.readouterr().out.splitlines() == [
         "[agent-1-g1.0] step 1",
         "[agent-1] hello",

@@ -106,10 +106,8 @@ class LogOptions:
         return self.stdout_filters if stream is OutputStream.OUT else self.stderr_filters
 
     def needs_two_pipes(self, local_rank: int) -> bool:
-        """Return whether the streams must be told apart; otherwise one pipe keeps their order."""
-        if any(self.filters(local_rank, each) for each in (OutputStream.OUT, OutputStream.ERR)):
-            return True
-        return self.shows(local_rank, OutputStream.OUT) != self.shows(local_rank, OutputStream.ERR)
+        """Return whether the streams must be told apart, as they are shown; otherwise one pipe keeps their order."""
+        return self.shows(local_rank, OutputStream.OUT) or self.shows(local_rank, OutputStream.ERR)
 
     def sink(
         self,
@@ -118,8 +116,9 @@ class LogOptions:
         local_rank: int,
         show: Callable[[bytes], None],
         complain: Callable[[str], None],
+        show_error: Callable[[bytes], None] | None = None,
     ) -> OutputSink:
-        """Return the sink of a worker; `folder` as for `path`."""
+        """Return the sink of a worker; `folder` as for `path`, `show_error` as for `OutputSink`."""
         place, kept = self.log_dir or folder, self.path(folder, member)
         if kept is not None:
             with suppress(OSError):  # writing reports the error
@@ -131,7 +130,8 @@ class LogOptions:
             for stream, name in zip(streams, FILTERED, strict=True)
             if (words := self.filters(local_rank, stream))
         ]
-        return OutputSink(kept, show, complain, shown=shown, copies=copies, two_pipes=self.needs_two_pipes(local_rank))
+        two_pipes = self.needs_two_pipes(local_rank)
+        return OutputSink(kept, show, complain, show_error=show_error, shown=shown, copies=copies, two_pipes=two_pipes)
 
 
 _SHARED = threading.Lock()  # all workers' sinks write to the same copies
@@ -185,7 +185,8 @@ class _Copy:
 class OutputSink:
     """Writes a worker's lines to a file and to `show`, and keeps the last of them.
 
-    The output must be read whatever happens, or the process that writes it blocks.
+    The output must be read whatever happens, or the process that writes it blocks. `show_error` gets the lines of a
+    standard error with a pipe of its own; None: `show`.
     """
 
     def __init__(
@@ -194,11 +195,13 @@ class OutputSink:
         show: Callable[[bytes], None],
         complain: Callable[[str], None],
         *,
+        show_error: Callable[[bytes], None] | None = None,
         shown: OutputStream = OutputStream.ALL,
         copies: Sequence[_Copy] = (),
         two_pipes: bool = False,
     ) -> None:
         self._show = show
+        self._show_error = show_error or show
         self._shown = shown
         self._file = None if path is None else LogFile(path, complain)
         self._copies = copies
@@ -220,7 +223,7 @@ class OutputSink:
             copy.line(line, stream)
         self._remember(line)
         if self._shown & stream:
-            self._show(line)
+            (self._show_error if stream is OutputStream.ERR else self._show)(line)
 
     def tail(self) -> tuple[bytes, ...]:
         """Return the last lines, at most `TAIL_LINES` and `TAIL_BYTES`. Safe from any thread."""

@@ -13,7 +13,7 @@ from pliant.cli.commands.jobs import parse_sizes
 from pliant.cli.connect import PROGRAM, Flags, connection_options
 from pliant.cli.output import json_option
 from pliant.cli.run import option_types
-from pliant.cli.run.output import JsonOutput, PlainOutput
+from pliant.cli.run.output import JsonOutput, PlainOutput, Verbosity
 from pliant.cli.run.plan import RunOptions, build_plan, probe_machine
 from pliant.errors import PliantError
 
@@ -100,6 +100,8 @@ PLIANT_OPTIONS = [
     ),
     _option("--fresh", is_flag=True, text="Start over instead of continuing an earlier attempt."),
     _option("--allow-chaos", "chaos", is_flag=True, text="Let `pliant chaos` inject faults into this job."),
+    _option("-q", "--quiet", is_flag=True, text="Show the workers' output and problems only."),
+    _option("-v", "--verbose", is_flag=True, text="Show every event of the job."),
 ]
 TORCHRUN_OPTIONS = [  # in torchrun's order
     _option("--nnodes", type=parse_sizes, metavar="N|MIN:MAX", text="Number of machines."),
@@ -242,6 +244,12 @@ def _with_dashes(name: str) -> str:
     return name.replace("_", "-")
 
 
+def parse_verbosity(*, quiet: bool, verbose: bool) -> Verbosity:
+    if quiet and verbose:
+        raise click.UsageError("--quiet and --verbose cannot be combined.")
+    return Verbosity.QUIET if quiet else Verbosity.VERBOSE if verbose else Verbosity.NORMAL
+
+
 @click.command(
     cls=RunCommand,
     params=[*PLIANT_OPTIONS, *TORCHRUN_OPTIONS],
@@ -251,7 +259,9 @@ def _with_dashes(name: str) -> str:
 @connection_options
 @click.argument("script", required=False)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def run(script: str | None, args: tuple[str, ...], flags: Flags, as_json: bool, **given: Any) -> int:
+def run(
+    script: str | None, args: tuple[str, ...], flags: Flags, as_json: bool, quiet: bool, verbose: bool, **given: Any
+) -> int:
     """Train SCRIPT elastically, with torchrun's command line.
 
     Starts the workers of this machine, replaces lost workers, and shows their output and the events of the job. A
@@ -259,13 +269,15 @@ def run(script: str | None, args: tuple[str, ...], flags: Flags, as_json: bool, 
     workers leave; run the same command again to resume. Everything after SCRIPT is passed to it.
     """
     from pliant.agent.agent import AgentProcess
+    from pliant.agent.setup import agent_id
 
     machine = probe_machine()
     options = RunOptions(
         script=script, args=args, **{name: value for name, value in given.items() if value is not None}
     )
     planned = build_plan(options, machine, flags)
-    output = JsonOutput() if as_json else PlainOutput()
+    verbosity = parse_verbosity(quiet=quiet, verbose=verbose)
+    output = JsonOutput() if as_json else PlainOutput(verbosity, agent_id())
     try:
         for note in planned.notes:
             output.say(note)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from datetime import datetime
+from enum import IntEnum
 from typing import TYPE_CHECKING
 
 import click
@@ -19,16 +21,31 @@ LINE_MAX = 4000  # characters of a line on the screen; the log has the whole lin
 PROGRESS_S = 10.0
 
 
-class PlainOutput:
-    """Text for people. Each line starts with its source in brackets. Call `close` at the end."""
+class Verbosity(IntEnum):
+    """How much of the job is shown, beside the output of workers."""
 
-    def __init__(self) -> None:
+    QUIET = 0  # problems alone
+    NORMAL = 1  # one line for each change
+    VERBOSE = 2  # every event
+
+
+class PlainOutput:
+    """Text for people. Each line starts with its source in brackets. Call `close` at the end.
+
+    `agent` is this machine's own. Its comings and goings are not shown, except with `VERBOSE`.
+    """
+
+    def __init__(self, verbosity: Verbosity = Verbosity.NORMAL, agent: str = "") -> None:
+        from pliant.cli.run.narrator import Narrator
+
+        self._verbosity = verbosity
+        self._narrator = Narrator(agent, time.monotonic)
         self._writer = LineWriter(lambda count: self._sentence(describe_dropped(count)))
         self._lock = threading.Lock()
         self._colours: dict[str, str] = {}
         self._progress_at = time.monotonic()
 
-    def worker(self, member: str, line: bytes) -> None:
+    def worker(self, member: str, line: bytes, *, is_error: bool = False) -> None:
         from pliant.agent.logs.capture import visible
 
         text = visible(line)
@@ -36,9 +53,33 @@ class PlainOutput:
             text = f"{text[:LINE_MAX]} ... ({len(text) - LINE_MAX} more characters in the log)"
         with self._lock:
             colour = self._colours.setdefault(member, COLOURS[len(self._colours) % len(COLOURS)])
-        self._writer.put(self._for_screen(f"{click.style(f'[{member}]', fg=colour)} {text}"), from_worker=True)
+        stream = Stream.ERR if is_error else Stream.OUT
+        shown = self._for_screen(f"{click.style(f'[{member}]', fg=colour)} {text}", stream)
+        self._writer.put(shown, stream, from_worker=True)
 
     def event(self, _revision: int, event: Event) -> None:
+        lines = [*self._narrator.narrate(event)]
+        if self._verbosity is Verbosity.VERBOSE:
+            self._tell_everything(event)
+            return
+        for line in lines:
+            (self.warn if line.problem else self.say)(line.text)
+
+    def say(self, text: str) -> None:
+        if self._verbosity is not Verbosity.QUIET:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        self._writer.put(self._sentence(text))
+
+    def fail(self, text: str) -> None:
+        """Show the error that ends the command."""
+        self._writer.put(f"pliant: {text}", Stream.ERR)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def _tell_everything(self, event: Event) -> None:
         from pliant.core.messages import AgentReadied, HoldersChanged, StepsCommitted
         from pliant.core.messages.describe import describe
 
@@ -50,22 +91,13 @@ class PlainOutput:
             self._progress_at = time.monotonic()
         self.say(describe(event))
 
-    def say(self, text: str) -> None:
-        self._writer.put(self._sentence(text))
-
-    def fail(self, text: str) -> None:
-        """Show the error that ends the command."""
-        self._writer.put(f"pliant: {text}", Stream.ERR)
-
-    def close(self) -> None:
-        self._writer.close()
-
     def _sentence(self, text: str) -> str:
-        return self._for_screen(f"{click.style('[pliant]', bold=True)} {clean(text)}")
+        now = datetime.now().astimezone().strftime("%H:%M:%S")
+        return self._for_screen(f"{click.style('[pliant]', bold=True)} {now} {clean(text)}", Stream.OUT)
 
-    def _for_screen(self, text: str) -> str:
+    def _for_screen(self, text: str, stream: Stream) -> str:
         """Return the text without colours unless it is for a terminal."""
-        return text if self._writer.is_terminal(Stream.OUT) else click.unstyle(text)
+        return text if self._writer.is_terminal(stream) else click.unstyle(text)
 
 
 class JsonOutput:
@@ -74,8 +106,10 @@ class JsonOutput:
     def __init__(self) -> None:
         self._writer = LineWriter(lambda count: _object({"message": describe_dropped(count)}))
 
-    def worker(self, member: str, line: bytes) -> None:
-        self.line(_object({"worker": member, "line": line.decode("utf-8", "replace")}), from_worker=True)
+    def worker(self, member: str, line: bytes, *, is_error: bool = False) -> None:
+        stream = "stderr" if is_error else "stdout"
+        text = _object({"worker": member, "stream": stream, "line": line.decode("utf-8", "replace")})
+        self.line(text, from_worker=True)
 
     def event(self, revision: int, event: Event) -> None:
         from pliant.wire.api import EVENTS
@@ -84,6 +118,9 @@ class JsonOutput:
 
     def say(self, text: str) -> None:
         self.line(_object({"message": text}))
+
+    def warn(self, text: str) -> None:
+        self.say(text)
 
     def fail(self, text: str) -> None:
         """Show the error that ends the command."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pliant.core import messages as m
 from pliant.core.messages import Command, Event, Rejection
+from pliant.core.messages.commands import SCHEDULED
 from pliant.core.model.job import FailingSlots
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View
@@ -149,7 +150,7 @@ def command_for_expiry(kind: str, ident: str) -> Command:
         case "agent-suspect":
             return m.AgentSuspect(AgentId(ident))
         case "save":
-            return m.RequestCheckpoint("it is time")
+            return m.RequestCheckpoint(SCHEDULED)
         case _:
             return m.WaitOver()
 

@@ -20,7 +20,7 @@ from pliant.core.job.launches import FENCED_CODE, agent_join, agent_ready, descr
 from pliant.core.job.next_world import next_consequence
 from pliant.core.job.validation import bad_failing_slots, bad_grace, bad_member, bad_target, bad_terms
 from pliant.core.messages import Code, Command, Event, Rejection
-from pliant.core.messages.describe import describe_difference, describe_slots
+from pliant.core.messages.describe import describe_difference, describe_failing
 from pliant.core.model.fingerprint import fingerprint_difference
 from pliant.core.model.job import Job, JobState, Member, Mode, member_limit
 from pliant.core.model.names import AgentId, MemberId
@@ -315,14 +315,14 @@ def _raised(job: Job, command: m.Raised, now: float) -> Decision:
             continue
         both = [index for index, slot in enumerate(failing.slots) if slot in earlier.slots]
         if both:
-            slots = describe_slots([failing.slots[index] for index in both])
+            where = describe_failing(failing.step, [failing.slots[index] for index in both])
             samples = [str(sample) for index in both for sample in failing.samples[index]][:SAMPLES_NAMED]
             why = (
-                f"{slots} of step {failing.step} raised on {earlier.member} and on {failing.member}; "
+                f"{where} raised on {earlier.member} and on {failing.member}; "
                 f"the samples are {', '.join(samples) or 'in its log'}: {failing.error}"
             )
             return (raised, m.StateChanged(now, JobState.FAILED, why))
-    how = f"{describe_slots(failing.slots)} of step {failing.step} raised: {failing.error}"
+    how = f"{describe_failing(failing.step, failing.slots)} raised: {failing.error}"
     return (raised, *_failed(job, failing.member, 1, how, now)) if live else (raised,)
 
 

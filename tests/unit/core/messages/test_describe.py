@@ -7,6 +7,7 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.messages import Event, SlotDisputed, StatesDiffered
+from pliant.core.messages.commands import SCHEDULED
 from pliant.core.messages.describe import NAMES_MAX, describe
 from pliant.core.model.job import Dispute, Disputed, JobSpec, JobState, Member, Target
 from pliant.core.model.launch import Launch, Seat, SeatEnd
@@ -29,7 +30,7 @@ TOLD: dict[Event, str] = {
     ),
     m.SettingsChanged(NOW, JobSpec(1, 5), Target(5), "--workers 1:4 -> 1:5"): "settings changed: --workers 1:4 -> 1:5",
     m.TargetChanged(NOW, Target(3)): "target changed to 3",
-    m.AgentJoined(NOW, AgentId("x"), 2): "agent x joined (room for 2 workers)",
+    m.AgentJoined(NOW, AgentId("x"), 2): "agent x joined (2 worker slots)",
     m.AgentGone(NOW, AgentId("x"), "it left"): "agent x left",
     m.AgentGone(NOW, AgentId("x"), "its lease ran out", lost=True): "agent x was lost: its lease ran out",
     m.MemberGone(NOW, A, "left", "drained"): "a left: drained",
@@ -40,7 +41,7 @@ TOLD: dict[Event, str] = {
     m.SeatEnded(NOW, 4, SeatEnd(SEAT.member, 1, "ValueError")): "x-g4.0 ended with exit code 1",
     m.SeatRefilled(NOW, 4, 2, MemberId("x-g4.2.1")): "x-g4.2.1 took rank 2",
     m.LaunchOver(NOW, 4, "x leaves"): "generation 4 was stopped: x leaves",
-    m.MemberJoined(NOW, Member(A, 1, AgentId("x")), TERMS): "a joined as number 1",
+    m.MemberJoined(NOW, Member(A, 1, AgentId("x")), TERMS): "a joined",
     m.MemberDraining(NOW, A, 30.0, "a spot notice"): "a drains within 30 s: a spot notice",
     m.MemberGone(NOW, A, "lost", "its lease ran out"): "a was lost: its lease ran out",
     m.WorldFormed(NOW, world((A, B))): "generation 4 formed (planned): a, b (b joined)",
@@ -50,12 +51,12 @@ TOLD: dict[Event, str] = {
     StatesDiffered(NOW, 4, 7, (A,), False, "states differ"): "generation 4 broke: states differ",
     SlotDisputed(NOW, Disputed(4, 7, Dispute(3, A, B))): "slot 3 of step 7 has different gradients on a and on b",
     m.PairAccused(NOW, 4, A, B): "a and b could not reach one another in generation 4",
-    m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, 2)): "steps up to 2 are durable (reported by a in generation 1)",
+    m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, 2)): "steps up to 2 are committed (reported by a in generation 1)",
     m.HoldersChanged(NOW, 4, frozenset({B, A})): "the state is held by a, b",
     m.HoldersChanged(NOW, 4, frozenset(MANY)): "the state is held by m0, m1, m10, m2, m3, m4, m5, m6 and 3 more",
-    m.CheckpointPublished(NOW, 1, checkpoint(GENESIS)): "checkpoint of step 0 published",
+    m.CheckpointPublished(NOW, 1, checkpoint(GENESIS)): "checkpoint saved: step 0",
     m.PartWritten(NOW, 1, A, checkpoint(GENESIS), 1, 3): "a wrote part 2 of 3 of the checkpoint of step 0",
-    m.CheckpointRequested(NOW, 7, "it is time"): "checkpoint requested (step 7 or later): it is time",
+    m.CheckpointRequested(NOW, 7, SCHEDULED): "saving a checkpoint at step 7 or later (scheduled)",
     m.CheckpointFailed(NOW, 1, "ck", A, "the disk is full"): (
         "checkpoint ck failed: a could not write its part: the disk is full"
     ),
@@ -66,8 +67,10 @@ TOLD: dict[Event, str] = {
         "checkpoint ck cannot be read by a: no such file"
     ),
     m.SlotRaised(NOW, poison(A)): "slot 2 of step 3 raised on a: ValueError: bad sample",
-    m.WorkerFailed(NOW, A, 1): "a failed by itself (exit code 1)",
+    m.WorkerFailed(NOW, A, 1): "a failed (exit code 1)",
     m.StateChanged(NOW, JobState.RUNNING, "2 members train"): "the job is running: 2 members train",
+    m.StateChanged(NOW, JobState.FAILED, "b: ValueError"): "the job failed: b: ValueError",
+    m.StateChanged(NOW, JobState.CANCELLED, "enough"): "the job was cancelled: enough",
 }
 
 

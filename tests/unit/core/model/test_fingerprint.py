@@ -93,7 +93,7 @@ def test_who_computes_other_bits_joins_and_stays_a_spare() -> None:
     job = strict((A, NEW), (B, NEW))
     job = after(job, report(job, A, 1, holders=(A, B)))
     [joined] = made(job, joins(C, OLD))
-    assert describe(joined) == f"c joined as number 3; it is a spare: it {OTHER}"
+    assert describe(joined) == f"c joined; it is a spare: it {OTHER}"
     job = after(job, joins(C, OLD))
     assert [world.members for world in job.worlds] == [(A, B)]
     assert (spare_why(job, C), view_of(job, 1, C).spare_why) == (OTHER, OTHER)

@@ -1,0 +1,74 @@
+"""The last lines of `pliant run`: how far the job is, where its checkpoint is, and what to do next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pliant.core.messages import CheckpointPublished, Event, MemberJoined, StepsCommitted, WorldFormed
+from pliant.core.messages.describe import describe_state
+from pliant.core.model.job import JobState
+from pliant.core.model.world import WorldKind
+
+
+@dataclass(slots=True)
+class Progress:
+    """The committed step and the newest checkpoint of a job, as of the last event fed.
+
+    `total_steps` is None as long as no worker has joined: the job is not live, and its script saves by itself.
+    """
+
+    step: int = 0
+    total_steps: int | None = None
+    saved_step: int | None = None
+
+    def feed(self, event: Event) -> None:
+        match event:
+            case StepsCommitted(lines=lines):
+                self.step = lines[-1].lineage.step
+            case WorldFormed(world=world) if world.kind is WorldKind.ROLLBACK:
+                self.step = world.base.step
+            case MemberJoined(terms=terms):
+                self.total_steps = terms.grid.total_steps
+            case CheckpointPublished(checkpoint=checkpoint):
+                self.saved_step = checkpoint.lineage.step
+            case _:
+                pass
+
+
+def describe_closing(
+    job: str, state: JobState, progress: Progress, duration_s: float, storage: str, *, all_left: bool
+) -> list[str]:
+    """Return the closing lines of a job. `all_left`: no other machine goes on with it."""
+    took = describe_duration(duration_s)
+    if not state.ended and not all_left:
+        return [f"this machine left {job} after {took}; the job goes on without it"]
+    stopped = describe_state(state).removeprefix("is ") if state.ended else "stopped"
+    if progress.total_steps is None:
+        again = [] if state is JobState.FINISHED else ["next: the same command starts the script again"]
+        return [f"{job} {stopped} after {took}", *again]
+    saved = "no checkpoint" if progress.saved_step is None else f"checkpoint: step {progress.saved_step} in {storage}"
+    head = f"{job} {stopped} after {took} at step {progress.step} of {progress.total_steps}; {saved}"
+    if state is JobState.FINISHED:
+        return [head] if progress.saved_step is None else [head, f"next: {_EXPORT.format(job=job)}"]
+    return [head, f"All workers have left. {_describe_resume(progress)}", "next: start it with the same command"]
+
+
+_EXPORT = "`pliant export {job} --out model.pt` writes the model to a file"
+
+
+def _describe_resume(progress: Progress) -> str:
+    base = progress.saved_step or 0
+    lost = progress.step - base
+    if lost <= 0:
+        return f"The next start resumes at step {progress.step}; nothing is lost."
+    return f"The next start resumes at step {base} ({lost} {'step is' if lost == 1 else 'steps are'} recomputed)."
+
+
+def describe_duration(seconds: float) -> str:
+    """Return a duration such as `27 s`, `5 min 8 s` or `2 h 3 min`."""
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60} s"
+    return f"{total // 3600} h {total % 3600 // 60} min"

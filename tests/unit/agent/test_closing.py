@@ -1,0 +1,91 @@
+"""The closing lines of `pliant run`."""
+
+import pytest
+
+from pliant.agent.closing import Progress, describe_closing, describe_duration
+from pliant.core import messages as m
+from pliant.core.data.ledger import GENESIS
+from pliant.core.model.job import JobState, Member
+from pliant.core.model.names import AgentId
+from pliant.core.model.world import World, WorldKind
+from unit.core.build import NOW, TERMS, A, checkpoint, lines
+
+PLACE = "/home/me/checkpoints"
+
+
+def test_progress_follows_the_events() -> None:
+    progress = Progress()
+    committed = lines(GENESIS, 1, 4)
+    progress.feed(m.MemberJoined(NOW, Member(A, 1, AgentId("x")), TERMS))
+    progress.feed(m.StepsCommitted(NOW, 1, A, committed))
+    progress.feed(m.CheckpointPublished(NOW, 1, checkpoint(committed[1].lineage)))
+    progress.feed(m.WorldEntered(NOW, 2))
+    assert progress == Progress(4, TERMS.grid.total_steps, 2)
+    progress.feed(m.WorldFormed(NOW, World(3, WorldKind.ROLLBACK, (A,), (1,), committed[1].lineage)))
+    assert progress.step == 2
+
+
+@pytest.mark.parametrize(
+    ("state", "progress", "told"),
+    [
+        (
+            JobState.FINISHED,
+            Progress(320, 320, 320),
+            [
+                "demo finished after 1 min 1 s at step 320 of 320; checkpoint: step 320 in /home/me/checkpoints",
+                "next: `pliant export demo --out model.pt` writes the model to a file",
+            ],
+        ),
+        (
+            JobState.RUNNING,
+            Progress(103, 320, 103),
+            [
+                "demo stopped after 1 min 1 s at step 103 of 320; checkpoint: step 103 in /home/me/checkpoints",
+                "All workers have left. The next start resumes at step 103; nothing is lost.",
+                "next: start it with the same command",
+            ],
+        ),
+        (
+            JobState.FAILED,
+            Progress(9, 320, 8),
+            [
+                "demo failed after 1 min 1 s at step 9 of 320; checkpoint: step 8 in /home/me/checkpoints",
+                "All workers have left. The next start resumes at step 8 (1 step is recomputed).",
+                "next: start it with the same command",
+            ],
+        ),
+        (
+            JobState.CANCELLED,
+            Progress(9, 320, None),
+            [
+                "demo was cancelled after 1 min 1 s at step 9 of 320; no checkpoint",
+                "All workers have left. The next start resumes at step 0 (9 steps are recomputed).",
+                "next: start it with the same command",
+            ],
+        ),
+        (JobState.FINISHED, Progress(), ["demo finished after 1 min 1 s"]),
+        (
+            JobState.RUNNING,
+            Progress(),
+            ["demo stopped after 1 min 1 s", "next: the same command starts the script again"],
+        ),
+    ],
+    ids=str,
+)
+def test_the_last_lines_tell_how_far_it_is_and_what_to_do(state: JobState, progress: Progress, told: list[str]) -> None:
+    assert describe_closing("demo", state, progress, 61.2, PLACE, all_left=True) == told
+
+
+def test_a_machine_that_leaves_others_behind_says_so() -> None:
+    told = describe_closing("demo", JobState.RUNNING, Progress(9, 320, 8), 5.0, PLACE, all_left=False)
+    assert told == ["this machine left demo after 5 s; the job goes on without it"]
+
+
+def test_durations_have_two_units_at_most() -> None:
+    assert [describe_duration(seconds) for seconds in (0.4, 59.4, 60, 3599, 7380)] == [
+        "0 s",
+        "59 s",
+        "1 min 0 s",
+        "59 min 59 s",
+        "2 h 3 min",
+    ]
