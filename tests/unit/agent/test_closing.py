@@ -10,7 +10,7 @@ from pliant.core.model.names import AgentId
 from pliant.core.model.world import World, WorldKind
 from unit.core.build import NOW, TERMS, A, checkpoint, lines
 
-PLACE = "/home/me/checkpoints"
+PLACE = "/data/checkpoints"
 
 
 def test_progress_follows_the_events() -> None:
@@ -32,7 +32,7 @@ def test_progress_follows_the_events() -> None:
             JobState.FINISHED,
             Progress(320, 320, 320),
             [
-                "demo finished after 1 min 1 s at step 320 of 320; checkpoint: step 320 in /home/me/checkpoints",
+                "demo finished after 1 min 1 s at step 320 of 320; checkpoint: step 320 in /data/checkpoints",
                 "next: `pliant export demo --out model.pt` writes the model to a file",
             ],
         ),
@@ -40,7 +40,7 @@ def test_progress_follows_the_events() -> None:
             JobState.RUNNING,
             Progress(103, 320, 103),
             [
-                "demo stopped after 1 min 1 s at step 103 of 320; checkpoint: step 103 in /home/me/checkpoints",
+                "demo stopped after 1 min 1 s at step 103 of 320; checkpoint: step 103 in /data/checkpoints",
                 "All workers have left. The next start resumes at step 103; nothing is lost.",
                 "next: start it with the same command",
             ],
@@ -49,7 +49,7 @@ def test_progress_follows_the_events() -> None:
             JobState.FAILED,
             Progress(9, 320, 8),
             [
-                "demo failed after 1 min 1 s at step 9 of 320; checkpoint: step 8 in /home/me/checkpoints",
+                "demo failed after 1 min 1 s at step 9 of 320; checkpoint: step 8 in /data/checkpoints",
                 "All workers have left. The next start resumes at step 8 (1 step is recomputed).",
                 "next: start it with the same command",
             ],

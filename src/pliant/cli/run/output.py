@@ -22,7 +22,7 @@ PROGRESS_S = 10.0
 
 
 class Verbosity(IntEnum):
-    """How much of the job is shown, beside the output of workers."""
+    """The share of the job's events that is shown, beside the output of workers."""
 
     QUIET = 0  # problems alone
     NORMAL = 1  # one line for each change
