@@ -29,6 +29,15 @@ if TYPE_CHECKING:
 PROBLEMS_SHOWN = 20
 EVERY_SAMPLE = "every sample used exactly once"
 EVERY_POSITION = "every position of the order used exactly once"
+EVERY_ITEM = "every item of the stream, by its number, used exactly once"
+SHARD_ORDER_NOTE = (
+    "The order follows the shards of the data. It cannot be recomputed here: the workers compared each step with it "
+    "before they applied the step. The hash chain, the steps and the counts were checked here."
+)
+STREAM_NOTE = (
+    "Items are numbered as the stream yields them. A number means the same item on every worker if the stream yields "
+    "the same items each time it is opened: its beginning was compared when a worker joined."
+)
 DRAWN_ORDER_NOTE = (
     "The order comes from a {source} in the script and may repeat samples or leave some out. It cannot be recomputed "
     "here: the workers compared each step with it before they applied the step. The hash chain, the steps and the "
@@ -116,15 +125,24 @@ class Promise:
 def promise_of(terms: Terms) -> Promise:
     """Return what a job with these terms promises about its samples."""
     order = dict(terms.extra).get("order", "shuffled").partition(" ")[0]
-    if order in ("function", "sampler"):
-        return Promise(order, EVERY_POSITION, DRAWN_ORDER_NOTE.format(source=order))
-    if (length := _data_length(terms)) != terms.grid.samples:
-        note = (
-            f"Each epoch takes {terms.grid.samples} samples of passes over {length} samples, from where the epoch "
-            "before it ended."
+    length, per_epoch = _data_length(terms), terms.grid.samples
+    sentence, notes = EVERY_SAMPLE, []
+    if length != per_epoch:
+        sentence = EVERY_POSITION
+        notes.append(
+            f"Each epoch takes {per_epoch} samples of passes over {length} samples, from where the epoch before it "
+            "ended."
         )
-        return Promise(order, EVERY_POSITION, note)
-    return Promise(order, EVERY_SAMPLE)
+    match order:
+        case "function" | "sampler":
+            sentence, notes = EVERY_POSITION, [DRAWN_ORDER_NOTE.format(source=order)]
+        case "shards":
+            notes.append(SHARD_ORDER_NOTE)
+        case "stream":
+            sentence, notes = EVERY_ITEM, [STREAM_NOTE]
+        case _:
+            pass
+    return Promise(order, sentence, " ".join(notes))
 
 
 def _data_length(terms: Terms) -> int:
@@ -164,9 +182,9 @@ def _order(terms: Terms, kind: str, history: LedgerHistory) -> tuple[Order, Expe
     length = _data_length(terms)
     shuffled = Order(terms.seed, terms.grid.samples, None if length == terms.grid.samples else length)
     match kind:
-        case "sequential":
+        case "sequential" | "stream":
             return _sequential(shuffled, length), expected_digest
-        case "function" | "sampler":
+        case "function" | "sampler" | "shards":
             written = history.committed()
             return shuffled, lambda _grid, _order, step: written[step].digest
         case "shuffled":

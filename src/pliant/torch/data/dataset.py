@@ -31,10 +31,10 @@ from torch.utils.data import (
     TensorDataset,
     default_collate,
 )
-from torch.utils.data._utils import worker
 
 from pliant.errors import BadInput
 from pliant.torch.data.seeds import seed_for_reading
+from pliant.torch.data.stream import no_worker_info
 from pliant.train.data.loader import (
     LoadedMicroBatch,
     ReadPlan,
@@ -54,9 +54,8 @@ def check_readable(dataset: Any) -> None:
         raise BadInput("pass the data set itself, not a DataLoader: Pliant divides and loads the samples")
     if isinstance(dataset, IterableDataset) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         raise BadInput(
-            f"{kind} has no numbered samples, which Pliant needs to divide them again when the world changes: "
-            "pass a map-style data set, with __len__ and __getitem__; write a stream to files first "
-            "and read its records by number"
+            f"{kind} is no data set: pass one with __len__ and __getitem__, an IterableDataset, or one with shards and "
+            "read(shard, start)"
         )
     if isinstance(dataset, Mapping) and 0 not in dataset:
         raise BadInput(f"{kind} is a mapping of {', '.join(map(repr, list(dataset)[:5]))}: pass one of its data sets")
@@ -160,11 +159,8 @@ def _collate(rows: list[Any]) -> Any:
     torch would use it in a data worker, so the worker's information is hidden meanwhile. Batches travel in memory of
     their own (see shared_memory.py).
     """
-    info, worker._worker_info = worker._worker_info, None
-    try:
+    with no_worker_info():
         return default_collate(rows)
-    finally:
-        worker._worker_info = info
 
 
 def _tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:

@@ -17,6 +17,8 @@ from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
 from pliant.torch.data.dataset import DatasetReader, check_dataset
 from pliant.torch.data.seeds import preserve_generators
+from pliant.torch.data.shards import ShardDataset
+from pliant.torch.data.stream import StreamDataset
 from pliant.torch.data.workers import DataWorkerPool
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, SampleIndices
 
@@ -43,7 +45,9 @@ class Loader:
             raise BadInput(f"num_workers must be 0 (read in the training process) or more, not {num_workers}")
         self._indices = indices
         self._reader = DatasetReader(dataset, seed=seed, collate_fn=collate_fn)
-        self._pool = DataWorkerPool(self._reader, indices.plan_read, num_workers) if num_workers else None
+        in_sequence = isinstance(dataset, ShardDataset | StreamDataset)
+        plan = indices.plan_read
+        self._pool = DataWorkerPool(self._reader, plan, num_workers, in_sequence=in_sequence) if num_workers else None
         self._device = device
         # Pinned memory helps only copies to a device.
         self._pin = pin_memory and device.type != "cpu"

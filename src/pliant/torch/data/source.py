@@ -6,14 +6,14 @@ draw from generators that are seeded by (seed, epoch), and a sampler's own gener
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
 from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
@@ -21,6 +21,9 @@ from pliant.torch.arguments import a
 from pliant.torch.data.dataset import check_readable
 from pliant.torch.data.loader import Loader
 from pliant.torch.data.seeds import preserve_generators, seed_for_reading
+from pliant.torch.data.shards import ShardDataset, is_sharded, shard_sizes
+from pliant.torch.data.stream import StreamDataset, beginning, count_items, is_stream
+from pliant.train.data.lanes import ShardOrder
 from pliant.train.data.loader import (
     FUNCTION,
     SEQUENTIAL,
@@ -53,6 +56,34 @@ class DataSource:
         return Loader(self.dataset, indices, indices.grid, **options)
 
 
+@dataclass(frozen=True, slots=True)
+class ShardSource(DataSource):
+    """Data in shards of these sizes, each of which is read in sequence."""
+
+    sizes: tuple[int, ...] = ()
+
+    def indices(self, grid: Grid, seed: int) -> SampleIndices:
+        order = ShardOrder(grid, self.sizes, seed=seed, shuffled=self.order == SHUFFLED)
+        return SampleIndices(grid, seed=seed, order=order, data=self.length, kind=self.kind)
+
+    def loader(self, indices: SampleIndices, **options: Any) -> Loader:
+        dataset = ShardDataset(self.dataset, self.sizes, reach=indices.grid.batch)
+        return Loader(dataset, indices, indices.grid, **options)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSource(DataSource):
+    """A stream, whose items are numbered as they come."""
+
+    endless: bool = False
+    seed: int = 0
+
+    def loader(self, indices: SampleIndices, **options: Any) -> Loader:
+        keep = 2 * indices.grid.batch
+        dataset = StreamDataset(self.dataset, self.samples, endless=self.endless, seed=self.seed, keep=keep)
+        return Loader(dataset, indices, indices.grid, **options)
+
+
 def open_source(
     dataset: Any,
     *,
@@ -65,6 +96,10 @@ def open_source(
 
     A function or a sampler sets the length of all epochs by that of the first, unless `samples_per_epoch` does.
     """
+    if is_sharded(dataset) or (is_stream(dataset) and not isinstance(dataset, DataLoader)):
+        _check_in_sequence(dataset, order, sampler)
+        opening = _open_shards if is_sharded(dataset) else _open_stream
+        return opening(dataset, str(order), samples_per_epoch, seed)
     check_readable(dataset)
     length = len(dataset)
     if length < 1:
@@ -85,6 +120,34 @@ def open_source(
     if not samples:
         raise BadInput(f"{order_name(drawn.kind, 0)} returned no index: an epoch needs at least one sample")
     return DataSource(dataset, samples, length, drawn, drawn.kind)
+
+
+def _check_in_sequence(dataset: Any, order: str | OrderOfEpoch, sampler: object) -> None:
+    """Raise BadInput for an order that data in sequence cannot have."""
+    kind = type(dataset).__name__
+    if sampler is not None or order not in (SHUFFLED, SEQUENTIAL):
+        raise BadInput(
+            f"{kind} is read in sequence, so order= and sampler= cannot choose its samples: leave them out, or pass a "
+            "data set with __len__ and __getitem__"
+        )
+
+
+def _open_shards(dataset: Any, order: str, samples_per_epoch: int | None, _seed: int) -> DataSource:
+    sizes = shard_sizes(dataset)
+    return ShardSource(dataset, samples_per_epoch or sum(sizes), sum(sizes), order, "shards", sizes)
+
+
+def _open_stream(dataset: Any, _order: str, samples_per_epoch: int | None, seed: int) -> DataSource:
+    if isinstance(dataset, Iterator) and not isinstance(dataset, IterableDataset):
+        raise BadInput(
+            f"{type(dataset).__name__} can be iterated only once: pass an IterableDataset whose __iter__ opens the "
+            "stream anew"
+        )
+    kind = f"stream {beginning(dataset, seed)}"
+    samples = samples_per_epoch or count_items(dataset, seed)
+    if not samples:
+        raise BadInput(f"dataset has no samples ({a(type(dataset).__name__)} without items). Pass one with samples.")
+    return StreamSource(dataset, samples, samples, SEQUENTIAL, kind, endless=samples_per_epoch is not None, seed=seed)
 
 
 class _DrawnOrder:

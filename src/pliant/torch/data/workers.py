@@ -60,7 +60,9 @@ class _DataWorker:
 class DataWorkerPool:
     """The data workers of one loader. All calls come from the thread that called `start`."""
 
-    def __init__(self, reader: DatasetReader, plan: Callable[[MicroBatch], ReadPlan], count: int) -> None:
+    def __init__(
+        self, reader: DatasetReader, plan: Callable[[MicroBatch], ReadPlan], count: int, *, in_sequence: bool = False
+    ) -> None:
         self._reader = reader
         self._plan = plan
         self._count = count
@@ -70,6 +72,8 @@ class DataWorkerPool:
         self._ready: dict[MicroBatch, LoadedMicroBatch | SampleError] = {}
         self._ticket = 0
         self._end: Finalize | None = None
+        # The data worker of each first slot, for data that is fast to read only where a step continues the last one.
+        self._readers: dict[int, int] | None = {} if in_sequence else None
 
     @property
     def depth(self) -> int:
@@ -112,7 +116,7 @@ class DataWorkerPool:
         self._collect(0)
         if part not in self._ready and part not in self._under_way.values():
             self._waiting = [other for other in self._waiting if other != part]
-            self._assign(part, self._least_busy())
+            self._assign(part, self._choose(part))
         while part not in self._ready:
             self._collect(None)
         found = self._ready.pop(part)
@@ -130,10 +134,16 @@ class DataWorkerPool:
     def _dispatch(self) -> None:
         """Request more parts, up to the depth. Parts that are read but unused count like requested ones."""
         while self._waiting and len(self._under_way) + len(self._ready) < self.depth:
-            self._assign(self._waiting.pop(0), self._least_busy())
+            part = self._waiting.pop(0)
+            self._assign(part, self._choose(part))
 
-    def _least_busy(self) -> _DataWorker:
-        return min(self._workers, key=lambda worker: len(worker.tickets))
+    def _choose(self, part: MicroBatch) -> _DataWorker:
+        """Return the data worker that reads the part: always the same for a slot, if the data is read in sequence."""
+        if self._readers is None:
+            return min(self._workers, key=lambda worker: len(worker.tickets))
+        taken = list(self._readers.values())
+        fewest = min(range(self._count), key=taken.count)
+        return self._workers[self._readers.setdefault(part.slots[0], fewest)]
 
     def _assign(self, part: MicroBatch, worker: _DataWorker) -> None:
         plan = self._plan(part)

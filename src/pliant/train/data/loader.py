@@ -210,7 +210,9 @@ class SampleIndices:
     @property
     def fingerprint(self) -> str:
         """The value that members must agree on at join, besides the seed. It calls a function for epoch 0."""
-        return self._order if isinstance(self._order, str) else f"{self._kind} {self.epoch_fingerprint(0)}"
+        if isinstance(self._order, str):
+            return self._order if self._kind == FUNCTION else self._kind
+        return f"{self._kind} {self.epoch_fingerprint(0)}"
 
     def epoch_fingerprint(self, epoch: int) -> str:
         """Return a digest of an epoch's whole order, for members to compare orders given by a function."""

@@ -113,6 +113,39 @@ def test_of_an_order_that_user_code_draws_the_rest_is_checked_and_that_is_said(
     assert pliant("audit", f"few-{kind}", "--json").json["lost"] == 3
 
 
+def test_of_shards_the_rest_is_checked_and_that_is_said(running: Running, pliant: Pliant) -> None:
+    made = other_lines(lambda _, positions: tuple(59 - each for each in positions), 12)
+    trained(running, "shards", made, replace(TERMS, extra=(("order", "shards 12ab"),)))
+    assert pliant("audit", "shards").out == (
+        "shards: every sample used exactly once\n120 samples in 12 committed steps, 0 lost, 0 repeated\n"
+        "The order follows the shards of the data. It cannot be recomputed here: the workers compared each step with "
+        "it before they applied the step. The hash chain, the steps and the counts were checked here.\n"
+    )
+    trained(running, "part", made, replace(TERMS, extra=(("order", "shards 12ab"), ("data", "90 samples"))))
+    out = pliant("audit", "part").out
+    assert out.startswith("part: every position of the order used exactly once\n")
+    assert (
+        "Each epoch takes 60 samples of passes over 90 samples, from where the epoch before it ended. The order" in out
+    )
+
+
+def test_the_items_of_a_stream_are_audited_by_their_numbers(running: Running, pliant: Pliant) -> None:
+    terms = replace(TERMS, extra=(("order", "stream 12ab"),))
+    trained(running, "stream", other_lines(lambda _, positions: tuple(positions), 12), terms)
+    done = pliant("audit", "stream")
+    assert (done.code, done.out) == (
+        0,
+        (
+            "stream: every item of the stream, by its number, used exactly once\n"
+            "120 samples in 12 committed steps, 0 lost, 0 repeated\n"
+            "Items are numbered as the stream yields them. A number means the same item on every worker if the stream "
+            "yields the same items each time it is opened: its beginning was compared when a worker joined.\n"
+        ),
+    )
+    trained(running, "skipping", lines(GENESIS, 1, 1), terms)
+    assert pliant("audit", "skipping", "--json").json["lost"] == 10
+
+
 @pytest.mark.parametrize("kind", ["shuffled", "sequential"])
 def test_epochs_of_another_length_than_the_data_are_recomputed(kind: str, running: Running, pliant: Pliant) -> None:
     terms = replace(TERMS, extra=(("order", kind), ("data", "47 samples")))

@@ -306,7 +306,7 @@ class Stream(IterableDataset[int]):
     "data", [Stream(), iter([1, 2]), (i for i in range(3)), {1, 2}, 5], ids=lambda data: type(data).__name__
 )
 def test_data_without_numbered_samples_is_refused_with_what_to_do(data: Any) -> None:
-    with pytest.raises(BadInput, match="pass a map-style data set, with __len__ and __getitem__"):
+    with pytest.raises(BadInput, match="is no data set: pass one with __len__ and __getitem__"):
         loader(data)
 
 
