@@ -38,6 +38,7 @@ from pliant.agent.setup import (
     describe_opening,
     describe_other_settings,
     install_id,
+    metrics_token,
     open_job,
     register_agent,
     wait_for_other_agents,
@@ -149,6 +150,7 @@ class AgentProcess:
             stall_s=settings.read().stall_s,
         )
         token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)
+        self._announce_metrics(client, place)
         env = worker_environment(self._plan, self._folder, place, token_file, self._state.id)
         self._workers = Workers(self._plan, self._folder, self._processes, self._output, self._state.id)
         self._workers.open(env, worker_settings(self._plan, self._folder))
@@ -182,6 +184,12 @@ class AgentProcess:
             watch.close()
             for number, handler in handlers.items():
                 signal.signal(number, handler)
+
+    def _announce_metrics(self, client: Client, place: CoordinatorAddress) -> None:
+        """Print where Prometheus reads the metrics, if --metrics-port was given."""
+        if self._plan.metrics:
+            token_file = metrics_token(client, self._folder, place)
+            self._output.say(f"metrics: {place.urls[0]}/metrics, with the token in {token_file}")
 
     def _wait_for_stop(self, limit_s: float) -> bool:
         """Return whether the user stops this agent before it has started."""

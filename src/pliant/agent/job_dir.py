@@ -56,6 +56,11 @@ class JobDir:
         return self.path / "join-token"
 
     @property
+    def metrics_token(self) -> Path:
+        """The token with which Prometheus reads `/metrics`, scope read."""
+        return self.path / "metrics-token"
+
+    @property
     def logs(self) -> Path:
         return self.path / "logs"
 

@@ -37,4 +37,5 @@ class RunPlan:
     virtual_local_rank: bool = False
     signals: tuple[signal.Signals, ...] = SIGNALS
     notices: tuple[str, ...] = ()
+    metrics: bool = False  # make a token with which Prometheus reads the metrics of our own coordinator
     listen: tuple[str, int] | None = None  # where our own coordinator listens; None: a free port, for this machine only

@@ -143,12 +143,26 @@ def worker_token(client: Client, job: str, folder: JobDir, place: CoordinatorAdd
         with suppress(PliantError), Client(place.urls, read_token(path), patience_s=SETUP_S) as trial:
             trial.job(job)
             return path
-    made = client.create_token(TokenRequest(Scope.JOIN, job, label="workers of pliant run"))
-    token = parse_token(made.token)
+    _create_token(client, TokenRequest(Scope.JOIN, job, label="workers of pliant run"), path)
+    return path
+
+
+def metrics_token(client: Client, folder: JobDir, place: CoordinatorAddress) -> Path:
+    """Return a file with a token that can only read; an earlier run's if it is still valid."""
+    path = folder.metrics_token.absolute()
+    if not is_missing(path):
+        with suppress(PliantError), Client(place.urls, read_token(path), patience_s=SETUP_S) as trial:
+            trial.about()
+            return path
+    _create_token(client, TokenRequest(Scope.READ, label="metrics of pliant run"), path)
+    return path
+
+
+def _create_token(client: Client, request: TokenRequest, path: Path) -> None:
+    token = parse_token(client.create_token(request).token)
     if token is None:
         raise PliantError("The coordinator made a token in an unknown format. Check its version of Pliant.")
     write_token(path, token)
-    return path
 
 
 # ------------------------------------------------------------------------------------------- who and where we are

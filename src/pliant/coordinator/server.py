@@ -155,9 +155,9 @@ class Coordinator:
         metrics = self.metrics
         metrics.pumps.observe(seconds)
         metrics.bugs.inc(len(pumped.bugs))
-        for _, events in pumped.decided:
+        for job, events in pumped.decided:
             for event in events:
-                metrics.events.labels(type(event).__name__).inc()
+                metrics.count_event(job, event)
 
     def _count_answer(self, command: str, answer: Answer) -> None:
         if isinstance(answer, Accepted):

@@ -99,6 +99,12 @@ PLIANT_OPTIONS = [
         text="Number of checkpoints to keep.",
     ),
     _option("--fresh", is_flag=True, text="Start over instead of continuing an earlier attempt."),
+    _option(
+        "--metrics-port",
+        metavar="N",
+        type=click.IntRange(1, option_types.PORT_MAX),
+        text="Port of this machine at which Prometheus reads metrics, with a token.",
+    ),
     _option("--allow-chaos", "chaos", is_flag=True, text="Let `pliant chaos` inject faults into this job."),
     _option("-q", "--quiet", is_flag=True, text="Show the workers' output and problems only."),
     _option("-v", "--verbose", is_flag=True, text="Show every event of the job."),

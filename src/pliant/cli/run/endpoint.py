@@ -74,6 +74,23 @@ def resolve_endpoint(
     return None, CoordinatorAddress((f"http://{endpoint}",), token_file)
 
 
+def metrics_address(
+    options: RunOptions, listen: tuple[str, int] | None, elsewhere: CoordinatorAddress | None
+) -> tuple[str, int] | None:
+    """Return the address to host the coordinator at, with the port of --metrics-port if there is one."""
+    if options.metrics_port is None:
+        return listen
+    if elsewhere is not None:
+        raise click.UsageError(
+            f"--metrics-port needs a coordinator of its own; this agent joins {elsewhere.urls[0]}, which has /metrics."
+        )
+    if listen is not None:
+        raise click.UsageError(
+            f"--metrics-port cannot be combined with an endpoint: its port, {listen[1]}, has /metrics too."
+        )
+    return STATIC_HOST, options.metrics_port
+
+
 def requested_endpoint(options: RunOptions, machines: int, notes: list[str]) -> EndpointAddress | None:
     """Return the endpoint that the options name, as torchrun does; None for this machine alone."""
     static = options.rdzv_kind in (None, "static")

@@ -18,7 +18,7 @@ import click
 
 from pliant import settings
 from pliant.cli.connect import Flags
-from pliant.cli.run.endpoint import EndpointFacts, probe_endpoint, resolve_endpoint
+from pliant.cli.run.endpoint import EndpointFacts, metrics_address, probe_endpoint, resolve_endpoint
 from pliant.cli.run.option_types import SIGNALS, EndpointAddress, RdzvConf, checkpoint_place
 from pliant.core.model.names import NAME_MAX, bad_name
 from pliant.errors import BadInput
@@ -63,6 +63,7 @@ class RunOptions:
     preload: tuple[str, ...] | None = None
     notices: tuple[str, ...] = ()
     fresh: bool = False
+    metrics_port: int | None = None
     checkpoint_dir: str | None = None
     checkpoint_every: tuple[int, float] = (0, 0.0)  # steps, seconds
     checkpoint_keep: int = 2
@@ -141,6 +142,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     sizes = job_sizes(options, machine, roles, notes)
     listen, elsewhere = resolve_endpoint(options, machine, flags, name, sizes.machines, notes)
     _note_capacity(options, sizes, listen is None and elsewhere is None, notes)
+    listen = metrics_address(options, listen, elsewhere)
     conf = options.rdzv_conf or RdzvConf()
     plan = RunPlan(
         job=name,
@@ -172,6 +174,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
         signals=options.signals,
         notices=options.notices,
         listen=listen,
+        metrics=options.metrics_port is not None,
     )
     return PlannedRun(plan, elsewhere, tuple(notes))
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from urllib.parse import parse_qs
 
+from prometheus_client import Histogram
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request as StarletteRequest
@@ -162,7 +163,7 @@ class _Endpoint:
         self._body: Body[object] | None = Body(route.body) if route.body is not None else None
         self._media = route.reply if isinstance(route.reply, str) else "application/json"
         self._defaults = {query.name: query.kind(query.default) for query in route.query}
-        self._ok_duration = metrics.requests.labels(route.name, 200)
+        self._ok_duration: Histogram | None = None  # made at the first use: most routes are never called
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start, status = time.perf_counter(), 200
@@ -189,8 +190,14 @@ class _Endpoint:
             log.exception("%s failed: this is a bug in Pliant", self.route.name)
             await refuse(send, status, Problem("bug", f"this is a bug in Pliant: {type(error).__name__}; see its log"))
         finally:
-            counted = self._ok_duration if status == 200 else self._metrics.requests.labels(self.route.name, status)
-            counted.observe(time.perf_counter() - start)
+            self._duration(status).observe(time.perf_counter() - start)
+
+    def _duration(self, status: int) -> Histogram:
+        if status != 200:
+            return self._metrics.requests.labels(self.route.name, status)
+        if self._ok_duration is None:
+            self._ok_duration = self._metrics.requests.labels(self.route.name, 200)
+        return self._ok_duration
 
     async def _call(self, scope: Scope, receive: Receive, send: Send) -> Call:
         path: Mapping[str, str] = scope["path_params"]

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
@@ -27,17 +27,19 @@ from pliant.coordinator.service.inbox import (
 )
 from pliant.core.accounting.activity import Category, categories_of, running_workers
 from pliant.core.messages import AgentJoin, Code, Command, Create, Join, Rejection
-from pliant.core.model.job import JobState
+from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId, MemberId, bad_name
 from pliant.errors import StoreError
 from pliant.stores.base import Entry, Store
-from pliant.telemetry import CoordinatorMetrics
+from pliant.telemetry import CoordinatorMetrics, JobSample
 from pliant.wire import api
 from pliant.wire.codec import encode_reply
 from pliant.wire.openapi import document
 from pliant.wire.routes import COMMANDS, RENEW, RENEW_AGENT
 
 STREAM_PAGE = 200
+ENDED_SHOWN_S = 3600.0  # how long the metrics have a job after its end
+JOBS_SHOWN_MAX = 500
 USES_MAX = 1024  # workers of one agent
 STREAM_QUIET_S = 15.0  # then a comment is sent, so that both sides notice a dead connection
 
@@ -252,6 +254,7 @@ class Handlers:
         doing = Counter(what for job in going_on for what in categories_of(job, running_workers(job)).values())
         for category in Category:
             metrics.workers.labels(category.value).set(doing[category])
+        metrics.sample_jobs(_job_samples(jobs, time.time()))
         metrics.waiting.set(self._service.notifications.waiting)
         metrics.leads.set(service.leads)
         return metrics.render()
@@ -315,6 +318,27 @@ class Handlers:
     async def _token_end(self, call: Call) -> bytes:
         assert isinstance(call.body, api.TokenRevocation)
         return encode_reply(self._registry.expire(call.body.id, call.body.after_s))
+
+
+def _job_samples(jobs: Iterable[Job], now: float) -> list[JobSample]:
+    """Return the values of the jobs that go on or ended recently, newest first. A store may have thousands."""
+    shown = [job for job in jobs if not job.state.ended or now - job.state_since < ENDED_SHOWN_S]
+    shown.sort(key=lambda job: (job.state.ended, -job.state_since))
+    return [_job_sample(job, now) for job in shown[:JOBS_SHOWN_MAX]]
+
+
+def _job_sample(job: Job, now: float) -> JobSample:
+    line = job_line(job, 0)
+    return JobSample(
+        job=line.name,
+        state=line.state.value,
+        step=line.step,
+        total_steps=line.total_steps,
+        checkpoint_step=job.checkpoint.lineage.step if job.checkpoint else None,
+        size=line.size,
+        target=line.target,
+        waiting_s=max(0.0, now - line.since) if line.state is JobState.WAITING and line.since else 0.0,
+    )
 
 
 @cache
