@@ -26,6 +26,7 @@ from pliant.core.messages import Create, Drain, Exited, Resize, StepsCommitted
 from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.core.model.names import MemberId
 from pliant.wire.api import JobStatus
+from unit.cli.program import Done, environment, real
 
 PATIENCE_S = 45.0
 JOB = "live"
@@ -247,6 +248,10 @@ class Crowd:
             if member.code is not None and member.pid not in self._told_of:
                 self._told_of.add(member.pid)
                 self.client.send(JOB, Exited(member.name, member.code))
+
+    def audit(self) -> Done:
+        """The audit of the job so far, by the program."""
+        return real(environment(self._coordinator.home), "audit", JOB, "--coordinator", self._coordinator.url)
 
     @property
     def status(self) -> JobStatus:

@@ -3,15 +3,16 @@
 import torch
 from torch.nn.functional import cross_entropy
 
-from live.scenes import Average, Plan, data, net, optimizer_of
+from live.scenes import SOURCES, Average, Plan, data, net, optimizer_of, stream_point
 from pliant.core.data.grid import Grid
-from pliant.train.data.loader import SampleIndices
+from pliant.torch.data.source import open_source
 
 
 def plain(plan: Plan) -> tuple[list[float], list[float]]:
     """The weights at the end, and the loss of every step."""
-    grid = Grid(plan.samples, plan.batch, plan.slots or plan.batch, plan.epochs)
-    indices = SampleIndices(grid, seed=plan.seed)
+    source = open_source(**SOURCES[plan.source](plan), seed=plan.seed)
+    grid = Grid(source.samples, plan.batch, plan.slots or plan.batch, plan.epochs)
+    indices = source.indices(grid, plan.seed)
     samples = data(plan)
     model = net(plan)
     optimizer = optimizer_of(model)
@@ -20,6 +21,9 @@ def plain(plan: Plan) -> tuple[list[float], list[float]]:
     losses = []
     for step in range(1, grid.total_steps + 1):
         chosen = torch.cat([torch.tensor(indices.of(step, slot)) for slot in grid.filled(step)])
+        if plan.source == "stream":
+            epoch = grid.cursor(step).epoch
+            chosen = torch.tensor([stream_point(plan.samples, epoch, item) for item in chosen.tolist()])
         optimizer.zero_grad()
         loss = cross_entropy(model(samples.x[chosen]), samples.y[chosen])
         loss.backward()  # type: ignore[no-untyped-call]

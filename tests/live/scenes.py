@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, WeightedRandomSampler
 
 import pliant.torch as pliant
 from pliant.torch.gloo.group import GlooGroup
@@ -44,6 +44,7 @@ class Plan:
     slots: int | None = None
     micro_batch: int | None = None
     num_workers: int = 0
+    source: str = "numbered"  # the kind of the data: a key of `SOURCES`
     hidden: int = 8
     activation: str = "Tanh"
     own_seed: int = 0  # of the initial weights: every member's may be another, and the lowest rank's wins
@@ -85,6 +86,49 @@ class Data(Dataset[tuple[Tensor, Tensor]]):
         if index == self.bad:
             raise ValueError(f"sample {index} is rotten")
         return self.x[index], self.y[index]
+
+
+class Shards:
+    """The same points in shards of 10, as files would be."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.points = data(plan)
+        self.shards = [min(10, plan.samples - begin) for begin in range(0, plan.samples, 10)]
+
+    def read(self, shard: int, start: int) -> Iterator[tuple[Tensor, Tensor]]:
+        return (self.points[10 * shard + at] for at in range(start, self.shards[shard]))
+
+
+class Stream(IterableDataset[tuple[Tensor, Tensor]]):
+    """The same points as a stream, in another order in each pass."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.points = data(plan)
+        self.number = 0
+
+    def set_epoch(self, number: int) -> None:
+        self.number = number
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        count = len(self.points)
+        return (self.points[stream_point(count, self.number, item)] for item in range(count))
+
+
+def stream_point(count: int, number: int, item: int) -> int:
+    return (7 * item + number) % count
+
+
+def weighted(plan: Plan) -> WeightedRandomSampler:
+    """A sampler that draws half as many as there are, the later ones more often."""
+    return WeightedRandomSampler([1.0 + each for each in range(plan.samples)], plan.samples // 2)
+
+
+SOURCES: dict[str, Callable[[Plan], dict[str, Any]]] = {
+    "numbered": lambda plan: {"dataset": data(plan)},
+    "sampler": lambda plan: {"dataset": data(plan), "sampler": weighted(plan)},
+    "shards": lambda plan: {"dataset": Shards(plan)},
+    "stream": lambda plan: {"dataset": Stream(plan)},
+}
 
 
 def net(plan: Plan) -> nn.Module:
@@ -218,7 +262,7 @@ def train(plan: Plan) -> None:
         run = job.train(
             model,
             optimizer,
-            data(plan),
+            **SOURCES[plan.source](plan),
             batch_size=plan.batch,
             epochs=plan.epochs,
             seed=plan.seed,

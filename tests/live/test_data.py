@@ -1,0 +1,39 @@
+"""A worker is killed and replaced in the middle of an epoch: each kind of data keeps its own promise."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from live.crowd import Crowd, Nursery
+from live.plain import plain
+from live.scenes import Plan
+
+SMALL: dict[str, Any] = {"samples": 45, "batch": 8}
+WHOLE = "225 samples in 30 committed steps, 0 lost, 0 repeated"
+PROMISES = {
+    "sampler": (
+        "every position of the order used exactly once",
+        "220 samples in 30 committed steps, 0 lost, 0 repeated",
+    ),
+    "shards": ("every sample used exactly once", WHOLE),
+    "stream": ("every item of the stream, by its number, used exactly once", WHOLE),
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "num_workers"),
+    [("sampler", 0), ("shards", 2), ("stream", 0), ("stream", 1)],
+)
+def test_through_a_kill(source: str, num_workers: int, home: Path, nursery: Nursery) -> None:
+    plan: dict[str, Any] = {**SMALL, "source": source, "epochs": 10 if source == "sampler" else 5}
+    with Crowd(home, nursery, target=2, num_workers=num_workers, **plan) as crowd:
+        (survivor,) = crowd.start(1)
+        victim = crowd.join(kill={"backward": 8})
+        assert victim.ended() == -9
+        survivor.in_world_of(1)
+        replacement = crowd.join()
+        survivor.in_world_of(2)
+        ends = crowd.finished(survivor, replacement)
+        assert ends[0]["weights"] == pytest.approx(plain(Plan("", **plan))[0], abs=1e-10)
+        assert crowd.audit().out.splitlines()[:2] == [f"live: {PROMISES[source][0]}", PROMISES[source][1]]
