@@ -8,6 +8,7 @@ token's digest. That costs one request for each new connection, and nothing afte
 from __future__ import annotations
 
 import hmac
+import logging
 import random
 import secrets
 import threading
@@ -32,6 +33,9 @@ QUIET_S = 45.0  # a stream sends at least a comment every 15 s; it is dead after
 PAUSE_FIRST_S = 0.05
 PAUSE_MAX_S = 2.0
 KEEP_S = 60.0  # less than the server's keep-alive, so that no request goes into a connection that it is closing
+
+for _name in ("httpx2", "httpcore2"):  # a script's logging.basicConfig(level=INFO) must not show our requests
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 _PROBLEM = msgspec.json.Decoder(api.Problem)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import nn
 
 from pliant.errors import BadInput
+from pliant.torch.state.optimizers import IGNORE, RAISE, SKIP
 from pliant.torch.state.training_state import Stateful
 
 LEAST = {
@@ -53,6 +55,7 @@ def check(
     slots: int | None,
     batch_size: int,
     clip_norm: Any,
+    nonfinite: Any,
     collate_fn: Any,
     stall_s: Any,
     verify_slots: Any,
@@ -66,12 +69,20 @@ def check(
         )
     if clip_norm is not None and not (_is_number(clip_norm) and 0 < clip_norm < math.inf):
         raise BadInput(f"clip_norm must be a number above 0, or None for no clipping, got {clip_norm!r}.")
+    if nonfinite not in (RAISE, SKIP, IGNORE):
+        raise BadInput(f'nonfinite must be "raise", "skip" or "ignore", got {nonfinite!r}.')
     if collate_fn is not None and not callable(collate_fn):
         raise BadInput(f"collate_fn must be a function that takes a list of samples, got {collate_fn!r}.")
     if not (_is_number(stall_s) and stall_s > 0):
         raise BadInput(f"stall_s must be a number of seconds above 0, got {stall_s!r}.")
     if not _is_number(verify_slots):
         raise BadInput(f"verify_slots must be a number, got {verify_slots!r}.")
+
+
+def check_folder(checkpoint_dir: Any) -> str | None:
+    if checkpoint_dir is None or (isinstance(checkpoint_dir, str | os.PathLike) and str(checkpoint_dir)):
+        return None if checkpoint_dir is None else str(checkpoint_dir)
+    raise BadInput(f"checkpoint_dir must be a folder or a URL, got {checkpoint_dir!r}.")
 
 
 def check_flags(**flags: object) -> None:

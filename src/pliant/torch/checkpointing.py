@@ -31,7 +31,6 @@ from pliant.train.checkpoint import (
     Storage,
     StorageUnreachable,
     describe_other_owner,
-    owner_name,
     read_checkpoint,
     write_manifest,
 )
@@ -73,14 +72,14 @@ class MemberCheckpoints:
         self._rest_s = 0.0  # time from a boundary to the next apply, in which the state does not change
         self.feed: Feed = lambda _: None  # set once the session exists
 
-    def claim_storage(self, born: Callable[[], float]) -> None:
-        """Claim the storage for this job, before it is joined. Raises BadInput if another job saves there.
+    def claim_storage(self, owner: Callable[[], str]) -> None:
+        """Claim the storage for this owner, before the job is joined. Raises BadInput if another job saves there.
 
         The claim takes effect now, though the first checkpoint may be hours away.
         """
         if self._place is None:
             return
-        self._owner = owner_name(born())
+        self._owner = owner()
         try:
             mark = self._place.claim(self._owner)
         except OSError as error:
@@ -159,6 +158,10 @@ class MemberCheckpoints:
     @property
     def can_save(self) -> bool:
         return self._place is not None
+
+    @property
+    def storage(self) -> Storage | None:
+        return self._place
 
     def collect_garbage(self, order: s.CollectGarbage | s.Discard) -> None:
         """Remove superseded checkpoints and write the newest manifest, in a background thread."""

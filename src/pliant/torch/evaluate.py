@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,19 +182,25 @@ def _total(batches: dict[int, BatchTotals], count: int) -> Totals:
     return {name: value.item() if not value.shape else value for name, value in totals.items()}
 
 
-class evaluation_mode:  # noqa: N801  # a context manager, used like a function
-    """Put the model into evaluation mode without gradients, and restore it and the generators afterwards."""
+def modules_of(objects: Iterable[object]) -> list[nn.Module]:
+    """Return the modules among objects and among their attributes, such as the copy that an EMA class keeps."""
+    candidates = [candidate for each in objects for candidate in (each, *getattr(each, "__dict__", {}).values())]
+    return [candidate for candidate in candidates if isinstance(candidate, nn.Module)]
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-        self._modes = [(module, module.training) for module in model.modules()]
+
+class evaluation_mode:  # noqa: N801  # a context manager, used like a function
+    """Put modules into evaluation mode without gradients, and restore them and the generators afterwards."""
+
+    def __init__(self, *modules: nn.Module) -> None:
+        self._modes = [(each, each.training) for module in modules for each in module.modules()]
         self._no_grad = torch.no_grad()
         self._chance = preserve_generators()
 
     def __enter__(self) -> None:
         self._chance.__enter__()
         self._no_grad.__enter__()
-        self._model.eval()
+        for module, _ in self._modes:
+            module.training = False
 
     def __exit__(self, *raised: Any) -> None:
         for module, training in self._modes:

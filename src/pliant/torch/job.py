@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -34,7 +34,7 @@ from pliant.torch.checkpointing import MemberCheckpoints
 from pliant.torch.data.loader import Loader
 from pliant.torch.data.source import DataSource, open_source
 from pliant.torch.determinism import DeterminismOptions
-from pliant.torch.errors import Left, hide_own_frames
+from pliant.torch.errors import Left, NonFiniteGradient, hide_own_frames
 from pliant.torch.evaluate import BATCH_TOTALS, EvaluationResults
 from pliant.torch.gloo.wiring import GlooWiring
 from pliant.torch.join_terms import extra_terms, model_device
@@ -45,16 +45,16 @@ from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.optimizers import Optimizers
 from pliant.torch.state.state_hash import StateHash
 from pliant.torch.state.training_state import Stateful, TrainingState
-from pliant.train.checkpoint import open_storage
+from pliant.train.checkpoint import open_storage, owner_name
 from pliant.train.coordinator_link import JobAlreadyEnded, MemberLink
 from pliant.train.data.loader import OrderOfEpoch, SampleError, SampleIndices, WrongSamples, check_micro_batch
 from pliant.train.data.microbatches import MicroBatcher
 from pliant.train.peer.kv import PeerValues
 from pliant.train.peer.server import PeerLost, PeerServer
-from pliant.train.process import SigtermListener, StallWatchdog, process_age_s
+from pliant.train.process import InterruptHandler, SigtermListener, StallWatchdog, process_age_s
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.session import Session
-from pliant.train.standalone import StandaloneCoordinator
+from pliant.train.standalone import OWNER, SAVE_EVERY_S, StandaloneCoordinator
 from pliant.train.state.flat import State
 from pliant.train.state.state_lock import StateLock
 from pliant.train.state.transfer import StateSource
@@ -62,6 +62,7 @@ from pliant.train.state.transfer import StateSource
 log = logging.getLogger(__name__)
 
 STALL_S = 300.0
+SAVING_MAX_S = 3600.0  # of the save after Ctrl-C; a second Ctrl-C ends it
 STORE = "store"
 REPORTED_SLOTS_MAX = 1024  # slots in the report of an exception
 
@@ -83,7 +84,21 @@ def join() -> TrainingJob:
         log.info("PLIANT_COORDINATOR is not set: training alone, in a world of one")
     elif found.job is None:
         raise BadInput("PLIANT_COORDINATOR is set, but PLIANT_JOB is not. Set PLIANT_JOB to the name of the job.")
+    _close_open_job(alone=not found.coordinators)
     return TrainingJob(found, worker)
+
+
+def _close_open_job(*, alone: bool) -> None:
+    """Close a job that an earlier call left open: a notebook's cell without `with` that runs again."""
+    if (job := TrainingJob.open) is None:
+        return
+    if not alone:
+        raise BadInput(
+            "pliant.join() was called while this process trains already. Use `with pliant.join() as job:`, and call it "
+            "once."
+        )
+    log.info("the run before is closed at step %d; use `with pliant.join() as job:` to close it in time", job.step)
+    job.__exit__(None, None, None)
 
 
 def device() -> torch.device:
@@ -97,6 +112,8 @@ def device() -> torch.device:
 
 class TrainingJob:
     """This worker's membership in a job. It ends with the `with` block."""
+
+    open: ClassVar[TrainingJob | None] = None  # the job that trains in this process
 
     def __init__(self, found: settings.Settings, worker: settings.WorkerSettings) -> None:
         self._settings = found
@@ -114,12 +131,19 @@ class TrainingJob:
         self._peer_values = PeerValues()
         self._results = EvaluationResults()
         self._host = "127.0.0.1"
+        self._checkpoint_dir: str | None = None
+        self._interrupt: InterruptHandler | None = None
         self._closing: list[Callable[[], None]] = []
         self._on_leave: list[Callable[[], None]] = []
 
     def on_leave(self, fn: Callable[[], None]) -> None:
         """Call `fn()` when this member leaves before training is complete."""
         self._on_leave.append(fn)
+
+    @property
+    def step(self) -> int:
+        """The step of the last item."""
+        return self._loop.step if self._loop is not None else 0
 
     def __enter__(self) -> TrainingJob:
         return self
@@ -136,6 +160,7 @@ class TrainingJob:
             for close in reversed(self._closing):
                 close()
             self._closing.clear()
+            TrainingJob.open = None
 
     def total_steps(self, samples: Any, *, batch_size: int, epochs: int = 1, turns: int = 1) -> int:
         """Return the number of steps that `train` takes with these arguments, for a scheduler that is built before.
@@ -168,6 +193,8 @@ class TrainingJob:
         state: Mapping[str, Stateful] | None = None,
         scaler: torch.amp.GradScaler | None = None,
         clip_norm: float | None = None,
+        nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+        checkpoint_dir: str | os.PathLike[str] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
         pin_memory: bool = False,
@@ -188,21 +215,21 @@ class TrainingJob:
         `verify=N` members compare hashes of their whole state every N steps, and a member that differs is evicted. With
         `verify_slots=R` a second member computes that fraction of the slots and compares the gradients.
         """
-        if self._session is not None:
-            raise BadInput("job.train was called twice. A job trains one model: join another job for another model.")
+        self._open_once()
         batch_size, epochs, seed, num_workers, verify = arguments.whole_numbers(
             batch_size=batch_size, epochs=epochs, seed=seed, num_workers=num_workers, verify=verify
         )
         slots, micro_batch = arguments.optional_whole_numbers(slots=slots, micro_batch=micro_batch)
         (per_epoch,) = arguments.optional_whole_numbers(samples_per_epoch=samples_per_epoch)
-        arguments.check(model, slots, batch_size, clip_norm, collate_fn, stall_s, verify_slots)
+        arguments.check(model, slots, batch_size, clip_norm, nonfinite, collate_fn, stall_s, verify_slots)
         arguments.check_flags(pin_memory=pin_memory, deterministic=deterministic, other_bits=other_bits)
         others = arguments.check_state(state, scaler)
+        self._checkpoint_dir = arguments.check_folder(checkpoint_dir)
         source = open_source(dataset, order=order, sampler=sampler, samples_per_epoch=per_epoch, seed=seed)
         options = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
         bare: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the model
         where = model_device(bare)
-        optimizers = Optimizers(bare, optimizer, scaler, clip_norm)
+        optimizers = Optimizers(bare, optimizer, scaler, clip_norm, nonfinite)
         self._closing.append(optimizers.close)
         grid = Grid(source.samples, batch_size, slots or batch_size, epochs, len(optimizers.turns) or 1)
         check_micro_batch(grid, micro_batch)
@@ -214,13 +241,18 @@ class TrainingJob:
         training_state.capture()  # find a state that cannot be sent now, not when a member joins
         terms = self._terms(grid, options, extra_terms(bare, optimizers, indices, others))
         parts = MicroBatcher(grid, micro_batch, one_slot=deterministic)
-        self._loop = self._assemble(terms, bare, training_state, loader, step, options, parts)
+        self._loop = self._assemble(terms, bare, training_state, loader, step, optimizers.can_step, options, parts)
         join = Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where))
         self._start(self._loop.session, join, stall_s)
-        self._run = Run(self._loop, model, optimizers, self._results, self._send_batch_totals, where)
+        self._run = Run(self._loop, model, optimizers, others.values(), self._results, self._send_batch_totals, where)
         return self._run
 
     # -------------------------------------------------------------------------------------------- assembly
+
+    def _open_once(self) -> None:
+        if self._session is not None:
+            raise BadInput("job.train was called twice. A job trains one model: join another job for another model.")
+        TrainingJob.open = self
 
     def _open_loader(
         self, source: DataSource, indices: SampleIndices, how: dict[str, Any], device: torch.device
@@ -252,6 +284,7 @@ class TrainingJob:
         state: TrainingState,
         loader: Loader,
         step: Callable[[], None],
+        can_step: Callable[[int], bool],
         options: DeterminismOptions,
         parts: MicroBatcher,
     ) -> Loop:
@@ -263,7 +296,7 @@ class TrainingJob:
         checkpoints = self._checkpoints(state, terms.grid, goes_back=options.verify > 0)
         session = self._connect(terms, state_lock, state, checkpoints)
         hashes = StateHash(state, options.verify)
-        tools = (state, reducer, loader, state_lock, step, checkpoints, logged, parts, hashes)
+        tools = (state, reducer, loader, state_lock, step, can_step, checkpoints, logged, parts, hashes)
         expected, checks = self._indices.expected, options.checks
         loop = Loop(session, *tools, expected=expected, checks=checks, seed=terms.seed, device=device)
         if (file := self._worker.replay_file) is not None:
@@ -271,7 +304,9 @@ class TrainingJob:
         return loop
 
     def _checkpoints(self, state: TrainingState, grid: Grid, *, goes_back: bool) -> MemberCheckpoints:
-        where = self._worker.checkpoint_dir if self._settings.coordinators else None
+        where = self._worker.checkpoint_dir
+        if not self._settings.coordinators:
+            where = self._checkpoint_dir or where
         storage = open_storage(where) if where is not None else None
         checkpoints = MemberCheckpoints(state, storage, self.name, self.member, grid, goes_back=goes_back)
         self._closing.append(checkpoints.close)
@@ -298,15 +333,33 @@ class TrainingJob:
         """Connect to the coordinator and claim the checkpoint storage for the job."""
         coordinators = self._settings.coordinators
         if not coordinators:
-            return StandaloneCoordinator(self.name, self.member)
+            return self._open_alone(checkpoints)
         token = read_token(self._settings.token_file or self._settings.own_token_file)
         link = MemberLink(coordinators, token, self.name, self.member)
         try:
-            checkpoints.claim_storage(link.job_created_at)
+            checkpoints.claim_storage(lambda: owner_name(link.job_created_at()))
         except PliantError:
             link.close()
             raise
         self._host = self._worker.address or local_address(coordinators[0])
+        return link
+
+    def _open_alone(self, checkpoints: MemberCheckpoints) -> StandaloneCoordinator:
+        checkpoints.claim_storage(lambda: OWNER)
+        link = StandaloneCoordinator(self.name, self.member, checkpoints.storage)
+        if checkpoints.storage is None:
+            log.info(
+                "no checkpoint is written: set PLIANT_CHECKPOINT_DIR, or pass checkpoint_dir= to job.train, to save "
+                "the state and resume"
+            )
+        elif link.resumes_at:
+            log.info("resuming at step %d from %s", link.resumes_at, checkpoints.storage.location)
+        else:
+            log.info(
+                "saving to %s every %.0f minutes, on Ctrl-C and at the end",
+                checkpoints.storage.location,
+                SAVE_EVERY_S / 60,
+            )
         return link
 
     # ------------------------------------------------------------------ called by the session and by the peers
@@ -359,13 +412,22 @@ class TrainingJob:
                         self._peers.notify(world.number, member, BATCH_TOTALS, head)
 
     def _handle_sigterm(self, session: Session) -> None:
-        if self._settings.coordinators and threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is not threading.main_thread():
+            return
+        if self._settings.coordinators:
             grace_s = self._worker.grace_s
             notice = SigtermListener(lambda: session.feed(s.DrainNotice(grace_s, "SIGTERM")))
             self._closing.append(notice.close)
+        elif session.machine.can_save:
+            self._interrupt = InterruptHandler(lambda why: session.feed(s.DrainNotice(SAVING_MAX_S, why)))
+            self._closing.append(self._interrupt.close)
 
     def _leave(self, left: Left) -> None:
-        log.info("left: %s", left.why)
+        if self._interrupt is not None and self._interrupt.exit_code:
+            left.code = self._interrupt.exit_code
+            log.info("step %d is saved; the same command resumes there", self.step)
+        else:
+            log.info("left: %s", left.why)
         self._send_leave(left.why)
         for fn in self._on_leave:
             try:
@@ -382,7 +444,7 @@ class TrainingJob:
         part = loop.part.micro_batch if loop.part is not None else None
         if isinstance(error, SampleError):
             self._report_slots(error.micro_batch.step, error.slots, text)
-        elif isinstance(error, WrongSamples):
+        elif isinstance(error, WrongSamples | NonFiniteGradient):
             self._report_slots(error.step, loop.grid.filled(error.step), text)  # every member finds the same
         elif part is not None and isinstance(error, Exception) and not isinstance(error, PliantError):
             self._report_slots(part.step, part.slots, text)

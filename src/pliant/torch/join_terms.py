@@ -41,6 +41,7 @@ def extra_terms(
         ("layers", _layers(model)),
         ("optimizer", optimizers.names),
         ("clip_norm", str(optimizers.clip_norm)),
+        ("nonfinite", optimizers.nonfinite),
         ("order", indices.fingerprint),
         *length,
         ("state", ", ".join(sorted(others))),

@@ -70,6 +70,7 @@ class Loop:
         loader: Loader,
         state_lock: StateLock,
         step_optimizers: Callable[[], None],
+        can_step: Callable[[int], bool],
         checkpoints: MemberCheckpoints,
         logged: StepMetrics,
         parts: MicroBatcher,
@@ -96,6 +97,7 @@ class Loop:
         self._loader = loader
         self._state_lock = state_lock
         self._step_optimizers = step_optimizers
+        self._can_step = can_step  # raises or returns False if the gradient must not be applied
         self._expected = expected  # returns the digest that a step's samples must have
         self._seed = seed
         self._micro_batcher = parts
@@ -377,10 +379,12 @@ class Loop:
         reduced, self.ready = self.ready, None
         if reduced is None or self._line is None:
             raise BadInput("run.apply() was called without a gradient. Call it after run.reduce() returned True.")
+        skip = not self._can_step(self._line.lineage.step)
         self._before_change()
         names = self.logged.names  # a member without slots in this step knows them by now, too
-        self._state.buffers.apply(reduced.buffers, reduced.weight)
-        self._step_optimizers()
+        self._state.buffers.apply(reduced.buffers, reduced.weight, skip=skip)
+        if not skip:
+            self._step_optimizers()
         self._reducer.drop_part()
         self._forget_kept()
         self.metrics = dict(zip(names, reduced.means, strict=False))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,7 +13,15 @@ from torch.utils.data import default_collate
 from pliant.core.job.launches import FENCED_CODE
 from pliant.errors import BadInput
 from pliant.torch.errors import Left
-from pliant.torch.evaluate import Evaluation, EvaluationId, EvaluationResults, Totals, compute_batch, evaluation_mode
+from pliant.torch.evaluate import (
+    Evaluation,
+    EvaluationId,
+    EvaluationResults,
+    Totals,
+    compute_batch,
+    evaluation_mode,
+    modules_of,
+)
 from pliant.torch.loop import Loop
 from pliant.torch.state.optimizers import Optimizers
 from pliant.train.data.loader import LoadedMicroBatch
@@ -30,12 +38,13 @@ class Run:
         loop: Loop,
         model: nn.Module,
         optimizers: Optimizers,
+        others: Iterable[object],
         results: EvaluationResults,
         send: Callable[[bytes], None],
         device: torch.device,
     ) -> None:
         self._loop = loop
-        self._model = model
+        self._evaluated = [model, *modules_of(others)]  # all modules that `evaluate` finds by itself
         self._optimizers = optimizers
         self._results = results
         self._send = send
@@ -161,12 +170,19 @@ class Run:
     # ----------------------------------------------------------------------------------------------- evaluation
 
     def evaluate(
-        self, fn: Callable[[Any], Mapping[str, Any]], dataset: Any, *, batch_size: int, collate_fn: Any = None
+        self,
+        fn: Callable[[Any], Mapping[str, Any]],
+        dataset: Any,
+        *,
+        batch_size: int,
+        collate_fn: Any = None,
+        modules: Sequence[nn.Module] = (),
     ) -> Totals:
         """Return the totals of `fn(batch)` over a data set. The members share the work: call it on all of them.
 
         `fn` returns a dictionary of sums, such as `{"loss": F.cross_entropy(..., reduction="sum"), "count": len(y)}`.
-        It runs with the model in evaluation mode and without gradients. Call this after a step was applied.
+        It runs without gradients, with the model, the modules in `state=` and those in `modules` in evaluation mode.
+        Call this after a step was applied.
         """
         if batch_size < 1 or not hasattr(dataset, "__len__") or not len(dataset):
             raise BadInput("run.evaluate needs a data set with at least one sample, and a batch_size of at least 1.")
@@ -178,7 +194,7 @@ class Run:
         self._turn += 1
         key = EvaluationId(session.machine.lineage, self._turn, len(dataset), batch_size)
         collate = default_collate if collate_fn is None else collate_fn
-        with evaluation_mode(self._model):
+        with evaluation_mode(*self._evaluated, *modules):
             return Evaluation(
                 session,
                 self._results,

@@ -1,4 +1,4 @@
-"""Services of a training process: the SIGTERM listener, the stall watchdog, and measured pauses."""
+"""Services of a training process: signal handlers, the stall watchdog, and measured pauses."""
 
 from __future__ import annotations
 
@@ -50,6 +50,31 @@ class SigtermListener:
         os.close(self._write)
         self._thread.join(1.0)
         os.close(self._read)
+
+
+class InterruptHandler:
+    """Call `on_signal` in a thread of its own for the first SIGINT or SIGTERM. The second one has its usual effect.
+
+    Create and close it in the main thread.
+    """
+
+    def __init__(self, on_signal: Callable[[str], None]) -> None:
+        self._on_signal = on_signal
+        self.exit_code = 0  # once a signal arrived
+        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002  # as `signal` calls it
+        self.close()
+        self.exit_code = 128 + number
+        name = signal.Signals(number).name
+        log.info("%s: saving at the end of this step; send it again to end without saving", name)
+        # The interrupted code may hold a lock that the session needs.
+        threading.Thread(target=self._on_signal, args=(name,), name="pliant-interrupt", daemon=True).start()
+
+    def close(self) -> None:
+        """Restore the previous handlers."""
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:

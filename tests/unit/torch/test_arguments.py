@@ -71,6 +71,7 @@ CASES = [
     ({"clip_norm": -1}, "clip_norm must be a number above 0, or None for no clipping, got -1."),
     ({"clip_norm": float("nan")}, "clip_norm must be a number above 0, or None for no clipping, got nan."),
     ({"clip_norm": "1"}, "clip_norm must be a number above 0, or None for no clipping, got '1'."),
+    ({"nonfinite": "stop"}, 'nonfinite must be "raise", "skip" or "ignore", got \'stop\'.'),
     ({"num_workers": -1}, "num_workers must be a whole number of at least 0, got -1."),
     ({"collate_fn": "pad"}, "collate_fn must be a function that takes a list of samples, got 'pad'."),
     ({"pin_memory": 1}, "pin_memory must be True or False, got 1."),

@@ -15,7 +15,7 @@ from pliant.core.member.signals import CollectGarbage, Discard, Save, Signal, Sn
 from pliant.errors import BadInput
 from pliant.torch import checkpointing as shelves
 from pliant.torch.checkpointing import MemberCheckpoints
-from pliant.train.checkpoint import open_storage
+from pliant.train.checkpoint import open_storage, owner_name
 from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE
 from unit.threads import daemons, in_daemon, started_threads
 from unit.torch.saved import publish, state_of, trained
@@ -35,7 +35,7 @@ class Desk:
             state_of(*trained(3)), self.place, "demo", "a", Grid(8, 2, 2, 1), goes_back=False
         )
         self.shelf.feed = self.heard.append
-        self.shelf.claim_storage(lambda: born)
+        self.shelf.claim_storage(lambda: owner_name(born))
 
     def begin(self, name: str = NEW) -> None:
         self.shelf.start_write(Snapshot(Lineage(1, 4, 1), name, 0, 1))

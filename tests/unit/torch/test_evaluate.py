@@ -1,5 +1,6 @@
 """Evaluation: the totals of a direct computation, whoever computed what, and no trace left behind."""
 
+import copy
 import queue
 import threading
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.optim.swa_utils import AveragedModel
 from torch.utils.data import TensorDataset
 
 import pliant.torch as pliant
@@ -76,6 +78,41 @@ def test_modes_of_parts_of_a_model_are_put_back() -> None:
         fail()
     assert (model.training, model[0].training, model[1].training) == (True, True, False)
     assert torch.is_grad_enabled()
+
+
+class Ema:
+    """An average of the weights as many scripts write it: no module itself, and a copy inside."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.copy = copy.deepcopy(model)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.copy.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.copy.load_state_dict(state)
+
+
+def test_copies_in_the_state_and_modules_that_are_named_are_in_evaluation_mode_too() -> None:
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2))
+    data = TensorDataset(torch.randn(4, 4), torch.zeros(4, dtype=torch.long))
+    ema, average, teacher = Ema(model), AveragedModel(model), nn.Dropout()
+    modules = [model, ema.copy, average, average.module, teacher]
+    seen: list[bool] = []
+
+    def sums(batch: Any) -> dict[str, int]:
+        seen.extend(module.training for module in modules)
+        return {"n": 1}
+
+    with pliant.join() as job:
+        state: dict[str, Any] = {"ema": ema, "average": average}
+        run = job.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=4, state=state)
+        for x, y in run:
+            cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            run.step()
+            run.evaluate(sums, data, batch_size=4, modules=[teacher])
+    assert seen == [False] * 5
+    assert all(module.training for module in modules)
 
 
 @pytest.mark.parametrize("value", [2**24 + 1, 0.1, 1e300, torch.tensor(0.1, dtype=torch.float64), True])

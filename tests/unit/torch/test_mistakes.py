@@ -15,6 +15,7 @@ from torch.utils.data import TensorDataset
 
 import pliant.torch as pliant
 from pliant.errors import BadInput
+from pliant.torch.errors import NonFiniteGradient
 from pliant.train.data.loader import SampleError
 
 
@@ -369,6 +370,69 @@ def test_a_nested_loop_left_early(enter: bool) -> None:
 def test_too_many_names_logged() -> None:
     with pytest.raises(BadInput, match="at most 8"):
         loop(net(), lambda run, x, y: run.log(**{f"n{at}": 1.0 for at in range(9)}))
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_cell_of_a_notebook_may_run_again(interrupted: bool, caplog: pytest.LogCaptureFixture) -> None:
+    """As one types it: without `with`, and perhaps stopped in the middle."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        job = pliant.join()
+        for x, y in (run := job.train(model, optimizer, points(), batch_size=4)):
+            backward(model, x, y)
+            run.step()
+            if interrupted:
+                break
+    job.__exit__(None, None, None)
+    backward(model, *points().tensors)
+    optimizer.step()
+
+
+def nan_in_step(model: nn.Module, step: int) -> Body:
+    def body(run: pliant.Run, x: Tensor, y: Tensor) -> None:
+        loss = cross_entropy(model(x), y)
+        run.backward(loss * float("nan") if run.step_number == step else loss)
+        run.step()
+
+    return body
+
+
+def test_a_gradient_that_is_not_finite_ends_training_before_a_weight_is_changed() -> None:
+    model = net()
+    before: list[Tensor] = []
+
+    def body(run: pliant.Run, x: Tensor, y: Tensor) -> None:
+        if run.step_number == 3:
+            before.extend(param.detach().clone() for param in model.parameters())
+        nan_in_step(model, 3)(run, x, y)
+
+    with pytest.raises(NonFiniteGradient) as raised:
+        loop(model, body)
+    assert raised.value.why == (
+        "The gradient of step 3 is not finite (first in weight), so the step was not applied. Look at the loss and the "
+        'learning rate, or pass nonfinite="skip" to job.train to leave such steps out.'
+    )
+    assert all(torch.equal(param, was) for param, was in zip(model.parameters(), before, strict=True))
+
+
+def test_a_step_that_is_not_finite_can_be_left_out() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 2))
+    with training(model, nonfinite="skip") as run:
+        for x, y in run:
+            body = nan_in_step(model, 1)
+            before = [tensor.clone() for tensor in model.state_dict().values()]
+            body(run, x, y)
+            same = [torch.equal(was, now) for was, now in zip(before, model.state_dict().values(), strict=True)]
+            assert all(same) if run.step_number == 1 else not any(same)
+    assert run.complete
+    assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
+
+
+def test_the_check_for_finite_gradients_can_be_turned_off() -> None:
+    model = net()
+    loop(model, nan_in_step(model, 2), nonfinite="ignore")
+    assert all(bool(param.isnan().all()) for param in model.parameters())
 
 
 # ------------------------------------------------------------------------------------------------ exceptions

@@ -169,5 +169,5 @@ def describe_divergence(step: int, why: str) -> str:
     """Return why a job failed whose members hold different states of one history."""
     return (
         f"after step {step} the members hold different states ({why}): user code after run.step(), such as stepping a "
-        "scheduler, must do the same on every member"
+        "scheduler, must do the same on every member; put objects that change in the loop into state="
     )

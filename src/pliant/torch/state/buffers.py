@@ -111,8 +111,8 @@ class Buffers:
                 room[at + size] = 1.0
             at += size + 1
 
-    def apply(self, reduced: Tensor, weight: float) -> None:
-        """Add the changes of all parts of the step, and learn which buffers move."""
+    def apply(self, reduced: Tensor, weight: float, *, skip: bool = False) -> None:
+        """Add the changes of all parts of the step unless it is skipped, and learn which buffers move."""
         at = 0
         learnt = []
         with torch.no_grad():
@@ -121,6 +121,9 @@ class Buffers:
                 size = buffer.numel()
                 if reduced[at + size] > 0 and weight:
                     learnt.append(name)
+                    if skip:
+                        at += size + 1
+                        continue
                     mean = reduced[at : at + size].reshape(buffer.shape) / weight
                     moved = mean.to(buffer.dtype) if buffer.is_floating_point() else mean.round().to(buffer.dtype)
                     buffer.copy_(self._base[name] + moved.to(buffer.device))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +15,11 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pliant.errors import BadInput
+from pliant.torch.errors import NonFiniteGradient
+
+log = logging.getLogger(__name__)
+
+RAISE, SKIP, IGNORE = "raise", "skip", "ignore"  # policies for a gradient that is not finite
 
 
 class Optimizers:
@@ -27,6 +34,7 @@ class Optimizers:
         optimizers: torch.optim.Optimizer | list[torch.optim.Optimizer] | Mapping[str, torch.optim.Optimizer],
         scaler: torch.amp.GradScaler | None,
         clip_norm: float | None,
+        nonfinite: str = RAISE,
     ) -> None:
         self.turns: tuple[str, ...] = ()  # the names of optimizers that take turns
         if isinstance(optimizers, Mapping):
@@ -35,6 +43,8 @@ class Optimizers:
         self._stepped = self.all  # in the current step
         self._scaler = scaler if scaler is not None and scaler.is_enabled() else None
         self.clip_norm = clip_norm
+        self.nonfinite = nonfinite
+        self._names = {id(param): name for name, param in model.named_parameters()}
         self._params = [param for param in model.parameters() if param.requires_grad]
         self._ours = {id(param) for param in model.parameters()}
         self._stepping = False
@@ -78,6 +88,25 @@ class Optimizers:
         if self._scaler is not None:
             for optimizer in self._stepped:
                 self._scaler.unscale_(optimizer)
+
+    def can_step(self, step: int) -> bool:
+        """Return whether to apply the global gradient, which is the same on every member.
+
+        Raises NonFiniteGradient if it is not finite and the policy is to raise. A scaler skips such steps itself.
+        """
+        if self.nonfinite == IGNORE or self._scaler is not None:
+            return True
+        params = [param for param in self._params if param.grad is not None]
+        gradients = [param.grad for param in params if param.grad is not None]
+        # The largest absolute value: NaN and infinity stay, and nothing finite overflows.
+        largest = torch._foreach_norm(gradients, math.inf) if params else ()
+        if not params or bool(torch.stack([each.float() for each in largest]).isfinite().all()):
+            return True
+        first = next(self._names[id(p)] for p, each in zip(params, largest, strict=True) if not each.isfinite())
+        if self.nonfinite == RAISE:
+            raise NonFiniteGradient(step, first)
+        log.warning("step %d was skipped: its gradient is not finite (first in %s)", step, first)
+        return False
 
     def step(self) -> None:
         if self.clip_norm is not None:
