@@ -157,6 +157,8 @@ class TrainingJob:
             elif self._run is not None and not self._run.complete:
                 self._send_leave("the training loop was left before its end")
         finally:
+            if self._run is not None:
+                self._run.close_log()
             for close in reversed(self._closing):
                 close()
             self._closing.clear()

@@ -90,6 +90,7 @@ class Loop:
         self.applied: LedgerLine | None = None  # since the last boundary
         self.metrics: dict[str, float] = {}
         self.moved = False  # whether the state differs from the initial one
+        self.restored_to: int | None = None  # the step of a base that was installed, until the run has taken note
         self.in_user_code_since: float | None = None
         self.replay: Replay | None = None  # set by `pliant replay`, to end the run after a step
         self._state = state
@@ -116,6 +117,12 @@ class Loop:
         self._boundary_signal: Callable[[int], s.Signal] = s.Boundary
         self._last: tuple[Lineage, ReducedGradient] | None = None
         self._order: Order | None = None  # taken from the session, to be carried out by the iterator
+
+    @property
+    def committed_step(self) -> int:
+        """The last step that all members are known to have applied."""
+        machine = self.session.machine
+        return machine.lineage.step - (machine.applied_line is not None)
 
     # ------------------------------------------------------------------------------------------- the iterator
 
@@ -370,7 +377,8 @@ class Loop:
             return self.session.feed_and_take(unread)
         self.moved = self.moved or checkpoint is not None
         self._forget_kept()
-        return self._at_boundary(s.Restored, checkpoint.lineage.step if checkpoint is not None else 0)
+        self.restored_to = checkpoint.lineage.step if checkpoint is not None else 0
+        return self._at_boundary(s.Restored, self.restored_to)
 
     # ------------------------------------------------------------------------------------------------- apply
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from pliant.torch.evaluate import (
 )
 from pliant.torch.loop import Loop
 from pliant.torch.state.optimizers import Optimizers
+from pliant.torch.step_log import StepLog
 from pliant.train.data.loader import LoadedMicroBatch
 
 
@@ -51,6 +54,7 @@ class Run:
         self._device = device
         self._peeked: LoadedMicroBatch | None = None
         self._turn = 0  # number of evaluations since the last boundary
+        self._step_log: StepLog | None = None
         self.complete = False
         self.rank = 0
         self.size = 1
@@ -88,6 +92,7 @@ class Run:
         self.size = len(machine.world.members) if machine.world else 1
         self._turn = 0
         self.complete = loaded is None
+        self._write_log()
         if loaded is None:
             self._optimizers.close()
         else:
@@ -122,6 +127,8 @@ class Run:
     def apply(self) -> None:
         """Do the second half of `step`: clip, step the optimizers and clear the gradients."""
         self._loop.apply()
+        if self._step_log is not None:
+            self._step_log.add(self._loop.step, self.epoch, self._loop.metrics)
 
     def inner_loop(self) -> AbstractContextManager[None]:
         """Allow steps of an optimizer whose parameters live in one item: `with run.inner_loop(): ...`.
@@ -136,6 +143,43 @@ class Run:
             raise BadInput("run.log was called after run.step(). Call it before, for the same item.")
         bare = {name: value.detach() if isinstance(value, Tensor) else value for name, value in values.items()}
         self._loop.logged.log(bare)
+
+    def log_to(self, folder: str | os.PathLike[str]) -> None:
+        """Write the values of every committed step to `metrics.csv` and TensorBoard's files in this folder.
+
+        Call it on every member, before the loop. Rank 0 writes, and another member continues when rank 0 moves, so all
+        machines must reach the folder. A start from the beginning replaces the content.
+        """
+        if self._step_log is not None or self._loop.step:
+            raise BadInput("run.log_to was called twice, or within the loop. Call it once, before the loop.")
+        self._step_log = StepLog(Path(folder))
+
+    def note(self, **values: float) -> None:
+        """Add values to the log of the step that was just applied, as they are: a validation loss, a learning rate.
+
+        They must be equal on every member: rank 0 writes its own.
+        """
+        if self._loop.applied is None and not self.complete:
+            raise BadInput("run.note was called within a step. Call it after run.step() is True.")
+        if self._step_log is not None:
+            self._step_log.note({name: float(value) for name, value in values.items()})
+
+    def _write_log(self) -> None:
+        if self._step_log is None:
+            return
+        base, self._loop.restored_to = self._loop.restored_to, None
+        if base is not None:
+            self._step_log.roll_back(base)
+        if self.rank == 0:
+            self._step_log.write(self._loop.committed_step)
+        else:
+            self._step_log.close()
+
+    def close_log(self) -> None:
+        """Write what is committed, and close the log. The job calls it at its end."""
+        self._write_log()
+        if self._step_log is not None:
+            self._step_log.close()
 
     @property
     def metrics(self) -> Mapping[str, float]:
