@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pliant.credentials import check_ownership
 from pliant.errors import BadInput, Refused
 
 LOOK_S = 0.05
@@ -96,6 +97,14 @@ class JobDir:
             raise BadInput(
                 f"{self.path} cannot be made: {error.strerror}. Set PLIANT_HOME to a place you may write to."
             ) from error
+        self.check_ownership()
+
+    def check_ownership(self) -> None:
+        """Raise BadInput if another user owns, or can write to, a folder or file that decides where tokens go."""
+        check_ownership(self.path.parents[1], "PLIANT_HOME")
+        check_ownership(self.path.parent, "The folder of jobs")
+        check_ownership(self.path, "The job's folder")
+        check_ownership(self.endpoint, "The address of the job's coordinator,")
 
     def write_endpoint(self, url: str, pid: int) -> None:
         """Write the coordinator's address atomically: a reader finds the old or the new one."""
@@ -112,17 +121,17 @@ class JobDir:
                 new.unlink()
 
     def read_endpoint(self) -> EndpointFile | None:
-        """Return what `write_endpoint` wrote; None if there is nothing."""
+        """Return what `write_endpoint` wrote; None if there is nothing. The token is always the folder's own."""
+        self.check_ownership()
         try:
-            said = json.loads(self.endpoint.read_text(encoding="utf-8"))
-            url, token_file = said["url"], said.get("token_file")
+            url = json.loads(self.endpoint.read_text(encoding="utf-8"))["url"]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadInput(
                 f"{self.endpoint} does not say where the coordinator is: {error!r}. Name it with --coordinator."
             ) from error
-        return EndpointFile(str(url), Path(token_file) if token_file else self.path.parents[1] / "token")
+        return EndpointFile(str(url), self.token)
 
     def coordinator_pid(self) -> int:
         """The process of the coordinator that is kept for this job; 0 if none is."""
@@ -167,6 +176,7 @@ class JobDir:
     @contextmanager
     def lock(self, kind: str, wait_s: float) -> Iterator[None]:
         """Hold it for a block. While another one looks, wait so long; where a `pliant run` holds it: Refused."""
+        self.check_ownership()
         until = time.monotonic() + wait_s
         try:
             handle = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -63,9 +63,36 @@ def test_the_endpoint_is_read_as_it_was_written_and_forgotten(folder: JobDir) ->
     assert folder.read_endpoint() is None
 
 
-def test_an_endpoint_without_a_token_file_has_the_home_s(folder: JobDir) -> None:
-    folder.endpoint.write_text('{"url": "http://h:1"}')
-    assert folder.read_endpoint() == EndpointFile("http://h:1", folder.path.parents[1] / "token")
+@pytest.mark.parametrize("text", ['{"url": "http://h:1"}', '{"url": "http://h:1", "token_file": "/elsewhere/token"}'])
+def test_the_token_of_an_endpoint_is_the_folder_s_whatever_the_file_says(folder: JobDir, text: str) -> None:
+    folder.endpoint.write_text(text)
+    assert folder.read_endpoint() == EndpointFile("http://h:1", folder.token)
+
+
+@pytest.mark.parametrize(
+    ("part", "what"),
+    [
+        ("", "PLIANT_HOME"),
+        ("jobs", "The folder of jobs"),
+        ("jobs/demo", "The job's folder"),
+        ("jobs/demo/endpoint.json", "The address"),
+    ],
+)
+def test_a_folder_that_others_can_write_to_is_not_believed(folder: JobDir, part: str, what: str) -> None:
+    folder.write_endpoint("http://127.0.0.1:1", 1)
+    path = folder.path.parents[1] / part
+    path.chmod(path.stat().st_mode | 0o022)
+    for act in (folder.make, folder.read_endpoint, lambda: folder.lock(LOOKER, 0.0).__enter__()):
+        with pytest.raises(BadInput, match=rf"Other users can write to {what}.* chmod [67]00"):
+            act()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_an_endpoint_that_another_user_wrote_is_not_believed(folder: JobDir) -> None:
+    folder.write_endpoint("http://127.0.0.1:1", 1)
+    os.chown(folder.endpoint, 65534, 65534)
+    with pytest.raises(BadInput, match=r"belongs to another user \(uid 65534\)"):
+        folder.read_endpoint()
 
 
 def test_an_endpoint_that_cannot_be_written_is_told(folder: JobDir) -> None:

@@ -44,13 +44,13 @@ def test_with_nothing_said_it_is_the_default_port_and_the_home_s_token(home: Pat
 
 def test_a_job_s_own_coordinator_is_found_by_the_job_s_name(home: Path) -> None:
     endpoint(home, "demo", json.dumps({"url": "http://127.0.0.1:20001"}))
-    assert Flags().resolve("demo") == CoordinatorAddress(("http://127.0.0.1:20001",), home / "token")
+    own = home / "jobs" / "demo" / "token"
+    assert Flags().resolve("demo") == CoordinatorAddress(("http://127.0.0.1:20001",), own)
     assert Flags().resolve("other") == Flags().resolve() == CoordinatorAddress((DEFAULT_URL,), home / "token")
 
 
-def test_a_job_s_own_coordinator_may_have_its_own_token(home: Path) -> None:
-    endpoint(home, "demo", json.dumps({"url": "http://127.0.0.1:20001", "token_file": "/run/token"}))
-    assert Flags().resolve("demo") == CoordinatorAddress(("http://127.0.0.1:20001",), Path("/run/token"))
+def test_a_token_file_of_a_flag_goes_before_the_job_s_own(home: Path) -> None:
+    endpoint(home, "demo", json.dumps({"url": "http://127.0.0.1:20001"}))
     assert Flags(token_file=Path("mine")).resolve("demo").token_file == Path("mine")
     assert Flags(("http://h:1",)).resolve("demo") == CoordinatorAddress(("http://h:1",), home / "token")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -68,7 +69,8 @@ class LogFile:
         self._close()
 
     def _open(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY
+        """Open the file, never through a symbolic link: in a shared folder it could lead to a file of the user's."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
         self._handle = os.open(self._path, flags, 0o600)
 
     def _close(self) -> None:
@@ -132,8 +134,9 @@ class LogFile:
         self._looked_at = self._now()
         if self._missing is None:
             self._missing = 0
+            why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
             self._complain(
-                f"{self._path} cannot be written: {error.strerror}. What follows is not in it; "
+                f"{self._path} cannot be written: {why}. What follows is not in it; "
                 f"it is tried again every {RETRY_S:g} s."
             )
 

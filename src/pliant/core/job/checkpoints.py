@@ -29,6 +29,9 @@ SPLIT_STORAGE = (
     "set --checkpoint-dir to a place that every machine reaches"
 )
 
+SHA256_DIGITS = 64
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]*")  # as storages take it: never hidden, never in another folder
 _NAME = re.compile(r"step-(\d+)-g\d+-[0-9a-f]{16}-w(\d+)(-.+)?")
 
 
@@ -132,9 +135,16 @@ def publish(job: Job, command: c.Publish, world: World, now: float) -> tuple[Eve
 
 
 def _bad_part(command: c.Publish) -> Rejection | None:
-    names = (command.checkpoint.name, *(piece.file for piece in command.checkpoint.pieces))
+    checkpoint = command.checkpoint
+    names = (checkpoint.name, *(piece.file for piece in checkpoint.pieces))
     if any(len(name) > CHECKPOINT_NAME_MAX for name in names):
         return Rejection(Code.BAD, f"a checkpoint's name must have up to {CHECKPOINT_NAME_MAX} characters")
+    if bad := next((name for name in names if _FILE_NAME.fullmatch(name) is None), None):
+        return Rejection(Code.BAD, f"{bad!r} is not the name of a checkpoint or of one of its files")
+    if any(len(piece.sha256) > SHA256_DIGITS or piece.nbytes < 0 for piece in checkpoint.pieces):
+        return Rejection(Code.BAD, f"a file of a checkpoint must have a size, and a hash of {SHA256_DIGITS} digits")
+    if len(checkpoint.storage_id) > CHECKPOINT_NAME_MAX:
+        return Rejection(Code.BAD, f"the id of a storage must have up to {CHECKPOINT_NAME_MAX} characters")
     if len(names) > 1 + PIECES_MAX:
         return Rejection(Code.BAD, f"a part of a checkpoint must have up to {PIECES_MAX} files")
     if not 0 <= command.part < command.count <= WRITERS_MAX:

@@ -7,6 +7,7 @@ are recognized by the addresses that gloo published for this generation, never b
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import re
@@ -22,6 +23,7 @@ _SOCKADDR_STORAGE = 128
 _NAMED = re.compile(r"\[(?:::ffff:)?([0-9a-fA-F:.]+)\]:(\d+)")
 _KNOCK_S = 0.5
 VANISHED_S = 10  # a machine that acknowledged nothing for this long is gone or disconnected
+_SO_ATTACH_FILTER = 26
 _TCP_INFO_BYTES, _UNACKED, _LAST_ACK = 104, 24, 56  # size of the kernel's tcp_info, and two offsets in it
 
 _scanning = threading.Lock()
@@ -81,12 +83,15 @@ class GroupSockets:
     def freeze(self) -> list[GlooConnection]:
         """Fix the set of sockets, once all connections are made. Later reuse of a port adds none.
 
-        From here on, child processes do not inherit the sockets.
+        From here on, child processes do not inherit the sockets, and the kernel drops what arrives at the listener.
+        gloo keeps it open and accepts every connection, so strangers could use up this process's descriptors.
         """
         found = []
         for sock, connection in self._sockets():
             fcntl.fcntl(sock.number, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
-            if connection is not None:
+            if connection is None:
+                _drop_all(sock)
+            else:
                 _keep_alive(sock)
                 found.append(connection)
         self._fixed = frozenset(found)
@@ -134,7 +139,7 @@ class GroupSockets:
 
     def replace_missing_peers(self) -> None:
         """Connect in place of missing peers and disconnect: gloo waits for them, and nothing else interrupts it."""
-        if self._mine is None:
+        if self._mine is None or self._fixed is not None:
             return
         for place in self._mine.places:
             with suppress(OSError), socket.create_connection(self._mine.address, _KNOCK_S) as visitor:
@@ -167,6 +172,13 @@ class GroupSockets:
             return connection in self._fixed
         mine = self._mine is not None and connection.here == self._mine.address
         return mine or connection.there in self._ranks
+
+
+def _drop_all(listener: socket.socket) -> None:
+    """Drop everything that arrives at a listener. Connections that it has accepted are not affected."""
+    instruction = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # accept 0 bytes of each segment
+    program = struct.pack("@HP", 1, ctypes.addressof(instruction))
+    listener.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, program)
 
 
 def _keep_alive(sock: socket.socket) -> None:

@@ -1,15 +1,17 @@
 """Build one generation's process group in the background (rule 7).
 
-gloo's own listeners check no credential. Three things limit that: they listen on the interface of `host` alone, their
-addresses go only to members that proved to have the generation's key, and a connection that no member claims fails the
-wiring.
+gloo's own listeners check no credential. Four things limit that: they listen on the interface of `host` alone, their
+addresses go only to members that proved to have the generation's key, a connection that no member claims fails the
+wiring, and after the wiring the kernel drops what arrives at them.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import resource
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -138,6 +140,7 @@ class GlooWiring:
         options._timeout = timedelta(seconds=CONNECT_S)
         options._devices = [make.create_device(hostname=self._host)]
         self._before = gloo_threads()
+        _raise_descriptor_limit()
         gloo = make(PrefixStore(self._prefix, self._store), self._rank, size, options)
         gloo._set_default_timeout(NO_TIMEOUT)
         return GlooGroup(self._world, self._rank, self._sockets, [gloo, self._store], frozenset())
@@ -194,3 +197,11 @@ class GlooWiring:
             return GroupBroken(f"the wiring of generation {number} was broken off")
         peer = None if rank is None else self._world.members[rank]
         return GroupBroken(f"generation {number} could not be wired: {plain_message(error)}", peer)
+
+
+def _raise_descriptor_limit() -> None:
+    """Raise the soft limit of open files to the hard one: gloo aborts the process when it cannot accept."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):  # a hard limit above the kernel's own cannot be set
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

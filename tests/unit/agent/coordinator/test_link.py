@@ -98,7 +98,8 @@ def test_renewals_keep_the_agent_known(coordinator: Running) -> None:
 def test_an_agent_that_is_not_known_any_more_looks_again(coordinator: Running) -> None:
     scene = Scene(coordinator, "known")
     scene.link.start(scene.say)  # it never said that it is there
-    assert scene.heard.get(timeout=30) == v.Recheck()
+    while scene.heard.get(timeout=30) != v.Recheck():  # among them may be the job's first events
+        pass
     assert scene.complaints == []
     scene.link.send(m.AgentJoin(VM, 3))
     assert scene.wanted().count == 2

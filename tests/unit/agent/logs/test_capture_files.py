@@ -74,13 +74,28 @@ def test_two_that_write_one_file_move_it_aside_once(tmp_path: Path) -> None:
 
 
 def test_what_is_no_plain_file_is_never_moved_aside(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    file = LogFile(Path(f"/dev/fd/{writing}"), pytest.fail, limit=5)
+    path = tmp_path / "a.log"
+    os.mkfifo(path)
+    reading = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    file = LogFile(path, pytest.fail, limit=5)
     file.line(b"longer than five")
     assert os.read(reading, 100) == b"longer than five\n"
     file.end()
     os.close(reading)
-    os.close(writing)
+
+
+def test_a_link_that_another_user_may_have_put_there_is_not_followed(tmp_path: Path) -> None:
+    precious, path = tmp_path / "precious", tmp_path / "a.log"
+    precious.write_text("mine")
+    path.symlink_to(precious)
+    said: list[str] = []
+    file = LogFile(path, said.append)
+    file.line(b"a line")
+    file.end()
+    assert precious.read_text() == "mine"
+    assert said == [
+        f"{path} cannot be written: it is a symbolic link. What follows is not in it; it is tried again every 10 s."
+    ]
 
 
 def test_a_full_disk_is_told_once_and_the_log_goes_on_when_there_is_room(tmp_path: Path, disk: Disk) -> None:

@@ -233,6 +233,11 @@ def test_of_what_is_never_finished_the_oldest_is_forgotten() -> None:
 
 
 BAD = {
+    "a name that leads elsewhere": m.Publish(A, 1, Checkpoint(GENESIS, "../x", 1)),
+    "a file that leads elsewhere": m.Publish(A, 1, Checkpoint(GENESIS, "x", 1, (Piece(".f", 1, ""),))),
+    "an endless hash": m.Publish(A, 1, Checkpoint(GENESIS, "x", 1, (Piece("f", 1, "0" * 65),))),
+    "a negative size": m.Publish(A, 1, Checkpoint(GENESIS, "x", 1, (Piece("f", -1, ""),))),
+    "an endless storage": m.Publish(A, 1, Checkpoint(GENESIS, "x", 1, (), "s" * (CHECKPOINT_NAME_MAX + 1))),
     "a name that fits nowhere": m.Publish(A, 1, Checkpoint(GENESIS, "x" * (CHECKPOINT_NAME_MAX + 1), 1)),
     "a file that fits nowhere": m.Publish(
         A, 1, Checkpoint(GENESIS, "x", 1, (Piece("f" * (CHECKPOINT_NAME_MAX + 1), 1, ""),))

@@ -2,10 +2,13 @@
 
 import itertools
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
+import psutil
 import pytest
 
 from e2e.running import wait_for
@@ -63,6 +66,28 @@ def test_a_world_sums_and_the_next_is_wired_beside_it(trio: list[Member], g: int
         reply.broken()
     assert sums([each.reduce(g + 1) for each in trio]) == [[6.0, 6.0]] * 3
     assert "broken off" in trio[0].reduce(g).broken()["broken"]
+
+
+def test_strangers_at_a_wired_group_use_up_no_descriptor(trio: list[Member], g: int) -> None:
+    victim = trio[0]
+    victim.start("count").answer()  # then the groups of other tests are gone
+    wire(g, trio)
+    ports = [
+        each.laddr.port
+        for each in psutil.Process(victim.process.pid).net_connections("tcp")
+        if each.status == psutil.CONN_LISTEN and each.laddr.port != int(victim.address.rpartition(":")[2])
+    ]
+    assert len(ports) == 1  # gloo's
+    before = victim.start("count").answer()
+    with ExitStack() as strangers:
+        for _ in range(200):
+            silent = strangers.enter_context(socket.socket())
+            silent.setblocking(False)
+            silent.connect_ex(("127.0.0.1", ports[0]))
+            with pytest.raises(OSError, match="not connected"):
+                silent.getpeername()
+        assert victim.start("count").answer() == before
+        assert sums([each.reduce(g) for each in trio]) == [[6.0, 6.0]] * 3
 
 
 def test_bytes_of_any_length_are_gathered_by_rank(trio: list[Member], g: int) -> None:

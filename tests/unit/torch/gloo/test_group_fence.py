@@ -5,6 +5,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 
 import msgspec
 import pytest
@@ -145,6 +146,17 @@ def test_flags_of_other_peoples_sockets_are_left_alone(scene: Scene) -> None:
     finally:
         socket.setdefaulttimeout(None)
     assert os.get_blocking(near.fileno())
+
+
+def test_strangers_that_come_after_the_wiring_use_no_descriptor(scene: Scene) -> None:
+    scene.fence.freeze()
+    scene.mine.setblocking(False)
+    with closing(socket.socket()) as stranger:
+        stranger.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            stranger.connect(scene.mine.getsockname())
+    with pytest.raises(BlockingIOError):
+        scene.mine.accept()
 
 
 def test_sockets_are_not_inherited_once_they_are_fixed(scene: Scene) -> None:
