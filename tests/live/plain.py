@@ -10,7 +10,9 @@ from pliant.torch.data.source import open_source
 
 def plain(plan: Plan) -> tuple[list[float], list[float]]:
     """The weights at the end, and the loss of every step."""
-    source = open_source(**SOURCES[plan.source](plan), seed=plan.seed)
+    given = SOURCES[plan.source](plan)
+    given.pop("collate_fn", None)
+    source = open_source(**given, seed=plan.seed)
     grid = Grid(source.samples, plan.batch, plan.slots or plan.batch, plan.epochs)
     indices = source.indices(grid, plan.seed)
     samples = data(plan)
@@ -24,6 +26,8 @@ def plain(plan: Plan) -> tuple[list[float], list[float]]:
         if plan.source == "stream":
             epoch = grid.cursor(step).epoch
             chosen = torch.tensor([stream_point(plan.samples, epoch, item) for item in chosen.tolist()])
+        if plan.source == "sentences":  # a mean over words, whichever sentences they are in
+            chosen = torch.cat([(torch.arange(each % 5) + each) % plan.samples for each in chosen.tolist()])
         optimizer.zero_grad()
         loss = cross_entropy(model(samples.x[chosen]), samples.y[chosen])
         loss.backward()  # type: ignore[no-untyped-call]

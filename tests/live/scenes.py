@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset, WeightedRandomSampler
 
 import pliant.torch as pliant
@@ -25,6 +26,7 @@ from pliant.train.state import transfer
 from pliant.train.state.transfer import StateSource
 
 FEATURES, CLASSES = 6, 3
+NO_WORD = -100
 _NEVER = threading.Event()
 
 
@@ -118,6 +120,26 @@ def stream_point(count: int, number: int, item: int) -> int:
     return (7 * item + number) % count
 
 
+class Sentences(Data):
+    """Sentences of no to 4 points, each with its class."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        words = (torch.arange(index % 5) + index) % len(self)
+        return self.x[words], self.y[words]
+
+
+def padded(sentences: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    xs, ys = [x for x, _ in sentences], [y for _, y in sentences]
+    return pad_sequence(xs, batch_first=True), pad_sequence(ys, batch_first=True, padding_value=NO_WORD)
+
+
+def word_loss(scores: Tensor, y: Tensor) -> tuple[Tensor, int]:
+    """The mean over words, and their number."""
+    count = int((y != NO_WORD).sum())
+    total = cross_entropy(scores.flatten(0, 1), y.flatten(), ignore_index=NO_WORD, reduction="sum")
+    return total / max(count, 1), count
+
+
 def weighted(plan: Plan) -> WeightedRandomSampler:
     """A sampler that draws half as many as there are, the later ones more often."""
     return WeightedRandomSampler([1.0 + each for each in range(plan.samples)], plan.samples // 2)
@@ -128,6 +150,7 @@ SOURCES: dict[str, Callable[[Plan], dict[str, Any]]] = {
     "sampler": lambda plan: {"dataset": data(plan), "sampler": weighted(plan)},
     "shards": lambda plan: {"dataset": Shards(plan)},
     "stream": lambda plan: {"dataset": Stream(plan)},
+    "sentences": lambda plan: {"dataset": Sentences(plan.samples, plan.double), "collate_fn": padded},
 }
 
 
@@ -275,9 +298,12 @@ def train(plan: Plan) -> None:
 
         def body(x: Tensor, y: Tensor) -> None:
             faults.step = run.step_number
-            loss = cross_entropy(model(x), y)
+            loss, words = word_loss(model(x), y) if y.ndim == 2 else (cross_entropy(model(x), y), None)
             faults.at("forward")
-            loss.backward()  # type: ignore[no-untyped-call]
+            if words is None:
+                loss.backward()  # type: ignore[no-untyped-call]
+            else:
+                run.backward(loss, weight=words)
             faults.at("backward")
             run.log(loss=loss)
             if run.step():

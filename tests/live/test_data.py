@@ -21,6 +21,21 @@ PROMISES = {
 }
 
 
+def test_a_loss_by_words_is_that_of_one_worker_through_a_kill(home: Path, nursery: Nursery) -> None:
+    """The parts of a step have other numbers of words on every member, and some none."""
+    plan: dict[str, Any] = {**SMALL, "source": "sentences", "epochs": 5}
+    with Crowd(home, nursery, target=3, micro_batch=2, **plan) as crowd:
+        a, b = crowd.start(2)
+        victim = crowd.join(kill={"backward": 8})
+        assert victim.ended() == -9
+        a.in_world_of(2)
+        ends = crowd.finished(a, b)
+        weights, losses = plain(Plan("", **plan))
+        assert ends[0]["weights"] == pytest.approx(weights, abs=1e-10)
+        told = {each["step"]: each["loss"] for each in a.steps}
+        assert [told[step] for step in sorted(told)] == pytest.approx(losses[min(told) - 1 :], abs=1e-10)
+
+
 @pytest.mark.parametrize(
     ("source", "num_workers"),
     [("sampler", 0), ("shards", 2), ("stream", 0), ("stream", 1)],
