@@ -23,11 +23,13 @@ from pliant.agent.coordinator.child import CoordinatorChild
 from pliant.agent.coordinator.link import CoordinatorLink
 from pliant.agent.exit_status import SIGNALLED, StopSignals, exit_status
 from pliant.agent.job_dir import RUNNER, JobDir
+from pliant.agent.last_command import write_last_command
 from pliant.agent.notices import Notice, Notices
 from pliant.agent.output import RunOutput
 from pliant.agent.plan import RunPlan
 from pliant.agent.process.client import Processes
 from pliant.agent.process.ports import are_free, free_ports
+from pliant.agent.resume import check_script, describe_resume
 from pliant.agent.setup import (
     SETUP_S,
     agent_address,
@@ -36,7 +38,6 @@ from pliant.agent.setup import (
     checkpoint_dir,
     describe_clock_skew,
     describe_opening,
-    describe_other_settings,
     install_id,
     metrics_token,
     open_job,
@@ -109,6 +110,7 @@ class AgentProcess:
             self._folder.lock(RUNNER, LOOKERS_S),
             Processes(self._process_ended, self._spawner_died, self._recheck) as self._processes,
         ):
+            check_script(self._plan, self._folder)
             place = self._place or self._own_coordinator()
             with Client(place.urls, read_token(place.token_file), patience_s=SETUP_S) as client:
                 try:
@@ -130,8 +132,9 @@ class AgentProcess:
             self._output.warn(off)
         check_checkpoint_dir(client, self._plan, self._folder)
         opened = open_job(client, self._plan, own=self._coordinator is not None)
-        if other := describe_other_settings(opened, self._plan):
-            self._output.say(other)
+        for line in describe_resume(opened, self._plan, self._folder, checkpoint_dir(self._plan, self._folder)):
+            self._output.say(line)
+        write_last_command(self._folder.command, self._plan.command)
         found = opened.now.job
         saved = opened.now.checkpoint
         self._progress = Progress(found.step, found.total_steps, None if saved is None else saved.lineage.step)

@@ -85,6 +85,11 @@ class JobDir:
         return self.path / "checkpoints-at"
 
     @property
+    def command(self) -> Path:
+        """The command line of the last start."""
+        return self.path / "command.json"
+
+    @property
     def endpoint(self) -> Path:
         return self.path / "endpoint.json"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from dataclasses import dataclass, field
 
+from pliant.agent.last_command import CommandLine
 from pliant.agent.logs.capture import LogOptions
 from pliant.agent.process.script import Script
 from pliant.agent.process.worker_env import Framework
@@ -38,4 +39,6 @@ class RunPlan:
     signals: tuple[signal.Signals, ...] = SIGNALS
     notices: tuple[str, ...] = ()
     metrics: bool = False  # make a token with which Prometheus reads the metrics of our own coordinator
+    command: CommandLine = field(default_factory=lambda: CommandLine(""))
+    name_is_derived: bool = False  # from the script's name; the user gave none
     listen: tuple[str, int] | None = None  # where our own coordinator listens; None: a free port, for this machine only

@@ -246,6 +246,20 @@ def _value_from_variable(option: click.Option, variable: str, text: str) -> str 
     return int(text) != 0
 
 
+def _given_options(ctx: click.Context) -> dict[str, str]:
+    """Return the options that were passed, with their values as text."""
+    found = {}
+    for option in [*PLIANT_OPTIONS, *TORCHRUN_OPTIONS]:
+        source = ctx.get_parameter_source(option.name or "")
+        if source in (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP):
+            found[max(option.opts, key=len)] = _as_text(ctx.params[option.name or ""])
+    return found
+
+
+def _as_text(value: Any) -> str:
+    return ":".join(map(str, value)) if isinstance(value, tuple) else "yes" if value is True else str(value)
+
+
 def _with_dashes(name: str) -> str:
     return name.replace("_", "-")
 
@@ -279,7 +293,10 @@ def run(
 
     machine = probe_machine()
     options = RunOptions(
-        script=script, args=args, **{name: value for name, value in given.items() if value is not None}
+        script=script,
+        args=args,
+        given=_given_options(click.get_current_context()),
+        **{name: value for name, value in given.items() if value is not None},
     )
     planned = build_plan(options, machine, flags)
     verbosity = parse_verbosity(quiet=quiet, verbose=verbose)

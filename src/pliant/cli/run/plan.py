@@ -10,7 +10,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +26,7 @@ from pliant.errors import BadInput
 if TYPE_CHECKING:
     import signal
 
+    from pliant.agent.last_command import CommandLine
     from pliant.agent.logs.capture import LogOptions, StreamMask
     from pliant.agent.plan import RunPlan
     from pliant.agent.process.script import Script
@@ -97,6 +98,7 @@ class RunOptions:
     signals: tuple[signal.Signals, ...] = SIGNALS
     shutdown_timeout: float | None = None
     virtual_local_rank: bool = False
+    given: Mapping[str, str] = field(default_factory=dict)  # the options that were passed, as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     from pliant.core.model.job import JobSpec, Mode, Target
 
     notes = ignored_flags(options)
-    name = job_name(options, machine, notes)
+    name, name_is_derived = job_name(options, machine, notes)
     script = worker_script(options, machine)
     roles = parse_roles(options)
     sizes = job_sizes(options, machine, roles, notes)
@@ -173,6 +175,8 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
         virtual_local_rank=options.virtual_local_rank,
         signals=options.signals,
         notices=options.notices,
+        command=command_line(options),
+        name_is_derived=name_is_derived,
         listen=listen,
         metrics=options.metrics_port is not None,
     )
@@ -262,8 +266,17 @@ def _check_syntax(path: Path) -> None:
         return  # Python reports it better
 
 
-def job_name(options: RunOptions, machine: MachineFacts, notes: list[str]) -> str:
-    """Return the job's name: from an option, else from the environment, else from the script."""
+def command_line(options: RunOptions) -> CommandLine:
+    """Return the command line, to compare it with that of the next start."""
+    from pliant.agent.last_command import CommandLine
+
+    name = options.script or TF_SCRIPT
+    found = name if Path(name).exists() else shutil.which(name) or name
+    return CommandLine(f"-m {name}" if options.module else str(Path(found).resolve()), options.args, options.given)
+
+
+def job_name(options: RunOptions, machine: MachineFacts, notes: list[str]) -> tuple[str, bool]:
+    """Return the job's name, and whether it is derived from the script because the user gave none."""
     rdzv_id = None if options.rdzv_id in (None, "", "none") else options.rdzv_id
     if options.job is not None and rdzv_id not in (None, options.job):
         notes.append(f"--rdzv-id {rdzv_id} is ignored: --job names the job")
@@ -271,12 +284,12 @@ def job_name(options: RunOptions, machine: MachineFacts, notes: list[str]) -> st
         if name is not None:
             if wrong := bad_name(name):
                 raise BadInput(f"Invalid job name from {flag}: {wrong}. Pass another name with --job.")
-            return name
+            return name, False
     script = options.script or TF_SCRIPT
     plain = script if options.module else Path(script).resolve().stem if Path(script).is_dir() else Path(script).stem
     derived = re.sub(r"[^A-Za-z0-9._-]+", "-", plain).strip("-._")[:NAME_MAX].rstrip("-._") or "job"
     notes.append(f"the job is named {derived} after its script; pass --job for another name")
-    return derived
+    return derived, True
 
 
 # -------------------------------------------------------------------------------------------------- sizes

@@ -12,6 +12,7 @@ import click
 import pytest
 
 from pliant import settings
+from pliant.agent.last_command import CommandLine
 from pliant.agent.logs.capture import LogOptions, OutputStream, StreamMask
 from pliant.agent.plan import RunPlan
 from pliant.agent.process.script import Script
@@ -113,7 +114,8 @@ def meant(
 def test_torchrun_s_plainest_command_line_is_one_worker_on_this_machine(ran: Ran, tmp_path: Path) -> None:
     done = run("train.py")
     spec = JobSpec(1, 1, mode=Mode.AUTO, checkpoints=CheckpointPolicy(seconds=600.0))
-    assert ran.plan == RunPlan("train", spec, Script("file", "train.py"), 1)
+    command = CommandLine(str(Path("train.py").resolve()))
+    assert ran.plan == RunPlan("train", spec, Script("file", "train.py"), 1, command=command, name_is_derived=True)
     assert (ran.places, ran.homes, done.code) == ([None], [tmp_path / "home"], 0)
     assert done.out.endswith(" the job is named train after its script; pass --job for another name\n")
 
@@ -131,7 +133,12 @@ def test_everything_that_may_be_said_is_in_the_plan(ran: Ran, tmp_path: Path) ->
         *("/bin/echo", "--job", "--", "x"),
     )
     assert done.code == 7
+    command = ran.plan.command
+    assert (command.script, command.args) == (str(Path("/bin/echo").resolve()), ("--job", "--", "x"))
+    assert command.options["--workers"] == "2:6"
+    assert command.options["--fresh"] == "yes"
     assert ran.plan == RunPlan(
+        command=command,
         job="j",
         spec=JobSpec(
             size_min=2,

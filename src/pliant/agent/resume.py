@@ -1,0 +1,92 @@
+"""What `pliant run` reports about a job that exists: where it continues, and what is different from its last start."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from pliant.agent.job_dir import JobDir
+from pliant.agent.last_command import CommandLine, describe_changes, read_last_command
+from pliant.agent.plan import RunPlan
+from pliant.agent.setup import OpenedJob, describe_other_settings
+from pliant.errors import BadInput
+
+# Options whose change is reported as a setting of the job, or that concern one start only.
+UNREPORTED = (
+    "--workers",
+    "--target",
+    "--spares",
+    "--mode",
+    "--role",
+    "--max-restarts",
+    "--wait-limit-s",
+    "--checkpoint-every",
+    "--checkpoint-keep",
+    "--allow-chaos",
+    "--fresh",
+    "--override",
+    "--job",
+    "--rdzv-id",
+)
+
+
+def check_script(plan: RunPlan, folder: JobDir) -> None:
+    """Raise BadInput if the job has its name from another script of the same name."""
+    last = read_last_command(folder.command)
+    if last is None or not plan.name_is_derived or last.script == plan.command.script:
+        return
+    raise BadInput(
+        f"The job {plan.job} belongs to another script of that name: {last.script}, not {plan.command.script}. "
+        f"Choose a name for this script's job with --job NAME, or pass --job {plan.job} to continue the job with it."
+    )
+
+
+def describe_resume(opened: OpenedJob, plan: RunPlan, folder: JobDir, checkpoint_dir: str) -> list[str]:
+    """Return the lines about a job that was started before; none for a new job."""
+    lines = []
+    if other := describe_other_settings(opened, plan):
+        lines.append(other)
+    if opened.before is None:
+        return lines
+    last = read_last_command(folder.command)
+    if last is not None and (changed := describe_changes(_reported(last), _reported(plan.command))):
+        lines.append(f"different from the last start: {changed}")
+    if opened.now.live and opened.now.job.total_steps is not None:
+        lines.append(_describe_progress(opened, plan.job, checkpoint_dir))
+    elif opened.before.checkpoint is not None:
+        lines.append(f"{plan.job} starts from the beginning")
+    return lines
+
+
+def _reported(command: CommandLine) -> CommandLine:
+    options = {name: value for name, value in command.options.items() if name not in UNREPORTED}
+    return CommandLine(command.script, command.args, options)
+
+
+def _describe_progress(opened: OpenedJob, job: str, checkpoint_dir: str) -> str:
+    now = opened.now
+    total = f" of {now.job.total_steps}" if now.job.total_steps is not None else ""
+    if now.members:
+        return f"{job} is at step {now.durable.step}{total}, and {len(now.members)} members train"
+    if now.checkpoint is None:
+        return f"{job} starts again at step 0: it has no checkpoint"
+    step, reached = now.checkpoint.lineage.step, now.durable.step
+    age_s = _age_s(checkpoint_dir, now.checkpoint.name)
+    age = f"checkpoint, saved {format_age(age_s)} ago" if age_s is not None else "checkpoint"
+    again = f"; steps {step + 1} to {reached} are computed again" if reached > step else ""
+    return f"{job} continues after step {step}{total} ({age}){again}"
+
+
+def _age_s(checkpoint_dir: str, name: str) -> float | None:
+    """Return the age of a checkpoint in a folder of this machine; None if it is elsewhere."""
+    with suppress(OSError, ValueError):
+        return time.time() - (Path(checkpoint_dir) / name).stat().st_mtime
+    return None
+
+
+def format_age(seconds: float) -> str:
+    for unit, each in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * each:
+            return f"{seconds / each:.0f} {unit}"
+    return f"{max(seconds, 0.0):.0f} s"
