@@ -55,6 +55,7 @@ class WorkerSettings:
     grace_s: float
     world_size: int  # as torchrun sets it
     local_rank: int
+    override_through: int | None = None  # generation; older checkpoints get the script's hyperparameters
     replay_to: int | None = None  # set by `pliant replay`
     replay_file: Path | None = None
 
@@ -72,6 +73,7 @@ def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         grace_s=_number(env, "PLIANT_GRACE_S", GRACE_S),
         world_size=int(_number(env, "WORLD_SIZE", 1)),
         local_rank=int(_number(env, "LOCAL_RANK", 0)),
+        override_through=int(_number(env, "PLIANT_OVERRIDE", 0)) if env.get("PLIANT_OVERRIDE") else None,
         replay_to=int(_number(env, "PLIANT_REPLAY_TO", 0)) if replay_file else None,
         replay_file=Path(replay_file) if replay_file else None,
     )

@@ -33,5 +33,7 @@ def test_a_worker_on_its_own_is_told_nothing() -> None:
 
 
 def test_a_number_that_is_none_is_bad_input() -> None:
+    assert settings.read_worker({}).override_through is None
+    assert settings.read_worker({"PLIANT_OVERRIDE": "4"}).override_through == 4
     with pytest.raises(BadInput, match="PLIANT_GRACE_S must be a number, got 'soon'"):
         settings.read_worker({"PLIANT_GRACE_S": "soon"})

@@ -154,7 +154,7 @@ class AgentProcess:
         )
         token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)
         self._announce_metrics(client, place)
-        env = worker_environment(self._plan, self._folder, place, token_file, self._state.id)
+        env = worker_environment(self._plan, self._folder, place, token_file, self._state.id, found.generation)
         self._workers = Workers(self._plan, self._folder, self._processes, self._output, self._state.id)
         self._workers.open(env, worker_settings(self._plan, self._folder))
         job, ttl_s = self._plan.job, about.lease_ttl_s

@@ -34,6 +34,7 @@ class RunPlan:
     preload: tuple[str, ...] | None = None  # None: what this kind of script imports anyway
     local_addr: str | None = None
     fresh: bool = False
+    override: bool = False  # the script's hyperparameters replace those of the checkpoint
     logs: LogOptions = field(default_factory=LogOptions)
     virtual_local_rank: bool = False
     signals: tuple[signal.Signals, ...] = SIGNALS

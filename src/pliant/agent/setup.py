@@ -254,9 +254,12 @@ def describe_clock_skew(now: float) -> str:
 
 
 def worker_environment(
-    plan: RunPlan, folder: JobDir, place: CoordinatorAddress, token_file: Path, agent: AgentId
+    plan: RunPlan, folder: JobDir, place: CoordinatorAddress, token_file: Path, agent: AgentId, generation: int = 0
 ) -> dict[str, str]:
-    """Return the environment of every worker, without its name and the variables of its launch."""
+    """Return the environment of every worker, without its name and the variables of its launch.
+
+    `generation` is the job's last one before this start.
+    """
     quiet = {}
     if plan.spec.mode is not Mode.RELAUNCH:
         quiet["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # gloo logs every aborted connection as an error
@@ -271,6 +274,7 @@ def worker_environment(
         "PLIANT_TOKEN_FILE": str(token_file),
         "PLIANT_CHECKPOINT_DIR": checkpoint_dir(plan, folder),
         "PLIANT_GRACE_S": f"{plan.grace_s:g}",
+        **({"PLIANT_OVERRIDE": str(generation)} if plan.override else {}),
         **where,
         **chosen,
     }

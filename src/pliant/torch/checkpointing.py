@@ -52,7 +52,15 @@ class MemberCheckpoints:
     """The checkpoints that a member writes and restores. The storage is None if the member cannot save."""
 
     def __init__(
-        self, state: TrainingState, place: Storage | None, job: str, member: str, grid: Grid, *, goes_back: bool
+        self,
+        state: TrainingState,
+        place: Storage | None,
+        job: str,
+        member: str,
+        grid: Grid,
+        *,
+        goes_back: bool,
+        override_through: int | None = None,
     ) -> None:
         self._state = state
         self._place = place
@@ -60,6 +68,7 @@ class MemberCheckpoints:
         self._member = member
         self._grid = grid
         self._goes_back = goes_back  # whether members whose states differ return to the last state they agreed on
+        self._override_through = override_through
         self._initial: ReceivedState | None = None  # the initial state, until there is a checkpoint to return to
         self._owner = ""
         self._copying: BackgroundWriter | None = None
@@ -258,11 +267,26 @@ class MemberCheckpoints:
             except (DamagedCheckpoint, StorageUnreachable) as error:
                 log.error("the checkpoint of step %d cannot be restored: %s", checkpoint.lineage.step, error)
                 return s.RestoreFailed(str(error), isinstance(error, DamagedCheckpoint))
+            self._choose_hyperparameters(checkpoint)
         elif self._initial is not None:
             self._state.install(self._initial)
         elif moved:
             raise Left(FENCED_CODE, "the job starts again from its initial state, which this worker no longer has")
         return None
+
+    def _choose_hyperparameters(self, checkpoint: Checkpoint) -> None:
+        """Apply the script's hyperparameters if the user asked for it, or report which of them have no effect.
+
+        They are applied to checkpoints from before the start with `--override`. Later ones contain them, perhaps with
+        changes by a schedule.
+        """
+        script = self._state.hyperparameters
+        changes = script.changes()
+        applied = self._override_through is not None and checkpoint.lineage.generation <= self._override_through
+        if applied:
+            script.apply(changes)
+        for line in script.describe(changes, applied=applied):
+            log.warning("%s", line)
 
     def _read(self, checkpoint: Checkpoint) -> ReceivedState:
         if self._place is None:

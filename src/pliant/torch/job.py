@@ -310,7 +310,10 @@ class TrainingJob:
         if not self._settings.coordinators:
             where = self._checkpoint_dir or where
         storage = open_storage(where) if where is not None else None
-        checkpoints = MemberCheckpoints(state, storage, self.name, self.member, grid, goes_back=goes_back)
+        through = self._worker.override_through
+        checkpoints = MemberCheckpoints(
+            state, storage, self.name, self.member, grid, goes_back=goes_back, override_through=through
+        )
         self._closing.append(checkpoints.close)
         return checkpoints
 

@@ -187,6 +187,9 @@ def test_threads_are_one_unless_somebody_chose(folder: JobDir, monkeypatch: pyte
     env = worker_environment(PLAN, folder, place, Path("/t"), AgentId("vm"))
     assert (env["OMP_NUM_THREADS"], env["PLIANT_COORDINATOR"]) == ("1", "http://a:1,http://b:2")
     assert (env["PLIANT_GRACE_S"], env["PLIANT_TOKEN_FILE"], env["PLIANT_AGENT"]) == ("30", "/t", "vm")
+    assert "PLIANT_OVERRIDE" not in env
+    overriding = worker_environment(replace(PLAN, override=True), folder, place, Path("/t"), AgentId("vm"), 7)
+    assert overriding["PLIANT_OVERRIDE"] == "7"
     monkeypatch.setenv("OMP_NUM_THREADS", "8")
     assert "OMP_NUM_THREADS" not in worker_environment(PLAN, folder, place, Path("/t"), AgentId("vm"))
 

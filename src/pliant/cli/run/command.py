@@ -105,6 +105,11 @@ PLIANT_OPTIONS = [
         type=click.IntRange(1, option_types.PORT_MAX),
         text="Port of this machine at which Prometheus reads metrics, with a token.",
     ),
+    _option(
+        "--override",
+        is_flag=True,
+        text="Continue with the script's learning rate and other optimizer settings, not the checkpoint's.",
+    ),
     _option("--allow-chaos", "chaos", is_flag=True, text="Let `pliant chaos` inject faults into this job."),
     _option("-q", "--quiet", is_flag=True, text="Show the workers' output and problems only."),
     _option("-v", "--verbose", is_flag=True, text="Show every event of the job."),

@@ -65,6 +65,7 @@ class RunOptions:
     notices: tuple[str, ...] = ()
     fresh: bool = False
     metrics_port: int | None = None
+    override: bool = False
     checkpoint_dir: str | None = None
     checkpoint_every: tuple[int, float] = (0, 0.0)  # steps, seconds
     checkpoint_keep: int = 2
@@ -171,6 +172,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
         preload=options.preload,
         local_addr=options.local_addr,
         fresh=options.fresh,
+        override=options.override,
         logs=log_options(options, name),
         virtual_local_rank=options.virtual_local_rank,
         signals=options.signals,

@@ -147,14 +147,12 @@ def worlds_have_one_fingerprint(job: Job) -> str:
 
 
 def launches_are_sound(job: Job) -> str:
-    """A launch has as many seats as the job allows, each with its own member."""
+    """A launch has one seat for each of its members."""
     launch = job.launch
     if launch is None:
         return ""
     if launch.number > job.generation:
         return f"rule 4: launch {launch.number} is above the newest generation {job.generation}"
-    if not job.spec.size_min <= len(launch.seats) <= job.spec.size_max:
-        return f"launch {launch.number} has {len(launch.seats)} seats, not {job.spec.size_min} to {job.spec.size_max}"
     if len({seat.member for seat in launch.seats}) < len(launch.seats):
         return f"launch {launch.number} has two seats for one member"
     return ""
@@ -251,6 +249,14 @@ def live_jobs_have_no_launches(before: Job, event: Event, after: Job) -> str:
     return ""
 
 
+def a_launch_has_the_size_of_the_job(before: Job, event: Event, after: Job) -> str:
+    """A new launch has as many seats as the job allows. A later change of the sizes leaves it as it is."""
+    if not isinstance(event, Launched) or before.spec.size_min <= len(event.launch.seats) <= before.spec.size_max:
+        return ""
+    sizes = f"{before.spec.size_min} to {before.spec.size_max}"
+    return f"launch {event.launch.number} has {len(event.launch.seats)} seats, not {sizes}"
+
+
 def seats_are_on_agents_with_room(before: Job, event: Event, after: Job) -> str:
     """A seat is on an agent that stays, at one of its free ports, and within its capacity."""
     if not isinstance(event, Launched):
@@ -336,6 +342,7 @@ CHANGE_INVARIANTS = (
     attempts_follow_one_another,
     a_launch_waits_for_every_agent,
     live_jobs_have_no_launches,
+    a_launch_has_the_size_of_the_job,
     seats_are_on_agents_with_room,
     a_seal_takes_every_survivor,
     a_world_takes_members_only,

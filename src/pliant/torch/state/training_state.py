@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pliant.errors import BadInput
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.state.buffers import Buffers
+from pliant.torch.state.hyperparameters import Hyperparameters
 from pliant.torch.state.tensor_hash import tensors_hash
 from pliant.train.state.flat import Leaf, LeafOutline, State, flatten, restore
 from pliant.train.state.transfer import ReceivedState
@@ -53,6 +54,7 @@ class TrainingState:
         self._optimizers = optimizers
         self.buffers = buffers
         self._others = others
+        self.hyperparameters = Hyperparameters(optimizers, others)
 
     def capture(self) -> State:
         """Return the state of the last boundary, in live memory. Any thread may call it until the next apply."""

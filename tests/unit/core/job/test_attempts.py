@@ -201,6 +201,15 @@ def test_a_target_follows_the_sizes_unless_a_resize_chose_it() -> None:
     assert after(job, m.Resize(Target(1)), with_spec(CREATE, size_min=2)).target == Target(2)
 
 
+def test_a_launched_job_takes_other_sizes() -> None:
+    job = with_agents(created(), X)
+    assert len(launch(job).seats) == 2
+    assert len(launch(after(job, with_spec(RELAUNCHED, size_min=3))).seats) == 2  # there is no room for a third
+    smaller = after(job, with_spec(RELAUNCHED, size_max=1, target=None))
+    assert (launch(smaller).over, smaller.target) == ("1 workers instead of 2", Target(1))
+    assert after(abandoned(), with_spec(RELAUNCHED, size_min=3)).state is JobState.WAITING
+
+
 OR_ELSE = "; or choose another name with --job"
 ROLES = (("ps", 1),)
 

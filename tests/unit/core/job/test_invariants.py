@@ -254,21 +254,15 @@ STATES = [
     ),
     State(
         "launches_are_sound",
-        launched(launch=replace(LAUNCH, seats=LAUNCH.seats[:1])),
-        "launch 2 has 1 seats, not 2 to 3",
-        launched(spec=replace(RELAUNCH, size_min=1), launch=replace(LAUNCH, seats=LAUNCH.seats[:1])),
-    ),
-    State(
-        "launches_are_sound",
-        launched(spec=replace(RELAUNCH, size_min=1, size_max=1), launch=LAUNCH),
-        "launch 2 has 2 seats, not 1 to 1",
-        launched(launch=None),
-    ),
-    State(
-        "launches_are_sound",
         launched(launch=replace(LAUNCH, seats=LAUNCH.seats[:1] * 2)),
         "launch 2 has two seats for one member",
         launched(launch=replace(LAUNCH, over="x leaves")),
+    ),
+    State(
+        "launches_are_sound",
+        launched(launch=replace(LAUNCH, seats=LAUNCH.seats[:1] * 2, over="x leaves")),
+        "launch 2 has two seats for one member",
+        launched(launch=None),
     ),
 ]
 
@@ -523,6 +517,12 @@ CHANGES = [
         change(m.LaunchOver(NOW, 2, "x leaves"), launched(spec=JobSpec(2, 3))),
         "P1: LaunchOver in a live job",
         change(m.LaunchOver(NOW, 2, "x leaves"), launched()),
+    ),
+    Change(
+        "a_launch_has_the_size_of_the_job",
+        change(m.Launched(NOW, replace(NEXT, seats=NEXT.seats[:1])), launched(), generation=3),
+        "launch 3 has 1 seats, not 2 to 3",
+        change(FORMED, launched(), generation=3),
     ),
     Change(
         "seats_are_on_agents_with_room",
