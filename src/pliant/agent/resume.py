@@ -1,4 +1,4 @@
-"""What `pliant run` reports about a job that exists: where it continues, and what is different from its last start."""
+"""Lines about a job that exists: where it continues, and the differences from its last start."""
 
 from __future__ import annotations
 
