@@ -10,7 +10,9 @@ from torch.optim import lr_scheduler
 from pliant.torch.state.hyperparameters import Hyperparameters
 
 
-def built(lr: float | torch.Tensor, decay: float = 0.0, schedule: Any = None, kind: Any = torch.optim.AdamW, **more: Any) -> Any:
+def built(
+    lr: float | torch.Tensor, decay: float = 0.0, schedule: Any = None, kind: Any = torch.optim.AdamW, **more: Any
+) -> Any:
     """Build an optimizer with two groups, and its scheduler, as a script would."""
     a, b = (torch.nn.Parameter(torch.zeros(2)) for _ in range(2))
     groups = [{"params": [a]}, {"params": [b], "weight_decay": decay}]
