@@ -32,6 +32,7 @@ from pliant.agent.process.ports import are_free, free_ports
 from pliant.agent.resume import check_script, describe_resume
 from pliant.agent.setup import (
     SETUP_S,
+    OpenedJob,
     agent_address,
     agent_id,
     check_checkpoint_dir,
@@ -132,9 +133,7 @@ class AgentProcess:
             self._output.warn(off)
         check_checkpoint_dir(client, self._plan, self._folder)
         opened = open_job(client, self._plan, own=self._coordinator is not None)
-        for line in describe_resume(opened, self._plan, self._folder, checkpoint_dir(self._plan, self._folder)):
-            self._output.say(line)
-        write_last_command(self._folder.command, self._plan.command)
+        self._announce_resume(opened)
         found = opened.now.job
         saved = opened.now.checkpoint
         self._progress = Progress(found.step, found.total_steps, None if saved is None else saved.lineage.step)
@@ -193,6 +192,11 @@ class AgentProcess:
         if self._plan.metrics:
             token_file = metrics_token(client, self._folder, place)
             self._output.say(f"metrics: {place.urls[0]}/metrics, with the token in {token_file}")
+
+    def _announce_resume(self, opened: OpenedJob) -> None:
+        for line in describe_resume(opened, self._plan, self._folder, checkpoint_dir(self._plan, self._folder)):
+            self._output.say(line)
+        write_last_command(self._folder.command, self._plan.command)
 
     def _wait_for_stop(self, limit_s: float) -> bool:
         """Return whether the user stops this agent before it has started."""
