@@ -1,12 +1,16 @@
 """The terminal of `pliant run`: what stands there, and that nothing depends on its reader."""
 
+import contextlib
+import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from e2e.launched import TRAINER, Launched, all_gone, family
-from e2e.running import wait_for
+from e2e.running import start, wait_for
+from unit.cli.program import PLIANT, environment
 
 BARE = ("--preload", "")
 
@@ -18,6 +22,25 @@ def chat():
 threading.Thread(target=chat, daemon=True).start()
 sys.argv = ["trainer.py", "0.02", "1000"]
 runpy.run_path({str(TRAINER)!r}, run_name="__main__")
+"""
+
+
+BAR = """
+import os, sys, time
+if os.environ["RANK"] == "0":
+    sys.stderr.write("\\r 10%|#         |")
+    sys.stderr.flush()
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.05)
+    sys.stderr.write("\\r100%|##########|\\n")
+"""
+
+
+WAITS = """
+import os, sys, time
+print("waiting for go", flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.05)
 """
 
 
@@ -51,3 +74,55 @@ def test_output_that_is_not_read_stops_neither_training_nor_ctrl_c(tmp_path: Pat
         run.signal(signal.SIGINT)
         assert run.process.wait(60) == 130
         all_gone(everybody, tmp_path)
+
+
+@pytest.mark.timeout(120)
+def test_a_progress_bar_is_drawn_live_on_a_terminal_and_its_log_has_the_last_state(tmp_path: Path) -> None:
+    script, go = tmp_path / "bar.py", tmp_path / "go"
+    script.write_text(BAR)
+    terminal, side = os.openpty()
+    command = [PLIANT, "run", "--job", "demo", *BARE, "--workers", "2", str(script), str(go)]
+    process = subprocess.Popen(command, stdin=side, stdout=side, stderr=side, env=environment(tmp_path))
+    os.close(side)
+    seen = b""
+    with contextlib.suppress(OSError):  # a terminal ends with an error when its last user is gone
+        while data := os.read(terminal, 1 << 12):
+            seen += data
+            if b" 10%|#" in seen and not go.exists():
+                (log,) = (tmp_path / "jobs" / "demo" / "logs").glob("*-g1.0.log")
+                assert log.read_text() == "", "the bar is not a line yet"
+                go.touch()
+    os.close(terminal)
+    assert process.wait(60) == 0, seen
+    assert log.read_text() == "100%|##########|\n"
+    drawn, _, line = seen.decode().partition("100%|##########|")
+    assert "-g1.0]  10%|#" in drawn
+    assert "demo finished after" in line
+
+
+@pytest.mark.timeout(120)
+def test_two_sigterms_of_timeout_are_one(tmp_path: Path) -> None:
+    with Launched(tmp_path, *BARE, "--workers", "1", str(TRAINER), "go") as run:
+        run.has_members(1)
+        run.signal(signal.SIGTERM)
+        run.signal(signal.SIGTERM)
+        assert run.ended() == 128 + signal.SIGTERM
+    assert "SIGTERM: the workers save and leave" in run.output
+    assert "again: ending now" not in run.output
+    assert "nothing is lost" in run.output
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+def test_an_agent_says_that_its_coordinator_is_gone_and_ends_with_its_script(tmp_path: Path) -> None:
+    script, go = tmp_path / "waits.py", tmp_path / "go"
+    script.write_text(WAITS)
+    with start(home=tmp_path / "elsewhere") as coordinator:
+        place = ("--coordinator", coordinator.url, "--token-file", str(tmp_path / "elsewhere" / "token"))
+        with Launched(tmp_path / "home", *BARE, *place, "--workers", "1", str(script), str(go)) as run:
+            run.sees("waiting for go")
+            coordinator.kill()
+            run.sees(f"the coordinator at {coordinator.url} has not answered since")
+            go.touch()
+            assert run.ended() == 0
+    assert "this machine left demo. Its coordinator has not answered since" in run.output

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, assert_never
 
 from pliant import settings
-from pliant.agent.closing import Progress, describe_closing
+from pliant.agent.closing import Progress, describe_away, describe_closing, describe_closing_away
 from pliant.agent.coordinator import child
 from pliant.agent.coordinator.child import CoordinatorChild
 from pliant.agent.coordinator.link import CoordinatorLink
@@ -64,15 +64,18 @@ if TYPE_CHECKING:
 
 LOOKERS_S = 10.0  # how long another command may hold the job's lock before this one starts
 GOODBYE_S = 10.0
+AWAY_FIRST_S = 15.0  # an absent coordinator is reported after this time
+AWAY_AGAIN_S = 60.0  # and then again so often
 REMIND_FIRST_S = 5.0  # the reason is shown when the job has waited so long
 REMIND_S = 15.0  # and then again so often
 
 
 @dataclass(frozen=True, slots=True)
 class _StopRequested:
-    """A signal from the user, by its number."""
+    """A signal from the user, by its number, and when it came."""
 
     number: int
+    at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,7 @@ class AgentProcess:
         self._wake_at: float | None = None
         self._began_at = self._reminded_at = time.monotonic()
         self._reminders = 0
+        self._away_told_at: float | None = None
 
     def run(self) -> int:
         """Run until the job has ended or the user stops it, and return the exit status. No process is left behind."""
@@ -129,6 +133,7 @@ class AgentProcess:
 
     def _run_job(self, client: Client, place: CoordinatorAddress) -> int:
         about = client.about()
+        self._url = place.urls[0]
         if off := describe_clock_skew(about.now):
             self._output.warn(off)
         check_checkpoint_dir(client, self._plan, self._folder)
@@ -245,14 +250,14 @@ class AgentProcess:
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
         if self._done:
             os._exit(SIGNALLED + number)  # only goodbyes are left; the spawner ends whatever still runs
-        self._inbox.put(_StopRequested(number))
+        self._inbox.put(_StopRequested(number, time.monotonic()))
 
     # --------------------------------------------------------------------------------------------- actions
 
     def _take(self, given: _Input) -> None:
         match given:
             case _StopRequested():
-                self._stop(given.number)
+                self._stop(given.number, given.at)
             case _SpawnerDied():
                 raise PliantError(
                     "The process that starts workers was killed, and all workers with it. Run the command again."
@@ -329,9 +334,11 @@ class AgentProcess:
         timer.daemon = True
         timer.start()
 
-    def _stop(self, number: int) -> None:
+    def _stop(self, number: int, at: float) -> None:
         """Drain within the grace period on the first signal, kill on the second, exit at once on the third."""
         name = signal.Signals(number).name
+        if self._stops.is_same(number, at):
+            return
         if self._stops.repeated:
             os._exit(SIGNALLED + number)
         if self._stops.first:
@@ -339,7 +346,7 @@ class AgentProcess:
             self._output.warn(f"{name} again: ending now")
             self._feed(v.GraceExpired())
             return
-        self._stops.first = number
+        self._stops.first, self._stops.first_at = number, at
         self._output.warn(f"{name}: the workers save and leave within {self._plan.grace_s:g} s; again to end now")
         # SIGINT comes from a person who waits; the sender of SIGTERM counts on the grace period.
         immediate = number == signal.SIGINT
@@ -354,7 +361,9 @@ class AgentProcess:
             self._output.warn(f"{ended.member} ended with {describe_exit(ended.code)} before it had joined")
 
     def _remind(self) -> None:
-        """Show every few seconds why nothing is trained, as long as that is so."""
+        """Show now and then why nothing is trained, or that the coordinator is away, as long as that is so."""
+        if self._remind_away():
+            return
         now, state = time.monotonic(), self._link.state
         if state is JobState.RUNNING or state.ended:
             self._reminded_at, self._reminders = now, 0
@@ -364,6 +373,21 @@ class AgentProcess:
             running = f"{len(self._state.workers)} of {self._state.wanted} workers run here"
             self._output.say(f"{still}{state.value}: {self._link.why}; {running}")
 
+    def _remind_away(self) -> bool:
+        """Return whether the coordinator is away. This machine's own one is started again, and reports itself."""
+        now, since = time.monotonic(), self._link.away_since
+        if self._coordinator is not None or (since is None and self._away_told_at is None):
+            return False
+        if since is None:
+            self._away_told_at = None
+            self._output.warn("the coordinator answers again")
+        elif self._link.away_s >= AWAY_FIRST_S and (
+            self._away_told_at is None or now - self._away_told_at >= AWAY_AGAIN_S
+        ):
+            self._away_told_at = now
+            self._output.warn(describe_away(self._url, since))
+        return since is not None
+
     def _show_event(self, revision: int, event: Event) -> None:
         self._progress.feed(event)
         self._output.event(revision, event)
@@ -371,5 +395,9 @@ class AgentProcess:
     def _close_story(self) -> None:
         job, state, host = self._plan.job, self._link.state, self._coordinator is not None
         duration_s, storage = time.monotonic() - self._began_at, checkpoint_dir(self._plan, self._folder)
+        away_since = None if host else self._link.away_since
+        if away_since is not None and not state.ended:
+            self._output.warn(describe_closing_away(job, away_since))
+            return
         for line in describe_closing(job, state, self._progress, duration_s, storage, all_left=host):
             self._output.say(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from pliant.core.messages import CheckpointPublished, Event, MemberJoined, StepsCommitted, WorldFormed
 from pliant.core.messages.describe import describe_state
@@ -62,6 +63,26 @@ def _describe_resume(progress: Progress) -> str:
     if lost <= 0:
         return f"The next start resumes at step {progress.step}; nothing is lost."
     return f"The next start resumes at step {base} ({lost} {'step is' if lost == 1 else 'steps are'} recomputed)."
+
+
+def describe_away(url: str, since: float) -> str:
+    """Return the reminder about a coordinator that does not answer, and what to do about it."""
+    return (
+        f"the coordinator at {url} has not answered since {_time_of_day(since)}. Start `pliant run` there again; "
+        "this agent reconnects by itself"
+    )
+
+
+def describe_closing_away(job: str, since: float) -> str:
+    """Return the last line of an agent that ends without its coordinator."""
+    return (
+        f"this machine left {job}. Its coordinator has not answered since {_time_of_day(since)} and does not know yet; "
+        "`pliant run` on its machine resumes the job"
+    )
+
+
+def _time_of_day(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).astimezone().strftime("%H:%M:%S")
 
 
 def describe_duration(seconds: float) -> str:

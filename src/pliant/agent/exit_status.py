@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 from pliant.core.job.launches import describe_exit
@@ -10,6 +11,7 @@ from pliant.core.model.job import JobState
 from pliant.core.supervisor import Supervisor
 from pliant.errors import PliantError
 
+SAME_S = 1.0
 SIGNALLED = 128  # a shell adds the signal's number to it
 
 
@@ -18,7 +20,12 @@ class StopSignals:
     """The signals that the user sent to stop this agent."""
 
     first: int = 0
+    first_at: float = 0.0
     repeated: bool = False
+
+    def is_same(self, number: int, at: float) -> bool:
+        """Return whether a signal only repeats the first one: `timeout` sends SIGTERM to a process and to its group."""
+        return number == self.first == signal.SIGTERM and at - self.first_at < SAME_S
 
 
 def exit_status(

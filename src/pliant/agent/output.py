@@ -13,6 +13,9 @@ class RunOutput(Protocol):
     def worker(self, member: str, line: bytes, *, is_error: bool = False) -> None:
         """Show a line that a worker wrote to standard output, or to standard error."""
 
+    def bar(self, member: str, state: bytes, *, is_error: bool = False) -> None:
+        """Show the present state of a worker's progress bar; empty: it has ended, and its last state is a line."""
+
     def event(self, revision: int, event: Event) -> None:
         """Show an event of the job."""
 

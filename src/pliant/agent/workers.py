@@ -14,7 +14,7 @@ from string import Template
 
 from pliant.agent.job_dir import JobDir, point_to
 from pliant.agent.logs import failure
-from pliant.agent.logs.capture import OutputSink
+from pliant.agent.logs.capture import OutputSink, OutputStream
 from pliant.agent.output import RunOutput
 from pliant.agent.plan import RunPlan
 from pliant.agent.process.client import Processes
@@ -103,7 +103,13 @@ class Workers:
     def _run(self, member: MemberId, env: Mapping[str, str], local_rank: int, rank: int | None) -> None:
         show = _Shown(self._output, member)
         sink = self._plan.logs.sink(
-            self._folder.logs, member, local_rank, show.line, self._output.warn, show_error=show.error
+            self._folder.logs,
+            member,
+            local_rank,
+            show.line,
+            self._output.warn,
+            show_error=show.error,
+            show_bar=show.bar,
         )
         self._running[member] = _Worker(sink, rank)
         self._began = self._began or time.monotonic()
@@ -238,3 +244,6 @@ class _Shown:
 
     def error(self, line: bytes) -> None:
         self.output.worker(self.member, line, is_error=True)
+
+    def bar(self, state: bytes, stream: OutputStream) -> None:
+        self.output.bar(self.member, state, is_error=stream is OutputStream.ERR)

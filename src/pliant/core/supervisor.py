@@ -39,6 +39,7 @@ YOUNG_S = 10.0
 STOP_S = 30.0
 GRACE_S = 30.0
 MARGIN_S = 1.0  # so that a worker that leaves at the very end of its grace period is not killed on its way out
+AWAY_S = 30.0  # an agent whose script has ended well waits so long for an absent coordinator
 ENDS_KEPT = 100
 KILLED = -9  # reported for a worker whose own exit status is unknown
 
@@ -168,7 +169,12 @@ class GraceExpired:
 
 @dataclass(frozen=True, slots=True)
 class Recheck:
-    """Time has passed. Feed it every few seconds and at `next_deadline`: messages may have been lost."""
+    """Time has passed. Feed it every few seconds and at `next_deadline`: messages may have been lost.
+
+    `away_s` is the time since when the coordinator has not answered; 0 if it does.
+    """
+
+    away_s: float = 0.0
 
 
 Signal = OrdersReceived | JobEvent | WorkerEnded | WorkersSampled | StopOverdue | MachineGoing | GraceExpired | Recheck
@@ -273,8 +279,8 @@ def _react(state: Supervisor, signal: Signal, now: float) -> Decision:
             )
         case GraceExpired():
             return state, _kill_all(state)
-        case Recheck():
-            return _recheck(state, now)
+        case Recheck(away_s):
+            return _recheck(state, away_s, now)
         case _:
             assert_never(signal)
 
@@ -297,11 +303,22 @@ def next_deadline(state: Supervisor, now: float) -> float | None:
     return min(due, default=None)
 
 
-def _recheck(state: Supervisor, now: float) -> Decision:
+def _recheck(state: Supervisor, away_s: float, now: float) -> Decision:
+    if away_s >= AWAY_S and _have_seats_ended_well(state):
+        return state, (Finish(),)
     state, killed = _kill_lost(state, now)
     if state.kill_at is not None and now >= state.kill_at:
         state, killed = replace(state, kill_at=now + state.grace_s), _kill_all(state)
     return _apply_orders(state, (() if state.leaving else (SendCommand(agent_join(state)),)) + killed, now)
+
+
+def _have_seats_ended_well(state: Supervisor) -> bool:
+    """Return whether every worker of a launch that this agent had to run has ended well."""
+    launch = state.order.launch if state.order is not None else None
+    if launch is None or state.workers:
+        return False
+    own = {seat.member for seat in launch.seats if seat.agent == state.id}
+    return bool(own) and own <= launch.done | {end.member for end in state.ends if end.code == 0}
 
 
 def _kill_all(state: Supervisor) -> tuple[Action, ...]:

@@ -1,8 +1,12 @@
 """The closing lines of `pliant run`."""
 
+import signal
+import time
+
 import pytest
 
-from pliant.agent.closing import Progress, describe_closing, describe_duration
+from pliant.agent.closing import Progress, describe_away, describe_closing, describe_closing_away, describe_duration
+from pliant.agent.exit_status import StopSignals
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.model.job import JobState, Member
@@ -89,3 +93,24 @@ def test_durations_have_two_units_at_most() -> None:
         "59 min 59 s",
         "2 h 3 min",
     ]
+
+
+def test_an_absent_coordinator_is_named_with_the_time_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    assert describe_away("http://a:1", 1_700_000_000.0) == (
+        "the coordinator at http://a:1 has not answered since 22:13:20. Start `pliant run` there again; "
+        "this agent reconnects by itself"
+    )
+    assert describe_closing_away("demo", 1_700_000_000.0) == (
+        "this machine left demo. Its coordinator has not answered since 22:13:20 and does not know yet; "
+        "`pliant run` on its machine resumes the job"
+    )
+
+
+def test_a_second_sigterm_within_a_second_is_the_same_one() -> None:
+    stops = StopSignals(signal.SIGTERM, first_at=10.0)
+    assert stops.is_same(signal.SIGTERM, 10.9)
+    assert not stops.is_same(signal.SIGTERM, 11.1)
+    assert not stops.is_same(signal.SIGINT, 10.1)
+    assert not StopSignals(signal.SIGINT, first_at=10.0).is_same(signal.SIGINT, 10.1), "a person pressed it twice"

@@ -10,6 +10,7 @@ from pliant.core.model.job import JobState
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.supervisor import (
+    AWAY_S,
     BACKOFF_MAX_S,
     STEADY_S,
     STOP_S,
@@ -167,6 +168,17 @@ def test_a_seat_that_is_refilled_gets_a_worker_of_another_name() -> None:
 def test_a_seat_that_is_done_is_not_started_again_by_an_agent_that_was() -> None:
     done = launch(1, ends=(SeatEnd(ONE, 0), SeatEnd(TWO, 0)))
     assert after(fresh(), order(done))[1] == []
+
+
+def test_without_its_coordinator_an_agent_ends_when_its_workers_have_ended_well() -> None:
+    away = Recheck(AWAY_S)
+    done = [WorkerEnded(ONE, 0), WorkerEnded(TWO, 0)]
+    assert after(after(started(), *done)[0], away)[1] == [Finish()]
+    assert Finish() not in after(after(started(), *done)[0], Recheck(AWAY_S - 1))[1], "it may come back"
+    assert Finish() not in after(after(started(), done[0])[0], away)[1], "one still runs"
+    assert Finish() not in after(after(started(), done[0], WorkerEnded(TWO, 1))[0], away)[1], "one failed"
+    assert Finish() not in after(fresh(), away)[1]
+    assert Finish() not in after(fresh(), order(launch(1, seats=0)), away)[1], "it had nothing to run"
 
 
 # -------------------------------------------------------------------------------------------- what is said

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 
@@ -52,6 +53,7 @@ class CoordinatorLink:
         self._revision = 0
         self._troubles: set[str] = set()
         self._followed = EventFollower(client, found.name, found.revision, self._deliver)
+        self.away_since: float | None = None  # by the wall clock; None: the coordinator answers
         self._ordered: tuple[JobState, str] | None = None  # the final state, if orders came before the event
 
     @property
@@ -72,6 +74,12 @@ class CoordinatorLink:
         if self._ordered is not None and not followed.state.ended:
             return self._ordered
         return followed.state, followed.why
+
+    @property
+    def away_s(self) -> float:
+        """The time since when the coordinator has not answered; 0 if it does."""
+        since = self.away_since
+        return 0.0 if since is None else max(0.0, time.time() - since)
 
     def start(self, complain: Callable[[str], None]) -> None:
         """Start the threads. `complain` receives errors that do not pass by themselves, each once."""
@@ -131,11 +139,13 @@ class CoordinatorLink:
             try:
                 orders = self._client.orders(self._job, self._agent, self._revision, WATCH_S, PATIENCE_S)
             except PliantError as error:
+                self._note_answer(error)
                 self._trouble(error)
                 if isinstance(error, Refused):
                     self._feed(v.Recheck())  # the coordinator may not know this agent any more
                 self._closed.wait(PAUSE_S)
                 continue
+            self._note_answer(None)
             if orders.revision < self._revision:
                 continue  # from a coordinator that lags behind
             self._revision = orders.revision
@@ -163,11 +173,20 @@ class CoordinatorLink:
 
     def _renew(self) -> None:
         while not self._closed.wait(self._renew_s):
-            self._feed(v.Recheck())
+            self._feed(v.Recheck(self.away_s))
             try:
                 self._client.renew_agent(self._job, self._agent, self._revision, self._uses(), patience_s=0.0)
             except PliantError as error:
+                self._note_answer(error)
                 self._trouble(error)
+            else:
+                self._note_answer(None)
+
+    def _note_answer(self, error: PliantError | None) -> None:
+        if not isinstance(error, Unreachable):
+            self.away_since = None
+        elif self.away_since is None:
+            self.away_since = time.time()
 
     def _deliver(self, revision: int, event: Event) -> None:
         self._show(revision, event)

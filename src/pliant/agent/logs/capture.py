@@ -117,8 +117,9 @@ class LogOptions:
         show: Callable[[bytes], None],
         complain: Callable[[str], None],
         show_error: Callable[[bytes], None] | None = None,
+        show_bar: Callable[[bytes, OutputStream], None] | None = None,
     ) -> OutputSink:
-        """Return the sink of a worker; `folder` as for `path`, `show_error` as for `OutputSink`."""
+        """Return the sink of a worker; `folder` as for `path`, `show_error` and `show_bar` as for `OutputSink`."""
         place, kept = self.log_dir or folder, self.path(folder, member)
         if kept is not None:
             with suppress(OSError):  # writing reports the error
@@ -131,7 +132,16 @@ class LogOptions:
             if (words := self.filters(local_rank, stream))
         ]
         two_pipes = self.needs_two_pipes(local_rank)
-        return OutputSink(kept, show, complain, show_error=show_error, shown=shown, copies=copies, two_pipes=two_pipes)
+        return OutputSink(
+            kept,
+            show,
+            complain,
+            show_error=show_error,
+            show_bar=show_bar,
+            shown=shown,
+            copies=copies,
+            two_pipes=two_pipes,
+        )
 
 
 _SHARED = threading.Lock()  # all workers' sinks write to the same copies
@@ -142,20 +152,31 @@ FILTERED = ("filtered_stdout.log", "filtered_stderr.log")  # torchrun's names
 
 
 class LineSplitter:
-    """Splits bytes into lines and calls `line` with each, without its newline."""
+    """Splits bytes into lines and calls `line` with each, without its newline.
 
-    def __init__(self, line: Callable[[bytes], None]) -> None:
+    Of a progress bar, which overwrites its line with carriage returns, `bar` gets each state, and an empty one when the
+    line ends. The line is its last state.
+    """
+
+    def __init__(self, line: Callable[[bytes], None], bar: Callable[[bytes], None] = lambda _: None) -> None:
         self._line = line
+        self._bar = bar
         self._rest = b""
+        self._is_bar = False
 
     def feed(self, data: bytes) -> None:
         *whole, rest = (self._rest + data).split(b"\n")
         for each in whole:
             self._whole(each)
-        while len(rest) > LINE_MAX:
-            self._line(rest[:LINE_MAX])
-            rest = rest[LINE_MAX:]
-        self._rest = rest
+        state = _last_state(rest)
+        if state != rest:
+            self._is_bar = True
+        while len(state) > LINE_MAX:
+            self._line(state[:LINE_MAX])
+            state = state[LINE_MAX:]
+        self._rest = state
+        if self._is_bar:
+            self._bar(state.rstrip(b"\r"))
 
     def end(self) -> None:
         """Deliver the last line, which may lack its newline."""
@@ -164,8 +185,18 @@ class LineSplitter:
             self._rest = b""
 
     def _whole(self, text: bytes) -> None:
-        for start in range(0, len(text) or 1, LINE_MAX):
-            self._line(text[start : start + LINE_MAX])
+        if self._is_bar:
+            self._is_bar = False
+            self._bar(b"")
+        state = _last_state(text)
+        for start in range(0, len(state) or 1, LINE_MAX):
+            self._line(state[start : start + LINE_MAX])
+
+
+def _last_state(text: bytes) -> bytes:
+    """Return what the last carriage return left of a line; one at its end overwrites nothing yet."""
+    body = text.rstrip(b"\r")
+    return body.rpartition(b"\r")[2] + text[len(body) :]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +217,7 @@ class OutputSink:
     """Writes a worker's lines to a file and to `show`, and keeps the last of them.
 
     The output must be read whatever happens, or the process that writes it blocks. `show_error` gets the lines of a
-    standard error with a pipe of its own; None: `show`.
+    standard error with a pipe of its own; None: `show`. `show_bar` gets the states of progress bars.
     """
 
     def __init__(
@@ -196,12 +227,14 @@ class OutputSink:
         complain: Callable[[str], None],
         *,
         show_error: Callable[[bytes], None] | None = None,
+        show_bar: Callable[[bytes, OutputStream], None] | None = None,
         shown: OutputStream = OutputStream.ALL,
         copies: Sequence[_Copy] = (),
         two_pipes: bool = False,
     ) -> None:
         self._show = show
         self._show_error = show_error or show
+        self._show_bar = show_bar
         self._shown = shown
         self._file = None if path is None else LogFile(path, complain)
         self._copies = copies
@@ -224,6 +257,11 @@ class OutputSink:
         self._remember(line)
         if self._shown & stream:
             (self._show_error if stream is OutputStream.ERR else self._show)(line)
+
+    def bar(self, state: bytes, stream: OutputStream = OutputStream.ALL) -> None:
+        """Show the state of a progress bar, which is not a line yet; empty: its line has ended."""
+        if self._show_bar is not None and self._shown & stream:
+            self._show_bar(state, stream)
 
     def tail(self) -> tuple[bytes, ...]:
         """Return the last lines, at most `TAIL_LINES` and `TAIL_BYTES`. Safe from any thread."""
@@ -280,7 +318,7 @@ class OutputReader:
 
     def _read_one(self, handle: int) -> None:
         with os.fdopen(handle, "rb", buffering=0) as pipe:
-            lines = LineSplitter(self._sink.line)
+            lines = LineSplitter(self._sink.line, self._sink.bar)
             while data := pipe.read(READ):
                 self._sink.count(len(data))
                 lines.feed(data)
@@ -289,7 +327,8 @@ class OutputReader:
     def _read_both(self, out: int, err: int) -> None:
         with selectors.DefaultSelector() as ready:
             for handle, stream in ((out, OutputStream.OUT), (err, OutputStream.ERR)):
-                ready.register(handle, selectors.EVENT_READ, LineSplitter(partial(self._sink.line, stream=stream)))
+                lines = LineSplitter(partial(self._sink.line, stream=stream), partial(self._sink.bar, stream=stream))
+                ready.register(handle, selectors.EVENT_READ, lines)
             while ready.get_map():
                 for key, _ in ready.select():
                     data = os.read(key.fd, READ)

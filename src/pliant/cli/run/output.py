@@ -43,6 +43,7 @@ class PlainOutput:
         self._writer = LineWriter(lambda count: self._sentence(describe_dropped(count)))
         self._lock = threading.Lock()
         self._colours: dict[str, str] = {}
+        self._bars: dict[tuple[str, bool], str] = {}  # by member and stream
         self._progress_at = time.monotonic()
 
     def worker(self, member: str, line: bytes, *, is_error: bool = False) -> None:
@@ -51,11 +52,23 @@ class PlainOutput:
         text = visible(line)
         if len(text) > LINE_MAX:
             text = f"{text[:LINE_MAX]} ... ({len(text) - LINE_MAX} more characters in the log)"
-        with self._lock:
-            colour = self._colours.setdefault(member, COLOURS[len(self._colours) % len(COLOURS)])
         stream = Stream.ERR if is_error else Stream.OUT
-        shown = self._for_screen(f"{click.style(f'[{member}]', fg=colour)} {text}", stream)
-        self._writer.put(shown, stream, from_worker=True)
+        self._writer.put(self._for_screen(f"{self._source(member)} {text}", stream), stream, from_worker=True)
+
+    def bar(self, member: str, state: bytes, *, is_error: bool = False) -> None:
+        """Draw the bar of the lowest rank that has one at the bottom of a terminal."""
+        text = "".join(sign for sign in click.unstyle(state.decode("utf-8", "replace")) if sign.isprintable())
+        with self._lock:
+            if text:
+                self._bars[member, is_error] = text
+            else:
+                self._bars.pop((member, is_error), None)
+            bars = {name: bar for (name, _), bar in self._bars.items()}
+        if bars:
+            first = self._narrator.first_rank([*bars])
+            self._writer.draw_bar(f"[{first}] {bars[first]}")
+        else:
+            self._writer.draw_bar("")
 
     def event(self, _revision: int, event: Event) -> None:
         lines = [*self._narrator.narrate(event)]
@@ -91,6 +104,11 @@ class PlainOutput:
             self._progress_at = time.monotonic()
         self.say(describe(event))
 
+    def _source(self, member: str) -> str:
+        with self._lock:
+            colour = self._colours.setdefault(member, COLOURS[len(self._colours) % len(COLOURS)])
+        return click.style(f"[{member}]", fg=colour)
+
     def _sentence(self, text: str) -> str:
         now = datetime.now().astimezone().strftime("%H:%M:%S")
         return self._for_screen(f"{click.style('[pliant]', bold=True)} {now} {clean(text)}", Stream.OUT)
@@ -110,6 +128,9 @@ class JsonOutput:
         stream = "stderr" if is_error else "stdout"
         text = _object({"worker": member, "stream": stream, "line": line.decode("utf-8", "replace")})
         self.line(text, from_worker=True)
+
+    def bar(self, member: str, state: bytes, *, is_error: bool = False) -> None:
+        """Show nothing: the last state of a bar is a line."""
 
     def event(self, revision: int, event: Event) -> None:
         from pliant.wire.api import EVENTS

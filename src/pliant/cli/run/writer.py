@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import sys
 import threading
@@ -16,6 +17,9 @@ QUEUE_BYTES = 8 << 20
 WORKER_BYTES = QUEUE_BYTES // 2  # workers' lines leave room for the job's own
 LINE_OVERHEAD = 100  # bytes that a queued line takes beyond its text
 FLUSH_S = 2.0
+BAR_S = 0.1  # a progress bar is drawn at most so often
+COLUMNS = 80  # of a terminal that does not say
+ERASE = b"\r\x1b[K"
 
 
 class Stream(IntEnum):
@@ -42,7 +46,7 @@ class LineWriter:
     """A bounded queue of lines and the thread that writes them. `put` never blocks; call `close` at the end.
 
     Lines that do not fit are dropped. Before the next line that fits, `describe_dropped` says how many were. After a
-    write error the stream stays silent.
+    write error the stream stays silent. On a terminal a progress bar may stand below the lines (`draw_bar`).
     """
 
     def __init__(self, describe_dropped: Callable[[int], str]) -> None:
@@ -54,6 +58,10 @@ class LineWriter:
         self._dropped = 0
         self._is_writing = False
         self._closed = False
+        self._bar = ""
+        self._drawn = ""
+        self._drawn_at = 0.0
+        self._bar_stream = next((stream for stream in Stream if self.is_terminal(stream)), None)
         self._changed = threading.Condition()
         threading.Thread(target=self._run, name="output writer", daemon=True).start()
 
@@ -72,6 +80,13 @@ class LineWriter:
             self._note_dropped()
             self._append(stream, data)
             self._changed.notify_all()
+
+    def draw_bar(self, text: str) -> None:
+        """Set the progress bar at the bottom of the terminal, without a newline; empty removes it."""
+        if self._bar_stream is not None:
+            with self._changed:
+                self._bar = text
+                self._changed.notify_all()
 
     def close(self, limit_s: float = FLUSH_S) -> None:
         """Write what is queued, for at most `limit_s`. May be called twice."""
@@ -100,22 +115,38 @@ class LineWriter:
 
     def _run(self) -> None:
         while (taken := self._take()) is not None:
-            stream, data = taken
-            file = self._files[stream]
-            if file is None:
-                continue
+            if self._drawn and self._bar_stream is not None:
+                self._write(self._bar_stream, ERASE)
+            self._write(*taken)
+            self._draw()
+        if self._drawn and self._bar_stream is not None:
+            self._write(self._bar_stream, ERASE)
+
+    def _write(self, stream: Stream, data: bytes) -> None:
+        file = self._files[stream]
+        if file is not None and data:
             try:
                 _write_all(file, data)
             except OSError:  # a closed pipe or terminal
                 self._files[stream] = None
 
+    def _draw(self) -> None:
+        self._drawn, self._drawn_at = self._bar, time.monotonic()
+        file = None if self._bar_stream is None else self._files[self._bar_stream]
+        if self._drawn and file is not None and self._bar_stream is not None:
+            shown = self._drawn[: _columns(file) - 1]  # a full line would scroll
+            self._write(self._bar_stream, self._encode(shown, self._bar_stream).removesuffix(b"\n"))
+
     def _take(self) -> tuple[Stream, bytes] | None:
-        """Wait for lines, and return the next ones of one stream; None at the end."""
+        """Wait for lines, and return the next ones of one stream; none if the bar is to be drawn; None at the end."""
         with self._changed:
             self._is_writing = False
             self._changed.notify_all()
             while not self._queue and not self._closed:
-                self._changed.wait()
+                left = self._drawn_at + BAR_S - time.monotonic()
+                if self._bar != self._drawn and left <= 0:
+                    return Stream.OUT, b""
+                self._changed.wait(left if self._bar != self._drawn else None)
             if not self._queue:
                 return None
             stream = self._queue[0][0]
@@ -154,6 +185,13 @@ class _TextInMemory:
 
     def isatty(self) -> bool:
         return False
+
+
+def _columns(file: RawFile) -> int:
+    try:
+        return os.get_terminal_size(file.fileno()).columns or COLUMNS
+    except OSError:  # the terminal has been closed
+        return COLUMNS
 
 
 def _write_all(file: RawFile, data: bytes) -> None:

@@ -210,7 +210,8 @@ def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
     others = tuple(agent for agent in job.agents if agent.id != event.agent)
     if isinstance(event, m.AgentGone):
         why = f"agent {event.agent} is gone: {event.why}"
-        return change(job, agents=others, launch=_launch_without(job, event.agent, why))
+        launch = _launch_without(job, event.agent, why, is_cause=event.lost)
+        return change(job, agents=others, launch=launch)
     agent = Agent(event.agent, event.capacity, event.address, event.install_id, event.run_id)
     launch = _launch_without(job, event.agent, f"{event.agent} was started again")
     return change(job, agents=(*others, agent), launch=launch)
@@ -220,18 +221,20 @@ def _with_agent(job: Job, name: AgentId, **fields: Any) -> tuple[Agent, ...]:
     return tuple(replace(agent, **fields) if agent.id == name else agent for agent in job.agents)
 
 
-def _launch_without(job: Job, agent: AgentId, why: str) -> Launch | None:
+def _launch_without(job: Job, agent: AgentId, why: str, *, is_cause: bool = False) -> Launch | None:
     """Return the launch after the end of that agent's workers, other than those that had ended well.
 
-    The launch loses the agent unless it had reported ready: other workers may have failed because of that.
+    The launch loses the agent unless it had reported ready: other workers may have failed because of that, and
+    `is_cause` makes it the reason why the launch is over.
     """
     launch = job.launch
     if launch is None or job.is_live or all(seat.agent != agent for seat in launch.seats):
         return launch
-    if any(known.id == agent and not known.ports for known in job.agents):
+    is_lost = any(known.id == agent and not known.ports for known in job.agents)
+    if is_lost:
         launch = replace(launch, lost=launch.lost | {agent})
     if launch.over:
-        return launch
+        return replace(launch, over=why) if is_lost and is_cause else launch
     ran = any(seat.agent == agent and seat.member not in launch.done for seat in launch.seats)
     return replace(launch, over=why) if ran else launch
 

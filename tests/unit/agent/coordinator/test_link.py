@@ -146,12 +146,15 @@ def test_a_coordinator_that_is_away_is_waited_for_without_a_word(tmp_path: Path)
         scene = Scene(first, JOB)
         scene.begin()
         assert scene.wanted().count == 2
+        assert scene.link.away_s == 0.0
         first.kill()
         assert not scene.link.catch_up()
+        until(lambda: scene.link.away_since is not None, "its being missed")
     with start(store, home=tmp_path, port=first.port) as second, second.client() as client:
         client.send(JOB, m.Resize(Target(4)))
         while scene.wanted().count != 3:  # as many as there is room for
             pass
         until(lambda: any(isinstance(event, m.TargetChanged) for event in scene.events), "its being told")
+        until(lambda: scene.link.away_since is None, "its being back")
         scene.link.close(30)
     assert scene.complaints == []

@@ -35,6 +35,29 @@ def test_a_line_without_end_is_cut_and_nothing_of_it_is_lost(pieces: int) -> Non
     assert all(len(line) <= LINE_MAX for line in found)
 
 
+def test_a_progress_bar_is_told_state_by_state_and_its_line_is_the_last() -> None:
+    found: list[bytes] = []
+    states: list[bytes] = []
+    lines = LineSplitter(found.append, states.append)
+    for piece in (b"begin\n\r 10", b"%\r", b" 20%", b"\r100%\nplain\npart", b"ial"):
+        lines.feed(piece)
+    assert states == [b" 10", b" 10%", b" 20%", b""]
+    lines.feed(b"\r1\r2")
+    lines.end()
+    assert states[4:] == [b"2", b""]
+    assert found == [b"begin", b"100%", b"plain", b"2"]
+
+
+def test_a_bar_of_any_length_takes_the_room_of_one_state() -> None:
+    found: list[bytes] = []
+    lines = LineSplitter(found.append)
+    for number in range(20_000):
+        lines.feed(b"\r%06d" % number)
+    assert found == []
+    lines.feed(b"\n")
+    assert found == [b"019999"]
+
+
 def test_of_a_progress_bar_the_last_is_seen() -> None:
     assert visible(b"10%\r20%\r100%") == "100%"
     assert visible(b"10%\r100%\r") == "100%"

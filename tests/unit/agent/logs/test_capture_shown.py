@@ -146,4 +146,4 @@ def test_bytes_count_before_their_line_is_whole() -> None:
     os.close(writing)
     reader.wait(20)
     assert sink.written == 7
-    assert sink.tail() == (b"10%\r20%",)
+    assert sink.tail() == (b"20%",)

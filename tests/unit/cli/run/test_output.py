@@ -40,6 +40,14 @@ def test_people_see_who_says_it_and_events_as_sentences(capsys: pytest.CaptureFi
     assert shown.err == "[vm-2.1] a warning\npliant: it failed\n"
 
 
+def test_a_bar_is_not_drawn_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    for output in (PlainOutput(), JsonOutput()):
+        output.bar("vm-2.1", b"10%")
+        output.bar("vm-2.1", b"")
+        output.close()
+    assert capsys.readouterr().out == ""
+
+
 def test_programs_see_one_object_on_each_line(capsys: pytest.CaptureFixture[str]) -> None:
     output = JsonOutput()
     output.worker("vm-2.1", b'a "b" \xff')

@@ -3,8 +3,10 @@
 import fcntl
 import io
 import os
+import select
 import sys
 import threading
+import tty
 from collections.abc import Iterator
 
 import pytest
@@ -118,3 +120,35 @@ def test_a_process_without_standard_output_writes_nothing(monkeypatch: pytest.Mo
     lines.put("one")
     assert not lines.is_terminal(Stream.OUT)
     lines.close(limit_s=20.0)
+
+
+def test_a_bar_stands_below_the_lines_of_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, side = os.openpty()
+    tty.setraw(side)  # no carriage returns of the terminal's own
+    with os.fdopen(side, "w") as stdout:
+        monkeypatch.setattr(sys, "stdout", stdout)
+        monkeypatch.setattr(writer, "COLUMNS", 10)  # the size of a new terminal is 0
+        monkeypatch.setattr(writer, "BAR_S", 0.0)
+        lines = LineWriter(dropped)
+        seen = b""
+
+        def sees(text: bytes) -> None:
+            nonlocal seen
+            while text not in seen:
+                ready, _, _ = select.select([terminal], [], [], 20.0)
+                assert ready, f"{text!r} was not drawn: {seen!r}"
+                seen += os.read(terminal, 1 << 12)
+
+        lines.draw_bar("[a] 10% of all")
+        sees(b"[a] 10% o")
+        lines.put("line")
+        sees(b"\r\x1b[Kline\n[a] 10% o")
+        lines.draw_bar("[a] 20%")
+        sees(b"\r\x1b[K[a] 20%")
+        lines.draw_bar("")
+        lines.put("last")
+        lines.close(limit_s=20.0)
+        sees(b"last\n")
+    os.close(terminal)
+    assert seen.endswith(b"\r\x1b[Klast\n")
+    assert b"of all" not in seen

@@ -106,6 +106,16 @@ def test_who_fails_because_a_machine_is_lost_is_not_counted() -> None:
     assert failures(relaunched(job)) == 0
 
 
+def test_the_lost_machine_is_named_as_the_cause_and_not_the_error_of_its_peer() -> None:
+    job = after(two_by_two(), m.Exited(X0, 1, "RuntimeError: Connection closed by peer"), m.AgentExpire(Y))
+    assert launch(relaunched(job)).why == f"agent {Y} is gone: its lease ran out"
+
+
+def test_a_machine_that_leaves_is_not_the_cause_of_an_earlier_failure() -> None:
+    job = after(two_by_two(), m.Exited(X0, 1, "ValueError"), m.AgentLeave(Y))
+    assert launch(job).over == f"{X0} ended with exit code 1: ValueError"
+
+
 def test_a_machine_that_is_back_within_its_lease_was_lost_all_the_same() -> None:
     job = after(two_by_two(), m.Exited(X0, 1), hello(Y, life="2"))
     assert launch(job).lost == {Y}
