@@ -27,13 +27,15 @@ ENDS_S = 200.0  # nothing is slower than to import torch a dozen times on two co
 class Launched:
     """One `pliant run`. `lines` grows as it prints; every event, and without the times of day."""
 
+    flags: tuple[str, ...] = ("--verbose",)
+
     def __init__(self, home: Path, *args: str, job: str = "demo", **env: str) -> None:
         self.home = home
         self.job = job
         self.folder = home / "jobs" / job
         self.lines: list[str] = []
         self.process = subprocess.Popen(
-            [PLIANT, "run", "--verbose", "--job", job, *args],
+            [PLIANT, "run", *self.flags, "--job", job, *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

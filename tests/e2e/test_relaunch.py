@@ -79,7 +79,7 @@ def test_the_first_failure_is_told_in_full_and_the_job_fails_when_they_are_used_
         assert run.ended() == 1
     why = "2 workers failed by themselves, and max_restarts is 1; "
     assert f"pliant: demo failed: {why}" in run.output
-    last = run.output[run.output.index("pliant: demo is failed") :]
+    last = run.output[run.output.index("pliant: demo failed") :]
     assert "rank 1 (" in last
     assert "line 3, in train" in last
     assert "ValueError: no such column" in last

@@ -165,18 +165,18 @@ threading.Event().wait()
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(("number", "second"), [(signal.SIGTERM, signal.SIGINT), (signal.SIGHUP, signal.SIGHUP)])
 def test_a_second_signal_ends_workers_that_do_not_want_to_go_with_all_they_started(
-    tmp_path: Path, number: signal.Signals
+    tmp_path: Path, number: signal.Signals, second: signal.Signals
 ) -> None:
     with Launched(tmp_path, "--workers", "2", *BARE, script(tmp_path, STUBBORN)) as run:
         run.sees("here with", 2)
         everybody = family(tmp_path)
         assert len(everybody) == 7
         run.signal(number)
-        run.sees(f"{number.name}: draining")
+        run.sees(f"{number.name}: the workers save and leave")
         assert run.process.poll() is None
-        run.signal(number)
+        run.signal(second)
         assert run.ended() == 128 + number
         all_gone(everybody, tmp_path)
 
@@ -277,6 +277,7 @@ def test_a_job_is_run_once_at_a_time(tmp_path: Path) -> None:
         second = real(environment(tmp_path), "run", "--job", "demo", "--workers", "1:2", *HELD)
         assert second.code == 3
         assert f"demo runs on this machine already, as process {run.process.pid}" in second.err
+        assert "its own PLIANT_HOME and PLIANT_AGENT" in second.err
         assert "To add a worker say `pliant resize demo N`" in second.err
         go(run)
         assert run.ended() == 0
@@ -300,7 +301,7 @@ def test_json_has_one_object_on_each_line(tmp_path: Path) -> None:
     assert (done.code, done.err) == (0, "")
     said = [json.loads(line) for line in done.out.splitlines()]
     (member,) = {each["worker"] for each in said if "worker" in each}
-    assert {"worker": member, "line": f"joined as {member}"} in said
+    assert {"worker": member, "stream": "stdout", "line": f"joined as {member}"} in said
     events = [each["event"] for each in said if "event" in each]
     assert events[0]["type"] == "AgentJoined"
     assert [event["state"] for event in events if event["type"] == "StateChanged"][-1] == "finished"

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.launched import TRAINER, Launched, all_gone, family
+from e2e.launched import TRAINER, Launched, all_gone, family, kill
 from e2e.running import start, wait_for
-from unit.cli.program import PLIANT, environment
+from unit.cli.program import PLIANT, environment, real
 
 BARE = ("--preload", "")
 
@@ -42,6 +42,45 @@ print("waiting for go", flush=True)
 while not os.path.exists(sys.argv[1]):
     time.sleep(0.05)
 """
+
+
+LIVE = """
+import time
+import torch, torch.nn.functional as F
+import pliant.torch as pliant
+
+data = torch.utils.data.TensorDataset(torch.randn(512, 8, generator=torch.Generator().manual_seed(0)))
+torch.manual_seed(0)
+model = torch.nn.Linear(8, 2)
+with pliant.join() as job:
+    run = job.train(model, torch.optim.SGD(model.parameters(), lr=0.1), data, batch_size=32, epochs=1000, seed=7)
+    for (a,) in run:
+        model(a).square().mean().backward()
+        run.step()
+        time.sleep(0.02)
+"""
+OLD_WORDS = (
+    "applied",
+    "durable",
+    "drain",
+    "generation",
+    "is gone",
+    "it is time",
+    "joined as number",
+    "published",
+    "rollback",
+    "room for",
+    "seat",
+    "slot",
+    "spare",
+    "world",
+)
+
+
+class Calm(Launched):
+    """One without --verbose, as a user starts it."""
+
+    flags = ()
 
 
 class Unread(Launched):
@@ -126,3 +165,28 @@ def test_an_agent_says_that_its_coordinator_is_gone_and_ends_with_its_script(tmp
             go.touch()
             assert run.ended() == 0
     assert "this machine left demo. Its coordinator has not answered since" in run.output
+
+
+@pytest.mark.timeout(200)
+def test_a_whole_job_with_a_resize_a_kill_and_a_checkpoint_is_told_in_few_plain_lines(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    script, env = tmp_path / "live.py", environment(tmp_path)
+    script.write_text(LIVE)
+    with Calm(tmp_path, "--workers", "1:3", "--target", "2", str(script)) as run:
+        run.sees("training goes on with 2 workers")
+        assert real(env, "resize", "demo", "3").code == 0
+        run.sees("training goes on with 3 workers")
+        victim, pid = sorted(run.has_members(3).items())[-1]
+        kill(pid)
+        run.sees(f"worker {victim} was lost (its process ended with signal 9)")
+        run.sees("training goes on with 3 workers", 2)
+        assert real(env, "checkpoint", "demo").code == 0
+        run.sees("checkpoint saved: step ")
+        run.signal(signal.SIGINT)
+        assert run.ended() == 130
+    own = [line for line in run.lines if line.startswith("[pliant] ")]
+    assert len(own) < 25, run.output
+    assert [line for line in own if any(word in line for word in OLD_WORDS)] == []
+    assert own[-2].startswith("[pliant] All workers have left. The next start resumes at step ")
+    assert own[-2].endswith("; nothing is lost.")
+    assert own[-1] == "[pliant] next: start it with the same command"

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from e2e.launched import family
+from e2e.launched import TIME, family
 from e2e.running import wait_for
 from pliant.client import Client
 from pliant.credentials import read_token
@@ -25,7 +25,7 @@ GONE_S = 30.0
 
 
 class Cluster:
-    """One `pliant local`. `lines` grows as it prints."""
+    """One `pliant local`. `lines` grows as it prints, without the times of day."""
 
     def __init__(self, home: Path, *args: str, name: str = "local", job: str = "demo", **env: str) -> None:
         self.home = home
@@ -67,7 +67,7 @@ class Cluster:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self.lines.append(line.rstrip("\n"))
+            self.lines.append(TIME.sub("", line.rstrip("\n"), count=1))
 
     # ------------------------------------------------------------------------------------------- waiting
 

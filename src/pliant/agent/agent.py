@@ -117,6 +117,7 @@ class AgentProcess:
         ):
             check_script(self._plan, self._folder)
             place = self._place or self._own_coordinator()
+            self._url = place.urls[0]
             with Client(place.urls, read_token(place.token_file), patience_s=SETUP_S) as client:
                 try:
                     return self._run_job(client, place)
@@ -133,7 +134,6 @@ class AgentProcess:
 
     def _run_job(self, client: Client, place: CoordinatorAddress) -> int:
         about = client.about()
-        self._url = place.urls[0]
         if off := describe_clock_skew(about.now):
             self._output.warn(off)
         check_checkpoint_dir(client, self._plan, self._folder)
@@ -362,7 +362,7 @@ class AgentProcess:
 
     def _remind(self) -> None:
         """Show now and then why nothing is trained, or that the coordinator is away, as long as that is so."""
-        if self._remind_away():
+        if self._stops.first or self._remind_away():
             return
         now, state = time.monotonic(), self._link.state
         if state is JobState.RUNNING or state.ended:
@@ -371,7 +371,8 @@ class AgentProcess:
             still = "still " if self._reminders else ""
             self._reminded_at, self._reminders = now, self._reminders + 1
             running = f"{len(self._state.workers)} of {self._state.wanted} workers run here"
-            self._output.say(f"{still}{state.value}: {self._link.why}; {running}")
+            why = self._link.why if self._link.why.startswith("waiting ") else f"{state.value}: {self._link.why}"
+            self._output.say(f"{still}{why}; {running}")
 
     def _remind_away(self) -> bool:
         """Return whether the coordinator is away. This machine's own one is started again, and reports itself."""

@@ -198,14 +198,25 @@ class JobDir:
                 if who == RUNNER or time.monotonic() >= until:
                     raise Refused(
                         f"{self.job} runs on this machine already, as process {pid}; `pliant status {self.job}` shows "
-                        f"it. To add a worker say `pliant resize {self.job} N`, one more than it wants now."
+                        f"it. To change its number of workers, run `pliant resize {self.job} N`. To try several "
+                        "machines on this one, run `pliant local`, or give each `pliant run` its own PLIANT_HOME and "
+                        "PLIANT_AGENT."
                     )
                 time.sleep(LOOK_S)
-            os.ftruncate(handle, 0)
-            os.pwrite(handle, f"{kind} {os.getpid()} {_host()}\n".encode(), 0)
+            self._write_holder(handle, kind)
             yield
         finally:
             os.close(handle)
+
+    def _write_holder(self, handle: int, kind: str) -> None:
+        try:
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{kind} {os.getpid()} {_host()}\n".encode(), 0)
+        except OSError as error:
+            raise BadInput(
+                f"{self.path / 'lock'} cannot be written: {error.strerror}. Free space, or set PLIANT_HOME to "
+                "a folder on another disk."
+            ) from error
 
 
 def point_to(chosen: str | Path | None, file: Path) -> None:

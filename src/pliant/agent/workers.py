@@ -71,6 +71,9 @@ class Workers:
         try:
             point_to(self._plan.checkpoint_dir, self._folder.checkpoints_at)
             point_to(chosen.absolute() if chosen is not None else None, self._folder.logs_at)
+        except OSError as error:
+            raise BadInput(f"{error.filename or self._folder.path} cannot be written: {error.strerror}.") from error
+        try:
             if chosen is not None and self._plan.logs.keeps:
                 chosen.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NoReturn
 
-import click
+from pliant.cli.interrupts import DefaultInterrupts
+
+with DefaultInterrupts():
+    import importlib
+    import importlib.util
+    from dataclasses import dataclass
+
+    import click
 
 from pliant import __version__
 from pliant.errors import PliantError

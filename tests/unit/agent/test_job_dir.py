@@ -20,6 +20,20 @@ with JobDir(Path(sys.argv[1])).lock(sys.argv[2], 0):
 """
 
 
+FULL = """
+import resource, sys
+from pathlib import Path
+from pliant.agent.job_dir import RUNNER, JobDir
+from pliant.errors import BadInput
+resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # no file may have a byte: a disk that is full
+try:
+    with JobDir(Path(sys.argv[1])).lock(RUNNER, 1.0):
+        pass
+except BadInput as error:
+    print(error.why)
+"""
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> JobDir:
     made = JobDir(tmp_path / "home" / "jobs" / "demo")
@@ -123,6 +137,17 @@ def test_who_looks_does_not_run_it_and_is_waited_for(folder: JobDir) -> None:
         process.stdin.close()  # it ends some time soon
         with folder.lock(RUNNER, 20.0):
             assert folder.is_run()
+
+
+def test_a_full_disk_is_told_with_what_to_do(folder: JobDir) -> None:
+    folder.make()
+    tried = subprocess.run(
+        [sys.executable, "-c", FULL, str(folder.path)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert tried.stdout == (
+        f"{folder.path}/lock cannot be written: File too large. "
+        "Free space, or set PLIANT_HOME to a folder on another disk.\n"
+    ), tried.stderr
 
 
 def test_a_killed_holder_holds_nothing(folder: JobDir) -> None:

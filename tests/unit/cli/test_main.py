@@ -1,9 +1,12 @@
 import json
+import os
 import re
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 import pytest
@@ -87,7 +90,12 @@ def every_command(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tu
 
 def test_help_imports_no_command_and_nothing_heavy() -> None:
     (there,) = modules_after(("--help",))
-    assert {name for name in there if name.startswith("pliant.")} == {"pliant.cli", "pliant.errors", "pliant.cli.main"}
+    assert {name for name in there if name.startswith("pliant.")} == {
+        "pliant.cli",
+        "pliant.errors",
+        "pliant.cli.interrupts",
+        "pliant.cli.main",
+    }
     assert there & HEAVY == set()
 
 
@@ -136,6 +144,14 @@ def test_ctrl_c_ends_a_command_with_130_and_without_a_trace(
         main([])
     assert end.value.code == 130
     assert capsys.readouterr().err.strip() == ""
+
+
+def test_ctrl_c_during_the_imports_leaves_no_trace(tmp_path: Path) -> None:
+    """Here it comes while click is imported."""
+    (tmp_path / "click.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(20)\n")
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([PLIANT, "run", "train.py"], env=env, capture_output=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
 
 
 def test_a_usage_error_shows_how_it_is_used_and_ends_with_2() -> None:

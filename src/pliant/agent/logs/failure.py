@@ -18,6 +18,10 @@ from typing import Any
 ERROR_FILE_MAX = 1 << 20
 MESSAGE_MAX = 500  # characters
 LAST_LINES = 20
+NO_INPUT = (
+    "Workers have no standard input, so pdb and input() end at once. "
+    "To debug the script, run it alone: python SCRIPT [ARGS]."
+)
 AFTER_LINES = 20  # lines at the margin that may belong to an exception's text
 
 
@@ -66,7 +70,12 @@ def describe_failure(
     kept = [] if log is None else [f"Its output is in {log}"]
     if found is None:
         return "\n".join([f"{head} and wrote nothing.", *kept])
-    return "\n".join([f"{head}: {found.message}", *(f"    {line}" for line in found.traceback.split("\n")), *kept])
+    traceback = [f"    {line}" for line in found.traceback.split("\n")]
+    hint = [NO_INPUT] if _NO_INPUT.match(found.message) else []
+    return "\n".join([f"{head}: {found.message}", *traceback, *hint, *kept])
+
+
+_NO_INPUT = re.compile(r"(?:bdb\.)?BdbQuit\b|EOFError: EOF when reading a line")
 
 
 def how(code: int) -> str:

@@ -206,7 +206,8 @@ def next_launch(job: Job, now: float) -> tuple[Event, ...]:
         size = "1 worker" if len(launch.seats) == 1 else f"{len(launch.seats)} workers"
         return _state_change(job, JobState.RUNNING, f"{size}, launched as generation {launch.number}", now)
     if busy := _agents_not_ready(job):
-        what = f"to stop its workers; {launch.over}" if launch else "to be ready"
+        whose = "its" if len(busy) == 1 else "their"
+        what = f"to stop {whose} workers; {launch.over}" if launch else "to be ready"
         others = f" and {len(busy) - AGENTS_NAMED} more" if len(busy) > AGENTS_NAMED else ""
         return _state_change(job, JobState.WAITING, f"waiting for {', '.join(busy[:AGENTS_NAMED])}{others} {what}", now)
     culprit = _failure_that_ended(job, launch) if launch is not None else None

@@ -344,3 +344,16 @@ def test_whatever_was_written_something_is_said_of_it(tail: list[bytes]) -> None
     assert result.message
     assert "\n" not in result.message
     assert all(sign.isprintable() or sign in "\n\t" for sign in result.traceback)
+
+
+@pytest.mark.parametrize("message", ["bdb.BdbQuit", "EOFError: EOF when reading a line"])
+def test_a_script_that_waits_for_input_gets_a_hint(message: str) -> None:
+    lines = ("Traceback (most recent call last):", '  File "train.py", line 3, in <module>', "    input()", message)
+    found = read_failure(None, [line.encode() for line in lines])
+    text = describe_failure(found, member="vm-2.1", rank=None, host="vm", pid=None, code=1)
+    assert text.endswith(
+        "\nWorkers have no standard input, so pdb and input() end at once. "
+        "To debug the script, run it alone: python SCRIPT [ARGS]."
+    )
+    other = Failure("EOFError: Ran out of input", "EOFError: Ran out of input")
+    assert "standard input" not in describe_failure(other, member="vm-2.1", rank=None, host="vm", pid=None, code=1)

@@ -59,7 +59,7 @@ def test_a_worker_that_fails_ends_the_launch_and_is_counted_when_all_have_stoppe
     assert events == (
         m.SeatEnded(NOW, 1, SeatEnd(X1, 1, "ValueError: bad batch")),
         m.LaunchOver(NOW, 1, over),
-        m.StateChanged(NOW, JobState.WAITING, f"waiting for x, y to stop its workers; {over}"),
+        m.StateChanged(NOW, JobState.WAITING, f"waiting for x, y to stop their workers; {over}"),
     )
     assert failures(job) == 0
     job = after(job, ready(job, X))
