@@ -158,7 +158,7 @@ class TrainingJob:
                 self._send_leave("the training loop was left before its end")
         finally:
             if self._run is not None:
-                self._run.close_log()
+                self._run._close_log()
             for close in reversed(self._closing):
                 close()
             self._closing.clear()

@@ -154,13 +154,15 @@ class Run:
             raise BadInput("run.log_to was called twice, or within the loop. Call it once, before the loop.")
         self._step_log = StepLog(Path(folder))
 
-    def note(self, **values: float) -> None:
+    def note(self, **values: float | Tensor) -> None:
         """Add values to the log of the step that was just applied, as they are: a validation loss, a learning rate.
 
         They must be equal on every member: rank 0 writes its own.
         """
-        if self._loop.applied is None and not self.complete:
-            raise BadInput("run.note was called within a step. Call it after run.step() is True.")
+        if self._loop.applied is None:
+            raise BadInput(
+                "run.note was called outside of a step. Call it after run.step() is True, for the same item."
+            )
         if self._step_log is not None:
             self._step_log.note({name: float(value) for name, value in values.items()})
 
@@ -175,7 +177,7 @@ class Run:
         else:
             self._step_log.close()
 
-    def close_log(self) -> None:
+    def _close_log(self) -> None:
         """Write what is committed, and close the log. The job calls it at its end."""
         self._write_log()
         if self._step_log is not None:
