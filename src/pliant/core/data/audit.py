@@ -6,7 +6,8 @@ its head back to GENESIS. Lines off that chain were rolled back and are only cou
 committed history, and follows from four facts:
 
 - the canonical order of an epoch is a permutation of its samples, and the grid cuts it into steps and slots
-  without gap or overlap (both are tested; they are arithmetic and depend on no run);
+  without gap or overlap (both are tested; they are arithmetic and depend on no run). An order that user code draws
+  may repeat samples: then exactly-once holds for its positions;
 - the chain names every step from 1 to the last one once, in sequence;
 - every line is sealed, so the chain is the one that was written;
 - every line's digest, counted where the gradients entered the buffers, equals the digest of the promised samples.

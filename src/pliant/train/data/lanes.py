@@ -31,7 +31,7 @@ def lane_positions(grid: Grid) -> Samples:
     begins = np.cumsum(lengths) - lengths
     lane_of = np.repeat(np.arange(lanes), widths)
     within = np.arange(grid.batch) - edges[lane_of]
-    steps = np.arange(grid.steps_per_epoch)[:, None]
+    steps = np.arange(-(-grid.samples // grid.batch))[:, None]
     row: Samples = (begins[lane_of] + within + steps * widths[lane_of]).reshape(-1)[: grid.samples].astype(np.int64)
     return row
 
