@@ -77,7 +77,7 @@ def test_the_first_failure_is_told_in_full_and_the_job_fails_when_they_are_used_
         tmp_path, "--nproc-per-node", "2", "--max-restarts", "1", *QUICK, script(tmp_path, text + waits)
     ) as run:
         assert run.ended() == 1
-    why = "2 workers failed by themselves, and max_restarts is 1; "
+    why = "it crashed 2 times (--max-restarts 1); "
     assert f"pliant: demo failed: {why}" in run.output
     last = run.output[run.output.index("pliant: demo failed") :]
     assert "rank 1 (" in last

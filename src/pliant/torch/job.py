@@ -432,7 +432,7 @@ class TrainingJob:
             left.code = self._interrupt.exit_code
             log.info("step %d is saved; the same command resumes there", self.step)
         else:
-            log.info("left: %s", left.why)
+            log.info("%s", left.why)
         self._send_leave(left.why)
         for fn in self._on_leave:
             try:

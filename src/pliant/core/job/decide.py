@@ -16,7 +16,15 @@ from pliant.core.job import checkpoints
 from pliant.core.job.create import create
 from pliant.core.job.divergence import resolve_divergence
 from pliant.core.job.evolve import evolve
-from pliant.core.job.launches import FENCED_CODE, agent_join, agent_ready, describe_exit, drain_agent, seat_ended
+from pliant.core.job.launches import (
+    FENCED_CODE,
+    agent_join,
+    agent_ready,
+    describe_crashes,
+    describe_exit,
+    drain_agent,
+    seat_ended,
+)
 from pliant.core.job.next_world import next_consequence
 from pliant.core.job.validation import bad_failing_slots, bad_grace, bad_member, bad_target, bad_terms
 from pliant.core.messages import Code, Command, Event, Rejection
@@ -351,10 +359,7 @@ def _failed(job: Job, member: MemberId, code: int, how: str, now: float) -> tupl
     events = (m.WorkerFailed(now, member, code), m.MemberGone(now, member, "lost", how))
     if job.failures < job.spec.max_restarts:
         return events
-    why = (
-        f"{job.failures + 1} workers failed by themselves, and max_restarts is {job.spec.max_restarts}; {member}: {how}"
-    )
-    return (*events, m.StateChanged(now, JobState.FAILED, why))
+    return (*events, m.StateChanged(now, JobState.FAILED, f"{describe_crashes(job)}; {member}: {how}"))
 
 
 def _lost(job: Job, member: MemberId, why: str, now: float) -> Decision:

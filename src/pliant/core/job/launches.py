@@ -183,10 +183,13 @@ def _failed(job: Job, end: SeatEnd, now: float) -> tuple[Event, ...]:
     failed = m.WorkerFailed(now, end.member, end.code)
     if job.failures < job.spec.max_restarts:
         return (failed,)
-    count = "1 worker" if not job.failures else f"{job.failures + 1} workers"
-    by = "itself" if not job.failures else "themselves"
-    why = f"{count} failed by {by}, and max_restarts is {job.spec.max_restarts}; {_describe_end(end)}"
-    return (failed, m.StateChanged(now, JobState.FAILED, why))
+    return (failed, m.StateChanged(now, JobState.FAILED, f"{describe_crashes(job)}; {_describe_end(end)}"))
+
+
+def describe_crashes(job: Job) -> str:
+    """Return why a job fails with one more crash of a worker."""
+    times = "once" if not job.failures else f"{job.failures + 1} times"
+    return f"it crashed {times} (--max-restarts {job.spec.max_restarts})"
 
 
 def _describe_end(end: SeatEnd) -> str:

@@ -123,7 +123,7 @@ def _rollback(job: Job, survivors: list[Member]) -> World | NoWorldYet:
         why = "the job starts"
     else:
         base = job.checkpoint.lineage.step if job.checkpoint else 0
-        cause = job.broken if survivors else "every member is gone"
+        cause = job.broken if survivors else "all workers have left"
         why = f"{cause}: back to step {base}, {_describe_loss(job, base)}"
     if len(chosen) < job.spec.size_min:
         return NoWorldYet(f"{_too_few(job, len(chosen))}; {why}")
@@ -142,7 +142,8 @@ def _describe_loss(job: Job, base: int) -> str:
             else ""
         )
         return f"the last step that all members agreed on{again}"
-    return f"steps {base + 1} to {job.durable.step} are gone" if job.durable.step > base else "no step is gone"
+    lost = job.durable.step - base
+    return f"{lost} {'step is' if lost == 1 else 'steps are'} recomputed" if lost > 0 else "nothing is lost"
 
 
 def _end_of_hold(job: Job, survivors: list[Member]) -> World | NoWorldYet:
@@ -281,7 +282,7 @@ def _too_few(job: Job, count: int) -> str:
     """Return how many members count, and which present member does not."""
     fingerprint = _job_fingerprint(job)
     others = [m for m in job.members.values() if fingerprint_difference(fingerprint, m.fingerprint) and not m.draining]
-    found = f"{count} of at least {job.spec.size_min} members"
+    found = f"{count} of at least {job.spec.size_min} workers"
     if not others:
         return found
     first = others[0]

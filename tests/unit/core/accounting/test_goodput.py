@@ -411,9 +411,9 @@ def test_launched_workers_that_join_were_starting_until_then() -> None:
         AgentJoined(0.5, X, 3),
         Launched(1.0, launch(1, "a", "b", "c")),
         joined(3.0, A, 1),
-        m.StateChanged(3.0, JobState.WAITING, "1 of at least 2 members"),
+        m.StateChanged(3.0, JobState.WAITING, "1 of at least 2 workers"),
         joined(4.0, B, 2),
-        m.StateChanged(6.0, JobState.WAITING, "2 of at least 3 members"),
+        m.StateChanged(6.0, JobState.WAITING, "2 of at least 3 workers"),
     )
     assert spent(found, A) == near(starting=2.0, waiting=3.0)
     assert spent(found, B) == near(starting=3.0, waiting=2.0)

@@ -185,7 +185,7 @@ def test_a_larger_smallest_size_makes_a_small_world_wait_and_a_smaller_one_lets_
     job = after(running(2), with_spec(CREATE, size_min=3))
     assert job.newest is not None
     assert job.newest.hold
-    assert job.why == "2 of at least 3 members; the same members, wired again"
+    assert job.why == "2 of at least 3 workers; the same members, wired again"
     waits = after(with_spec(running(3), size_min=3), m.Expire(B))
     assert waits.state is JobState.WAITING
     assert after(waits, CREATE).state is not JobState.WAITING

@@ -135,7 +135,7 @@ def test_the_word_of_a_slot_counts_also_when_the_end_of_the_process_came_first()
 
 def test_slots_that_raise_count_against_max_restarts() -> None:
     job = replace(running(3), failures=3)
-    why = f"4 workers failed by themselves, and max_restarts is 3; b: {RAISED}"
+    why = f"it crashed 4 times (--max-restarts 3); b: {RAISED}"
     assert made(job, m.Raised(poison(B)))[-1] == m.StateChanged(NOW, JobState.FAILED, why)
 
 
@@ -185,7 +185,7 @@ def test_max_restarts_failures_are_borne_and_the_next_one_fails_the_job() -> Non
         job = after(job, m.Exited(name, 1))
     assert (job.state, job.failures) == (JobState.RUNNING, 2)
     job, events = pump(job, m.Exited(B, 3))
-    why = "3 workers failed by themselves, and max_restarts is 2; b: its process ended with exit code 3"
+    why = "it crashed 3 times (--max-restarts 2); b: its process ended with exit code 3"
     assert events == (
         m.WorkerFailed(NOW, B, 3),
         m.MemberGone(NOW, B, "lost", "its process ended with exit code 3"),
@@ -199,7 +199,7 @@ def test_a_job_may_refuse_any_failure() -> None:
     assert made(job, m.Exited(B, 1))[-1] == m.StateChanged(
         NOW,
         JobState.FAILED,
-        "1 workers failed by themselves, and max_restarts is 0; b: its process ended with exit code 1",
+        "it crashed once (--max-restarts 0); b: its process ended with exit code 1",
     )
 
 

@@ -161,13 +161,13 @@ def test_a_job_fails_when_its_workers_did_so_too_often() -> None:
     job = after(job, m.Exited(MemberId("y-g2.1"), 2, "boom"))
     job = after(job, ready(job, X))
     job, events = pump(job, ready(job, Y))
-    why = "2 workers failed by themselves, and max_restarts is 1; y-g2.1 ended with exit code 2: boom"
+    why = "it crashed 2 times (--max-restarts 1); y-g2.1 ended with exit code 2: boom"
     assert events[1:] == (m.WorkerFailed(NOW, MemberId("y-g2.1"), 2), m.StateChanged(NOW, JobState.FAILED, why))
 
 
 def test_a_job_without_restarts_fails_with_its_first_worker() -> None:
     job = relaunched(after(two_by_two(max_restarts=0), m.Exited(X0, 1)))
-    why = "1 worker failed by itself, and max_restarts is 0; x-g1.0 ended with exit code 1"
+    why = "it crashed once (--max-restarts 0); x-g1.0 ended with exit code 1"
     assert (job.state, job.why) == (JobState.FAILED, why)
 
 

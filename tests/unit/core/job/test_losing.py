@@ -137,7 +137,7 @@ def test_recovery_takes_spares_to_reach_min_and_no_more() -> None:
 
 def test_recovery_below_min_waits_and_says_what_for() -> None:
     job, events = pump(running(3, new_job(3)), m.Expire(C))
-    why = "2 of at least 3 members; c was lost: its lease ran out"
+    why = "2 of at least 3 workers; c was lost: its lease ran out"
     assert events[1:] == (m.StateChanged(NOW, JobState.WAITING, why),)
     assert job.broken == "c was lost: its lease ran out"
     assert job.gone_in_open_worlds == {C}
@@ -151,7 +151,7 @@ def test_recovery_below_min_waits_and_says_what_for() -> None:
 def test_what_broke_a_world_first_stays_the_reason() -> None:
     job = after(running(4, new_job(4)), m.Expire(C), m.Expire(D))
     assert job.broken == "c was lost: its lease ran out"
-    assert job.why == "2 of at least 4 members; c was lost: its lease ran out"
+    assert job.why == "2 of at least 4 workers; c was lost: its lease ran out"
     assert job.gone_in_open_worlds == {C, D}
 
 
@@ -179,13 +179,13 @@ def everybody_lost(job: Job) -> Job:
 def test_when_everybody_is_lost_the_job_waits_for_members_to_start_again_with() -> None:
     job = everybody_lost(running(2, steps=3))
     assert (job.state, job.members) == (JobState.WAITING, {})
-    assert job.why == "0 of at least 1 members; every member is gone: back to step 0, steps 1 to 3 are gone"
+    assert job.why == "0 of at least 1 workers; all workers have left: back to step 0, 3 steps are recomputed"
     assert job.durable.step == 3  # nothing is given up before there is a world to roll back
 
 
 def test_without_a_checkpoint_the_next_world_starts_from_nothing_and_says_what_is_gone() -> None:
     job, events = pump(everybody_lost(running(2, steps=3)), join(C))
-    why = "every member is gone: back to step 0, steps 1 to 3 are gone"
+    why = "all workers have left: back to step 0, 3 steps are recomputed"
     assert events[1:] == (
         m.WorldFormed(NOW, world(2, C, kind=WorldKind.ROLLBACK, base=GENESIS, why=why)),
         m.StateChanged(NOW, JobState.RUNNING, why),
@@ -200,7 +200,7 @@ def test_with_a_checkpoint_the_next_world_starts_from_it() -> None:
     job = after(job, m.Publish(A, 1, kept), report(job, A, 1, 2))
     job = after(everybody_lost(job), join(C))
     assert job.worlds[0].base == kept.lineage
-    assert job.worlds[0].why == "every member is gone: back to step 3, steps 4 to 5 are gone"
+    assert job.worlds[0].why == "all workers have left: back to step 3, 2 steps are recomputed"
     assert (job.durable, job.checkpoint) == (kept.lineage, kept)
 
 
@@ -208,7 +208,7 @@ def test_with_a_checkpoint_of_the_last_step_nothing_is_gone() -> None:
     job = running(2, steps=3)
     job = after(job, m.Publish(A, 1, checkpoint(job.durable)))
     job = after(everybody_lost(job), join(C))
-    assert job.worlds[0].why == "every member is gone: back to step 3, no step is gone"
+    assert job.worlds[0].why == "all workers have left: back to step 3, nothing is lost"
 
 
 def test_spares_start_again_when_everybody_at_work_is_lost() -> None:
@@ -220,7 +220,7 @@ def test_spares_start_again_when_everybody_at_work_is_lost() -> None:
 def test_a_rollback_needs_min_members() -> None:
     job = after(everybody_lost(running(2, new_job(2), steps=1)), join(C))
     assert job.state is JobState.WAITING
-    assert job.why == "1 of at least 2 members; every member is gone: back to step 0, steps 1 to 1 are gone"
+    assert job.why == "1 of at least 2 workers; all workers have left: back to step 0, 1 step is recomputed"
     assert after(job, join(D)).worlds[0].members == (C, D)
 
 
@@ -257,14 +257,14 @@ def test_the_second_to_stop_has_nothing_new_to_say() -> None:
 def test_the_newest_reason_for_stopping_is_shown_while_waiting() -> None:
     job = after(running(2, new_job(2)), m.Expire(B))
     job = after(job, stopped(A, 1))
-    assert job.why == "1 of at least 2 members; a stopped in 1: the socket closed"
+    assert job.why == "1 of at least 2 workers; a stopped in 1: the socket closed"
 
 
 def test_a_comparison_that_finds_no_usable_state_rolls_back() -> None:
     """Rule 12: below the durable step the world stops and says which steps are gone."""
     job = after(running(3, steps=4), m.Expire(C))
     job, events = pump(job, stopped(A, 2, stateless=True))
-    why = "a stopped in 2: the socket closed: back to step 0, steps 1 to 4 are gone"
+    why = "a stopped in 2: the socket closed: back to step 0, 4 steps are recomputed"
     assert events[1:] == (
         m.WorldFormed(NOW, world(3, A, B, kind=WorldKind.ROLLBACK, base=GENESIS, why=why)),
         m.StateChanged(NOW, JobState.RUNNING, why),
