@@ -63,9 +63,10 @@ class Hyperparameters:
             _put(group, each.key, each.script)
         if any(each.key == "initial_lr" for each in changes):
             for scheduler in _schedulers(self._others.values()):
-                scheduler.base_lrs = [
-                    group.get("initial_lr", group["lr"]) for group in scheduler.optimizer.param_groups
-                ]
+                groups = scheduler.optimizer.param_groups
+                if hasattr(scheduler, "base_lrs"):
+                    scheduler.base_lrs = [group.get("initial_lr", group["lr"]) for group in groups]
+                scheduler._last_lr = [group["lr"] for group in groups]
 
     def describe(self, changes: Sequence[ChangedHyperparameter], *, applied: bool) -> list[str]:
         """Return one sentence for each changed value; the same change in several groups is named once."""
@@ -111,6 +112,6 @@ def _put(group: dict[str, Any], key: str, value: Any) -> None:
 def _schedulers(objects: Any) -> Iterator[Any]:
     """Yield the schedulers among these objects, with those inside of them."""
     for each in objects:
-        if hasattr(each, "base_lrs") and hasattr(each, "optimizer"):
+        if hasattr(each, "get_last_lr") and hasattr(each, "optimizer"):
             yield each
         yield from _schedulers(getattr(each, "_schedulers", ()))

@@ -81,6 +81,7 @@ def test_a_schedule_goes_on_from_its_position_at_the_new_rate(schedule: Any) -> 
     whole = advance(built(0.5, schedule=schedule), 5)
     for _ in range(4):
         rates = [group["lr"] for group in now[0].param_groups]
+        assert now[1].get_last_lr() == rates
         assert rates == pytest.approx([group["lr"] for group in whole[0].param_groups])
         advance(now, 1)
         advance(whole, 1)
