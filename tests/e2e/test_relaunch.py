@@ -87,6 +87,16 @@ def test_the_first_failure_is_told_in_full_and_the_job_fails_when_they_are_used_
     assert family(tmp_path) == {}
 
 
+def test_a_module_that_is_missing_is_told_once_and_not_tried_again(tmp_path: Path) -> None:
+    path = script(tmp_path, "import no_such_module\n")
+    with Launched(tmp_path, "--nproc-per-node", "2", *QUICK, path) as run:
+        assert run.ended() == 1
+    missing = "ModuleNotFoundError: No module named 'no_such_module'"
+    assert f"ended with exit code 1: {missing}" in run.output
+    assert "pliant: demo failed: it cannot start: " in run.output
+    assert run.output.count(f"] {missing}") <= 2  # one for each worker
+
+
 def test_a_recorded_error_is_told_as_torchelastic_wrote_it(tmp_path: Path) -> None:
     text = (
         "import json, os, sys\n"

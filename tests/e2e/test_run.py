@@ -216,12 +216,13 @@ def test_a_worker_s_end_is_the_end_of_all_it_started(tmp_path: Path) -> None:
 
 def test_a_script_that_cannot_run_ends_the_job_with_its_reason(tmp_path: Path) -> None:
     path = script(tmp_path, "raise NameError('no such thing')\n")
-    with Launched(tmp_path, "--workers", "1", "--max-restarts", "1", *LIVE, path) as run:
+    with Launched(tmp_path, "--workers", "1", *LIVE, path) as run:
         assert run.ended() == 1
-    assert run.output.count("] NameError: no such thing") == 2  # each try in full
+    assert run.output.count("] NameError: no such thing") == 1  # it is not tried again
     assert "ended with exit code 1 before it had joined" in run.output
-    assert "pliant: demo was cancelled: 2 workers in a row ended before they joined" in run.output
-    assert f"its output is in {run.folder}/logs/" in run.output
+    assert "pliant: demo failed: it cannot start: " in run.output
+    assert "ended with exit code 1: NameError: no such thing" in run.output
+    assert real(environment(tmp_path), "status", "demo", "--json").json["state"] == "failed"
 
 
 def test_a_worker_that_is_killed_before_it_joins_is_replaced_and_not_held_against_the_script(tmp_path: Path) -> None:
@@ -248,7 +249,7 @@ def test_a_script_that_never_joins_is_not_run_again_and_again(tmp_path: Path) ->
         assert run.ended() == 1
     assert run.output.count("] hello") == 1
     assert "had never joined the job: a script for live training calls pliant.join()" in run.output
-    assert real(environment(tmp_path), "status", "demo", "--json").json["state"] == "cancelled"
+    assert real(environment(tmp_path), "status", "demo", "--json").json["state"] == "failed"
 
 
 def test_what_fails_after_the_end_is_told_and_counts(tmp_path: Path) -> None:

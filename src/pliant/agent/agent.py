@@ -154,6 +154,7 @@ class AgentProcess:
             grace_s=self._plan.grace_s,
             max_restarts=self._plan.spec.max_restarts,
             script_joins=found.total_steps is not None,
+            trains=bool(opened.now.members),
             stall_s=settings.read().stall_s,
         )
         token_file = worker_token(client, self._plan.job, self._folder, place, about.scope)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from pliant.core.hangs import WorkerActivity, WorkerSample, add_sample, describe_hang
-from pliant.core.job.launches import FENCED_CODE, describe_exit, is_own_failure
+from pliant.core.job.launches import FENCED_CODE, describe_exit, is_bad_input, is_incurable, is_own_failure
 from pliant.core.messages import (
     AgentJoin,
     AgentLeave,
@@ -62,6 +62,7 @@ class Supervisor:
     grace_s: float = GRACE_S  # the time a worker of a live job has to end
     max_restarts: int = 3
     script_joins: bool = False  # some worker of the job has joined, on any machine
+    trains: bool = False  # some worker has joined since this agent started, on any machine
     stall_s: float = 0.0  # launched workers that are idle for this long are killed; 0 disables it
     wanted: int = 0
     workers: frozenset[MemberId] = frozenset()
@@ -361,7 +362,7 @@ def _is_for_another(state: Supervisor, order: OrdersReceived) -> bool:
 def _follow_event(state: Supervisor, event: FollowedEvent, revision: int, now: float) -> Decision:
     match event:
         case MemberJoined(member=member):
-            state = replace(state, script_joins=True)
+            state = replace(state, script_joins=True, trains=True)
             if member.id in state.workers:
                 state = replace(state, joined=state.joined | {member.id}, never_joined=0)
             return state, ()
@@ -397,7 +398,7 @@ def _report_dead(state: Supervisor, counted_on: frozenset[MemberId]) -> tuple[Ac
     """
     ours = f"{state.id}-"
     dead = sorted(member for member in counted_on - state.workers if member.startswith(ours))
-    known = {end.member: Exited(end.member, end.code, end.error) for end in state.ends}
+    known = {end.member: _exited(end) for end in state.ends}
     return tuple(SendCommand(known.get(member, Exited(member, KILLED))) for member in dead)
 
 
@@ -454,10 +455,18 @@ def _reason_to_give_up(state: Supervisor, ended: WorkerEnded) -> str:
             f"{ended.member} ended with {how} and had never joined the job: "
             "a script for live training calls pliant.join(); for one that does not, use --mode relaunch --fresh"
         )
+    if not state.trains and _will_fail_again(state, ended.error):
+        return f"it cannot start: {ended.member} ended with {how}: {ended.error}"
     if state.never_joined <= state.max_restarts:
         return ""
     log = f"; its output is in {ended.log}" if ended.log else ""
     return f"{state.never_joined} workers in a row ended before they joined, {ended.member} with {how}{log}"
+
+
+def _will_fail_again(state: Supervisor, error: str) -> bool:
+    """Return whether the next worker is certain to end with this error: no restart cures it, or the last one had it."""
+    before = [end.error for end in state.ends[-2:-1]]
+    return is_incurable(error) or (is_bad_input(error) and error in before)
 
 
 # ---------------------------------------------------------------------------------- a job that is launched
@@ -496,7 +505,11 @@ def _unreported_ends(state: Supervisor, launch: Launch | None) -> tuple[Action, 
     if launch is None:
         return ()
     unheard = {seat.member for seat in launch.seats} - {end.member for end in launch.ends}
-    return tuple(SendCommand(Exited(end.member, end.code, end.error)) for end in state.ends if end.member in unheard)
+    return tuple(SendCommand(_exited(end)) for end in state.ends if end.member in unheard)
+
+
+def _exited(end: SeatEnd) -> Exited:
+    return Exited(end.member, end.code, end.error, end.early)
 
 
 def _own_seats(state: Supervisor, launch: Launch | None) -> frozenset[MemberId]:
@@ -535,15 +548,16 @@ def _handle_end(state: Supervisor, ended: WorkerEnded, now: float) -> Decision:
     if live and not joined and ended.events_read is None:
         return state, (ReadEvents(ended),)
     asked = ended.member in state.stopping
+    early = not live and is_own_failure(ended.code) and now - state.launched_at < STEADY_S
+    end = SeatEnd(ended.member, ended.code, ended.error, early)
     said: tuple[Action, ...] = ()
     if live or not asked:
-        said = (SendCommand(Exited(ended.member, ended.code, ended.error)),)
+        said = (SendCommand(_exited(end)),)
     failed = not asked and (_is_first_failure(state, ended, now) if not live else 0 < ended.code != FENCED_CODE)
     state = _back_off(state, now, live=live, failed=failed)
     never_joined = live and not joined and ended.events_read is True and not (asked or state.ended)
     gives_up = never_joined and (ended.code == 0 or is_own_failure(ended.code))
     late = live and joined and state.ended and ended.code not in (0, FENCED_CODE)
-    end = SeatEnd(ended.member, ended.code, ended.error)
     earlier = state.ends[-ENDS_KEPT:] if live else state.ends  # a launch has so many seats, a live job any number
     state = replace(
         state,
@@ -559,7 +573,7 @@ def _handle_end(state: Supervisor, ended: WorkerEnded, now: float) -> Decision:
     if gives_up and (why := _reason_to_give_up(state, ended)):
         drain = SendCommand(DrainAgent(state.id, state.grace_s, why))
         state, leaving = _leave(replace(state, gave_up=why), state.grace_s, drain)
-        return state, (SendCommand(Cancel(why)), *said, *leaving)
+        return state, (SendCommand(Cancel(why, failed=True)), *said, *leaving)
     if state.leaving and not state.workers:
         return state, (*said, SendCommand(AgentLeave(state.id)), Finish())
     if live:

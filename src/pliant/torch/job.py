@@ -84,6 +84,11 @@ def join() -> TrainingJob:
         log.info("PLIANT_COORDINATOR is not set: training alone, in a world of one")
     elif found.job is None:
         raise BadInput("PLIANT_COORDINATOR is set, but PLIANT_JOB is not. Set PLIANT_JOB to the name of the job.")
+    elif torch.distributed.is_available() and torch.distributed.is_initialized():
+        raise BadInput(
+            "torch.distributed is initialized. pliant.join() connects the workers itself, and replacements get no RANK "
+            "and WORLD_SIZE. Remove init_process_group, or run the script without pliant.join()."
+        )
     _close_open_job(alone=not found.coordinators)
     return TrainingJob(found, worker)
 

@@ -330,7 +330,7 @@ def test_a_script_that_ends_well_and_never_joins_is_given_up_at_once() -> None:
     why = state.gave_up
     assert "x-1a.1 ended with exit code 0 and had never joined the job" in why
     assert actions == [
-        SendCommand(Cancel(why)),
+        SendCommand(Cancel(why, failed=True)),
         SendCommand(Exited(ONE, 0)),
         SendCommand(DrainAgent(AGENT, GRACE_S, why)),
         Terminate(TWO, GRACE_S),
@@ -349,7 +349,33 @@ def test_where_others_have_joined_one_that_ends_well_before_is_replaced() -> Non
     assert actions == [SendCommand(Exited(ONE, 0)), Start(TWO)]
     state, actions = after(state, never_joined(TWO, 0))
     assert "2 workers in a row ended before they joined, x-1a.2 with exit code 0" in state.gave_up
-    assert actions[0] == SendCommand(Cancel(state.gave_up))
+    assert actions[0] == SendCommand(Cancel(state.gave_up, failed=True))
+
+
+MISMATCH = "pliant.errors.Refused: x-1a.1 would train with batch_size 16 where the job has 32: pass the job's value"
+
+
+@pytest.mark.parametrize("error", ["ModuleNotFoundError: No module named 'x'", "pliant.errors.BadInput: no", MISMATCH])
+def test_a_script_that_cannot_start_is_given_up_at_once(error: str) -> None:
+    state, actions = after(unjoined(1), replace(never_joined(ONE, 1), error=error))
+    assert state.gave_up == f"it cannot start: x-1a.1 ended with exit code 1: {error}"
+    assert actions[0] == SendCommand(Cancel(state.gave_up, failed=True))
+
+
+def test_the_same_bad_input_twice_is_given_up_and_another_error_is_tried_again() -> None:
+    bad = replace(never_joined(ONE, 1), error="ValueError: --lr must be positive")
+    state, _ = after(unjoined(1), bad)
+    assert not state.gave_up
+    state, _ = after(state, Recheck(), now=state.not_before)
+    assert not after(state, replace(bad, member=TWO, error="ValueError: another"))[0].gave_up
+    assert not after(state, replace(bad, member=TWO, error="ConnectionResetError"))[0].gave_up
+    assert "it cannot start: x-1a.2 ended" in after(state, replace(bad, member=TWO))[0].gave_up
+
+
+def test_a_machine_without_a_module_does_not_end_a_job_that_others_train() -> None:
+    missing = replace(never_joined(ONE, 1), error="ModuleNotFoundError: No module named 'x'")
+    assert not after(unjoined(1, trains=True), missing)[0].gave_up
+    assert not after(after(unjoined(1), *joins(MemberId("other")))[0], missing)[0].gave_up
 
 
 def test_workers_that_fail_before_they_join_are_restarted_so_often_and_then_given_up() -> None:
@@ -364,7 +390,7 @@ def test_workers_that_fail_before_they_join_are_restarted_so_often_and_then_give
         "3 workers in a row ended before they joined, x-1a.3 with exit code 1; its output is in /logs/it.log"
     )
     assert actions == [
-        SendCommand(Cancel(state.gave_up)),
+        SendCommand(Cancel(state.gave_up, failed=True)),
         SendCommand(Exited(THREE, 1)),
         SendCommand(AgentLeave(AGENT)),
         Finish(),

@@ -186,8 +186,8 @@ def test_without_its_coordinator_an_agent_ends_when_its_workers_have_ended_well(
 
 def test_an_end_nobody_asked_for_is_said_with_what_the_worker_said_last() -> None:
     state, actions = after(started(), WorkerEnded(ONE, 1, "ValueError"))
-    assert actions == [SendCommand(Exited(ONE, 1, "ValueError"))]
-    assert state.ends == (SeatEnd(ONE, 1, "ValueError"),)
+    assert actions == [SendCommand(Exited(ONE, 1, "ValueError", early=True))]
+    assert state.ends == (SeatEnd(ONE, 1, "ValueError", early=True),)
 
 
 def test_an_end_that_was_not_heard_is_said_again_and_again() -> None:
@@ -435,3 +435,8 @@ def test_workers_hang_for_ever_where_the_limit_is_off_or_the_job_is_live() -> No
 def test_samples_of_a_worker_that_has_ended_are_dropped() -> None:
     state, _ = after(watched(ALONE), WorkerEnded(ONE, 0), idle(NOW + 1.0, ONE, TWO))
     assert [each.member for each in state.activity] == [TWO]
+
+
+def test_a_failure_long_after_the_launch_is_not_early() -> None:
+    _, actions = after(started(), WorkerEnded(ONE, 1, "ValueError"), now=NOW + STEADY_S)
+    assert actions == [SendCommand(Exited(ONE, 1, "ValueError"))]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,6 +60,19 @@ def test_a_coordinator_without_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLIANT_COORDINATOR", "http://127.0.0.1:9")
     with pytest.raises(BadInput, match="PLIANT_JOB"):
         pliant.join()
+
+
+def test_a_script_with_process_groups_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Only the first workers get the environment for them, replacements do not. So it is refused from the start."""
+    monkeypatch.setenv("PLIANT_COORDINATOR", "http://127.0.0.1:9")
+    monkeypatch.setenv("PLIANT_JOB", "demo")
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        with pytest.raises(BadInput, match=r"torch.distributed is initialized.*Remove init_process_group"):
+            pliant.join()
+    finally:
+        torch.distributed.destroy_process_group()
+    pliant.join()
 
 
 def test_alone_is_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

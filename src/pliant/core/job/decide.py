@@ -77,7 +77,8 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
         case m.Resize():
             return _resize(job, command, now)
         case m.Cancel():
-            return (m.StateChanged(now, JobState.CANCELLED, command.why),)
+            ended = JobState.FAILED if command.failed else JobState.CANCELLED
+            return (m.StateChanged(now, ended, command.why),)
         case m.WaitOver():
             return _wait_over(job, now)
         case m.AgentJoin():

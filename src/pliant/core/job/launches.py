@@ -9,17 +9,24 @@ stopped when it comes back.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from pliant.core import messages as m
 from pliant.core.job.checkpoints import request_on_drain
 from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace
 from pliant.core.messages import Code, Event, Rejection
-from pliant.core.model.job import Agent, Job, JobState, member_limit
+from pliant.core.model.job import Agent, Job, JobState, Target, member_limit
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId, bad_name
 
 CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: caused by the worker itself
 FENCED_CODE = 75  # exit code of a fenced worker; not counted as a failure
+INCURABLE = frozenset(  # exceptions that another start of the same script raises again
+    {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError", "NameError", "BadInput"}
+)
+BAD_INPUT = frozenset(  # exceptions that another start raises again, if the last one did
+    {"ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "AssertionError", "FileNotFoundError"}
+)
 REFILLED = frozenset({"worker", "evaluator"})  # with parameter servers, these may come and go
 WORKER = "worker"
 AGENTS_NAMED = 3  # in the reason for waiting; the rest are counted
@@ -28,6 +35,20 @@ AGENTS_NAMED = 3  # in the reason for waiting; the rest are counted
 def is_own_failure(code: int) -> bool:
     """Return whether another try is likely to end the same way: not if the worker was killed or fenced."""
     return (code > 0 and code != FENCED_CODE) or -code in CRASH_SIGNALS
+
+
+def is_incurable(error: str) -> bool:
+    """Return whether the last line of a traceback names an exception that another start would raise again."""
+    return _exception(error) in INCURABLE or (_exception(error) == "Refused" and " would train " in error)
+
+
+def is_bad_input(error: str) -> bool:
+    """Return whether the last line of a traceback names an exception that a repeated start is likely to repeat."""
+    return _exception(error) in BAD_INPUT
+
+
+def _exception(error: str) -> str:
+    return error.partition(":")[0].rpartition(".")[2]
 
 
 def describe_exit(code: int) -> str:
@@ -139,7 +160,7 @@ def seat_ended(job: Job, command: m.Exited, now: float) -> tuple[Event, ...]:
     seat = launch.seat_of(command.member) if launch is not None else None
     if launch is None or seat is None or job.is_live or any(end.member == command.member for end in launch.ends):
         return ()
-    end = SeatEnd(command.member, command.code, command.error)
+    end = SeatEnd(command.member, command.code, command.error, command.early)
     ended = m.SeatEnded(now, launch.number, end)
     if launch.over:
         return (ended,)
@@ -214,7 +235,9 @@ def next_launch(job: Job, now: float) -> tuple[Event, ...]:
         others = f" and {len(busy) - AGENTS_NAMED} more" if len(busy) > AGENTS_NAMED else ""
         return _state_change(job, JobState.WAITING, f"waiting for {', '.join(busy[:AGENTS_NAMED])}{others} {what}", now)
     culprit = _failure_that_ended(job, launch) if launch is not None else None
-    failed = _failed(job, culprit, now) if culprit is not None else ()
+    if launch is not None and culprit is not None and (back := _go_back(job, launch, culprit, now)):
+        return back
+    failed = _failure_events(job, launch, culprit, now) if launch is not None and culprit is not None else ()
     if failed and isinstance(failed[-1], m.StateChanged):
         return failed
     seats = _seats(job, seats_per_agent(job))
@@ -222,7 +245,53 @@ def next_launch(job: Job, now: float) -> tuple[Event, ...]:
         because = f"; {launch.over}" if launch else ""
         return _state_change(job, JobState.WAITING, f"{wrong}{because}", now)
     why = launch.over if launch is not None else "the job starts"
-    return (*failed, m.Launched(now, Launch(job.generation + 1, seats, why, job.generation - job.generation_before)))
+    return (*failed, m.Launched(now, _next(job, seats, why)))
+
+
+def _next(job: Job, seats: tuple[Seat, ...], why: str) -> Launch:
+    launch = job.launch
+    ran = launch is not None and not launch.lost and not any(end.code for end in launch.ends)
+    before = len(launch.seats) if launch is not None and ran else 0
+    size_before = before if before != len(seats) else 0
+    return Launch(job.generation + 1, seats, why, job.generation - job.generation_before, size_before=size_before)
+
+
+def _go_back(job: Job, launch: Launch, culprit: SeatEnd, now: float) -> tuple[Event, ...]:
+    """Launch the size that worked, if another size failed at its start; `()` if it did not.
+
+    The size becomes the target, so that only a user tries the other one again.
+    """
+    size = launch.size_before
+    if not (culprit.early and size and job.spec.size_min <= size <= job.spec.size_max):
+        return ()
+    back = replace(job, target=Target(size))
+    seats = _seats(back, seats_per_agent(back))
+    if _too_few(back, seats):
+        return ()
+    why = f"back to {size} workers, which worked: {len(launch.seats)} failed at the start; {launch.over}"
+    return (m.TargetChanged(now, back.target), m.Launched(now, _next(back, seats, why)))
+
+
+def _failure_events(job: Job, launch: Launch, culprit: SeatEnd, now: float) -> tuple[Event, ...]:
+    """Return the failure of a launch, and the end of the job if that happened too often or cannot be cured."""
+    if job.failures >= job.spec.max_restarts or not _cannot_start(job, launch, culprit):
+        return _failed(job, culprit, now)
+    why = f"it cannot start: {_describe_end(culprit)}"
+    return (m.WorkerFailed(now, culprit.member, culprit.code), m.StateChanged(now, JobState.FAILED, why))
+
+
+def _cannot_start(job: Job, launch: Launch, culprit: SeatEnd) -> bool:
+    """Return whether another launch is certain to fail: none has worked, and the error will be the same.
+
+    That is so for an error that no restart cures, for the same error on all of several workers, and for the error of
+    the launch before.
+    """
+    if not culprit.early or launch.restarts != job.failures:
+        return False
+    failed = {end.member: end.error for end in launch.ends if end.code}
+    everywhere = 1 < len(launch.seats) == len(failed) and {*failed.values()} == {culprit.error}
+    repeated = everywhere or launch.why.endswith(f": {culprit.error}")
+    return is_incurable(culprit.error) or (is_bad_input(culprit.error) and repeated)
 
 
 def seats_per_agent(job: Job) -> dict[AgentId, int]:

@@ -41,9 +41,10 @@ class Drain:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """End the job on request."""
+    """End the job on request. `failed`: an agent found that it cannot start."""
 
     why: str
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +128,15 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Exited:
-    """An agent reports a worker's end: its exit status, negative for a signal (rule 19), and its last error."""
+    """An agent reports a worker's end: its exit status, negative for a signal (rule 19), and its last error.
+
+    `early`: a launched worker ended soon after its launch, so that it has hardly trained.
+    """
 
     member: MemberId
     code: int
     error: str = ""
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,12 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class SeatEnd:
-    """The end of a launched worker; the code is negative for a signal."""
+    """The end of a launched worker; the code is negative for a signal. `early`: soon after the launch."""
 
     member: MemberId
     code: int
     error: str = ""
+    early: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class Launch:
     over: str = ""
     ends: tuple[SeatEnd, ...] = ()
     lost: frozenset[AgentId] = frozenset()
+    size_before: int = 0  # of the launch before, if that one ran until another size was wanted; else 0
 
     def seat_of(self, member: MemberId) -> Seat | None:
         return next((seat for seat in self.seats if seat.member == member), None)
