@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from pliant.core.hangs import WorkerActivity, WorkerSample, add_sample, describe_hang
-from pliant.core.job.launches import FENCED_CODE, describe_exit, is_bad_input, is_incurable, is_own_failure
+from pliant.core.job.launches import FENCED_CODE, describe_exit, is_own_failure
 from pliant.core.messages import (
     AgentJoin,
     AgentLeave,
@@ -31,6 +31,7 @@ from pliant.core.messages import (
 from pliant.core.model.job import JobState
 from pliant.core.model.launch import Launch, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.start_failures import reason_to_give_up
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 30.0
@@ -444,31 +445,6 @@ def _end_live_job(state: Supervisor, now: float) -> Decision:
     return state, tuple(Terminate(member, state.grace_s) for member in sorted(unneeded))
 
 
-def _reason_to_give_up(state: Supervisor, ended: WorkerEnded) -> str:
-    """Return why a script that never joins is not started again; empty if it is.
-
-    Where other workers have joined, a worker that ended well without was asked to, by a person for instance.
-    """
-    how = describe_exit(ended.code)
-    if ended.code == 0 and not state.script_joins:
-        return (
-            f"{ended.member} ended with {how} and had never joined the job: "
-            "a script for live training calls pliant.join(); for one that does not, use --mode relaunch --fresh"
-        )
-    if not state.trains and _will_fail_again(state, ended.error):
-        return f"it cannot start: {ended.member} ended with {how}: {ended.error}"
-    if state.never_joined <= state.max_restarts:
-        return ""
-    log = f"; its output is in {ended.log}" if ended.log else ""
-    return f"{state.never_joined} workers in a row ended before they joined, {ended.member} with {how}{log}"
-
-
-def _will_fail_again(state: Supervisor, error: str) -> bool:
-    """Return whether the next worker is certain to end with this error: no restart cures it, or the last one had it."""
-    before = [end.error for end in state.ends[-2:-1]]
-    return is_incurable(error) or (is_bad_input(error) and error in before)
-
-
 # ---------------------------------------------------------------------------------- a job that is launched
 
 
@@ -570,7 +546,7 @@ def _handle_end(state: Supervisor, ended: WorkerEnded, now: float) -> Decision:
         never_joined=state.never_joined + gives_up,
         failed_after_end=(*state.failed_after_end, end) if late else state.failed_after_end,
     )
-    if gives_up and (why := _reason_to_give_up(state, ended)):
+    if gives_up and (why := reason_to_give_up(state, ended, describe_exit(ended.code))):
         drain = SendCommand(DrainAgent(state.id, state.grace_s, why))
         state, leaving = _leave(replace(state, gave_up=why), state.grace_s, drain)
         return state, (SendCommand(Cancel(why, failed=True)), *said, *leaving)

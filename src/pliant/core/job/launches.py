@@ -18,41 +18,22 @@ from pliant.core.messages import Code, Event, Rejection
 from pliant.core.model.job import Agent, Job, JobState, Target, member_limit
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId, bad_name
+from pliant.core.start_failures import is_bad_input, is_incurable
 
 CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: caused by the worker itself
 FENCED_CODE = 75  # exit code of a fenced worker; not counted as a failure
-INCURABLE = frozenset(  # exceptions that another start of the same script raises again
-    {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError", "NameError", "BadInput"}
-)
-BAD_INPUT = frozenset(  # exceptions that another start raises again, if the last one did
-    {"ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "AssertionError", "FileNotFoundError"}
-)
 REFILLED = frozenset({"worker", "evaluator"})  # with parameter servers, these may come and go
 WORKER = "worker"
 AGENTS_NAMED = 3  # in the reason for waiting; the rest are counted
 
 
+def describe_exit(code: int) -> str:
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
 def is_own_failure(code: int) -> bool:
     """Return whether another try is likely to end the same way: not if the worker was killed or fenced."""
     return (code > 0 and code != FENCED_CODE) or -code in CRASH_SIGNALS
-
-
-def is_incurable(error: str) -> bool:
-    """Return whether the last line of a traceback names an exception that another start would raise again."""
-    return _exception(error) in INCURABLE or (_exception(error) == "Refused" and " would train " in error)
-
-
-def is_bad_input(error: str) -> bool:
-    """Return whether the last line of a traceback names an exception that a repeated start is likely to repeat."""
-    return _exception(error) in BAD_INPUT
-
-
-def _exception(error: str) -> str:
-    return error.partition(":")[0].rpartition(".")[2]
-
-
-def describe_exit(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 # -------------------------------------------------------------------------------------------------- agents
