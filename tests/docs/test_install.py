@@ -23,7 +23,8 @@ def blocks(kind: str) -> list[str]:
 def commands() -> list[list[str]]:
     """Every command line of `pliant` in the blocks, without the words before it."""
     joined = "\n".join(blocks("") + blocks("bash") + blocks("ini")).replace("\\\n", " ")
-    return [shlex.split(found) for found in re.findall(r"(?:^|/|srun \S+ )pliant ([a-z].*)$", joined, re.MULTILINE)]
+    found = re.findall(r"(?:^|/bin/|srun \S+ )pliant ([a-z].*)$", joined, re.MULTILINE)
+    return [shlex.split(words) for words in found]
 
 
 @pytest.mark.parametrize("unit", blocks("ini"), ids=["coordinator", "job"])
