@@ -25,9 +25,7 @@ def test_an_error_that_no_restart_cures_fails_the_job_at_once() -> None:
     job = failed(two_by_two(), MISSING)
     assert (job.state, job.why) == (JobState.FAILED, f"it cannot start: x-g1.0 ended with exit code 1: {MISSING}")
     assert job.failures == 1
-    assert failed(two_by_two(max_restarts=0), MISSING).why.startswith(
-        "1 worker failed by itself, and max_restarts is 0"
-    )
+    assert failed(two_by_two(max_restarts=0), MISSING).why.startswith("it crashed once (--max-restarts 0)")
 
 
 def test_the_same_bad_input_on_all_workers_fails_the_job_at_once() -> None:
