@@ -249,9 +249,12 @@ class AgentProcess:
         self._inbox.put(_SpawnerDied())
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:
+        now = time.monotonic()
+        if self._stops.is_same(number, now):
+            return
         if self._done:
             os._exit(SIGNALLED + number)  # only goodbyes are left; the spawner ends whatever still runs
-        self._inbox.put(_StopRequested(number, time.monotonic()))
+        self._inbox.put(_StopRequested(number, now))
 
     # --------------------------------------------------------------------------------------------- actions
 
@@ -371,7 +374,7 @@ class AgentProcess:
         elif now - self._reminded_at >= (REMIND_S if self._reminders else REMIND_FIRST_S):
             still = "still " if self._reminders else ""
             self._reminded_at, self._reminders = now, self._reminders + 1
-            running = f"{len(self._state.workers)} of {self._state.wanted} workers run here"
+            running = f"{len(self._state.workers)} run here"
             why = self._link.why if self._link.why.startswith("waiting ") else f"{state.value}: {self._link.why}"
             self._output.say(f"{still}{why}; {running}")
 

@@ -325,11 +325,11 @@ def test_whoever_waits_says_why_once_for_each_reason(closing: list[Session], cap
     closing.append(made)
     logging.getLogger("pliant").propagate = True
     with caplog.at_level(logging.INFO, "pliant.train.session"):
-        for at, why in enumerate(("1 of at least 2 workers", "1 of at least 2 workers", "another reason")):
+        for at, why in enumerate(("1 of the 2 workers needed", "1 of the 2 workers needed", "another reason")):
             made.view_received(replace(VIEW, revision=10 + at, state=JobState.WAITING, why=why), ())
         made.view_received(replace(VIEW, revision=20), ())
     assert [record.getMessage() for record in caplog.records] == [
-        "waiting: 1 of at least 2 workers",
+        "waiting: 1 of the 2 workers needed",
         "waiting: another reason",
         "ready as a spare: the job has its target number of members",
     ]

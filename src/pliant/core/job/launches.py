@@ -350,7 +350,7 @@ def _seats(job: Job, share: Counter[AgentId] | dict[AgentId, int]) -> tuple[Seat
 
 def _too_few(job: Job, seats: tuple[Seat, ...]) -> str:
     least = max(job.spec.size_min, sum(count for _, count in job.spec.roles) + (1 if job.spec.roles else 0))
-    return f"{len(seats)} of at least {least} workers" if len(seats) < least else ""
+    return f"{len(seats)} of the {least} workers needed" if len(seats) < least else ""
 
 
 def _state_change(job: Job, state: JobState, why: str, now: float) -> tuple[Event, ...]:

@@ -282,7 +282,7 @@ def _too_few(job: Job, count: int) -> str:
     """Return how many members count, and which present member does not."""
     fingerprint = _job_fingerprint(job)
     others = [m for m in job.members.values() if fingerprint_difference(fingerprint, m.fingerprint) and not m.draining]
-    found = f"{count} of at least {job.spec.size_min} workers"
+    found = f"{count} of the {job.spec.size_min} workers needed"
     if not others:
         return found
     first = others[0]

@@ -29,7 +29,7 @@ def test_events_have_a_time_a_revision_and_a_sentence(pliant: Pliant) -> None:
     date, time, revision, sentence = first.split(maxsplit=3)
     assert (len(date), len(time), revision) == (10, 8, "1")
     assert sentence == "job told created: 2 to 4 workers, 4 wanted"
-    assert second.endswith("      2  the job is waiting: 0 of at least 2 workers")
+    assert second.endswith("      2  the job is waiting: 0 of the 2 workers needed")
     assert pliant("events", "told", "--after", "2").out == third + "\n"
     assert pliant("events", "told", "--after", "3").out == ""
 

@@ -34,10 +34,10 @@ def test_without_jobs_the_list_says_how_to_make_one(pliant: Pliant) -> None:
 
 def test_a_job_is_created_and_listed(pliant: Pliant) -> None:
     done = pliant("jobs", "create", "list-1", "--workers", "2:8", "--target", "4")
-    assert (done.code, done.out) == (0, "list-1 is waiting: 0 of at least 2 workers\n")
+    assert (done.code, done.out) == (0, "list-1 is waiting: 0 of the 2 workers needed\n")
     heads, row = (line for line in pliant("jobs").out.splitlines() if line.startswith(("NAME", "list-1 ")))
     assert heads.split() == ["NAME", "STATE", "FOR", "WORKERS", "STEP", "REASON"]
-    assert row.split(maxsplit=7)[4:] == ["0/4", "(2:8)", "0", "0 of at least 2 workers"]
+    assert row.split(maxsplit=7)[4:] == ["0/4", "(2:8)", "0", "0 of the 2 workers needed"]
     assert row.split()[:2] == ["list-1", "waiting"]
     (line,) = (line for line in pliant("jobs", "--json").json["jobs"] if line["name"] == "list-1")
     assert (line["size_min"], line["size_max"], line["target"], line["step"], line["total_steps"]) == (2, 8, 4, 0, None)

@@ -360,7 +360,7 @@ def test_a_job_waits_as_long_as_its_limit_and_no_longer() -> None:
     assert one.job().state is JobState.WAITING
     one.pump(6.0)
     assert one.job().state is JobState.FAILED
-    assert one.job().why.startswith("waited 6.0 s, the limit: 2 of at least 3 workers")
+    assert one.job().why.startswith("waited 6.0 s, the limit: 2 of the 3 workers needed")
 
 
 def test_a_job_without_a_limit_waits_for_ever() -> None:

@@ -387,7 +387,7 @@ def test_with_an_agent_go_the_workers_that_it_launched() -> None:
         AgentJoined(0.5, X, 2),
         Launched(1.0, launch(1, "x-g1.0")),
         AgentGone(3.0, X, "its lease ran out", lost=True),
-        m.StateChanged(9.0, JobState.WAITING, "0 of at least 1 workers"),
+        m.StateChanged(9.0, JobState.WAITING, "0 of the 1 workers needed"),
     )
     assert spent(found, MemberId("x-g1.0")) == near(training=2.0)
 
@@ -411,9 +411,9 @@ def test_launched_workers_that_join_were_starting_until_then() -> None:
         AgentJoined(0.5, X, 3),
         Launched(1.0, launch(1, "a", "b", "c")),
         joined(3.0, A, 1),
-        m.StateChanged(3.0, JobState.WAITING, "1 of at least 2 workers"),
+        m.StateChanged(3.0, JobState.WAITING, "1 of the 2 workers needed"),
         joined(4.0, B, 2),
-        m.StateChanged(6.0, JobState.WAITING, "2 of at least 3 workers"),
+        m.StateChanged(6.0, JobState.WAITING, "2 of the 3 workers needed"),
     )
     assert spent(found, A) == near(starting=2.0, waiting=3.0)
     assert spent(found, B) == near(starting=3.0, waiting=2.0)

@@ -141,7 +141,7 @@ def test_a_launched_job_begins_its_launches_after_those_before() -> None:
     job = after(with_agents(created(), X), m.Exited(MemberId("x-g1.0"), 0), m.Exited(MemberId("x-g1.1"), 0))
     assert job.state is JobState.FINISHED
     job = after(job, RELAUNCHED)
-    assert (job.state, job.why, job.launch) == (JobState.WAITING, "0 of at least 1 workers", None)
+    assert (job.state, job.why, job.launch) == (JobState.WAITING, "0 of the 1 workers needed", None)
     job = with_agents(job, X)
     assert members(job) == ["x-g2.0", "x-g2.1"]
     assert launch(job).restarts == 0
@@ -185,7 +185,7 @@ def test_a_larger_smallest_size_makes_a_small_world_wait_and_a_smaller_one_lets_
     job = after(running(2), with_spec(CREATE, size_min=3))
     assert job.newest is not None
     assert job.newest.hold
-    assert job.why == "2 of at least 3 workers; the same members, wired again"
+    assert job.why == "2 of the 3 workers needed; the same members, wired again"
     waits = after(with_spec(running(3), size_min=3), m.Expire(B))
     assert waits.state is JobState.WAITING
     assert after(waits, CREATE).state is not JobState.WAITING

@@ -46,7 +46,7 @@ def test_a_user_may_cancel_at_any_time() -> None:
 def test_a_job_that_waited_too_long_fails_and_says_for_what() -> None:
     job = after(running(2, new_job(2, wait_limit_s=60.0)), m.Expire(B))
     job, events = pump(job, m.WaitOver())
-    why = "waited 60.0 s, the limit: 1 of at least 2 workers; b was lost: its lease ran out"
+    why = "waited 60.0 s, the limit: 1 of the 2 workers needed; b was lost: its lease ran out"
     assert events == (m.StateChanged(NOW, JobState.FAILED, why),)
     assert job.state is JobState.FAILED
 

@@ -297,5 +297,5 @@ def test_members_that_drifted_apart_fail_the_job() -> None:
     assert job.state is JobState.FAILED
     assert job.why == (
         f"after step 0 the members hold different states ({why}): user code after run.step(), such as stepping a "
-        "scheduler, must do the same on every member"
+        "scheduler, must do the same on every member; put objects that change in the loop into state="
     )

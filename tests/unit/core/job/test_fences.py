@@ -101,7 +101,7 @@ def test_old_and_new_together_hold_if_they_are_too_few() -> None:
     job = after(running(4, new_job(4)), drain(A), drain(B), drain(C), drain(D), join(E))
     newest = job.worlds[-1]
     assert (newest.members, newest.hold) == ((D, E), True)
-    assert newest.why.startswith("2 of at least 4 workers")
+    assert newest.why.startswith("2 of the 4 workers needed")
 
 
 def test_a_placement_on_another_agent_hands_the_state_over_first() -> None:

@@ -226,7 +226,7 @@ def test_no_world_forms_below_min() -> None:
     job = new_job(3)
     for count, name in enumerate((A, B), 1):
         job, events = pump(job, join(name))
-        why = f"{count} of at least 3 workers; the job starts"
+        why = f"{count} of the 3 workers needed; the job starts"
         assert events[1:] == (m.StateChanged(NOW, JobState.WAITING, why),)
         assert job.generation == 0
 

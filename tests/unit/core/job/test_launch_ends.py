@@ -173,7 +173,7 @@ def test_a_job_without_restarts_fails_with_its_first_worker() -> None:
 
 def test_a_failure_is_kept_in_mind_while_there_are_too_few() -> None:
     job = after(with_agents(created(size_max=2), X), m.Exited(X0, 1), hello(X, 0))
-    assert job.why == "0 of at least 1 workers; x-g1.0 ended with exit code 1"
+    assert job.why == "0 of the 1 workers needed; x-g1.0 ended with exit code 1"
     assert failures(job) == 0
 
 

@@ -31,7 +31,7 @@ from unit.core.launched import (
 
 def test_a_job_nobody_runs_waits_for_workers() -> None:
     job = created(2)
-    assert (job.state, job.why) == (JobState.WAITING, "0 of at least 2 workers")
+    assert (job.state, job.why) == (JobState.WAITING, "0 of the 2 workers needed")
 
 
 def test_a_launch_forms_as_soon_as_every_agent_is_ready() -> None:
@@ -66,13 +66,13 @@ def test_an_ipv6_address_is_put_into_brackets() -> None:
 
 def test_too_few_workers_are_waited_for() -> None:
     job = with_agents(created(3), X)
-    assert (job.state, job.why) == (JobState.WAITING, "2 of at least 3 workers")
+    assert (job.state, job.why) == (JobState.WAITING, "2 of the 3 workers needed")
     assert job.launch is None
 
 
 def test_an_agent_without_room_is_not_waited_for() -> None:
     job = after(created(), hello(Y, 0))
-    assert job.why == "0 of at least 1 workers"
+    assert job.why == "0 of the 1 workers needed"
     assert members(with_agents(job, X)) == ["x-g1.0", "x-g1.1"]
 
 
@@ -128,7 +128,7 @@ def test_roles_are_dealt_by_rank_and_the_rest_are_workers() -> None:
 
 def test_a_job_with_roles_needs_a_mere_worker_besides() -> None:
     job = with_agents(created(1, 4, 4, roles=CHIEF_AND_PS), X)
-    assert job.why == "2 of at least 3 workers"
+    assert job.why == "2 of the 3 workers needed"
 
 
 # ------------------------------------------------------------------------------------------------ changes
@@ -186,7 +186,7 @@ def test_an_agent_that_comes_back_may_have_workers_of_long_ago_even_if_it_drains
 
 def test_the_last_agent_may_drain_and_the_job_waits() -> None:
     job = after(with_agents(created(), X), m.DrainAgent(X, 5.0, "maintenance"), m.AgentLeave(X))
-    assert (job.state, job.why) == (JobState.WAITING, "0 of at least 1 workers; x leaves")
+    assert (job.state, job.why) == (JobState.WAITING, "0 of the 1 workers needed; x leaves")
     assert members(with_agents(job, X)) == ["x-g2.0", "x-g2.1"]
 
 

@@ -137,7 +137,7 @@ def test_recovery_takes_spares_to_reach_min_and_no_more() -> None:
 
 def test_recovery_below_min_waits_and_says_what_for() -> None:
     job, events = pump(running(3, new_job(3)), m.Expire(C))
-    why = "2 of at least 3 workers; c was lost: its lease ran out"
+    why = "2 of the 3 workers needed; c was lost: its lease ran out"
     assert events[1:] == (m.StateChanged(NOW, JobState.WAITING, why),)
     assert job.broken == "c was lost: its lease ran out"
     assert job.gone_in_open_worlds == {C}
@@ -151,7 +151,7 @@ def test_recovery_below_min_waits_and_says_what_for() -> None:
 def test_what_broke_a_world_first_stays_the_reason() -> None:
     job = after(running(4, new_job(4)), m.Expire(C), m.Expire(D))
     assert job.broken == "c was lost: its lease ran out"
-    assert job.why == "2 of at least 4 workers; c was lost: its lease ran out"
+    assert job.why == "2 of the 4 workers needed; c was lost: its lease ran out"
     assert job.gone_in_open_worlds == {C, D}
 
 
@@ -179,7 +179,7 @@ def everybody_lost(job: Job) -> Job:
 def test_when_everybody_is_lost_the_job_waits_for_members_to_start_again_with() -> None:
     job = everybody_lost(running(2, steps=3))
     assert (job.state, job.members) == (JobState.WAITING, {})
-    assert job.why == "0 of at least 1 workers; all workers have left: back to step 0, 3 steps are recomputed"
+    assert job.why == "0 of the 1 workers needed; all workers have left: back to step 0, 3 steps are recomputed"
     assert job.durable.step == 3  # nothing is given up before there is a world to roll back
 
 
@@ -220,7 +220,7 @@ def test_spares_start_again_when_everybody_at_work_is_lost() -> None:
 def test_a_rollback_needs_min_members() -> None:
     job = after(everybody_lost(running(2, new_job(2), steps=1)), join(C))
     assert job.state is JobState.WAITING
-    assert job.why == "1 of at least 2 workers; all workers have left: back to step 0, 1 step is recomputed"
+    assert job.why == "1 of the 2 workers needed; all workers have left: back to step 0, 1 step is recomputed"
     assert after(job, join(D)).worlds[0].members == (C, D)
 
 
@@ -257,7 +257,7 @@ def test_the_second_to_stop_has_nothing_new_to_say() -> None:
 def test_the_newest_reason_for_stopping_is_shown_while_waiting() -> None:
     job = after(running(2, new_job(2)), m.Expire(B))
     job = after(job, stopped(A, 1))
-    assert job.why == "1 of at least 2 workers; a stopped in 1: the socket closed"
+    assert job.why == "1 of the 2 workers needed; a stopped in 1: the socket closed"
 
 
 def test_a_comparison_that_finds_no_usable_state_rolls_back() -> None:

@@ -166,7 +166,7 @@ def test_a_placement_is_cut_at_the_number_of_slots() -> None:
 
 def test_a_placement_without_workers_waits() -> None:
     job = after(new_job(2), m.Resize(placed((X, 2))), join(A, X), join(B, Y))
-    assert (job.state, job.why) == (JobState.WAITING, "1 of at least 2 workers; the job starts")
+    assert (job.state, job.why) == (JobState.WAITING, "1 of the 2 workers needed; the job starts")
 
 
 # ------------------------------------------------------------------------------------ nobody is taken back
@@ -265,7 +265,7 @@ def test_everybody_leaving_with_nobody_to_come_is_said() -> None:
 def test_a_planned_world_below_min_holds_and_says_so() -> None:
     job = after(running(3, new_job(3)), drain(C))
     hold = formed(job, 2)
-    assert (hold.members, hold.hold, hold.why) == ((A, B), True, "2 of at least 3 workers; c leaves")
+    assert (hold.members, hold.hold, hold.why) == ((A, B), True, "2 of the 3 workers needed; c leaves")
     assert job.state is JobState.RUNNING  # generation 1 still trains
 
 
@@ -278,7 +278,7 @@ def test_a_planned_world_of_exactly_min_trains() -> None:
 def test_a_hold_that_is_entered_is_a_wait() -> None:
     job = after(running(3, new_job(3)), drain(C))
     job, events = pump(job, report(job, A, 2))
-    assert events[1:] == (m.StateChanged(NOW, JobState.WAITING, "2 of at least 3 workers"),)
+    assert events[1:] == (m.StateChanged(NOW, JobState.WAITING, "2 of the 3 workers needed"),)
 
 
 def test_a_hold_ends_with_a_recovery_when_there_are_enough_again() -> None:
@@ -297,7 +297,7 @@ def test_a_hold_ends_with_a_recovery_when_there_are_enough_again() -> None:
 def test_a_hold_ends_with_everybody_in_it_those_who_leave_too() -> None:
     job = after(running(3, new_job(3)), drain(C))
     job = after(job, report(job, A, 2), m.Leave(C, 2, "left"), drain(B), join(D))
-    assert (job.state, job.why) == (JobState.WAITING, "2 of at least 3 workers")
+    assert (job.state, job.why) == (JobState.WAITING, "2 of the 3 workers needed")
     job = after(job, join(E))
     assert job.worlds == (world(3, A, B, D, E, kind=WorldKind.RECOVERY, why="enough members again"),)
 
@@ -306,13 +306,13 @@ def test_a_hold_is_not_ended_by_whom_it_leaves_out() -> None:
     job = after(running(3, new_job(2)), drain(C), drain(B))
     assert (formed(job, 2).hold, formed(job, 3).hold) == (False, True)
     job = after(job, report(job, A, 3))
-    assert (job.state, job.why) == (JobState.WAITING, "1 of at least 2 workers")
+    assert (job.state, job.why) == (JobState.WAITING, "1 of the 2 workers needed")
 
 
 def test_a_hold_that_loses_a_member_recovers_or_waits() -> None:
     job = after(running(3, new_job(3)), drain(C))
     job = after(job, report(job, A, 2), m.Leave(C, 2, "left"), m.Expire(B))
-    assert job.why == "1 of at least 3 workers; b was lost: its lease ran out"
+    assert job.why == "1 of the 3 workers needed; b was lost: its lease ran out"
     job = after(job, join(D), join(E))
     assert job.worlds == (world(3, A, D, E, kind=WorldKind.RECOVERY, why="b was lost: its lease ran out"),)
 

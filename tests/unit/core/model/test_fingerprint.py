@@ -105,14 +105,14 @@ def test_a_recovery_does_not_take_it_to_reach_min() -> None:
     job = strict((A, NEW), (B, NEW), size_min=2)
     job = after(job, report(job, A, 1, holders=(A, B)), joins(C, OLD), m.Expire(B))
     assert job.state is JobState.WAITING
-    assert job.why == f"1 of at least 2 workers; 1 other does not count: c {OTHER}; b was lost: its lease ran out"
+    assert job.why == f"1 of the 2 workers needed; 1 other does not count: c {OTHER}; b was lost: its lease ran out"
 
 
 def test_a_job_that_waits_says_how_many_do_not_count() -> None:
     job = strict((A, NEW), (B, OLD), (C, OLD[::-1]), (D, (("torch", "1"),)), size_min=3)
     assert job.state is JobState.WAITING
     assert job.why == (
-        "2 of at least 3 workers; 2 others do not count: a computes other bits: with torch 2.13.0 where the job has "
+        "2 of the 3 workers needed; 2 others do not count: a computes other bits: with torch 2.13.0 where the job has "
         "2.12.1; the job starts"
     )
 
