@@ -9,8 +9,7 @@ import shutil
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from dataclasses import replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib import metadata
 from pathlib import Path
@@ -18,6 +17,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
 from pliant import __version__, settings
+from pliant.cli.doctor.finding import Finding, Level
+from pliant.cli.doctor.training_checks import check_clock, check_gloo_interface, check_gpus, check_torch
 from pliant.client import Client
 from pliant.credentials import CoordinatorAddress, Token, is_missing, read_token
 from pliant.errors import BadInput, NotAllowed, PliantError
@@ -32,31 +33,19 @@ NETWORKED = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "fuse.sshfs"}
 )
 START_OR_COPY = "Start a coordinator here, or copy a token from `pliant token create --out FILE` here."
+NO_ANSWER = "No coordinator answers"
 VOLATILE = frozenset({"tmpfs", "ramfs"})
 
 
-class Level(StrEnum):
-    """The severity of a finding."""
+def run_checks(address: CoordinatorAddress, *, named: bool) -> list[Finding]:
+    """Run all checks, in the order in which problems should be fixed.
 
-    OK = "ok"
-    WARNING = "warning"
-    PROBLEM = "problem"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check, and how to fix a problem."""
-
-    check: str
-    level: Level
-    message: str
-    fix: str = ""
-
-
-def run_checks(address: CoordinatorAddress) -> list[Finding]:
-    """Run all checks, in the order in which problems should be fixed."""
+    Unless a coordinator or token is `named`, the machine may have none: `pliant run` starts its own.
+    """
     home = settings.read().home
     token = _read_token(address.token_file)
+    has_coordinator = named or not is_missing(address.token_file)
+    connected = [*_check_coordinators(address, token, named=named)] if has_coordinator else [_NO_COORDINATOR]
     return [
         _check_python(),
         _check_packages(),
@@ -64,9 +53,17 @@ def run_checks(address: CoordinatorAddress) -> list[Finding]:
         _check_disk(home),
         _check_file_limit(),
         _check_proxies(),
-        _check_token(address.token_file, token),
-        *(finding for url in address.urls for finding in _check_coordinator(url, token)),
+        check_torch(),
+        check_gpus(),
+        check_gloo_interface(),
+        *connected,
+        *([] if any(finding.check == "clock" for finding in connected) else [check_clock(None)]),
     ]
+
+
+_NO_COORDINATOR = Finding(
+    "coordinator", Level.OK, "none on this machine, and none needed: `pliant run` starts one for each job"
+)
 
 
 # --------------------------------------------------------------------------------------- this machine
@@ -106,7 +103,7 @@ def _check_home(home: Path) -> Finding:
     try:
         found = home.stat()
     except FileNotFoundError:
-        return Finding("home", Level.WARNING, f"{home} does not exist.", "`pliant coordinator` creates it.")
+        return Finding("home", Level.OK, f"{home} does not exist yet. `pliant run` creates it.")
     except OSError as error:
         return Finding("home", Level.PROBLEM, f"{home}: {error.strerror}.", "Set PLIANT_HOME to a folder of your own.")
     mode = stat.S_IMODE(found.st_mode)
@@ -209,6 +206,15 @@ def _check_token(path: Path, token: Token | BadInput) -> Finding:
     return Finding("token", Level.PROBLEM, token.why, fix)
 
 
+def _check_coordinators(address: CoordinatorAddress, token: Token | BadInput, *, named: bool) -> Iterator[Finding]:
+    """Check the token and each coordinator. Without a named one, none needs to answer."""
+    yield _check_token(address.token_file, token)
+    for url in address.urls:
+        for finding in _check_coordinator(url, token):
+            silent = finding.level is Level.PROBLEM and finding.message.startswith(NO_ANSWER)
+            yield replace(finding, level=Level.WARNING) if silent and not named else finding
+
+
 def _check_coordinator(url: str, token: Token | BadInput) -> Iterator[Finding]:
     name = f"coordinator {url}"
     try:
@@ -232,6 +238,7 @@ def _check_coordinator(url: str, token: Token | BadInput) -> Iterator[Finding]:
             return
         yield _check_credential(about)
         yield from _check_leader_and_version(about)
+        yield check_clock(about.now or None)
 
 
 def _port_of(url: str) -> int:
@@ -265,7 +272,7 @@ def _check_answer(url: str, name: str) -> Finding:
         link.request("GET", "/healthz")
         answer = link.getresponse()
     except (HTTPException, OSError, ValueError) as error:
-        message = f"No coordinator answers: {str(error) or type(error).__name__}."
+        message = f"{NO_ANSWER}: {str(error) or type(error).__name__}."
         return Finding(
             name, Level.PROBLEM, message, "Start one with `pliant coordinator`, or pass the URL of another one."
         )

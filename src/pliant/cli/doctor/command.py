@@ -19,9 +19,10 @@ def doctor(job: str | None, flags: Flags, as_json: bool) -> None:
 
     Exits with 1 if there is a problem, with 0 if there are only warnings.
     """
-    from pliant.cli.doctor.checks import Level, run_checks
+    from pliant.cli.doctor.checks import run_checks
+    from pliant.cli.doctor.finding import Level
 
-    found = run_checks(flags.resolve(job))
+    found = run_checks(flags.resolve(job), named=flags.names_coordinator or flags.names_token or job is not None)
     bad = [finding for finding in found if finding.level is Level.PROBLEM]
     if as_json:
         print_json({"ok": not bad, "checks": found})

@@ -4,6 +4,7 @@ import shutil
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib import metadata
@@ -13,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from pliant.cli.doctor import checks
-from pliant.cli.doctor.checks import Level
+from pliant import settings
+from pliant.cli.doctor import checks, training_checks
+from pliant.cli.doctor.finding import Finding, Level
+from pliant.credentials import make_token, write_token
 from pliant.wire.api import About, Scope
 from unit.cli.program import Done, Running, coordinator, invoke
 from unit.stores.disk import as_nobody
@@ -44,14 +47,78 @@ def test_a_good_set_up_has_no_problem(running: Running, pliant: Pliant) -> None:
     assert found[f"coordinator {running.url}"][:2] == ("ok", "a coordinator answers")
     assert found["credential"][1] == "the token is accepted, with scope admin"
     assert found["leader"][1] == f"yes, for store {running.ready['identity'][:8]}"
-    assert {"python", "packages", "home", "disk", "files", "proxies", "token", "port", "version"} <= found.keys()
+    assert {
+        "python",
+        "packages",
+        "home",
+        "disk",
+        "files",
+        "proxies",
+        "token",
+        "port",
+        "version",
+        "torch",
+        "gpus",
+        "gloo",
+    } <= found.keys()
     assert running.token_file.read_text().strip() not in done.out
+    assert found["clock"][0] == "ok"
+    assert found["clock"][1].endswith(", as the coordinator's")
+
+
+def test_a_machine_without_a_coordinator_is_fine_because_pliant_run_starts_its_own(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PLIANT_COORDINATOR")
+    done = invoke("doctor", "--json")
+    assert (done.code, done.json["ok"]) == (0, True), done.out
+    assert findings(done)["coordinator"][0] == "ok"
+    assert "token" not in findings(done)
+    empty.mkdir(mode=0o700)
+    write_token(empty / "token", make_token())  # a coordinator ran here once
+    monkeypatch.setattr(settings, "DEFAULT_URL", "http://127.0.0.1:9")
+    done = invoke("doctor", "--json")
+    assert (done.code, findings(done)["coordinator http://127.0.0.1:9"][0]) == (0, "warning"), done.out
+
+
+def test_torch_gpus_and_the_interface_of_gloo_are_checked(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
+    level, message, fix = findings(invoke("doctor", "--json"))["gloo"]
+    assert (level, "GLOO_SOCKET_IFNAME names nosuch0; the interfaces here are lo" in message) == ("problem", True)
+    assert fix.startswith("Unset GLOO_SOCKET_IFNAME")
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    assert training_checks.check_gloo_interface().message == "uses lo (GLOO_SOCKET_IFNAME)"
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setattr(socket, "gethostname", lambda: "no-such-host.invalid")
+    assert "The host name no-such-host.invalid cannot be resolved" in training_checks.check_gloo_interface().message
+    monkeypatch.setattr(socket, "gethostname", lambda: "192.0.2.1")
+    assert "192.0.2.1, not to this machine" in training_checks.check_gloo_interface().message
+    assert training_checks.check_torch() == Finding("torch", Level.OK, f"{torch_version()}, with gloo")
+    monkeypatch.setattr(metadata, "version", missing_package)
+    assert training_checks.check_torch().level is Level.WARNING
+
+
+def torch_version() -> str:
+    return metadata.version("torch")
+
+
+def missing_package(name: str) -> str:
+    raise metadata.PackageNotFoundError(name)
+
+
+def test_a_clock_that_differs_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    assert training_checks.check_clock(now).level is Level.OK
+    assert " 60 s ahead of the coordinator's clock." in training_checks.check_clock(now - 60).message
+    assert " 60 s behind the coordinator's clock." in training_checks.check_clock(now + 60).message
+    monkeypatch.setattr(time, "time", lambda: 86400.0)
+    assert "is before Pliant was installed" in training_checks.check_clock(None).message
 
 
 def test_people_read_lines_with_what_to_do_below(empty: Path) -> None:
     done = invoke("doctor")
     assert done.code == 1
-    assert f"warning  home: {empty} does not exist.\n         -> `pliant coordinator` creates it" in done.out
+    assert f"ok       home: {empty} does not exist yet. `pliant run` creates it.\n" in done.out
     assert (
         "problem  coordinator http://127.0.0.1:9: No coordinator answers: [Errno 111] Connection refused.\n" in done.out
     )
@@ -60,7 +127,7 @@ def test_people_read_lines_with_what_to_do_below(empty: Path) -> None:
 
 def test_a_set_up_that_was_never_started_says_how_to_start(empty: Path) -> None:
     found = findings(invoke("doctor", "--json"))
-    assert found["home"][0] == "warning"
+    assert found["home"][0] == "ok"
     assert found["token"][0] == "problem"
     assert "Start a coordinator here, or copy a token" in found["token"][2]
 
