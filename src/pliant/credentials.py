@@ -104,7 +104,8 @@ def read_token(path: Path) -> Token:
             data = file.read(_FILE_MAX)
     except FileNotFoundError:
         raise BadInput(
-            f"There is no token at {path}. Create one with `pliant token create` on a machine that has a token."
+            f"The token file {path} does not exist. On the coordinator's machine, run `pliant token create --scope "
+            "join --job JOB --out FILE`. Copy FILE here and pass it with --token-file."
         ) from None
     except OSError as error:
         raise BadInput(f"The token at {path} cannot be read: {error.strerror}.") from error

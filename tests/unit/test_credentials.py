@@ -137,7 +137,7 @@ def test_what_is_no_token_is_refused_without_being_shown(path: Path, text: bytes
 
 
 def test_a_missing_file_and_one_that_cannot_be_read_are_told_apart(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="There is no token"):
+    with pytest.raises(BadInput, match="does not exist"):
         read_token(path)
     with pytest.raises(BadInput, match="cannot be read"):
         read_token(tmp_path)

@@ -35,6 +35,7 @@ from pliant.agent.setup import (
     OpenedJob,
     agent_address,
     agent_id,
+    announce_join,
     check_checkpoint_dir,
     checkpoint_dir,
     describe_clock_skew,
@@ -118,6 +119,8 @@ class AgentProcess:
             check_script(self._plan, self._folder)
             place = self._place or self._own_coordinator()
             self._url = place.urls[0]
+            if self._place is not None:
+                announce_join(place, self._output)
             with Client(place.urls, read_token(place.token_file), patience_s=SETUP_S) as client:
                 try:
                     return self._run_job(client, place)

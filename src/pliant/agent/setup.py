@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pliant import settings
 from pliant.agent.job_dir import JobDir
+from pliant.agent.output import RunOutput
 from pliant.agent.plan import RunPlan
 from pliant.agent.process.worker_env import WorkerEnvironment
 from pliant.client import Client
@@ -28,7 +29,7 @@ from pliant.credentials import (
     read_token,
     write_token,
 )
-from pliant.errors import BadInput, NotAllowed, PliantError, Refused
+from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
 from pliant.train.checkpoint.storage import describe_other_owner, open_storage, owner_name
 from pliant.wire.api import JobLine, JobStatus, Scope, TokenRequest
 
@@ -44,6 +45,16 @@ class OpenedJob:
 
     before: JobStatus | None
     now: JobStatus
+
+
+def announce_join(place: CoordinatorAddress, output: RunOutput) -> None:
+    """Print at once which coordinator this agent joins, and what is wrong if it does not answer at the first try."""
+    output.say(f"joining the coordinator at {', '.join(place.urls)}")
+    try:
+        with Client(place.urls, read_token(place.token_file), patience_s=0.0) as client:
+            client.about()
+    except Unreachable as error:
+        output.warn(f"{error.why} Trying for {SETUP_S:g} s.")
 
 
 def open_job(client: Client, plan: RunPlan, *, own: bool = True) -> OpenedJob:

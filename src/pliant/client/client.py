@@ -111,13 +111,13 @@ class Client:
                             raise PliantError(f"the stream of {job} jumped from revision {after} to {revision}")
                         after = revision
                         yield revision, event
-                reason = "the stream ended"
+                last = TryAgain("the stream ended")
             except TryAgain as error:
-                reason = str(error)
+                last = error
             if began:  # the coordinator answered, so the patience starts again
                 attempt, until = 0, time.monotonic() + self._transport.patience_s
             attempt += 1
-            self._transport.pause(attempt, until, reason)
+            self._transport.pause(attempt, until, last)
 
     # --------------------------------------------------------------------------------------------- reading
 

@@ -48,11 +48,15 @@ class _ConnectionNeeded(Exception):
 
 
 class TryAgain(Exception):
-    """There was no answer; retry, perhaps at another endpoint. `unsent`: no coordinator acted on the request."""
+    """Retry, perhaps at another endpoint.
 
-    def __init__(self, why: str, *, unsent: bool = False) -> None:
+    `unsent`: no coordinator acted on the request. `answered`: a coordinator answered that it cannot help now.
+    """
+
+    def __init__(self, why: str, *, unsent: bool = False, answered: bool = False) -> None:
         super().__init__(why)
         self.unsent = unsent
+        self.answered = answered
 
 
 class Transport:
@@ -95,14 +99,14 @@ class Transport:
             try:
                 return self._send_once(self.endpoint(attempt), route, path, query, content)
             except TryAgain as error:
-                reason = str(error)
+                last = error
                 if once and not error.unsent:
                     raise Unreachable(
-                        f"{reason}. The request may have been carried out; check before sending it again."
+                        f"{error}. The request may have been carried out; check before sending it again."
                     ) from error
             attempt += 1
             if attempt >= len(self._endpoints):
-                self.pause(attempt // len(self._endpoints), until, reason)
+                self.pause(attempt // len(self._endpoints), until, last)
 
     def _send_once(
         self, base: int, route: Route, path: Mapping[str, str], query: Mapping[str, float], content: bytes | None
@@ -204,13 +208,15 @@ class Transport:
     def endpoint(self, attempt: int) -> int:
         return (self.preferred + attempt) % len(self._endpoints)
 
-    def pause(self, attempt: int, until: float, reason: str) -> None:
+    def pause(self, attempt: int, until: float, last: TryAgain) -> None:
         """Wait before a retry: longer each time, and random, so that a thousand clients do not retry at once."""
         left_s = until - time.monotonic()
         pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(attempt, 10))
         if left_s <= 0 or self._closed.wait(min(left_s, random.uniform(pause_s / 2, pause_s))):
             where = ", ".join(self._endpoints)
-            raise Unreachable(f"No coordinator answers at {where}: {reason}. Run `pliant doctor` to find out why.")
+            if last.answered:
+                raise Unreachable(f"The coordinator at {where} cannot do this now: {str(last).rstrip('.')}. Try again.")
+            raise Unreachable(f"No coordinator answers at {where}: {last}. Run `pliant doctor` to find out why.")
 
 
 def _refuse_to_connect(event: str, _: Mapping[str, object]) -> None:
@@ -226,7 +232,15 @@ def _retried(*, unsent: bool = False) -> Iterator[None]:
         yield
     except (httpx2.RequestError, httpx2.StreamError, RuntimeError) as error:
         unsent = unsent or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-        raise TryAgain(str(error) or type(error).__name__, unsent=unsent) from error
+        raise TryAgain(_describe_error(error), unsent=unsent) from error
+
+
+def _describe_error(error: Exception) -> str:
+    if isinstance(error, httpx2.ConnectTimeout):
+        return f"no reply to a connection attempt within {CONNECT_S:g} s (a wrong address, or a firewall)"
+    if isinstance(error, httpx2.TimeoutException):
+        return "connected, but no answer came in time"
+    return str(error) or type(error).__name__
 
 
 def _base_url(text: str) -> str:
@@ -272,7 +286,7 @@ def _error(response: httpx2.Response) -> Exception:
     except msgspec.MsgspecError:
         problem = api.Problem("", f"status {status}")
     if status in (408, 429, 503):
-        return TryAgain(problem.why, unsent=problem.code != api.IN_DOUBT)
+        return TryAgain(problem.why, unsent=problem.code != api.IN_DOUBT, answered=True)
     if status in (401, 403):
         return NotAllowed(f"Not allowed: {problem.why}.")
     if status in (413, 414, 415, 422, 431):

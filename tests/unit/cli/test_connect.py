@@ -17,7 +17,7 @@ from pliant.core.model.job import JobSpec, Target
 from pliant.credentials import CoordinatorAddress, make_token, read_token, write_token
 from pliant.errors import BadInput
 from pliant.settings import DEFAULT_URL
-from unit.cli.program import PLIANT, Done, Running, environment, invoke, real
+from unit.cli.program import PLIANT, Done, Running, coordinator, environment, invoke, real
 from unit.stores.disk import as_nobody
 
 Pliant = Callable[..., Done]
@@ -137,7 +137,7 @@ def test_without_a_token_a_newcomer_is_told_where_one_comes_from(home: Path) -> 
     assert done.code == 2
     assert f"{home / 'token'} does not exist. `pliant coordinator` creates it" in done.err
     done = invoke("jobs", "--token-file", str(home / "gone"))
-    assert (done.code, f"There is no token at {home / 'gone'}" in done.err) == (2, True)
+    assert (done.code, f"The token file {home / 'gone'} does not exist" in done.err) == (2, True)
 
 
 @pytest.mark.parametrize("command", [("jobs",), ("token", "create", "--scope", "read", "--out", "{home}/new")])
@@ -194,3 +194,20 @@ def test_ctrl_c_while_a_coordinator_does_not_answer_ends_it_without_a_trace(home
                 process.send_signal(signal.SIGINT)
                 out, err = process.communicate(timeout=20)
     assert (process.returncode, out, err.strip()) == (130, b"", b"")
+
+
+def test_a_coordinator_that_does_not_decide_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    store = f"sqlite:{tmp_path / 'store.db'}"
+    monkeypatch.setenv("PLIANT_HOME", str(home))
+    with coordinator(home, "--store", store) as leader, coordinator(home, "--store", store) as standby:
+        assert invoke("jobs", "create", "demo", "--workers", "2", "--coordinator", leader.url).code == 0
+        for command in (("status", "demo"), ("jobs",)):
+            done = invoke(*command, "--coordinator", standby.url)
+            assert done.code == 5
+            assert done.err.startswith(
+                f"pliant: The coordinator at {standby.url} cannot do this now: this coordinator does not decide at the "
+                "moment: "
+            ), command
+            assert done.err.endswith(f"-{leader.process.pid}-" + done.err.rpartition("-")[2])
+            assert done.err.endswith(" leads. Try again.\n")

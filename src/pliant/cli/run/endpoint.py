@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPException
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ import click
 
 from pliant.cli.run.option_types import ENDPOINT_PORT, EndpointAddress
 from pliant.errors import BadInput
+from pliant.wire.api import PROTOCOL_HEADER
+from pliant.wire.routes import HEALTH
 
 if TYPE_CHECKING:
     from pliant.cli.connect import Flags
@@ -28,6 +31,7 @@ class EndpointFacts:
     is_local: bool
     is_in_use: bool
     is_loopback: bool = False
+    is_other_program: bool = False  # what listens there is no coordinator
 
 
 def resolve_endpoint(
@@ -56,6 +60,11 @@ def resolve_endpoint(
     facts = machine.probe_endpoint(endpoint)
     if not endpoint.port and not facts.is_local:
         raise BadInput(f"Port 0 of {endpoint} is invalid, because {endpoint.host} is another machine. Pass its port.")
+    if facts.is_other_program:
+        raise BadInput(
+            f"Another program, not a Pliant coordinator, listens at {endpoint}. Stop it, or choose another port, such "
+            f"as --rdzv-endpoint {EndpointAddress(endpoint.host, endpoint.port + 1)}."
+        )
     if should_host(endpoint, facts, _host_override(options)):
         if facts.is_loopback and endpoint.port and _expects_other_machines(options, machines, endpoint.host):
             notes.append(
@@ -166,9 +175,8 @@ def probe_endpoint(endpoint: EndpointAddress) -> EndpointFacts:
         and here
         and any(_accepts_connections(family, address) for family, _, _, _, address in found)
     )
-    return EndpointFacts(
-        here, answers, is_loopback=all(ip_address(str(address[0])).is_loopback for *_, address in found)
-    )
+    loopback = all(ip_address(str(address[0])).is_loopback for *_, address in found)
+    return EndpointFacts(here, answers, loopback, answers and _is_other_program(endpoint))
 
 
 def _is_local_address(family: int, address: tuple[object, ...]) -> bool:
@@ -184,3 +192,17 @@ def _accepts_connections(family: int, address: tuple[object, ...]) -> bool:
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.settimeout(ANSWER_S)
         return probe.connect_ex(address) == 0
+
+
+def _is_other_program(endpoint: EndpointAddress) -> bool:
+    """Return whether the program there answers, and not as a coordinator. A slow program may be a coordinator."""
+    link = HTTPConnection(endpoint.host, endpoint.port, timeout=ANSWER_S)
+    try:
+        link.request("GET", HEALTH.path)
+        return link.getresponse().getheader(PROTOCOL_HEADER) is None
+    except TimeoutError:
+        return False
+    except (HTTPException, OSError):
+        return True
+    finally:
+        link.close()

@@ -314,11 +314,16 @@ def parse_roles(options: RunOptions) -> dict[str, int]:
     return roles
 
 
+def swapped(low: int, high: int) -> str:
+    """Return the suggestion for sizes in the wrong order; empty where they cannot be right either way."""
+    return f" Did you mean {high}:{low}?" if 1 <= high < low else ""
+
+
 def job_sizes(options: RunOptions, machine: MachineFacts, roles: Mapping[str, int], notes: list[str]) -> JobSizes:
     """Return the sizes in workers. --workers overrides --nnodes; --nproc-per-node is this machine's capacity."""
     few, many = options.nnodes or (1, 1)
     if not 1 <= few <= many:
-        raise BadInput(f"--nnodes must be N or MIN:MAX with 1 <= MIN <= MAX, not {few}:{many}.")
+        raise BadInput(f"--nnodes must be N or MIN:MAX with 1 <= MIN <= MAX, not {few}:{many}.{swapped(few, many)}")
     own = None if options.nproc_per_node is None else parse_nproc(options.nproc_per_node, machine, notes)
     if options.workers is not None:
         low, high = options.workers
@@ -327,7 +332,7 @@ def job_sizes(options: RunOptions, machine: MachineFacts, roles: Mapping[str, in
     else:
         low, high = few * (own or 1), many * (own or 1)
     if not 1 <= low <= high:
-        raise BadInput(f"--workers must be MIN:MAX with 1 <= MIN <= MAX, not {low}:{high}.")
+        raise BadInput(f"--workers must be MIN:MAX with 1 <= MIN <= MAX, not {low}:{high}.{swapped(low, high)}")
     if options.target is not None and not low <= options.target <= high:
         raise BadInput(f"--target must be between {low} and {high}, not {options.target}.")
     named = sum(count for role, count in roles.items() if role != "worker")

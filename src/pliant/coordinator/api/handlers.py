@@ -38,6 +38,7 @@ from pliant.wire.openapi import document
 from pliant.wire.routes import COMMANDS, RENEW, RENEW_AGENT
 
 STREAM_PAGE = 200
+NOT_LEADING = "this coordinator does not decide at the moment"
 ENDED_SHOWN_S = 3600.0  # how long the metrics have a job after its end
 JOBS_SHOWN_MAX = 500
 USES_MAX = 1024  # workers of one agent
@@ -240,7 +241,7 @@ class Handlers:
 
     async def _health(self, call: Call) -> bytes:
         if not self._service.service.leads:
-            raise _not_leading()
+            raise ApiError(503, "unavailable", NOT_LEADING)  # without the reason: this route needs no token
         return encode_reply(api.Health(True))
 
     async def _render_metrics(self, call: Call) -> bytes:
@@ -282,7 +283,7 @@ class Handlers:
     async def _jobs(self, call: Call) -> bytes:
         service = self._service.service
         if not service.leads:
-            raise _not_leading()
+            raise _not_leading(service.why)
         only = call.grant.job if call.grant else None
         found = [known for name in service.names() if only in (None, name) and (known := service.job(name))]
         silent_s = service.isolated_s(time.monotonic())
@@ -302,7 +303,7 @@ class Handlers:
 
     def _no_job(self, name: str) -> ApiError:
         if not self._service.service.leads:
-            return _not_leading()
+            return _not_leading(self._service.service.why)
         return ApiError(404, Code.NO_JOB, f"there is no job {name}; `pliant jobs` lists them")
 
     # --------------------------------------------------------------------------------------------- tokens
@@ -346,8 +347,8 @@ def _openapi_document() -> bytes:
     return json.dumps(document()).encode()
 
 
-def _not_leading() -> ApiError:
-    return ApiError(503, "unavailable", "this coordinator does not lead at the moment")
+def _not_leading(why: str) -> ApiError:
+    return ApiError(503, "unavailable", f"{NOT_LEADING}: {why}")
 
 
 def _encode_done(reply: Reply | RenewalReply) -> bytes:
