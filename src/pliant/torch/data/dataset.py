@@ -160,7 +160,15 @@ def _collate(rows: list[Any]) -> Any:
     their own (see shared_memory.py).
     """
     with no_worker_info():
-        return default_collate(rows)
+        try:
+            return default_collate(rows)
+        except RuntimeError as error:
+            if "equal size" not in str(error):
+                raise
+            raise ValueError(
+                "the samples of a batch differ in shape and cannot be stacked: pass collate_fn= to job.train, such as "
+                "one that pads them"
+            ) from error
 
 
 def _tensors_of(dataset: Any) -> tuple[torch.Tensor, ...] | None:

@@ -294,6 +294,30 @@ def test_a_batched_read_that_gives_too_little_is_an_error() -> None:
         loader(Short()).load(MicroBatch(1, (0, 1)))
 
 
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_samples_of_different_shapes_need_a_collate_function(num_workers: int) -> None:
+    ours = loader(Squares(lambda sample: torch.zeros(sample)), num_workers=num_workers)
+    ours.start()
+    try:
+        with pytest.raises(SampleError, match=r"differ in shape and cannot be stacked: pass collate_fn= to job\.train"):
+            ours.load(MicroBatch(1, (0, 1)))
+    finally:
+        ours.close()
+
+
+def test_other_errors_of_collating_are_torchs_own() -> None:
+    with pytest.raises(SampleError, match="default_collate: batch must contain"):
+        loader(Squares(lambda sample: object())).load(MicroBatch(1, (0,)))
+
+    class Refusing(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            raise RuntimeError("not today")
+
+    with pytest.raises(SampleError, match="not today"):
+        loader(Squares(lambda sample: torch.zeros(1).as_subclass(Refusing))).load(MicroBatch(1, (0,)))
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Iterator[int]:
         return iter(range(SAMPLES))
