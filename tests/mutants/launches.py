@@ -25,8 +25,8 @@ LAUNCHES = (
         (
             Edit(
                 "core/supervisor.py",
-                "    if live or not asked:\n",
-                "    if live or not asked or ended.code == 0:\n",
+                " if live or not asked else ()\n",
+                " if live or not asked or ended.code == 0 else ()\n",
             ),
             Edit("core/job/launches.py", "    if launch.over:\n        return (ended,)\n", ""),
         ),

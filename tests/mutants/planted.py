@@ -160,8 +160,8 @@ PLANTED = (
         (
             Edit(
                 "core/member/leave.py",
-                "    return view.checkpoint is not None and view.checkpoint.lineage == m.lineage",
-                "    return True",
+                "    return _is_saved_or_in_vain(m, view)\n",
+                "    return True\n",
             ),
         ),
     ),
@@ -334,8 +334,8 @@ PLANTED = (
             Edit(
                 "core/job/decide.py",
                 '    if command.member in job.gone:\n        return Rejection(Code.GONE, f"{command.member} is gone'
-                ' for good; join as a new member")\n    if (bad := bad_terms',
-                "    if (bad := bad_terms",
+                ' for good; join as a new member")\n    if job.state is',
+                "    if job.state is",
             ),
         ),
     ),
@@ -866,6 +866,25 @@ PLANTED = (
                 "    if state or not state:\n        content",
             ),
         ),
+    ),
+    # ------------------------------------------------------------------------------- jobs that never end, or too early
+    Planted(
+        "failures count for ever",
+        "rule 20",
+        "A job that has made progress for weeks fails because of failures of long ago.",
+        (
+            Edit(
+                "core/job/failures.py",
+                "if now - failure.at < FAILURE_WINDOW_S or failure.step >= job.furthest_step\n",
+                "if failure.at <= now\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a stuck worker stays",
+        "rule 19",
+        "A worker whose user code never returns is reported, and the others wait for it for ever.",
+        (Edit("train/process.py", "                self._end()\n", "                self._reported = since\n"),),
     ),
     # ------------------------------------------------------------------------------- launches
     *LAUNCHES,

@@ -157,4 +157,30 @@ SAVING = (
             ),
         ),
     ),
+    Planted(
+        "survivors below min wait unsaved",
+        "rule 16, P2",
+        "The survivors of a loss wait for other members and save nothing; a second loss costs their steps.",
+        (
+            Edit(
+                "core/job/next_world.py",
+                "    if job.broken:\n        return _recovery(job, survivors, job.broken)\n",
+                "    if job.broken:\n"
+                "        due = _recovery(job, survivors, job.broken)\n"
+                "        return NoWorldYet(due.why) if due.hold else due\n",
+            ),
+        ),
+    ),
+    Planted(
+        "a job ends unsaved",
+        "rule 20, P2",
+        "A job that fails or is cancelled drops the state of its healthy members.",
+        (
+            Edit(
+                "core/job/decide.py",
+                "    if not job.holders or job.untrusted_after_step is not None:\n",
+                "    if not job.state.ended:\n",
+            ),
+        ),
+    ),
 )

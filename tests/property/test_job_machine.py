@@ -385,6 +385,10 @@ class JobMachine(RuleBasedStateMachine):
         """Enough members that stay, and somebody with the state or a place to start from: then there is a world."""
         if self.job is None or self.job.state.ended or self.job.target.placement:
             return
+        if self.job.state is JobState.STOPPING:
+            assert self.job.holders or self.job.members
+            assert self.job.worlds
+            return
         bits = self.job.fingerprint or most_common(
             one.fingerprint for one in self.job.members.values() if not one.draining
         )
@@ -392,8 +396,8 @@ class JobMachine(RuleBasedStateMachine):
             x for x in self.job.members.values() if not x.draining and not fingerprint_difference(bits, x.fingerprint)
         ]
         if len(staying) >= self.job.spec.size_min and wanted_size(self.job) >= self.job.spec.size_min:
-            held = self.job.world(self.job.current)
-            if held is None or not held.hold:
+            held = self.job.world(self.job.current), self.job.newest
+            if not any(world is not None and world.hold for world in held):
                 assert self.job.state is not JobState.WAITING, self.job.why
                 assert self.job.worlds
 

@@ -19,6 +19,8 @@ class SimulatedFaultKind(StrEnum):
     STOP_AGENT = "stop-agent"
     GO_LIVE = "go-live"  # a launched worker calls `pliant.join()`
     NEXT_ATTEMPT = "next-attempt"  # a user cancels the job and creates it again
+    INTERRUPT = "interrupt"  # Ctrl-C of `pliant run` on every machine, often just after a worker was killed
+    HANG = "hang"  # a worker never returns from user code; it still renews its lease
     NAME_TAKEN = "name-taken"  # another machine's agent uses the name of one that is away
 
 

@@ -21,6 +21,7 @@ from pliant_sim.fault_kinds import AnyFaultKind, SimulatedFaultKind
 from pliant_sim.launch.world import LaunchSimulation
 from pliant_sim.launch.world import setting_for as launch_setting_for
 from pliant_sim.live.world import LiveSimulation, verify_for
+from pliant_sim.live.world import setting_for as live_setting_for
 from pliant_sim.processes.agent import SimulatedAgent
 from pliant_sim.processes.coordinator import SimulatedCoordinator
 from pliant_sim.processes.worker import LiveWorker
@@ -44,7 +45,15 @@ class ScheduledFault:
 
 
 def live_schedule(seed: int, until_s: float = 60.0) -> tuple[ScheduledFault, ...]:
-    """About one fault a second, each kind by its weight. Special kinds are drawn apart, by generators of their own."""
+    """About one fault a second, each kind by its weight. Special kinds are drawn apart, by generators of their own.
+
+    Calm schedules have one every eight seconds, and none of the network, the coordinators or the disk.
+    """
+    setting = live_setting_for(seed)
+    if setting.script_ends is not None:
+        return ()
+    if setting.calm:
+        return tuple(_draw(Random(f"calm faults {seed}"), CALM, 4.0, until_s, 0.12))
     faults = _draw(Random(f"faults {seed}"), LIVE, 2.0, until_s, 1.0)
     if verify_for(seed):
         chance = Random(f"corruption {seed}")
@@ -90,7 +99,8 @@ def _at(chance: Random, low_s: float, high_s: float, kind: AnyFaultKind) -> Sche
 
 def strike_live(sim: LiveSimulation, fault: ScheduledFault) -> None:
     """Inject a fault into a live job."""
-    if LIVE[fault.kind][1](sim, Random(fault.draw)):
+    table = CALM if sim.setting.calm else LIVE
+    if table[fault.kind][1](sim, Random(fault.draw)):
         sim.faults_fired(fault.kind)
 
 
@@ -302,9 +312,32 @@ def _spot_notice(sim: LaunchSimulation, draw: Random) -> bool:
     return True
 
 
-def _notify(sim: Simulation, agent: SimulatedAgent, grace_s: float, away_s: float) -> None:
+def _notify(
+    sim: Simulation, agent: SimulatedAgent, grace_s: float, away_s: float, *, interrupted: bool = False
+) -> None:
     sim.down_until[agent.machine] = sim.now + grace_s + away_s
-    agent.machine_going(grace_s)
+    agent.machine_going(grace_s, interrupted=interrupted)
+
+
+def _interrupt(sim: LiveSimulation, draw: Random) -> bool:
+    """Interrupt `pliant run` on every machine; a worker may have been killed just before."""
+    if draw.random() < 0.6:
+        _kill_worker(sim, draw)
+    sim.after(draw.choice([0.05, 0.4, 2.0]), _interrupt_all, sim, draw.choice([10.0, 20.0]))
+    return bool(_agents(sim))
+
+
+def _interrupt_all(sim: LiveSimulation, grace_s: float) -> None:
+    for agent in _agents(sim):
+        _notify(sim, agent, grace_s, 1.0, interrupted=True)
+
+
+def _hang(sim: LiveSimulation, draw: Random) -> bool:
+    """Let a worker get stuck in user code; counted when it does."""
+    workers = _members(sim)
+    if workers and not sim.fired[SimulatedFaultKind.HANG]:
+        draw.choice(workers).hangs = True
+    return False
 
 
 def _drain_agent(sim: LaunchSimulation, draw: Random) -> bool:
@@ -359,17 +392,27 @@ def _go_live(sim: LaunchSimulation, draw: Random) -> bool:
 
 
 def _next_attempt(sim: LaunchSimulation, draw: Random) -> bool:
-    """Cancel the job, and create it again."""
+    """Cancel the job, and create it again, anew in half of the cases."""
     job = sim.checks.job
-    if job is None or job.state.ended or job.is_live or sim.attempt_due:
+    return job is not None and not job.is_live and _cancel(sim, draw, fresh=draw.random() < 0.5)
+
+
+def _resume_cancelled(sim: LiveSimulation, draw: Random) -> bool:
+    """Cancel the job, and create it again: it goes on where it was."""
+    return _cancel(sim, draw, fresh=False)
+
+
+def _cancel(sim: LaunchSimulation | LiveSimulation, draw: Random, *, fresh: bool) -> bool:
+    job = sim.checks.job
+    if job is None or job.state.ended or sim.attempt_due:
         return False
     sim.attempt_due = True
     sim.user(Cancel("another attempt"))
-    sim.after(draw.uniform(0.1, 9.0), _create_again, sim, draw.random() < 0.5)
+    sim.after(draw.uniform(0.1, 9.0), _create_again, sim, fresh)
     return True
 
 
-def _create_again(sim: LaunchSimulation, fresh: bool) -> None:
+def _create_again(sim: LaunchSimulation | LiveSimulation, fresh: bool) -> None:
     job = sim.checks.job
     if job is None or not job.state.ended:
         sim.after(1.0, _create_again, sim, fresh)
@@ -574,6 +617,12 @@ LIVE: Table[LiveSimulation] = {
     FaultKind.PARTITION_COORDINATORS: (0.0, _partition_coordinators),
     FaultKind.REQUEST_CHECKPOINT: (0.0, _request_checkpoint),
     FaultKind.DAMAGE_CHECKPOINT: (0.0, _damage_checkpoint),
+}
+CALM: Table[LiveSimulation] = {
+    FaultKind.KILL: (3.0, _kill_worker),
+    SimulatedFaultKind.INTERRUPT: (2.0, _interrupt),
+    SimulatedFaultKind.NEXT_ATTEMPT: (2.0, _resume_cancelled),
+    SimulatedFaultKind.HANG: (1.0, _hang),
 }
 LAUNCH: Table[LaunchSimulation] = {
     FaultKind.KILL: (5.0, _kill_worker),

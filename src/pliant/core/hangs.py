@@ -1,4 +1,4 @@
-"""Detect workers that hang, from samples of their CPU time and output. Pure."""
+"""Detect workers that hang: by the time they spend in user code, or by samples of their CPU time and output. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,21 @@ from pliant.core.model.names import MemberId
 
 WINDOW_S = 10.0  # CPU use is measured over this long, because the system counts in hundredths of a second
 IDLE = 0.01  # a smaller share of a core is not work; idle threads that poll use as much
+
+
+GRACE_SHARE = 0.3  # of a grace period in user code: the other members need the rest to save
+LONGEST_TIMES = 5  # user code that took this many times as long as ever before counts as stuck in a grace period
+
+
+def user_code_limit_s(stall_s: float, grace_s: float | None, longest_s: float, *, alone: bool) -> float:
+    """Return how long a member may be in user code before it counts as stuck; 0 if there is no limit.
+
+    `grace_s` is the length of its grace period, if one has begun, and `longest_s` its longest time in user code so far.
+    A member that is alone keeps no other member from saving.
+    """
+    if grace_s is None or alone or not stall_s:
+        return stall_s
+    return min(stall_s, max(GRACE_SHARE * grace_s, LONGEST_TIMES * longest_s))
 
 
 @dataclass(frozen=True, slots=True)

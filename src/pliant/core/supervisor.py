@@ -49,9 +49,9 @@ KILLED = -9  # reported for a worker whose own exit status is unknown
 class Supervisor:
     """An agent's state. `run_id` makes the names of its workers unique over restarts of the agent itself.
 
-    `joined`, `draining`, `stopping` and `lost` are workers of this agent that still run. `stopping` were asked to end.
-    `begun_seats` are the seats of launch `launched` that were started, and `ends` how those of them ended that were not
-    asked to.
+    `joined`, `draining`, `stopping`, `left` and `lost` are workers of this agent that still run. `stopping` were asked
+    to end. `begun_seats` are the seats of launch `launched` that were started, and `ends` how those of them ended that
+    were not asked to.
     """
 
     id: AgentId
@@ -70,6 +70,7 @@ class Supervisor:
     joined: frozenset[MemberId] = frozenset()
     draining: frozenset[MemberId] = frozenset()
     stopping: frozenset[MemberId] = frozenset()
+    left: frozenset[MemberId] = frozenset()  # workers that left the job as planned and still run
     lost: tuple[tuple[MemberId, float], ...] = ()  # with the time since when, or of the last kill
     activity: tuple[WorkerActivity, ...] = ()
     order: OrdersReceived | None = None  # the newest
@@ -367,7 +368,9 @@ def _follow_event(state: Supervisor, event: FollowedEvent, revision: int, now: f
             if member.id in state.workers:
                 state = replace(state, joined=state.joined | {member.id}, never_joined=0)
             return state, ()
-        case MemberGone(member=gone, how=how) if gone in state.workers and how != "left":
+        case MemberGone(member=gone, how="left") if gone in state.workers:
+            return replace(state, left=state.left | {gone}), ()
+        case MemberGone(member=gone) if gone in state.workers:
             return replace(state, lost=(*state.lost, (gone, now))), ()
         case StateChanged(state=job_state) if job_state.ended and not _is_overtaken(state, revision):
             finished = job_state is JobState.FINISHED
@@ -499,10 +502,8 @@ def _own_seats(state: Supervisor, launch: Launch | None) -> frozenset[MemberId]:
 def _kill_hung(state: Supervisor, samples: tuple[WorkerSample, ...], now: float) -> Decision:
     """Kill launched workers that hang, so that they are launched again; live ones have a watchdog of their own."""
     known = {each.member: each for each in state.activity}
-    state = replace(
-        state,
-        activity=tuple(add_sample(known.get(each.member), each) for each in samples if each.member in state.workers),
-    )
+    current = (each for each in samples if each.member in state.workers)
+    state = replace(state, activity=tuple(add_sample(known.get(each.member), each) for each in current))
     launch = state.order.launch if state.order is not None else None
     if not state.stall_s or launch is None or is_live(state):
         return state, ()
@@ -521,15 +522,14 @@ def _handle_end(state: Supervisor, ended: WorkerEnded, now: float) -> Decision:
         return state, ()
     live = is_live(state)
     joined = ended.member in state.joined
-    if live and not joined and ended.events_read is None:
-        return state, (ReadEvents(ended),)
     asked = ended.member in state.stopping
     early = not live and is_own_failure(ended.code) and now - state.launched_at < STEADY_S
     end = SeatEnd(ended.member, ended.code, ended.error, early)
-    said: tuple[Action, ...] = ()
-    if live or not asked:
-        said = (SendCommand(_exited(end)),)
-    failed = not asked and (_is_first_failure(state, ended, now) if not live else 0 < ended.code != FENCED_CODE)
+    quits = ended.code == 0 and joined and not (asked or state.ended or ended.member in state.draining | state.left)
+    if live and (quits or not joined) and ended.events_read is None:
+        return state, (ReadEvents(ended),)
+    said = (SendCommand(_exited(end)),) if live or not asked else ()
+    failed = not asked and (_is_first_failure(state, ended, now) if not live else quits or is_own_failure(ended.code))
     state = _back_off(state, now, live=live, failed=failed)
     never_joined = live and not joined and ended.events_read is True and not (asked or state.ended)
     gives_up = never_joined and (ended.code == 0 or is_own_failure(ended.code))
@@ -541,6 +541,7 @@ def _handle_end(state: Supervisor, ended: WorkerEnded, now: float) -> Decision:
         joined=state.joined - {ended.member},
         draining=state.draining - {ended.member},
         stopping=state.stopping - {ended.member},
+        left=state.left - {ended.member},
         lost=tuple(each for each in state.lost if each[0] != ended.member),
         ends=state.ends if asked and not live else (*earlier, end),
         never_joined=state.never_joined + gives_up,

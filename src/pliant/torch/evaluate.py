@@ -105,12 +105,14 @@ class Evaluation:
         send: Callable[[bytes], None],
         key: EvaluationId,
         compute: Callable[[int], BatchTotals],
+        note_progress: Callable[[], None],
     ) -> None:
         self._session = session
         self._results = results
         self._send = send
         self._key = key
         self._compute = compute
+        self._note_progress = note_progress
         self._count = -(-key.samples // key.batch)
         self._spent_s: list[float] = []
 
@@ -123,6 +125,7 @@ class Evaluation:
             self._do(number)
         rotated = [*range(mine.stop, self._count), *range(mine.stop)]
         while missing := [number for number in rotated if not self._results.has(self._key, number)]:
+            self._note_progress()
             known = self._count - len(missing)
             if not self._results.wait_for_more(self._key, known, self._patience_s()):
                 self._do(missing[0])
@@ -140,6 +143,7 @@ class Evaluation:
             return
         began = time.monotonic()
         totals = self._compute(number)
+        self._note_progress()
         self._spent_s.append(time.monotonic() - began)
         self._results.add(totals)
         self._send(msgspec.msgpack.encode(totals))

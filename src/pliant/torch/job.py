@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import TracebackType
 from typing import Any, ClassVar, Literal
 
@@ -22,6 +23,8 @@ from pliant import settings
 from pliant.client.addresses import local_address
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.hangs import user_code_limit_s
+from pliant.core.job.launches import STUCK_CODE
 from pliant.core.member import signals as s
 from pliant.core.messages import Join
 from pliant.core.model.job import Terms
@@ -401,7 +404,9 @@ class TrainingJob:
         except JobAlreadyEnded as late:
             raise Left(late.code, late.why) from late
         self._handle_sigterm(session)
-        self._closing.append(StallWatchdog(self.member, stall_s, self._busy_since).close)
+        end = partial(os._exit, STUCK_CODE) if self._settings.coordinators else None
+        watchdog = StallWatchdog(self.member, lambda: self._user_code_limit_s(stall_s), self._busy_since, end)
+        self._closing.append(watchdog.close)
 
     def _gradient(self, lineage: Lineage) -> State | None:
         return self._loop.gradient(lineage) if self._loop is not None else None
@@ -411,6 +416,14 @@ class TrainingJob:
 
     def _busy_since(self) -> float | None:
         return self._loop.in_user_code_since if self._loop is not None else None
+
+    def _user_code_limit_s(self, stall_s: float) -> float:
+        loop, session = self._loop, self._session
+        if loop is None or session is None:
+            return stall_s
+        world = session.machine.world
+        alone = world is None or len(world.members) == 1
+        return user_code_limit_s(stall_s, session.grace_s, loop.longest_in_user_code_s, alone=alone)
 
     def _send_batch_totals(self, head: bytes) -> None:
         session = self._session

@@ -92,6 +92,7 @@ class Loop:
         self.moved = False  # whether the state differs from the initial one
         self.restored_to: int | None = None  # the step of a base that was installed, until the run has taken note
         self.in_user_code_since: float | None = None
+        self.longest_in_user_code_s = 0.0
         self.replay: Replay | None = None  # set by `pliant replay`, to end the run after a step
         self._state = state
         self._reducer = reducer
@@ -128,7 +129,7 @@ class Loop:
 
     def next(self) -> LoadedMicroBatch | None:
         """Return the next part for user code, or None when training is complete. Raises `Left`."""
-        self.in_user_code_since = None
+        self._leave_user_code()
         if self.part is not None:
             raise BadInput("run.step() was not called for the last item. Call it once for each item of the loop.")
         if self.ready is not None:
@@ -143,6 +144,17 @@ class Loop:
             self._order = self._carry_out(order)
         self.in_user_code_since = time.monotonic()  # reading runs user code, too
         return self._begin(self._parts.popleft())
+
+    def _leave_user_code(self) -> None:
+        if self.in_user_code_since is not None:
+            spent_s = time.monotonic() - self.in_user_code_since
+            self.longest_in_user_code_s = max(self.longest_in_user_code_s, spent_s)
+        self.in_user_code_since = None
+
+    def note_progress(self) -> None:
+        """Note that user code got further: it is not stuck."""
+        if self.in_user_code_since is not None:
+            self.in_user_code_since = time.monotonic()
 
     def _at_boundary(self, signal: Callable[[int], s.Signal], step: int) -> Order | None:
         self._state.buffers.rebase()  # what user code did to them after the step belongs to the step
@@ -222,7 +234,7 @@ class Loop:
     def finish_part(self) -> ReducedGradient | None:
         """End the part that user code computed. Return the step's gradient if it is complete, to be applied."""
         loaded, self.part = self.part, None
-        self.in_user_code_since = None
+        self._leave_user_code()
         if loaded is None:
             raise BadInput("run.step() was called without an item. Call it once for each item, inside the loop.")
         if self._is_spot:

@@ -247,6 +247,7 @@ class Run:
                 self._send,
                 key,
                 lambda number: compute_batch(key, number, fn, dataset, collate, self._device),
+                self._loop.note_progress,
             ).run()
 
 

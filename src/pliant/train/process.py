@@ -20,6 +20,7 @@ from pliant.core.messages import Command, Report
 
 log = logging.getLogger(__name__)
 
+WATCH_S = 2.0
 SHORT_S = 0.0005  # shorter pauses are not recorded
 
 
@@ -82,15 +83,23 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 
 
 class StallWatchdog:
-    """Log the stack of the thread that created it once that thread has been in user code for `stall_s`.
+    """Log the stack of the thread that created it once that thread has been in user code for too long, and end it.
 
-    `busy_since` returns the time at which the thread entered user code, and None outside of it.
+    `busy_since` returns the time at which the thread entered user code, and None outside of it. `limit_s` returns how
+    long it may stay there; 0 for ever. `end` ends the process; None: the stack is logged, once, and nothing else.
     """
 
-    def __init__(self, member: str, stall_s: float, busy_since: Callable[[], float | None]) -> None:
+    def __init__(
+        self,
+        member: str,
+        limit_s: Callable[[], float],
+        busy_since: Callable[[], float | None],
+        end: Callable[[], None] | None = None,
+    ) -> None:
         self._member = member
-        self._stall_s = stall_s
+        self._limit_s = limit_s
         self._busy_since = busy_since
+        self._end = end
         self._thread_id = threading.get_ident()
         self._over = threading.Event()
         self._reported: float | None = None
@@ -102,14 +111,17 @@ class StallWatchdog:
         self._thread.join(1.0)
 
     def _watch(self) -> None:
-        while not self._over.wait(min(self._stall_s / 4, 5.0)):
-            since = self._busy_since()
-            if since is None or since == self._reported or time.monotonic() - since < self._stall_s:
+        while not self._over.wait(min(self._limit_s() / 4 or WATCH_S, WATCH_S)):
+            since, limit_s = self._busy_since(), self._limit_s()
+            if since is None or since == self._reported or not limit_s or time.monotonic() - since < limit_s:
                 continue
             self._reported = since
             frame = sys._current_frames().get(self._thread_id)
             stack = "".join(traceback.format_stack(frame)) if frame else "(its thread has ended)"
-            log.warning("%s has been in the training loop's body for %.0f s:\n%s", self._member, self._stall_s, stack)
+            log.warning("%s has been in the training loop's body for %.0f s:\n%s", self._member, limit_s, stack)
+            if self._end is not None:
+                log.warning("%s ends, so that the others go on; stall_s=0 allows any time", self._member)
+                self._end()
 
 
 class PauseLog:

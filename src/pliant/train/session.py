@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,6 +32,7 @@ from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
 from pliant.core.member.common import unreported_lines
+from pliant.core.member.leave import grace_margin_s
 from pliant.core.messages import Command, Join, Leave
 from pliant.core.model.job import JobState, Terms
 from pliant.core.model.names import MemberId
@@ -47,8 +49,6 @@ from pliant.wire.views import PeerKey
 log = logging.getLogger(__name__)
 
 LET_IN, RELEASED = "let-in", "released"
-GRACE_MARGIN = 0.2  # fraction of the grace period, at most GRACE_MARGIN_MAX_S, that is left when the member leaves
-GRACE_MARGIN_MAX_S = 3.0
 WIRING_END_S = 5.0  # time limit; an interrupted wiring ends in milliseconds
 
 _AT_REST = frozenset({Phase.HOLDING, Phase.STOPPED, Phase.OUTSIDE})
@@ -101,6 +101,9 @@ class Session:
         self._fetching: StateDownload | None = None
         self._catching_up = threading.Event()
         self._timers: list[threading.Timer] = []
+        self._grace: tuple[float, float] | None = None  # its end, and its length
+        self._snapshots: dict[str, float] = {}  # the newest checkpoint begun, with the time
+        self._save_s = 0.0  # the duration of the last save; 0: none yet
         self._logged_why = ""
         self.pauses = PauseLog()
 
@@ -190,6 +193,8 @@ class Session:
     def feed(self, signal: s.Signal) -> None:
         """Feed a signal from any thread. Orders for the training thread are queued when this returns."""
         with self._news:
+            if isinstance(signal, s.WriteDone):
+                self._measure_save(signal)
             self._queued.extend(self._react(signal))
             self._news.notify_all()
 
@@ -227,7 +232,10 @@ class Session:
 
     def _perform(self, action: s.Action, orders: list[Order]) -> None:
         match action:
-            case s.Compute() | s.Collect() | s.Apply() | s.Restore() | s.Install() | s.Snapshot() | s.Save() | s.Exit():
+            case s.Snapshot():
+                self._snapshots = {action.name: time.monotonic()}
+                orders.append(action)
+            case s.Compute() | s.Collect() | s.Apply() | s.Restore() | s.Install() | s.Save() | s.Exit():
                 orders.append(action)
             case s.CollectGarbage() | s.Discard():
                 assert self._collect_garbage is not None
@@ -245,11 +253,31 @@ class Session:
             case s.CatchUp():
                 self._catch_up(action)
             case s.StartGrace():
-                margin_s = min(GRACE_MARGIN * action.grace_s, GRACE_MARGIN_MAX_S)
-                self._after(max(action.grace_s - margin_s, 0.0), s.GraceShort())
+                self._grace = (time.monotonic() + action.grace_s, action.grace_s)
+                self._announce_short_grace()
                 self._after(action.grace_s, s.GraceOver())
             case _:
                 assert_never(action)
+
+    @property
+    def grace_s(self) -> float | None:
+        """The length of the grace period, once one has begun."""
+        return self._grace[1] if self._grace is not None else None
+
+    def _announce_short_grace(self) -> None:
+        """Feed `GraceShort` when a save must begin. Call again once a save was measured: it may be earlier then."""
+        if self._grace is not None:
+            ends_at, grace_s = self._grace
+            self._after(max(ends_at - grace_margin_s(grace_s, self._save_s) - time.monotonic(), 0.0), s.GraceShort())
+
+    def _measure_save(self, done: s.WriteDone) -> None:
+        """Keep the duration of a save, as it would be for a part of the current world's size."""
+        began = self._snapshots.pop(done.checkpoint.name, None)
+        world = self.machine.world
+        if began is not None:
+            writers = len(world.members) if world is not None else 1
+            self._save_s = (time.monotonic() - began) * done.count / writers
+            self._announce_short_grace()
 
     def _after(self, delay_s: float, signal: s.Signal) -> None:
         timer = threading.Timer(delay_s, self.feed, (signal,))

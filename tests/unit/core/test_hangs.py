@@ -5,7 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from pliant.core.hangs import IDLE, WINDOW_S, WorkerActivity, WorkerSample, add_sample, describe_hang
+from pliant.core.hangs import (
+    IDLE,
+    WINDOW_S,
+    WorkerActivity,
+    WorkerSample,
+    add_sample,
+    describe_hang,
+    user_code_limit_s,
+)
 from pliant.core.model.names import MemberId
 
 A = MemberId("a")
@@ -97,3 +105,27 @@ def test_idle_workers_may_wait_for_others_on_another_machine() -> None:
     still = folded(*every(1.0, 301, 0.0, START))
     assert describe_hang([still], 300.0, STALL_S, all_here=True) != ""
     assert describe_hang([still], 300.0, STALL_S, all_here=False) == ""
+
+
+# --------------------------------------------------------------------------------------- time in user code
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "longest_s", "alone", "limit_s"),
+    [
+        (None, 2.0, False, STALL_S),
+        (30.0, 0.1, False, 9.0),  # the others need the rest of the grace period to save
+        (30.0, 4.0, False, 20.0),  # user code that always takes long is not stuck
+        (30.0, 90.0, False, STALL_S),
+        (30.0, 0.1, True, STALL_S),  # no other member waits for it
+    ],
+)
+def test_user_code_may_take_stall_s_and_less_when_it_keeps_others_from_saving(
+    grace_s: float | None, longest_s: float, alone: bool, limit_s: float
+) -> None:
+    assert user_code_limit_s(STALL_S, grace_s, longest_s, alone=alone) == pytest.approx(limit_s)
+
+
+@pytest.mark.parametrize("grace_s", [None, 30.0])
+def test_user_code_may_take_any_time_if_stall_s_is_0(grace_s: float | None) -> None:
+    assert user_code_limit_s(0.0, grace_s, 1.0, alone=False) == 0.0

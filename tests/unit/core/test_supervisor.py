@@ -109,7 +109,7 @@ def test_missing_workers_are_started_under_names_never_used_before() -> None:
     state, actions = after(fresh(), wanted(2))
     assert actions == [Start(ONE), Start(TWO)]
     assert state == replace(fresh(), wanted=2, workers=frozenset({ONE, TWO}), started=2, order=wanted(2))
-    state, actions = after(state, *joins(ONE), WorkerEnded(ONE, 0), wanted(3))
+    state, actions = after(state, *joins(ONE), gone(ONE, "left"), WorkerEnded(ONE, 0), wanted(3))
     assert actions == [SendCommand(Exited(ONE, 0)), Start(THREE), Start(FOUR)]
 
 
@@ -159,14 +159,33 @@ def test_the_end_of_a_stranger_is_nobody_s_business() -> None:
 # -------------------------------------------------------------------------------------------------- backoff
 
 
-@pytest.mark.parametrize("code", [0, -9, -15, FENCED_CODE])
+@pytest.mark.parametrize("code", [-9, -15, FENCED_CODE])
 def test_a_worker_that_was_made_to_end_is_replaced_at_once(code: int) -> None:
     state, actions = after(with_workers(1), WorkerEnded(ONE, code))
     assert actions == [SendCommand(Exited(ONE, code)), Start(TWO)]
     assert (state.failures, state.not_before) == (0, 0.0)
 
 
-@pytest.mark.parametrize("code", [1, 74, 76])
+def test_a_worker_that_left_is_replaced_at_once() -> None:
+    state, actions = after(with_workers(1), gone(ONE, "left"), WorkerEnded(ONE, 0))
+    assert actions == [SendCommand(Exited(ONE, 0)), Start(TWO)]
+    assert (state.failures, state.not_before, state.left) == (0, 0.0, frozenset())
+
+
+def test_a_worker_that_quits_is_replaced_after_a_while() -> None:
+    """Its script ended before the job was finished. The event that it left may still be on its way."""
+    state, actions = after(with_workers(1), WorkerEnded(ONE, 0))
+    assert actions == [ReadEvents(WorkerEnded(ONE, 0))]
+    assert state == with_workers(1)
+    quits, actions = after(state, WorkerEnded(ONE, 0, events_read=True))
+    assert actions == [SendCommand(Exited(ONE, 0))]
+    assert (quits.failures, quits.not_before) == (1, NOW + BACKOFF_FIRST_S)
+    left, actions = after(state, gone(ONE, "left"), WorkerEnded(ONE, 0, events_read=True))
+    assert actions == [SendCommand(Exited(ONE, 0)), Start(TWO)]
+    assert (left.failures, left.not_before) == (0, 0.0)
+
+
+@pytest.mark.parametrize("code", [1, 74, 76, -6, -11])
 def test_a_worker_that_failed_is_replaced_after_a_while(code: int) -> None:
     state, actions = after(with_workers(1), WorkerEnded(ONE, code))
     assert actions == [SendCommand(Exited(ONE, code))]
@@ -188,7 +207,7 @@ def test_every_failure_in_a_row_doubles_the_wait_up_to_a_limit() -> None:
 
 
 def test_an_orderly_end_ends_the_row_but_not_the_wait() -> None:
-    state, _ = after(with_workers(3), WorkerEnded(ONE, 1), WorkerEnded(TWO, 0))
+    state, _ = after(with_workers(3), WorkerEnded(ONE, 1), gone(TWO, "left"), WorkerEnded(TWO, 0))
     assert (state.failures, state.not_before) == (0, NOW + 1.0)
     state, _ = after(state, WorkerEnded(THREE, 1), now=NOW + 0.5)
     assert (state.failures, state.not_before) == (1, NOW + 1.5)
@@ -218,7 +237,7 @@ def test_a_death_that_was_not_heard_of_is_said_again() -> None:
 
 def test_how_a_worker_ended_is_said_again_as_it_was() -> None:
     """It left in good order, or failed by itself: called killed, it would count as lost, or not count at all."""
-    state, _ = after(with_workers(3), WorkerEnded(ONE, 0), WorkerEnded(TWO, 3, "ValueError: no"))
+    state, _ = after(with_workers(3), gone(ONE, "left"), WorkerEnded(ONE, 0), WorkerEnded(TWO, 3, "ValueError: no"))
     again = wanted(1, members=frozenset({ONE, TWO, THREE}))
     assert after(state, again)[1] == [SendCommand(Exited(ONE, 0)), SendCommand(Exited(TWO, 3, "ValueError: no"))]
 
@@ -227,7 +246,7 @@ def test_of_a_thousand_ends_the_last_hundred_are_remembered() -> None:
     state = with_workers(1)
     for count in range(1_000):
         state, _ = after(
-            replace(state, workers=frozenset({name(count)})), *joins(name(count)), WorkerEnded(name(count), 0)
+            replace(state, workers=frozenset({name(count)})), *joins(name(count)), WorkerEnded(name(count), -9)
         )
     assert len(state.ends) == ENDS_KEPT + 1
     assert state.ends[-1].member == name(999)

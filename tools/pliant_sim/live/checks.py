@@ -8,6 +8,7 @@ from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import Machine, Phase
 from pliant.core.member.control_words import Purpose, Words
 from pliant.core.member.signals import Exit, Shares
@@ -40,6 +41,7 @@ class LiveChecks(StoreChecks):
         self.escaped = False  # a corrupted state was in use where there was no other to compare it with
         self.polluted = False  # gradients of a corrupted state were applied before the next comparison
         self.spoilt_ends: list[MemberId] = []
+        self.abandoned: dict[MemberId, str] = {}  # members that left with the last state, with the reason
         self.saves = CheckpointChecks(sim, self.complain)
 
     # --------------------------------------------------------------------------------- the store's history
@@ -56,8 +58,12 @@ class LiveChecks(StoreChecks):
             case m.CheckpointPublished() if job is not None:
                 if event.generation <= job.sealed:
                     self.complain(f"P6: a checkpoint of sealed generation {event.generation} was published")
-            case m.JobCreated() if not event.resumes:
-                self.lines.clear()
+            case m.JobCreated():
+                self.sim.attempt_due = False
+                if not event.resumes:
+                    self.lines.clear()
+            case m.StateChanged() if job is not None and event.state in (JobState.FAILED, JobState.CANCELLED):
+                self._must_be_saved(job)
             case m.MemberJoined():
                 if event.member.id in self.ever_gone:
                     self.complain(f"rule 11: {event.member.id} was gone and is a member again")
@@ -105,6 +111,7 @@ class LiveChecks(StoreChecks):
             self.complain(f"P4: world {world.number} has a member with another fingerprint: {world.members}")
         if job is None or world.kind is not WorldKind.ROLLBACK or world.base.step >= job.durable.step:
             return
+        self._must_be_saved(job)
         if job.untrusted_after_step is not None or any(worker.tainted for worker in self.sim.workers.values()):
             return  # no state can be trusted, or the donor of all others is corrupted
         for member in job.members:
@@ -115,6 +122,14 @@ class LiveChecks(StoreChecks):
                 continue  # its world was sealed before, it may well be behind
             if not job.durable.newer_than(worker.machine.lineage) and not worker.paused:
                 self.complain(f"P2: rolled back to {world.base.step}, though {member} holds {job.durable.step}")
+
+    def _must_be_saved(self, job: Job) -> None:
+        """P2: no committed step is lost while a healthy process holds the state."""
+        saved = job.checkpoint.lineage.step if job.checkpoint is not None else 0
+        for member, why in self.abandoned.items():
+            if self.sim.setting.calm and job.durable.step > saved:
+                self.complain(f"P2: steps {saved + 1} to {job.durable.step} are lost; {member} left with them: {why}")
+        self.abandoned.clear()
 
     # ------------------------------------------------------------------------------------ inside the workers
 
@@ -232,6 +247,8 @@ class LiveChecks(StoreChecks):
         """P1, rules 9 and 16: check that a member may leave, and that no collective or last state depends on it."""
         job, machine = self.job, worker.machine
         self.saves.leaves(worker, leave)
+        if machine.holds_state and leave.code != FENCED_CODE and not self._state_survives(worker):
+            self.abandoned[worker.id] = leave.why
         if job is None or job.state.ended:
             self._leaves_at_the_end(worker, leave)
             return
@@ -298,6 +315,9 @@ class LiveChecks(StoreChecks):
     def finally_(self) -> None:
         """Liveness: after the faults the job must have finished, and the ledger must prove it."""
         job = self.job
+        if self.sim.setting.script_ends is not None:
+            self._gave_up(job)
+            return
         if job is None or job.state is not JobState.FINISHED:
             state = f"{job.state.value}: {job.why}" if job else "not even created"
             self.complain(f"liveness: the job is {state}")
@@ -312,3 +332,10 @@ class LiveChecks(StoreChecks):
         result = audit(terms.grid, self.sim.order, self.lines, finished=True)
         if not result.ok or result.lost or result.repeated:
             self.complain(f"P3: the audit found {result}")
+
+    def _gave_up(self, job: Job | None) -> None:
+        """Liveness: a script that always ends early is not restarted for ever."""
+        if job is None or job.state is not JobState.FAILED:
+            state = f"{job.state.value}: {job.why}" if job else "not even created"
+            lives = len(self.sim.workers)
+            self.complain(f"liveness: after {lives} workers that ended at one step, the job is {state}")

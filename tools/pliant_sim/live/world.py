@@ -45,6 +45,13 @@ class LiveSetting(Setting):
     full_disk: float = 0.0  # how often a part of a checkpoint cannot be written
     no_storage: float = 0.0  # the share of workers that cannot write checkpoints
     fingerprint: Fingerprint = ()
+    calm: bool = False  # few faults, none of the network, the coordinators or the disk: nothing excuses a lost step
+    script_ends: int | None = None  # the script ends with this code whenever it computes step `ends_at`; None: never
+    ends_at: int = 6
+
+
+CALM_SIZE = 3  # both the smallest and the largest size, as with `--workers 3`
+SCRIPT_ENDS = (-11, 0, 1, -9)
 
 
 def verify_for(seed: int) -> int:
@@ -53,7 +60,15 @@ def verify_for(seed: int) -> int:
 
 
 def setting_for(seed: int) -> LiveSetting:
-    """One coordinator in a third of the schedules, two in the others; states are compared in a fifth of them."""
+    """One coordinator in a third of the schedules, two in the others; states are compared in a fifth of them.
+
+    A tenth of the schedules are calm, and in another tenth the script always ends early.
+    """
+    if seed % 10 == 7:
+        return LiveSetting(seed=seed, calm=True, size_min=CALM_SIZE, size_max=CALM_SIZE, workers=CALM_SIZE)
+    if seed % 10 == 8:
+        ends = SCRIPT_ENDS[seed // 10 % len(SCRIPT_ENDS)]
+        return LiveSetting(seed=seed, calm=True, size_max=CALM_SIZE, workers=CALM_SIZE, script_ends=ends)
     verify = verify_for(seed)
     return LiveSetting(
         seed=seed,
@@ -76,6 +91,7 @@ class LiveSimulation(Simulation):
         self.cut_members: set[tuple[str, str]] = set()
         self.raising: set[MemberId] = set()
         self.breaking: set[MemberId] = set()
+        self.attempt_due = False  # a user cancelled the job and creates it again
         self._member_asked_at: dict[str, float] = {}  # members whose last request has no answer yet
         self.renewed_at: dict[tuple[str, str], float] = {}  # (coordinator, member) to the last accepted sign of life
         self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every, verify=setting.verify)
@@ -85,9 +101,9 @@ class LiveSimulation(Simulation):
         self.workers: dict[MemberId, LiveWorker] = {}
         self._start()
 
-    def creation(self) -> Create:
+    def creation(self, *, fresh: bool = False) -> Create:
         s = self.setting
-        return Create(self.job, JobSpec(s.size_min, s.size_max, Target(s.workers)))
+        return Create(self.job, JobSpec(s.size_min, s.size_max, Target(s.workers)), fresh=fresh)
 
     @property
     def script_joins(self) -> bool:
@@ -97,6 +113,8 @@ class LiveSimulation(Simulation):
         job = self.checks.job
         if self.checks.complaints:
             return True
+        if self.attempt_due:
+            return False
         return job is not None and job.state.ended and not any(worker.up for worker in self.workers.values())
 
     # ---------------------------------------------------------------------------------------- the network

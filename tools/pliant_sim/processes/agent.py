@@ -254,9 +254,9 @@ class SimulatedAgent:
 
     # ------------------------------------------------------------------------------------------------ its end
 
-    def machine_going(self, grace_s: float) -> None:
-        """Deliver a spot notice."""
-        self.feed(MachineGoing(grace_s, "spot notice"))
+    def machine_going(self, grace_s: float, *, interrupted: bool = False) -> None:
+        """Deliver a spot notice, or Ctrl-C to `pliant run`."""
+        self.feed(MachineGoing(grace_s, "Ctrl-C" if interrupted else "spot notice", interrupted))
         self.sim.after(grace_s, self.feed, GraceExpired())
 
     def resume(self) -> None:

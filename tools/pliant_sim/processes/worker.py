@@ -6,17 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
 from pliant.core.data.ledger import Lineage, expected_slot_digest
+from pliant.core.hangs import user_code_limit_s
+from pliant.core.job.launches import STUCK_CODE
 from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
 from pliant.core.member import Machine, Phase, react
 from pliant.core.member import signals as s
 from pliant.core.member.common import unreported_lines
 from pliant.core.member.control_words import Purpose, Words
+from pliant.core.member.leave import grace_margin_s
 from pliant.core.messages import Command, Join
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.job import Terms
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.wire.api import Renew
+from pliant_sim.fault_kinds import SimulatedFaultKind
 from pliant_sim.live.toy_model import FALSE, WRONG, Content, ToyModel, applied, corrupted, forward, post_step
 
 if TYPE_CHECKING:
@@ -25,7 +29,8 @@ if TYPE_CHECKING:
 
 TICK_S = LEASE_TTL_S / RENEWALS_PER_LEASE
 REMEMBERED = 12  # reduced gradients kept: the last for laggards, more for a joiner's replay
-GRACE_MARGIN_S = 1.5
+STALL_S = 20.0
+SAVE_S = 0.6  # a save takes so long at most
 
 
 class LiveWorker:
@@ -52,6 +57,9 @@ class LiveWorker:
         self.unbegun: tuple[s.Snapshot, bool, ToyModel] | None = None  # to be written after it
         self.aside: dict[int, ToyModel] = {}
         self.donors: tuple[MemberId, ...] = ()
+        self.hung_at_s: float | None = None  # since when it is stuck in user code
+        self.grace_s: float | None = None  # the length of its grace period, once it has begun
+        self.hangs = False  # it gets stuck the next time it runs user code
         self.errs = False  # its gradients are wrong, always
         self.errs_once = False
         self.tainted = False  # a bit of its state was flipped
@@ -93,12 +101,19 @@ class LiveWorker:
         self.sim.after(TICK_S * rate, self._tick)
         if self.paused:
             return
+        if self.hung_at_s is not None and self.sim.now - self.hung_at_s >= self._user_code_limit_s():
+            self.end(STUCK_CODE)
+            return
         if not self.joined:
             self._join()
             return
         view = self.machine.view
         self.sim.ask_as_member(self.id, Renew(self.id, view.revision if view is not None else -1))
         self.feed(s.Tick())
+
+    def _user_code_limit_s(self) -> float:
+        world = self.machine.world
+        return user_code_limit_s(STALL_S, self.grace_s, 1.5, alone=world is None or len(world.members) == 1)
 
     def _join(self) -> None:
         self.sim.ask_as_member(
@@ -168,7 +183,8 @@ class LiveWorker:
             case s.Discard():
                 self._discard(action)
             case s.StartGrace():
-                short = max(action.grace_s - GRACE_MARGIN_S, 0.0)
+                self.grace_s = action.grace_s
+                short = action.grace_s - grace_margin_s(action.grace_s, SAVE_S)
                 self.sim.after(short, self.feed, s.GraceShort())
                 self.sim.after(action.grace_s, self.feed, s.GraceOver())
             case s.Exit():
@@ -206,6 +222,11 @@ class LiveWorker:
             self.sim.after(0.5, self._computed, step, slots, rest)
             return
         sim = self.sim
+        if self._is_stuck():
+            return
+        if sim.setting.script_ends is not None and step >= sim.setting.ends_at:
+            self.end(sim.setting.script_ends)
+            return
         raising = sim.raises(self)
         if raising:
             samples = tuple(sim.samples(step, slot) for slot in slots)
@@ -255,9 +276,18 @@ class LiveWorker:
         if self.paused:
             self.sim.after(0.5, self._post_step, lineage)
             return
+        if self._is_stuck():
+            return
         self.model = post_step(self.model)
         self.sim.checks.at_boundary(self)
         self.feed(s.Boundary(self.said))
+
+    def _is_stuck(self) -> bool:
+        """Return whether user code never returns from now on."""
+        if self.hangs and self.hung_at_s is None:
+            self.hung_at_s = self.sim.now
+            self.sim.faults_fired(SimulatedFaultKind.HANG)
+        return self.hangs
 
     @property
     def said(self) -> int:

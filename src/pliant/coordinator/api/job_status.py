@@ -87,7 +87,7 @@ def job_status(
         job=job_line(job, revision, silent_s),
         spec=job.spec,
         target=job.target,
-        failures=job.failures,
+        failures=len(job.failures),
         broken=job.broken,
         members=tuple(_seats(launch, uses))
         if launch

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from pliant.coordinator.service.inbox import Sender, command_for_expiry, is_sign_of_life
 from pliant.core import messages as m
+from pliant.core.job.decide import STOP_GRACE_S
 from pliant.core.job.launches import is_stopping
 from pliant.core.leases import IsolationDetector, Leases
 from pliant.core.messages import Command, Rejection
@@ -21,6 +22,8 @@ SUSPICION_S = 0.5  # a member whose closed watch does not come back within this 
 AGENT_SUSPICION_S = 1.0  # the same for an agent, whose launched workers end with it
 ISOLATION_FRACTION = 0.5  # of a lease without any message: the coordinator is isolated and expires no member
 PAUSE_S = 1.0  # a longer gap between two calls of `due` is a pause of the coordinator and not counted against leases
+
+STOP_MARGIN_S = 5.0  # beyond the grace of its members, after which a stopping job ends
 
 Key = tuple[str, str, str]  # job, kind, id
 
@@ -49,6 +52,8 @@ class Liveness:
             wanted |= {(name, "agent", agent.id): self._ttl_s for agent in job.agents}
             if job.state is JobState.WAITING and job.spec.wait_limit_s is not None and not is_stopping(job):
                 wanted[name, "wait", ""] = job.spec.wait_limit_s
+            if job.state is JobState.STOPPING:
+                wanted[name, "stop", ""] = STOP_GRACE_S + STOP_MARGIN_S
             if (
                 job.spec.checkpoints.seconds
                 and job.state is JobState.RUNNING

@@ -8,7 +8,7 @@ an open generation, for a durable step. A file without a manifest is never read.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -192,13 +192,9 @@ def not_readable(job: Job, command: c.NotReadable, world: World, now: float) -> 
     return (found, WorldBroken(now, world.number, True, f"{command.member} cannot read {command.name}", True))
 
 
-def request_on_drain(job: Job, now: float) -> tuple[Event, ...]:
-    """Save now what is saved in intervals: a machine that goes away is seldom the only one."""
-    if (
-        job.terms is None
-        or job.checkpoint_wanted_at_step is not None
-        or not (job.spec.checkpoints.steps or job.spec.checkpoints.seconds)
-    ):
+def request_on_drain(job: Job, leaving: Iterable[MemberId], now: float) -> tuple[Event, ...]:
+    """Save now if a holder of the state leaves: a machine that goes away is seldom the only one."""
+    if job.checkpoint_wanted_at_step is not None or job.holders.isdisjoint(leaving):
         return ()
     return (c.CheckpointRequested(now, job.durable.step, "a member is leaving"),)
 

@@ -14,7 +14,8 @@ from pliant.core.model.job import Job, JobSpec, JobState, Mode, Target
 def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] | Rejection:
     """Decide about a `Create`. `job` is the existing job of that name.
 
-    A job that has ended gets another attempt. Any other job gets the command's settings.
+    A job that has ended gets another attempt, one that is stopping does not yet. Any other job gets the command's
+    settings.
     """
     if (bad := bad_create(command)) is not None:
         return bad
@@ -23,6 +24,8 @@ def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] 
     if job.state.ended:
         starts_over = command.fresh or job.state is JobState.FINISHED or command.spec.mode is Mode.RELAUNCH
         return (_created(command, now, job.attempt + 1, onward=not starts_over),)
+    if job.state is JobState.STOPPING:
+        return Rejection(Code.EXISTS, f"job {job.name} is stopping: {job.why}; start it again once it has ended")
     if command.fresh and (job.generation > job.generation_before or not _is_same(job, command)):
         if job.members or job.agents:
             return Rejection(Code.EXISTS, f"job {job.name} is running; cancel it first to start it from the beginning")

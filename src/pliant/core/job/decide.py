@@ -7,6 +7,7 @@ answers.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import assert_never
 
 from pliant.core import messages as m
@@ -16,6 +17,7 @@ from pliant.core.job import checkpoints
 from pliant.core.job.create import create
 from pliant.core.job.divergence import resolve_divergence
 from pliant.core.job.evolve import evolve
+from pliant.core.job.failures import counted_failures, too_many_losses
 from pliant.core.job.launches import (
     FENCED_CODE,
     agent_join,
@@ -23,6 +25,7 @@ from pliant.core.job.launches import (
     describe_crashes,
     describe_exit,
     drain_agent,
+    is_own_failure,
     seat_ended,
 )
 from pliant.core.job.next_world import next_consequence
@@ -34,6 +37,7 @@ from pliant.core.model.job import Job, JobState, Member, Mode, member_limit
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 
+STOP_GRACE_S = 60.0  # a member of a job that fails or is cancelled has this long to save
 SAMPLES_NAMED = 64  # of the slots that raised on two members, in the reason
 
 Decision = tuple[Event, ...] | Rejection
@@ -78,7 +82,7 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
             return _resize(job, command, now)
         case m.Cancel():
             ended = JobState.FAILED if command.failed else JobState.CANCELLED
-            return (m.StateChanged(now, ended, command.why),)
+            return end_job(job, ended, command.why, now)
         case m.WaitOver():
             return _wait_over(job, now)
         case m.AgentJoin():
@@ -130,14 +134,31 @@ def _drain(job: Job, command: m.Drain, now: float) -> Decision:
         return bad
     if member.draining:
         return ()  # a second notice must not extend the deadline
-    return (m.MemberDraining(now, member.id, command.grace_s, command.why), *checkpoints.request_on_drain(job, now))
+    draining = m.MemberDraining(now, member.id, command.grace_s, command.why)
+    return (draining, *checkpoints.request_on_drain(job, (member.id,), now))
 
 
 def _wait_over(job: Job, now: float) -> Decision:
+    if job.state is JobState.STOPPING:
+        return (m.StateChanged(now, job.ends_as or JobState.CANCELLED, job.why),)
     if job.state is not JobState.WAITING:
         return ()
     why = f"waited {job.spec.wait_limit_s} s, the limit: {job.why}"
-    return (m.StateChanged(now, JobState.FAILED, why),)
+    return end_job(job, JobState.FAILED, why, now)
+
+
+def end_job(job: Job, state: JobState, why: str, now: float) -> tuple[Event, ...]:
+    """End the job. Members that hold the state save it first (P2), even if the request is repeated meanwhile."""
+    if job.state is JobState.STOPPING:
+        return ()
+    if not job.holders or job.untrusted_after_step is not None:
+        return (m.StateChanged(now, state, why),)
+    leaving = (
+        m.MemberDraining(now, x.id, x.grace_s if x.draining else STOP_GRACE_S, why, True)
+        for x in job.members.values()
+        if not x.immediate
+    )
+    return (m.StateChanged(now, JobState.STOPPING, why, state), *leaving)
 
 
 _IGNORED_AFTER_END = (
@@ -177,6 +198,8 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         return Rejection(Code.MISMATCH, f"{why}; run it with --mode auto or live")
     if command.member in job.gone:
         return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
+    if job.state is JobState.STOPPING and command.member not in job.members:
+        return Rejection(Code.ENDED, f"job {job.name} is stopping: {job.why}")
     if (bad := bad_terms(command.terms)) is not None:
         return bad
     if wrong := _wrong_terms(job, command):
@@ -330,7 +353,8 @@ def _raised(job: Job, command: m.Raised, now: float) -> Decision:
                 f"{where} raised on {earlier.member} and on {failing.member}; "
                 f"the samples are {', '.join(samples) or 'in its log'}: {failing.error}"
             )
-            return (raised, m.StateChanged(now, JobState.FAILED, why))
+            gone = (m.MemberGone(now, failing.member, "lost", "its user code raised"),) if live else ()
+            return (raised, *gone, *_end_without(job, failing.member, why, now))
     how = f"{describe_failing(failing.step, failing.slots)} raised: {failing.error}"
     return (raised, *_failed(job, failing.member, 1, how, now)) if live else (raised,)
 
@@ -346,21 +370,35 @@ def _leave(job: Job, command: m.Leave, now: float) -> Decision:
 def _exited(job: Job, command: m.Exited, now: float) -> Decision:
     if command.member not in job.members:
         return seat_ended(job, command, now)
-    how = describe_exit(command.code)
-    if command.code == 0 and (job.newest is None or command.member not in job.newest.members):
+    how = f"its process ended with {describe_exit(command.code)}"
+    leaves = job.newest is None or command.member not in job.newest.members or job.members[command.member].draining
+    if command.code == 0 and leaves:
         # It was to leave, or was never needed. Its `Leave` did not arrive, most likely because no coordinator answered.
-        return (m.MemberGone(now, command.member, "left", f"its process ended with {how}"),)
-    if command.code <= 0 or command.code == FENCED_CODE:
-        return (m.MemberGone(now, command.member, "lost", f"its process ended with {how}"),)
-    return _failed(job, command.member, command.code, f"its process ended with {how}", now)
+        return (m.MemberGone(now, command.member, "left", how),)
+    if is_own_failure(command.code):
+        return _failed(job, command.member, command.code, how, now)
+    lost = m.MemberGone(now, command.member, "lost", how)
+    if command.code == FENCED_CODE or not too_many_losses(job):
+        return (lost,)
+    count = job.losses_without_progress + 1
+    why = f"{count} workers ended without a step in between; {command.member}: {how}"
+    hint = "check the memory of its machine" if command.code else "its script ended before the job was finished"
+    return (lost, *_end_without(job, command.member, f"{why}; {hint}", now))
 
 
 def _failed(job: Job, member: MemberId, code: int, how: str, now: float) -> tuple[Event, ...]:
     """A worker failed by itself. It is lost, and the job fails if that happened too often."""
     events = (m.WorkerFailed(now, member, code), m.MemberGone(now, member, "lost", how))
-    if job.failures < job.spec.max_restarts:
+    count = len(counted_failures(job, now)) + 1
+    if count <= job.spec.max_restarts:
         return events
-    return (*events, m.StateChanged(now, JobState.FAILED, f"{describe_crashes(job)}; {member}: {how}"))
+    return (*events, *_end_without(job, member, f"{describe_crashes(job, count)}; {member}: {how}", now))
+
+
+def _end_without(job: Job, member: MemberId, why: str, now: float) -> tuple[Event, ...]:
+    """Fail the job after the loss of that member."""
+    others = {name: each for name, each in job.members.items() if name != member}
+    return end_job(replace(job, members=others, holders=job.holders - {member}), JobState.FAILED, why, now)
 
 
 def _lost(job: Job, member: MemberId, why: str, now: float) -> Decision:

@@ -9,11 +9,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, assert_never
 
 from pliant.core import messages as m
+from pliant.core.data.ledger import Lineage
 from pliant.core.job.checkpoints import checkpoint_step
+from pliant.core.job.failures import counted_failures
 from pliant.core.messages import Event, SlotDisputed, StatesDiffered
 from pliant.core.messages.describe import describe_departure
 from pliant.core.model.checkpoint import UnfinishedCheckpoint
-from pliant.core.model.job import Accusation, Agent, Job, StateDivergence, member_limit
+from pliant.core.model.job import Accusation, Agent, Job, StateDivergence, WorkerFailure, member_limit
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId
 from pliant.core.model.view import kept_checkpoints
@@ -47,7 +49,7 @@ def evolve(job: Job | None, event: Event) -> Job:
         raise ValueError("the first event of a job must be JobCreated")
     match event:
         case m.StepsCommitted():
-            return change(job, durable=event.lines[-1].lineage)
+            return _with_steps(job, event.lines[-1].lineage)
         case m.SettingsChanged():
             return change(job, spec=event.spec, target=event.target)
         case m.TargetChanged():
@@ -95,16 +97,22 @@ def evolve(job: Job | None, event: Event) -> Job:
         case m.SlotRaised():
             return change(job, failing_slots=(*job.failing_slots, event.failing_slots)[-FAILING_SLOTS_KEPT:])
         case m.WorkerFailed():
-            return change(job, failures=job.failures + 1)
+            return change(job, failures=(*counted_failures(job, event.at), WorkerFailure(event.at, job.furthest_step)))
         case m.StateChanged():
             return _in_state(job, event)
         case _:
             assert_never(event)
 
 
+def _with_steps(job: Job, head: Lineage) -> Job:
+    if head.step <= job.furthest_step:
+        return change(job, durable=head)
+    return change(job, durable=head, furthest_step=head.step, losses_without_progress=0)
+
+
 def _in_state(job: Job, event: m.StateChanged) -> Job:
     since = job.state_since if event.state is job.state else event.at
-    return change(job, state=event.state, why=event.why, state_since=since)
+    return change(job, state=event.state, why=event.why, ends_as=event.ends_as, state_since=since)
 
 
 def _created(job: Job | None, event: m.JobCreated) -> Job:
@@ -135,6 +143,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         history_from_generation=job.history_from_generation,
         terms=job.terms,
         durable=job.durable,
+        furthest_step=job.furthest_step,
         checkpoint=job.checkpoint,
         older_checkpoints=job.older_checkpoints,
         damaged=job.damaged,
@@ -276,6 +285,7 @@ def _without_member(job: Job, event: m.MemberGone) -> Job:
         broken=broken,
         unenterable_generations=frozenset(unenterable),
         gone_in_open_worlds=gone,
+        losses_without_progress=job.losses_without_progress + (event.how == "lost"),
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from pliant.core import messages as m
 from pliant.core.job.checkpoints import request_on_drain
+from pliant.core.job.failures import counted_failures
 from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace
 from pliant.core.messages import Code, Event, Rejection
 from pliant.core.model.job import Agent, Job, JobState, Target, member_limit
@@ -22,12 +23,15 @@ from pliant.core.start_failures import is_bad_input, is_incurable
 
 CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV: caused by the worker itself
 FENCED_CODE = 75  # exit code of a fenced worker; not counted as a failure
+STUCK_CODE = 76  # exit code of a worker whose user code did not return
 REFILLED = frozenset({"worker", "evaluator"})  # with parameter servers, these may come and go
 WORKER = "worker"
 AGENTS_NAMED = 3  # in the reason for waiting; the rest are counted
 
 
 def describe_exit(code: int) -> str:
+    if code == STUCK_CODE:
+        return f"exit code {code}: its user code did not return within stall_s"
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
@@ -116,12 +120,12 @@ def drain_agent(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...
     there = [x for x in job.members.values() if x.agent == command.agent]
     if not there and all(agent.id != command.agent for agent in job.agents):
         return Rejection(Code.UNKNOWN, f"no agent {command.agent} and no member on it")
-    fresh = (x for x in there if not x.draining or command.immediate > x.immediate)
+    fresh = [x for x in there if not x.draining or command.immediate > x.immediate]
     of_members = (
         m.MemberDraining(now, x.id, x.grace_s if x.draining else command.grace_s, command.why, command.immediate)
         for x in fresh
     )
-    return (*_agent_draining(job, command, now), *of_members, *request_on_drain(job, now))
+    return (*_agent_draining(job, command, now), *of_members, *request_on_drain(job, (x.id for x in fresh), now))
 
 
 def _agent_draining(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...]:
@@ -183,14 +187,15 @@ def _refill_count(launch: Launch, seat: Seat) -> int:
 
 def _failed(job: Job, end: SeatEnd, now: float) -> tuple[Event, ...]:
     failed = m.WorkerFailed(now, end.member, end.code)
-    if job.failures < job.spec.max_restarts:
+    before = len(counted_failures(job, now))
+    if before < job.spec.max_restarts:
         return (failed,)
-    return (failed, m.StateChanged(now, JobState.FAILED, f"{describe_crashes(job)}; {_describe_end(end)}"))
+    return (failed, m.StateChanged(now, JobState.FAILED, f"{describe_crashes(job, before + 1)}; {_describe_end(end)}"))
 
 
-def describe_crashes(job: Job) -> str:
-    """Return why a job fails with one more crash of a worker."""
-    times = "once" if not job.failures else f"{job.failures + 1} times"
+def describe_crashes(job: Job, count: int) -> str:
+    """Return why a job fails after that many crashes of its workers."""
+    times = "once" if count == 1 else f"{count} times"
     return f"it crashed {times} (--max-restarts {job.spec.max_restarts})"
 
 
@@ -255,7 +260,7 @@ def _go_back(job: Job, launch: Launch, culprit: SeatEnd, now: float) -> tuple[Ev
 
 def _failure_events(job: Job, launch: Launch, culprit: SeatEnd, now: float) -> tuple[Event, ...]:
     """Return the failure of a launch, and the end of the job if that happened too often or cannot be cured."""
-    if job.failures >= job.spec.max_restarts or not _cannot_start(job, launch, culprit):
+    if len(job.failures) >= job.spec.max_restarts or not _cannot_start(job, launch, culprit):
         return _failed(job, culprit, now)
     why = f"it cannot start: {_describe_end(culprit)}"
     return (m.WorkerFailed(now, culprit.member, culprit.code), m.StateChanged(now, JobState.FAILED, why))
@@ -267,7 +272,7 @@ def _cannot_start(job: Job, launch: Launch, culprit: SeatEnd) -> bool:
     That is so for an error that no restart cures, for the same error on all of several workers, and for the error of
     the launch before.
     """
-    if not culprit.early or launch.restarts != job.failures:
+    if not culprit.early or launch.restarts != len(job.failures):
         return False
     failed = {end.member: end.error for end in launch.ends if end.code}
     everywhere = 1 < len(launch.seats) == len(failed) and {*failed.values()} == {culprit.error}

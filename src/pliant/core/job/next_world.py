@@ -45,6 +45,8 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
     barred = _member_to_bar(job, now)
     if barred is not None:
         return (barred,)
+    if job.state is JobState.STOPPING:
+        return _next_of_stopping(job, now)
     verdict = next_world(job)
     match verdict:
         case World():
@@ -56,6 +58,16 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
     if (state, why) == (job.state, job.why):
         return ()
     return (StateChanged(now, state, why),)
+
+
+def _next_of_stopping(job: Job, now: float) -> tuple[Event, ...]:
+    """Let the members save: they may need a recovery for that. The job ends once none is left that could."""
+    survivors = _survivors(job)
+    if not survivors or job.stateless:
+        return (StateChanged(now, job.ends_as or JobState.CANCELLED, job.why),)
+    if job.broken:
+        return (WorldFormed(now, _recovery(job, survivors, job.broken)),)
+    return ()
 
 
 def next_world(job: Job) -> World | NoWorldYet | KeepWorlds:
@@ -72,7 +84,7 @@ def next_world(job: Job) -> World | NoWorldYet | KeepWorlds:
     if current is not None and current.hold:
         return _end_of_hold(job, survivors)
     if newest.kind is not WorldKind.PLANNED and newest.number != job.current:
-        return KeepWorlds(newest.why)  # its members are entering it
+        return NoWorldYet(newest.why) if newest.hold else KeepWorlds(newest.why)  # its members are entering it
     return _planned(job, newest, survivors)
 
 
@@ -104,15 +116,19 @@ def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NoWorl
     return _world(job, WorldKind.PLANNED, members, why, hold=hold)
 
 
-def _recovery(job: Job, survivors: list[Member], why: str) -> World | NoWorldYet:
-    """All live members of open generations, including lingering leavers (rule 11); joiners only to reach min."""
+def _recovery(job: Job, survivors: list[Member], why: str) -> World:
+    """All live members of open generations, including lingering leavers (rule 11); joiners only to reach min.
+
+    Below min the survivors hold: they commit and save their last step, so that a second loss costs nothing (rule 16).
+    """
     members = survivors
     if len(survivors) < job.spec.size_min:
         present = {member.id for member in survivors}
         joiners = [m for m in _choose(job, frozenset()) if m.id not in present]
         members = survivors + joiners
     if len(members) < job.spec.size_min:
-        return NoWorldYet(f"{_too_few(job, len(members))}; {why}")
+        hold = f"{_too_few(job, len(members))}; {why}"
+        return _world(job, WorldKind.RECOVERY, _ordered(job, survivors), hold, hold=True)
     return _world(job, WorldKind.RECOVERY, _ordered(job, members), why)
 
 
@@ -199,7 +215,7 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
     early. While workers are launched together, this is for display only: the launch decides which agent starts which
     worker.
     """
-    if job.state.ended:
+    if job.state.ended or job.state is JobState.STOPPING:
         return {agent.id: 0 for agent in job.agents}
     if not job.is_live:
         return seats_per_agent(job)

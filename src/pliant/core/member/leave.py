@@ -13,8 +13,20 @@ from pliant.core.model.job import JobState
 from pliant.core.model.view import View
 from pliant.core.model.world import WorldKind
 
+GRACE_MARGIN = 0.2  # fraction of the grace period, at most GRACE_MARGIN_MAX_S, that is left when the member leaves
+GRACE_MARGIN_MAX_S = 3.0
+SAVE_MARGIN = 1.25  # a save may take this much longer than the one before
 ALONE_TICKS = 3  # wait for the others' parts of the last checkpoint, before one member writes all of it
 END_TICKS = 30  # wait for the coordinator to confirm the last part of a checkpoint after the job ended
+
+
+def grace_margin_s(grace_s: float, save_s: float) -> float:
+    """Return how long before the end of its grace period a member must start to save and leave.
+
+    `save_s` is the measured duration of a save; 0 if none was measured.
+    """
+    usual_s = min(GRACE_MARGIN * grace_s, GRACE_MARGIN_MAX_S)
+    return max(usual_s, min(SAVE_MARGIN * save_s + usual_s, grace_s)) if save_s else usual_s
 
 
 def reason_to_stop(m: Machine, view: View) -> str:
@@ -48,6 +60,8 @@ def apply_view(m: Machine, out: Out, view: View) -> None:
         return leave_job(
             m, out, 0, "left as planned"
         )  # the others switched without this member, as agreed in the words
+    if m.phase is Phase.HOLDING and m.drain_urgency and not is_pending(m) and _is_saved_or_in_vain(m, view):
+        return leave_job(m, out, 0, "left as planned")
     if m.phase is Phase.OUTSIDE and m.drain_urgency:
         return leave_job(m, out, 0, "drained before it was needed")
     why = reason_to_stop(m, view)
@@ -99,7 +113,19 @@ def _may_leave(m: Machine, view: View) -> bool:
         if view.current >= m.switch_to:
             m.released_by = view.current
         return m.released_by >= m.switch_to
-    return view.checkpoint is not None and view.checkpoint.lineage == m.lineage
+    return _is_saved_or_in_vain(m, view)
+
+
+def _is_saved_or_in_vain(m: Machine, view: View) -> bool:
+    """Return whether a checkpoint has this member's state, or the member drains and waits for one in vain.
+
+    If no holder can write one, it waits until its time is short: a replacement may still come for the state.
+    """
+    if view.checkpoint is not None and view.checkpoint.lineage == m.lineage:
+        return True
+    if not m.holds_state:
+        return m.drain_urgency != CALM
+    return m.drain_urgency == OUT_OF_TIME and not m.holders.difference(m.cannot_save_ranks)
 
 
 def _recovery_needs_us(m: Machine, view: View | None) -> bool:

@@ -31,7 +31,7 @@ from pliant.core.model.job import FailingSlots
 from pliant.core.model.world import WorldKind
 
 _AT_A_STOP = frozenset({Phase.STOPPED, Phase.HOLDING, Phase.LINGERING, Phase.OUTSIDE})
-_WAITING = frozenset({Phase.DONE, Phase.LINGERING})
+_WAITING = frozenset({Phase.DONE, Phase.LINGERING, Phase.HOLDING})
 TRANSFER_TICKS = 3  # ticks without a stripe before the transfer restarts
 _REPORTING = frozenset(
     {

@@ -103,7 +103,7 @@ def pass_boundary(m: Machine, out: Out) -> None:
         start_collective(m, out, Purpose.HELLO)
     elif m.switch_to:
         switch_world(m, out)
-    elif m.closing or m.lineage.step == m.terms.grid.total_steps:
+    elif m.closing or world_of(m).hold or m.lineage.step == m.terms.grid.total_steps:
         start_collective(m, out, Purpose.CLOSE)
     else:
         start_step(m, out)

@@ -136,11 +136,12 @@ class WorkerFailed:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The job's state, or the reason for it, changed."""
+    """The job's state, or the reason for it, changed. `ends_as` is the final state of a job that is stopping."""
 
     at: float
     state: JobState
     why: str
+    ends_as: JobState | None = None
 
 
 @dataclass(frozen=True, slots=True)

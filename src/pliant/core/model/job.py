@@ -20,11 +20,12 @@ from pliant.core.model.world import World
 
 
 class JobState(StrEnum):
-    """The state of a job; the last three are final."""
+    """The state of a job; the last three are final. A stopping job saves its state, and then is failed or cancelled."""
 
     STARTING = "starting"
     WAITING = "waiting"
     RUNNING = "running"
+    STOPPING = "stopping"
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -187,6 +188,14 @@ class FailingSlots:
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class WorkerFailure:
+    """A worker failed by itself, when the job had got as far as `step`."""
+
+    at: float
+    step: int
+
+
 @dataclass(frozen=True)
 class Job:
     """Everything the coordinator records about one job; see the module's docstring."""
@@ -203,6 +212,7 @@ class Job:
     state: JobState = JobState.STARTING
     state_since: float = 0.0  # the time at which it entered this state
     why: str = ""
+    ends_as: JobState | None = None  # the final state of a job that is stopping
     agents: tuple[Agent, ...] = ()
     members: dict[MemberId, Member] = field(default_factory=dict)
     joined: int = 0  # members that ever joined
@@ -231,7 +241,9 @@ class Job:
     fingerprint: Fingerprint = ()  # of the first world in which a member had one
     accusations: tuple[Accusation, ...] = ()
     failing_slots: tuple[FailingSlots, ...] = ()
-    failures: int = 0  # workers that failed by themselves
+    failures: tuple[WorkerFailure, ...] = ()  # recent ones, oldest first
+    furthest_step: int = 0  # the highest step that was ever durable; a rollback does not lower it
+    losses_without_progress: int = 0  # members lost since that step
 
     def world(self, number: int) -> World | None:
         """Return the open world with that number, or None."""

@@ -3,16 +3,17 @@
 from functools import partial
 
 from pliant.coordinator.service.inbox import Accepted
-from pliant.coordinator.service.liveness import SUSPICION_S
+from pliant.coordinator.service.liveness import STOP_MARGIN_S, SUSPICION_S
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
+from pliant.core.job.decide import STOP_GRACE_S
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.errors import StoreUnavailable
 from pliant.wire.api import Renew, RenewAgent
 from unit.coordinator.shaky import Desk, Request, desk, member, stored
-from unit.core.build import A, B, C, D, X, Y, checkpoint, drain, join, lines, stopped
+from unit.core.build import A, B, C, D, X, Y, checkpoint, drain, join, lines, report, stopped
 
 DOWN = StoreUnavailable("the disk is away")
 
@@ -181,7 +182,7 @@ def test_whoever_is_gone_cannot_renew() -> None:
 
 def test_renewing_in_an_ended_job_is_accepted_and_tells_so() -> None:
     one = at_work(desk())
-    one.tell(0.0, m.Cancel("enough"))
+    one.tell(0.0, m.Cancel("enough"), m.WaitOver())
     answer = one.tell(0.0, Renew(A))
     assert answer.view is not None
     assert answer.view.state is JobState.CANCELLED
@@ -359,8 +360,18 @@ def test_a_job_waits_as_long_as_its_limit_and_no_longer() -> None:
     one.idle(0.5, 5.5)
     assert one.job().state is JobState.WAITING
     one.pump(6.0)
-    assert one.job().state is JobState.FAILED
+    assert (one.job().state, one.job().ends_as) == (JobState.STOPPING, JobState.FAILED)
     assert one.job().why.startswith("waited 6.0 s, the limit: 2 of the 3 workers needed")
+
+
+def test_a_job_that_is_stopping_ends_when_the_grace_of_its_members_is_over() -> None:
+    one = at_work(desk(lease_ttl_s=1000.0))
+    one.tell(0.0, m.Cancel("wrong data"))
+    limit_s = STOP_GRACE_S + STOP_MARGIN_S
+    one.idle(0.5, limit_s - 0.5)
+    assert one.job().state is JobState.STOPPING
+    one.pump(limit_s)
+    assert (one.job().state, one.job().why) == (JobState.CANCELLED, "wrong data")
 
 
 def test_a_job_without_a_limit_waits_for_ever() -> None:
@@ -371,6 +382,7 @@ def test_a_job_without_a_limit_waits_for_ever() -> None:
 
 def test_a_job_that_goes_on_starts_its_next_wait_afresh() -> None:
     one = waiting(6.0)
+    one.tell(0.0, report(one.job(), A, 2))
     one.idle(0.5, 5.0)
     one.tell(5.0, join(D))
     assert one.job().state is JobState.RUNNING
@@ -379,7 +391,7 @@ def test_a_job_that_goes_on_starts_its_next_wait_afresh() -> None:
     one.idle(8.5, 13.5)
     assert one.job().state is JobState.WAITING
     one.pump(14.0)
-    assert one.job().state is JobState.FAILED
+    assert one.job().ends_as is JobState.FAILED
 
 
 def test_another_reason_for_the_same_wait_does_not_start_it_again() -> None:
@@ -389,4 +401,4 @@ def test_another_reason_for_the_same_wait_does_not_start_it_again() -> None:
     one.idle(2.5, 3.5)
     assert one.job().state is JobState.WAITING
     one.pump(4.0)
-    assert one.job().state is JobState.FAILED
+    assert one.job().ends_as is JobState.FAILED

@@ -29,6 +29,7 @@ from unit.core.build import (
     made,
     pump,
     refused,
+    report,
     running,
     with_spec,
 )
@@ -88,7 +89,7 @@ def test_a_job_that_failed_goes_on_from_where_it_stood(state: JobState) -> None:
     )
     again = after(job, other)
     assert (again.attempt, again.terms, again.durable, again.checkpoint) == (2, TERMS, job.durable, job.checkpoint)
-    assert (again.members, again.worlds, again.agents, again.failures) == ({}, (), (), 0)
+    assert (again.members, again.worlds, again.agents, again.failures) == ({}, (), (), ())
     assert again.is_live
 
 
@@ -188,7 +189,8 @@ def test_a_larger_smallest_size_makes_a_small_world_wait_and_a_smaller_one_lets_
     assert job.why == "2 of the 3 workers needed; the same members, wired again"
     waits = after(with_spec(running(3), size_min=3), m.Expire(B))
     assert waits.state is JobState.WAITING
-    assert after(waits, CREATE).state is not JobState.WAITING
+    enough = after(waits, CREATE, report(waits, A, 2))
+    assert (enough.state, enough.why) == (JobState.RUNNING, "enough members again")
 
 
 def test_a_target_follows_the_sizes_unless_a_resize_chose_it() -> None:
@@ -253,6 +255,20 @@ def test_chaos_is_allowed_by_whoever_creates_the_job_and_for_that_attempt() -> N
     allowed = evolved(None, *create(with_spec(CREATE, chaos_allowed=True)))
     assert allowed.spec.chaos_allowed
     assert not after(allowed, m.Cancel("enough"), CREATE).spec.chaos_allowed
+
+
+def test_a_job_that_is_stopping_is_created_again_only_once_it_has_ended() -> None:
+    job = after(running(2, steps=3), m.Cancel("wrong data"))
+    why = "job demo is stopping: wrong data; start it again once it has ended"
+    assert refused(job, CREATE) == refused(job, FRESH) == Rejection(Code.EXISTS, why)
+    over = after(job, m.Leave(A, 0, "saved"), m.Leave(B, 0, "saved"))
+    assert made(over, CREATE)[0] == m.JobCreated(NOW, "demo", CREATE.spec, attempt=2, resumes=True)
+
+
+def test_a_later_attempt_knows_how_far_the_job_ever_got() -> None:
+    job = replace(ended(JobState.FAILED), furthest_step=9)
+    assert after(job, CREATE).furthest_step == 9
+    assert after(job, FRESH).furthest_step == 0
 
 
 def test_a_job_that_runs_is_not_begun_afresh() -> None:

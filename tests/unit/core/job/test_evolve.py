@@ -7,7 +7,7 @@ import pytest
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.evolve import FAILING_SLOTS_KEPT, evolve
-from pliant.core.model.job import Accusation, Agent, Job, JobSpec, JobState, Member, Target
+from pliant.core.model.job import Accusation, Agent, Job, JobSpec, JobState, Member, Target, WorkerFailure
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import WorldKind
@@ -71,12 +71,15 @@ def test_nothing_can_happen_before_a_job_is_created() -> None:
 
 SIMPLE: list[tuple[m.Event, dict[str, object]]] = [
     (m.TargetChanged(NOW, Target(2)), {"target": Target(2)}),
-    (m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, 3)), {"durable": lines(GENESIS, 1, 3)[2].lineage}),
+    (
+        m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, 3)),
+        {"durable": lines(GENESIS, 1, 3)[2].lineage, "furthest_step": 3},
+    ),
     (m.AgentJoined(NOW, X, 3), {"agents": (Agent(X, 3),)}),
     (m.HoldersChanged(NOW, 1, frozenset({B})), {"holders": frozenset({B})}),
     (m.CheckpointPublished(NOW, 1, checkpoint(GENESIS)), {"checkpoint": checkpoint(GENESIS)}),
     (m.SlotRaised(NOW, poison(A)), {"failing_slots": (poison(A),)}),
-    (m.WorkerFailed(NOW, A, 1), {"failures": 1}),
+    (m.WorkerFailed(NOW, A, 1), {"failures": (WorkerFailure(NOW, 0),)}),
     (
         m.StateChanged(NOW, JobState.WAITING, "for you"),
         {"state": JobState.WAITING, "why": "for you", "state_since": NOW},
@@ -93,14 +96,31 @@ def test_an_event_changes_what_it_says_and_nothing_else(event: m.Event, changes:
     assert evolve(job(), event) == job(**changes)
 
 
+EARLIER = WorkerFailure(NOW - 9.0, 0)
+
+
 def test_what_comes_again_is_added_or_replaced() -> None:
     then = evolved(
-        job(failures=2, failing_slots=(poison(A),), unenterable_generations=frozenset({2})),
+        job(failures=(EARLIER,), failing_slots=(poison(A),), unenterable_generations=frozenset({2})),
         m.WorkerFailed(NOW, A, 1),
         m.SlotRaised(NOW, poison(B)),
         m.WorldBroken(NOW, 3, False, "torn"),
     )
-    assert then == job(failures=3, failing_slots=(poison(A), poison(B)), unenterable_generations=frozenset({2, 3}))
+    assert then == job(
+        failures=(EARLIER, WorkerFailure(NOW, 0)),
+        failing_slots=(poison(A), poison(B)),
+        unenterable_generations=frozenset({2, 3}),
+    )
+
+
+def test_only_a_step_further_than_ever_is_progress() -> None:
+    """A job that goes back and comes as far again has made none."""
+    three, four = (m.StepsCommitted(NOW, 1, A, lines(GENESIS, 1, count)) for count in (3, 4))
+    behind = job(furthest_step=3, losses_without_progress=2)
+    again = evolve(behind, three)
+    assert (again.durable.step, again.furthest_step, again.losses_without_progress) == (3, 3, 2)
+    further = evolve(behind, four)
+    assert (further.durable.step, further.furthest_step, further.losses_without_progress) == (4, 4, 0)
 
 
 def test_an_agent_that_joins_again_is_there_once() -> None:
@@ -160,7 +180,9 @@ def test_whoever_goes_breaks_the_current_world_and_spoils_the_planned_ones() -> 
         broken="b was lost: its lease ran out",
         unenterable_generations=frozenset({2, 3}),
         gone_in_open_worlds=frozenset({B}),
+        losses_without_progress=1,
     )
+    assert evolve(job(), m.MemberGone(NOW, B, "left", "as planned")).losses_without_progress == 0
 
 
 def test_a_planned_world_that_was_entered_is_broken_like_any_other() -> None:

@@ -6,10 +6,12 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.decide import SAMPLES_NAMED
-from pliant.core.job.launches import FENCED_CODE
+from pliant.core.job.decide import SAMPLES_NAMED, STOP_GRACE_S
+from pliant.core.job.evolve import evolve
+from pliant.core.job.failures import FAILURE_WINDOW_S, counted_failures
+from pliant.core.job.launches import FENCED_CODE, STUCK_CODE
 from pliant.core.messages import Code, Rejection
-from pliant.core.model.job import Accusation, FailingSlots, JobState
+from pliant.core.model.job import Accusation, FailingSlots, JobState, WorkerFailure
 from pliant.core.model.world import WorldKind
 from unit.core.build import (
     NOW,
@@ -32,6 +34,7 @@ from unit.core.build import (
     stopped,
     world,
 )
+from unit.core.launched import two_by_two
 
 RAISED = "slot 2 of step 3 raised: ValueError: bad sample"
 
@@ -47,17 +50,32 @@ def test_a_slot_that_raises_costs_the_member_it_raised_on() -> None:
         m.WorldFormed(NOW, world(2, A, C, kind=WorldKind.RECOVERY, why=f"b was lost: {RAISED}")),
     )
     assert job.failing_slots == (poison(B),)
-    assert (job.state, job.failures) == (JobState.RUNNING, 1)
+    assert (job.state, len(job.failures)) == (JobState.RUNNING, 1)
     assert made(job, m.Exited(B, 1)) == ()  # its end was counted already
 
 
+def stops(events: tuple[m.Event, ...]) -> m.StateChanged:
+    """The event by which a job stops, to fail once its members have saved."""
+    [change] = [event for event in events if isinstance(event, m.StateChanged)]
+    assert (change.state, change.ends_as) == (JobState.STOPPING, JobState.FAILED)
+    return change
+
+
 def test_a_slot_that_raises_on_two_members_fails_the_job_and_names_its_samples() -> None:
-    """Rule 20: the others hold their state; nobody else is fed the slot (H21)."""
+    """Rule 20: the others save their state; no other member is given the slot."""
     job = after(running(3), m.Raised(poison(B)))
     why = "slot 2 of step 3 raised on b and on c; the samples are 17, 4: ValueError: bad sample"
     job, events = pump(job, m.Raised(poison(C)))
-    assert events == (m.SlotRaised(NOW, poison(C)), m.StateChanged(NOW, JobState.FAILED, why))
-    assert (job.state, job.why, list(job.members)) == (JobState.FAILED, why, [A, C])
+    assert events[:4] == (
+        m.SlotRaised(NOW, poison(C)),
+        m.MemberGone(NOW, C, "lost", "its user code raised"),
+        m.StateChanged(NOW, JobState.STOPPING, why, JobState.FAILED),
+        m.MemberDraining(NOW, A, STOP_GRACE_S, why, immediate=True),
+    )
+    assert (job.state, job.why, list(job.members)) == (JobState.STOPPING, why, [A])
+    assert (job.worlds[0].kind, job.worlds[0].members) == (WorldKind.RECOVERY, (A,))
+    job = after(job, m.Leave(A, 0, "left as planned"))
+    assert (job.state, job.why) == (JobState.FAILED, why)
 
 
 @pytest.mark.parametrize("other", [poison(C, step=4), poison(C, slot=1), poison(C, step=2, slot=3)])
@@ -77,19 +95,15 @@ def test_whole_parts_that_raise_are_compared_and_what_they_share_is_named() -> N
     apart = FailingSlots(3, (3, 4), ((7,), (8,)), C, "ValueError")
     assert made(job, m.Raised(apart))[-1] == m.MemberGone(NOW, C, "lost", "step 3 raised: ValueError")
     shared = FailingSlots(3, (5, 3, 0), ((5,), (7,), (1, 2)), D, "KeyError: 9")
-    assert made(job, m.Raised(shared))[-1] == m.StateChanged(
-        NOW,
-        JobState.FAILED,
-        "step 3 raised on b and on d; the samples are 5, 1, 2: KeyError: 9",
-    )
+    why = "step 3 raised on b and on d; the samples are 5, 1, 2: KeyError: 9"
+    assert stops(made(job, m.Raised(shared))).why == why
 
 
 def test_of_very_many_samples_the_first_are_named() -> None:
     many = tuple(range(SAMPLES_NAMED + 9))
     job = after(running(4), m.Raised(replace(poison(B), samples=(many,))))
-    failed = made(job, m.Raised(replace(poison(C), samples=(many,))))[-1]
-    assert isinstance(failed, m.StateChanged)
-    assert f"the samples are {', '.join(map(str, many[:SAMPLES_NAMED]))}: Val" in failed.why
+    events = made(job, m.Raised(replace(poison(C), samples=(many,))))
+    assert f"the samples are {', '.join(map(str, many[:SAMPLES_NAMED]))}: Val" in stops(events).why
 
 
 @pytest.mark.parametrize(("slots", "samples"), [((), ()), ((1,), ()), ((1,), ((2,), (3,)))])
@@ -104,11 +118,8 @@ def test_who_raises_says_on_which_slots_and_samples(
 def test_every_earlier_slot_is_compared_not_only_the_last() -> None:
     job = after(running(4), m.Raised(poison(B)), m.Raised(poison(C, slot=1)))
     assert len(job.failing_slots) == 2
-    assert made(job, m.Raised(poison(D)))[-1] == m.StateChanged(
-        NOW,
-        JobState.FAILED,
-        "slot 2 of step 3 raised on b and on d; the samples are 17, 4: ValueError: bad sample",
-    )
+    why = "slot 2 of step 3 raised on b and on d; the samples are 17, 4: ValueError: bad sample"
+    assert stops(made(job, m.Raised(poison(D)))).why == why
 
 
 def test_the_same_word_of_a_slot_twice_changes_nothing() -> None:
@@ -129,14 +140,21 @@ def test_the_word_of_a_slot_counts_also_when_the_end_of_the_process_came_first()
     job = after(running(4), m.Exited(B, 1))
     assert made(job, m.Raised(poison(B))) == (m.SlotRaised(NOW, poison(B)),)
     job = after(job, m.Raised(poison(B)))
-    assert job.failures == 1
-    assert made(job, m.Raised(poison(C)))[-1].state is JobState.FAILED  # type: ignore[union-attr]
+    assert len(job.failures) == 1
+    assert stops(made(job, m.Raised(poison(C)))).why.startswith("slot 2 of step 3 raised on b and on c")
+
+
+def test_a_slot_that_raised_on_two_departed_members_fails_the_job_and_loses_no_other_member() -> None:
+    job = after(running(4), m.Exited(B, 1), m.Exited(C, 1), m.Raised(poison(B)))
+    events = made(job, m.Raised(poison(C)))
+    assert stops(events).why.startswith("slot 2 of step 3 raised on b and on c")
+    assert not any(isinstance(event, m.MemberGone) for event in events)
 
 
 def test_slots_that_raise_count_against_max_restarts() -> None:
-    job = replace(running(3), failures=3)
+    job = replace(running(3), failures=(WorkerFailure(NOW, 0),) * 3)
     why = f"it crashed 4 times (--max-restarts 3); b: {RAISED}"
-    assert made(job, m.Raised(poison(B)))[-1] == m.StateChanged(NOW, JobState.FAILED, why)
+    assert stops(made(job, m.Raised(poison(B)))).why == why
 
 
 def test_a_stranger_cannot_raise() -> None:
@@ -153,7 +171,7 @@ def test_a_stranger_cannot_raise() -> None:
     [(0, "exit code 0"), (-9, "signal 9"), (-15, "signal 15"), (FENCED_CODE, "exit code 75")],
 )
 def test_a_worker_that_was_made_to_end_is_lost_and_nothing_is_held_against_the_job(code: int, how: str) -> None:
-    job = replace(running(3), failures=3)
+    job = replace(running(3), failures=(WorkerFailure(NOW, 0),) * 3)
     assert made(job, m.Exited(B, code)) == (m.MemberGone(NOW, B, "lost", f"its process ended with {how}"),)
 
 
@@ -163,44 +181,103 @@ def test_a_worker_that_was_to_go_has_left_though_its_word_of_it_never_came() -> 
     assert C not in job.newest.members
     assert made(job, m.Exited(C, 0)) == (m.MemberGone(NOW, C, "left", "its process ended with exit code 0"),)
     assert made(job, m.Exited(C, -9)) == (m.MemberGone(NOW, C, "lost", "its process ended with signal 9"),)
+    alone = after(running(1), drain(A))
+    assert alone.newest is not None
+    assert A in alone.newest.members
+    assert made(alone, m.Exited(A, 0)) == (m.MemberGone(NOW, A, "left", "its process ended with exit code 0"),)
     nobody_yet = after(new_job(2), join(A))
     assert nobody_yet.newest is None
     assert made(nobody_yet, m.Exited(A, 0)) == (m.MemberGone(NOW, A, "left", "its process ended with exit code 0"),)
 
 
-@pytest.mark.parametrize("code", [1, 2, 74, 76])
-def test_a_worker_that_fails_by_itself_is_counted(code: int) -> None:
-    job = running(3)
+STUCK = "exit code 76: its user code did not return within stall_s"
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [(1, "exit code 1"), (74, "exit code 74"), (STUCK_CODE, STUCK), (-6, "signal 6"), (-11, "signal 11")],
+)
+def test_a_worker_that_fails_by_itself_is_counted(code: int, how: str) -> None:
+    job = running(3, steps=2)
     events = made(job, m.Exited(B, code))
     assert events == (
         m.WorkerFailed(NOW, B, code),
-        m.MemberGone(NOW, B, "lost", f"its process ended with exit code {code}"),
+        m.MemberGone(NOW, B, "lost", f"its process ended with {how}"),
     )
-    assert evolved(job, *events).failures == 1
+    assert evolved(job, *events).failures == (WorkerFailure(NOW, 2),)
 
 
 def test_max_restarts_failures_are_borne_and_the_next_one_fails_the_job() -> None:
     job = running(4, new_job(max_restarts=2))
     for name in (D, C):
         job = after(job, m.Exited(name, 1))
-    assert (job.state, job.failures) == (JobState.RUNNING, 2)
+    assert (job.state, len(job.failures)) == (JobState.RUNNING, 2)
     job, events = pump(job, m.Exited(B, 3))
     why = "it crashed 3 times (--max-restarts 2); b: its process ended with exit code 3"
-    assert events == (
+    assert events[:4] == (
         m.WorkerFailed(NOW, B, 3),
         m.MemberGone(NOW, B, "lost", "its process ended with exit code 3"),
-        m.StateChanged(NOW, JobState.FAILED, why),
+        m.StateChanged(NOW, JobState.STOPPING, why, JobState.FAILED),
+        m.MemberDraining(NOW, A, STOP_GRACE_S, why, immediate=True),
     )
-    assert (job.state, job.failures) == (JobState.FAILED, 3)
+    assert (job.worlds[0].kind, job.worlds[0].members) == (WorldKind.RECOVERY, (A,))  # to save
+    job = after(job, m.Leave(A, 0, "left as planned"))
+    assert (job.state, job.why, len(job.failures)) == (JobState.FAILED, why, 3)
+
+
+def test_the_failure_of_the_only_holder_fails_the_job_at_once() -> None:
+    job = running(1, new_job(max_restarts=0))
+    why = "it crashed once (--max-restarts 0); a: its process ended with exit code 1"
+    assert made(job, m.Exited(A, 1))[-1] == m.StateChanged(NOW, JobState.FAILED, why)
 
 
 def test_a_job_may_refuse_any_failure() -> None:
     job = running(2, new_job(max_restarts=0))
-    assert made(job, m.Exited(B, 1))[-1] == m.StateChanged(
-        NOW,
-        JobState.FAILED,
-        "it crashed once (--max-restarts 0); b: its process ended with exit code 1",
-    )
+    why = "it crashed once (--max-restarts 0); b: its process ended with exit code 1"
+    assert stops(made(job, m.Exited(B, 1))).why == why
+
+
+def test_old_failures_count_no_more_once_the_job_has_come_further() -> None:
+    """A job that runs for a month outlives more failures than max_restarts."""
+    old, young = WorkerFailure(NOW, 1), WorkerFailure(NOW + 60.0, 2)
+    job = replace(running(3), failures=(old, young), furthest_step=5)
+    assert counted_failures(job, NOW + FAILURE_WINDOW_S - 1.0) == (old, young)
+    assert counted_failures(job, NOW + FAILURE_WINDOW_S) == (young,)
+    later = NOW + FAILURE_WINDOW_S + 60.0
+    assert counted_failures(job, later) == ()
+    assert evolve(job, m.WorkerFailed(later, B, 1)).failures == (WorkerFailure(later, 5),)
+
+
+def test_failures_at_one_step_count_however_long_the_job_takes_to_get_there() -> None:
+    stuck = (WorkerFailure(NOW, 5),) * 3
+    job = replace(running(3), failures=stuck, furthest_step=5)
+    later = NOW + 9 * FAILURE_WINDOW_S
+    assert counted_failures(job, later) == stuck
+    assert stops(made(job, m.Exited(B, 1), later)).why.startswith("it crashed 4 times")
+
+
+def test_every_failure_of_launched_workers_counts() -> None:
+    """Their steps are not known: they may fail at the same one each time."""
+    job = replace(two_by_two(), failures=(WorkerFailure(NOW, 0),))
+    assert counted_failures(job, NOW + 9 * FAILURE_WINDOW_S) == job.failures
+
+
+HINTS = [(-9, "signal 9; check the memory of its machine"), (0, "exit code 0; its script ended before the job was")]
+
+
+@pytest.mark.parametrize(("code", "hint"), HINTS)
+def test_workers_that_are_lost_again_and_again_without_a_step_fail_the_job(code: int, hint: str) -> None:
+    """Each of two workers may be lost once for each of its lives: with one restart, four losses are borne."""
+    job = replace(running(2, new_job(1, 2, max_restarts=1), steps=2), losses_without_progress=3)
+    assert len(made(job, m.Exited(B, code))) == 1
+    job = replace(job, losses_without_progress=4)
+    events = made(job, m.Exited(B, code))
+    assert isinstance(events[0], m.MemberGone)
+    assert events[0].how == "lost"
+    assert stops(events).why.startswith(f"5 workers ended without a step in between; b: its process ended with {hint}")
+    assert len(made(job, m.Exited(B, FENCED_CODE))) == 1
+    further = after(job, report(job, A, 1, 1))
+    assert len(made(further, m.Exited(B, code))) == 1
 
 
 def test_the_end_of_a_worker_that_is_no_member_is_not_held_against_the_job() -> None:
@@ -241,7 +318,7 @@ def test_a_failure_that_names_nobody_accuses_nobody() -> None:
 
 
 def test_somebody_who_is_gone_is_not_accused() -> None:
-    job = after(running(2, new_job(2)), m.Expire(B))
+    job = evolved(running(2), m.MemberGone(NOW, B, "lost", "its lease ran out"))
     [broken] = made(job, m.WiringFailed(A, 1, B))
     assert isinstance(broken, m.WorldBroken)
 

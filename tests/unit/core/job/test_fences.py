@@ -89,10 +89,10 @@ def test_what_a_rollback_disowned_is_not_published() -> None:
 
 def test_a_checkpoint_that_comes_while_waiting_for_a_rollback_changes_what_is_waited_for() -> None:
     job = running(2, new_job(2), steps=3)
-    job = after(job, m.Expire(B), stopped(A, 1, stateless=True))
+    job = after(job, m.Expire(B), stopped(A, 2, stateless=True))
     assert job.state is JobState.WAITING
     assert "back to step 0" in job.why
-    job = after(job, m.Publish(A, 1, checkpoint(job.durable)))
+    job = after(job, m.Publish(A, 2, checkpoint(job.durable)))
     assert "back to step 3" in job.why
 
 
@@ -129,4 +129,4 @@ def test_a_grace_period_is_a_time_one_can_wait(grace_s: float) -> None:
 
 @pytest.mark.parametrize("grace_s", [0.0, 30 * 86400.0])
 def test_the_shortest_and_the_longest_grace_period_are_taken(grace_s: float) -> None:
-    assert made(running(2), m.Drain(A, grace_s, "x")) == (m.MemberDraining(NOW, A, grace_s, "x"),)
+    assert made(running(2), m.Drain(A, grace_s, "x"))[0] == m.MemberDraining(NOW, A, grace_s, "x")

@@ -38,6 +38,7 @@ def test_a_draining_member_is_left_out_of_the_next_world_and_trains_on_in_this_o
     next_world = world(2, A, C, base=before.durable, why="b leaves")
     assert events == (
         m.MemberDraining(NOW, B, 30.0, "spot notice"),
+        m.CheckpointRequested(NOW, 2, "a member is leaving"),
         m.WorldFormed(NOW, next_world),
         m.StateChanged(NOW, JobState.RUNNING, "b leaves"),
     )

@@ -1,5 +1,7 @@
 """Losing members, and the recovery that follows (rules 11, 18, 19)."""
 
+from dataclasses import replace
+
 import pytest
 
 from pliant.core import messages as m
@@ -135,24 +137,49 @@ def test_recovery_takes_spares_to_reach_min_and_no_more() -> None:
     assert job.worlds[0] == world(2, D, B, C, kind=WorldKind.RECOVERY, why="a was lost: its lease ran out")
 
 
-def test_recovery_below_min_waits_and_says_what_for() -> None:
-    job, events = pump(running(3, new_job(3)), m.Expire(C))
+def test_survivors_below_min_form_a_world_that_holds_and_say_what_for() -> None:
+    """Rule 16: they commit and save what they have, so that a second loss costs nothing."""
+    before = running(3, new_job(3), steps=2)
+    job, events = pump(before, m.Expire(C))
     why = "2 of the 3 workers needed; c was lost: its lease ran out"
-    assert events[1:] == (m.StateChanged(NOW, JobState.WAITING, why),)
-    assert job.broken == "c was lost: its lease ran out"
-    assert job.gone_in_open_worlds == {C}
+    holds = world(2, A, B, kind=WorldKind.RECOVERY, base=before.durable, hold=True, why=why)
+    assert events[1:] == (m.WorldFormed(NOW, holds), m.StateChanged(NOW, JobState.WAITING, why))
+    assert (job.broken, sorted(job.holders)) == ("", [A, B])
+    job = after(job, report(job, A, 2))
+    assert (job.state, job.why) == (JobState.WAITING, "2 of the 3 workers needed")
     job, events = pump(job, join(D))
+    onward = world(3, A, B, D, kind=WorldKind.RECOVERY, base=before.durable, why="enough members again")
     assert events[1:] == (
-        m.WorldFormed(NOW, world(2, A, B, D, kind=WorldKind.RECOVERY, why="c was lost: its lease ran out")),
-        m.StateChanged(NOW, JobState.RUNNING, "c was lost: its lease ran out"),
+        m.WorldFormed(NOW, onward),
+        m.StateChanged(NOW, JobState.RUNNING, "enough members again"),
     )
 
 
-def test_what_broke_a_world_first_stays_the_reason() -> None:
+def test_spares_that_are_not_enough_for_min_do_not_hold_with_the_survivors() -> None:
+    job = pump(after(running(3, new_job(3, 6, 3), steps=1), join(D)), m.Expire(A), m.Expire(B))[0]
+    assert (job.worlds[0].members, job.worlds[0].hold) == ((C,), True)
+    assert job.why == "2 of the 3 workers needed; a was lost: its lease ran out"
+
+
+def test_a_member_that_comes_while_survivors_enter_their_holding_world_is_taken_afterwards() -> None:
+    job = after(running(2, new_job(2), steps=1), m.Expire(B))
+    job, events = pump(job, join(C))
+    assert [type(event) for event in events] == [m.MemberJoined]
+    job, events = pump(job, report(job, A, 2))
+    assert events[0] == m.WorldEntered(NOW, 2)
+    assert (job.worlds[-1].members, job.worlds[-1].hold, job.state) == ((A, C), False, JobState.RUNNING)
+
+
+def test_a_second_loss_below_min_makes_the_next_world_that_holds() -> None:
     job = after(running(4, new_job(4)), m.Expire(C), m.Expire(D))
-    assert job.broken == "c was lost: its lease ran out"
+    why = "2 of the 4 workers needed; d was lost: its lease ran out"
+    assert job.worlds == (world(3, A, B, kind=WorldKind.RECOVERY, hold=True, why=why),)
+    assert (job.state, job.why, job.sealed) == (JobState.WAITING, why, 2)
+
+
+def test_what_broke_a_world_first_stays_the_reason() -> None:
+    job = pump(running(4, new_job(4)), m.Expire(C), m.Expire(D))[0]
     assert job.why == "2 of the 4 workers needed; c was lost: its lease ran out"
-    assert job.gone_in_open_worlds == {C, D}
 
 
 def test_a_loss_on_the_way_into_a_recovery_makes_the_next_one() -> None:
@@ -256,8 +283,8 @@ def test_the_second_to_stop_has_nothing_new_to_say() -> None:
 
 def test_the_newest_reason_for_stopping_is_shown_while_waiting() -> None:
     job = after(running(2, new_job(2)), m.Expire(B))
-    job = after(job, stopped(A, 1))
-    assert job.why == "1 of the 2 workers needed; a stopped in 1: the socket closed"
+    job = after(job, stopped(A, 2))
+    assert job.why == "1 of the 2 workers needed; a stopped in 2: the socket closed"
 
 
 def test_a_comparison_that_finds_no_usable_state_rolls_back() -> None:
@@ -273,16 +300,15 @@ def test_a_comparison_that_finds_no_usable_state_rolls_back() -> None:
 
 
 def test_that_nobody_has_a_state_is_not_forgotten_by_a_later_stop() -> None:
-    job = after(running(2, new_job(2), steps=1), m.Expire(B), stopped(A, 1, stateless=True), stopped(A, 1))
+    job = after(running(2, new_job(2), steps=1), m.Expire(B), stopped(A, 2, stateless=True), stopped(A, 2))
     assert job.stateless
     job = after(job, join(C))
     assert job.worlds[0].kind is WorldKind.ROLLBACK
 
 
 def test_entering_another_world_forgets_what_was_wrong_with_the_one_before() -> None:
-    """Below min the break waits; but the members had switched to 2 before, and 2 is well."""
-    stuck = after(running(3, new_job(3)), drain(C), m.Leave(C, 0, "out of time"))
-    assert (stuck.state, stuck.broken) == (JobState.WAITING, "c left: out of time")
+    """No member with the state is there; but the members had switched to 2 before, and 2 is well."""
+    stuck = replace(after(running(3), drain(C)), broken="c left: out of time", stateless=True)
     well = after(stuck, report(stuck, A, 2))
     assert (well.broken, well.stateless, well.current) == ("", False, 2)
 
@@ -310,6 +336,7 @@ def test_a_suspicion_of_somebody_who_is_not_at_work_means_nothing() -> None:
 
 def test_a_suspicion_of_somebody_gone_means_nothing() -> None:
     job = after(running(2, new_job(2)), m.Expire(B))
-    assert (job.current, B in formed(job, 1).members) == (1, True)
     assert made(job, m.Suspect(B)) == ()
-    assert made(job, m.Suspect(A)) == (m.WorldBroken(NOW, 1, True, "a does not answer"),)
+    assert made(job, m.Suspect(A)) == ()  # it is on its way into the world that holds
+    job = after(job, report(job, A, 2))
+    assert made(job, m.Suspect(A)) == (m.WorldBroken(NOW, 2, True, "a does not answer"),)

@@ -309,12 +309,13 @@ def test_a_hold_is_not_ended_by_whom_it_leaves_out() -> None:
     assert (job.state, job.why) == (JobState.WAITING, "1 of the 2 workers needed")
 
 
-def test_a_hold_that_loses_a_member_recovers_or_waits() -> None:
+def test_a_hold_that_loses_a_member_holds_with_the_others() -> None:
     job = after(running(3, new_job(3)), drain(C))
     job = after(job, report(job, A, 2), m.Leave(C, 2, "left"), m.Expire(B))
-    assert job.why == "1 of the 3 workers needed; b was lost: its lease ran out"
-    job = after(job, join(D), join(E))
-    assert job.worlds == (world(3, A, D, E, kind=WorldKind.RECOVERY, why="b was lost: its lease ran out"),)
+    why = "1 of the 3 workers needed; b was lost: its lease ran out"
+    assert (job.why, job.worlds) == (why, (world(3, A, kind=WorldKind.RECOVERY, hold=True, why=why),))
+    job = after(job, join(D), join(E), report(job, A, 3))
+    assert job.worlds == (world(4, A, D, E, kind=WorldKind.RECOVERY, why="enough members again"),)
 
 
 def test_a_hold_not_entered_yet_is_outnumbered_by_a_world_that_trains() -> None:

@@ -253,7 +253,7 @@ def test_a_report_says_who_holds_the_state() -> None:
 def test_the_gone_hold_nothing_whatever_a_late_report_says() -> None:
     job = after(running(3, new_job(3)), m.Expire(C))
     assert job.holders == {A, B}
-    assert made(job, report(job, A, 1, holders=(A, B, C, D))) == ()
+    assert made(job, report(job, A, 2, holders=(A, B, C, D))) == (m.WorldEntered(NOW, 2),)
 
 
 def test_holders_come_before_the_steps_they_hold() -> None:

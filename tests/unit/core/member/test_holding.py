@@ -2,16 +2,20 @@
 
 from dataclasses import replace
 
+import pytest
+
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.member import Phase
 from pliant.core.member.control_words import Purpose, Word
+from pliant.core.member.leave import grace_margin_s
 from pliant.core.member.signals import (
     Break,
     Collect,
     DrainNotice,
     Exit,
     GraceOver,
+    GraceShort,
     Released,
     Returned,
     Save,
@@ -22,6 +26,7 @@ from pliant.core.member.signals import (
     Wire,
 )
 from pliant.core.messages import Leave, Report
+from pliant.core.model.checkpoint import Checkpoint
 from unit.core.build import A, B, C, D, world
 from unit.core.member.drive import LAST, NOBODY, Crew, lines, recovery, these, training
 
@@ -164,3 +169,80 @@ def test_who_holds_and_is_to_go_waits_for_its_grace_period() -> None:
         Send(Leave(A, 0, "the grace period is over")),
         Exit(0, "the grace period is over", complete=False),
     )
+
+
+def saved(crew: Crew) -> Checkpoint:
+    """The checkpoint of the state that everybody in `holding` has."""
+    return Checkpoint(crew[A].lineage, checkpoint_name(crew[A].lineage, 2), crew.state(A).hash)
+
+
+def test_a_draining_member_that_holds_leaves_once_its_state_is_saved() -> None:
+    """Rule 16: it keeps its state until the checkpoint of it is published."""
+    crew = holding()
+    crew.feed(A, DrainNotice(30.0, "spot"))
+    crew.write(A, B)
+    crew.hush()
+    assert crew.tell(A) == ()
+    assert crew.tell(A, checkpoint=saved(crew))[-3:] == (
+        Break(2),
+        Send(Leave(A, 0, "left as planned")),
+        Exit(0, "left as planned"),
+    )
+    crew.tell(B)
+    assert crew[B].phase is Phase.HOLDING  # it does not drain
+
+
+def test_a_draining_member_that_holds_no_state_has_nothing_to_wait_for() -> None:
+    crew = training(A, B)
+    crew.add(D)
+    crew.propose(world(2, D, A, B, hold=True))
+    crew.wire(2)
+    crew.step()
+    crew.deliver()
+    crew.returns()
+    crew.hush()
+    assert crew[D].phase is Phase.HOLDING
+    crew.tell(D)
+    assert crew[D].phase is Phase.HOLDING
+    crew.tell(D, draining=True, grace_s=30.0)
+    assert crew[D].phase is Phase.GONE
+
+
+def test_a_state_that_no_member_can_save_is_kept_for_a_replacement_until_time_is_short() -> None:
+    crew = holding()
+    crew.seats[A].machine = replace(crew[A], cannot_save_ranks=these(0, 1), part_in_progress=None)
+    crew.tell(A)
+    crew.feed(A, DrainNotice(30.0, "spot"))
+    crew.feed(A, Tick())
+    assert crew[A].phase is Phase.HOLDING
+    crew.feed(A, GraceShort())
+    crew.feed(A, Tick())
+    assert crew[A].phase is Phase.GONE
+
+
+def test_survivors_below_min_commit_and_save_in_a_recovery_world_that_holds() -> None:
+    """Rule 16: it says hello, as every recovery does, closes at once and takes no step."""
+    crew = training(A, B, C)
+    crew.crash(C)
+    crew.seal(replace(recovery(2, A, B, base=crew.view.durable), hold=True))
+    crew.run(lambda: crew[A].phase is crew[B].phase is Phase.HOLDING)
+    assert [crew[name].applied_line for name in (A, B)] == [None, None]
+    assert crew[A].lineage == crew[B].lineage == crew.history[-1].lineage
+    begun = [action for action in crew.said(A) if isinstance(action, Snapshot)]
+    assert [action.lineage for action in begun] == [crew[A].lineage]
+
+
+@pytest.mark.parametrize(
+    ("grace_s", "save_s", "margin_s"),
+    [
+        (30.0, 0.0, 3.0),  # no save was measured: a fifth of the grace period, 3 s at most
+        (10.0, 0.0, 2.0),
+        (30.0, 8.0, 13.0),  # a quarter more than the save before, and the usual margin
+        (10.0, 0.1, 2.125),
+        (10.0, 60.0, 10.0),  # there is not enough time: save at once
+    ],
+)
+def test_a_member_starts_to_save_early_enough_for_a_save_as_long_as_the_last(
+    grace_s: float, save_s: float, margin_s: float
+) -> None:
+    assert grace_margin_s(grace_s, save_s) == pytest.approx(margin_s)

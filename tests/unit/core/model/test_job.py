@@ -53,7 +53,7 @@ def test_a_job_starts_with_nothing() -> None:
     assert (job.spec.wait_limit_s, job.spec.max_restarts, job.terms) == (None, 3, None)
     assert (job.state, job.why, job.broken, job.stateless) == (JobState.STARTING, "", "", False)
     assert (job.agents, job.members, job.gone, job.worlds) == ((), {}, (), ())
-    assert (job.joined, job.generation, job.current, job.sealed, job.failures) == (0, 0, 0, 0, 0)
+    assert (job.joined, job.generation, job.current, job.sealed, job.failures) == (0, 0, 0, 0, ())
     assert (job.durable, job.checkpoint) == (GENESIS, None)
     assert Terms(GRID, seed=1).checkpoint_every == 0
     assert Member(A, 1, X) == Member(A, 1, X, weight=1, draining=False, grace_s=0.0, why="")

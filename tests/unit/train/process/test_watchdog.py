@@ -1,4 +1,4 @@
-"""A training thread that is stuck is named once, with where it is stuck."""
+"""A training thread that is stuck is named once, with where it is stuck, and its process ends."""
 
 import itertools
 import logging
@@ -41,7 +41,7 @@ def stuck_here(ear: Ear) -> None:
 
 def test_it_is_named_with_its_stack(ear: Ear) -> None:
     since = time.monotonic()
-    watch = StallWatchdog("m1", 0.04, lambda: since)
+    watch = StallWatchdog("m1", lambda: 0.04, lambda: since)
     try:
         stuck_here(ear)
     finally:
@@ -53,12 +53,36 @@ def test_it_is_named_with_its_stack(ear: Ear) -> None:
 
 def test_once_for_each_time_it_is_stuck(ear: Ear) -> None:
     since = [time.monotonic()]
-    watch = StallWatchdog("m1", 0.02, lambda: since[0])
+    watch = StallWatchdog("m1", lambda: 0.02, lambda: since[0])
     try:
         assert ear.news.acquire(timeout=PATIENCE_S)
         assert not ear.news.acquire(timeout=0.1)
         since[0] = time.monotonic()
         assert ear.news.acquire(timeout=PATIENCE_S)
+    finally:
+        watch.close()
+
+
+def test_its_process_ends_after_its_stack_is_logged(ear: Ear) -> None:
+    since, ended = time.monotonic(), threading.Event()
+    watch = StallWatchdog("m1", lambda: 0.04, lambda: since, ended.set)
+    try:
+        assert ended.wait(PATIENCE_S)
+    finally:
+        watch.close()
+    assert len(ear.said) == 2
+    assert ear.said[1] == "m1 ends, so that the others go on; stall_s=0 allows any time"
+
+
+def test_a_limit_that_becomes_shorter_counts_from_the_start(ear: Ear, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grace period began while user code was running."""
+    monkeypatch.setattr("pliant.train.process.WATCH_S", 0.02)
+    since, ended, limits_s = time.monotonic() - 60.0, threading.Event(), [0.0]
+    watch = StallWatchdog("m1", lambda: limits_s[0], lambda: since, ended.set)
+    try:
+        assert not ended.wait(0.1)  # there is no limit
+        limits_s[0] = 9.0
+        assert ended.wait(PATIENCE_S)
     finally:
         watch.close()
 
@@ -71,7 +95,7 @@ def test_nobody_is_named_outside_user_code_or_in_time(ear: Ear) -> None:
         asked.release()
         return time.monotonic() if next(inside) else None
 
-    watch = StallWatchdog("m1", 0.02, busy_since)
+    watch = StallWatchdog("m1", lambda: 0.02, busy_since)
     try:
         for _ in range(4):
             assert asked.acquire(timeout=PATIENCE_S)
@@ -82,5 +106,5 @@ def test_nobody_is_named_outside_user_code_or_in_time(ear: Ear) -> None:
 
 def test_close_ends_its_thread() -> None:
     threads = threading.active_count()
-    StallWatchdog("m1", 300.0, lambda: None).close()
+    StallWatchdog("m1", lambda: 300.0, lambda: None).close()
     assert threading.active_count() == threads
