@@ -27,7 +27,7 @@ from pliant.core.model.job import FailingSlots, Mode
 from pliant.core.model.names import MemberId
 from pliant.credentials import make_token, write_token
 from pliant.errors import BadInput
-from unit.cli.program import Running, environment, invoke
+from unit.cli.program import Running, environment, invoke, real
 from unit.cli.test_local_jobs import stopped_job
 from unit.core.build import TERMS, A, B, after, join, new_job, refused
 
@@ -289,3 +289,13 @@ def test_a_setting_that_a_job_cannot_take_is_named_with_both_values(home: Path) 
         "job demo runs --mode live, which cannot become --mode relaunch: pass --mode live; or choose another name with "
         "--job"
     )
+
+
+def test_a_module_that_is_missing_ends_the_job_at_once(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "imp.py").write_text("import nosuchmodule\n")
+    done = real(environment(home, PLIANT_AGENT="vm"), "run", "--preload", "", "imp.py")
+    why = "vm-g1.0 ended with exit code 1: ModuleNotFoundError: No module named 'nosuchmodule'"
+    assert done.code == 1
+    assert f"pliant: imp failed: it cannot start: {why}\n" in done.err
+    assert done.err.count("[vm-g1.0] Traceback") == 1
+    assert "script starts again" not in done.out
