@@ -171,20 +171,18 @@ class Probe:
             with self._lock:
                 self._file[at] -= 1
 
-    def wrap(self, owner: Any, name: str, place: Place) -> None:
-        """Have every call of a function, method or generator observed."""
+    def wrap(self, owner: Any, original: Callable[..., Any], place: Place) -> None:
+        """Have every call of a function or method of `owner` observed."""
         how = self.beside if place in (Place.WIRING, Place.TRANSFER) else self.inside
-        original: Callable[..., Any] = getattr(owner, name)
 
         def observed(*args: Any, **kwargs: Any) -> Any:
             with how(place):
                 return original(*args, **kwargs)
 
-        setattr(owner, name, observed)
+        self._replace(owner, original, observed)
 
-    def wrap_generator(self, owner: Any, name: str, place: Place) -> None:
+    def wrap_generator(self, owner: Any, original: Callable[..., Iterator[Any]], place: Place) -> None:
         """The same for a generator: it is observed until it is closed, and may be struck between two items."""
-        original: Callable[..., Iterator[Any]] = getattr(owner, name)
 
         def observed(*args: Any, **kwargs: Any) -> Iterator[Any]:
             with self.beside(place):
@@ -192,7 +190,13 @@ class Probe:
                     self.point(place)
                     yield item
 
-        setattr(owner, name, observed)
+        self._replace(owner, original, observed)
+
+    @staticmethod
+    def _replace(owner: Any, original: Callable[..., Any], observed: Callable[..., Any]) -> None:
+        if getattr(owner, original.__name__, None) is not original:
+            raise LookupError(f"{owner} has no {original.__name__} of its own")
+        setattr(owner, original.__name__, observed)
 
 
 def install(probe: Probe) -> None:
@@ -203,12 +207,13 @@ def install(probe: Probe) -> None:
     from pliant.train import session
     from pliant.train.state import transfer
 
-    probe.wrap(floating.FloatingReducer, "reduce", Place.REDUCTION)
-    probe.wrap(deterministic.DeterministicReducer, "reduce", Place.REDUCTION)
-    probe.wrap(loop.Loop, "apply", Place.APPLY)
-    probe.wrap(wiring.GlooWiring, "run", Place.WIRING)
-    probe.wrap(wiring.GlooWiring, "_check_links", Place.WIRING)
-    probe.wrap(transfer.StateDownload, "_stripe", Place.TRANSFER)
-    probe.wrap(session, "ask_gradient", Place.TRANSFER)
-    probe.wrap_generator(transfer.StateSource, "_send_stripe", Place.TRANSFER)
-    probe.wrap_generator(transfer.StateSource, "_send_gradient", Place.TRANSFER)
+    # The functions themselves, not their names: a renamed one is found by the type checker.
+    probe.wrap(floating.FloatingReducer, floating.FloatingReducer.reduce, Place.REDUCTION)
+    probe.wrap(deterministic.DeterministicReducer, deterministic.DeterministicReducer.reduce, Place.REDUCTION)
+    probe.wrap(loop.Loop, loop.Loop.apply, Place.APPLY)
+    probe.wrap(wiring.GlooWiring, wiring.GlooWiring.run, Place.WIRING)
+    probe.wrap(wiring.GlooWiring, wiring.GlooWiring._check_links, Place.WIRING)
+    probe.wrap(transfer.StateDownload, transfer.StateDownload._receive_stripe, Place.TRANSFER)
+    probe.wrap(session, transfer.fetch_gradient, Place.TRANSFER)
+    probe.wrap_generator(transfer.StateSource, transfer.StateSource._send_stripe, Place.TRANSFER)
+    probe.wrap_generator(transfer.StateSource, transfer.StateSource._send_gradient, Place.TRANSFER)

@@ -147,3 +147,10 @@ def test_a_scene_tells_whether_a_change_is_under_way() -> None:
     assert (scene.change, scene.ranked, scene.able) == ("somebody receives the state", ["a", "b"], ["a"])
     scene.add(m.WorldBroken(0.0, 2, True, "a test"))
     assert scene.change == "generation 2 broken"
+
+
+def test_every_place_that_is_observed_exists() -> None:
+    """In a process of its own: the functions stay replaced."""
+    body = "from chaos.probe import Probe, install; install(Probe.__new__(Probe))"
+    done = subprocess.run([sys.executable, "-c", body], cwd=TESTS, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -62,6 +62,10 @@ class Plan:
     evaluate: bool = False
     hold_at: int | None = None  # post-step, wait for the file `go`
     lr_of: float | None = None  # set by hand after step 3
+    deterministic: bool = False
+    finish_at: int | None = None  # after that step, call `run.finish`
+    leave_at: int | None = None  # after that step, leave the loop by `break`
+    leave_within: int | None = None  # the same, in the middle of that step
 
 
 def say(**what: object) -> None:
@@ -292,11 +296,12 @@ def train(plan: Plan) -> None:
             slots=plan.slots,
             micro_batch=plan.micro_batch,
             num_workers=plan.num_workers,
+            deterministic=plan.deterministic,
             state={"scheduler": scheduler, "average": average},
         )
         say(joined=True)
 
-        def body(x: Tensor, y: Tensor) -> None:
+        def body(x: Tensor, y: Tensor) -> bool:
             faults.step = run.step_number
             loss, words = word_loss(model(x), y) if y.ndim == 2 else (cross_entropy(model(x), y), None)
             faults.at("forward")
@@ -306,8 +311,10 @@ def train(plan: Plan) -> None:
                 run.backward(loss, weight=words)
             faults.at("backward")
             run.log(loss=loss)
-            if run.step():
+            stepped = run.step()
+            if stepped:
                 applied(plan, run, faults, scheduler, average, optimizer)
+            return stepped
 
         if plan.nested:
             for epoch in run.epochs():
@@ -319,7 +326,10 @@ def train(plan: Plan) -> None:
                 say(epoch=epoch.number, rate=scheduler.get_last_lr()[0])
         else:
             for x, y in run:
-                body(x, y)
+                if run.step_number == plan.leave_within:
+                    break
+                if body(x, y) and run.step_number == plan.leave_at:
+                    break
         everything = [*model.state_dict().values(), *average.mean]
         say(
             done=True,
@@ -354,6 +364,8 @@ def applied(
     faults.at("after")
     if plan.lr_of is not None and run.step_number == 3:
         optimizer.param_groups[0]["lr"] = plan.lr_of
+    if plan.finish_at == run.step_number:
+        run.finish("it is good enough")
     if plan.hold_at == run.step_number:
         wait_for_file(plan, "go")
     pace(plan)

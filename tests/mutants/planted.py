@@ -603,14 +603,38 @@ PLANTED = (
         ),
     ),
     Planted(
+        "finish forgotten in a recovery",
+        "P2",
+        "A member that saw the end of the job in the words does not repeat it in the comparison after a failure.",
+        (
+            Edit(
+                "core/member/recover.py",
+                "    if any(word.ending == FINISH for word in words if word.holds):\n        m.ending = FINISH\n",
+                "",
+            ),
+        ),
+    ),
+    Planted(
+        "one left loop ends the job",
+        "P2",
+        "The job is finished as soon as one member has left its loop.",
+        (
+            Edit(
+                "core/member/control_words.py",
+                "    return FINISH in endings or (bool(endings) and all(endings))\n",
+                "    return any(endings)\n",
+            ),
+        ),
+    ),
+    Planted(
         "slots dealt out at the first hello",
         "rule 14",
         "The step in flight is dealt out to those who hold the state at first, and never again.",
         (
             Edit(
                 "core/member/recover.py",
-                "    if not m.compare_again and best.step < m.terms.grid.total_steps:\n",
-                "    if not m.recovery_shares and best.step < m.terms.grid.total_steps:\n",
+                "    if not m.compare_again and m.ending != FINISH and best.step < m.terms.grid.total_steps:\n",
+                "    if not m.recovery_shares and m.ending != FINISH and best.step < m.terms.grid.total_steps:\n",
             ),
         ),
     ),

@@ -24,6 +24,7 @@ LEAST = {
     "samples_per_epoch": 1,
     "turns": 1,
     "samples": 1,
+    "max_steps": 1,
 }
 
 

@@ -162,8 +162,9 @@ class TrainingJob:
                 self._leave(error)
             elif error is not None:
                 self._report_exception(error)
-            elif self._run is not None and not self._run.complete:
-                self._send_leave("the training loop was left before its end")
+            elif self._run is not None and self._loop is not None and not self._run.complete:
+                self._loop.leave()
+                self._run.complete = True
         finally:
             if self._run is not None:
                 self._run._close_log()
@@ -194,6 +195,7 @@ class TrainingJob:
         *,
         batch_size: int,
         epochs: int = 1,
+        max_steps: int | None = None,
         seed: int = 0,
         slots: int | None = None,
         micro_batch: int | None = None,
@@ -218,7 +220,7 @@ class TrainingJob:
 
         `batch_size` is global and does not depend on the number of members. `slots` is the number of pieces that it is
         divided into, by default one for each sample; members beyond that number are spares. `micro_batch` limits the
-        samples of one item. `state` names other objects that must move with the model: schedulers, averages.
+        samples of one item, `max_steps` the length of the job. `state` names other objects that move with the model.
 
         With `deterministic` an item is one slot, and the result has the same bits whatever happens to the membership. A
         member whose software or hardware would compute other bits stays a spare, unless `other_bits` allows it. With
@@ -229,19 +231,19 @@ class TrainingJob:
         batch_size, epochs, seed, num_workers, verify = arguments.whole_numbers(
             batch_size=batch_size, epochs=epochs, seed=seed, num_workers=num_workers, verify=verify
         )
-        slots, micro_batch = arguments.optional_whole_numbers(slots=slots, micro_batch=micro_batch)
-        (per_epoch,) = arguments.optional_whole_numbers(samples_per_epoch=samples_per_epoch)
+        slots, micro_batch, per_epoch, max_steps = arguments.optional_whole_numbers(
+            slots=slots, micro_batch=micro_batch, samples_per_epoch=samples_per_epoch, max_steps=max_steps
+        )
         arguments.check(model, slots, batch_size, clip_norm, nonfinite, collate_fn, stall_s, verify_slots)
         arguments.check_flags(pin_memory=pin_memory, deterministic=deterministic, other_bits=other_bits)
         others = arguments.check_state(state, scaler)
         self._checkpoint_dir = arguments.check_folder(checkpoint_dir)
         source = open_source(dataset, order=order, sampler=sampler, samples_per_epoch=per_epoch, seed=seed)
         options = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
-        bare: nn.Module = getattr(model, "_orig_mod", model)  # torch.compile wraps the model
-        where = model_device(bare)
+        bare, where = _bare_model(model)
         optimizers = Optimizers(bare, optimizer, scaler, clip_norm, nonfinite)
         self._closing.append(optimizers.close)
-        grid = Grid(source.samples, batch_size, slots or batch_size, epochs, len(optimizers.turns) or 1)
+        grid = Grid(source.samples, batch_size, slots or batch_size, epochs, len(optimizers.turns) or 1, max_steps)
         check_micro_batch(grid, micro_batch)
         indices = self._indices = source.indices(grid, seed)
         step = self._optimizer_step(options, optimizers, where, compiled=bare is not model)
@@ -493,6 +495,12 @@ class _NoPeers:
         raise AssertionError(
             f"message {kind} ({len(head)} bytes) to {member} in generation {generation}, a world of one"
         )
+
+
+def _bare_model(model: nn.Module) -> tuple[nn.Module, torch.device]:
+    """Return the model without the wrapper of torch.compile, and its device."""
+    bare: nn.Module = getattr(model, "_orig_mod", model)
+    return bare, model_device(bare)
 
 
 def _configure_logging() -> None:

@@ -117,6 +117,7 @@ class Loop:
         self._line: LedgerLine | None = None
         self._boundary_signal: Callable[[int], s.Signal] = s.Boundary
         self._last: tuple[Lineage, ReducedGradient] | None = None
+        self._ending: s.LoopEnded | None = None  # user code computes nothing more
         self._order: Order | None = None  # taken from the session, to be carried out by the iterator
 
     @property
@@ -142,8 +143,58 @@ class Loop:
             if isinstance(order, s.Exit) and order.complete:
                 return None
             self._order = self._carry_out(order)
+            if self._ending is not None and self._parts and self._missed is None:
+                self._end_step(self._ending)
         self.in_user_code_since = time.monotonic()  # reading runs user code, too
         return self._begin(self._parts.popleft())
+
+    def finish(self, why: str) -> None:
+        """Let the job end with the last applied step, once user code asks for the next item."""
+        self._ending = s.LoopEnded(finish=True, why=why)
+
+    def leave(self) -> None:
+        """Take part in what the others do after user code left its loop. Return once the job has ended.
+
+        Raises BadInput if the others go on.
+        """
+        if self.part is not None:
+            self.part = None
+            self._reducer.abandon()
+            self._reducer.drop_part()
+            self.logged.drop()
+            self._state.buffers.end_part(0.0, drop=True)
+        self.ready = None
+        self._parts.clear()
+        self._ending = self._ending or s.LoopEnded(finish=False)
+        if self.session.machine.phase is Phase.COMPUTING:
+            self._end_step(self._ending)
+        try:
+            if self.next() is not None:
+                raise BadInput("The training loop was left in a step that the other members had applied.")
+        except Left as left:
+            view = self.session.machine.view
+            if left.code != 1 or (view is not None and view.state.ended):
+                raise
+            raise BadInput(f"{left.why[:1].upper()}{left.why[1:]}.") from None
+
+    def _end_step(self, ending: s.LoopEnded) -> None:
+        """Enter the collective of the step with nothing computed. All slots of this member are empty."""
+        self._parts.clear()
+        self._spots = 0
+        self._is_spot = self._idle = False
+        self._forget_kept()
+        machine = self.session.machine
+        for slot in machine.shares[machine.rank]:
+            self._reducer.begin_part(
+                MicroBatch(machine.lineage.step + 1, (slot,)), 0.0, None, machine.shares, idle=False
+            )
+            self._reducer.end_part()
+        order = self.session.feed_and_take(ending)
+        if isinstance(order, s.Collect) and order.word.purpose is Purpose.STEP:
+            self._reduce(order)
+        else:
+            self._order = order
+        self._forget_kept()
 
     def _leave_user_code(self) -> None:
         if self.in_user_code_since is not None:
@@ -388,6 +439,8 @@ class Loop:
         if (unread := self._checkpoints.restore(checkpoint, moved=self.moved)) is not None:
             return self.session.feed_and_take(unread)
         self.moved = self.moved or checkpoint is not None
+        if self._ending is not None and self._ending.finish:
+            self._ending = None  # that was after a step that is gone
         self._forget_kept()
         self.restored_to = checkpoint.lineage.step if checkpoint is not None else 0
         return self._at_boundary(s.Restored, self.restored_to)

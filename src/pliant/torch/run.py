@@ -137,6 +137,18 @@ class Run:
         """
         return self._optimizers.inner_loop()
 
+    def finish(self, why: str = "") -> None:
+        """End the job for all members with the last applied step, which is saved; `why` is its reason.
+
+        One member is enough. The loop ends at its next item, on every member. Call this after a step was applied, for
+        early stopping for instance.
+        """
+        if not isinstance(why, str):
+            raise BadInput(f"The reason given to run.finish must be a text, got {why!r}.")
+        if self._loop.part is not None:
+            raise BadInput("run.finish was called within a step. Call it after run.step() is True.")
+        self._loop.finish(why)
+
     def log(self, **values: float | Tensor) -> None:
         """Log values of this item. After the step, `metrics` has their means over all its items."""
         if self._loop.part is None:

@@ -500,3 +500,47 @@ def test_buffers_may_be_changed_after_the_step(micro_batch: int | None) -> None:
                 parts.clear()
     assert torch.allclose(model.teacher, expected, atol=1e-6)
     assert torch.allclose(model.mean, mean, atol=1e-4)
+
+
+# ------------------------------------------------------------------------------------------- an early end
+
+
+def train_until(model: nn.Module, act: Callable[[pliant.Run], bool], **more: Any) -> pliant.Run:
+    """Train, and leave the loop once `act` returns True after a step."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with training(model, optimizer, points(), **more) as run:
+        for x, y in run:
+            cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+            if run.step() and act(run):
+                break
+    return run
+
+
+def test_max_steps_ends_the_training_within_an_epoch() -> None:
+    steps: list[int] = []
+    run = train_until(net(), lambda run: bool(steps.append(run.step_number)), max_steps=4)  # type: ignore[func-returns-value]
+    assert (steps, run.total_steps, run.complete) == ([1, 2, 3, 4], 4, True)
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_training_ends_with_the_step_after_which_it_is_finished_or_left(leaves: bool) -> None:
+    steps: list[int] = []
+
+    def at_three(run: pliant.Run) -> bool:
+        steps.append(run.step_number)
+        if run.step_number == 3 and not leaves:
+            run.finish("good enough")
+        return leaves and run.step_number == 3
+
+    run = train_until(net(), at_three)
+    assert (steps, run.complete) == ([1, 2, 3], True)
+
+
+def test_a_training_cannot_be_finished_within_a_step_or_for_no_text() -> None:
+    model = net()
+    with training(model, torch.optim.SGD(model.parameters(), lr=0.1), points()) as run:
+        next(iter(run))
+        with pytest.raises(BadInput, match=r"within a step\. Call it after run\.step"):
+            run.finish("now")
+        with pytest.raises(BadInput, match="must be a text, got 3"):
+            run.finish(3)  # type: ignore[arg-type]

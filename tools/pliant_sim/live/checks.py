@@ -10,7 +10,7 @@ from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import Machine, Phase
-from pliant.core.member.control_words import Purpose, Words
+from pliant.core.member.control_words import Purpose, Words, is_ending
 from pliant.core.member.signals import Exit, Shares
 from pliant.core.messages import Event, StatesDiffered
 from pliant.core.model.job import Job, JobState
@@ -207,6 +207,8 @@ class LiveChecks(StoreChecks):
         slots = sorted(slot for share in told for slot in share)
         if step and slots != list(self.sim.setting.grid.filled(step)):
             self.complain(f"rule 23: slots {slots} are to be brought into step {step} of {number}")
+        if is_ending(words):
+            return  # nothing of it is applied
         if any(tuple(slots_in(part)) != told[rank] for rank, part in enumerate(content)):
             self.complain(f"rule 23: the members of {number} bring {content} into step {step} and not {told}")
 
@@ -264,8 +266,12 @@ class LiveChecks(StoreChecks):
         if machine.holds_state and not self._state_survives(worker):
             self.complain(f"rule 16: {worker.id} left with the last state of step {machine.lineage.step}")
 
+    def _last_step(self) -> int:
+        setting = self.sim.setting
+        return setting.ends_at if setting.loop_ends else setting.grid.total_steps
+
     def _leaves_at_the_end(self, worker: LiveWorker, leave: Exit) -> None:
-        last = worker.machine.terms.grid.total_steps
+        last = self._last_step()
         if leave.complete and worker.model.spoilt:
             self.spoilt_ends.append(worker.id)
         if leave.complete and worker.model.lineage.step != last:
@@ -329,7 +335,9 @@ class LiveChecks(StoreChecks):
         terms = job.terms
         if terms is None:
             return
-        result = audit(terms.grid, self.sim.order, self.lines, finished=True)
+        if job.durable.step != self._last_step():
+            self.complain(f"P2: the job finished after step {job.durable.step}, not after {self._last_step()}")
+        result = audit(terms.grid, self.sim.order, self.lines, finished=not self.sim.setting.loop_ends)
         if not result.ok or result.lost or result.repeated:
             self.complain(f"P3: the audit found {result}")
 

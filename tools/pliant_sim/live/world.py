@@ -48,6 +48,7 @@ class LiveSetting(Setting):
     calm: bool = False  # few faults, none of the network, the coordinators or the disk: nothing excuses a lost step
     script_ends: int | None = None  # the script ends with this code whenever it computes step `ends_at`; None: never
     ends_at: int = 6
+    loop_ends: str = ""  # "finish": the script finishes the job after step `ends_at`; "leave": it leaves its loop there
 
 
 CALM_SIZE = 3  # both the smallest and the largest size, as with `--workers 3`
@@ -62,7 +63,7 @@ def verify_for(seed: int) -> int:
 def setting_for(seed: int) -> LiveSetting:
     """One coordinator in a third of the schedules, two in the others; states are compared in a fifth of them.
 
-    A tenth of the schedules are calm, and in another tenth the script always ends early.
+    A tenth of the schedules are calm, in another tenth the script always crashes, and in a third one it ends early.
     """
     if seed % 10 == 7:
         return LiveSetting(seed=seed, calm=True, size_min=CALM_SIZE, size_max=CALM_SIZE, workers=CALM_SIZE)
@@ -74,6 +75,7 @@ def setting_for(seed: int) -> LiveSetting:
         seed=seed,
         coordinators=1 if seed % 3 == 0 else 2,
         verify=verify,
+        loop_ends=("finish", "leave")[seed // 10 % 2] if seed % 10 == 6 else "",
         full_disk=0.1 if seed % 7 == 3 else 0.0,
         no_storage=0.3 if seed % 11 == 5 else 0.0,
         fingerprint=FINGERPRINT if verify else (),

@@ -199,6 +199,9 @@ class LiveWorker:
     def _compute(self, action: s.Compute) -> None:
         """Run the user's forward and backward passes, in one piece or two."""
         sim = self.sim
+        if self._ends_loop():
+            sim.after(sim.chance.uniform(0.01, 0.5), self.feed, s.LoopEnded(sim.setting.loop_ends == "finish", "done"))
+            return
         if action.idle:
             sim.after(sim.chance.uniform(0.2, 0.5), self._idled)
             return
@@ -207,6 +210,13 @@ class LiveWorker:
         slots = action.slots
         cut = sim.chance.randint(1, len(slots)) if sim.chance.random() < 0.2 else len(slots)
         sim.after(sim.chance.uniform(0.5, 1.5), self._computed, action.step, slots[:cut], slots[cut:])
+
+    def _ends_loop(self) -> bool:
+        """Return whether the script ends its loop here: on every member, or on one that finishes the job for all."""
+        setting = self.sim.setting
+        if not setting.loop_ends or self.model.lineage.step < setting.ends_at:
+            return False
+        return setting.loop_ends == "leave" or self.machine.rank == 0
 
     def _idled(self) -> None:
         self.feed(s.Computed(frozenset(), 0, 0, self._verified))

@@ -74,7 +74,7 @@ class LedgerHistory:
             case m.WorldFormed(world=world) if world.kind is not WorldKind.PLANNED:
                 self.head = world.base  # before the last line if the world goes back to a checkpoint
             case m.StateChanged():
-                self.finished = event.state is JobState.FINISHED
+                self.finished = event.state is JobState.FINISHED and event.last_step is None
             case _:
                 pass
 

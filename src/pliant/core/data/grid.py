@@ -32,11 +32,14 @@ class Grid:
     slots: int
     epochs: int
     turns: int = 1  # consecutive steps on one batch: one for each optimizer that takes turns
+    max_steps: int | None = None  # the job ends after so many steps, if its epochs have more
 
     def __post_init__(self) -> None:
         for name in ("samples", "batch", "slots", "epochs", "turns"):
             if getattr(self, name) < 1:
                 raise BadInput(f"a grid's {name} must be at least 1, not {getattr(self, name)}")
+        if self.max_steps is not None and self.max_steps < 1:
+            raise BadInput(f"a grid's max_steps must be at least 1, not {self.max_steps}")
         if self.samples > SAMPLES_MAX:
             raise BadInput(f"a grid holds at most 2**62 samples, not {self.samples}: check the data's length")
         if self.slots > self.batch:
@@ -52,7 +55,8 @@ class Grid:
     @property
     def total_steps(self) -> int:
         """The number of the job's last step."""
-        return self.steps_per_epoch * self.epochs
+        steps = self.steps_per_epoch * self.epochs
+        return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def cursor(self, step: int) -> Cursor:
         """Return where this step starts. One past the last step is allowed: it is the end of the job."""
@@ -100,7 +104,7 @@ class Grid:
     def _extent(self, step: int) -> tuple[int, int]:
         """Return the position where the step starts, and its size."""
         steps = self.steps_per_epoch
-        if not 1 <= step <= steps * self.epochs:
+        if not 1 <= step <= self.total_steps:
             raise self._no_such_step(step)
         position = (step - 1) % steps // self.turns * self.batch
         return position, min(self.batch, self.samples - position)

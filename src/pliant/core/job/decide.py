@@ -38,6 +38,7 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 
 STOP_GRACE_S = 60.0  # a member of a job that fails or is cancelled has this long to save
+FINISHED_MAX = 200  # characters of the reason for which user code finished the job
 SAMPLES_NAMED = 64  # of the slots that raised on two members, in the reason
 
 Decision = tuple[Event, ...] | Rejection
@@ -281,6 +282,9 @@ def _progress(
         )
     if job.terms is not None and head.step >= job.terms.grid.total_steps:
         events += (m.StateChanged(now, JobState.FINISHED, f"all {head.step} steps are committed"),)
+    elif job.terms is not None and command.finished:
+        why = f"{command.finished[:FINISHED_MAX]}, after step {head.step} of {job.terms.grid.total_steps}"
+        events += (m.StateChanged(now, JobState.FINISHED, why, last_step=head.step),)
     return events
 
 

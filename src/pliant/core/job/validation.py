@@ -32,7 +32,7 @@ SIZE_MAX = 100_000  # far beyond what one coordinator can serve; catches typing 
 
 
 # The fields of Terms, by the names of the user's settings.
-TERM_NAMES = ("samples", "batch_size", "slots", "epochs", "turns", "seed", "checkpoint_every", "verify")
+TERM_NAMES = ("samples", "batch_size", "slots", "epochs", "turns", "max_steps", "seed", "checkpoint_every", "verify")
 
 
 def bad_create(command: Create) -> Rejection | None:

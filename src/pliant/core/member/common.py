@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from pliant.core.data.grid import deal_slots, idle_slot
 from pliant.core.data.ledger import LedgerLine, Lineage
-from pliant.core.member.control_words import Purpose, Word, Words, diverged, minority, winner
+from pliant.core.member.control_words import FINISH, Purpose, Word, Words, diverged, minority, winner
 from pliant.core.member.signals import (
     Action,
     Admission,
@@ -33,6 +33,7 @@ from pliant.core.model.world import World, WorldKind
 
 REPORTERS = 2  # members that report progress (rule 24)
 LINES_MAX = 512  # of one report; after a long absence of the coordinator several reports follow
+LOOP_LEFT = "the training loop was left"
 STALE_TICKS = 3  # ticks without an answer before the other members report too
 
 Out = list[Action]
@@ -61,6 +62,7 @@ def start_collective(m: Machine, out: Out, purpose: Purpose, state: int | None =
         drain_urgency=m.drain_urgency,
         wants_checkpoint=step and _wants_checkpoint(m),
         can_save=m.can_save,
+        ending=m.ending,
         slots=len(m.kept_gradients.slots) if step else 0,
         samples=m.kept_gradients.samples if step else 0,
         slot_checksum=m.kept_gradients.slot_checksum if step else 0,
@@ -254,7 +256,19 @@ def report_progress(m: Machine, out: Out) -> None:
     world = world_of(m)
     holding = frozenset(world.members[rank] for rank in m.holders)
     news = view is None or view.current != world.number or view.holders != holding
-    out.append(Send(Report(m.id, m.rank, world.number, m.committed_lines[:LINES_MAX], holding if news else None)))
+    ended_early = m.phase is Phase.DONE and m.ending == FINISH and len(m.committed_lines) <= LINES_MAX
+    out.append(
+        Send(
+            Report(
+                m.id,
+                m.rank,
+                world.number,
+                m.committed_lines[:LINES_MAX],
+                holding if news else None,
+                finished=(m.finish_why or LOOP_LEFT) if ended_early else "",
+            )
+        )
+    )
 
 
 def is_reporter(m: Machine) -> bool:

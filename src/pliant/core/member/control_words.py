@@ -18,6 +18,7 @@ from pliant.core.data.ledger import Lineage
 _MASK = (1 << 64) - 1
 
 CALM, LEAVING, OUT_OF_TIME = 0, 1, 2  # the urgency of a drain
+GOING_ON, LEFT_LOOP, FINISH = 0, 1, 2  # whether user code goes on, left its loop, or asked to finish the job
 
 
 class Purpose(StrEnum):
@@ -35,7 +36,8 @@ class Word:
     `lineage` is the state it enters with. `wired` is the highest generation it wired above this one, and `wired_needed`
     the number of members of this world that must have wired it. `wants_checkpoint` asks for a checkpoint, and
     `can_save` tells whether this rank can write a part. `slots`, `samples`, `slot_checksum` and `digest` are counted
-    where a slot's gradient is added to the buffer. Only the comparison uses `kept`.
+    where a slot's gradient is added to the buffer. Only the comparison uses `kept`. `ending` is set by a rank whose
+    user code computes nothing more.
     """
 
     purpose: Purpose
@@ -50,6 +52,7 @@ class Word:
     failed: bool = False
     wants_checkpoint: bool = False
     can_save: bool = True
+    ending: int = GOING_ON
     slots: int = 0
     samples: int = 0
     slot_checksum: int = 0
@@ -122,7 +125,7 @@ def disagreement(words: Words, generation: int, purpose: Purpose, grid: Grid) ->
             return f"rank {rank} is at step {word.step} of another history than the ranks before it"
         elif word.state != first.state:
             return f"rank {rank} holds another state than the ranks before it"
-    if purpose is not Purpose.STEP:
+    if purpose is not Purpose.STEP or is_ending(words):
         return ""
     if first is None:
         return "no member holds the state"
@@ -185,6 +188,17 @@ def all_out_of_time(words: Words) -> bool:
     """Return whether every holder must leave now; then the world closes and leaves a checkpoint behind (rule 16)."""
     holding = [word for word in words if word.holds]
     return bool(holding) and all(word.drain_urgency >= OUT_OF_TIME for word in holding)
+
+
+def is_ending(words: Words) -> bool:
+    """Return whether user code of a holder computes nothing more. Then the step in progress is not applied."""
+    return any(word.ending for word in words if word.holds)
+
+
+def ends_job(words: Words) -> bool:
+    """Return whether the job ends with the last applied step: one holder finishes it, or all left their loops."""
+    endings = [word.ending for word in words if word.holds]
+    return FINISH in endings or (bool(endings) and all(endings))
 
 
 def winner(words: Words) -> Lineage | None:

@@ -58,7 +58,7 @@ def on_followed(m: Machine, out: Out, words: Words) -> None:
 def _keep_following(m: Machine, out: Out) -> None:
     if m.stop_reason or m.switch_to:
         pass_boundary(m, out)
-    elif m.closing or m.followed_lineage.step == m.terms.grid.total_steps:
+    elif m.closing or m.is_at_end:
         start_collective(m, out, Purpose.CLOSE)
     else:
         start_step(m, out)

@@ -87,8 +87,7 @@ def stop_or_leave(m: Machine, out: Out) -> None:
 
 
 def _finish_job(m: Machine, out: Out, view: View) -> None:
-    last = m.lineage.step == m.terms.grid.total_steps
-    if view.state is JobState.FINISHED and m.holds_state and last:
+    if view.state is JobState.FINISHED and m.holds_state and m.is_at_end:
         patience = END_TICKS if m.saves_alone or not is_first_saver(m, view) else ALONE_TICKS
         if (is_pending(m) and m.end_ticks < patience) or save_last(m, out, view):
             m.phase = Phase.DONE

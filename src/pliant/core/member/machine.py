@@ -23,7 +23,7 @@ from pliant.core.member.common import (
     wire_next_world,
     world_of,
 )
-from pliant.core.member.control_words import Purpose, disagreement
+from pliant.core.member.control_words import Purpose, disagreement, is_ending
 from pliant.core.member.state import Machine, Phase
 from pliant.core.messages import Raised
 from pliant.core.messages.describe import describe_failing
@@ -50,11 +50,12 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
     """Return the machine after a signal, and the actions to perform. A signal that arrives too late changes nothing."""
     if machine.phase is Phase.GONE:
         return machine, ()
-    m = machine.copy()
-    out: Out = []
+    m, out = machine.copy(), Out()
     match signal:
         case s.Computed():
             step.on_computed(m, out, signal)
+        case s.LoopEnded():
+            step.on_loop_ended(m, out, signal)
         case s.Returned():
             _on_returned(m, out, signal)
         case s.Boundary():
@@ -101,8 +102,7 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
             _on_user_code_raised(m, out, signal)
         case _:
             assert_never(signal)
-    if m.wired_worlds:
-        _enter_recovery_if_stopped(m, out)
+    _enter_recovery_if_stopped(m, out)
     waited = isinstance(signal, s.WriteDone | s.WriteFailed | s.Tick) and m.phase in _WAITING
     if (waited or m.world is not machine.world) and m.view is not None:
         leave.apply_view(m, out, m.view)  # an earlier view may concern this world, too
@@ -118,6 +118,10 @@ def _on_returned(m: Machine, out: Out, signal: s.Returned) -> None:
     m.entered = True
     release_leavers(m, out)
     match signal.words[m.rank].purpose:
+        case Purpose.STEP if is_ending(signal.words) and not disagreement(
+            signal.words, m.generation, Purpose.STEP, m.terms.grid
+        ):
+            step.on_ending(m, out, signal.words)
         case Purpose.STEP if signal.disputes and not disagreement(
             signal.words, m.generation, Purpose.STEP, m.terms.grid
         ):
@@ -197,7 +201,7 @@ def _on_wired(m: Machine, out: Out, signal: s.Wired) -> None:
 
 def _enter_recovery_if_stopped(m: Machine, out: Out) -> None:
     """Enter the newest wired recovery world once nothing of the last world is in progress (rule 10)."""
-    if m.phase not in _AT_A_STOP or m.view is None:
+    if not m.wired_worlds or m.phase not in _AT_A_STOP or m.view is None:
         return
     world = next((w for w in reversed(m.wired_worlds) if w.kind is not WorldKind.PLANNED), None)
     if world is not None and world.number > max(m.generation, m.view.sealed):

@@ -17,6 +17,8 @@ from pliant.core.member.common import (
     world_of,
 )
 from pliant.core.member.control_words import (
+    FINISH,
+    GOING_ON,
     Purpose,
     Words,
     agreed,
@@ -45,6 +47,7 @@ def enter_recovery(m: Machine, out: Out, world: World) -> None:
         m.unpublished_part = None
         m.unreported_failure = None
         m.kept_gradients = KeptGradients()
+        m.ending = GOING_ON
     enter_world(m, world)
     if rolls_back and m.rank == 0:  # the lowest rank loads the base for all
         m.phase = Phase.RESTORING
@@ -106,7 +109,9 @@ def on_compared(m: Machine, out: Out, words: Words) -> None:
     if lineage is not None:
         commit_lineage(m, out, lineage)
     m.compare_again = len(m.holders) < len(words)
-    if not m.compare_again and best.step < m.terms.grid.total_steps:
+    if any(word.ending == FINISH for word in words if word.holds):
+        m.ending = FINISH
+    if not m.compare_again and m.ending != FINISH and best.step < m.terms.grid.total_steps:
         _assign_missing_slots(m, words, best)
     m.donors = tuple(world.members[rank] for rank, word in enumerate(words) if word.holds and word.lineage == best)
     m.behind_ranks = frozenset(rank for rank, word in enumerate(words) if word.holds and word.lineage != best)

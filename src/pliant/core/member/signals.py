@@ -72,6 +72,14 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
+class LoopEnded:
+    """User code computes nothing more: it finishes the job for the reason `why`, or just left its loop."""
+
+    finish: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Returned:
     """A collective completed, with the words of all ranks.
 
@@ -264,6 +272,7 @@ Signal = (
     | Wired
     | WireFailed
     | Computed
+    | LoopEnded
     | Returned
     | Failed
     | Boundary

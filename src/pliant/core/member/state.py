@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, add_digests
-from pliant.core.member.control_words import CALM, slots_checksum
+from pliant.core.member.control_words import CALM, FINISH, GOING_ON, slots_checksum
 from pliant.core.member.signals import Admission, Shares, Stripe, WriteDone, WriteFailed
 from pliant.core.model.job import Dispute, Terms
 from pliant.core.model.names import MemberId
@@ -139,6 +139,10 @@ class Machine:
     drain_urgency: int = CALM
     released_by: int = 0
 
+    # The end of the job before its last step.
+    ending: int = GOING_ON  # of its own user code, or FINISH once the words ended the job
+    finish_why: str = ""  # the reason of its user code
+
     # Checkpoints and reports.
     part_in_progress: PartInProgress | None = None  # a part of a checkpoint, until it is written
     unpublished_part: WriteDone | None = None  # written, not yet confirmed by the coordinator
@@ -154,6 +158,12 @@ class Machine:
         twin = object.__new__(Machine)
         twin.__dict__.update(self.__dict__)
         return twin
+
+    @property
+    def is_at_end(self) -> bool:
+        """True if no step follows the one that this member applied, or followed, last."""
+        step = self.lineage.step if self.holds_state else self.followed_lineage.step
+        return self.ending == FINISH or step == self.terms.grid.total_steps
 
     @property
     def generation(self) -> int:

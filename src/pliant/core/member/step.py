@@ -10,27 +10,35 @@ from pliant.core.member.common import (
     commit_lineage,
     confirm_save,
     enter_world,
-    history_position,
     report_progress,
     start_collective,
     start_step,
+    stop_in_world,
     stop_on_disagreement,
     wire_next_world,
     world_of,
 )
 from pliant.core.member.control_words import (
+    FINISH,
+    LEFT_LOOP,
     Purpose,
     Words,
     agreed,
     all_out_of_time,
     disagreement,
+    ends_job,
     generation_to_enter,
     holders,
     ranks_that_cannot_save,
 )
-from pliant.core.member.signals import Apply, Boundary, Computed
+from pliant.core.member.signals import Apply, Boundary, Computed, Exit, LoopEnded
 from pliant.core.member.state import KeptGradients, Machine, Phase
 from pliant.core.model.world import World
+
+LEFT_ALONE = (
+    "this member left the training loop after step {step}, and the others did not: "
+    "call run.finish(why) to end the job for all members, or leave the loop on every member at the same step"
+)
 
 
 def on_computed(m: Machine, out: Out, signal: Computed) -> None:
@@ -43,6 +51,37 @@ def on_computed(m: Machine, out: Out, signal: Computed) -> None:
         leave.stop_or_leave(m, out)
     elif not m.slots_to_compute:
         start_collective(m, out, Purpose.STEP, signal.state)
+
+
+def on_loop_ended(m: Machine, out: Out, signal: LoopEnded) -> None:
+    """Enter the collective of a step without gradients: the words decide whether the job ends before it."""
+    m.ending = max(m.ending, FINISH if signal.finish else LEFT_LOOP)
+    m.finish_why = signal.why
+    if m.phase is not Phase.COMPUTING:
+        return
+    m.kept_gradients = KeptGradients(base=m.lineage)
+    m.slots_to_compute = frozenset()
+    if m.stop_reason:
+        leave.stop_or_leave(m, out)
+    else:
+        start_collective(m, out, Purpose.STEP)
+
+
+def on_ending(m: Machine, out: Out, words: Words) -> None:
+    """End the job with the last applied step, or part with a member that left its loop alone. Apply nothing."""
+    read_words(m, words)
+    m.switch_to = 0
+    if m.holds_state:
+        commit_lineage(m, out, m.lineage)
+    if ends_job(words):
+        m.ending = FINISH
+        start_collective(m, out, Purpose.CLOSE)
+    elif m.ending:
+        m.phase = Phase.GONE
+        out.append(Exit(1, LEFT_ALONE.format(step=m.lineage.step)))
+    else:
+        alone = next(rank for rank, word in enumerate(words) if word.ending)
+        stop_in_world(m, out, f"{world_of(m).members[alone]} left its training loop, and the others did not")
 
 
 def on_reduced(m: Machine, out: Out, words: Words) -> None:
@@ -103,7 +142,7 @@ def pass_boundary(m: Machine, out: Out) -> None:
         start_collective(m, out, Purpose.HELLO)
     elif m.switch_to:
         switch_world(m, out)
-    elif m.closing or world_of(m).hold or m.lineage.step == m.terms.grid.total_steps:
+    elif m.closing or world_of(m).hold or m.is_at_end:
         start_collective(m, out, Purpose.CLOSE)
     else:
         start_step(m, out)
@@ -140,7 +179,7 @@ def switch_world(m: Machine, out: Out) -> None:
     m.holders = frozenset(rank for rank, member in enumerate(world.members) if member in holding)
     m.cannot_save_ranks = frozenset(rank for rank, member in enumerate(world.members) if member in without_storage)
     admit_joiners(m, out)
-    if world.hold or history_position(m).step == m.terms.grid.total_steps:
+    if world.hold or m.is_at_end:
         start_collective(m, out, Purpose.CLOSE)
     else:
         start_step(m, out)
@@ -158,18 +197,28 @@ def on_closed(m: Machine, out: Out, words: Words) -> None:
     lineage = agreed(words)
     if lineage is not None:
         commit_lineage(m, out, lineage)
-    report_progress(m, out)
+    if m.ending == FINISH and not m.stop_reason:
+        m.phase = Phase.DONE
+        if m.part_in_progress is None or m.part_in_progress.lineage != m.lineage:
+            _save(m, out)
+    if m.ending != FINISH or m.finish_why or m.stop_reason:  # else a member that knows the reason reports first
+        report_progress(m, out)
     if m.stop_reason:
         leave.stop_or_leave(m, out)
         return
-    if lineage is not None and lineage.step == m.terms.grid.total_steps:
+    if lineage is not None and m.is_at_end:
         m.phase = Phase.DONE
         return
-    if m.holds_state:
-        checkpoint.start_checkpoint(m, out, waits=True)
-        confirm_save(m, out)
+    _save(m, out)
     if m.closing:
         leave.linger(m, out)
     else:
         m.phase = Phase.HOLDING
         wire_next_world(m, out)
+
+
+def _save(m: Machine, out: Out) -> None:
+    """Save the state at once, where no step follows that would commit it."""
+    if m.holds_state:
+        checkpoint.start_checkpoint(m, out, waits=True)
+        confirm_save(m, out)

@@ -70,6 +70,7 @@ class Report:
     """Committed steps of `generation`, in order (rules 1, 5, 17).
 
     `holders` names the members that hold the state, if that changed since this member's last report; None: it did not.
+    `finished` is the reason why the job ends with the last of these steps; empty if it does not end early.
     """
 
     member: MemberId
@@ -78,6 +79,7 @@ class Report:
     lines: tuple[LedgerLine, ...]
     holders: frozenset[MemberId] | None = None
     pauses: tuple[Pause, ...] = ()
+    finished: str = ""
 
 
 @dataclass(frozen=True, slots=True)

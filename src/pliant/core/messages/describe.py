@@ -150,7 +150,7 @@ def describe_difference(job: Terms, other: Terms) -> str:
 
 def _settings(terms: Terms) -> dict[str, str]:
     grid = terms.grid
-    of_grid = (f"{grid.samples} samples", grid.batch, grid.slots, grid.epochs, grid.turns)
+    of_grid = (f"{grid.samples} samples", grid.batch, grid.slots, grid.epochs, grid.turns, grid.max_steps)
     values = (*of_grid, terms.seed, terms.checkpoint_every, terms.verify)
     return dict(zip(TERM_NAMES, map(str, values), strict=True)) | dict(terms.extra)
 

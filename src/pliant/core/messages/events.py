@@ -136,12 +136,16 @@ class WorkerFailed:
 
 @dataclass(frozen=True, slots=True)
 class StateChanged:
-    """The job's state, or the reason for it, changed. `ends_as` is the final state of a job that is stopping."""
+    """The job's state, or the reason for it, changed.
+
+    `ends_as` is the final state of a job that is stopping. `last_step` is set if user code finished the job early.
+    """
 
     at: float
     state: JobState
     why: str
     ends_as: JobState | None = None
+    last_step: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

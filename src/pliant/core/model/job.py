@@ -102,7 +102,7 @@ class Terms:
 
         The length of the job and the intervals may change. Everything that the computed steps depend on may not.
         """
-        grid = replace(self.grid, epochs=before.grid.epochs)
+        grid = replace(self.grid, epochs=before.grid.epochs, max_steps=before.grid.max_steps)
         same = (grid, self.seed) == (before.grid, before.seed)
         return same and dict(self.extra) == dict(before.extra)
 

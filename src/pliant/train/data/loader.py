@@ -125,7 +125,7 @@ def check_micro_batch(grid: Grid, micro_batch: int | None) -> None:
     if micro_batch < 1:
         raise BadInput(f"micro_batch must be at least 1, not {micro_batch}")
     # All steps but an epoch's last are alike, and only in the last can a slot be wider than the others.
-    steps = {1, grid.steps_per_epoch}
+    steps = {1, min(grid.steps_per_epoch, grid.total_steps)}
     widest = max(len(grid.slot(step, slot)) for step in steps for slot in grid.filled(step))
     if widest > micro_batch:
         raise BadInput(
@@ -268,7 +268,7 @@ class SampleIndices:
         _, index = divmod(step - 1, self.grid.steps_per_epoch)
         first = step - index % self._together
         size = self.grid.size(step)
-        last = min(first + self._together, step - index + self.grid.steps_per_epoch)
+        last = min(first + self._together, step - index + self.grid.steps_per_epoch, self.grid.total_steps + 1)
         steps = [each for each in range(first, last) if self.grid.size(each) == size]
         edges = np.asarray(self._edges_of(step), dtype=np.int64)
         sizes = np.diff(edges).astype(np.int64)

@@ -82,7 +82,7 @@ def _flags(word: Word) -> int:
         word.holds | word.failed << 1 | word.drain_urgency << 2 | word.wants_checkpoint << 4 | (not word.can_save) << 5
     )
 
-    return flags | (word.purpose is Purpose.STEP) << 8
+    return flags | word.ending << 6 | (word.purpose is Purpose.STEP) << 8
 
 
 def unpack(floats: Floats, size: int) -> tuple[ControlRow, ...]:
@@ -111,6 +111,7 @@ def _row(cells: Cells) -> ControlRow:
         drain_urgency=flags >> 2 & 3,
         wants_checkpoint=bool(flags >> 4 & 1),
         can_save=not flags >> 5 & 1,
+        ending=flags >> 6 & 3,
         state=state,
         wired=wired,
         wired_needed=need,

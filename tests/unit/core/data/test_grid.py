@@ -16,6 +16,17 @@ def test_every_measure_of_a_grid_is_at_least_one(name: str) -> None:
         Grid(**{**measures, name: 0})
 
 
+def test_a_job_ends_after_max_steps_if_its_epochs_have_more() -> None:
+    measures = {"samples": 10, "batch": 4, "slots": 1, "epochs": 3}
+    assert [Grid(**measures, max_steps=steps).total_steps for steps in (1, 5, 9, 10)] == [1, 5, 9, 9]
+    short = Grid(**measures, max_steps=5)
+    assert short.cursor(6) == Grid(**measures).cursor(6)
+    with pytest.raises(BadInput, match="the job has steps 1 to 5, not 6"):
+        short.size(6)
+    with pytest.raises(BadInput, match="max_steps must be at least 1, not 0"):
+        Grid(**measures, max_steps=0)
+
+
 def test_a_grid_has_at_most_as_many_slots_as_samples_in_a_batch() -> None:
     assert Grid(samples=1, batch=4, slots=4, epochs=1).filled(1) == (0,)
     with pytest.raises(BadInput, match="5 slots cannot share a batch of 4 samples: lower slots or raise batch"):
