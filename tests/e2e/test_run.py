@@ -279,7 +279,7 @@ def test_a_job_is_run_once_at_a_time(tmp_path: Path) -> None:
         assert second.code == 3
         assert f"demo runs on this machine already, as process {run.process.pid}" in second.err
         assert "its own PLIANT_HOME and PLIANT_AGENT" in second.err
-        assert "To add a worker say `pliant resize demo N`" in second.err
+        assert "To change its number of workers, run `pliant resize demo N`" in second.err
         go(run)
         assert run.ended() == 0
 
