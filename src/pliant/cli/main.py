@@ -68,7 +68,9 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         ),
         "events": LazyCommand("pliant.cli.commands.events:events", "Show the events of a job."),
         "export": LazyCommand("pliant.cli.checkpoints.commands:export", "Export a checkpoint for use without Pliant."),
-        "jobs": LazyCommand("pliant.cli.commands.jobs:jobs", "List jobs, create one, or delete old ones."),
+        "jobs": LazyCommand(
+            "pliant.cli.commands.jobs:jobs", "List jobs, create one, change its settings, or delete old ones."
+        ),
         "logs": LazyCommand("pliant.cli.commands.logs:logs", "Show the output of a job's workers on this machine."),
         "replay": LazyCommand("pliant.cli.commands.replay:replay", "Recompute steps of a job and compare the result."),
         "report": LazyCommand("pliant.cli.commands.report:report", "Show how the workers of a job spent their time."),

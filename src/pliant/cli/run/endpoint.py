@@ -12,8 +12,6 @@ import click
 
 from pliant.cli.run.option_types import ENDPOINT_PORT, EndpointAddress
 from pliant.errors import BadInput
-from pliant.wire.api import PROTOCOL_HEADER
-from pliant.wire.routes import HEALTH
 
 if TYPE_CHECKING:
     from pliant.cli.connect import Flags
@@ -196,6 +194,9 @@ def _accepts_connections(family: int, address: tuple[object, ...]) -> bool:
 
 def _is_other_program(endpoint: EndpointAddress) -> bool:
     """Return whether the program there answers, and not as a coordinator. A slow program may be a coordinator."""
+    from pliant.wire.api import PROTOCOL_HEADER
+    from pliant.wire.routes import HEALTH
+
     link = HTTPConnection(endpoint.host, endpoint.port, timeout=ANSWER_S)
     try:
         link.request("GET", HEALTH.path)
