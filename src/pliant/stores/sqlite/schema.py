@@ -50,7 +50,19 @@ def _base(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (_base,)
+_BLOCKS = """
+CREATE TABLE blocks (
+    job INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, checksum INTEGER NOT NULL, data BLOB NOT NULL,
+    PRIMARY KEY (job, last)
+) WITHOUT ROWID
+"""
+
+
+def _blocks(connection: sqlite3.Connection) -> None:
+    connection.execute(_BLOCKS)
+
+
+MIGRATIONS: tuple[Migration, ...] = (_base, _blocks)
 """The migration at index n leads from version n to version n + 1."""
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from pliant.errors import BadInput, StoreError
 from pliant.stores.base import (
@@ -25,6 +25,7 @@ from pliant.stores.base import (
     check_hold,
     check_limit,
 )
+from pliant.stores.sqlite.blocks import checksum, fold, unfold
 from pliant.stores.sqlite.errors import damaged
 from pliant.stores.sqlite.file import Row, StoreFile
 from pliant.stores.sqlite.process_identity import ProcessIdentity, current_process, has_exited
@@ -42,9 +43,14 @@ UNION ALL
 SELECT e.revision, e.checksum, e.data FROM jobs j JOIN events e ON e.job = j.id AND e.revision > j.record_revision
 WHERE j.name = ?
 """
+# One statement as well: another process may move events into a block between two.
 EVENTS = """
-SELECT revision, checksum, data FROM events
-WHERE job = (SELECT id FROM jobs WHERE name = ?) AND revision > ? ORDER BY revision LIMIT ?
+SELECT first, last, checksum, data FROM blocks
+WHERE job = (SELECT id FROM jobs WHERE name = ?1) AND last > ?2 AND first <= ?3
+UNION ALL
+SELECT revision, NULL, checksum, data FROM events
+WHERE job = (SELECT id FROM jobs WHERE name = ?1) AND revision > ?2 AND revision <= ?3
+ORDER BY 1
 """
 CREATE = "INSERT INTO jobs (name, record_revision, checksum, record) VALUES (?, ?, ?, ?)"
 RECORD = "UPDATE jobs SET record_revision = ?, checksum = ?, record = ? WHERE id = ?"
@@ -89,15 +95,23 @@ class SqliteStore:
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         check_after(after)
         check_limit(limit)
-        rows = self._query(EVENTS, job, min(after, NUMBER_MAX), min(limit, NUMBER_MAX))
+        found = self._query(EVENTS, job, min(after, NUMBER_MAX), min(after + limit, NUMBER_MAX))
+        rows = [row for row in self._unfolded(found) if after < row[0] <= after + limit]
         if rows and rows[0][0] != after + 1:
             raise damaged(self.path, f"job {job!r} has no event {after + 1}")
         return tuple(self._checked(job, rows))
 
+    def _unfolded(self, rows: list[Row]) -> Iterator[Row]:
+        for first, last, found, data in rows:
+            if last is None:
+                yield first, found, data
+            else:
+                yield from unfold(self.path, first, last, found, data)
+
     def _checked(self, job: str, rows: list[Row]) -> list[Entry]:
         entries = []
-        for place, (revision, checksum, data) in enumerate(rows, rows[0][0] if rows else 0):
-            if revision != place or _checksum(revision, data) != checksum:
+        for place, (revision, found, data) in enumerate(rows, rows[0][0] if rows else 0):
+            if revision != place or checksum(revision, data) != found:
                 raise damaged(self.path, f"job {job!r} is not as it was written at revision {place}")
             entries.append(Entry(revision, data))
         return entries
@@ -117,6 +131,7 @@ class SqliteStore:
     def _apply(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> tuple[tuple[Outcome, ...], int]:
         outcomes: list[Outcome] = []
         rows: list[tuple[int | None, int, int, bytes]] = []
+        recorded: list[tuple[Any, int]] = []  # the key of a job, and the revision of its new record
         for write in writes:
             job, revision = connection.execute(FIND, (write.job,)).fetchone() or (None, 0)
             if revision is None:
@@ -126,15 +141,17 @@ class SqliteStore:
                 continue
             newest = revision + len(write.events)
             if write.record is not None:
-                record = (newest, _checksum(newest, write.record), write.record)
+                record = (newest, checksum(newest, write.record), write.record)
                 if job is None:
                     job = connection.execute(CREATE, (write.job, *record)).lastrowid
                 else:
                     connection.execute(RECORD, (*record, job))
-            rows += [(job, i, _checksum(i, data), data) for i, data in enumerate(write.events, revision + 1)]
+                recorded.append((job, newest))
+            rows += [(job, i, checksum(i, data), data) for i, data in enumerate(write.events, revision + 1)]
             outcomes.append(Written(newest))
         connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
-        return tuple(outcomes), _pages(writes) if rows else 0
+        folded = sum(fold(connection, self.path, job, revision) for job, revision in recorded)
+        return tuple(outcomes), _pages(writes) + folded // PAGE_BYTES if rows else 0
 
     def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
         check_hold(name, owner, ttl_s, now)
@@ -194,11 +211,6 @@ def _hold(connection: sqlite3.Connection, name: str, owner: str, ttl_s: float, n
     values = (name, term, owner, mine.until_s, *astuple(this_process))
     connection.execute("INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
     return mine, 2
-
-
-def _checksum(revision: int, data: bytes) -> int:
-    """Return a checksum of the bytes and of their revision, so that bytes at the wrong revision do not match."""
-    return zlib.crc32(data, revision & 0xFFFFFFFF)
 
 
 def _pages(writes: Sequence[Write]) -> int:
