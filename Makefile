@@ -24,7 +24,7 @@ SHARED := $(PYTEST) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons
+.PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torch-versions
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -72,6 +72,22 @@ test-all-pythons:  ## Run the tests on each of PYTHONS= that is installed, and n
 		echo "python$$version"; \
 		$(MAKE) test PYTHON=python$$version VENV=.venv$$(echo $$version | tr -d .) || failed="$$failed $$version"; \
 	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+
+TORCHES ?= 2.9.1 2.15.0
+TORCH_TESTS := tests/live tests/unit/torch/gloo
+
+# Each version gets an environment of its own, .venv-torch2.15.0 and so on, with the build that the package index serves
+# under that name. It may bring some gigabytes of GPU libraries. The other pins are the usual ones.
+test-torch-versions:  ## Run the tests that depend on torch's internals with each of TORCHES=, the ends of the range
+	@failed=; for version in $(TORCHES); do \
+		venv=.venv-torch$$version; echo "torch $$version"; \
+		test -x $$venv/bin/python || $(PYTHON) -m venv $$venv; \
+		grep -vE '^(torch|sympy)==' constraints.txt > $$venv/constraints.txt; \
+		{ $$venv/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+			-c $$venv/constraints.txt "torch==$$version" -e '.[dev]' -e tools \
+		&& $$venv/bin/python -m pytest -q --dist worksteal -n $(WORKERS) -m 'not long' $(TORCH_TESTS); } \
+		|| failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed with torch:$$failed"; exit 1; }
 
 # --no-isolation: with the pinned hatchling of the environment, and without a network.
 dist: $(STAMP)  ## Build the wheel and the sdist into dist/, and run the README's quick start from the wheel
@@ -160,6 +176,6 @@ docs: $(STAMP)  ## Test the documentation
 	$(PYTEST) tests/docs
 
 clean:  ## Remove the environment, the caches and the results
-	rm -rf $(VENV) .venv311 .venv312 .venv313 $(SCRIPTS) build dist htmlcov .coverage .coverage.* .hypothesis
+	rm -rf $(VENV) .venv311 .venv312 .venv313 .venv-torch* $(SCRIPTS) build dist htmlcov .coverage .coverage.* .hypothesis
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find src tools tests -name __pycache__ -type d -prune -exec rm -rf {} +

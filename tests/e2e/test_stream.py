@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
@@ -11,9 +12,11 @@ import pytest
 from e2e.examples import JOB, TERMS, furnish
 from e2e.running import Running, start, token_of, wait_for
 from pliant.client import Client
+from pliant.coordinator.api.handlers import STREAMS_MAX, _fitting
 from pliant.core import messages as m
 from pliant.core.model.job import Target
 from pliant.core.model.names import AgentId, MemberId
+from pliant.stores.base import Entry
 from pliant.wire.api import Scope, TokenRequest
 
 STREAM = {"accept": "text/event-stream"}
@@ -208,3 +211,30 @@ def test_a_token_that_was_ended_stops_reading(running: Running) -> None:
         next(lines)
         running.client().expire_token(made.line.id)
         assert list(lines)  # it comes to its end, although the job goes on
+
+
+def test_the_streams_of_one_token_are_limited(running: Running) -> None:
+    reader = token_of(running.client().create_token(TokenRequest(Scope.READ)).token)
+    headers = STREAM | {"authorization": f"Bearer {reader.text}"}
+    with ExitStack() as opened:
+        for _ in range(STREAMS_MAX):
+            answer = opened.enter_context(running.admin.stream("GET", URL, headers=headers))
+            assert answer.status_code == 200
+        refused = running.admin.get(URL, headers=headers)
+        assert (refused.status_code, refused.json()["code"]) == (503, "busy")
+        with running.admin.stream("GET", URL, headers=STREAM) as other:
+            assert other.status_code == 200
+    wait_for(lambda: _opens(running, headers), "a stream to be free again")
+
+
+def _opens(running: Running, headers: dict[str, str]) -> bool:
+    with running.admin.stream("GET", URL, headers=headers) as answer:
+        return answer.status_code == 200
+
+
+def test_a_page_ends_where_it_would_be_too_long() -> None:
+    entries = [Entry(number, bytes(100)) for number in range(1, 6)]
+    assert _fitting(entries, 300) == entries[:3]
+    assert _fitting(entries, 50) == entries[:1]
+    assert _fitting(entries, 500) == entries
+    assert _fitting([], 500) == []

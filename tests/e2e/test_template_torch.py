@@ -111,7 +111,8 @@ def test_a_world_of_two_forked_workers_trains_as_a_spawned_one(warm: Family) -> 
         assert {warm.end() for _ in range(2)} == {("rank0", 0), ("rank1", 0)}
         for rank in range(2):
             warm.sinks[f"rank{rank}"].wait(20.0)
-        words += [warm.words["rank0"], warm.words["rank1"]]
+        # torch 2.9 prints the connections of gloo.
+        words += [[w for w in warm.words[f"rank{rank}"] if not w.startswith("[Gloo]")] for rank in range(2)]
     assert words[0][0].startswith("3.0 ")
     assert all(each == words[0] for each in words)
 

@@ -15,6 +15,7 @@ from string import Template
 from pliant.agent.job_dir import JobDir, point_to
 from pliant.agent.logs import failure
 from pliant.agent.logs.capture import OutputSink, OutputStream
+from pliant.agent.logs.rotate import remove_oldest
 from pliant.agent.output import RunOutput
 from pliant.agent.plan import RunPlan
 from pliant.agent.process.client import Processes
@@ -37,6 +38,9 @@ REACH_S = 10.0
 class _Worker:
     sink: OutputSink
     rank: int | None
+
+
+LOGS_KEPT = 500  # workers whose logs stay in the job's folder; each has up to 128 MiB
 
 
 class Workers:
@@ -105,6 +109,8 @@ class Workers:
 
     def _run(self, member: MemberId, env: Mapping[str, str], local_rank: int, rank: int | None) -> None:
         show = _Shown(self._output, member)
+        if self._plan.logs.log_dir is None:  # in a folder of the user's, nothing is removed
+            remove_oldest(self._folder.logs, LOGS_KEPT, [*self._running, member])
         sink = self._plan.logs.sink(
             self._folder.logs,
             member,

@@ -104,6 +104,8 @@ class Member:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            if line.startswith("[Gloo]"):  # torch 2.9 prints its connections there
+                continue
             said = json.loads(line)
             reply = self._replies.pop(said["id"]) if "id" in said else self._hello
             reply.said, reply.at = said, time.monotonic()

@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -144,3 +144,16 @@ class LogFile:
 def older(path: Path) -> Path:
     """Return the path that a log is moved to when it is too large."""
     return path.with_name(f"{path.name}.1")
+
+
+def remove_oldest(folder: Path, kept: int, running: Collection[str]) -> None:
+    """Remove the logs in a job's own folder that were written longest ago, until `kept` workers' logs are left.
+
+    Logs of `running` workers stay. A file that cannot be removed stays as well.
+    """
+    with suppress(OSError):
+        ended = [path for path in folder.glob("*.log") if path.stem not in running]
+        ended.sort(key=lambda path: path.stat().st_mtime)
+        for path in ended[: max(0, len(ended) + len(running) - kept)]:
+            older(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)

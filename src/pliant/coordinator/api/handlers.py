@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 
@@ -37,7 +37,10 @@ from pliant.wire.codec import encode_reply
 from pliant.wire.openapi import document
 from pliant.wire.routes import COMMANDS, RENEW, RENEW_AGENT
 
-STREAM_PAGE = 200
+STREAM_PAGE = 200  # events
+STREAM_PAGE_BYTES = 1 << 18
+STREAMS_MAX = 32  # open event streams of one token
+PAGE_BYTES = 1 << 22
 NOT_LEADING = "this coordinator does not decide at the moment"
 ENDED_SHOWN_S = 3600.0  # how long the metrics have a job after its end
 JOBS_SHOWN_MAX = 500
@@ -63,6 +66,7 @@ class Handlers:
         self._lease_ttl_s = lease_ttl_s
         self._watches: dict[tuple[str, Sender], Call] = {}  # open watches, by job and sender
         self._connections: dict[tuple[str, Sender], ClientConnection] = {}  # on which a sender last joined or watched
+        self._streams: Counter[str] = Counter()  # open event streams, by token
         self._uses: dict[str, dict[AgentId, tuple[api.WorkerUsage, ...]]] = {}  # by job, as last reported by each agent
 
     def by_name(self) -> dict[str, Handler]:
@@ -209,27 +213,41 @@ class Handlers:
         if call.route.streams.encode() in accept:
             await self._stream(call, _last_event_id(call, after))
             return None
-        entries = self._store.events(call.job, after, int(call.query["limit"]))
+        entries = _fitting(self._store.events(call.job, after, int(call.query["limit"])), PAGE_BYTES)
         return b'{"events":[' + b",".join(map(_event_line, entries)) + b"]}"
 
     async def _stream(self, call: Call, after: int) -> None:
-        """Send server-sent events: read the new ones, send them, wait, repeat. There is no buffer to overflow.
+        """Send server-sent events: read the new ones, send them, wait, repeat.
 
-        If that cannot go on, the stream ends. The client reconnects with the last id and gets the reason.
+        If that cannot go on, the stream ends. The client reconnects with the last id and gets the reason. A client that
+        does not read holds one page in memory, so the pages and the number of streams are limited.
         """
+        assert call.grant is not None
+        token = call.grant.id
+        if self._streams[token] >= STREAMS_MAX:
+            raise ApiError(503, "busy", f"token {token} has {STREAMS_MAX} event streams open, the maximum; close some")
+        self._streams[token] += 1
+        try:
+            await self._send_events(call, after)
+        finally:
+            self._streams[token] -= 1
+            self._streams += Counter()  # removes zeros
+
+    async def _send_events(self, call: Call, after: int) -> None:
         self._store.events(call.job, after, 1)  # an unreadable store is reported before the response starts
         headers = [(b"content-type", call.route.streams.encode() + b"; charset=utf-8")]
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
         with _long_poll(call, STREAM_QUIET_S) as poll, suppress(StoreError, CoordinatorClosing):
             while not poll.disconnected.done() and not self._service.notifications.closing and self._is_valid(call):
                 known = self._service.service.job(call.job)
-                entries = self._store.events(call.job, after, STREAM_PAGE)
+                found = self._store.events(call.job, after, STREAM_PAGE)
+                entries = _fitting(found, STREAM_PAGE_BYTES)
                 if known is None or (known[1] > after and not entries):
                     break  # another coordinator leads now, or the store was set back
                 after = entries[-1].revision if entries else after
                 data = b"".join(map(_server_sent, entries)) or b": nothing new\n\n"
                 await call.send({"type": "http.response.body", "body": data, "more_body": True})
-                if len(entries) < STREAM_PAGE:
+                if len(entries) == len(found) < STREAM_PAGE:
                     await self._service.notifications.wait_for_events(call.job, after, poll)
         await call.send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -383,6 +401,15 @@ def _last_event_id(call: Call, after: int) -> int:
     if not (text.isdigit() and len(text) <= 16):
         raise ApiError(422, Code.BAD, "Last-Event-ID must be the revision of the last event read")
     return int(text)
+
+
+def _fitting(entries: Sequence[Entry], nbytes: int) -> Sequence[Entry]:
+    """Return the first entries whose events have up to `nbytes` together; at least one, if there is any."""
+    for count, entry in enumerate(entries):
+        nbytes -= len(entry.data)
+        if nbytes < 0:
+            return entries[: max(1, count)]
+    return entries
 
 
 def _event_line(entry: Entry) -> bytes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import replace
 from typing import assert_never
 
-from pliant.core.data.ledger import Lineage
+from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.member import checkpoint, join, leave, recover, step
 from pliant.core.member import signals as s
 from pliant.core.member.common import (
@@ -180,9 +181,13 @@ def _drop_lines(m: Machine, durable: Lineage) -> bool:
     """Drop the lines that the coordinator has stored. Return whether there were any."""
     if not m.committed_lines or m.committed_lines[0].lineage.step > durable.step:
         return False
-    m.committed_lines = tuple(line for line in m.committed_lines if line.lineage.step > durable.step)
+    m.committed_lines = m.committed_lines[bisect_right(m.committed_lines, durable.step, key=_step) :]
     m.stale_ticks = 0
     return True
+
+
+def _step(line: LedgerLine) -> int:
+    return line.lineage.step
 
 
 def _on_wired(m: Machine, out: Out, signal: s.Wired) -> None:

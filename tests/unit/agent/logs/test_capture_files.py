@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pliant.agent.logs.rotate import LOOK_S, RETRY_S, LogFile, older
+from pliant.agent.logs.rotate import LOOK_S, RETRY_S, LogFile, older, remove_oldest
 
 
 @dataclass
@@ -174,3 +174,18 @@ def test_after_its_end_nothing_is_written(tmp_path: Path) -> None:
     file.end()
     file.line(b"late")
     assert (tmp_path / "a.log").read_bytes() == b""
+
+
+def test_of_many_workers_the_logs_written_last_are_kept_and_those_of_running_ones(tmp_path: Path) -> None:
+    for number in range(10):
+        for path in (tmp_path / f"w.{number}.log", tmp_path / f"w.{number}.log.1", tmp_path / f"w.{number}.txt"):
+            path.write_text("x")
+            os.utime(path, (number, number))
+    remove_oldest(tmp_path, 4, ["w.0", "w.10"])
+    left = ["w.0", "w.8", "w.9"]
+    assert sorted(path.name for path in tmp_path.glob("*.log")) == [f"{name}.log" for name in left]
+    assert sorted(path.name for path in tmp_path.glob("*.log.1")) == [f"{name}.log.1" for name in left]
+    assert len([*tmp_path.glob("*.txt")]) == 10
+    remove_oldest(tmp_path, 4, ["w.0", "w.10"])
+    remove_oldest(tmp_path / "missing", 4, [])
+    assert len([*tmp_path.glob("*.log")]) == 3

@@ -367,6 +367,16 @@ def test_complaining_twice_about_one_wiring_is_complaining_once() -> None:
     assert both.accusations == (Accusation(A, C, (2,)),)
 
 
+def test_a_member_that_repeats_its_stop_while_the_job_waits_adds_no_event() -> None:
+    job = running(2)
+    job = evolved(job, *made(job, stopped(A, 1)))
+    for again in (stopped(A, 1), stopped(B, 1)):
+        assert made(job, again) == ()
+    [told] = made(job, stopped(B, 1, stateless=True))  # that is news
+    assert isinstance(told, m.WorldBroken)
+    assert made(evolved(job, told), stopped(B, 1, stateless=True)) == ()
+
+
 def test_members_that_drifted_apart_fail_the_job() -> None:
     """There is no right state to go on with, and the next generation would meet the same difference."""
     why = "rank 1 holds another state than the ranks before it"
