@@ -145,17 +145,6 @@ def test_status_for_programs_is_one_flat_object(running: Running, pliant: Pliant
     assert found["durable"]["digest"] == str(lines(GENESIS, 1, 2)[-1].lineage.digest)  # exact for programs with doubles
 
 
-def test_the_members_of_an_ended_job_are_shown_as_ended_without_processes(running: Running, pliant: Pliant) -> None:
-    peopled(running, "over")
-    pliant("cancel", "over", "--why", "enough")
-    assert {(line["state"], line["pid"]) for line in pliant("status", "over", "--json").json["members"]} == {
-        ("ended", None)
-    }
-    shown = pliant("status", "over").out
-    assert re.match(r"over +cancelled at \d\d:\d\d: enough\n", shown)
-    assert "gpu-1.1  ended  0     gpu-1  -" in shown
-
-
 def test_the_job_may_come_from_the_environment(pliant: Pliant, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "No job given. Pass JOB or set PLIANT_JOB." in pliant("status").err
     pliant("jobs", "create", "mine", "--workers", "2:4")

@@ -1,3 +1,4 @@
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -75,3 +76,14 @@ def test_a_job_that_no_process_runs_is_not_waited_for(tmp_path: Path, monkeypatc
     assert invoke("status", "digits").out.startswith("digits      stopped at step 0; resume it")
     with running_job(tmp_path, "busy"):
         assert invoke("wait", "busy", "--timeout-s", "0.1").code == 124
+
+
+def test_the_members_of_an_ended_job_are_shown_as_ended_without_processes(running: Running, pliant: Pliant) -> None:
+    peopled(running, "over")
+    finish(running, "over")
+    assert {(line["state"], line["pid"]) for line in pliant("status", "over", "--json").json["members"]} == {
+        ("ended", None)
+    }
+    shown = pliant("status", "over").out
+    assert re.match(r"over +finished at \d\d:\d\d: all 12 steps", shown)
+    assert "gpu-1.1  ended  0     gpu-1  -" in shown
