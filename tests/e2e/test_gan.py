@@ -27,10 +27,15 @@ def radius(output: str) -> str:
 def test_turns_come_to_the_same_bits_alone_and_on_two_workers_through_a_kill(tmp_path: Path) -> None:
     alone = python(tmp_path, GAN, *ARGUMENTS)
     assert alone.returncode == 0, alone.stderr
-    with Launched(tmp_path, "--workers", "1:2", "--target", "2", GAN, *ARGUMENTS, OMP_NUM_THREADS="1") as run:
+    folder = tmp_path / "steps"
+    folder.mkdir()
+    (folder / "slow").write_text("0.05")  # until the kill: the job must not end before it
+    words = ("--workers", "1:2", "--target", "2", str(EXAMPLES / "stretched.py"), str(folder), "384", GAN, *ARGUMENTS)
+    with Launched(tmp_path, *words, OMP_NUM_THREADS="1") as run:
         members = run.has_members(2)
         wait_for(lambda: step(run) > 9, "some steps", 60)
         kill(members[min(members)])
+        (folder / "slow").unlink()
         assert run.ended() == 0, run.output
     assert radius(run.output) == radius(alone.stdout)
     audit = real(environment(tmp_path), "audit", "demo", "--json").json
