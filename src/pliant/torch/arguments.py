@@ -74,8 +74,8 @@ def check(
         raise BadInput(f'nonfinite must be "raise", "skip" or "ignore", got {nonfinite!r}.')
     if collate_fn is not None and not callable(collate_fn):
         raise BadInput(f"collate_fn must be a function that takes a list of samples, got {collate_fn!r}.")
-    if not (_is_number(stall_s) and stall_s > 0):
-        raise BadInput(f"stall_s must be a number of seconds above 0, got {stall_s!r}.")
+    if not (_is_number(stall_s) and stall_s >= 0):
+        raise BadInput(f"stall_s must be a number of seconds, or 0 for no limit, got {stall_s!r}.")
     if not _is_number(verify_slots):
         raise BadInput(f"verify_slots must be a number, got {verify_slots!r}.")
 

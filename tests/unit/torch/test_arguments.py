@@ -75,7 +75,7 @@ CASES = [
     ({"num_workers": -1}, "num_workers must be a whole number of at least 0, got -1."),
     ({"collate_fn": "pad"}, "collate_fn must be a function that takes a list of samples, got 'pad'."),
     ({"pin_memory": 1}, "pin_memory must be True or False, got 1."),
-    ({"stall_s": "5m"}, "stall_s must be a number of seconds above 0, got '5m'."),
+    ({"stall_s": "5m"}, "stall_s must be a number of seconds, or 0 for no limit, got '5m'."),
     ({"deterministic": "yes"}, "deterministic must be True or False, got 'yes'."),
     ({"other_bits": None}, "other_bits must be True or False, got None."),
     ({"verify": 2.5}, "verify must be a whole number, got 2.5."),
