@@ -1,7 +1,7 @@
 """A small GPT as a researcher trains one, elastically.
 
 AdamW with two parameter groups, warm-up and cosine, clipping, accumulation (`micro_batch`), bfloat16, an average of the
-weights (EMA), validation, a progress bar, and CSV and TensorBoard. The loss is a mean over tokens:
+weights (EMA), validation, a progress bar, CSV and TensorBoard, and early stopping. The loss is a mean over tokens:
 `run.backward(loss, weight=...)` keeps it exact for every division of the batch.
 
 Alone: `python examples/gpt.py`. Elastically: `pliant run --job gpt --workers 1:8 --target 2 examples/gpt.py`.
@@ -80,6 +80,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--lr", type=float, default=1e-2)
     parser.add_argument("--micro-batch", type=int, default=16)
+    parser.add_argument("--patience", type=int, default=3, help="epochs without progress before it stops")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--log", help="folder for metrics.csv and TensorBoard")
     args = parser.parse_args()
@@ -139,6 +140,8 @@ def main() -> None:
             best.see(trained)
             if run.rank == 0:
                 print(f"epoch {epoch.number}: validation loss {trained:.6f}, of the average {averaged:.6f}", flush=True)
+            if best.epochs_since >= args.patience:
+                run.finish(f"no progress in {args.patience} epochs")
     print(f"peak memory with {size} workers: {peak_mb():.1f} MB", flush=True)
 
 

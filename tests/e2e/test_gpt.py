@@ -30,12 +30,12 @@ def steps(rows: list[dict[str, str]]) -> list[int]:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-def test_alone_it_logs_every_step(tmp_path: Path) -> None:
-    done = python(tmp_path, GPT, "--epochs", "3", "--log", "runs")
+def test_alone_it_logs_every_step_and_stops_early(tmp_path: Path) -> None:
+    done = python(tmp_path, GPT, "--epochs", "9", "--patience", "0", "--log", "runs")
     assert done.returncode == 0, done.stderr
     rows = logged(tmp_path / "runs")
-    assert len(re.findall(r"validation loss [\d.]+", done.stdout)) == 3
-    assert steps(rows) == list(range(1, 8 * 3 + 1))
+    assert len(re.findall(r"validation loss [\d.]+", done.stdout)) == 1  # without patience it stops after an epoch
+    assert steps(rows) == list(range(1, 8 + 1))
     assert [bool(row["validation"]) for row in rows] == [int(row["step"]) % 8 == 0 for row in rows]
 
 
@@ -44,7 +44,7 @@ def test_alone_it_logs_every_step(tmp_path: Path) -> None:
 def test_on_two_workers_through_resize_kill_drain_and_resume(tmp_path: Path) -> None:
     env, runs = environment(tmp_path), tmp_path / "runs"
     words = ("--workers", "1:3", "--target", "2")
-    script = (GPT, "--epochs", "40", "--log", str(runs))
+    script = (GPT, "--epochs", "40", "--patience", "40", "--log", str(runs))
     with Launched(tmp_path, *words, *script, OMP_NUM_THREADS="1") as run:
         run.has_members(2)
         goes_on(run)
