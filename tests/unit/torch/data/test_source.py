@@ -184,7 +184,7 @@ class Nothing(Dataset[Any]):
         ({"sampler": [100]}, "the sampler list in epoch 0 returned index 100, but samples are numbered 0 to 99"),
         ({"order": lambda epoch: []}, r"order\(0\) returned no index"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "with",
 )
 def test_what_is_no_epoch_is_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput, match=says):
