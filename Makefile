@@ -93,7 +93,7 @@ test-torch-versions:  ## Run the tests that depend on torch's internals with eac
 dist: $(STAMP)  ## Build the wheel and the sdist into dist/, and run the README's quick start from the wheel
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
-	$(PYTEST) tests/docs/test_wheel.py
+	WHEEL_DIR=$(abspath dist) $(PYTEST) tests/docs/test_wheel.py
 
 mutants: $(STAMP)  ## Plant bugs in the code and check that each is caught
 	cd tests && $(abspath $(BIN))/python -m mutants --seed $(or $(SEED),0)
@@ -166,7 +166,7 @@ MINUTES ?= 30
 soak: $(STAMP)  ## Train through faults for MINUTES=30 and check that nothing grows or is lost
 	cd tests && $(abspath $(BIN))/python -m soak --minutes $(MINUTES) --seed $(or $(SEED),0)
 
-measure: $(STAMP)  ## Measure the shape and the language of this checkout, or of ROOT=
+measure: $(STAMP)  ## Measure size, names, language and the path of one step, of this checkout or of ROOT=
 	cd tests && $(abspath $(BIN))/python -m tidy.measure $(if $(ROOT),$(abspath $(ROOT)))
 
 docs-api: $(STAMP)  ## Update the API's reference page

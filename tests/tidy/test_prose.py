@@ -101,6 +101,8 @@ def test_a_class_name_that_occurs_twice_is_found() -> None:
 def test_a_checkout_is_measured(tmp_path: Path) -> None:
     (tmp_path / "src/pliant/x").mkdir(parents=True)
     (tmp_path / "docs").mkdir()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_a.py").write_text('"""How it waits."""\n# nobody, and somebody_else; who\n')
     (tmp_path / "src/pliant/x/__init__.py").write_text("from a import B as B\n")
     (tmp_path / "src/pliant/x/a.py").write_text('"""Who waits."""\n\nclass A: ...\n')
     (tmp_path / "src/pliant/x/b.py").write_text("class A: ...  # H3\n")
@@ -120,8 +122,10 @@ def test_a_checkout_is_measured(tmp_path: Path) -> None:
         "docstrings_with_question_word": 1,
         "pronouns_in_source": 1,
         "pronouns_in_docs": 2,
+        "test_docstrings_with_question_word": 1,
+        "pronouns_in_tests": 2,
         "private_codes_in_source": 1,
         "docs_pages_over_200_lines": 0,
         "readme_lines": 0,
     }
-    assert "readme lines                        0" in measure.table(found)
+    assert "readme lines                             0" in measure.table(found)

@@ -10,25 +10,11 @@ from pliant.agent.job_dir import JobDir
 from pliant.agent.last_command import CommandLine, describe_changes, read_last_command
 from pliant.agent.plan import RunPlan
 from pliant.agent.setup import OpenedJob, describe_other_settings
+from pliant.core.messages.describe import setting_options
 from pliant.errors import BadInput
 
-# Options whose change is reported as a setting of the job, or that concern one start only.
-UNREPORTED = (
-    "--workers",
-    "--target",
-    "--spares",
-    "--mode",
-    "--role",
-    "--max-restarts",
-    "--wait-limit-s",
-    "--checkpoint-every",
-    "--checkpoint-keep",
-    "--allow-chaos",
-    "--fresh",
-    "--override",
-    "--job",
-    "--rdzv-id",
-)
+# Options that concern one start only. A change of the job's settings is reported in another line.
+_ONE_START = ("--target", "--fresh", "--override", "--job", "--rdzv-id")
 
 
 def check_script(plan: RunPlan, folder: JobDir) -> None:
@@ -50,7 +36,7 @@ def describe_resume(opened: OpenedJob, plan: RunPlan, folder: JobDir, checkpoint
     if opened.before is None:
         return lines
     last = read_last_command(folder.command)
-    if last is not None and (changed := describe_changes(_reported(last), _reported(plan.command))):
+    if last is not None and (changed := describe_changes(_reported(last, plan), _reported(plan.command, plan))):
         lines.append(f"different from the last start: {changed}")
     if opened.now.live and opened.now.job.total_steps is not None:
         lines.append(_describe_progress(opened, plan.job, checkpoint_dir))
@@ -59,8 +45,9 @@ def describe_resume(opened: OpenedJob, plan: RunPlan, folder: JobDir, checkpoint
     return lines
 
 
-def _reported(command: CommandLine) -> CommandLine:
-    options = {name: value for name, value in command.options.items() if name not in UNREPORTED}
+def _reported(command: CommandLine, plan: RunPlan) -> CommandLine:
+    unreported = {*_ONE_START, *setting_options(plan.spec)}
+    options = {name: value for name, value in command.options.items() if name not in unreported}
     return CommandLine(command.script, command.args, options)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 
 from pliant.core import messages as m
 from pliant.core.job.launches import describe_exit
@@ -12,6 +13,9 @@ from pliant.core.model.fingerprint import describe_differences
 from pliant.core.model.job import Dispute, JobSpec, JobState, Mode, Terms
 
 NAMES_MAX = 8  # the rest are counted
+# Fields of JobSpec that are not plain options of the same name.
+_OTHER_SETTINGS = ("size_min", "size_max", "target", "roles", "checkpoints", "chaos_allowed")
+PLAIN_SETTINGS = tuple(field.name for field in fields(JobSpec) if field.name not in _OTHER_SETTINGS)
 
 
 def describe(event: m.Event) -> str:
@@ -94,24 +98,37 @@ def _describe_checkpoint_event(
 
 def describe_settings(before: JobSpec, after: JobSpec) -> str:
     """Return how the settings of a job change, by the options of `pliant run`, without the target."""
-    ours, theirs = _options(before), _options(after)
+    ours, theirs = setting_options(before), setting_options(after)
     return ", ".join(f"{name} {ours[name]} -> {theirs[name]}" for name in ours if ours[name] != theirs[name])
 
 
-def _options(spec: JobSpec) -> dict[str, str]:
+def setting_options(spec: JobSpec) -> dict[str, str]:
+    """Return the settings of a job by the options of `pliant run`, without the target.
+
+    A new field needs no line here if it is an option of the same name.
+    """
     policy = spec.checkpoints
     every = f"{policy.steps} steps" if policy.steps else f"{policy.seconds:g} s" if policy.seconds else "never"
     return {
         "--workers": f"{spec.size_min}:{spec.size_max}",
-        "--max-restarts": str(spec.max_restarts),
-        "--wait-limit-s": "none" if spec.wait_limit_s is None else f"{spec.wait_limit_s:g}",
-        "--mode": spec.mode.value,
-        "--spares": str(spec.spares),
+        **{f"--{name.replace('_', '-')}": _setting(getattr(spec, name)) for name in PLAIN_SETTINGS},
         "--role": describe_roles(spec.roles),
         "--checkpoint-every": every,
         "--checkpoint-keep": str(policy.keep),
-        "--allow-chaos": "yes" if spec.chaos_allowed else "no",
+        "--allow-chaos": _setting(spec.chaos_allowed),
     }
+
+
+def _setting(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case float():
+            return f"{value:g}"
+        case _:
+            return str(value)
 
 
 def describe_mode(mode: Mode) -> str:
