@@ -20,6 +20,7 @@ from pliant.core.data.ledger import (
     make_line,
     slot_digest,
 )
+from pliant.core.data.ledger_check import LedgerCheck
 from pliant.core.data.sample_order import Order
 
 words = st.integers(0, 2**64 - 1)
@@ -190,6 +191,10 @@ class Job(RuleBasedStateMachine):
         assert audit(self.grid, self.order, self.lines, head=self.head) == sound
         if self.lines and self.lines[-1].lineage == self.head:
             assert audit(self.grid, self.order, self.lines) == sound
+        check = LedgerCheck(self.grid, lambda steps: [expected_digest(self.grid, self.order, step) for step in steps])
+        for line in self.lines:
+            check.add(line)
+        assert check.result(head=self.head) == sound
 
 
 TestJob = Job.TestCase

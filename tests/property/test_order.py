@@ -240,3 +240,32 @@ class Reader(RuleBasedStateMachine):
 
 TestReader = Reader.TestCase
 TestReader.settings = settings(max_examples=40, stateful_step_count=15)
+
+
+@given(
+    samples=st.integers(1, 90),
+    batch=st.integers(1, 9),
+    epochs=st.integers(1, 3),
+    turns=st.integers(1, 2),
+    seed=seeds,
+    block=st.sampled_from([1, 20, 2**14]),
+    data=st.data(),
+)
+def test_the_digests_of_many_steps_are_those_of_each(
+    samples: int, batch: int, epochs: int, turns: int, seed: int, block: int, data: st.DataObject
+) -> None:
+    grid = Grid(samples, batch, data.draw(st.integers(1, batch)), epochs, turns)
+    start = data.draw(st.integers(1, grid.total_steps))
+    steps = range(start, data.draw(st.integers(start, grid.total_steps + 1)))
+    shuffled = Order(seed, samples)
+    before, arrays.BLOCK = arrays.BLOCK, block
+    try:
+        found = arrays.expected_digests(grid, lambda epoch, positions: arrays.take(shuffled, epoch, positions), steps)
+    finally:
+        arrays.BLOCK = before
+    assert found == [ledger.expected_digest(grid, shuffled, step) for step in steps]
+
+
+def test_samples_in_sequence_go_on_from_epoch_to_epoch() -> None:
+    assert arrays.take_in_sequence(5, 3, 0, range(3)).tolist() == [0, 1, 2]
+    assert arrays.take_in_sequence(5, 3, 1, range(3)).tolist() == [3, 4, 0]

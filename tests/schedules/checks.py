@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, cast
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.data.line_run import LineRun
 from pliant.core.job.checkpoints import writer_generation
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import change_violations, state_violations
@@ -333,7 +334,7 @@ def _moved(machine: Machine, state: w.State) -> Machine:
         state.phase,
         state.holds,
         state.lineage,
-        state.lines,
+        LineRun(state.lines),
     )
     if state.world != machine.world:
         after.world = state.world

@@ -125,7 +125,7 @@ class Worker:
         m = self.machine
         if m.followed_steps is not before.followed_steps and m.followed_steps:
             self._remember(m.followed_steps[-1].line.lineage)
-        looked_at = (m.phase, m.world, m.holds_state, m.lineage, m.committed_lines)
+        looked_at = (m.phase, m.world, m.holds_state, m.lineage, tuple(m.committed_lines))
         if looked_at != self._traced:
             self._traced = looked_at
             self._say(w.State(time(), *looked_at))

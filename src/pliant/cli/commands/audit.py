@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from pliant.core.data.audit import Audit
     from pliant.core.data.grid import Grid
     from pliant.core.data.ledger import LedgerLine, Lineage
+    from pliant.core.data.ledger_check import LedgerCheck
     from pliant.core.data.sample_order import Order
     from pliant.core.messages import Event
     from pliant.core.model.fingerprint import Fingerprint
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     Expected = Callable[[Grid, Order, int], int]
 
 PROBLEMS_SHOWN = 20
+UNKNOWN_ORDERS = ("function", "sampler", "shards")  # an audit cannot recompute them
 EVERY_SAMPLE = "every sample used exactly once"
 EVERY_POSITION = "every position of the order used exactly once"
 EVERY_ITEM = "every item of the stream, by its number, used exactly once"
@@ -56,6 +59,7 @@ class LedgerHistory:
     finished: bool = False
 
     def add(self, event: Event) -> None:
+        """Take the next event of the job."""
         from pliant.core import messages as m
         from pliant.core.model.job import JobState
         from pliant.core.model.world import WorldKind
@@ -64,12 +68,13 @@ class LedgerHistory:
             case m.JobCreated():
                 self.finished = False
                 if not event.resumes:
-                    self.terms, self.fingerprint, self.lines, self.head = None, (), [], None
+                    self.terms, self.fingerprint, self.head = None, (), None
+                    self.begin()
             case m.MemberJoined():
                 self.terms = event.terms
                 self.fingerprint = self.fingerprint or event.member.fingerprint
             case m.StepsCommitted():
-                self.lines += event.lines
+                self.take(event.lines)
                 self.head = event.lines[-1].lineage
             case m.WorldFormed(world=world) if world.kind is not WorldKind.PLANNED:
                 self.head = world.base  # before the last line if the world goes back to a checkpoint
@@ -77,6 +82,14 @@ class LedgerHistory:
                 self.finished = event.state is JobState.FINISHED and event.last_step is None
             case _:
                 pass
+
+    def begin(self) -> None:
+        """Start a ledger."""
+        self.lines = []
+
+    def take(self, lines: tuple[LedgerLine, ...]) -> None:
+        """Add accepted lines."""
+        self.lines += lines
 
     def committed(self) -> dict[int, LedgerLine]:
         """Return the lines of the committed history by step."""
@@ -101,11 +114,8 @@ def audit(job: str | None, flags: Flags, as_json: bool) -> int:
     """
     name = resolve_job(job)
     with flags.connect(name) as client:
-        history = read_history(client, name)
-    if history.terms is None:
-        raise Refused(f"Nothing to audit: no worker has joined {name} yet.")
-    promise = promise_of(history.terms)
-    found = _run_audit(history, history.terms, promise.order)
+        terms, found = _audit(client, name)
+    promise = promise_of(terms)
     if as_json:
         print_json(_audit_json(found, promise))
     else:
@@ -154,14 +164,78 @@ def _data_length(terms: Terms) -> int:
 def read_history(client: Client, job: str) -> LedgerHistory:
     """Read the ledger of a job from its events."""
     history = LedgerHistory()
+    _read(client, job, history)
+    return history
+
+
+def _read(client: Client, job: str, history: LedgerHistory) -> None:
     with progress("Reading events", client.job(job).job.revision) as step:
         for _, event in read_events(client, job):
             history.add(event)
             step()
-    return history
+
+
+def _audit(client: Client, job: str) -> tuple[Terms, Audit]:
+    """Audit a job: while its events arrive, and again with the whole ledger in memory if there may be a problem."""
+    history = CheckedHistory()
+    _read(client, job, history)
+    if history.terms is not None and history.checked_terms not in (None, history.terms):
+        history = CheckedHistory(checked_terms=history.terms)  # terms that were changed later hold for all steps
+        _read(client, job, history)
+    if history.terms is not None and (found := history.result()) is not None:
+        return history.terms, found
+    whole = read_history(client, job)
+    if whole.terms is None:
+        raise Refused(f"Nothing to audit: no worker has joined {job} yet.")
+    return whole.terms, _run_audit(whole, whole.terms, promise_of(whole.terms).order)
+
+
+@dataclass(slots=True)
+class CheckedHistory(LedgerHistory):
+    """A ledger that is checked while it is read. It keeps no line, so that a job of a million steps can be audited."""
+
+    checked_terms: Terms | None = None
+    check: LedgerCheck | None = None
+
+    def begin(self) -> None:
+        self.check = None
+
+    def take(self, lines: tuple[LedgerLine, ...]) -> None:
+        from pliant.core.data.ledger_check import LedgerCheck
+
+        if self.check is None:
+            terms = self.checked_terms = self.checked_terms or self.terms
+            if terms is None:
+                return  # no worker had joined: `result` returns None
+            self.check = LedgerCheck(terms.grid, _expected_digests(terms, promise_of(terms).order))
+        for line in lines:
+            self.check.add(line)
+
+    def result(self) -> Audit | None:
+        """Return the audit of a sound ledger; None if the whole ledger must be looked at."""
+        if self.check is None or self.terms != self.checked_terms:
+            return None
+        return self.check.result(head=self.head, finished=self.finished)
+
+
+def _expected_digests(terms: Terms, kind: str) -> Callable[[range], Sequence[int]] | None:
+    """Return the function for the digests of consecutive steps; None if they cannot be recomputed."""
+    if kind in UNKNOWN_ORDERS:
+        return None
+    order, _ = _order(terms, kind, LedgerHistory())
+    grid, length = terms.grid, _data_length(terms)
+    try:
+        from pliant.train.data.order import expected_digests, take, take_in_sequence
+    except ModuleNotFoundError:  # without numpy
+        from pliant.core.data.ledger import expected_digest
+
+        return lambda steps: [expected_digest(grid, order, step) for step in steps]
+    samples = partial(take, order) if kind == "shuffled" else partial(take_in_sequence, length, grid.samples)
+    return partial(expected_digests, grid, samples)
 
 
 def _run_audit(history: LedgerHistory, terms: Terms, kind: str) -> Audit:
+    """Audit a ledger with all its lines, and explain every problem."""
     from pliant.core.data.audit import audit as check
 
     order, expected = _order(terms, kind, history)
@@ -184,7 +258,7 @@ def _order(terms: Terms, kind: str, history: LedgerHistory) -> tuple[Order, Expe
     match kind:
         case "sequential" | "stream":
             return _sequential(shuffled, length), expected_digest
-        case "function" | "sampler" | "shards":
+        case known if known in UNKNOWN_ORDERS:
             written = history.committed()
             return shuffled, lambda _grid, _order, step: written[step].digest
         case "shuffled":

@@ -121,7 +121,7 @@ def commit_lineage(m: Machine, out: Out, lineage: Lineage) -> None:
     """Mark `lineage` as committed: a collective showed that every holder had applied it (rule 1)."""
     if m.applied_line is None or m.applied_line.lineage != lineage:
         return
-    m.committed_lines = (*m.committed_lines, m.applied_line)
+    m.committed_lines = m.committed_lines.added(m.applied_line)
     m.applied_line = None
     if m.part_in_progress is not None and m.part_in_progress.lineage == lineage:
         confirm_save(m, out)
@@ -316,4 +316,4 @@ def history_position(m: Machine) -> Lineage:
 
 def unreported_lines(m: Machine) -> tuple[LedgerLine, ...]:
     """Return the ledger lines that a joiner needs in order to report in this member's place."""
-    return (*m.committed_lines, m.applied_line) if m.applied_line is not None else m.committed_lines
+    return tuple(m.committed_lines) if m.applied_line is None else (*m.committed_lines, m.applied_line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pliant.core.data.line_run import LineRun
 from pliant.core.member.common import (
     Out,
     enter_world,
@@ -75,7 +76,7 @@ def _install_if_proven(m: Machine, out: Out) -> bool:
                 break
             replay = tuple(later.line for later in m.followed_steps[index:])
             m.phase = Phase.INSTALLING
-            m.committed_lines = tuple(
+            m.committed_lines = LineRun(
                 line for line in (*aside.lines, *replay[:-1]) if _is_undurable(m, line.lineage.step)
             )
             m.applied_line = replay[-1]
@@ -122,11 +123,9 @@ def _install_winner(m: Machine, out: Out, aside: Stripe) -> None:
     if aside.lineage != m.catch_up_to:
         restart_fetch(m, out)
     else:
-        m.committed_lines = tuple(line for line in aside.lines if _is_undurable(m, line.lineage.step))
-        m.applied_line = (
-            m.committed_lines[-1] if m.committed_lines and m.committed_lines[-1].lineage == aside.lineage else None
-        )
-        m.committed_lines = m.committed_lines[:-1] if m.applied_line is not None else m.committed_lines
+        lines = [line for line in aside.lines if _is_undurable(m, line.lineage.step)]
+        m.applied_line = lines.pop() if lines and lines[-1].lineage == aside.lineage else None
+        m.committed_lines = LineRun(lines)
         m.lineage = aside.lineage
         m.catch_up_to = None
         m.phase = Phase.INSTALLING

@@ -181,7 +181,7 @@ def _drop_lines(m: Machine, durable: Lineage) -> bool:
     """Drop the lines that the coordinator has stored. Return whether there were any."""
     if not m.committed_lines or m.committed_lines[0].lineage.step > durable.step:
         return False
-    m.committed_lines = m.committed_lines[bisect_right(m.committed_lines, durable.step, key=_step) :]
+    m.committed_lines = m.committed_lines.without_first(bisect_right(m.committed_lines, durable.step, key=_step))
     m.stale_ticks = 0
     return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pliant.core.data.grid import are_disjoint, assign_missing, missing_slots
 from pliant.core.data.ledger import GENESIS, Lineage
+from pliant.core.data.line_run import LineRun
 from pliant.core.member import leave
 from pliant.core.member.common import (
     Out,
@@ -42,7 +43,7 @@ def enter_recovery(m: Machine, out: Out, world: World) -> None:
         m.holds_state = False
         m.lineage = GENESIS
         m.applied_line = None
-        m.committed_lines = ()
+        m.committed_lines = LineRun()
         m.part_in_progress = None
         m.unpublished_part = None
         m.unreported_failure = None

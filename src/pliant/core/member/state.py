@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, add_digests
+from pliant.core.data.line_run import LineRun
 from pliant.core.member.control_words import CALM, FINISH, GOING_ON, slots_checksum
 from pliant.core.member.signals import Admission, Shares, Stripe, WriteDone, WriteFailed
 from pliant.core.model.job import Dispute, Terms
@@ -110,7 +111,7 @@ class Machine:
     holds_state: bool = False
     state_hash: int = 0
     applied_line: LedgerLine | None = None  # applied, not committed
-    committed_lines: tuple[LedgerLine, ...] = ()  # committed, not durable
+    committed_lines: LineRun = field(default_factory=LineRun)  # committed, not durable
     kept_gradients: KeptGradients = field(default_factory=KeptGradients)
     slots_to_compute: frozenset[int] = frozenset()  # not computed yet by the user's code
     recovery_shares: Shares = ()  # slots of each rank in the interrupted step, by the comparison

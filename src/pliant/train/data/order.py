@@ -6,7 +6,7 @@ The core describes the construction; tests hold the two to the same values.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ from pliant.errors import BadInput
 
 Samples: TypeAlias = npt.NDArray[np.int64]
 _Words: TypeAlias = npt.NDArray[np.uint64]
+TakeSamples: TypeAlias = Callable[[int, range], Samples]
 
 # Large enough to hide the cost of a numpy call, small enough for the buffers to stay in the processor's cache.
 BLOCK = 2**14
@@ -72,6 +73,37 @@ def expected_digest(grid: Grid, order: Order, step: int) -> int:
     slots = grid.filled(step)
     ends = [grid.slot(step, slot).stop - begin for slot in slots]
     return slots_digest(step, slots, samples, ends)
+
+
+def expected_digests(grid: Grid, take_samples: TakeSamples, steps: range) -> list[int]:
+    """Return the digests of consecutive steps, as `expected_digest` does for one.
+
+    `take_samples` returns the samples at the positions of an epoch. It is called once for a run of full steps.
+    """
+    digests: list[int] = []
+    while steps:
+        step = steps.start
+        run, steps = steps[: (count := _equal_steps(grid, step))], steps[count:]
+        cursor, size, filled = grid.cursor(step), grid.size(step), grid.filled(step)
+        begin = cursor.position
+        ends = tuple(grid.slot(step, slot).stop - begin for slot in filled)
+        slots, within = _layout(filled, ends, size)
+        samples = take_samples(cursor.epoch, range(begin, begin + size * len(run))).reshape(len(run), size)
+        digests += steps_digests(np.asarray(run, dtype=np.int64), slots, within, samples).tolist()
+    return digests
+
+
+def _equal_steps(grid: Grid, step: int) -> int:
+    """Return how many steps from this one on are full and of one epoch, as far as a block reaches; at least 1."""
+    if grid.turns > 1:
+        return 1
+    index = (step - 1) % grid.steps_per_epoch
+    return max(1, min(grid.samples // grid.batch - index, BLOCK // grid.batch))
+
+
+def take_in_sequence(length: int, per_epoch: int, epoch: int, positions: range) -> Samples:
+    """Return the samples at these positions if every epoch goes on through the data in its own order."""
+    return (np.asarray(positions, dtype=np.int64) + epoch * per_epoch) % length
 
 
 def slots_digest(step: int, slots: Sequence[int], samples: Samples, ends: Sequence[int]) -> int:

@@ -1,11 +1,13 @@
 """What the audit must see: each test breaks a sound ledger in one way and reads what is said about it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
 
-from pliant.core.data.audit import Audit, audit
+from pliant.core.data import audit as whole_audit
+from pliant.core.data import ledger_check
+from pliant.core.data.audit import Audit
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import (
     GENESIS,
@@ -17,12 +19,44 @@ from pliant.core.data.ledger import (
     make_line,
     slot_digest,
 )
+from pliant.core.data.ledger_check import LedgerCheck
 from pliant.core.data.sample_order import Cursor, Order
 from pliant.errors import BadInput
 
 # Steps of 10, 10 and 3 samples in each of two epochs; slots of 2, 3, 2 and 3, and in a short step one of 3.
 GRID = Grid(samples=23, batch=10, slots=4, epochs=2)
 ORDER = Order(seed=5, samples=23)
+
+
+def audit(
+    grid: Grid,
+    order: Order,
+    lines: Sequence[LedgerLine],
+    *,
+    head: Lineage | None = None,
+    finished: bool = False,
+    expected: Callable[[Grid, Order, int], int] = expected_digest,
+) -> Audit:
+    """Audit a ledger whole and line by line: the check of lines confirms what is sound, and nothing else."""
+    found = whole_audit.audit(grid, order, lines, head=head, finished=finished, expected=expected)
+    checked = check(grid, order, lines, head=head, finished=finished, expected=expected)
+    assert checked == (found if found.ok else None)
+    return found
+
+
+def check(
+    grid: Grid,
+    order: Order,
+    lines: Sequence[LedgerLine],
+    *,
+    head: Lineage | None = None,
+    finished: bool = False,
+    expected: Callable[[Grid, Order, int], int] = expected_digest,
+) -> Audit | None:
+    under = LedgerCheck(grid, lambda steps: [expected(grid, order, step) for step in steps])
+    for line in lines:
+        under.add(line)
+    return under.result(head=head, finished=finished)
 
 
 def promised(step: int) -> int:
@@ -362,7 +396,7 @@ def test_a_quicker_expectation_may_be_passed_and_is_believed() -> None:
         return expected_digest(grid, order, step)
 
     assert audit(GRID, ORDER, history([1, 2]), expected=quick).ok
-    assert asked == [1, 2]
+    assert asked == [1, 2] * 2
 
 
 def test_an_expectation_that_disagrees_with_the_core_is_a_wrong_digest() -> None:
@@ -393,3 +427,38 @@ def _wrong(step: int, digest: int) -> list[LedgerLine]:
 def test_grid_and_order_must_be_of_the_same_data() -> None:
     with pytest.raises(BadInput, match="the grid has 23 samples and the order 22"):
         audit(GRID, Order(5, 22), [])
+
+
+# ------------------------------------------------------------------------------------- checked line by line
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 3, 4096])
+def test_digests_are_compared_in_groups_of_any_size(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_check, "DIGESTS_AT_ONCE", at_once)
+    sound = history(range(1, 7))
+    assert check(GRID, ORDER, sound, finished=True) == whole_audit.audit(GRID, ORDER, sound, finished=True)
+    for wrong in range(1, 7):
+        lines = history(range(1, wrong))
+        parent = lines[-1].lineage if lines else GENESIS
+        lines.append(written(parent, 1, wrong, digest=7))
+        lines += history(range(wrong + 1, 7), parent=lines[-1].lineage)
+        assert check(GRID, ORDER, lines, finished=True) is None
+        # Rolled back before its digest was compared, or after: then the whole audit decides.
+        again = history(range(wrong, 7), parent=parent, generation=2)
+        found = check(GRID, ORDER, [*lines, *again], finished=True)
+        assert found in (None, whole_audit.audit(GRID, ORDER, [*lines, *again], finished=True))
+        assert at_once < 4096 or found is not None
+
+
+def test_an_order_that_cannot_be_recomputed_is_checked_without_digests() -> None:
+    under = LedgerCheck(GRID, None)
+    under.add(written(GENESIS, 1, 1, digest=7))
+    assert under.result() == Audit(10, 0, 0, 1, 0, ())
+
+
+def test_a_line_off_the_chain_as_parent_leaves_the_decision_to_the_whole_audit() -> None:
+    first = history(range(1, 4))
+    second = history([2], parent=first[0].lineage, generation=2)
+    third = history([4], parent=first[2].lineage, generation=3)
+    assert whole_audit.audit(GRID, ORDER, [*first, *second, *third]).ok
+    assert check(GRID, ORDER, [*first, *second, *third]) is None

@@ -526,7 +526,7 @@ def training(*names: MemberId, step: int = 3, terms: Terms = TERMS) -> Crew:
     for done in range(1, step):
         crew.step()
         if done == 2 and others:
-            crew._reported(Report(first, 0, 1, crew[first].committed_lines))
+            crew._reported(Report(first, 0, 1, tuple(crew[first].committed_lines)))
     crew.tell()
     crew.hush()
     return crew

@@ -291,7 +291,7 @@ def test_who_installs_while_the_world_closes_closes_with_it() -> None:
     word = crew.word(B)
     assert (word.purpose, word.holds, word.lineage) == (Purpose.CLOSE, True, fourth.lineage)
     crew.returns()
-    assert (crew[B].phase, crew[B].applied_line, crew[B].committed_lines) == (
+    assert (crew[B].phase, crew[B].applied_line, tuple(crew[B].committed_lines)) == (
         Phase.LINGERING,
         None,
         (*STEPS[1:3], fourth),

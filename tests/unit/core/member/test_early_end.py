@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from pliant.core.data.line_run import LineRun
 from pliant.core.member import Phase
 from pliant.core.member.common import LINES_MAX, LOOP_LEFT
 from pliant.core.member.control_words import FINISH, GOING_ON, LEFT_LOOP, Purpose
@@ -61,7 +62,7 @@ def test_lines_that_do_not_fit_are_reported_before_the_end() -> None:
     crew.returns()
     crew.hush()
     machine = crew.seats[A].machine
-    crew.seats[A].machine = replace(machine, committed_lines=machine.committed_lines * (LINES_MAX + 1))
+    crew.seats[A].machine = replace(machine, committed_lines=LineRun([*machine.committed_lines] * (LINES_MAX + 1)))
     crew.feed(A, Tick())
     assert [each.finished for each in reports(crew, "a")] == [""]
 

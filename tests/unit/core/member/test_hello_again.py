@@ -150,12 +150,14 @@ def test_where_everybody_holds_once_is_enough() -> None:
 def test_what_a_comparison_committed_the_next_one_does_not_commit_again() -> None:
     """Rule 1: the first one shows that all holders had step 2; E takes its line over, and the second shows it to E."""
     crew = waiting()
-    assert (crew[A].applied_line, crew[A].committed_lines) == (None, (STEPS[1],))
+    assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (None, (STEPS[1],))
     crew.receive(E)
-    assert (crew[E].applied_line, crew[E].committed_lines) == (STEPS[1], ())
+    assert (crew[E].applied_line, tuple(crew[E].committed_lines)) == (STEPS[1], ())
     crew.install(E)
     crew.returns()
-    assert [(crew[name].applied_line, crew[name].committed_lines) for name in (A, B, E)] == [(None, (STEPS[1],))] * 3
+    assert [(crew[name].applied_line, tuple(crew[name].committed_lines)) for name in (A, B, E)] == [
+        (None, (STEPS[1],))
+    ] * 3
 
 
 # ------------------------------------------------------------------------------------------------------- laggards

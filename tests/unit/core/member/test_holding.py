@@ -84,7 +84,7 @@ def test_who_holds_commits_reports_and_writes_a_checkpoint_at_once() -> None:
     )
     for name in (A, B):
         m = crew[name]
-        assert (m.phase, m.applied_line, m.committed_lines) == (Phase.HOLDING, None, committed)
+        assert (m.phase, m.applied_line, tuple(m.committed_lines)) == (Phase.HOLDING, None, committed)
         assert m.part_in_progress is not None
         assert m.part_in_progress.confirmed
         assert (m.holds_state, m.holders, m.in_flight) == (True, these(0, 1), False)

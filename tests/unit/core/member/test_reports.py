@@ -3,6 +3,7 @@
 import pytest
 
 from pliant.core.data.ledger import GENESIS, LedgerLine, make_line
+from pliant.core.data.line_run import LineRun
 from pliant.core.data.sample_order import Cursor
 from pliant.core.member import Phase
 from pliant.core.member.common import LINES_MAX, REPORTERS, STALE_TICKS, unreported_lines
@@ -128,7 +129,7 @@ def test_what_an_answer_says_is_durable_is_not_reported_again() -> None:
     crew.step()
     crew[A].stale_ticks = 2
     assert crew.feed(A, Durable(newest(crew), STEPS[1].lineage)) == ()
-    assert (crew[A].committed_lines, crew[A].stale_ticks) == (STEPS[2:3], 0)
+    assert (tuple(crew[A].committed_lines), crew[A].stale_ticks) == (STEPS[2:3], 0)
     view = crew[A].view
     assert view is not None
     assert view.durable == STEPS[1].lineage
@@ -163,7 +164,7 @@ def long_away(*names: MemberId) -> Crew:
         before = many[-1].lineage if many else crew.view.durable
         many += (make_line(before, 1, before.step + 1, Cursor(0, 0), 1, 1),)
     for name in names:
-        crew[name].committed_lines = many
+        crew[name].committed_lines = LineRun(many)
     return crew
 
 
@@ -203,7 +204,7 @@ def test_whoever_sees_steps_stay_undurable_reports_them_too() -> None:
     crew.tell(C, durable=GENESIS)
     assert crew[C].stale_ticks == 4
     crew.tell(C, durable=STEPS[1].lineage)
-    assert (crew[C].stale_ticks, crew[C].committed_lines) == (0, ())
+    assert (crew[C].stale_ticks, tuple(crew[C].committed_lines)) == (0, ())
     assert crew.feed(C, Tick()) == ()
     assert crew[C].stale_ticks == 0
 

@@ -71,7 +71,7 @@ def test_what_a_member_had_is_not_on_the_history_any_more() -> None:
     crew = rolled_back()
     for name in (A, B):
         m = crew[name]
-        assert (m.holds_state, m.lineage, m.applied_line, m.committed_lines) == (False, GENESIS, None, ())
+        assert (m.holds_state, m.lineage, m.applied_line, tuple(m.committed_lines)) == (False, GENESIS, None, ())
         assert (m.part_in_progress, m.unpublished_part, m.unreported_failure, m.kept_gradients) == (
             None,
             None,

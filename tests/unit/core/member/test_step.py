@@ -104,18 +104,18 @@ def test_a_reduction_that_returns_is_applied() -> None:
 def test_an_applied_step_is_committed_by_a_later_collective_alone() -> None:
     """H1: the next reduction shows that everybody entered it with this step applied."""
     crew = training(A, B, C)
-    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[1], ())
+    assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (STEPS[1], ())
     crew.compute()
     crew.returns(A)
-    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[2], (STEPS[1],))
-    assert (crew[B].applied_line, crew[B].committed_lines) == (STEPS[1], ())
+    assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (STEPS[2], (STEPS[1],))
+    assert (crew[B].applied_line, tuple(crew[B].committed_lines)) == (STEPS[1], ())
     crew.boundary(A)
-    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[2], (STEPS[1],))
+    assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (STEPS[2], (STEPS[1],))
     crew.returns(B, C)
     crew.boundary(B, C)
     crew.compute()
     crew.returns(A)
-    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[3], (STEPS[1], STEPS[2]))
+    assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (STEPS[3], (STEPS[1], STEPS[2]))
 
 
 def test_only_committed_steps_are_reported() -> None:
@@ -136,12 +136,12 @@ def test_only_committed_steps_are_reported() -> None:
 def test_a_world_of_one_commits_as_it_applies() -> None:
     """Rule 1: there is nobody else who could have another step."""
     crew = training(A)
-    assert (crew[A].applied_line, crew[A].committed_lines) == (None, (STEPS[1],))
+    assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (None, (STEPS[1],))
     crew.compute()
     crew.returns()
-    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[2], (STEPS[1],))
+    assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (STEPS[2], (STEPS[1],))
     crew.boundary()
-    assert (crew[A].applied_line, crew[A].committed_lines) == (None, (STEPS[1], STEPS[2]))
+    assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (None, (STEPS[1], STEPS[2]))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_nothing_is_applied_when_the_words_disagree(said: dict[str, Any], why: s
     assert actions == (Break(1), Send(Stopped(A, 1, at(2), frozenset({0, 1}), why, None, diverged=split)))
     m = crew[A]
     assert (m.phase, m.stop_reason, m.lineage) == (Phase.STOPPED, why, at(2))
-    assert (m.applied_line, m.committed_lines) == (STEPS[1], ())
+    assert (m.applied_line, tuple(m.committed_lines)) == (STEPS[1], ())
     assert m.kept_gradients.slots == {0, 1}
 
 
@@ -219,12 +219,12 @@ def test_the_last_step_is_committed_by_a_closing_collective() -> None:
     name = checkpoint_name(at(LAST), 1)
     assert crew.said(A) == (Snapshot(at(LAST), name, 0, 2, waits=True), Collect(world, word))
     assert crew.said(B) == (Snapshot(at(LAST), name, 1, 2, waits=True), Collect(world, word))
-    assert (crew[A].applied_line, crew[A].committed_lines) == (STEPS[-1], (*before, STEPS[-2]))
+    assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (STEPS[-1], (*before, STEPS[-2]))
     crew.returns()
     committed = (*before, STEPS[-2], STEPS[-1])
     assert crew.said(A) == (Save(name), Send(Report(A, 0, 1, committed, None)))
     assert crew.said(B) == (Save(name), Send(Report(B, 1, 1, committed, None)))
-    assert (crew[A].phase, crew[A].applied_line, crew[A].committed_lines) == (Phase.DONE, None, committed)
+    assert (crew[A].phase, crew[A].applied_line, tuple(crew[A].committed_lines)) == (Phase.DONE, None, committed)
     assert crew.history == list(STEPS)
 
 

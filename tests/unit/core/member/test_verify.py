@@ -281,7 +281,7 @@ def test_who_was_not_in_a_rollback_world_holds_nothing_of_the_history() -> None:
     crew.seal(replace(recovery(3, A, B, C), rollback_generation=2))
     crew.wire(3)
     assert [crew.word(name).holds for name in (A, B, C)] == [False] * 3
-    assert (crew[A].lineage, crew[A].committed_lines, crew[A].kept_gradients) == (GENESIS, (), KeptGradients())
+    assert (crew[A].lineage, tuple(crew[A].committed_lines), crew[A].kept_gradients) == (GENESIS, (), KeptGradients())
     crew.hush()
     crew.returns(A)
     [stopped] = commands(*crew.said(A))
