@@ -6,11 +6,12 @@
       StoreError              4   the store failed
         StoreUnavailable      4   it could not be reached, or refused: nothing was written
         StoreTimeout          4   no answer in time: the write may or may not have been applied
+        HoldLost              4   the hold that a write was made under is over: nothing was written
       Unreachable             5   no coordinator answered in time
       NotAllowed              6   the credential is missing, expired, or its scope is too narrow
 
-The two store errors differ in what a caller may do. After `StoreUnavailable` it may retry. After `StoreTimeout` it must
-read first, because the write may have been applied.
+The store errors differ in what a caller may do. After `StoreUnavailable` it may retry. After `StoreTimeout` it must
+read first, because the write may have been applied. After `HoldLost` it must stop leading.
 
 Inside the coordinator a refusal is not an exception: `pliant.core` returns a rejection with a code and a reason. A
 client turns it into `Refused`. Each message is a sentence for people. `tests/unit/test_errors.py` compares the table
@@ -23,6 +24,7 @@ from typing import ClassVar
 
 __all__ = [
     "BadInput",
+    "HoldLost",
     "NotAllowed",
     "PliantError",
     "Refused",
@@ -76,6 +78,10 @@ class StoreUnavailable(StoreError):
 
 class StoreTimeout(StoreError):
     """No answer in time. The write may or may not have been applied: read before writing again."""
+
+
+class HoldLost(StoreError):
+    """The hold that a write was made under is over, and another coordinator may lead. Nothing was written."""
 
 
 class Unreachable(PliantError):

@@ -3,7 +3,8 @@
 To add a store, write a function that yields an `Opened` and name it in `STORES`. Every test of this folder
 then runs on it. `another` opens one more handle on the same store, as a second process would; a store that
 lives in one process hands out itself. `where` names the store to other processes; a
-store that has one belongs into `SHARED` too.
+store that has one belongs into `SHARED` too. `clock` is the time that holds are measured by; tests let it pass and
+never wait.
 """
 
 from __future__ import annotations
@@ -11,15 +12,25 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
 
-from pliant.stores.base import Store
+from pliant.stores.base import Busy, Hold, Store
 from pliant.stores.memory import MemoryStore
 from pliant.stores.sqlite import SqliteStore
+
+
+class Clock:
+    """The time of a test. A store that measures holds by a clock of its own replaces `advance`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +40,53 @@ class Opened:
     store: Store
     another: Callable[[], Store]
     where: str = ""
+    clock: Clock = field(default_factory=Clock)
+    is_one_process: bool = False  # all its callers share one clock
+
+    def advance(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A process that asks for holds: its own name, its own handle, and its own clock, which runs like all others."""
+
+    owner: str
+    store: Store
+    clock: Clock
+    skew_s: float = 0.0
+
+    @property
+    def now(self) -> float:
+        return self.clock.now + self.skew_s
+
+    def ask(self, ttl_s: float = 10.0, name: str = "lead", url: str = "") -> Hold | Busy:
+        answer = self.store.hold(name, self.owner, ttl_s, self.now, url)
+        if isinstance(answer, Hold):
+            assert (answer.name, answer.owner, answer.url) == (name, self.owner, url)
+            assert answer.until_s >= self.now + ttl_s
+        else:
+            assert answer.hold.owner != self.owner
+            assert answer.hold.until_s >= self.now
+        return answer
+
+    def gain(self, ttl_s: float = 10.0, name: str = "lead", url: str = "") -> Hold:
+        """Ask where another answer would be a mistake of the store."""
+        answer = self.ask(ttl_s, name, url)
+        assert isinstance(answer, Hold), answer
+        return answer
+
+    def held_by(self, ttl_s: float = 10.0, name: str = "lead") -> tuple[str, int]:
+        """Ask while another one holds; return its name and its term."""
+        answer = self.ask(ttl_s, name)
+        assert isinstance(answer, Busy), answer
+        return answer.hold.owner, answer.hold.term
 
 
 @contextmanager
 def memory(identity: str) -> Iterator[Opened]:
     store = MemoryStore(identity)
-    yield Opened(store, another=lambda: store)
+    yield Opened(store, another=lambda: store, is_one_process=True)
 
 
 @contextmanager
@@ -91,6 +143,17 @@ def store(opened: Opened) -> Store:
 def second(opened: Opened) -> Store:
     """Another handle on the store of the same test."""
     return opened.another()
+
+
+@pytest.fixture
+def x(opened: Opened) -> Caller:
+    return Caller("x", opened.store, opened.clock)
+
+
+@pytest.fixture
+def y(opened: Opened) -> Caller:
+    """Another process than `x`. Where that may be, it is on a machine that was started long before."""
+    return Caller("y", opened.another(), opened.clock, 0.0 if opened.is_one_process else 1e6)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""Holding, for election: who does the work. The contract is in `pliant.stores.base`."""
+"""Holding, for election: who does the work. The contract is in `pliant.stores.base`.
+
+`x` and `y` are two processes with clocks that cannot be compared.
+"""
 
 from __future__ import annotations
 
@@ -6,107 +9,209 @@ import math
 
 import pytest
 
-from pliant.errors import BadInput
-from pliant.stores.base import Busy, Conflict, Hold, Store, Write, Written
+from contract.conftest import Caller, Opened
+from pliant.errors import BadInput, HoldLost
+from pliant.stores.base import Busy, Conflict, Hold, Store, Stored, Write, Written
 
 
-def gain(store: Store, owner: str, now: float, ttl_s: float = 10.0, name: str = "lead") -> Hold:
-    hold = store.hold(name, owner, ttl_s, now)
-    assert isinstance(hold, Hold)
-    return hold
+def test_the_first_to_ask_holds(x: Caller) -> None:
+    assert x.gain().term >= 1
 
 
-def test_the_first_to_ask_holds(store: Store) -> None:
-    assert store.hold("lead", "x", 10.0, 100.0) == Hold("lead", "x", 1, 110.0)
+def test_another_owner_is_told_who_holds(opened: Opened, x: Caller, y: Caller) -> None:
+    mine = x.gain()
+    opened.advance(9.0)
+    assert y.held_by() == ("x", mine.term)
 
 
-def test_another_owner_is_told_who_holds_and_until_when(store: Store, second: Store) -> None:
-    mine = gain(store, "x", 100.0)
-    assert second.hold("lead", "y", 10.0, 109.9) == Busy(mine)
+def test_another_owner_is_told_where_the_holder_is_reached(x: Caller, y: Caller) -> None:
+    x.gain(url="https://x:7711")
+    answer = y.ask(url="https://y:7711")
+    assert isinstance(answer, Busy)
+    assert answer.hold.url == "https://x:7711"
 
 
-def test_a_hold_is_over_at_its_end(store: Store, second: Store) -> None:
-    mine = gain(store, "x", 100.0)
-    theirs = gain(second, "y", 110.0)
+def test_a_holder_may_change_its_address(x: Caller, y: Caller) -> None:
+    mine = x.gain(url="https://x:7711")
+    assert x.gain(url="https://x:7722").term == mine.term
+    answer = y.ask()
+    assert isinstance(answer, Busy)
+    assert answer.hold.url == "https://x:7722"
+
+
+def test_a_hold_that_is_not_renewed_is_over_after_its_time_to_live(opened: Opened, x: Caller, y: Caller) -> None:
+    mine = x.gain(ttl_s=10.0)
+    assert y.held_by() == ("x", mine.term)
+    opened.advance(10.0)
+    theirs = y.gain()
     assert theirs.term > mine.term
-    assert store.hold("lead", "x", 10.0, 110.1) == Busy(theirs)
+    assert x.held_by() == ("y", theirs.term)
 
 
-def test_renewing_keeps_the_term_and_moves_the_end(store: Store, second: Store) -> None:
-    mine = gain(store, "x", 100.0)
-    again = gain(store, "x", 105.0)
-    assert (again.term, again.until_s) == (mine.term, 115.0)
-    assert second.hold("lead", "y", 10.0, 112.0) == Busy(again)
+@pytest.mark.parametrize("skew_s", [1e6, -1e6], ids=["ahead", "behind"])
+def test_a_hold_does_not_compare_clocks_of_two_processes(opened: Opened, x: Caller, skew_s: float) -> None:
+    if opened.is_one_process:
+        pytest.skip("this store has one clock")
+    y = Caller("y", opened.another(), opened.clock, skew_s)
+    mine = x.gain(ttl_s=10.0)
+    assert y.held_by() == ("x", mine.term)
+    opened.advance(9.0)
+    assert y.held_by() == ("x", mine.term)
+    opened.advance(1.0)
+    theirs = y.gain(ttl_s=10.0)
+    assert x.held_by() == ("y", theirs.term)
+    opened.advance(10.0)
+    assert x.gain().term > theirs.term
 
 
-def test_a_shorter_time_to_live_counts_from_the_renewal(store: Store, second: Store) -> None:
-    gain(store, "x", 100.0, ttl_s=60.0)
-    gain(store, "x", 101.0, ttl_s=2.0)
-    assert gain(second, "y", 103.0).owner == "y"
+def test_a_renewed_hold_stands_however_long(opened: Opened, x: Caller, y: Caller) -> None:
+    mine = x.gain(ttl_s=10.0)
+    for _ in range(5):
+        assert y.held_by() == ("x", mine.term)
+        opened.advance(6.0)
+        assert y.held_by() == ("x", mine.term)
+        assert x.gain(ttl_s=10.0).term == mine.term
 
 
-def test_an_owner_that_let_it_expire_gets_a_new_term(store: Store) -> None:
-    mine = gain(store, "x", 100.0)
-    assert gain(store, "x", 110.0).term > mine.term
+def test_a_shorter_time_to_live_counts_from_the_renewal(opened: Opened, x: Caller, y: Caller) -> None:
+    x.gain(ttl_s=60.0)
+    x.gain(ttl_s=2.0)
+    y.held_by()
+    opened.advance(2.0)
+    assert y.gain().owner == "y"
 
 
-def test_release_lets_the_next_one_in_at_once(store: Store, second: Store) -> None:
-    mine = gain(store, "x", 100.0)
-    store.release(mine)
-    assert gain(second, "y", 100.0).term > mine.term
+def test_a_longer_time_to_live_counts_from_the_renewal(opened: Opened, x: Caller, y: Caller) -> None:
+    x.gain(ttl_s=2.0)
+    mine = x.gain(ttl_s=60.0)
+    y.held_by()
+    opened.advance(50.0)
+    assert y.held_by() == ("x", mine.term)
 
 
-def test_releasing_does_not_lower_the_term(store: Store) -> None:
+def test_an_owner_that_let_it_expire_gets_a_new_term(opened: Opened, x: Caller) -> None:
+    mine = x.gain()
+    opened.advance(10.0)
+    assert x.gain().term > mine.term
+
+
+def test_release_lets_the_next_one_in_at_once(x: Caller, y: Caller) -> None:
+    mine = x.gain()
+    x.store.release(mine)
+    assert y.gain().term > mine.term
+
+
+def test_releasing_does_not_lower_the_term(x: Caller) -> None:
     terms = []
-    for now in range(5):
-        hold = gain(store, "x", float(now))
+    for _ in range(5):
+        hold = x.gain()
         terms.append(hold.term)
-        store.release(hold)
+        x.store.release(hold)
     assert terms == sorted(set(terms))
 
 
-def test_a_hold_that_is_over_cannot_be_released(store: Store, second: Store) -> None:
-    old = gain(store, "x", 100.0)
-    theirs = gain(second, "y", 110.0)
-    store.release(old)
-    assert store.hold("lead", "x", 10.0, 111.0) == Busy(theirs)
+def test_a_hold_that_is_over_cannot_be_released(opened: Opened, x: Caller, y: Caller) -> None:
+    old = x.gain()
+    y.held_by()
+    opened.advance(10.0)
+    theirs = y.gain()
+    x.store.release(old)
+    assert x.held_by() == ("y", theirs.term)
 
 
-def test_an_older_term_of_the_same_owner_cannot_release_the_newer(store: Store, second: Store) -> None:
-    old = gain(store, "x", 100.0)
-    new = gain(store, "x", 110.0)
-    store.release(old)
-    assert second.hold("lead", "y", 10.0, 111.0) == Busy(new)
+def test_an_older_term_of_the_same_owner_cannot_release_the_newer(opened: Opened, x: Caller, y: Caller) -> None:
+    old = x.gain()
+    opened.advance(10.0)
+    new = x.gain()
+    x.store.release(old)
+    assert y.held_by() == ("x", new.term)
 
 
-def test_a_hold_as_it_was_before_a_renewal_releases(store: Store, second: Store) -> None:
-    mine = gain(store, "x", 100.0)
-    gain(store, "x", 105.0)
-    store.release(mine)
-    assert gain(second, "y", 106.0).owner == "y"
+def test_a_hold_as_it_was_before_a_renewal_releases(opened: Opened, x: Caller, y: Caller) -> None:
+    mine = x.gain()
+    opened.advance(5.0)
+    x.gain()
+    x.store.release(mine)
+    assert y.gain().owner == "y"
 
 
-def test_releasing_twice_or_what_never_was_is_harmless(store: Store) -> None:
-    mine = gain(store, "x", 100.0)
-    store.release(mine)
-    store.release(mine)
-    store.release(Hold("other", "x", 1, 100.0))
+def test_releasing_twice_or_what_never_was_is_harmless(x: Caller) -> None:
+    mine = x.gain()
+    x.store.release(mine)
+    x.store.release(mine)
+    x.store.release(Hold("other", "x", 1, 100.0))
 
 
-def test_holds_under_different_names_are_independent(store: Store) -> None:
-    lead = gain(store, "x", 100.0, name="lead")
-    sweep = gain(store, "y", 100.0, name="sweep")
-    store.release(lead)
-    assert store.hold("sweep", "x", 10.0, 101.0) == Busy(sweep)
+def test_holds_under_different_names_are_independent(x: Caller, y: Caller) -> None:
+    lead = x.gain(name="lead")
+    sweep = y.gain(name="sweep")
+    x.store.release(lead)
+    assert x.held_by(name="sweep") == ("y", sweep.term)
 
 
-def test_a_hold_gives_no_safety(store: Store, second: Store) -> None:
-    """An old holder that believes it still holds can write, and it is the revision that stops it."""
-    gain(store, "x", 100.0)
-    assert store.write([Write("a", 0, (b"by x",), b"r")]) == (Written(1),)
-    gain(second, "y", 200.0)
-    assert second.write([Write("a", 1, (b"by y",))]) == (Written(2),)
-    assert store.write([Write("a", 1, (b"by x",))]) == (Conflict(2),)
+# ------------------------------------------------------------------------------------------ writing under a hold
+
+
+def test_a_holder_writes_under_its_hold_also_after_renewing_it(opened: Opened, x: Caller) -> None:
+    mine = x.gain()
+    assert x.store.write([Write("a", 0, (b"e1",), b"r")], mine) == (Written(1),)
+    opened.advance(5.0)
+    x.gain()
+    assert x.store.write([Write("a", 1, (b"e2",))], mine) == (Written(2),)
+    assert x.store.write([Write("a", 1, (b"e3",))], mine) == (Conflict(2),)
+
+
+def test_a_deposed_holder_changes_nothing(opened: Opened, x: Caller, y: Caller) -> None:
+    """Neither a job that its successor wrote, nor one that it did not, nor a new one."""
+    old = x.gain()
+    x.store.write([Write("a", 0, (b"by x",), b"r"), Write("b", 0, (b"by x",), b"r")], old)
+    y.held_by()
+    opened.advance(10.0)
+    new = y.gain()
+    assert y.store.write([Write("a", 1, (b"by y",))], new) == (Written(2),)
+    for late in (Write("a", 2, (b"late",)), Write("b", 1, (b"late",), b"late"), Write("c", 0, (b"late",), b"late")):
+        with pytest.raises(HoldLost, match="is over; nothing was written"):
+            x.store.write([late], old)
+    assert x.store.read("a") == Stored(2, b"r", 1, (b"by y",))
+    assert x.store.read("b") == Stored(1, b"r", 1, ())
+    assert x.store.jobs() == ("a", "b")
+    assert y.store.write([Write("b", 1, (b"by y",))], new) == (Written(2),)
+
+
+@pytest.mark.parametrize("count", [1, 300])
+def test_a_released_hold_writes_nothing_of_a_batch(x: Caller, count: int) -> None:
+    mine = x.gain()
+    x.store.release(mine)
+    with pytest.raises(HoldLost):
+        x.store.write([Write(f"job-{number}", 0, (b"e1",), b"r") for number in range(count)], mine)
+    assert x.store.jobs() == ()
+
+
+def test_an_older_term_of_the_same_owner_writes_nothing(x: Caller) -> None:
+    old = x.gain()
+    x.store.release(old)
+    new = x.gain()
+    with pytest.raises(HoldLost):
+        x.store.write([Write("a", 0, (b"e1",), b"r")], old)
+    assert x.store.write([Write("a", 0, (b"e1",), b"r")], new) == (Written(1),)
+
+
+def test_a_hold_under_another_name_or_of_another_owner_is_not_in_force(x: Caller, y: Caller) -> None:
+    mine = x.gain()
+    for forged in (Hold("sweep", "x", mine.term, 0.0), Hold("lead", "y", mine.term, 0.0)):
+        with pytest.raises(HoldLost):
+            y.store.write([Write("a", 0, (b"e1",), b"r")], forged)
+    assert y.store.jobs() == ()
+
+
+def test_without_a_hold_the_revision_alone_decides(opened: Opened, x: Caller, y: Caller) -> None:
+    x.gain()
+    assert x.store.write([Write("a", 0, (b"by x",), b"r")]) == (Written(1),)
+    y.held_by()
+    opened.advance(10.0)
+    y.gain()
+    assert y.store.write([Write("a", 1, (b"by y",))]) == (Written(2),)
+    assert x.store.write([Write("a", 1, (b"by x",))]) == (Conflict(2),)
 
 
 @pytest.mark.parametrize(

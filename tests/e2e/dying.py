@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from e2e import serve
-from pliant.stores.base import Outcome, Write
+from pliant.stores.base import Hold, Outcome, Write
 from pliant.stores.sqlite import SqliteStore
 
 
@@ -21,7 +21,7 @@ class Dying(SqliteStore):
     when = ""
     writes = 0
 
-    def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
+    def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
         Dying.writes += 1
         now = Dying.writes == self.number
         if now and self.when == "before":
@@ -30,7 +30,7 @@ class Dying(SqliteStore):
             connection = self._file._connection
             assert connection is not None
             connection.set_trace_callback(lambda statement: _die() if statement == "COMMIT" else None)
-        outcomes = super().write(writes)
+        outcomes = super().write(writes, under)
         if now:
             _die()
         self.path.with_name("writes").write_text(str(Dying.writes))

@@ -33,7 +33,7 @@ class FlakyStore:
     def identity(self) -> str:
         return self.store.identity
 
-    def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
+    def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
         fault = self.armed.pop(0) if self.armed else None
         if fault:
             self.fired(fault)
@@ -46,15 +46,15 @@ class FlakyStore:
         if fault is FaultKind.STORE_TIMEOUT_LATE:
             self.later(writes)
             raise StoreTimeout("no answer yet")
-        outcomes = self.apply(writes)
+        outcomes = self.apply(writes, under)
         if fault is FaultKind.CRASH_AFTER_WRITE:
             raise CoordinatorCrash
         if fault is FaultKind.STORE_TIMEOUT_APPLIED:
             raise StoreTimeout("the answer was lost")
         return outcomes
 
-    def apply(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
-        outcomes = self.store.write(writes)
+    def apply(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
+        outcomes = self.store.write(writes, under)
         for write, outcome in zip(writes, outcomes, strict=True):
             if isinstance(outcome, Written):
                 self.written(write, outcome.revision)
@@ -63,14 +63,17 @@ class FlakyStore:
     def read(self, job: str) -> Stored | None:
         return self.store.read(job)
 
+    def read_page(self, after: str, limit: int) -> tuple[tuple[str, Stored], ...]:
+        return self.store.read_page(after, limit)
+
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         return self.store.events(job, after, limit)
 
     def jobs(self) -> tuple[str, ...]:
         return self.store.jobs()
 
-    def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
-        return self.store.hold(name, owner, ttl_s, now)
+    def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
+        return self.store.hold(name, owner, ttl_s, now, url)
 
     def release(self, hold: Hold) -> None:
         self.store.release(hold)

@@ -28,6 +28,7 @@ backup for instance. The writer must stop and report it, because decisions that 
                       because its `expected` is then in the past.
   `StoreError` itself Nothing was written, and a retry will not help before an operator acts: the disk is full, the file
                       belongs to another program, a page is damaged.
+  `HoldLost`          The hold named by `under` is over. Nothing was written, and nothing will be under that hold.
 
 **After a timeout.** Acknowledge nothing. Read the job's events after `expected`. If they begin with exactly the bytes
 that were sent, the write was applied. (If another writer wrote the very same bytes there, the outcome is identical, so
@@ -39,16 +40,28 @@ since it cannot be applied twice, but the `Conflict` it may get can be the write
 reader may see a newer revision of one job than of another that it read just before. The contract promises no order
 across jobs.
 
-**Holding.** `hold` lets one of several coordinators do the work. It provides liveness and never safety. A holder that
-was paused, or whose clock is wrong, still believes that it holds while another one does, and both write. Only the
-compare-and-swap on every write keeps them apart. A hold is in force while `now < until_s`. While it is, its owner's
-`hold` renews it and every other owner gets `Busy`. Otherwise the first caller gets it. Every hold gained, also by the
-previous owner, has a higher `term` than all before it under that name. Renewing keeps the term. `release` and expiry
-never lower it. `now` is the caller's clock: clocks that disagree only move the change of holder to an earlier or later
-moment. A store with leases of its own may measure the time to live by its own clock. A store that can detect the death
-of the holder's process may end its hold at once. An owner's name belongs to one run of one process. After an error from
-`hold`, assume that you do not hold. The leader does not watch the store for changes: it is the only writer while it
-holds. Standbys poll `hold`, and read every job when they gain it.
+**Live jobs.** A write tells whether its job goes on (`live`) or has ended. `read_page` returns live jobs only, in
+pages, so that a coordinator that takes over pays for the jobs that go on and not for all that ever were. An ended job
+is read by its name.
+
+**Holding.** `hold` lets one of several coordinators do the work. While a hold is in force, its owner's `hold` renews it
+and every other owner gets `Busy`. Otherwise the first caller gets it. Every hold gained, also by the previous owner,
+has a higher `term` than all before it under that name. Renewing keeps the term. `release` and expiry never lower it.
+`url` is the address under which the holder wants to be reached, for those that get `Busy`. An owner's name belongs to
+one run of one process. After an error from `hold`, assume that you do not hold. The leader does not watch the store for
+changes: it is the only writer while it holds. Standbys poll `hold`, and read the live jobs when they gain it.
+
+**The end of a hold.** `now` is the caller's own clock, and clocks of two callers are never compared, because each
+machine counts from its own start. The store measures the time to live by its own clock, or the caller that wants the
+hold measures it: a hold is over for a caller that has seen no renewal for as long as the holder asked for. So `until_s`
+is always a time on the clock of the caller that gets it. For a holder it is not later than the end in the store. A
+store that can detect the death of the holder's process may end its hold at once.
+
+**Writing under a hold.** A holder that was paused, or whose clock is wrong, still believes that it holds while another
+one does. The compare-and-swap on every write keeps the two from undoing each other's decisions. With `under`, a write
+is also refused, as a whole and with `HoldLost`, if that hold was released or another one was gained under its name. So
+a coordinator that was replaced changes nothing at all, not even a job that its successor has not written yet. A hold
+that is past its end and was not replaced may be refused or not.
 
 **Identity.** `identity` is assigned when a store is created and stays with its contents for life. Revisions compare
 only within one identity. A client that sees another identity discards what it remembers and reads again. A store that
@@ -65,7 +78,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from pliant.errors import BadInput
+from pliant.errors import BadInput, HoldLost
 
 __all__ = [
     "Busy",
@@ -81,6 +94,7 @@ __all__ = [
     "check_batch",
     "check_hold",
     "check_limit",
+    "hold_lost",
 ]
 
 
@@ -107,13 +121,14 @@ class Write:
     """A request to append `events` to a job that is at revision `expected`.
 
     `record`, if given, is the state after these events and becomes the newest record. The first write of a job
-    (`expected` is 0) must have one.
+    (`expected` is 0) must have one. `live` is False if the job has ended with these events.
     """
 
     job: str
     expected: int
     events: tuple[bytes, ...]
     record: bytes | None = None
+    live: bool = True
 
     def __post_init__(self) -> None:
         if not self.job:
@@ -145,17 +160,21 @@ Outcome: TypeAlias = Written | Conflict
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """The right of `owner` to act under `name` until `until_s`. The hold with the higher `term` is newer."""
+    """The right of `owner` to act under `name` until `until_s`. The hold with the higher `term` is newer.
+
+    `url` is the address under which the owner wants to be reached; empty if it gave none.
+    """
 
     name: str
     owner: str
     term: int
     until_s: float
+    url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """Another owner holds the name. `hold` has the owner and the time at which its hold ends unless renewed."""
+    """Another owner holds the name. `hold` has the owner and the latest time at which its hold ends unless renewed."""
 
     hold: Hold
 
@@ -172,8 +191,12 @@ class Store(Protocol):
         """Return a job's record and tail; None if there is no such job."""
         ...
 
-    def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
-        """Apply a batch of writes. The outcomes are in the order of `writes`."""
+    def read_page(self, after: str, limit: int) -> tuple[tuple[str, Stored], ...]:
+        """Return up to `limit` live jobs in the order of their names, from the first name after `after` on."""
+        ...
+
+    def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
+        """Apply a batch of writes, if `under` is still in force. The outcomes are in the order of `writes`."""
         ...
 
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
@@ -184,13 +207,21 @@ class Store(Protocol):
         """Return the names of all jobs, sorted."""
         ...
 
-    def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
+    def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
         """Gain the hold, or renew it. Call again well before `until_s`."""
         ...
 
     def release(self, hold: Hold) -> None:
         """End a hold, so that the next owner need not wait for its expiry. No effect if that hold is over."""
         ...
+
+
+def hold_lost(hold: Hold) -> HoldLost:
+    """Describe a write under a hold that is over."""
+    return HoldLost(
+        f"The hold {hold.name!r} of {hold.owner} (term {hold.term}) is over; nothing was written. Another coordinator "
+        f"may lead by now."
+    )
 
 
 # Argument checks that all stores share.

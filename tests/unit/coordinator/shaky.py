@@ -55,7 +55,11 @@ class Shaky:
         self._fail("read")
         return self.inner.read(job)
 
-    def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
+    def read_page(self, after: str, limit: int) -> tuple[tuple[str, Stored], ...]:
+        self._fail("read_page")
+        return self.inner.read_page(after, limit)
+
+    def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
         self.writes.append(tuple(writes))
         if self.before_write:
             self.before_write.pop(0)()
@@ -64,7 +68,7 @@ class Shaky:
             self.inner.write([write for write in writes if write.job in self.applied])
         if error is not None:
             raise error
-        return self.inner.write(writes)
+        return self.inner.write(writes, under)
 
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         self._fail("events")
@@ -74,10 +78,10 @@ class Shaky:
         self._fail("jobs")
         return self.inner.jobs()
 
-    def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
+    def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
         self.holds += 1
         self._fail("hold")
-        return self.inner.hold(name, owner, ttl_s, now)
+        return self.inner.hold(name, owner, ttl_s, now, url)
 
     def release(self, hold: Hold) -> None:
         self.inner.release(hold)

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from pliant.core.data.sample_order import Cursor
 from pliant.core.messages import StepsCommitted
 from pliant.core.model.names import MemberId
 from pliant.errors import StoreError
-from pliant.stores.base import Write
+from pliant.stores.base import Busy, Hold, Write
 from pliant.stores.sqlite import SqliteStore, blocks, schema
 from pliant.stores.sqlite.blocks import BLOCK_EVENTS, BLOCKS_AT_ONCE, KEPT_EVENTS
 from pliant.wire.api import EVENTS
@@ -103,16 +104,28 @@ def test_an_older_store_is_compressed_as_it_is_written(path: Path, monkeypatch: 
         assert [entry.data for entry in store.events("a", 0, 10_000)] == [*events, *[b"new"] * 3]
 
 
-def test_a_store_of_the_first_version_gets_the_table(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("version", range(1, len(schema.MIGRATIONS)))
+def test_a_store_of_an_older_version_gets_the_new_tables(
+    path: Path, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:1])
-        patch.setattr(blocks, "KEPT_EVENTS", 1 << 60)
-        with SqliteStore(path) as store:
-            store.write([Write("a", 0, (b"one",), b"record")])
+        patch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:version])
+        schema.create(path, "an old store")
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "INSERT INTO jobs (id, name, record_revision, checksum, record) VALUES (1, 'a', 1, ?, ?)",
+            (blocks.checksum(1, b"record"), b"record"),
+        )
+        connection.execute("INSERT INTO events VALUES (1, 1, ?, ?)", (blocks.checksum(1, b"one"), b"one"))
+        connection.execute("INSERT INTO holds VALUES ('lead', 4, 'x', 1e9, '', '', 1, 0)")
     with SqliteStore(path) as store:
         assert [entry.data for entry in store.events("a", 0, 10)] == [b"one"]
-        store.write([Write("a", 1, (b"two",), b"record")])
+        assert [name for name, _ in store.read_page("", 10)] == ["a"]  # ended or not, it counts as live
+        store.write([Write("a", 1, (b"two",), b"record", live=False)])
         assert [entry.data for entry in store.events("a", 0, 10)] == [b"one", b"two"]
+        assert store.read_page("", 10) == ()
+        assert isinstance(store.hold("lead", "y", 3.0, 5.0), Busy)
+        assert store.hold("lead", "y", 3.0, 8.0) == Hold("lead", "y", 5, 11.0)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pliant.errors import StoreError
 from pliant.stores.base import Busy, Hold
 from pliant.stores.sqlite import SqliteStore, process_identity
 from pliant.stores.sqlite.process_identity import ProcessIdentity, current_process, has_exited
@@ -108,50 +109,59 @@ def test_the_hold_of_a_dead_process_that_nobody_buried_is_free_too(path: Path) -
         assert held.owner == "the next one"
 
 
-def test_a_hold_of_another_boot_is_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def boot(monkeypatch: pytest.MonkeyPatch, boot_id: str) -> None:
+    """From now on, be a process that was started after another boot, or on another machine."""
+    monkeypatch.setattr(process_identity, "_boot_id", lambda: boot_id)
+
+
+def test_a_hold_from_before_a_restart_of_the_machine_is_over_after_its_time_to_live(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The clock starts again with the machine, so the old end may lie days ahead."""
     with SqliteStore(path) as store:
         old = store.hold("lead", "x", 10.0, 1_000_000.0)
         assert isinstance(old, Hold)
-        monkeypatch.setattr(process_identity, "_boot_id", lambda: "another boot")
-        held = store.hold("lead", "y", 10.0, 5.0)
+        boot(monkeypatch, "the next boot")
+        assert store.hold("lead", "y", 10.0, 5.0) == Busy(Hold("lead", "x", old.term, 15.0))
+        assert store.hold("lead", "y", 10.0, 15.0) == Hold("lead", "y", old.term + 1, 25.0)
+
+
+def test_a_hold_that_is_renewed_on_another_machine_stops_this_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file on a volume that two machines share. It can be told from a restart, after which no old process renews."""
+    with SqliteStore(path) as there, SqliteStore(path) as here:
+        boot(monkeypatch, "there")
+        held = there.hold("lead", "x", 3.0, 1_000_000.0)
         assert isinstance(held, Hold)
-        assert held.term == old.term + 1
-        assert store.hold("lead", "x", 10.0, 6.0) == Busy(held)
+        boot(monkeypatch, "here")
+        assert isinstance(here.hold("lead", "y", 3.0, 5.0), Busy)
+        boot(monkeypatch, "there")
+        there.hold("lead", "x", 3.0, 1_000_001.5)
+        boot(monkeypatch, "here")
+        for now in (6.5, 8.0):
+            with pytest.raises(StoreError, match=r"is in use by x on another machine; nothing was written") as caught:
+                here.hold("lead", "y", 3.0, now)
+        assert "Stop one of the two coordinators" in caught.value.why
+        after = here.hold("lead", "y", 3.0, 9.5)  # the other machine was switched off
+        assert isinstance(after, Hold)
+        assert after.term == held.term + 1
 
 
-def test_an_owner_of_another_boot_gains_its_own_hold_with_a_new_term(
+def test_where_no_boot_is_known_a_hold_is_over_after_its_time_to_live(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with SqliteStore(path) as store:
-        store.hold("lead", "x", 10.0, 1_000_000.0)
-        monkeypatch.setattr(process_identity, "_boot_id", lambda: "another boot")
-        assert store.hold("lead", "x", 10.0, 5.0) == Hold("lead", "x", 2, 15.0)
-
-
-def test_where_no_boot_is_known_an_end_that_this_clock_cannot_have_set_is_over(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(process_identity, "_boot_id", lambda: "")
+    boot(monkeypatch, "")
     with SqliteStore(path) as store:
         assert store.hold("lead", "x", 10.0, 1_000_000.0) == Hold("lead", "x", 1, 1_000_010.0)
-        assert store.hold("lead", "y", 10.0, 1_000_000.0) == Busy(Hold("lead", "x", 1, 1_000_010.0))
-        assert store.hold("lead", "y", 10.0, 5.0) == Hold("lead", "y", 2, 15.0)
-        assert store.hold("lead", "y", 2.0, 6.0) == Hold("lead", "y", 2, 8.0)  # its own it renews, however short
+        assert store.hold("lead", "y", 2.0, 5.0) == Busy(Hold("lead", "x", 1, 15.0))
+        assert store.hold("lead", "y", 2.0, 14.9) == Busy(Hold("lead", "x", 1, 15.0))
+        assert store.hold("lead", "y", 2.0, 15.0) == Hold("lead", "y", 2, 17.0)
+        assert store.hold("lead", "y", 2.0, 16.0) == Hold("lead", "y", 2, 18.0)
 
 
-def test_where_the_holder_is_seen_to_run_its_hold_stands_however_far_ahead_its_end(path: Path) -> None:
-    with SqliteStore(path) as store:
-        held = store.hold("lead", "x", 10.0, 1_000_000.0)
-        assert isinstance(held, Hold)
-        assert store.hold("lead", "y", 10.0, 5.0) == Busy(held)
-
-
-def test_a_process_of_another_boot_start_or_number_has_exited() -> None:
+def test_a_process_of_another_start_or_number_has_exited() -> None:
     me = current_process()
     assert me.boot_id
     assert not has_exited(me)
-    assert has_exited(ProcessIdentity("another boot", me.pid_namespace, me.pid, me.start_ticks))
     assert has_exited(
         ProcessIdentity(me.boot_id, me.pid_namespace, me.pid, me.start_ticks + 1)
     )  # the same number, another process
@@ -162,6 +172,7 @@ def test_a_process_that_cannot_be_seen_is_not_taken_for_exited(monkeypatch: pyte
     me = current_process()
     assert not has_exited(ProcessIdentity(me.boot_id, "another container's", me.pid, me.start_ticks + 1))
     assert not has_exited(ProcessIdentity("", me.pid_namespace, me.pid, me.start_ticks + 1))
+    assert not has_exited(ProcessIdentity("another machine's boot", me.pid_namespace, me.pid, me.start_ticks + 1))
     monkeypatch.setattr(process_identity, "_PROC", tmp_path)  # a system without /proc
     assert current_process() == ProcessIdentity("", "", me.pid, 0)
     assert not has_exited(me)

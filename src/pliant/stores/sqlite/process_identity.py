@@ -37,10 +37,8 @@ def current_process() -> ProcessIdentity:
 def has_exited(process: ProcessIdentity) -> bool:
     """Return True if the process has certainly exited; False if it runs, or if that cannot be determined."""
     boot_id = _boot_id()
-    if not boot_id or not process.boot_id:
-        return False
-    if process.boot_id != boot_id:
-        return True
+    if not boot_id or process.boot_id != boot_id:
+        return False  # it may run on another machine that shares the file
     if not process.pid_namespace or process.pid_namespace != _pid_namespace() or not process.start_ticks:
         return False  # it may run in a namespace that this process cannot see
     return _start_ticks(process.pid) != process.start_ticks

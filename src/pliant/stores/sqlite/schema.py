@@ -62,7 +62,20 @@ def _blocks(connection: sqlite3.Connection) -> None:
     connection.execute(_BLOCKS)
 
 
-MIGRATIONS: tuple[Migration, ...] = (_base, _blocks)
+_LIVE = """
+ALTER TABLE jobs ADD COLUMN live INTEGER NOT NULL DEFAULT 1;
+CREATE INDEX live_jobs ON jobs (name) WHERE live = 1;
+ALTER TABLE holds ADD COLUMN ttl_s REAL NOT NULL DEFAULT 3.0;
+ALTER TABLE holds ADD COLUMN url TEXT NOT NULL DEFAULT ''
+"""
+
+
+def _live(connection: sqlite3.Connection) -> None:
+    for statement in _LIVE.split(";"):
+        connection.execute(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (_base, _blocks, _live)
 """The migration at index n leads from version n to version n + 1."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -24,11 +24,12 @@ from pliant.stores.base import (
     check_batch,
     check_hold,
     check_limit,
+    hold_lost,
 )
+from pliant.stores.sqlite import holds
 from pliant.stores.sqlite.blocks import checksum, fold, unfold
 from pliant.stores.sqlite.errors import damaged
 from pliant.stores.sqlite.file import Row, StoreFile
-from pliant.stores.sqlite.process_identity import ProcessIdentity, current_process, has_exited
 
 __all__ = ["SqliteStore"]
 
@@ -43,6 +44,14 @@ UNION ALL
 SELECT e.revision, e.checksum, e.data FROM jobs j JOIN events e ON e.job = j.id AND e.revision > j.record_revision
 WHERE j.name = ?
 """
+READ_PAGE = """
+WITH page AS (SELECT * FROM jobs WHERE live = 1 AND name > ?1 ORDER BY name LIMIT ?2)
+SELECT name, record_revision, checksum, record FROM page
+UNION ALL
+SELECT p.name, e.revision, e.checksum, e.data
+FROM page p JOIN events e ON e.job = p.id AND e.revision > p.record_revision
+ORDER BY 1, 2
+"""
 # One statement as well: another process may move events into a block between two.
 EVENTS = """
 SELECT first, last, checksum, data FROM blocks
@@ -52,11 +61,10 @@ SELECT revision, NULL, checksum, data FROM events
 WHERE job = (SELECT id FROM jobs WHERE name = ?1) AND revision > ?2 AND revision <= ?3
 ORDER BY 1
 """
-CREATE = "INSERT INTO jobs (name, record_revision, checksum, record) VALUES (?, ?, ?, ?)"
+CREATE = "INSERT INTO jobs (name, record_revision, checksum, record, live) VALUES (?, ?, ?, ?, ?)"
 RECORD = "UPDATE jobs SET record_revision = ?, checksum = ?, record = ? WHERE id = ?"
-HELD = "SELECT term, owner, until_s, boot_id, pid_namespace, pid, start_ticks FROM holds WHERE name = ?"
-RELEASE = "UPDATE holds SET owner = NULL WHERE name = ? AND owner = ? AND term = ?"
-FIND = "SELECT j.id, (SELECT max(revision) FROM events WHERE job = j.id) FROM jobs j WHERE j.name = ?"
+LIVE = "UPDATE jobs SET live = ? WHERE id = ?"
+FIND = "SELECT j.id, j.live, (SELECT max(revision) FROM events WHERE job = j.id) FROM jobs j WHERE j.name = ?"
 
 
 class SqliteStore:
@@ -75,6 +83,7 @@ class SqliteStore:
         self._lock = threading.RLock()
         self._closed = False
         self._file = StoreFile(Path(path), identity, wait_s)
+        self._holds = holds.HoldTable(self._file.path)
 
     @property
     def identity(self) -> str:
@@ -89,6 +98,15 @@ class SqliteStore:
         if not rows:
             return None
         rows.sort(key=lambda row: row[0])
+        return self._stored(job, rows)
+
+    def read_page(self, after: str, limit: int) -> tuple[tuple[str, Stored], ...]:
+        check_limit(limit)
+        rows = self._query(READ_PAGE, after, min(limit, NUMBER_MAX))
+        by_name = groupby(rows, key=lambda row: row[0])
+        return tuple([(name, self._stored(name, [row[1:] for row in group])) for name, group in by_name])
+
+    def _stored(self, job: str, rows: list[Row]) -> Stored:
         record, *tail = self._checked(job, rows)
         return Stored(rows[-1][0], record.data, record.revision, tuple([entry.data for entry in tail]))
 
@@ -120,20 +138,24 @@ class SqliteStore:
         # SQLite compares the bytes of UTF-8, whose order is that of code points and of Python's strings.
         return tuple([name for (name,) in self._query("SELECT name FROM jobs ORDER BY name")])
 
-    def write(self, writes: Sequence[Write]) -> tuple[Outcome, ...]:
+    def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
         check_batch(writes)
         _check_text(*[write.job for write in writes])
         if not writes:
             return ()
         with self._lock:
-            return self._open_file().change(lambda connection: self._apply(connection, writes))
+            return self._open_file().change(lambda connection: self._apply(connection, writes, under))
 
-    def _apply(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> tuple[tuple[Outcome, ...], int]:
+    def _apply(
+        self, connection: sqlite3.Connection, writes: Sequence[Write], under: Hold | None
+    ) -> tuple[tuple[Outcome, ...], int]:
+        if under is not None and not holds.is_held(connection, under):
+            raise hold_lost(under)
         outcomes: list[Outcome] = []
         rows: list[tuple[int | None, int, int, bytes]] = []
         recorded: list[tuple[Any, int]] = []  # the key of a job, and the revision of its new record
         for write in writes:
-            job, revision = connection.execute(FIND, (write.job,)).fetchone() or (None, 0)
+            job, live, revision = connection.execute(FIND, (write.job,)).fetchone() or (None, write.live, 0)
             if revision is None:
                 raise damaged(self.path, f"job {write.job!r} has no events")
             if revision != write.expected:
@@ -143,28 +165,29 @@ class SqliteStore:
             if write.record is not None:
                 record = (newest, checksum(newest, write.record), write.record)
                 if job is None:
-                    job = connection.execute(CREATE, (write.job, *record)).lastrowid
+                    job = connection.execute(CREATE, (write.job, *record, write.live)).lastrowid
                 else:
                     connection.execute(RECORD, (*record, job))
                 recorded.append((job, newest))
+            if live != write.live:
+                connection.execute(LIVE, (write.live, job))
             rows += [(job, i, checksum(i, data), data) for i, data in enumerate(write.events, revision + 1)]
             outcomes.append(Written(newest))
         connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
         folded = sum(fold(connection, self.path, job, revision) for job, revision in recorded)
         return tuple(outcomes), _pages(writes) + folded // PAGE_BYTES if rows else 0
 
-    def hold(self, name: str, owner: str, ttl_s: float, now: float) -> Hold | Busy:
+    def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
         check_hold(name, owner, ttl_s, now)
-        _check_text(name, owner)
+        _check_text(name, owner, url)
+        wanted = Hold(name, owner, 0, now + ttl_s, url)
         with self._lock:
-            return self._open_file().change(lambda connection: _hold(connection, name, owner, ttl_s, now))
+            return self._open_file().change(lambda connection: self._holds.hold(connection, wanted, ttl_s, now))
 
     def release(self, hold: Hold) -> None:
         _check_text(hold.name, hold.owner)
-        # Compare the term and not the time: a renewed hold is the same hold, a later one of the same owner is not.
-        values = (hold.name, hold.owner, hold.term)
         with self._lock:
-            self._open_file().change(lambda connection: (None, connection.execute(RELEASE, values).rowcount))
+            self._open_file().change(lambda connection: (None, holds.release(connection, hold)))
 
     def close(self) -> None:
         """Close the file. May be called any number of times; every other call fails afterwards."""
@@ -190,27 +213,6 @@ class SqliteStore:
         _check_text(*[value for value in values if isinstance(value, str)])
         with self._lock:
             return self._open_file().query(statement, values)
-
-
-def _hold(connection: sqlite3.Connection, name: str, owner: str, ttl_s: float, now: float) -> tuple[Hold | Busy, int]:
-    rows = connection.execute(HELD, (name,)).fetchall()
-    term, this_process = 1, current_process()
-    if rows:
-        ((term, holder, until_s, *fields),) = rows
-        process = ProcessIdentity(*fields)
-        # `now` is a clock that restarts with the machine, and a process that has exited does not renew its hold.
-        in_force = holder is not None and now < until_s and not has_exited(process)
-        # Without boot ids a restart of the machine is not detectable. An end that far ahead was set before one.
-        if holder != owner and not (this_process.boot_id and process.boot_id) and until_s > now + ttl_s:
-            in_force = False
-        if in_force and holder != owner:
-            return Busy(Hold(name, holder, term, until_s)), 0
-        if not in_force:
-            term += 1
-    mine = Hold(name, owner, term, now + ttl_s)
-    values = (name, term, owner, mine.until_s, *astuple(this_process))
-    connection.execute("INSERT OR REPLACE INTO holds VALUES (?, ?, ?, ?, ?, ?, ?, ?)", values)
-    return mine, 2
 
 
 def _pages(writes: Sequence[Write]) -> int:
