@@ -469,14 +469,14 @@ def test_data_that_raises_names_the_sample() -> None:
         loop(net(), lambda run, x, y: run.step(), dataset=Rotten(*points().tensors))
 
 
-def test_a_loop_left_early_is_left() -> None:
+def test_a_loop_left_early_ends_the_training_after_its_last_step() -> None:
     model = net()
     with training(model) as run:
         for x, y in run:
             backward(model, x, y)
             run.step()
             break
-    assert not run.complete
+    assert (run.complete, run.step_number) == (True, 1)
 
 
 def test_left_is_a_system_exit_with_its_code_and_why() -> None:

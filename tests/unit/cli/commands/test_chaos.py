@@ -14,8 +14,9 @@ import pytest
 from pliant.agent.job_dir import JobDir
 from pliant.chaos.plan import NO_COORDINATOR
 from pliant.chaos.processes import find_coordinator
-from pliant.core.messages import Cancel, Create
+from pliant.core.messages import Cancel, Create, Leave
 from pliant.core.model.job import JobSpec, Target
+from pliant.core.model.names import MemberId
 from pliant.core.model.view import MemberState
 from unit.cli.program import PLIANT, Running, coordinator, environment, until
 
@@ -108,8 +109,11 @@ def test_nobody_is_left_stopped_while_it_is_stopped_itself(stage: Stage) -> None
 def test_an_attempt_that_does_not_allow_it_ends_it(stage: Stage) -> None:
     with chaos(stage.running.env(), *STOPS, *SHORT) as one, stage.running.client() as client:
         until(stage.someone_is_stopped, "the stop")
+        # All of this happens while it waits for the end of the stop: the job ends once its members have left.
         client.send("demo", Cancel("enough"))
-        client.send("demo", Create("demo", JobSpec(1, 4, Target(2))))  # all while it waits for the end of the stop
+        for member in ("w1", "w2"):
+            client.send("demo", Leave(MemberId(member), 0, "enough"))
+        client.send("demo", Create("demo", JobSpec(1, 4, Target(2))))
         _, err = one.communicate(timeout=30)
         assert (one.returncode, "demo: the job no longer allows chaos" in err) == (0, True), err
         assert err.count("stop w") == 1
