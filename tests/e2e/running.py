@@ -82,6 +82,7 @@ class Options:
     head_time_s: float = 10.0
     body_time_s: float = 10.0
     stream_quiet_s: float = 15.0
+    stall_s: float = 30.0
     last_s: float = 1.0
     connections_max: int | None = None
 

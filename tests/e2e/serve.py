@@ -33,6 +33,7 @@ def open_store(text: str, until: ExitStack) -> Store:
 
 def set_limits(options: dict[str, Any]) -> None:
     http_protocol.HEAD_TIME_S = options["head_time_s"]
+    http_protocol.STALL_S = options["stall_s"]
     http_protocol.SHUTDOWN_S = options["last_s"]
     app.BODY_TIME_S = options["body_time_s"]
     handlers.STREAM_QUIET_S = options["stream_quiet_s"]

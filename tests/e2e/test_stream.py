@@ -1,5 +1,7 @@
 """The event stream: in order, without a gap, and to be taken up again wherever it broke off."""
 
+import re
+import select
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -12,11 +14,12 @@ import pytest
 from e2e.examples import JOB, TERMS, furnish
 from e2e.running import Running, start, token_of, wait_for
 from pliant.client import Client
-from pliant.coordinator.api.handlers import STREAMS_MAX, _fitting
+from pliant.coordinator.api.handlers import READ_AT_ONCE, STREAMS_MAX, read_page
 from pliant.core import messages as m
 from pliant.core.model.job import Target
 from pliant.core.model.names import AgentId, MemberId
-from pliant.stores.base import Entry
+from pliant.stores.base import Entry, Write
+from pliant.stores.memory import MemoryStore
 from pliant.wire.api import Scope, TokenRequest
 
 STREAM = {"accept": "text/event-stream"}
@@ -233,8 +236,71 @@ def _opens(running: Running, headers: dict[str, str]) -> bool:
 
 
 def test_a_page_ends_where_it_would_be_too_long() -> None:
-    entries = [Entry(number, bytes(100)) for number in range(1, 6)]
-    assert _fitting(entries, 300) == entries[:3]
-    assert _fitting(entries, 50) == entries[:1]
-    assert _fitting(entries, 500) == entries
-    assert _fitting([], 500) == []
+    store = MemoryStore("a store")
+    store.write([Write("job", 0, tuple(bytes([number]) * 100 for number in range(5)), b"record")])
+
+    def revisions(after: int, limit: int, nbytes: int) -> tuple[list[int], bool]:
+        page, is_last = read_page(store, "job", after, limit, nbytes)
+        return [entry.revision for entry in page], is_last
+
+    assert revisions(0, 100, 300) == ([1, 2, 3], False)
+    assert revisions(3, 100, 300) == ([4, 5], True)
+    assert revisions(0, 100, 50) == ([1], False)
+    assert revisions(0, 2, 500) == ([1, 2], False)
+    assert revisions(0, 5, 500) == ([1, 2, 3, 4, 5], False)  # whether more came is asked with the next page
+    assert revisions(5, 5, 500) == ([], True)
+
+
+class Counted(MemoryStore):
+    def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
+        assert limit <= READ_AT_ONCE
+        return super().events(job, after, limit)
+
+
+def test_large_events_are_never_read_all_at_once() -> None:
+    store = Counted("a store")
+    store.write([Write("job", 0, (bytes(1 << 16),) * (2 * READ_AT_ONCE), b"record")])
+    assert len(read_page(store, "job", 0, 1000, 1 << 18)[0]) == 4
+    assert len(read_page(store, "job", 0, 1000, 1 << 30)[0]) == 2 * READ_AT_ONCE
+
+
+# ---------------------------------------------------------------------------------------- readers that do not read
+
+
+def test_readers_that_do_not_read_fill_no_memory_and_are_let_go_of(tmp_path: Path) -> None:
+    with start(home=tmp_path, lease_ttl_s=3600.0, stall_s=2.0, head_time_s=2.0) as running, ExitStack() as opened:
+        furnish(running)
+        fill(running)
+        assert len(running.admin.get(f"{URL}?limit=1000").content) > 200_000
+        before = most_memory(running)
+        reader = token_of(running.client().create_token(TokenRequest(Scope.READ)).token)
+        headers = f"Host: {running.url[7:]}\r\nAuthorization: Bearer {reader.text}\r\n"
+        silent = []
+        for number in range(300):
+            sock = opened.enter_context(socket.socket())
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.connect(("127.0.0.1", running.port))
+            accept = "Accept: text/event-stream\r\n" if number % 10 == 0 else ""
+            sock.sendall(f"GET {URL}?limit=1000 HTTP/1.1\r\n{headers}{accept}\r\n".encode() * 12)
+            silent.append(sock)
+        wait_for(lambda: len(select.select(silent, [], [], 0)[0]) == len(silent), "every silent reader's answer")
+        assert page(running)[0] == 1  # others are served meanwhile
+        allowed = {"authorization": f"Bearer {reader.text}"}
+        wait_for(lambda: running.admin.get(URL, headers=allowed).status_code == 200, "the token to be served again")
+        assert most_memory(running) - before < 100e6
+
+
+def fill(running: Running) -> None:
+    """Give the job events of two megabytes."""
+    client = running.client()
+    fingerprint = tuple((f"name-{number}", "x" * 255) for number in range(32))
+    for number in range(200):
+        member = MemberId(f"filler-{number}")
+        client.send(JOB, m.Join(member, AgentId("a1"), TERMS, fingerprint=fingerprint))
+        client.send(JOB, m.Leave(member, 0, "it has filled enough"))
+
+
+def most_memory(running: Running) -> int:
+    """The most bytes that the coordinator has had in memory."""
+    (kib,) = re.findall(r"VmHWM:\s+([0-9]+) kB", Path(f"/proc/{running.pid}/status").read_text())
+    return int(kib) * 1024

@@ -154,7 +154,8 @@ def worker_token(client: Client, job: str, folder: JobDir, place: CoordinatorAdd
         with suppress(PliantError), Client(place.urls, read_token(path), patience_s=SETUP_S) as trial:
             trial.job(job)
             return path
-    _create_token(client, TokenRequest(Scope.JOIN, job, label="workers of pliant run"), path)
+    request = TokenRequest(Scope.JOIN, job, label="workers of pliant run", until_job_ends=True)
+    _create_token(client, request, path)
     return path
 
 

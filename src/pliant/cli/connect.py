@@ -21,7 +21,7 @@ from pliant.agent.job_dir import LOOKER, JobDir
 from pliant.cli.local_jobs import LOOKERS_S, job_dir, job_names, no_job
 from pliant.core.messages.rejection import Code
 from pliant.core.model.names import bad_name
-from pliant.credentials import CoordinatorAddress, is_missing, read_token
+from pliant.credentials import CoordinatorAddress, check_ownership, is_missing, read_token
 from pliant.errors import BadInput, PliantError, Refused
 
 if TYPE_CHECKING:
@@ -48,7 +48,10 @@ class Flags:
         urls, token_file = self.urls or configured.coordinators, self.token_file or configured.token_file
         if not urls and job is not None and (written := job_dir(job).read_endpoint()):
             urls, token_file = (written.url,), token_file or written.token_file
-        return CoordinatorAddress(urls or (settings.DEFAULT_URL,), token_file or configured.own_token_file)
+        if token_file is None:
+            check_ownership(configured.home, "PLIANT_HOME")
+            token_file = configured.own_token_file
+        return CoordinatorAddress(urls or (settings.DEFAULT_URL,), token_file)
 
     @property
     def names_coordinator(self) -> bool:

@@ -12,6 +12,7 @@ from pliant.agent.job_dir import LOOKER, JobDir
 from pliant.cli.suggest import did_you_mean, listed
 from pliant.core.messages.rejection import Code
 from pliant.core.model.names import bad_name
+from pliant.credentials import check_ownership
 from pliant.errors import BadInput, PliantError, Refused
 
 if TYPE_CHECKING:
@@ -46,7 +47,10 @@ def job_dir(name: str) -> JobDir:
 
 def job_names() -> list[str]:
     """Return the names of the jobs with a folder on this machine, sorted."""
-    folder = settings.read().home / "jobs"
+    home = settings.read().home
+    check_ownership(home, "PLIANT_HOME")
+    folder = home / "jobs"
+    check_ownership(folder, "The folder of jobs")
     try:
         return sorted(path.name for path in folder.iterdir() if not bad_name(path.name) and path.is_dir())
     except FileNotFoundError:

@@ -37,6 +37,7 @@ from pliant.stores.base import Store
 from pliant.telemetry import CoordinatorMetrics
 
 BACKLOG = 2048
+WORKERS_GONE_S = 3600.0  # after the end of a job; until then its workers may save and leave
 SHUTDOWN_S = 5  # for answers under way, after the request to stop
 
 log = logging.getLogger(__name__)
@@ -101,16 +102,21 @@ class Coordinator:
     ) -> None:
         self.metrics = CoordinatorMetrics()
         self._counters: dict[tuple[str, str], Counter] = {}  # cached, because looking up labels is slow
-        self.keyring = TokenRegistry(store, time.time)
-        self.keyring.load()
-        token, self.made_token = read_or_create_token(token_file)
-        self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
         owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
         service = Service(store, owner, time.time, lease_ttl_s)
         self.service = AsyncService(service, GenerationKeys(store), self._count_pump, self._count_answer)
+        self.keyring = TokenRegistry(store, time.time, self._has_ended)
+        self.keyring.load()
+        token, self.made_token = read_or_create_token(token_file)
+        self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
         handlers = Handlers(self.service, store, self.keyring, self.metrics, lease_ttl_s)
         api = application(handlers.by_name(), self.metrics)
         self.app = RequestGuard(api, self.keyring, store.identity, hosts, self._count_refusal)
+
+    def _has_ended(self, name: str) -> bool:
+        """Return whether a job ended so long ago that its workers are gone. False for a job that is not known here."""
+        found = self.service.service.job(name)
+        return found is not None and found[0].state.ended and time.time() - found[0].state_since >= WORKERS_GONE_S
 
     async def serve(self, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until SIGINT or SIGTERM. Then release all watchers, finish the requests under way, and return."""

@@ -89,12 +89,16 @@ class RenewAgent:
 
 @dataclass(frozen=True, slots=True)
 class TokenRequest:
-    """Create a token: its scope, its job (None: all jobs), and its time to live (None: until it is revoked)."""
+    """Create a token: its scope, its job (None: all jobs), and its time to live (None: until it is revoked).
+
+    With `until_job_ends` it is valid while its job goes on, and an hour longer, so that workers can save and leave.
+    """
 
     scope: Scope
     job: str | None = None
     ttl_s: float | None = None
     label: str = ""
+    until_job_ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +269,7 @@ class TokenLine:
     made_at: float
     ends_at: float | None
     ended: bool
+    until_job_ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)

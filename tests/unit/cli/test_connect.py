@@ -11,6 +11,7 @@ import pytest
 from pliant.agent.coordinator.child import temporary_coordinator
 from pliant.agent.job_dir import RUNNER, JobDir
 from pliant.cli.connect import PROGRAM, Flags
+from pliant.cli.local_jobs import job_names
 from pliant.client import Client
 from pliant.core.messages import Create
 from pliant.core.model.job import JobSpec, Target
@@ -40,6 +41,14 @@ def endpoint(home: Path, job: str, text: str) -> Path:
 
 def test_with_nothing_said_it_is_the_default_port_and_the_home_s_token(home: Path) -> None:
     assert Flags().resolve() == Flags().resolve("demo") == CoordinatorAddress((DEFAULT_URL,), home / "token")
+
+
+@pytest.mark.parametrize("act", [Flags().resolve, Flags(("http://h:1",)).resolve, job_names])
+def test_a_home_that_others_can_write_to_is_refused(home: Path, act: Callable[[], object]) -> None:
+    home.chmod(0o777)
+    with pytest.raises(BadInput, match="Other users can write to PLIANT_HOME"):
+        act()
+    assert Flags(token_file=Path("mine")).resolve().token_file == Path("mine")
 
 
 def test_a_job_s_own_coordinator_is_found_by_the_job_s_name(home: Path) -> None:

@@ -16,6 +16,9 @@ RETRY_S = 10.0  # a log that could not be written is tried again so often, at mo
 LOOK_S = 1.0  # how often we look whether the file we write is still the one of that name
 
 
+_REASONS = {errno.ELOOP: "it is a symbolic link", errno.ENXIO: "it is a pipe that no process reads"}
+
+
 class LogFile:
     """A file of whole lines and bounded size. If it cannot be written, that is reported once and retried later.
 
@@ -69,9 +72,16 @@ class LogFile:
         self._close()
 
     def _open(self) -> None:
-        """Open the file, never through a symbolic link: in a shared folder it could lead to a file of the user's."""
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW
-        self._handle = os.open(self._path, flags, 0o600)
+        """Open the file. In a shared folder, other users may have put a link, a pipe or a file of theirs in its place.
+
+        A link could lead to a file of the user's, a pipe could block, and the owner of a file can read it.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = os.open(self._path, flags, 0o600)
+        if wrong := _planted(os.fstat(handle)):
+            os.close(handle)
+            raise OSError(errno.EPERM, wrong)
+        self._handle = handle
 
     def _close(self) -> None:
         handle, self._handle = self._handle, None
@@ -134,11 +144,20 @@ class LogFile:
         self._looked_at = self._now()
         if self._missing is None:
             self._missing = 0
-            why = "it is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+            why = _REASONS.get(error.errno or 0, error.strerror)
             self._complain(
                 f"{self._path} cannot be written: {why}. What follows is not in it; "
                 f"it is tried again every {RETRY_S:g} s."
             )
+
+
+def _planted(found: os.stat_result) -> str:
+    """Return why a file may be a trap of another user; empty if it is not."""
+    if found.st_uid not in (0, os.geteuid()):
+        return f"it belongs to another user (uid {found.st_uid})"
+    if stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+        return "it is a hard link to another file"
+    return ""
 
 
 def older(path: Path) -> Path:

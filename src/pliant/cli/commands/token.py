@@ -187,6 +187,7 @@ def _parse_made(made: CreatedToken) -> Token:
 
 def _row(line: TokenLine) -> tuple[str, ...]:
     ends = "never" if line.ends_at is None else local_time(line.ends_at)
+    ends = "with its job" if line.until_job_ends and line.ends_at is None else ends
     ends = f"ended {ends}" if line.ended else ends
     return (line.id, line.scope.value, line.job or "all", local_time(line.made_at), ends, clean(line.label))
 

@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from pliant.coordinator.api.auth import Grant
 from pliant.coordinator.api.middleware import CONNECTION, GRANT, HEADERS
-from pliant.coordinator.api.responses import answer, refuse
+from pliant.coordinator.api.responses import CHUNK_BYTES, UnreadAnswers, answer, refuse
 from pliant.coordinator.notifications import ClientDisconnected, CoordinatorClosing
 from pliant.core.messages import Code
 from pliant.core.model.names import bad_name
@@ -111,7 +111,8 @@ def application(handlers: Mapping[str, Handler], metrics: CoordinatorMetrics) ->
     missing = {route.name for route in ROUTES} ^ handlers.keys()
     if missing:
         raise TypeError(f"routes and handlers do not match: {', '.join(sorted(missing))}")
-    endpoints = [_Endpoint(route, handlers[route.name], metrics) for route in ROUTES]
+    unread = UnreadAnswers()
+    endpoints = [_Endpoint(route, handlers[route.name], metrics, unread) for route in ROUTES]
     routes = [StarletteRoute(each.route.path, each, methods=[each.route.method]) for each in endpoints]
     for route in routes:
         route.methods = {method for method in route.methods or () if method != "HEAD"}  # Starlette adds it
@@ -156,10 +157,11 @@ async def _not_found(_: StarletteRequest, error: Exception) -> Response:
 class _Endpoint:
     """One row of the route table as an ASGI application."""
 
-    def __init__(self, route: Route, handler: Handler, metrics: CoordinatorMetrics) -> None:
+    def __init__(self, route: Route, handler: Handler, metrics: CoordinatorMetrics, unread: UnreadAnswers) -> None:
         self.route = route
         self._handler = handler
         self._metrics = metrics
+        self._unread = unread
         self._body: Body[object] | None = Body(route.body) if route.body is not None else None
         self._media = route.reply if isinstance(route.reply, str) else "application/json"
         self._defaults = {query.name: query.kind(query.default) for query in route.query}
@@ -168,9 +170,10 @@ class _Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         start, status = time.perf_counter(), 200
         try:
-            body = await self._handler(await self._call(scope, receive, send))
+            call = await self._call(scope, receive, send)
+            body = await self._handler(call)
             if body is not None:
-                await answer(send, 200, body, self._media)
+                await self._answer(call, body)
         except ClientDisconnected:
             status = 499  # the status that nginx logs for a client that did not wait
         except ApiError as refused:
@@ -191,6 +194,17 @@ class _Endpoint:
             await refuse(send, status, Problem("bug", f"this is a bug in Pliant: {type(error).__name__}; see its log"))
         finally:
             self._duration(status).observe(time.perf_counter() - start)
+
+    async def _answer(self, call: Call, body: bytes) -> None:
+        """Send the answer. Views are exempt from the limit: after a takeover all members read theirs at once."""
+        if len(body) <= CHUNK_BYTES or call.grant is None or self.route.scope is Access.JOIN:
+            await answer(call.send, 200, body, self._media)
+            return
+        with self._unread.hold(call.grant.id, len(body)) as held:
+            if not held:
+                why = f"clients with token {call.grant.id} do not read the answers that they have; try again later"
+                raise ApiError(503, "busy", why)
+            await answer(call.send, 200, body, self._media)
 
     def _duration(self, status: int) -> Histogram:
         if status != 200:

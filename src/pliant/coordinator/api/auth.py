@@ -41,6 +41,7 @@ class StoredToken:
     made_at: float
     ends_at: float | None
     is_revoked: bool = False  # ended at once, for good: a clock that is set back does not revive it
+    until_job_ends: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,18 @@ class Grant:
 
 
 class TokenRegistry:
-    """The tokens of one store. `wall` returns the current time, for expiry."""
+    """The tokens of one store. `wall` returns the current time, for expiry.
 
-    def __init__(self, store: Store, wall: Callable[[], float]) -> None:
+    `has_ended` returns whether a job is over for its workers as well, which still save and leave after its end. It
+    returns False for a job that it does not know.
+    """
+
+    def __init__(
+        self, store: Store, wall: Callable[[], float], has_ended: Callable[[str], bool] = lambda _: False
+    ) -> None:
         self._store = store
         self._wall = wall
+        self._has_ended = has_ended
         self._revision = 0
         self._keys: dict[str, StoredToken] = {}
         self._refreshed_at = -math.inf
@@ -115,7 +123,7 @@ class TokenRegistry:
         if key is None or not matches:
             return "this token is unknown here; it may belong to another coordinator"
         if self._is_over(key):
-            return f"token {key.id} has expired; ask for a new one"
+            return f"token {key.id} has expired{_with_job(key)}; ask for a new one"
         return Grant(key.id, key.scope, key.job)
 
     def answer_challenge(self, challenge: str) -> str | None:
@@ -138,21 +146,24 @@ class TokenRegistry:
         return key is None or self._is_over(key)
 
     def _is_over(self, key: StoredToken) -> bool:
-        return key.is_revoked or (key.ends_at is not None and self._wall() >= key.ends_at)
+        if key.is_revoked or (key.ends_at is not None and self._wall() >= key.ends_at):
+            return True
+        return key.until_job_ends and key.job is not None and self._has_ended(key.job)
 
     def create(self, request: TokenRequest) -> tuple[Token, TokenLine]:
         """Create a token. Only the caller ever sees it."""
         _check_request(request)
         token, now = make_token(), self._wall()
         ends_at = None if request.ttl_s is None else now + request.ttl_s
-        self._add(StoredToken(token.id, token.digest, request.scope, request.job, request.label, now, ends_at))
+        of = (request.scope, request.job, request.label, now, ends_at)
+        self._add(StoredToken(token.id, token.digest, *of, until_job_ends=request.until_job_ends))
         return token, self._line(self._keys[token.id])
 
     def adopt(self, token: Token, label: str) -> None:
         """Give scope admin to a token that the owner of this machine put in a file."""
         key = self._keys.get(token.id)
-        if key is None:
-            self._add(StoredToken(token.id, token.digest, Scope.ADMIN, None, label, self._wall(), None))
+        if key is None:  # beyond the maximum as well, or the coordinator could not start
+            self._write(TokenCreated(StoredToken(token.id, token.digest, Scope.ADMIN, None, label, self._wall(), None)))
         elif isinstance(problem := self.check(token.text), str):
             raise BadInput(f"The coordinator's own token cannot be used: {problem}. Remove its file to get a new one.")
 
@@ -174,19 +185,30 @@ class TokenRegistry:
         return tuple(self._line(key) for key in self._keys.values())
 
     def _line(self, key: StoredToken) -> TokenLine:
-        return TokenLine(key.id, key.scope, key.job, key.label, key.made_at, key.ends_at, self._is_over(key))
+        of = (key.scope, key.job, key.label, key.made_at, key.ends_at)
+        return TokenLine(key.id, *of, self._is_over(key), key.until_job_ends)
 
     def _add(self, key: StoredToken) -> None:
-        if len(self._keys) >= TOKENS_MAX:
-            raise BadInput(f"There are already {TOKENS_MAX} tokens, the maximum. Expire some first.")
+        if len(self._keys) >= TOKENS_MAX and not any(map(self._is_removable, self._keys.values())):
+            raise BadInput(f"There are already {TOKENS_MAX} valid tokens, the maximum. Expire some first.")
         self._write(TokenCreated(key))
+
+    def _is_removable(self, key: StoredToken) -> bool:
+        """Return whether a token is over and cannot come back from the coordinator's own file."""
+        return self._is_over(key) and not _is_own(key)
+
+    def _kept(self, keys: dict[str, StoredToken]) -> dict[str, StoredToken]:
+        """Drop tokens that expired long ago; at the maximum, drop all that have expired."""
+        ended_from = self._wall() - ENDED_KEPT_S
+        if len(keys) <= TOKENS_MAX:
+            return {id_: key for id_, key in keys.items() if _is_kept(key, ended_from)}
+        return {id_: key for id_, key in keys.items() if not self._is_removable(key)}
 
     def _write(self, change: TokenCreated | TokenExpires) -> None:
         for _ in range(TRIES):
             keys = dict(self._keys)
             _apply(keys, change)
-            kept_from = self._wall() - ENDED_KEPT_S
-            keys = {id_: key for id_, key in keys.items() if _is_kept(key, kept_from)}
+            keys = self._kept(keys)
             record = encode_state(StoredTokens(tuple(keys.values())))
             write = Write(STREAM, self._revision, (_CHANGES.encode(change),), record)
             (outcome,) = self._store.write([write])
@@ -217,13 +239,23 @@ def _apply(keys: dict[str, StoredToken], change: TokenCreated | TokenExpires) ->
         case TokenExpires(id_, ends_at, is_revoked):
             if id_ in keys:
                 key = keys[id_]
-                sooner = min(ends_at, key.ends_at or math.inf)  # the earlier of two concurrent expiries counts
+                given = math.inf if key.ends_at is None else key.ends_at
+                sooner = min(ends_at, given)  # the earlier of two concurrent expiries counts
                 keys[id_] = replace(key, ends_at=sooner, is_revoked=key.is_revoked or is_revoked)
 
 
 def _is_kept(key: StoredToken, ended_from: float) -> bool:
     """Return whether to keep a token. `adopt` could revive an expired admin token from its file, so those stay."""
-    return key.ends_at is None or key.ends_at >= ended_from or (key.scope is Scope.ADMIN and key.job is None)
+    return key.ends_at is None or key.ends_at >= ended_from or _is_own(key)
+
+
+def _is_own(key: StoredToken) -> bool:
+    """Return whether a coordinator's own file may hold this token."""
+    return key.scope is Scope.ADMIN and key.job is None
+
+
+def _with_job(key: StoredToken) -> str:
+    return f" with job {key.job}" if key.until_job_ends and not key.is_revoked else ""
 
 
 def _check_request(request: TokenRequest) -> None:
@@ -231,6 +263,8 @@ def _check_request(request: TokenRequest) -> None:
         raise BadInput("A token must have scope read, join or admin; public routes need no token.")
     if request.job is not None and (wrong := bad_name(request.job)):
         raise BadInput(f"This is not the name of a job: {wrong}.")
+    if request.until_job_ends and request.job is None:
+        raise BadInput("A token that ends with its job needs a job.")
     if request.ttl_s is not None and not 0 < request.ttl_s < math.inf:
         raise BadInput(
             f"The lifetime of a token must be finite and above 0 s; got {request.ttl_s} s. Omit it for no expiry."

@@ -6,7 +6,7 @@ import asyncio
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
@@ -38,9 +38,9 @@ from pliant.wire.openapi import document
 from pliant.wire.routes import COMMANDS, RENEW, RENEW_AGENT
 
 STREAM_PAGE = 200  # events
-STREAM_PAGE_BYTES = 1 << 18
+PAGE_BYTES = 1 << 18
+READ_AT_ONCE = 128  # events; one may have a megabyte
 STREAMS_MAX = 32  # open event streams of one token
-PAGE_BYTES = 1 << 22
 NOT_LEADING = "this coordinator does not decide at the moment"
 ENDED_SHOWN_S = 3600.0  # how long the metrics have a job after its end
 JOBS_SHOWN_MAX = 500
@@ -213,7 +213,7 @@ class Handlers:
         if call.route.streams.encode() in accept:
             await self._stream(call, _last_event_id(call, after))
             return None
-        entries = _fitting(self._store.events(call.job, after, int(call.query["limit"])), PAGE_BYTES)
+        entries, _ = read_page(self._store, call.job, after, int(call.query["limit"]), PAGE_BYTES)
         return b'{"events":[' + b",".join(map(_event_line, entries)) + b"]}"
 
     async def _stream(self, call: Call, after: int) -> None:
@@ -240,14 +240,13 @@ class Handlers:
         with _long_poll(call, STREAM_QUIET_S) as poll, suppress(StoreError, CoordinatorClosing):
             while not poll.disconnected.done() and not self._service.notifications.closing and self._is_valid(call):
                 known = self._service.service.job(call.job)
-                found = self._store.events(call.job, after, STREAM_PAGE)
-                entries = _fitting(found, STREAM_PAGE_BYTES)
+                entries, is_last = read_page(self._store, call.job, after, STREAM_PAGE, PAGE_BYTES)
                 if known is None or (known[1] > after and not entries):
                     break  # another coordinator leads now, or the store was set back
                 after = entries[-1].revision if entries else after
                 data = b"".join(map(_server_sent, entries)) or b": nothing new\n\n"
                 await call.send({"type": "http.response.body", "body": data, "more_body": True})
-                if len(entries) == len(found) < STREAM_PAGE:
+                if is_last:
                     await self._service.notifications.wait_for_events(call.job, after, poll)
         await call.send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -403,13 +402,24 @@ def _last_event_id(call: Call, after: int) -> int:
     return int(text)
 
 
-def _fitting(entries: Sequence[Entry], nbytes: int) -> Sequence[Entry]:
-    """Return the first entries whose events have up to `nbytes` together; at least one, if there is any."""
-    for count, entry in enumerate(entries):
-        nbytes -= len(entry.data)
-        if nbytes < 0:
-            return entries[: max(1, count)]
-    return entries
+def read_page(store: Store, job: str, after: int, limit: int, nbytes: int) -> tuple[list[Entry], bool]:
+    """Return the next events: up to `limit`, with up to `nbytes` together, but at least one if there is any.
+
+    Also return whether these are the last ones. Few are read at a time, so that large events never fill the memory.
+    """
+    page: list[Entry] = []
+    while len(page) < limit:
+        asked = min(READ_AT_ONCE, limit - len(page))
+        found = store.events(job, after, asked)
+        for entry in found:
+            nbytes -= len(entry.data)
+            if nbytes < 0 and page:
+                return page, False
+            page.append(entry)
+            after = entry.revision
+        if len(found) < asked:
+            return page, True
+    return page, False
 
 
 def _event_line(entry: Entry) -> bytes:

@@ -1,8 +1,9 @@
-"""uvicorn's HTTP/1.1 protocol with limits on the number of connections, the size of a head, and its time.
+"""uvicorn's HTTP/1.1 protocol with limits on connections, on the size and time of heads, and on unread answers.
 
-uvicorn limits none of the three for its httptools parser, so a client without a credential could hold sockets for ever
-or send an endless header. The classes here override private parts of uvicorn. They are tested with uvicorn 0.30
-to 0.54, and `pyproject.toml` admits no other version.
+uvicorn limits none of these for its httptools parser. A client without a credential could hold sockets for ever or send
+an endless header, and one with a credential could fill the memory with answers that it does not read. The classes here
+override private parts of uvicorn. They are tested with uvicorn 0.30 to 0.54, and `pyproject.toml` admits no other
+version.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pliant.coordinator.api.middleware import CONNECTION, HEAD_MAX
 
 HEAD_TIME_S = 10.0
 KEEP_ALIVE_S = 75
+STALL_S = 30.0  # without a byte taken by the client, while an answer waits to be sent
 PIPELINE_MAX = 16  # unanswered requests on one connection
 SHUTDOWN_S = 3.0  # for clients to read the answers under way at shutdown
 _SLACK = 4096  # bytes that the parser may get before it reports a header
@@ -70,6 +72,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         self._beside_body = 0  # bytes after the head that are not of the body: chunk sizes and trailers
         self._head_since: float | None = None
+        self._unsent = 0
+        self._unsent_since = 0.0
         self._open_cycles: list[RequestResponseCycle] = []
         self._closed_by_client = False
         self._close_callbacks: dict[object, Callable[[bool], None]] = {}
@@ -168,13 +172,23 @@ class BoundedProtocol(HttpToolsProtocol):
         """Return whether the head of a request is overdue."""
         return self._head_since is not None and now - self._head_since > HEAD_TIME_S
 
+    def is_stalled(self, now: float) -> bool:
+        """Return whether the client has taken nothing of an answer for long. Call it every few seconds."""
+        unsent = self.transport.get_write_buffer_size()
+        if not unsent or unsent != self._unsent:
+            self._unsent, self._unsent_since = unsent, now
+        return now - self._unsent_since > STALL_S and unsent > 0
+
 
 async def close_slow_connections(state: ServerState) -> None:
-    """Close connections whose heads are overdue. One periodic scan costs less than a timer for each connection."""
+    """Close connections whose heads are overdue, or whose clients do not read.
+
+    One periodic scan costs less than a timer for each connection.
+    """
     loop = asyncio.get_running_loop()
     while True:
         await asyncio.sleep(HEAD_TIME_S / 4)
         now = loop.time()
         for connection in list(state.connections):
-            if isinstance(connection, BoundedProtocol) and connection.is_late(now):
+            if isinstance(connection, BoundedProtocol) and (connection.is_late(now) or connection.is_stalled(now)):
                 connection.transport.abort()

@@ -48,7 +48,9 @@ def truncate_texts(command: Command) -> Command:
         short = _truncate_slots(command.failing_slots)
         return command if short == command.failing_slots else m.Raised(short)
     match command:
-        case m.Drain() | m.DrainAgent() | m.Cancel() | m.Leave() | m.Stopped() if len(command.why) > TEXT_MAX:
+        case m.Drain() | m.DrainAgent() | m.Cancel() | m.Leave() | m.Stopped() | m.RequestCheckpoint() if (
+            len(command.why) > TEXT_MAX
+        ):
             return replace(command, why=_truncate(command.why))
         case m.Exited() if len(command.error) > TEXT_MAX:
             return replace(command, error=_truncate(command.error))

@@ -32,7 +32,7 @@ SPLIT_STORAGE = (
 SHA256_DIGITS = 64
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+=-]*")  # as storages take it: never hidden, never in another folder
-_NAME = re.compile(r"step-(\d+)-g\d+-[0-9a-f]{16}-w(\d+)(-.+)?")
+_NAME = re.compile(r"step-([0-9]{1,20})-g[0-9]{1,20}-[0-9a-f]{16}-w([0-9]{1,20})(-.+)?")  # int() refuses long digits
 
 
 # -------------------------------------------------------------------------------------------- names and parts

@@ -98,6 +98,41 @@ def test_a_link_that_another_user_may_have_put_there_is_not_followed(tmp_path: P
     ]
 
 
+def test_a_hard_link_that_another_user_may_have_put_there_is_not_written(tmp_path: Path) -> None:
+    precious, path = tmp_path / "precious", tmp_path / "a.log"
+    precious.write_text("mine")
+    path.hardlink_to(precious)
+    said: list[str] = []
+    file = LogFile(path, said.append)
+    file.line(b"a line")
+    file.end()
+    assert precious.read_text() == "mine"
+    assert "it is a hard link to another file" in said[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_file_that_another_user_made_and_can_read_gets_no_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.touch(0o666)
+    os.chown(path, 65534, 65534)
+    said: list[str] = []
+    file = LogFile(path, said.append)
+    file.line(b"a secret of the user")
+    file.end()
+    assert path.read_bytes() == b""
+    assert "it belongs to another user (uid 65534)" in said[0]
+
+
+def test_a_pipe_that_no_process_reads_does_not_block(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    os.mkfifo(path)
+    said: list[str] = []
+    file = LogFile(path, said.append)
+    file.line(b"a line")
+    file.end()
+    assert "it is a pipe that no process reads" in said[0]
+
+
 def test_a_full_disk_is_told_once_and_the_log_goes_on_when_there_is_room(tmp_path: Path, disk: Disk) -> None:
     said: list[str] = []
     clock = Clock()

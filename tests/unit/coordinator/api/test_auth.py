@@ -240,6 +240,7 @@ def test_ended_tokens_are_forgotten_after_a_week_with_the_next_change(
         TokenRequest(Scope.READ, None, float("inf")),
         TokenRequest(Scope.READ, None, float("nan")),
         TokenRequest(Scope.READ, None, None, "x" * 201),
+        TokenRequest(Scope.JOIN, until_job_ends=True),
     ],
 )
 def test_a_wish_that_makes_no_sense_is_refused(keyring: TokenRegistry, store: Shaky, wish: TokenRequest) -> None:
@@ -262,6 +263,51 @@ def test_there_is_a_most(store: Shaky, clock: Clock) -> None:
     store.inner.write([Write(STREAM, 0, (b"{}",), encode_state(StoredTokens(many)))])
     with pytest.raises(BadInput, match="Expire some"):
         made(opened(store, clock))
+
+
+def test_at_the_most_an_ended_token_makes_room_for_a_new_one(store: Shaky, clock: Clock) -> None:
+    of = (Scope.JOIN, "demo", "", 0.0)
+    lasting = tuple(StoredToken(f"{n:012x}", "0" * 64, *of, None) for n in range(TOKENS_MAX - 2))
+    ended = StoredToken("e" * 12, "0" * 64, *of, clock.now - 1.0)
+    with_job = StoredToken("f" * 12, "0" * 64, *of, None, until_job_ends=True)
+    store.inner.write([Write(STREAM, 0, (b"{}",), encode_state(StoredTokens((*lasting, ended, with_job))))])
+    over: set[str] = set()
+    keyring = TokenRegistry(store, clock, over.__contains__)
+    keyring.load()
+    first = made(keyring)
+    assert is_let_in(keyring, first)
+    assert {"e" * 12} == {ended.id, with_job.id} - {line.id for line in keyring.lines()}
+    with pytest.raises(BadInput, match="Expire some"):
+        made(keyring)
+    over.add("demo")
+    assert is_let_in(keyring, made(keyring))
+    assert with_job.id not in {line.id for line in keyring.lines()}
+    assert len(keyring.lines()) == TOKENS_MAX
+
+
+def test_a_coordinator_can_start_with_a_token_of_its_own_at_the_most(store: Shaky, clock: Clock) -> None:
+    many = tuple(StoredToken(f"{n:012x}", "0" * 64, Scope.READ, None, "", 0.0, None) for n in range(TOKENS_MAX))
+    store.inner.write([Write(STREAM, 0, (b"{}",), encode_state(StoredTokens(many)))])
+    keyring, own = opened(store, clock), make_token()
+    keyring.adopt(own, "own")
+    assert is_let_in(keyring, own)
+
+
+def test_a_token_until_the_end_of_its_job_ends_with_it_and_others_do_not(store: Shaky, clock: Clock) -> None:
+    over: set[str] = set()
+    keyring = TokenRegistry(store, clock, over.__contains__)
+    token, _ = keyring.create(TokenRequest(Scope.JOIN, "demo", until_job_ends=True))
+    other = made(keyring, Scope.JOIN, "demo")
+    assert is_let_in(keyring, token)
+    over.add("demo")
+    assert keyring.check(token.text) == f"token {token.id} has expired with job demo; ask for a new one"
+    assert keyring.has_expired(token.id)
+    assert [line.ended for line in keyring.lines()] == [True, False]
+    assert is_let_in(keyring, other)
+    over.clear()  # another attempt of the job
+    assert is_let_in(keyring, token)
+    keyring.expire(token.id, 0.0)
+    assert not is_let_in(keyring, token)
 
 
 # -------------------------------------------------------------------------------------------------- what is kept

@@ -522,7 +522,13 @@ def test_a_name_says_the_step_and_who_began_it() -> None:
     lineage = Lineage(2, 30, 7)
     for name in (checkpoint_name(lineage, 4), checkpoint_name(lineage, 4, A)):
         assert (checkpoint_step(name), writer_generation(name)) == (30, 4)
-    assert (checkpoint_step("notes.txt"), writer_generation("notes.txt")) == (0, 0)
+    for name in ("notes.txt", f"step-{'9' * 5000}-g1-{'0' * 16}-w{'9' * 5000}", f"step-\u0663-g1-{'0' * 16}-w1"):
+        assert (checkpoint_step(name), writer_generation(name)) == (0, 0)
+
+
+def test_a_part_with_a_name_that_is_too_long_is_of_no_checkpoint() -> None:
+    name = f"step-{'9' * 5000}-g1-{'0' * 16}-w{'9' * 5000}"
+    assert made(running(2), m.PartNotWritten(B, 1, name, FULL)) == ()
 
 
 NEWEST = "step-8-g3-0000000000000001-w3"
