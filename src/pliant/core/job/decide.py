@@ -296,7 +296,7 @@ def _stopped(job: Job, command: m.Stopped, now: float) -> Decision:
         return world
     if command.diverged or command.disputes:
         return resolve_divergence(job, command, world, now)
-    if job.broken and world.number == job.current and (job.stateless or not command.stateless):
+    if job.broken and (job.stateless or not command.stateless):
         return ()  # a stopped member repeats it while it waits, and so does every other member
     about = f" ({command.peer})" if command.peer else ""
     why = f"{command.member} stopped in {world.number}{about}: {command.why}"

@@ -377,6 +377,14 @@ def test_a_member_that_repeats_its_stop_while_the_job_waits_adds_no_event() -> N
     assert made(evolved(job, told), stopped(B, 1, stateless=True)) == ()
 
 
+def test_a_survivor_below_min_that_repeats_its_stop_in_a_world_it_never_entered_adds_no_event() -> None:
+    job, _ = pump(running(2), m.Exited(A, -9))
+    assert job.newest is not None
+    assert job.newest.number > job.current
+    job = evolved(job, *made(job, stopped(B, job.newest.number, stateless=True)))
+    assert made(job, stopped(B, job.newest.number, stateless=True)) == ()
+
+
 def test_members_that_drifted_apart_fail_the_job() -> None:
     """There is no right state to go on with, and the next generation would meet the same difference."""
     why = "rank 1 holds another state than the ranks before it"
