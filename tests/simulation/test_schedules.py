@@ -49,7 +49,17 @@ LOST_BELOW_MIN = (77,)
 HUNG = (87, 647)
 # Ctrl-C came while one worker hung: the others waited for it until their grace period was over.
 INTERRUPTED_WHILE_ONE_HUNG = (877,)
-STAY_FIXED = [*ONCE_FAILED, *CRASHED_FOR_EVER, *LOST_BY_CANCEL, *LOST_BELOW_MIN, *HUNG, *INTERRUPTED_WHILE_ONE_HUNG]
+# A member that no storage was left for, and whose time was short, left with the last state while replacements joined.
+LEFT_TOO_SOON = (71,)
+STAY_FIXED = [
+    *ONCE_FAILED,
+    *CRASHED_FOR_EVER,
+    *LOST_BY_CANCEL,
+    *LOST_BELOW_MIN,
+    *HUNG,
+    *INTERRUPTED_WHILE_ONE_HUNG,
+    *LEFT_TOO_SOON,
+]
 FRESH = tuple(range(1_000, 1_040))
 
 

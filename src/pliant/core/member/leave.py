@@ -118,13 +118,14 @@ def _may_leave(m: Machine, view: View) -> bool:
 def _is_saved_or_in_vain(m: Machine, view: View) -> bool:
     """Return whether a checkpoint has this member's state, or the member drains and waits for one in vain.
 
-    If no holder can write one, it waits until its time is short: a replacement may still come for the state.
+    If no holder can write one, it waits until its grace period is over: a replacement may still come for the state.
+    Where it must leave at once, the whole job stops, and no replacement comes.
     """
     if view.checkpoint is not None and view.checkpoint.lineage == m.lineage:
         return True
     if not m.holds_state:
         return m.drain_urgency != CALM
-    return m.drain_urgency == OUT_OF_TIME and not m.holders.difference(m.cannot_save_ranks)
+    return view.immediate and not m.holders.difference(m.cannot_save_ranks)
 
 
 def _recovery_needs_us(m: Machine, view: View | None) -> bool:

@@ -208,15 +208,22 @@ def test_a_draining_member_that_holds_no_state_has_nothing_to_wait_for() -> None
     assert crew[D].phase is Phase.GONE
 
 
-def test_a_state_that_no_member_can_save_is_kept_for_a_replacement_until_time_is_short() -> None:
+def test_a_state_that_no_member_can_save_is_kept_for_a_replacement_until_the_grace_period_is_over() -> None:
     crew = holding()
     crew.seats[A].machine = replace(crew[A], cannot_save_ranks=these(0, 1), part_in_progress=None)
     crew.tell(A)
     crew.feed(A, DrainNotice(30.0, "spot"))
-    crew.feed(A, Tick())
-    assert crew[A].phase is Phase.HOLDING
     crew.feed(A, GraceShort())
     crew.feed(A, Tick())
+    assert crew[A].phase is Phase.HOLDING
+    crew.feed(A, GraceOver())
+    assert crew[A].phase is Phase.GONE
+
+
+def test_a_state_that_no_member_can_save_is_given_up_at_once_where_the_whole_job_stops() -> None:
+    crew = holding()
+    crew.seats[A].machine = replace(crew[A], cannot_save_ranks=these(0, 1), part_in_progress=None)
+    crew.tell(A, draining=True, grace_s=30.0, immediate=True)
     assert crew[A].phase is Phase.GONE
 
 
