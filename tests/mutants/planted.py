@@ -910,6 +910,39 @@ PLANTED = (
         "A worker whose user code never returns is reported, and the others wait for it for ever.",
         (Edit("train/process.py", "                self._end()\n", "                self._reported = since\n"),),
     ),
+    Planted(
+        "user code without a limit",
+        "rule 19, liveness",
+        "A worker whose user code never returns renews its lease, and the others wait for it for ever.",
+        (
+            Edit(
+                "core/hangs.py",
+                "    if grace_s is None or alone or not stall_s:\n        return stall_s\n",
+                '    if grace_s is None or alone or not stall_s:\n        return float("inf")\n',
+            ),
+        ),
+    ),
+    Planted(
+        "crashes by signal are no failures",
+        "rule 20, liveness",
+        "Workers that crash by a signal at one step are started again for ever.",
+        (
+            Edit("core/job/decide.py", "    if is_own_failure(command.code):\n", "    if command.code > 0:\n"),
+            Edit(
+                "core/job/decide.py", " or not too_many_losses(job):\n", " or too_many_losses(job) in (False, True):\n"
+            ),
+        ),
+    ),
+    Planted(
+        "early exits are no failures",
+        "rule 20, liveness",
+        "Workers that end with 0 at one step, or are killed there, are started again for ever.",
+        (
+            Edit(
+                "core/job/decide.py", " or not too_many_losses(job):\n", " or too_many_losses(job) in (False, True):\n"
+            ),
+        ),
+    ),
     # ------------------------------------------------------------------------------- launches
     *LAUNCHES,
     *SAVING,
