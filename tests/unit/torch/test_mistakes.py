@@ -238,14 +238,31 @@ def test_an_inner_loop_must_not_step_the_model() -> None:
         loop(model, body, optimizer=optimizer)
 
 
-def test_an_optimizer_with_a_closure_is_refused_before_training() -> None:
+class Repeating(torch.optim.SGD):
+    """An optimizer of a user that calls its closure as often as it likes."""
+
+    def step(self, closure: Any) -> Any:  # type: ignore[override]
+        return closure()
+
+
+def test_an_optimizer_that_computes_the_loss_again_within_a_step_is_refused_before_training() -> None:
     model = net()
+    with pytest.raises(BadInput) as raised:
+        start(model, Repeating(model.parameters(), lr=0.1))
+    assert raised.value.why == (
+        "Repeating needs a closure that computes the loss several times in one step. Pliant reduces one gradient in "
+        "each step: use an optimizer without a closure, such as AdamW."
+    )
     with pytest.raises(BadInput) as raised:
         start(model, torch.optim.LBFGS(model.parameters()))
     assert raised.value.why == (
-        "LBFGS needs a closure that computes the loss several times in one step. Pliant reduces one gradient in each "
-        "step: use an optimizer without a closure, such as AdamW."
+        "LBFGS with max_iter=20 and line_search_fn=None computes the loss several times in one step, and Pliant "
+        "reduces one gradient in each step. Pass max_iter=1 and no line_search_fn: every step is then one iteration, "
+        "and the next step continues."
     )
+    once = torch.optim.LBFGS(model.parameters(), max_iter=1)
+    with pytest.raises(BadInput, match="LBFGS cannot be used with a scaler"):
+        start(model, once, scaler=torch.amp.GradScaler("cpu"))
 
 
 def test_optimizers_may_be_stepped_once_the_run_is_complete() -> None:

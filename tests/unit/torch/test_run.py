@@ -53,7 +53,7 @@ def batches(epochs: int = EPOCHS, order: Any = "shuffled", slots: int = BATCH) -
 @contextmanager
 def training(model: nn.Module, optimizer: Any, dataset: Any, **more: Any) -> Iterator[pliant.Run]:
     with pliant.join() as job:
-        yield job.train(model, optimizer, dataset, batch_size=BATCH, **{"epochs": EPOCHS, "seed": SEED, **more})
+        yield job.train(model, optimizer, dataset, **{"batch_size": BATCH, "epochs": EPOCHS, "seed": SEED, **more})
 
 
 def weights(model: nn.Module) -> list[Tensor]:
@@ -307,6 +307,28 @@ def test_optimizers_in_turns_take_one_step_each_on_every_batch(micro_batch: int 
     assert turns == ["first", "second"] * len(batches())
     assert run.total_steps == len(turns)
     assert close(weights(model), weights(expected), 1e-6)
+
+
+def test_lbfgs_takes_one_iteration_in_each_step() -> None:
+    """On the whole data as one batch: 12 steps of one iteration are one step of 12 iterations."""
+    data = points(torch.float64)
+    theirs, ours = net(dtype=torch.float64), net(dtype=torch.float64)
+    whole = torch.optim.LBFGS(theirs.parameters(), lr=0.5, max_iter=12, tolerance_grad=0, tolerance_change=0)
+
+    def closure() -> Tensor:
+        whole.zero_grad()
+        loss = cross_entropy(theirs(data.tensors[0]), data.tensors[1])
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    whole.step(closure)  # type: ignore[arg-type]
+    each = torch.optim.LBFGS(ours.parameters(), lr=0.5, max_iter=1, tolerance_grad=0, tolerance_change=0)
+    with training(ours, each, data, batch_size=len(data), epochs=12, micro_batch=10) as run:
+        for x, y in run:
+            run.backward(cross_entropy(ours(x), y))
+            run.step()
+    assert close(weights(ours), weights(theirs), 1e-9)
+    assert not close(weights(ours), weights(net(dtype=torch.float64)), 1e-2)
 
 
 def test_the_steps_are_known_before_training_for_a_scheduler() -> None:

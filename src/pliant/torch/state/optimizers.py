@@ -114,7 +114,9 @@ class Optimizers:
         self._stepping = True
         try:
             for optimizer in self._stepped:
-                if self._scaler is None:
+                if _needs_closure(optimizer):
+                    optimizer.step(_no_loss)
+                elif self._scaler is None:
                     optimizer.step()
                 else:
                     self._scaler.step(optimizer)
@@ -131,18 +133,33 @@ class Optimizers:
                 raise BadInput(
                     f"optimizer must be a torch optimizer or a list of them, not {type(optimizer).__name__}."
                 )
-            closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-            if closure is not None and closure.default is inspect.Parameter.empty:
-                raise BadInput(
-                    f"{type(optimizer).__name__} needs a closure that computes the loss several times in one step. "
-                    "Pliant reduces one gradient in each step: use an optimizer without a closure, such as AdamW."
-                )
+            if _needs_closure(optimizer):
+                self._require_one_evaluation(optimizer)
             for group in optimizer.param_groups:
                 if any(id(param) not in self._ours for param in group["params"]):
                     raise BadInput(
                         f"{type(optimizer).__name__} steps a parameter that is not in the model, so its gradient would "
                         "not be reduced. Put all trained parameters into one nn.Module."
                     )
+
+    def _require_one_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
+        """Refuse an optimizer that computes the loss again within a step: a step has one gradient of all members."""
+        name = type(optimizer).__name__
+        if not isinstance(optimizer, torch.optim.LBFGS):
+            raise BadInput(
+                f"{name} needs a closure that computes the loss several times in one step. "
+                "Pliant reduces one gradient in each step: use an optimizer without a closure, such as AdamW."
+            )
+        group = optimizer.param_groups[0]
+        times, search = group["max_iter"], group["line_search_fn"]
+        if times != 1 or search is not None:
+            raise BadInput(
+                f"{name} with max_iter={times} and line_search_fn={search!r} computes the loss several times in one "
+                "step, and Pliant reduces one gradient in each step. Pass max_iter=1 and no line_search_fn: every step "
+                "is then one iteration, and the next step continues."
+            )
+        if self._scaler is not None:
+            raise BadInput(f"{name} cannot be used with a scaler. Train without one, in bfloat16 for instance.")
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         """Refuse a step with this member's gradients alone, after which members would differ."""
@@ -161,3 +178,13 @@ class Optimizers:
                 "Put what it trains into the model and pass the optimizer to job.train. If its parameters live in one "
                 "item only, step it inside `with run.inner_loop():`."
             )
+
+
+def _needs_closure(optimizer: torch.optim.Optimizer) -> bool:
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def _no_loss() -> float:
+    """A closure for an optimizer that needs the gradient alone, which it has."""
+    return 0.0
