@@ -23,7 +23,7 @@ def radius(output: str) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_turns_come_to_the_same_bits_alone_and_on_two_workers_through_a_kill(tmp_path: Path) -> None:
     alone = python(tmp_path, GAN, *ARGUMENTS)
     assert alone.returncode == 0, alone.stderr

@@ -55,3 +55,20 @@ def test_a_loop_left_alone_in_its_world_finishes_the_job(home: Path, nursery: Nu
     with Crowd(home, nursery, target=1, leave_at=4) as crowd:
         (a,) = crowd.start(1)
         require_end(crowd, 4, a)
+
+
+@pytest.mark.parametrize("how", ["finish_at", "leave_at"])
+def test_an_early_end_after_a_kill_leaves_a_history_without_a_gap(home: Path, nursery: Nursery, how: str) -> None:
+    with Crowd(home, nursery, target=2, pace_s=0.5, **{how: 40}) as crowd:
+        (survivor,) = crowd.start(1)
+        victim = crowd.join(kill={"backward": 6})
+        assert victim.ended() == -9
+        survivor.in_world_of(1)
+        replacement = crowd.join()
+        survivor.in_world_of(2)
+        crowd.fast()
+        require_end(crowd, 40, survivor, replacement)
+        assert crowd.audit().out.splitlines()[:2] == [
+            "live: every sample used exactly once",
+            "320 samples in 40 committed steps, 0 lost, 0 repeated",
+        ]
