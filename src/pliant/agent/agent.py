@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, assert_never
 
 from pliant import settings
-from pliant.agent.closing import Progress, describe_away, describe_closing, describe_closing_away
+from pliant.agent.closing import Progress, describe_away, describe_closing, describe_closing_away, describe_wait
 from pliant.agent.coordinator import child
 from pliant.agent.coordinator.child import CoordinatorChild
 from pliant.agent.coordinator.link import CoordinatorLink
@@ -363,7 +363,7 @@ class AgentProcess:
 
     def _show_end(self, before: v.Supervisor, ended: v.WorkerEnded) -> None:
         """Show how a worker ended if no event of the job will: it had not joined, and was not stopped here."""
-        unknown = v.is_live(before) and ended.member not in before.joined and not before.ended
+        unknown = v.is_live(before) and ended.member not in before.joined | before.stopping and not before.ended
         if unknown and ended.code != 0:
             self._output.warn(f"{ended.member} ended with {describe_exit(ended.code)} before it had joined")
 
@@ -377,9 +377,8 @@ class AgentProcess:
         elif now - self._reminded_at >= (REMIND_S if self._reminders else REMIND_FIRST_S):
             still = "still " if self._reminders else ""
             self._reminded_at, self._reminders = now, self._reminders + 1
-            running = f"{len(self._state.workers)} run here"
             why = self._link.why if self._link.why.startswith("waiting ") else f"{state.value}: {self._link.why}"
-            self._output.say(f"{still}{why}; {running}")
+            self._output.say(f"{still}{describe_wait(why, len(self._state.workers), len(self._state.joined))}")
 
     def _remind_away(self) -> bool:
         """Return whether the coordinator is away. This machine's own one is started again, and reports itself."""

@@ -1,4 +1,4 @@
-"""The last lines of `pliant run`: how far the job is, where its checkpoint is, and what to do next."""
+"""Lines of `pliant run`: the last ones, with the step, the checkpoint and what to do next, and its reminders."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from pliant.core.messages import CheckpointPublished, Event, MemberJoined, StepsCommitted, WorldFormed
-from pliant.core.messages.describe import describe_state
+from pliant.core.messages.describe import describe_recomputed, describe_state
 from pliant.core.model.job import JobState
 from pliant.core.model.world import WorldKind
 
@@ -62,7 +62,15 @@ def _describe_resume(progress: Progress) -> str:
     lost = progress.step - base
     if lost <= 0:
         return f"The next start resumes at step {progress.step}; nothing is lost."
-    return f"The next start resumes at step {base} ({lost} {'step is' if lost == 1 else 'steps are'} recomputed)."
+    return f"The next start resumes at step {base} ({describe_recomputed(lost)})."
+
+
+def describe_wait(why: str, workers: int, joined: int) -> str:
+    """Return the reminder that nothing is trained: why, and how many workers run or start on this machine."""
+    if workers > joined:
+        starting = workers - joined
+        return f"{why.partition(';')[0]}; {starting} {'is' if starting == 1 else 'are'} starting here"
+    return f"{why}; {workers} {'runs' if workers == 1 else 'run'} here"
 
 
 def describe_away(url: str, since: float) -> str:

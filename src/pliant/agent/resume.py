@@ -10,7 +10,7 @@ from pliant.agent.job_dir import JobDir
 from pliant.agent.last_command import CommandLine, describe_changes, read_last_command
 from pliant.agent.plan import RunPlan
 from pliant.agent.setup import OpenedJob, describe_other_settings
-from pliant.core.messages.describe import setting_options
+from pliant.core.messages.describe import describe_recomputed, setting_options
 from pliant.errors import BadInput
 
 # Options that concern one start only. A change of the job's settings is reported in another line.
@@ -61,7 +61,7 @@ def _describe_progress(opened: OpenedJob, job: str, checkpoint_dir: str) -> str:
     step, reached = now.checkpoint.lineage.step, now.durable.step
     age_s = _age_s(checkpoint_dir, now.checkpoint.name)
     age = f"checkpoint, saved {format_age(age_s)} ago" if age_s is not None else "checkpoint"
-    again = f"; steps {step + 1} to {reached} are computed again" if reached > step else ""
+    again = f"; {describe_recomputed(reached - step)}" if reached > step else ""
     return f"{job} continues after step {step}{total} ({age}){again}"
 
 

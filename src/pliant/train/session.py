@@ -286,7 +286,10 @@ class Session:
         self._timers.append(timer)
 
     def _log_why_waiting(self) -> None:
-        """Log why this member waits, once for each reason. Waiting for a wiring is too short to mention."""
+        """Log why this member waits, once for each reason. Waiting for a wiring is too short to mention.
+
+        What follows the reason after a semicolon is detail, whose change is no news.
+        """
         machine, view, why = self.machine, self.machine.view, ""
         if view is not None and not machine.wiring_generation and machine.phase in _AT_REST:
             if view.state is JobState.WAITING:
@@ -295,7 +298,7 @@ class Session:
                 why = f"spare: {view.spare_why}"
             elif machine.phase is Phase.OUTSIDE and not any(self.member in world.members for world in view.worlds):
                 why = "ready as a spare: the job has its target number of members"
-        if why and why != self._logged_why:
+        if why and why.partition(";")[0] != self._logged_why.partition(";")[0]:
             log.info("%s", why)
         self._logged_why = why
 

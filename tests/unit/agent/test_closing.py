@@ -5,7 +5,14 @@ import time
 
 import pytest
 
-from pliant.agent.closing import Progress, describe_away, describe_closing, describe_closing_away, describe_duration
+from pliant.agent.closing import (
+    Progress,
+    describe_away,
+    describe_closing,
+    describe_closing_away,
+    describe_duration,
+    describe_wait,
+)
 from pliant.agent.exit_status import StopSignals
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
@@ -114,3 +121,12 @@ def test_a_second_sigterm_within_a_second_is_the_same_one() -> None:
     assert not stops.is_same(signal.SIGTERM, 11.1)
     assert not stops.is_same(signal.SIGINT, 10.1)
     assert not StopSignals(signal.SIGINT, first_at=10.0).is_same(signal.SIGINT, 10.1), "a person pressed it twice"
+
+
+def test_a_reminder_of_a_wait_tells_of_workers_that_are_starting() -> None:
+    why = "waiting: 0 of the 2 workers needed; all workers have left: back to step 857, nothing is lost"
+    assert describe_wait(why, 2, 0) == "waiting: 0 of the 2 workers needed; 2 are starting here"
+    assert describe_wait(why, 1, 0) == "waiting: 0 of the 2 workers needed; 1 is starting here"
+    assert (
+        describe_wait("waiting: 1 of the 2 workers needed", 1, 1) == "waiting: 1 of the 2 workers needed; 1 runs here"
+    )

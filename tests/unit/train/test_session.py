@@ -325,7 +325,8 @@ def test_whoever_waits_says_why_once_for_each_reason(closing: list[Session], cap
     closing.append(made)
     logging.getLogger("pliant").propagate = True
     with caplog.at_level(logging.INFO, "pliant.train.session"):
-        for at, why in enumerate(("1 of the 2 workers needed", "1 of the 2 workers needed", "another reason")):
+        too_few = "1 of the 2 workers needed"
+        for at, why in enumerate((too_few, too_few, f"{too_few}; b was lost", "another reason")):
             made.view_received(replace(VIEW, revision=10 + at, state=JobState.WAITING, why=why), ())
         made.view_received(replace(VIEW, revision=20), ())
     assert [record.getMessage() for record in caplog.records] == [

@@ -95,6 +95,7 @@ def describe_state(job: JobLine, stopped: bool = False) -> str:
 def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
     job = found.job
     total = "" if job.total_steps is None else f" of {job.total_steps}"
+    sizes = f"{job.size_min}" if job.size_min == job.size_max else f"{job.size_min} to {job.size_max}"
     limit_s = found.spec.wait_limit_s
     limit = "" if limit_s is None else f"; fails after waiting {limit_s:g} s for workers"
     placement = ", ".join(f"{count} on {agent}" for agent, count in found.target.placement)
@@ -106,10 +107,10 @@ def _summary_lines(found: JobStatus, stopped: bool) -> list[str]:
         ("warning", job.warning),
         ("attempt", str(found.attempt) if found.attempt > 1 else ""),
         ("mode", "" if found.live else f"{found.spec.mode.value}: a change restarts all workers"),
-        ("workers", f"{job.size} in the world, {job.target} wanted, {job.size_min} to {job.size_max} allowed{limit}"),
+        ("workers", f"{job.size} in the world, {job.target} wanted, {sizes} allowed{limit}"),
         ("placement", placement),
         ("world", f"generation {job.generation}" if job.generation else "none yet"),
-        ("broken", found.broken),
+        ("broken", "" if stopped else found.broken),
         (
             "step",
             f"{job.step}{total}" + (f", epoch {job.epoch}" if job.total_steps else "") if found.live else "",

@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.launches import next_launch, seats_per_agent
 from pliant.core.messages import Event, MemberGone, StateChanged, WorldFormed
+from pliant.core.messages.describe import describe_recomputed
 from pliant.core.model.fingerprint import Fingerprint, fingerprint_difference, most_common
 from pliant.core.model.job import Job, JobState, Member
 from pliant.core.model.names import AgentId, MemberId
@@ -152,14 +153,10 @@ def _rollback(job: Job, survivors: list[Member]) -> World | NoWorldYet:
 def _describe_loss(job: Job, base: int) -> str:
     """Return the cost of a rollback, as a phrase."""
     if job.untrusted_after_step is not None:
-        again = (
-            f"; steps {base + 1} to {job.untrusted_after_step} are computed again"
-            if job.untrusted_after_step > base
-            else ""
-        )
-        return f"the last step that all members agreed on{again}"
+        again = job.untrusted_after_step - base
+        return f"the last step that all members agreed on{f'; {describe_recomputed(again)}' if again > 0 else ''}"
     lost = job.durable.step - base
-    return f"{lost} {'step is' if lost == 1 else 'steps are'} recomputed" if lost > 0 else "nothing is lost"
+    return describe_recomputed(lost) if lost > 0 else "nothing is lost"
 
 
 def _end_of_hold(job: Job, survivors: list[Member]) -> World | NoWorldYet:

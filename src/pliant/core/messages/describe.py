@@ -155,6 +155,11 @@ def describe_state(state: JobState) -> str:
             return f"is {state.value}"
 
 
+def describe_recomputed(steps: int) -> str:
+    """Return the cost of going back by so many committed steps, as a phrase."""
+    return f"{steps} {'step is' if steps == 1 else 'steps are'} recomputed"
+
+
 def describe_failing(step: int, slots: Sequence[int]) -> str:
     """Return the step that raised, with the slot if it is known which one did."""
     return f"slot {slots[0]} of step {step}" if len(slots) == 1 else f"step {step}"

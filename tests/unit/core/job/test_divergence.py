@@ -68,10 +68,7 @@ def test_states_that_are_not_compared_in_every_step_may_have_spoilt_the_others()
     assert events[:2] == (StatesDiffered(NOW, 1, 2, (B,), True, DIFFER), m.MemberGone(NOW, B, "lost", CORRUPT))
     [world] = job.worlds
     assert (world.kind, world.members, world.base.step) == (WorldKind.ROLLBACK, (A, C), 1)
-    assert (
-        world.why
-        == f"{DIFFER}: back to step 1, the last step that all members agreed on; steps 2 to 2 are computed again"
-    )
+    assert world.why == f"{DIFFER}: back to step 1, the last step that all members agreed on; 1 step is recomputed"
     assert (job.durable.step, job.untrusted_after_step) == (1, None)
 
 
@@ -88,7 +85,7 @@ def test_without_a_checkpoint_the_last_agreed_state_is_the_first() -> None:
     job = pump(job, differing(job, A))[0]
     assert (job.worlds[0].base.step, job.durable.step) == (0, 0)
     assert job.worlds[0].why.endswith(
-        "back to step 0, the last step that all members agreed on; steps 1 to 2 are computed again"
+        "back to step 0, the last step that all members agreed on; 2 steps are recomputed"
     )
 
 
