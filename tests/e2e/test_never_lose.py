@@ -3,7 +3,6 @@
 import re
 import signal
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -98,14 +97,13 @@ def test_a_cancelled_job_saves_what_its_workers_hold(tmp_path: Path, script: Pat
 
 def saved_before(home: Path, least: int) -> int:
     """The step of the oldest checkpoint that is kept, which the cancelled job wrote."""
-    steps = [each["step"] for each in checkpoints(home)]
-    assert min(steps) >= least
-    return min(steps)
+    oldest = min(saved_steps(home))
+    assert oldest >= least
+    return oldest
 
 
-def checkpoints(home: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = real(environment(home), "checkpoints", "demo", "--json").json["checkpoints"]
-    return found
+def saved_steps(home: Path) -> list[int]:
+    return [int(each["step"]) for each in real(environment(home), "checkpoints", "demo", "--json").json["checkpoints"]]
 
 
 @pytest.mark.long
@@ -113,7 +111,7 @@ def test_a_job_that_fails_saves_what_its_healthy_workers_hold(tmp_path: Path, sc
     with started(tmp_path, script, "--max-restarts", "0", mode="raises") as run:
         assert run.ended() == 1, run.output
     assert "demo failed: it crashed 1 time (--max-restarts 0)" in run.output
-    assert [each["step"] for each in checkpoints(tmp_path)] == [9]
+    assert saved_steps(tmp_path) == [9]
     with started(tmp_path, script, mode="raises") as run:
         assert run.ended() == 0, run.output
     assert "demo continues after step 9 of" in run.output

@@ -321,7 +321,7 @@ def test_lbfgs_takes_one_iteration_in_each_step() -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    whole.step(closure)  # type: ignore[arg-type]
+    whole.step(closure)  # type: ignore[no-untyped-call]
     each = torch.optim.LBFGS(ours.parameters(), lr=0.5, max_iter=1, tolerance_grad=0, tolerance_change=0)
     with training(ours, each, data, batch_size=len(data), epochs=12, micro_batch=10) as run:
         for x, y in run:
