@@ -24,7 +24,7 @@ from unit.core.build import TERMS, checkpoint, lines
 A, B, C, X = MemberId("a"), MemberId("b"), MemberId("c"), AgentId("x")
 DYING = Path(__file__).with_name("dying.py")
 AT_THE_START = 2  # the coordinator's own token, and the secret that members' keys are made of
-WRITES = AT_THE_START + 20  # with those of the script; a test below counts them
+WRITES = AT_THE_START + 21  # with those of the script; a test below counts them
 WHEN = ("before", "during", "after")
 
 FIRST = lines(GENESIS, 1, 3)
@@ -50,6 +50,7 @@ SCRIPT: tuple[Command, ...] = (
     m.DrainAgent(X, 5.0, "maintenance"),
     m.AgentLeave(X),
     m.Cancel("enough"),
+    m.Leave(A, 0, "saved"),
 )
 
 

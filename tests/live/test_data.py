@@ -42,7 +42,8 @@ def test_a_loss_by_words_is_that_of_one_worker_through_a_kill(home: Path, nurser
 )
 def test_through_a_kill(source: str, num_workers: int, home: Path, nursery: Nursery) -> None:
     plan: dict[str, Any] = {**SMALL, "source": source, "epochs": 10 if source == "sampler" else 5}
-    with Crowd(home, nursery, target=2, num_workers=num_workers, **plan) as crowd:
+    # A step takes long enough for the replacement to start within the same job on a busy machine.
+    with Crowd(home, nursery, target=2, num_workers=num_workers, pace_s=0.3, **plan) as crowd:
         (survivor,) = crowd.start(1)
         victim = crowd.join(kill={"backward": 8})
         assert victim.ended() == -9
