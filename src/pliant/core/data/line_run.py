@@ -63,5 +63,7 @@ class LineRun(Sequence[LedgerLine]):
             return NotImplemented
         return len(self) == len(other) and all(mine == theirs for mine, theirs in zip(self, other, strict=True))
 
+    __hash__ = None  # type: ignore[assignment]  # no run is a key, and a hash would read every line
+
     def __repr__(self) -> str:
         return f"LineRun({list(self)!r})"
