@@ -7,6 +7,7 @@
         StoreUnavailable      4   it could not be reached, or refused: nothing was written
         StoreTimeout          4   no answer in time: the write may or may not have been applied
         HoldLost              4   the hold that a write was made under is over: nothing was written
+        EventsTrimmed         4   the events are in an archive, and not in the store any more
       Unreachable             5   no coordinator answered in time
       NotAllowed              6   the credential is missing, expired, or its scope is too narrow
 
@@ -24,6 +25,7 @@ from typing import ClassVar
 
 __all__ = [
     "BadInput",
+    "EventsTrimmed",
     "HoldLost",
     "NotAllowed",
     "PliantError",
@@ -82,6 +84,14 @@ class StoreTimeout(StoreError):
 
 class HoldLost(StoreError):
     """The hold that a write was made under is over, and another coordinator may lead. Nothing was written."""
+
+
+class EventsTrimmed(StoreError):
+    """The events up to revision `through` are not in the store any more: read them from the archive."""
+
+    def __init__(self, why: str, through: int = 0) -> None:
+        super().__init__(why)
+        self.through = through
 
 
 class Unreachable(PliantError):

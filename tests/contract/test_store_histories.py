@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from contract.conftest import Caller
-from pliant.errors import HoldLost
-from pliant.stores.base import Busy, Conflict, Entry, Hold, Outcome, Store, Stored, Write, Written
+from pliant.errors import EventsTrimmed, HoldLost
+from pliant.stores.base import Busy, Conflict, Entry, Hold, Outcome, Segment, Store, Stored, Write, Written
 
 Factory = Callable[[str], AbstractContextManager[Any]]
 
@@ -32,6 +32,16 @@ class JobModel:
     record: bytes = b""
     record_revision: int = 0
     live: bool = True
+    base: int = 0  # the revision before the first event
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def revision(self) -> int:
+        return self.base + len(self.events)
+
+    @property
+    def trimmed(self) -> int:
+        return self.segments[-1].last if self.segments else self.base
 
 
 @dataclass
@@ -55,6 +65,7 @@ class Histories(RuleBasedStateMachine):
         opened = self.context.__enter__()
         self.handles: tuple[Store, Store] = (opened.store, opened.another())
         self.jobs: dict[str, JobModel] = {}
+        self.floor = 0  # the highest revision of a deleted job
         self.clock = opened.clock
         self.callers = {
             owner: Caller(owner, handle, opened.clock, 0.0 if opened.is_one_process else SKEWS_S[owner])
@@ -70,18 +81,18 @@ class Histories(RuleBasedStateMachine):
         self.context.__exit__(None, None, None)
 
     def revision(self, job: str) -> int:
-        return len(self.jobs[job].events) if job in self.jobs else 0
+        return self.jobs[job].revision if job in self.jobs else 0
 
     def expect(self, write: Write) -> Outcome:
         revision = self.revision(write.job)
         if revision != write.expected:
             return Conflict(revision)
-        job = self.jobs.setdefault(write.job, JobModel())
+        job = self.jobs.setdefault(write.job, JobModel(base=self.floor))
         job.events += write.events
         if write.record is not None:
-            job.record, job.record_revision = write.record, len(job.events)
+            job.record, job.record_revision = write.record, job.revision
         job.live = write.live
-        return Written(len(job.events))
+        return Written(job.revision)
 
     @rule(
         handle=st.integers(0, 1),
@@ -121,9 +132,42 @@ class Histories(RuleBasedStateMachine):
 
     @rule(handle=st.integers(0, 1), job=st.sampled_from(JOBS), after=st.integers(0, 12), limit=st.integers(1, 5))
     def events(self, handle: int, job: str, after: int, limit: int) -> None:
-        kept = self.jobs[job].events if job in self.jobs else []
-        wanted = [Entry(i, kept[i - 1]) for i in range(after + 1, min(after + limit, len(kept)) + 1)]
+        known = self.jobs.get(job, JobModel())
+        begin = max(after, known.base)
+        if begin < known.trimmed:
+            with pytest.raises(EventsTrimmed) as raised:
+                self.handles[handle].events(job, after, limit)
+            assert raised.value.through == known.trimmed
+            return
+        numbers = range(begin + 1, min(begin + limit, known.revision) + 1)
+        wanted = [Entry(number, known.events[number - 1 - known.base]) for number in numbers]
         assert list(self.handles[handle].events(job, after, limit)) == wanted
+
+    @rule(
+        handle=st.integers(0, 1),
+        name=st.sampled_from(JOBS),
+        off=st.sampled_from([0, 0, 0, -1, 1]),
+        count=st.integers(1, 4),
+    )
+    def trim(self, handle: int, name: str, off: int, count: int) -> None:
+        job = self.jobs.get(name, JobModel())
+        first = max(1, job.trimmed + 1 + off)
+        segment = Segment(first, first + count - 1, f"{first} of {name}")
+        fits = first == job.trimmed + 1 and segment.last <= min(job.record_revision, job.revision - 1)
+        assert self.handles[handle].trim(name, segment) == fits
+        if fits:
+            job.segments.append(segment)
+
+    @rule(handle=st.integers(0, 1), name=st.sampled_from(JOBS), off=st.sampled_from([0, 0, -1, 1]))
+    def delete(self, handle: int, name: str, off: int) -> None:
+        expected = max(1, self.revision(name) + off)
+        outcome = self.handles[handle].delete(name, expected)
+        if expected != self.revision(name):
+            assert outcome == Conflict(self.revision(name))
+            return
+        assert outcome is None
+        self.floor = max(self.floor, expected)
+        del self.jobs[name]
 
     @rule(by_s=st.sampled_from([0.5, 1.0, 3.0]))
     def time_passes(self, by_s: float) -> None:
@@ -173,8 +217,9 @@ class Histories(RuleBasedStateMachine):
                     assert stored is None
                     continue
                 job = self.jobs[name]
-                tail = tuple(job.events[job.record_revision :])
-                assert stored == Stored(len(job.events), job.record, job.record_revision, tail)
+                tail = tuple(job.events[job.record_revision - job.base :])
+                assert stored == Stored(job.revision, job.record, job.record_revision, tail)
+                assert store.segments(name) == tuple(job.segments)
 
 
 def test_random_histories_match_the_model(factory: Factory, histories: int) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.errors import StoreTimeout, StoreUnavailable
-from pliant.stores.base import Busy, Entry, Hold, Outcome, Store, Stored, Write, Written
+from pliant.stores.base import Busy, Conflict, Entry, Hold, Outcome, Segment, Store, Stored, Write, Written
 from pliant_sim.live.toy_model import ToyModel
 
 
@@ -68,6 +68,15 @@ class FlakyStore:
 
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         return self.store.events(job, after, limit)
+
+    def segments(self, job: str) -> tuple[Segment, ...]:
+        return self.store.segments(job)
+
+    def trim(self, job: str, segment: Segment, under: Hold | None = None) -> bool:
+        return self.store.trim(job, segment, under)
+
+    def delete(self, job: str, expected: int, under: Hold | None = None) -> Conflict | None:
+        return self.store.delete(job, expected, under)
 
     def jobs(self) -> tuple[str, ...]:
         return self.store.jobs()

@@ -1,12 +1,11 @@
 """The contract between the coordinator and the store that keeps its decisions.
 
 **Contents.** A store keeps one stream of events and one record for each job. An event's revision is its position in
-the stream: 1, 2, 3, without a gap. A job's revision is that of its newest event, which equals the number of events
-ever written to it. Revision 0 means that the job does not exist. The record is the job's state after the event with
+the stream: 1, 2, 3, without a gap. A job's revision is that of its newest event. Revision 0 means that the job does not
+exist. The record is the job's state after the event with
 revision `record_revision`. The events after it are the tail. The state is always the record evolved over the tail. A
 write may omit the record, so that a progress report costs its own bytes and not the size of the job. The writer chooses
-how long a tail may grow. Nothing is ever changed in place or removed, and a job's name is taken for the life of the
-store.
+how long a tail may grow. Nothing is ever changed in place. Nothing is removed except by `trim` and `delete`.
 
 **Writing.** `write` takes a batch of writes, at most one for each job. Each write is its own compare-and-swap: events
 and record are applied together if the job's revision equals `expected` at that moment, and not at all otherwise. The
@@ -39,6 +38,18 @@ since it cannot be applied twice, but the `Conflict` it may get can be the write
 **Reading.** `read` and `events` have no effect. Each answers from one moment and never returns half of a write. A
 reader may see a newer revision of one job than of another that it read just before. The contract promises no order
 across jobs.
+
+**Old events.** `trim` replaces the oldest events of a job by the name of a segment, in one step. The caller has
+written them to that segment of an archive before, durably. Only events that the record covers can be trimmed, never the
+newest one, and segments follow one another without a gap. `segments` returns them in order. `events` raises
+`EventsTrimmed` if it would have to begin inside a segment: read on from the archive. A segment that was written and not
+named in the store, because its writer was killed in between, does not count.
+
+**Deleting.** `delete` removes a job whole: record, events and the names of its segments, whose files the caller removes
+afterwards. It is a compare-and-swap like a write. No revision is ever used a second time in a store: the first event of
+a job that is created later has a higher revision than every deleted job had. So a client that remembers a revision of
+the deleted job never takes an event of the new one for the next. For a new job, `events` after 0, or after any revision
+below its first, begins with its first event.
 
 **Live jobs.** A write tells whether its job goes on (`live`) or has ended. `read_page` returns live jobs only, in
 pages, so that a coordinator that takes over pays for the jobs that go on and not for all that ever were. An ended job
@@ -86,12 +97,14 @@ __all__ = [
     "Entry",
     "Hold",
     "Outcome",
+    "Segment",
     "Store",
     "Stored",
     "Write",
     "Written",
     "check_after",
     "check_batch",
+    "check_expected",
     "check_hold",
     "check_limit",
     "hold_lost",
@@ -114,6 +127,19 @@ class Entry:
 
     revision: int
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A run of a job's events in an archive: its first and its last revision, and its name there."""
+
+    first: int
+    last: int
+    name: str
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.first <= self.last and self.name):
+            raise BadInput(f"A segment needs a name and revisions from 1 on, got {self.first} to {self.last}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +169,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The write was applied. `revision` is `expected` plus the number of events."""
+    """The write was applied. `revision` is that of its last event."""
 
     revision: int
 
@@ -203,6 +229,18 @@ class Store(Protocol):
         """Return up to `limit` events from revision `after + 1` on."""
         ...
 
+    def segments(self, job: str) -> tuple[Segment, ...]:
+        """Return the segments of a job's trimmed events, oldest first."""
+        ...
+
+    def trim(self, job: str, segment: Segment, under: Hold | None = None) -> bool:
+        """Replace events by the segment that has them. False if that is not possible, or was done before."""
+        ...
+
+    def delete(self, job: str, expected: int, under: Hold | None = None) -> Conflict | None:
+        """Delete a job if it is at revision `expected`. None when it is gone."""
+        ...
+
     def jobs(self) -> tuple[str, ...]:
         """Return the names of all jobs, sorted."""
         ...
@@ -234,6 +272,11 @@ def check_batch(writes: Sequence[Write]) -> None:
         if write.job in seen:
             raise BadInput(f"Job {write.job!r} is written twice in one batch. Send the writes one after the other.")
         seen.add(write.job)
+
+
+def check_expected(expected: int) -> None:
+    if expected < 1:
+        raise BadInput(f"`expected` must be the revision of the job, 1 or more, got {expected}.")
 
 
 def check_after(after: int) -> None:

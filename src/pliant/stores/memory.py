@@ -12,18 +12,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pliant.errors import BadInput
+from pliant.errors import BadInput, EventsTrimmed
 from pliant.stores.base import (
     Busy,
     Conflict,
     Entry,
     Hold,
     Outcome,
+    Segment,
     Stored,
     Write,
     Written,
     check_after,
     check_batch,
+    check_expected,
     check_hold,
     check_limit,
     hold_lost,
@@ -36,23 +38,35 @@ __all__ = ["MemoryStore"]
 class _Job:
     record: bytes
     record_revision: int
-    events: list[bytes] = field(default_factory=list)
+    base: int  # the revision before its first event
     live: bool = True
+    events: list[bytes] = field(default_factory=list)  # from `first` on
+    segments: list[Segment] = field(default_factory=list)
+
+    @property
+    def first(self) -> int:
+        return (self.segments[-1].last if self.segments else self.base) + 1
+
+    @property
+    def revision(self) -> int:
+        return self.first - 1 + len(self.events)
 
     def stored(self) -> Stored:
-        return Stored(len(self.events), self.record, self.record_revision, tuple(self.events[self.record_revision :]))
+        tail = self.events[self.record_revision + 1 - self.first :]
+        return Stored(self.revision, self.record, self.record_revision, tuple(tail))
 
 
 class MemoryStore:
     """An in-memory store. Give each one its own identity: clients take two with the same identity for one store."""
 
-    __slots__ = ("_holds", "_jobs", "_terms", "identity")
+    __slots__ = ("_floor", "_holds", "_jobs", "_terms", "identity")
 
     def __init__(self, identity: str) -> None:
         if not identity:
             raise BadInput("A store needs an identity.")
         self.identity = identity
         self._jobs: dict[str, _Job] = {}
+        self._floor = 0  # the highest revision of a deleted job
         self._holds: dict[str, Hold] = {}
         self._terms: dict[str, int] = {}  # the highest term ever given, also after its hold ended
 
@@ -67,25 +81,24 @@ class MemoryStore:
 
     def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
         check_batch(writes)
-        if writes and under is not None and not self._is_held(under):
-            raise hold_lost(under)
+        if writes:
+            self._check_held(under)
         return tuple([self._apply(write) for write in writes])
 
     def _apply(self, write: Write) -> Outcome:
         kept = self._jobs.get(write.job)
-        revision = 0 if kept is None else len(kept.events)
+        revision = 0 if kept is None else kept.revision
         if revision != write.expected:
             return Conflict(revision)
         if kept is None:
             assert write.record is not None  # `Write` requires one when `expected` is 0
-            kept = self._jobs[write.job] = _Job(write.record, 0)
+            kept = self._jobs[write.job] = _Job(write.record, 0, self._floor)
         kept.live = write.live
         kept.events.extend(write.events)
-        revision = len(kept.events)
         if write.record is not None:
             kept.record = write.record
-            kept.record_revision = revision
-        return Written(revision)
+            kept.record_revision = kept.revision
+        return Written(kept.revision)
 
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         check_after(after)
@@ -93,7 +106,35 @@ class MemoryStore:
         kept = self._jobs.get(job)
         if kept is None:
             return ()
-        return tuple([Entry(i, data) for i, data in enumerate(kept.events[after : after + limit], after + 1)])
+        after, trimmed = max(after, kept.base), kept.first - 1
+        if after < trimmed:
+            raise EventsTrimmed(f"The events of job {job!r} up to revision {trimmed} are archived.", trimmed)
+        found = kept.events[after - trimmed : after - trimmed + limit]
+        return tuple([Entry(i, data) for i, data in enumerate(found, after + 1)])
+
+    def segments(self, job: str) -> tuple[Segment, ...]:
+        kept = self._jobs.get(job)
+        return () if kept is None else tuple(kept.segments)
+
+    def trim(self, job: str, segment: Segment, under: Hold | None = None) -> bool:
+        self._check_held(under)
+        kept = self._jobs.get(job)
+        if kept is None or segment.first != kept.first or segment.last > min(kept.record_revision, kept.revision - 1):
+            return False
+        del kept.events[: segment.last + 1 - kept.first]
+        kept.segments.append(segment)
+        return True
+
+    def delete(self, job: str, expected: int, under: Hold | None = None) -> Conflict | None:
+        check_expected(expected)
+        self._check_held(under)
+        kept = self._jobs.get(job)
+        revision = 0 if kept is None else kept.revision
+        if revision != expected:
+            return Conflict(revision)
+        self._floor = max(self._floor, revision)
+        del self._jobs[job]
+        return None
 
     def jobs(self) -> tuple[str, ...]:
         return tuple(sorted(self._jobs))
@@ -113,6 +154,10 @@ class MemoryStore:
     def release(self, hold: Hold) -> None:
         if self._is_held(hold):
             del self._holds[hold.name]
+
+    def _check_held(self, under: Hold | None) -> None:
+        if under is not None and not self._is_held(under):
+            raise hold_lost(under)
 
     def _is_held(self, hold: Hold) -> bool:
         held = self._holds.get(hold.name)

@@ -9,7 +9,7 @@ from pliant.core.messages import Command
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import StoreError, StoreTimeout
-from pliant.stores.base import Busy, Entry, Hold, Outcome, Stored, Write
+from pliant.stores.base import Busy, Conflict, Entry, Hold, Outcome, Segment, Stored, Write
 from pliant.stores.memory import MemoryStore
 from pliant.wire.api import EVENTS, Renew, RenewAgent
 from pliant.wire.codec import decode_state
@@ -73,6 +73,18 @@ class Shaky:
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         self._fail("events")
         return self.inner.events(job, after, limit)
+
+    def segments(self, job: str) -> tuple[Segment, ...]:
+        self._fail("segments")
+        return self.inner.segments(job)
+
+    def trim(self, job: str, segment: Segment, under: Hold | None = None) -> bool:
+        self._fail("trim")
+        return self.inner.trim(job, segment, under)
+
+    def delete(self, job: str, expected: int, under: Hold | None = None) -> Conflict | None:
+        self._fail("delete")
+        return self.inner.delete(job, expected, under)
 
     def jobs(self) -> tuple[str, ...]:
         self._fail("jobs")

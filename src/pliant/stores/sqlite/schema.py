@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 from pliant.errors import StoreError
+from pliant.stores.sqlite.checksum import checksum
 from pliant.stores.sqlite.mark import MODE
 
 __all__ = ["APPLICATION", "MIGRATIONS", "check_is_store", "create", "migrate"]
@@ -75,7 +77,36 @@ def _live(connection: sqlite3.Connection) -> None:
         connection.execute(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (_base, _blocks, _live)
+_SEGMENTS = """
+DROP TABLE blocks;
+CREATE TABLE segments (
+    job INTEGER NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, name TEXT NOT NULL, PRIMARY KEY (job, last)
+) WITHOUT ROWID;
+ALTER TABLE jobs ADD COLUMN base INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE meta ADD COLUMN floor INTEGER NOT NULL DEFAULT 0
+"""
+
+
+def _segments(connection: sqlite3.Connection) -> None:
+    """Put the events in blocks back as they were before. The archive takes them from there."""
+    for job, first, last, found, packed in connection.execute("SELECT * FROM blocks"):
+        if checksum(last, packed) != found:
+            raise StoreError(
+                f"A block of the store, revisions {first} to {last}, is not as it was written. Restore a backup."
+            )
+        whole, at = zlib.decompress(packed), 0
+        for revision in range(first, last + 1):
+            length = int.from_bytes(whole[at : at + 4], "little")
+            data = whole[at + 4 : at + 4 + length]
+            at += 4 + length
+            connection.execute(
+                "INSERT INTO events VALUES (?, ?, ?, ?)", (job, revision, checksum(revision, data), data)
+            )
+    for statement in _SEGMENTS.split(";"):
+        connection.execute(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (_base, _blocks, _live, _segments)
 """The migration at index n leads from version n to version n + 1."""
 
 
@@ -90,7 +121,7 @@ def create(path: Path, identity: str) -> None:
     try:
         connection.execute(f"PRAGMA application_id = {APPLICATION}")
         migrate(connection)
-        connection.execute("INSERT INTO meta VALUES (1, ?, 0)", (identity,))
+        connection.execute("INSERT INTO meta (only, identity, writes) VALUES (1, ?, 0)", (identity,))
         connection.execute("PRAGMA journal_mode = WAL")
     finally:
         connection.close()

@@ -4,34 +4,38 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from pliant.errors import BadInput, StoreError
+from pliant.errors import BadInput, EventsTrimmed, StoreError
 from pliant.stores.base import (
     Busy,
     Conflict,
     Entry,
     Hold,
     Outcome,
+    Segment,
     Stored,
     Write,
     Written,
     check_after,
     check_batch,
+    check_expected,
     check_hold,
     check_limit,
     hold_lost,
 )
-from pliant.stores.sqlite import holds
-from pliant.stores.sqlite.blocks import checksum, fold, unfold
+from pliant.stores.sqlite import holds, removal
+from pliant.stores.sqlite.checksum import checksum
 from pliant.stores.sqlite.errors import damaged
 from pliant.stores.sqlite.file import Row, StoreFile
 
 __all__ = ["SqliteStore"]
+
+T = TypeVar("T")
 
 WAIT_S = 1.0
 PAGE_BYTES = 4096
@@ -52,16 +56,12 @@ SELECT p.name, e.revision, e.checksum, e.data
 FROM page p JOIN events e ON e.job = p.id AND e.revision > p.record_revision
 ORDER BY 1, 2
 """
-# One statement as well: another process may move events into a block between two.
 EVENTS = """
-SELECT first, last, checksum, data FROM blocks
-WHERE job = (SELECT id FROM jobs WHERE name = ?1) AND last > ?2 AND first <= ?3
-UNION ALL
-SELECT revision, NULL, checksum, data FROM events
-WHERE job = (SELECT id FROM jobs WHERE name = ?1) AND revision > ?2 AND revision <= ?3
-ORDER BY 1
+SELECT revision, checksum, data FROM events
+WHERE job = (SELECT id FROM jobs WHERE name = ?) AND revision > ? ORDER BY revision LIMIT ?
 """
-CREATE = "INSERT INTO jobs (name, record_revision, checksum, record, live) VALUES (?, ?, ?, ?, ?)"
+TRIMMED = "SELECT base, (SELECT max(last) FROM segments WHERE job = jobs.id) FROM jobs WHERE name = ?"
+CREATE = "INSERT INTO jobs (name, base, record_revision, checksum, record, live) VALUES (?, ?, ?, ?, ?, ?)"
 RECORD = "UPDATE jobs SET record_revision = ?, checksum = ?, record = ? WHERE id = ?"
 LIVE = "UPDATE jobs SET live = ? WHERE id = ?"
 FIND = "SELECT j.id, j.live, (SELECT max(revision) FROM events WHERE job = j.id) FROM jobs j WHERE j.name = ?"
@@ -113,18 +113,30 @@ class SqliteStore:
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         check_after(after)
         check_limit(limit)
-        found = self._query(EVENTS, job, min(after, NUMBER_MAX), min(after + limit, NUMBER_MAX))
-        rows = [row for row in self._unfolded(found) if after < row[0] <= after + limit]
+        rows = self._query(EVENTS, job, min(after, NUMBER_MAX), min(limit, NUMBER_MAX))
         if rows and rows[0][0] != after + 1:
-            raise damaged(self.path, f"job {job!r} has no event {after + 1}")
+            self._check_begin(job, after, rows[0][0])
         return tuple(self._checked(job, rows))
 
-    def _unfolded(self, rows: list[Row]) -> Iterator[Row]:
-        for first, last, found, data in rows:
-            if last is None:
-                yield first, found, data
-            else:
-                yield from unfold(self.path, first, last, found, data)
+    def _check_begin(self, job: str, after: int, first: int) -> None:
+        """Explain why the events after a revision begin with `first`: a job that began later, or trimmed events."""
+        base, trimmed = next(iter(self._query(TRIMMED, job)), (0, None))
+        if trimmed is not None and max(after, base) < trimmed:
+            raise EventsTrimmed(f"The events of job {job!r} up to revision {trimmed} are archived.", trimmed)
+        if first != max(after, base) + 1:
+            raise damaged(self.path, f"job {job!r} has no event {max(after, base) + 1}")
+
+    def segments(self, job: str) -> tuple[Segment, ...]:
+        return tuple([Segment(*row) for row in self._query(removal.SEGMENTS, job)])
+
+    def trim(self, job: str, segment: Segment, under: Hold | None = None) -> bool:
+        _check_text(job, segment.name)
+        return self._change(under, lambda connection: removal.trim(connection, job, segment))
+
+    def delete(self, job: str, expected: int, under: Hold | None = None) -> Conflict | None:
+        check_expected(expected)
+        _check_text(job)
+        return self._change(under, lambda connection: removal.delete(connection, job, expected))
 
     def _checked(self, job: str, rows: list[Row]) -> list[Entry]:
         entries = []
@@ -143,17 +155,11 @@ class SqliteStore:
         _check_text(*[write.job for write in writes])
         if not writes:
             return ()
-        with self._lock:
-            return self._open_file().change(lambda connection: self._apply(connection, writes, under))
+        return self._change(under, lambda connection: self._apply(connection, writes))
 
-    def _apply(
-        self, connection: sqlite3.Connection, writes: Sequence[Write], under: Hold | None
-    ) -> tuple[tuple[Outcome, ...], int]:
-        if under is not None and not holds.is_held(connection, under):
-            raise hold_lost(under)
+    def _apply(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> tuple[tuple[Outcome, ...], int]:
         outcomes: list[Outcome] = []
-        rows: list[tuple[int | None, int, int, bytes]] = []
-        recorded: list[tuple[Any, int]] = []  # the key of a job, and the revision of its new record
+        rows: list[tuple[Any, int, int, bytes]] = []
         for write in writes:
             job, live, revision = connection.execute(FIND, (write.job,)).fetchone() or (None, write.live, 0)
             if revision is None:
@@ -161,21 +167,21 @@ class SqliteStore:
             if revision != write.expected:
                 outcomes.append(Conflict(revision))
                 continue
+            if job is None:
+                (revision,) = connection.execute("SELECT floor FROM meta").fetchone()
             newest = revision + len(write.events)
             if write.record is not None:
                 record = (newest, checksum(newest, write.record), write.record)
                 if job is None:
-                    job = connection.execute(CREATE, (write.job, *record, write.live)).lastrowid
+                    job = connection.execute(CREATE, (write.job, revision, *record, write.live)).lastrowid
                 else:
                     connection.execute(RECORD, (*record, job))
-                recorded.append((job, newest))
             if live != write.live:
                 connection.execute(LIVE, (write.live, job))
             rows += [(job, i, checksum(i, data), data) for i, data in enumerate(write.events, revision + 1)]
             outcomes.append(Written(newest))
         connection.executemany("INSERT INTO events VALUES (?, ?, ?, ?)", rows)
-        folded = sum(fold(connection, self.path, job, revision) for job, revision in recorded)
-        return tuple(outcomes), _pages(writes) + folded // PAGE_BYTES if rows else 0
+        return tuple(outcomes), _pages(writes) if rows else 0
 
     def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
         check_hold(name, owner, ttl_s, now)
@@ -208,6 +214,17 @@ class SqliteStore:
         if self._closed:
             raise StoreError(f"The store {self.path} was closed. Open it again.")
         return self._file
+
+    def _change(self, under: Hold | None, body: Callable[[sqlite3.Connection], tuple[T, int]]) -> T:
+        """Run `body` in a write transaction, if the hold `under` is in force."""
+
+        def fenced(connection: sqlite3.Connection) -> tuple[T, int]:
+            if under is not None and not holds.is_held(connection, under):
+                raise hold_lost(under)
+            return body(connection)
+
+        with self._lock:
+            return self._open_file().change(fenced)
 
     def _query(self, statement: str, *values: str | int) -> list[Row]:
         _check_text(*[value for value in values if isinstance(value, str)])
