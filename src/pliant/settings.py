@@ -14,6 +14,23 @@ DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 GRACE_S = 30.0
 STALL_S = 300.0
 
+# Variables of a launch: its first workers have them, and replacements, which join a live job, do not.
+LAUNCH_VARIABLES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "ROLE_RANK",
+    "ROLE_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TORCHELASTIC_RESTART_COUNT",
+    "TORCHELASTIC_USE_AGENT_STORE",
+    "TORCHELASTIC_SIGNALS_TO_HANDLE",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -98,6 +115,12 @@ def replace_environment(environ: Mapping[str, str]) -> None:
         if name not in environ:
             del os.environ[name]
     os.environ.update(environ)
+
+
+def forget_launch() -> None:
+    """Remove the variables of a launch, so that the workers of a live job all have the same environment."""
+    for name in LAUNCH_VARIABLES:
+        os.environ.pop(name, None)
 
 
 def is_set(name: str, environ: Mapping[str, str] | None = None) -> bool:

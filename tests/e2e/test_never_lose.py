@@ -25,7 +25,7 @@ model = torch.nn.Linear(4, 2)
 with pliant.join() as job:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     run = job.train(model, optimizer, data, batch_size=8, epochs=50 if mode else 10000, stall_s=5.0)
-    print("begins at", run.step_number, flush=True)
+    print("variables", *sorted(os.environ), flush=True)
     for (x,) in run:
         model(x).square().mean().backward()
         if run.step_number >= 10 and (mode == "segv" or run.rank == 1) and mode and not os.path.exists(flag):
@@ -86,13 +86,20 @@ def test_a_cancelled_job_saves_what_its_workers_hold(tmp_path: Path, script: Pat
         before = step(run)
         assert real(environment(tmp_path), "cancel", "demo").code == 0
         assert run.ended() == 1, run.output
+    launched = variables(run)
     with started(tmp_path, script) as run:
         run.has_members(2)
         wait_for(lambda: step(run) > before, "more steps", 60)
         run.signal(signal.SIGINT)
         run.ended()
+    assert len(launched | variables(run)) == 1  # the same environment, though these workers were not launched
     assert not LOST.search(run.output)
     assert f"demo continues after step {saved_before(tmp_path, before)} of" in run.output
+
+
+def variables(run: Launched) -> set[str]:
+    """The names of the variables that its workers had after `pliant.join()`."""
+    return set(re.findall(r"\] variables (.*)", run.output))
 
 
 def saved_before(home: Path, least: int) -> int:

@@ -92,6 +92,8 @@ def join() -> TrainingJob:
             "torch.distributed is initialized. pliant.join() connects the workers itself, and replacements get no RANK "
             "and WORLD_SIZE. Remove init_process_group, or run the script without pliant.join()."
         )
+    else:
+        settings.forget_launch()
     _close_open_job(alone=not found.coordinators)
     return TrainingJob(found, worker)
 

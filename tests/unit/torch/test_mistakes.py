@@ -1,6 +1,7 @@
 """Mistakes users make are found early, named, and said with what to do; and how a member goes."""
 
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -15,6 +16,9 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import TensorDataset
 
 import pliant.torch as pliant
+from pliant.agent.process.worker_env import WorkerEnvironment, environments, live_environment
+from pliant.core.model.launch import Launch, Seat
+from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import BadInput
 from pliant.torch.errors import NonFiniteGradient
 from pliant.train.data.loader import SampleError
@@ -73,6 +77,19 @@ def test_a_script_with_process_groups_of_its_own(monkeypatch: pytest.MonkeyPatch
     finally:
         torch.distributed.destroy_process_group()
     pliant.join()
+
+
+def test_after_join_the_first_workers_have_the_environment_of_their_replacements(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So `init_process_group` after it fails in the first attempt, and not in a later one alone."""
+    seat = Seat(MemberId("vm-g1.0"), AgentId("vm"), "worker", "127.0.0.1:9")
+    launch = environments(Launch(1, (seat,), ""), seat.agent, WorkerEnvironment("torch", "demo", tmp_path))[seat.member]
+    replacement = live_environment(MemberId("vm-2.1"), 0, WorkerEnvironment("torch", "demo", tmp_path))
+    for name, value in {**launch, "PLIANT_COORDINATOR": "http://127.0.0.1:9", "PLIANT_JOB": "demo"}.items():
+        monkeypatch.setenv(name, value)
+    pliant.join()
+    assert {name for name in launch if name in os.environ} == set(replacement)
 
 
 def test_alone_is_said_in_one_line(caplog: pytest.LogCaptureFixture) -> None:

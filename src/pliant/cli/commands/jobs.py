@@ -88,7 +88,7 @@ def _row(job: JobEntry | JobLine) -> tuple[str, ...]:
         assert isinstance(job, JobEntry)
         return job.name, job.state, "-", "-", "-", job.problem
     state = job.state if isinstance(job, JobEntry) else line.state.value
-    why = f"resume it with the same `pliant run` command ({line.why})" if state == "stopped" else line.why
+    why = "resume it with the same `pliant run` command" if state == "stopped" else line.why
     why = "; ".join(filter(None, (why, line.warning)))
     return (
         line.name,
