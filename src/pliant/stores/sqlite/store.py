@@ -49,7 +49,7 @@ SELECT e.revision, e.checksum, e.data FROM jobs j JOIN events e ON e.job = j.id 
 WHERE j.name = ?
 """
 READ_PAGE = """
-WITH page AS (SELECT * FROM jobs WHERE live = 1 AND name > ?1 ORDER BY name LIMIT ?2)
+WITH page AS (SELECT * FROM jobs WHERE live = 1 AND name > ? ORDER BY name LIMIT ?)
 SELECT name, record_revision, checksum, record FROM page
 UNION ALL
 SELECT p.name, e.revision, e.checksum, e.data
