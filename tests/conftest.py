@@ -1,4 +1,4 @@
-"""What every test shares: how Hypothesis draws its examples, and that Ctrl-C works.
+"""Settings of every test: the profiles of Hypothesis, and a Ctrl-C that works.
 
 By default the examples are the same every time, so that `make test` passes or fails for a reason in the code.
 `make test SEED=7` draws others. There is no deadline for one example: the machines we run on are shared.

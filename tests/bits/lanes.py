@@ -30,6 +30,6 @@ def _begin() -> None:
 
 
 def _end(*_: object) -> None:
-    """Through every `finally`, so that nothing is left; once, for whoever says it twice must not interrupt that."""
+    """Leave through every `finally`, so that nothing is left. A second signal does not interrupt that."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(143)

@@ -26,7 +26,7 @@ RESIZED = (1, 3, 2, 4)
 REPLACED = 2  # by as many
 FAULTS = 3  # in each schedule
 CROWD = 3  # members train when the first fault strikes
-IDLE_S = 20.0  # before one more fault makes room for those planned: whoever is lost is replaced by then
+IDLE_S = 20.0  # before one more fault makes room for those planned: a lost member is replaced by then
 ATTEMPTS = 2  # at a schedule whose faults all missed
 GRACE_S = 30.0
 STEPS = 3  # that a world trains before it changes again
@@ -51,7 +51,7 @@ class Piece:
 
 @dataclass
 class Row:
-    """What came of it."""
+    """The outcome of one training."""
 
     piece: Piece
     hashes: dict[str, str] = field(default_factory=dict)
@@ -192,7 +192,7 @@ def _schedule(row: Row, folder: Path) -> None:
 
 
 def _finish(row: Row, job: Job) -> None:
-    """See the job to its end, and everybody there with the same state; take its hashes."""
+    """See the job to its end, and every member there with the same state; take its hashes."""
     job.chronicle.until(lambda scene: scene.state.ended)
     job.run.wait(ENDS_S)
     scene = job.chronicle.scene
@@ -216,7 +216,7 @@ def _until_trained(job: Job, size: int) -> None:
 
 
 def in_order(sizes: Sequence[int], seen: Sequence[int]) -> bool:
-    """Whether these sizes are among those seen, in this order."""
+    """Return whether these sizes are among those seen, in this order."""
     rest = iter(seen)
     return all(size in rest for size in sizes)
 

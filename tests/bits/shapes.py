@@ -1,4 +1,4 @@
-"""What is trained: three lessons, each cut into steps and slots in several ways."""
+"""Three models to train, each cut into steps and slots in several ways."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EPOCHS = 12
 
 @dataclass(frozen=True)
 class Shape:
-    """How the data fall into steps and slots."""
+    """The division of the data into steps and slots."""
 
     name: str
     samples: int

@@ -46,14 +46,14 @@ class Table:
         return f"{struck}{'the same' if row.hashes == first.hashes else other}, {row.seconds:.0f} s"
 
     def differ(self, row: Row) -> list[str]:
-        """What of it has other bits than the lone worker's."""
+        """Return what of it has other bits than the lone worker's."""
         first = self._first.get(_group(row.piece))
         if first is None:
             return ["nothing to compare it with"]
         return [name for name in first.hashes if row.hashes.get(name) != first.hashes[name]]
 
     def judged(self) -> dict[str, Any]:
-        """What is broken, and the counts."""
+        """Return what is broken, and the counts."""
         broken = [f"{row.piece}: {each}" for row in self.rows for each in row.broken]
         same = [row for row in self.rows if row.piece.task.deterministic]
         for row in same:

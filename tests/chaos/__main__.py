@@ -165,7 +165,7 @@ def plant(bugs: tuple[str, ...], keep: bool) -> None:
 
 
 def _enough(result: dict[str, Any], faults: int, kinds: list[FaultKind]) -> None:
-    """Whether this was as much chaos as was asked for."""
+    """Return whether this was as much chaos as was asked for."""
     broken: list[str] = result["broken"]
     if result["faults"] < faults:
         broken.append(f"{result['faults']} faults count, not {faults}")
@@ -175,7 +175,7 @@ def _enough(result: dict[str, Any], faults: int, kinds: list[FaultKind]) -> None
         if (count := result["kinds"].get(kind, 0)) < int(LEAST_OF_EACH * faults):
             broken.append(f"only {count} faults are of the kind {kind}")
     if empty := [place.name.lower() for place in STRUCK if not result["kills_by_place"].get(place.name.lower())]:
-        broken.append(f"nobody was killed in {', '.join(empty)}")
+        broken.append(f"no member was killed in {', '.join(empty)}")
     if result["during_another_change"] < LEAST_DURING * faults:
         broken.append(f"only {result['during_another_change']} faults struck during another change")
 

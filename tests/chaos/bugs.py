@@ -1,6 +1,6 @@
 """Loader bugs to plant in a worker: what is read is not what was dealt out.
 
-Each is a change of Pliant's own functions in the worker's memory. None of them tells anybody.
+Each is a change of Pliant's own functions in the worker's memory. None of them tells any member.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 STEP = 40  # the first step that a bug may touch
-PART_MIN = 2  # samples: less, and BatchNorm raises, which nobody could overlook
+PART_MIN = 2  # samples: less, and BatchNorm raises, which no member could overlook
 
 
 def plant(name: str, folder: Path) -> None:
@@ -55,7 +55,7 @@ def _change_plans(bit: Path, change: Callable[[Any], Any]) -> None:
 
 
 def _stale_prefetch(bit: Path) -> None:
-    """What was read ahead for the slots of before a resize is served for those of after it."""
+    """Return what was read ahead for the slots of before a resize is served for those of after it."""
     from pliant.torch.data.workers import DataWorkerPool
 
     expect, take = DataWorkerPool.expect, DataWorkerPool.take
@@ -80,7 +80,7 @@ def _stale_prefetch(bit: Path) -> None:
 
 
 def _victim_left_out(bit: Path) -> None:
-    """Of the slots that a dead member leaves behind one is said to be done, and nobody computes it."""
+    """Of the slots that a dead member leaves behind one is said to be done, and no member computes it."""
     from pliant.core.member.signals import Computed
     from pliant.torch import loop
     from pliant.train.session import Session

@@ -38,7 +38,7 @@ AIMED = 0.75  # of the kills are aimed at a place; the others strike wherever th
 DURING = 0.3  # of the faults are aimed at another change; some will not find one
 STEPS_PER_FAULT = 14
 GAP_MAX_S = 0.5
-FIRST_STEPS = 150  # until everybody is there, and some more for when there are only a few faults
+FIRST_STEPS = 150  # until every member is there, and some more for when there are only a few faults
 LOOKED_AT = 6  # of the faults planned, before it takes long
 MORE_MAX = 0.05  # of the faults may be made up for, if they did not count or made room for others
 MORE_FEW = 8  # at least, if there are so many
@@ -47,7 +47,7 @@ _TICK = threading.Event()
 
 @dataclass(frozen=True)
 class Manner:
-    """How many there are to be, and how long to wait for a moment."""
+    """The number of faults, and the time to wait for a moment."""
 
     first: int = 3  # members train when the first fault strikes
     last: int = 3  # at least are there when nothing is to come any more: one alone cannot be compared
@@ -192,7 +192,7 @@ class Campaign:
 
 
 def counts(faults: Sequence[Fault], of: int) -> dict[str, Any]:
-    """How many there were, of which kinds and where; of one campaign or of several."""
+    """Return how many there were, of which kinds and where; of one campaign or of several."""
     counted = [fault for fault in faults if fault.counts]
     kills = Counter(
         fault.place.name.lower() for fault in counted if fault.kind is FaultKind.KILL and fault.place is not None

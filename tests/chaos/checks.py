@@ -1,4 +1,4 @@
-"""What must hold at the end of a run, disturbed or not. Every check adds a sentence to `broken` where it does not."""
+"""Checks at the end of a run, disturbed or not. A check that fails adds a sentence to `broken`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_run(job: Job, faults: Sequence[Fault]) -> dict[str, Any]:
     if not audit["ok"] or audit["lost"] or audit["repeated"] or audit["code"]:
         broken.append(f"the audit is not clean: {audit}")
     if audit["rolled_back"] != back or (back and not any(fault.goes_back for fault in faults)):
-        broken.append(f"{back} steps were committed again, by the audit {audit['rolled_back']}; nobody asked for it")
+        broken.append(f"{back} steps were committed again, by the audit {audit['rolled_back']}; no fault asked for it")
     if audit["samples"] != job.task.epochs * job.task.samples:
         broken.append(f"{audit['samples']} samples are in the ledger, not {job.task.epochs * job.task.samples}")
     reads = _check_reads(job, broken, exactly=0 if faults else max(len(scene.ranked), 1))
@@ -62,7 +62,7 @@ def committed(job: Job) -> list[tuple[float, LedgerLine]]:
 
 
 def _rolled_back(job: Job) -> int:
-    """How many lines of the ledger are not in the committed history, which has every step once."""
+    """Return how many lines of the ledger are not in the committed history, which has every step once."""
     lines = [line.lineage.step for _, line in committed(job)]
     return len(lines) - len(set(lines))
 
@@ -74,7 +74,7 @@ def _check_reads(job: Job, broken: list[str], *, exactly: int) -> dict[str, int]
     times at least. More often is right only where something happened: slots of a member that died are read again by
     others, a member without slots reads some to have something to do, and what was read ahead may not be needed any
     more. In an undisturbed run each sample is read exactly once in each epoch, but for the short step at an epoch's
-    end: there, too, whoever has no samples reads a slot of that step (rule 22), and how often that is can be told.
+    end: there, too, a member without samples reads a slot of that step (rule 22), and that count is known.
     """
     task = job.task
     reads: defaultdict[int, list[float]] = defaultdict(list)
@@ -86,7 +86,7 @@ def _check_reads(job: Job, broken: list[str], *, exactly: int) -> dict[str, int]
     grid = Grid(task.samples, task.batch, task.slots, task.epochs)
     order = Order(task.seed, task.samples)
     needed: defaultdict[int, int] = defaultdict(int)
-    spare: Counter[int] = Counter()  # by sample, how often somebody without samples of its own may have read it
+    spare: Counter[int] = Counter()  # by sample, how often a member without samples of its own may have read it
     idle_total = 0
     wrong: list[str] = []
     for at, line in committed(job):
@@ -111,12 +111,12 @@ def _check_reads(job: Job, broken: list[str], *, exactly: int) -> dict[str, int]
 
 
 def idle_ranks(grid: Grid, step: int, size: int) -> int:
-    """How many ranks of a world that never changes own no sample of that step."""
+    """Return how many ranks of a world that never changes own no sample of that step."""
     return sum(owned.start >= len(grid.filled(step)) for owned in deal_slots(grid.slots, [1] * size)) if size else 0
 
 
 def _check_processes(job: Job, faults: Sequence[Fault], broken: list[str]) -> int:
-    """Nobody but the victims went away, and nobody who stayed became another process."""
+    """No member but the victims went away, and no member that stayed became another process."""
     scene = job.chronicle.scene
     pids: defaultdict[str, set[int]] = defaultdict(set)
     for event in job.chronicle.events:
@@ -131,12 +131,12 @@ def _check_processes(job: Job, faults: Sequence[Fault], broken: list[str]) -> in
     }
     for member, gone in scene.gone.items():
         if member not in struck:
-            broken.append(f"{member} is gone, and nobody had struck it: {gone.how}: {gone.why}")
+            broken.append(f"{member} is gone, and no fault had struck it: {gone.how}: {gone.why}")
     return len(scene.live)
 
 
 def check_final(job: Job, faults: Sequence[Fault], broken: list[str]) -> tuple[dict[str, str], float | None]:
-    """Everybody who is there at the end has the same state of the last step; gives its hashes, and the loss."""
+    """Every member that is there at the end has the same state of the last step; gives its hashes, and the loss."""
     scene = job.chronicle.scene
     final = {each["member"]: each for each in job.said() if "final" in each}
     last = scene.worlds.get(scene.entered)
@@ -157,7 +157,7 @@ def check_final(job: Job, faults: Sequence[Fault], broken: list[str]) -> tuple[d
 
 
 def spread(losses: Sequence[float]) -> tuple[float, float]:
-    """Where the loss of one more run of the same kind lies, in 999 of 1000 cases.
+    """Return where the loss of one more run of the same kind lies, in 999 of 1000 cases.
 
     Lowest to highest of n runs would not do: one more of the same kind lies outside with a chance of 2 in n + 1.
     """

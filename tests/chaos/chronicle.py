@@ -26,7 +26,7 @@ class Stuck(Exception):
 
 @dataclass
 class Scene:
-    """What the events up to now add up to."""
+    """The state of the job that the events up to now add up to."""
 
     state: JobState = JobState.STARTING
     why: str = ""
@@ -106,7 +106,7 @@ class Scene:
             return f"generation {self.entered} broken"
         world = self.worlds.get(self.entered)
         if world is not None and not set(world.members) & self.live <= self.holders:
-            return "somebody receives the state"
+            return "a member receives the state"
         return ""
 
 

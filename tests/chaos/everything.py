@@ -45,7 +45,7 @@ LEAST = 0.6  # of a kind's share must have counted, if there are enough faults
 
 @dataclass(frozen=True)
 class Wish:
-    """How much chaos, and for how long: no fault begins after `until`."""
+    """The number of faults, and their time: no fault begins after `until`."""
 
     faults: int
     seed: int
@@ -119,13 +119,13 @@ def _checked(job: Job, faults: Sequence[Fault]) -> dict[str, Any]:
 
 
 def _cuts(faults: Sequence[Fault]) -> dict[str, int]:
-    """How often each cut was made, for shorter and for longer than a lease."""
+    """Return how often each cut was made, for shorter and for longer than a lease."""
     found = [fault for fault in faults if fault.cut and fault.counts]
     return dict(Counter(f"{fault.cut}, {'long' if fault.lasts_s > LEASE_TTL_S else 'short'}" for fault in found))
 
 
 def _short_of(counted: dict[str, Any], wish: Wish) -> list[str]:
-    """What there was too little of to call it all of the chaos that was asked for; no promise is broken by that."""
+    """Return what there was too little of. That breaks no promise, but the campaign is weaker than it should be."""
     short = [f"{counted['faults']} faults count, not {wish.faults}"] if counted["faults"] < wish.faults else []
     for kind in wish.kinds if wish == Wish(wish.faults, wish.seed, wish.until) else ():
         share = (1 - OWN_SHARE) * SHARES[kind] + OWN_SHARE * OWN_SHARES[kind]

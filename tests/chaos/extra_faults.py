@@ -1,4 +1,4 @@
-"""The rest of the kinds of faults: bad networks, slowness, everybody lost, damaged checkpoints, `pliant run` killed.
+"""The rest of the kinds of faults: bad networks, slowness, every member lost, damaged checkpoints, `pliant run` killed.
 
 What is stopped, slowed or cut off is so by the means of `pliant chaos`, and undone by them, however the harness ends.
 """
@@ -149,11 +149,11 @@ class Strikes(narrow.Strikes):
         if cut in WITH_PEERS:  # two who do not reach one another: it takes a third to say whose fault that is
             pair = [w for w in world if len(w.members) == 2]
             fault.others = frozenset(name for w in pair for name in w.members)
-        said = "; ".join(f"{each.member} {each.how}: {each.why}" for each in gone) or "nobody is gone"
+        said = "; ".join(f"{each.member} {each.how}: {each.why}" for each in gone) or "no member is gone"
         return f"{fault.how}, {note}: {said}"
 
     def _nobody_is_gone(self, fault: Fault, what: str) -> str:
-        """After something that must not cost anybody its place: that it did not, and that training went on."""
+        """Check that a fault which must cost no member its place did not, and that training went on."""
         if not self._trained_again(time.time()):
             return ""
         with self._chronicle.changed:
@@ -217,7 +217,7 @@ class Strikes(narrow.Strikes):
         name = damaged[0].name
         self._chronicle.until(lambda scene: name in scene.unreadable or scene.state.ended, EFFECT_S)
         if name not in self.scene.unreadable:
-            self.broken.append(f"{name} was damaged, everybody was killed, and the event log does not tell of it")
+            self.broken.append(f"{name} was damaged, every member was killed, and the event log does not report it")
             return True
         with self._chronicle.changed:
             told = [isinstance(e, m.CheckpointUnreadable) and e.name == name for e in self._chronicle.events]
@@ -253,7 +253,7 @@ class Strikes(narrow.Strikes):
         return True
 
     def _kill_all(self, fault: Fault, first: Callable[[], None]) -> None:
-        """Stand everybody still, do that, kill them, and wait until the event log says that they are gone."""
+        """Stop every member, call that function, kill them, and wait until the event log reports them gone."""
         with ExitStack() as stack:
             with self._chronicle.changed:
                 victims = list(self.scene.live)
@@ -291,7 +291,7 @@ class Strikes(narrow.Strikes):
             worlds = rollbacks()
             fault.mark = self.scene.rollbacks, self.scene.step  # a step of the new history is the next one
         if not worlds:
-            self.broken.append(f"{fault.kind}: nobody holds the state, and no world went back to a checkpoint")
+            self.broken.append(f"{fault.kind}: no member holds the state, and no world went back to a checkpoint")
             return ""
         base = worlds[-1].base
         if expected is not None and base != expected:

@@ -35,7 +35,7 @@ GO_BACK = (
 )  # no member holds the state afterwards
 TARGET_MIN, TARGET_MAX = 2, 4
 LEFT_BEHIND = {FaultKind.KILL: 1, FaultKind.STOP: 1, FaultKind.DRAIN: 1}  # holders, at least
-AIM_S = 5.0  # how long to wait for somebody to come to a place, before the fault is put off
+AIM_S = 5.0  # how long to wait for a member to come to a place, before the fault is put off
 EXIT_S = 60.0  # how long a fenced worker may take to see that it is
 EFFECT_S = 120.0  # without an effect, however slow the machine is, there is none
 LOOK_S = 0.1  # between two looks at who was started
@@ -63,7 +63,7 @@ class Fault:
     until_step_s: float = 0.0
     lasts_s: float = 0.0  # for what is undone again
     cut: str = ""  # who is cut off from whom, as `pliant.chaos.plan` calls it
-    others: frozenset[str] = frozenset()  # whoever it takes along with the victim
+    others: frozenset[str] = frozenset()  # members that it takes along with the victim
 
     @property
     def counts(self) -> bool:
@@ -71,12 +71,12 @@ class Fault:
 
     @property
     def goes_back(self) -> bool:
-        """Whether nobody is left who holds the state."""
+        """Return whether no member that holds the state is left."""
         return self.kind in GO_BACK
 
     @property
     def meets_change(self) -> bool:
-        """Whether another change must be under way when it strikes."""
+        """Return whether another change must be under way when it strikes."""
         return self.during or self.aim in (Place.WIRING, Place.TRANSFER)
 
     def __str__(self) -> str:
@@ -119,7 +119,7 @@ class Strikes:
 
     @property
     def acts(self) -> dict[FaultKind, Callable[[Fault], bool]]:
-        """What is done for each kind."""
+        """Return what is done for each kind."""
         return {
             FaultKind.KILL: self._kill,
             FaultKind.STOP: self._stop,
@@ -131,7 +131,7 @@ class Strikes:
     # ----------------------------------------------------------------------------------------------- the moment
 
     def may(self, fault: Fault) -> bool:
-        """Whether this is its moment: the job runs, somebody else holds the state, and a change comes if it must."""
+        """Return whether to strike now: the job runs, another member holds the state, and a change comes if it must."""
         self.settle()
         with self._chronicle.changed:
             scene, able = self.scene, len(self.scene.able)
@@ -148,14 +148,14 @@ class Strikes:
 
     @property
     def nothing_comes(self) -> bool:
-        """Whether everybody who was asked for is there, so that no change comes by itself."""
+        """Return whether every member that was asked for is there, so that no change comes by itself."""
         with self._chronicle.changed:
             scene = self.scene
             there = len(scene.able) >= scene.target and not scene.change and not scene.draining & scene.live
             return there and not self.joins and not self._somebody_comes()
 
     def _somebody_comes(self) -> bool:
-        """Whether a worker is there that has not joined. It says so just before it does; one may be killed before."""
+        """Return whether a worker runs that has not joined. It reports just before it joins, or is killed before."""
         looked_at, seen = self._seen_coming
         if (now := time.monotonic()) > looked_at + LOOK_S:
             with self._chronicle.changed:
@@ -167,7 +167,7 @@ class Strikes:
 
     @contextmanager
     def _moment(self, fault: Fault) -> Any:
-        """Hold whoever comes to the fault's place until the block is over: gives those that are held there."""
+        """Hold members that come to the fault's place until the block is over. Yield those that are held."""
         aim = fault.aim
         if aim is None and fault.during:
             aim = self._chance.choice((Place.WIRING, Place.TRANSFER))
@@ -186,7 +186,7 @@ class Strikes:
             self.job.wish.armed = Place.BETWEEN
 
     def _candidates(self) -> list[MemberId]:
-        """Whoever has a rank: in the current world, or in the one that is being formed."""
+        """Return the members that have a rank: in the current world, or in the one that is being formed."""
         with self._chronicle.changed:
             scene = self.scene
             newest = scene.worlds.get(max(scene.worlds, default=0))
@@ -216,7 +216,7 @@ class Strikes:
             fault.place = self._view(victim).place
 
     def _pick(self, fault: Fault, held: list[MemberId]) -> MemberId | None:
-        """The victim: whoever is held at the place, or anybody in the world; somebody else must hold the state."""
+        """Return the victim: a member held at the place, or any of the world. Another member must hold the state."""
         with self._chronicle.changed:
             able, ranked = self.scene.able, self.scene.ranked
         choice = held if fault.aim is not None else ranked
@@ -257,7 +257,7 @@ class Strikes:
         return True
 
     def finish(self) -> None:
-        """Call at the end: whoever was stopped and fenced must have seen that it was, and have left."""
+        """Call at the end: a member that was stopped and fenced must have noticed it, and have left."""
         self._steps.close()
         for victim, pidfd in self._fenced:
             self._until_exited(pidfd)
@@ -268,7 +268,7 @@ class Strikes:
 
     def _drain(self, fault: Fault) -> bool:
         ways = ["pliant drain", "SIGTERM"]
-        full = len(self.scene.able) >= self.scene.target  # else nobody would have to go
+        full = len(self.scene.able) >= self.scene.target  # else no member would have to go
         if self.scene.target > TARGET_MIN and full and not self.joins:
             ways += ["pliant resize"] * 6  # each makes room for a join
         fault.how = self._chance.choice(ways)
@@ -289,7 +289,7 @@ class Strikes:
         if fault.how == "pliant resize":
             fault.victim = self._who_left(fault.revision)
             if not fault.victim:
-                return True  # a fault struck before it made room: nobody had to go, and this one does not count
+                return True  # a fault struck before it made room: no member had to go, and this one does not count
         fault.effect = self._seen_gone(MemberId(fault.victim), "left", "")
         return True
 

@@ -28,13 +28,13 @@ from unit.cli.program import PLIANT, environment, real
 SCRIPT = Path(__file__).with_name("training.py")
 JOB = "chaos"
 PATIENCE_S = 60.0
-FOLLOW_S = 1.0  # whoever follows events asks again anyway, and perhaps elsewhere
+FOLLOW_S = 1.0  # a follower of events asks again anyway, and perhaps elsewhere
 GONE_S = 10.0
 
 
 @dataclass(frozen=True)
 class Task:
-    """What is trained."""
+    """The training of a job: its script and its options."""
 
     epochs: int
     seed: int = 7
@@ -123,7 +123,7 @@ class Job:
             self.client = self._new_client()
             self._until(lambda: any(line.name == JOB for line in self.client.jobs()), "the job")
             self.chronicle = Chronicle(self._new_client(FOLLOW_S), JOB)
-        except BaseException:  # why: whatever happens, nobody is left behind
+        except BaseException:  # why: whatever happens, no process is left behind
             self.close()
             raise
         return self
@@ -132,7 +132,7 @@ class Job:
         self.close()
 
     def close(self) -> None:
-        """End everybody, however far it is."""
+        """End every process of the job, however far it is."""
         if hasattr(self, "chronicle"):
             self.chronicle.close()
         for client in self._clients:
@@ -144,7 +144,7 @@ class Job:
         if self.coordinator is not None:
             self.coordinator.kill()
         with suppress(AssertionError):
-            wait_for(lambda: not family(self.home), "everybody's end", GONE_S)  # the warden is at it
+            wait_for(lambda: not family(self.home), "the end of every process", GONE_S)  # the spawner ends them
         for pid, pidfd in family(self.home).items():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGCONT)
@@ -162,11 +162,11 @@ class Job:
         return (self.base / "output").read_text(errors="replace")
 
     def run_again(self) -> float:
-        """`kill -9` of `pliant run`, and the same command once more, as soon as nobody of the first is left: when."""
+        """`kill -9` `pliant run`, and start it again once no process of it is left. Return the time of the start."""
         before = self.coordinator_pid
         self.run.kill()
         self.run.wait()
-        wait_for(lambda: not self.left(), "the end of everybody that pliant run had started")
+        wait_for(lambda: not self.left(), "the end of every process that pliant run had started")
         ended = time.time()
         self.run = self._start_run()
         if self.coordinator is None:
@@ -184,7 +184,7 @@ class Job:
 
     @property
     def endpoint(self) -> Path:
-        """Where a coordinator that is a child of `pliant run` says where it listens."""
+        """Return where a coordinator that is a child of `pliant run` says where it listens."""
         return self.home / "jobs" / JOB / "endpoint.json"
 
     def kill_coordinator(self) -> None:
@@ -216,7 +216,7 @@ class Job:
         return self.coordinator
 
     def _place(self, coordinator: Running | None) -> tuple[str, ...]:
-        """What the command line says about it."""
+        """Return what the command line says about it."""
         if coordinator is None:
             return ()
         return ("--coordinator", coordinator.url, "--token-file", str(coordinator.home / "token"))
@@ -249,7 +249,7 @@ class Job:
         return Whereabouts(self.folder, self.chronicle.scene.pids[member])
 
     def said(self) -> list[dict[str, Any]]:
-        """What workers wrote down about themselves: starts, leavings and final states."""
+        """Return what workers wrote down about themselves: starts, leavings and final states."""
         return read_said(self.folder)
 
     def audit(self) -> dict[str, Any]:
@@ -257,7 +257,7 @@ class Job:
         return self.checkpoint_wanted_at_step("audit")
 
     def checkpoint_wanted_at_step(self, command: str) -> dict[str, Any]:
-        """What a command of ours says about the job, with its exit status as `code`."""
+        """Return what a command of ours says about the job, with its exit status as `code`."""
         done = real(self.environment, command, JOB, "--json", *self._place(self.coordinator))
         assert done.out, f"pliant {command}: {done.err}"
         found: dict[str, Any] = done.json
@@ -274,7 +274,7 @@ class Job:
 
 
 def read_said(folder: Path) -> list[dict[str, Any]]:
-    """What the processes wrote down that had this folder, in order."""
+    """Return what the processes wrote down that had this folder, in order."""
     found = []
     for path in folder.glob("*.said"):
         found += [{"pid": int(path.stem), **json.loads(line)} for line in path.read_text().splitlines()]
@@ -282,7 +282,7 @@ def read_said(folder: Path) -> list[dict[str, Any]]:
 
 
 def exited(pidfd: int) -> bool:
-    """Whether that process has ended."""
+    """Return whether that process has ended."""
     return bool(select.select([pidfd], [], [], 0)[0])
 
 

@@ -1,4 +1,4 @@
-"""What a job leaves behind once it has ended: its checkpoints, no process, no other file, no secret; and its report."""
+"""Checks of an ended job: it leaves its checkpoints, no process, no other file and no secret; its report adds up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FOLDERS = {"logs", "errors", "checkpoints"}
 def check_leftovers(job: Job, keep: int, broken: list[str]) -> dict[str, Any]:
     """Call once the job has finished and `pliant run` has ended. Every sentence in `broken` is something left over."""
     try:
-        wait_for(lambda: not job.left(), "everybody's end", GONE_S)
+        wait_for(lambda: not job.left(), "the end of every process", GONE_S)
     except AssertionError:
         broken.append(f"processes are left over: {[_what(pid) for pid in job.left()]}")
     broken += [f"{path} is left over" for path in _strangers(job)]

@@ -1,7 +1,7 @@
-"""What `training.py` can train: a model, its data with what is drawn at random in reading it, and its optimizer.
+"""The models that `training.py` trains, with their data, random draws and optimizers.
 
 All are small, and each has something else in it that can go out of step. `first` is the layer that is called first in a
-forward pass and last in a backward pass: whoever watches a worker looks there.
+forward pass and last in a backward pass: the harness watches a worker there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F  # as everybody calls it
+import torch.nn.functional as F  # as is usual
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, OneCycleLR
 

@@ -1,7 +1,7 @@
-"""A stand-in for torch's compiler, which nobody uses here: the first optimizer imports it all the same.
+"""A stand-in for torch's compiler, which no worker uses here. The first optimizer imports it all the same.
 
-So does whoever asks for deterministic algorithms, to tell it. Each of the hundreds of workers of a run would spend more
-than a second on it, which is a third of its start.
+So does a worker that asks for deterministic algorithms. Each of the hundreds of workers of a run would spend more than
+a second on the import, which is a third of its start.
 """
 
 from __future__ import annotations

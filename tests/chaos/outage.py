@@ -35,7 +35,7 @@ def run(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def _kill_coordinator(job: Job) -> tuple[dict[str, float], list[str]]:
-    """How long steps take before, and while it is away and comes back; and what must not have happened."""
+    """Return how long steps take before, and while it is away and comes back; and what must not have happened."""
     with closing(Steps(job)) as steps:
         steps.until(steps.now + STEPS_BEFORE)
         before_s = steps.longest_gap_s()
@@ -57,7 +57,7 @@ def _kill_coordinator(job: Job) -> tuple[dict[str, float], list[str]]:
 
 
 def _kill_coordinator_and_member(job: Job) -> tuple[str, float]:
-    """Who was killed while it was away, and how long it took until the others trained again."""
+    """Return who was killed while it was away, and how long it took until the others trained again."""
     scene = job.chronicle.scene
     victim, step, struck = scene.able[-1], scene.step, time.monotonic()
     os.kill(job.coordinator_pid, signal.SIGKILL)

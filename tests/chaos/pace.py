@@ -44,7 +44,7 @@ class Pace:
 
 
 def pace_s(step: int, steps: int, told: float) -> float:
-    """How long a step should take."""
+    """Return how long a step should take."""
     reserve = min(RESERVE_STEPS, steps // 3)
     left = max(steps - step, 1)
     if left <= reserve:

@@ -39,7 +39,7 @@ def run(folder: Path, bug: str) -> dict[str, Any]:
         job.run.wait(120)
         audit = job.audit()
         found = {
-            "caught_by": "the step" if why else "the audit" if not audit["ok"] else "nobody",
+            "caught_by": "the step" if why else "the audit" if not audit["ok"] else "nothing",
             "says": (why or (audit["problems"] or [""])[0])[-SHOWN:],
             "bit": (job.folder / "bit").exists(),
         }
@@ -47,13 +47,13 @@ def run(folder: Path, bug: str) -> dict[str, Any]:
     broken = []
     if not found["bit"]:
         broken.append(f"planted {bug!r}: it never came to it")
-    elif found["caught_by"] == "nobody":
-        broken.append(f"planted {bug!r}: nobody noticed")
+    elif found["caught_by"] == "nothing":
+        broken.append(f"planted {bug!r}: not noticed")
     return {**found, "broken": broken}
 
 
 def _stopped(job: Job) -> str:
-    """What the words said against a step, if they stopped it again and again since the last one that was applied."""
+    """Return the words' complaint about a step, if they stopped it again and again since the last applied step."""
     why: list[str] = []
     for event in job.chronicle.events:
         if isinstance(event, m.StepsCommitted) and event.lines[-1].lineage.step >= bugs.STEP:

@@ -1,8 +1,8 @@
-"""Where a worker is, for a harness that wants to strike it there.
+"""The place of a worker in its code, for a harness that strikes it there.
 
-A worker writes its whereabouts into a small file that lies in shared memory: after a SIGKILL the file still says where
-the process was. The harness may ask, through a file that all workers read, that whoever comes to a certain place waits
-there to be struck. Nothing of this is known to Pliant: `training.py` wraps what it wants to observe.
+A worker writes its place into a small file in shared memory: after a SIGKILL the file still has the place of the
+process. Through a file that all workers read, the harness may ask workers to wait at a certain place until they are
+struck. Pliant knows nothing of this: `training.py` wraps the functions that it observes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import Any
 
 SIZE = 64
-HELD_MAX_S = 4.0  # a worker that nobody strikes goes on after this
+HELD_MAX_S = 4.0  # a worker that no fault strikes goes on after this
 _PACE, _ARMED, _TURN = 0, 8, 12  # in the file of the harness
 _DOING, _WIRING, _TRANSFER, _HELD, _STEP = 0, 1, 2, 3, 4  # in a worker's file
 _NEVER = threading.Event()
 
 
 class Place(IntEnum):
-    """Where a worker can be. Wiring and transfer happen beside the others, in threads of their own."""
+    """The places where a worker can be. Wiring and transfer run in threads of their own."""
 
     BETWEEN = 0
     FORWARD = 1
@@ -51,14 +51,14 @@ def _shared(path: Path) -> mmap.mmap:
 
 
 class Wish:
-    """What the harness asks of all workers. Make one in the harness; every worker has its own on the same file."""
+    """The requests of the harness to all workers. The harness and every worker open the same file."""
 
     def __init__(self, folder: Path) -> None:
         self._file = _shared(folder / "wish")
 
     @property
     def pace_s(self) -> float:
-        """How long a step should take at least."""
+        """Return how long a step should take at least."""
         pace_s: float = struct.unpack_from("<d", self._file, _PACE)[0]
         return pace_s
 
@@ -68,7 +68,7 @@ class Wish:
 
     @property
     def armed(self) -> Place:
-        """Where whoever comes by is to wait; BETWEEN: nowhere."""
+        """Return where a worker is to wait; BETWEEN: nowhere."""
         return Place(self._file[_ARMED])
 
     @armed.setter
@@ -84,13 +84,13 @@ class Whereabouts:
 
     @property
     def held(self) -> Place | None:
-        """Where it waits to be struck, if it does."""
+        """Return where it waits to be struck, if it does."""
         found = self._file[_HELD]
         return Place(found) if found else None
 
     @property
     def place(self) -> Place:
-        """Where it is, or was when it died: held somewhere, else what it did beside training, else in training."""
+        """Return where it is, or was when it died: held, else in a background thread, else in training."""
         if (held := self.held) is not None:
             return held
         if self._file[_TRANSFER]:
@@ -101,7 +101,7 @@ class Whereabouts:
 
     @property
     def changing(self) -> bool:
-        """Whether it is wiring, or a state or gradient is on its way from or to it."""
+        """Return whether it is wiring, or a state or gradient is on its way from or to it."""
         return bool(self._file[_WIRING] or self._file[_TRANSFER])
 
     @property
@@ -132,7 +132,7 @@ class Probe:
         self._pause_in = self._chance.choice((Place.FORWARD, Place.BACKWARD, Place.APPLY))
 
     def point(self, place: Place) -> None:
-        """A moment inside a place: take the step's time here if this is where, and wait if somebody is to be struck."""
+        """A moment inside a place: take the step's time here if this is where, and wait if a member is to be struck."""
         if place is self._pause_in and (pace_s := self._wish.pace_s) > 0:
             self._pause_in = Place.BETWEEN
             _NEVER.wait(pace_s)

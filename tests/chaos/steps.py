@@ -1,4 +1,4 @@
-"""When the members of a job come to each step, as they say themselves: without the coordinator, and at once."""
+"""The times at which members enter each step, read from the members, without the coordinator and its delay."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Steps:
     """Looks on in a thread of its own until it is closed. A member that begins a step has applied the one before."""
 
     def __init__(self, job: Job) -> None:
-        self.seen: list[tuple[float, Mark]] = []  # when somebody was first in each step
+        self.seen: list[tuple[float, Mark]] = []  # when a member was first in each step
         self._job = job
         self._views: dict[MemberId, Whereabouts] = {}
         self._over = threading.Event()
@@ -35,7 +35,7 @@ class Steps:
 
     @property
     def now(self) -> int:
-        """The highest step that somebody is in."""
+        """The highest step that a member is in."""
         return self.mark[1]
 
     @property
@@ -48,7 +48,7 @@ class Steps:
             self._over.wait(LOOK_S)
 
     def after(self, mark: Mark, at: float) -> float:
-        """When, after that moment, somebody was further than that; that moment if nobody was."""
+        """Return when, after that moment, a member was further than that; that moment if no member was."""
         return next((when for when, found in self.seen if found > mark and when >= at), at)
 
     def longest_gap_s(self, since: float = 0.0) -> float:

@@ -139,12 +139,12 @@ def test_a_scene_tells_whether_a_change_is_under_way() -> None:
     scene.add(world(1, "a"))
     assert scene.change == "generation 1 formed, not entered"
     scene.add(m.WorldEntered(0.0, 1))
-    assert scene.change == "somebody receives the state"
+    assert scene.change == "a member receives the state"
     scene.add(m.HoldersChanged(0.0, 1, frozenset({MemberId("a")})))
     assert (scene.change, scene.ranked, scene.able) == ("", ["a"], ["a"])
     scene.add(world(2, "a", "b"))
     scene.add(m.WorldEntered(0.0, 2))
-    assert (scene.change, scene.ranked, scene.able) == ("somebody receives the state", ["a", "b"], ["a"])
+    assert (scene.change, scene.ranked, scene.able) == ("a member receives the state", ["a", "b"], ["a"])
     scene.add(m.WorldBroken(0.0, 2, True, "a test"))
     assert scene.change == "generation 2 broken"
 

@@ -176,7 +176,7 @@ def main() -> None:
 
 
 def final_loss(lesson: Lesson) -> float:
-    """Over all samples as they are read, the same draws for everybody."""
+    """Over all samples as they are read, the same draws for every member."""
     torch.manual_seed(2)
     lesson.model.eval()
     x, y = (read.to(pliant.device()) for read in lesson.read(*lesson.items))

@@ -1,4 +1,4 @@
-"""What the data set of `training.py` writes down, and how it is read. No torch in here: the harness does without."""
+"""The log that the data set of `training.py` writes, and its reader. Free of torch, because the harness is."""
 
 import struct
 from collections.abc import Iterator

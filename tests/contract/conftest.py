@@ -158,5 +158,5 @@ def y(opened: Opened) -> Caller:
 
 @pytest.fixture
 def histories() -> int:
-    """How many random histories each store is put through; PLIANT_TEST_HISTORIES asks for more."""
+    """Return how many random histories each store is put through; PLIANT_TEST_HISTORIES asks for more."""
     return HISTORIES

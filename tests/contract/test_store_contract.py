@@ -1,4 +1,4 @@
-"""What is kept and how it is written: the contract in `pliant.stores.base`, on every store of `conftest`.
+"""The contract of `pliant.stores.base` on every store of `conftest`: reads, writes and their order.
 
 The rest of the contract is beside this file: `test_store_watch`, `test_store_hold`, and all of it together
 against a model in `test_store_histories`.

@@ -1,4 +1,4 @@
-"""Compare-and-swap between real processes. Stores of one process have nobody to race with and are not in here."""
+"""Compare-and-swap between real processes. Stores of one process have no rival and are not in here."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_no_event_is_lost_or_doubled_when_processes_race(shared: Any) -> None:
         assert sorted(entry.data for entry in entries) == sorted(wanted)
         for name, answers in acknowledged.items():
             for lap, where, revision in answers:
-                if where == job:  # everybody's event is where it was told that it is
+                if where == job:  # the event of each process has the revision that was acknowledged
                     assert entries[revision - 1].data == f"{name}:{lap}".encode()
         stored = shared.store.read(job)
         assert stored is not None
@@ -51,7 +51,7 @@ def test_no_event_is_lost_or_doubled_when_processes_race(shared: Any) -> None:
 
 
 def test_a_store_that_all_open_at_once_is_made_once(shared: Any) -> None:
-    """The name is new; whoever comes first makes it, and all of them write to that one."""
+    """The name is new: the first process creates the job, and all of them write to it."""
     where = f"{shared.where}-new"
     racers = [start(where, name) for name in RACERS]
     newest = max(revision for racer in racers for _, _, revision in finish(racer))

@@ -1,4 +1,4 @@
-"""What the pages that are walked through share."""
+"""Fixtures for the pages whose commands are run."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -61,7 +61,7 @@ def torchruns() -> list[Flag]:
 
 
 def rows(page: str, heading: str) -> list[tuple[str, ...]]:
-    """What stands in code in the first column of the table below a heading, row by row."""
+    """Return what stands in code in the first column of the table below a heading, row by row."""
     section = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL)[0]
     first = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
     return [tuple(re.findall(r"`([^`]+)`", cell)) for cell in first]
@@ -72,7 +72,7 @@ def page() -> str:
 
 
 def parsed(*args: str) -> dict[str, object]:
-    """What our parser makes of them; nothing is run."""
+    """Return what our parser makes of them; nothing is run."""
     assert isinstance(run, RunCommand)
     with run.make_context("run", [*args, "train.py", "--its", "own"]) as ctx:
         assert ctx.params.pop("script") == "train.py"

@@ -63,7 +63,7 @@ def general(line: str) -> str:
 
 
 def _bound(known: dict[str, str], pattern: re.Pattern[str], shown: str, expected: str) -> bool:
-    """Whether what the page calls by a number is the same as before, and nothing else has that number."""
+    """Return whether what the page calls by a number is the same as before, and nothing else has that number."""
     for called, found in zip(pattern.findall(expected), pattern.findall(shown), strict=True):
         if called not in known and found not in known.values():
             known[called] = found

@@ -1,4 +1,4 @@
-"""What tests of whole coordinators share."""
+"""Fixtures for tests of whole coordinators."""
 
 from collections.abc import Iterator
 
@@ -16,6 +16,6 @@ def _no_secret_in_anything_written() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One that no member is lost from, however long the module's tests take."""
+    """A coordinator that loses no member, however long the module's tests take."""
     with start(home=tmp_path_factory.mktemp("home"), lease_ttl_s=3600.0) as running:
         yield running

@@ -1,7 +1,7 @@
 """A coordinator that is killed at one of its own writes: `python dying.py NUMBER WHEN '{...}'`.
 
 NUMBER counts the writes to the store since the start, 0 for none of them. WHEN is `before` the write, `during` it
-(everything is in the transaction, the commit is next) or `after` it (durable, and nobody has been told). Killed means
+(everything is in the transaction, the commit is next) or `after` it (durable, and no answer was sent). Killed means
 SIGKILL: nothing of ours runs after it. The number of writes is kept in the file `writes` in the home.
 """
 

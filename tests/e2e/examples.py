@@ -24,7 +24,7 @@ TERMS = Terms(Grid(samples=64, batch=8, slots=4, epochs=100), seed=1)
 
 @dataclass(frozen=True)
 class Example:
-    """What to send to a route."""
+    """A request for a route."""
 
     method: str
     url: str
@@ -36,7 +36,7 @@ class Example:
 
 
 def example(route: Route) -> Example:
-    """Everything as small as it may be: nobody waits, and a page has one event."""
+    """Everything as small as it may be: no watch waits, and a page has one event."""
     query = "&".join(f"{query.name}={query.low:g}" for query in route.query)
     path = re.sub(r"{(\w+)}", lambda name: IN_PATH.get(name[1], "x1"), route.path)
     body = None if route.body is None else Body(route.body).encode(value_of(route.body))

@@ -54,7 +54,7 @@ class Family:
         return self.sinks[name]
 
     def warm(self, *modules: str, **env: str) -> str:
-        """How the template is, once that is known."""
+        """Return how the template is, once that is known."""
         self.processes.warm(modules, env)
         until(lambda: self.processes.warmed != WARMING, "the template")
         assert self.processes.warmed is not None

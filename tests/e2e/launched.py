@@ -126,7 +126,7 @@ def _heed_hangups() -> None:
 
 
 def family(home: Path) -> dict[int, int]:
-    """A pidfd by process for everybody whose environment names this home: `pliant run` and all that it started."""
+    """A pidfd by process for every member whose environment names this home: `pliant run` and all that it started."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid():
@@ -139,7 +139,7 @@ def family(home: Path) -> dict[int, int]:
 
 
 def all_gone(pidfds: dict[int, int], home: Path) -> None:
-    """Wait for the end of these, and see that nobody else is there."""
+    """Wait for the end of these, and see that no other member is there."""
     for pid, pidfd in pidfds.items():
         ready, _, _ = select.select([pidfd], [], [], ENDS_S)
         assert ready, f"process {pid} is still there: {Path(f'/proc/{pid}/cmdline').read_text()}"

@@ -49,7 +49,7 @@ class Metadata:
                 self.owner.answer(self)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-                """Nobody reads it."""
+                """Log nothing."""
 
         ThreadingHTTPServer.allow_reuse_address = True
         self.server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)

@@ -152,7 +152,7 @@ def process() -> dict[str, object]:
 
 
 def unlike() -> list[object]:
-    """What must be another in every process."""
+    """Return what must be another in every process."""
     found: list[object] = [random.random(), multiprocessing.current_process().authkey.hex(), os.getpid()]
     if "numpy" in sys.modules:
         import numpy as np

@@ -58,7 +58,7 @@ class Line:
         return Answer(int(first.split()[1]), headers, body)
 
     def ended(self) -> bool:
-        """Whether the other side closes the connection, within a patient while; what it still sends is dropped."""
+        """Return whether the other side closes the connection in time. What it still sends is dropped."""
         while self._receive():
             pass
         return True

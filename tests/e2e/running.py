@@ -4,7 +4,7 @@
         running.client().jobs()
         running.kill()              # -9; `start` with the same store and home brings it back
 
-Whatever a coordinator says to anybody is remembered by `WRITTEN`, and so is every secret; `tests/e2e/conftest.py` looks
+`WRITTEN` keeps everything that a coordinator sends, and every secret; `tests/e2e/conftest.py` looks
 at the end of the session whether one is in the other.
 """
 
@@ -62,7 +62,7 @@ class Written:
         self.texts.setdefault(data, where)
 
     def leaks(self) -> list[str]:
-        """Where a secret stands; empty if nowhere."""
+        """Return where a secret stands; empty if nowhere."""
         needles = [(secret[:6], secret.encode()) for secret in sorted(self.secrets)]
         return [f"a secret {hint}... in {w}" for data, w in self.texts.items() for hint, s in needles if s in data]
 
@@ -72,7 +72,7 @@ WRITTEN = Written()
 
 @dataclass(frozen=True)
 class Options:
-    """What `serve.py` is told. The limits are the coordinator's own, but shorter where a test waits for them."""
+    """The arguments of `serve.py`. The limits are the coordinator's own, but shorter where a test waits for them."""
 
     store: str = "memory:"
     home: str = ""
@@ -142,7 +142,7 @@ class Running:
         return self.http(self.token)
 
     def open_files(self) -> int:
-        """How many file descriptors it has open."""
+        """Return how many file descriptors it has open."""
         return len(os.listdir(f"/proc/{self.pid}/fd"))  # noqa: PTH208  # links to what may be gone already
 
     def stop(self) -> int:

@@ -24,7 +24,7 @@ STRANGERS = (
     "no scheme",
     "another scheme",
     "garbage",
-    "a token nobody made",
+    "an unknown token",
     "the wrong secret",
     "an expired token",
     "a revoked token",
@@ -64,7 +64,7 @@ def make_keys(running: Running) -> Keys:
         "no scheme": known.text,
         "another scheme": f"Basic {known.text}",
         "garbage": "Bearer ../../etc/passwd\xff",
-        "a token nobody made": f"Bearer {WRITTEN.secret(make_token()).text}",
+        "an unknown token": f"Bearer {WRITTEN.secret(make_token()).text}",
         "the wrong secret": f"Bearer {wrong.text}",
         "an expired token": f"Bearer {expired.text}",
         "a revoked token": f"Bearer {revoked.text}",
@@ -167,7 +167,7 @@ def test_a_stranger_does_not_learn_which_paths_exist(anonymous: httpx2.Client, k
 
 @pytest.fixture(scope="module")
 def spoilt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx2.Client, Keys]]:
-    """What is allowed changes things (`cancel` ends a job), so it is done to a coordinator of its own."""
+    """Return what is allowed changes things (`cancel` ends a job), so it is done to a coordinator of its own."""
     with start(home=tmp_path_factory.mktemp("spoilt"), lease_ttl_s=3600.0) as running:
         furnish(running)
         yield running.http(), make_keys(running)

@@ -28,7 +28,7 @@ def credential(running: Running, kind: str) -> list[str]:
 
 
 def looked_at(running: Running) -> float:
-    """How many credentials were looked at and found wanting, by the coordinator's own count."""
+    """Return how many credentials were looked at and found wanting, by the coordinator's own count."""
     lines = running.admin.get("/metrics").text.splitlines()
     counts = [line for line in lines if line.startswith("pliant_http_refused_total")]
     return sum(float(line.split()[-1]) for line in counts if 'reason="no-credential"' in line)

@@ -122,7 +122,7 @@ def test_ctrl_c_and_kill_9_leave_nobody_stopped(tmp_path: Path) -> None:
         for how in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
             # With this seed the first stop is a long one: it would last for longer than the test waits for its end.
             with chaos(tmp_path, *_args("stop", 0.5, 600, 4)) as one:
-                wait_for(lambda: any(map(stopped, workers(run).values())), "somebody to be stopped", 60)
+                wait_for(lambda: any(map(stopped, workers(run).values())), "a member to be stopped", 60)
                 one.process.send_signal(how)
                 if how is not signal.SIGKILL:
                     done = one.ended()

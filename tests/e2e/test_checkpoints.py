@@ -1,4 +1,4 @@
-"""Jobs that lose everybody go on from what they saved, and end as if nothing had happened, to the bit."""
+"""Jobs that lose every member go on from what they saved, and end as if nothing had happened, to the bit."""
 
 import json
 import os
@@ -99,7 +99,7 @@ def rolled_back(home: Path) -> int:
 
 
 def whole(home: Path, steps: list[int]) -> None:
-    """What is kept is what lies there: manifests, every byte as it was written, and nothing unfinished."""
+    """Return what is kept is what lies there: manifests, every byte as it was written, and nothing unfinished."""
     folder = home / "jobs" / "demo" / "checkpoints"
     found = [each for each in folder.iterdir() if each.is_dir()]
     assert sorted(int(each.name.split("-")[1]) for each in found) == steps

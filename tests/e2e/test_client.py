@@ -94,7 +94,7 @@ def client_of(url: str, token: Token | None = None, patience_s: float = 0.0) -> 
     return Client([url], token or make_token(), patience_s=patience_s)
 
 
-# ------------------------------------------------------------------------------------------------ nobody there
+# ------------------------------------------------------------------------------------------------ no coordinator
 
 
 def test_without_a_coordinator_it_says_where_it_looked_and_what_to_do() -> None:
@@ -187,7 +187,7 @@ def test_a_kept_connection_is_checked_once(running: Running) -> None:
 
 
 def test_a_connection_to_oneself_is_noticed() -> None:
-    """Loopback connects a socket to itself if nobody listens and its own port happens to be the one asked for."""
+    """Loopback connects a socket to itself if no process listens and its own port happens to be the one asked for."""
     with socket.socket() as alone:
         alone.bind(("127.0.0.1", 0))
         alone.connect(alone.getsockname())
@@ -385,5 +385,5 @@ def test_asking_for_health_does_not_change_which_store_is_known(tmp_path: Path) 
 def test_health_is_told_without_a_credential(running: Running) -> None:
     with client_of(running.url) as stranger:
         assert stranger.is_healthy()
-    with client_of(free_url()) as nobody:
-        assert not nobody.is_healthy()
+    with client_of(free_url()) as absent:
+        assert not absent.is_healthy()

@@ -1,4 +1,4 @@
-"""Thousands of requests that somebody might send: none of them breaks a coordinator or its word.
+"""Thousands of random requests: none of them breaks a coordinator or a promise.
 
 Half of them are made by schemathesis from the OpenAPI document, the others from the types of the bodies. Each test
 counts its cases and insists on a number, so that a strategy that silently stopped drawing is noticed.

@@ -60,7 +60,7 @@ def run_script(client: Client) -> list[int]:
 
 
 def history(client: Client) -> list[str]:
-    """What happened, without when."""
+    """Return what happened, without when."""
     return [f"{revision}: {_timeless(event)!r}" for revision, event in client.events("demo", 0, 1000)]
 
 
@@ -71,7 +71,7 @@ def _timeless(event: m.Event) -> tuple[object, ...]:
 def coordinator(home: Path, number: int = 0, when: str = "", port: int = 0) -> Running:
     environment = {**os.environ, "PYTHONPATH": str(DYING.parents[1])}
     program = ("env", f"PYTHONPATH={environment['PYTHONPATH']}", sys.executable, str(DYING), str(number), when)
-    # Nobody renews in the script: no lease may run out while a coordinator is being started.
+    # The script sends no renewals: no lease may run out while a coordinator is being started.
     return start(f"sqlite:{home / 'store.db'}", home=home, port=port, lease_ttl_s=3600.0, program=program)
 
 

@@ -1,4 +1,4 @@
-"""What a stranger on the socket can cost: a bounded head, body, time and number of connections, and no descriptor.
+"""Limits for strangers on the socket: head, body, time and connections are bounded, and no descriptor leaks.
 
 Each test ends with `unharmed`: the same process goes on, answers others, and has let go of every connection.
 """

@@ -16,7 +16,7 @@ from unit.cli.program import environment, real
 
 WORKERS = ("--workers", "1:6", "--target", "2", "--nproc-per-node", "1")  # so that each agent is needed
 PACED = (*WORKERS, str(TRAINER), "0.02")
-LONG = (*WORKERS, str(TRAINER), "0.05", "1000")  # nobody waits for its end
+LONG = (*WORKERS, str(TRAINER), "0.05", "1000")  # the test does not wait for its end
 LOOPBACK = ("--network", "loopback")
 
 pytestmark = pytest.mark.timeout(300)  # a dozen processes each, on machines that are shared

@@ -1,4 +1,4 @@
-"""What a coordinator writes: no secret, nobody else's line breaks, no line without end."""
+"""A coordinator's log: no secret, no line break from a request, no endless line."""
 
 from pathlib import Path
 

@@ -142,7 +142,7 @@ def test_logs_that_lie_elsewhere_or_nowhere(tmp_path: Path) -> None:
     (folder / "logs-at").write_text(f"{tmp_path / 'elsewhere'}\n")
     done = real(environment(tmp_path), "logs", "demo")
     assert (done.code, done.out) == (0, "[vm-1.0] hello\n")
-    assert "Showing the logs of this machine anyway." in done.err  # nobody knows the job
+    assert "Showing the logs of this machine anyway." in done.err  # the coordinator does not know the job
     (folder / "logs-at").write_text(os.devnull)
     none = real(environment(tmp_path), "logs", "demo")
     assert (none.code, none.out) == (0, "")
@@ -154,19 +154,19 @@ def test_logs_that_lie_elsewhere_or_nowhere(tmp_path: Path) -> None:
 def test_a_job_is_followed_to_its_end_with_workers_that_come_later(tmp_path: Path) -> None:
     with Launched(tmp_path, "--workers", "1:2", "--target", "1", *HELD) as run:
         (first,) = run.has_members(1)
-        with Follower(tmp_path) as everybody, Follower(tmp_path, "--rank", "0", "--json") as rank_0:
-            everybody.sees(f"[{first}] joined as {first}")
+        with Follower(tmp_path) as all_ranks, Follower(tmp_path, "--rank", "0", "--json") as rank_0:
+            all_ranks.sees(f"[{first}] joined as {first}")
             rank_0.sees(f'{{"worker":"{first}","line":"joined as {first}"}}')
             assert real(environment(tmp_path), "resize", "demo", "2").code == 0
             second = next(iter({*run.has_members(2)} - {first}))
-            everybody.sees(f"[{second}] joined as {second}")
+            all_ranks.sees(f"[{second}] joined as {second}")
             go(run)
             assert run.ended() == 0
-            assert (everybody.ends(), rank_0.ends()) == (0, 0)
+            assert (all_ranks.ends(), rank_0.ends()) == (0, 0)
     said = [json.loads(line) for line in rank_0.text.splitlines()]
     assert {each["worker"] for each in said} == {first}
     assert [each["line"] for each in said][-1].startswith("step 20 is durable")
-    shown = sorted(line for line in everybody.text.splitlines())
+    shown = sorted(line for line in all_ranks.text.splitlines())
     assert shown == sorted(line for line in run.lines if line.startswith((f"[{first}]", f"[{second}]")))
 
 
@@ -222,7 +222,7 @@ import os, pathlib, select, sys
 print("rank", os.environ["RANK"], "is", os.environ["PLIANT_MEMBER"], flush=True)
 here = pathlib.Path(__file__).parent
 (here / os.environ["PLIANT_MEMBER"]).touch()
-while len([*here.glob("*-g1.*")]) < 2:  # whoever fails first has the other one stopped
+while len([*here.glob("*-g1.*")]) < 2:  # the first failure stops the other worker
     select.select([], [], [], 0.01)
 sys.exit(0 if "-g1." not in os.environ["PLIANT_MEMBER"] else 3)
 """

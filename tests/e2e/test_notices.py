@@ -17,7 +17,7 @@ QUICK_S = 0.02
 
 
 class Heard:
-    """What an agent was told."""
+    """The notices that an agent received."""
 
     def __init__(self) -> None:
         self.notices: list[Notice] = []
@@ -72,7 +72,7 @@ def test_a_server_that_vanishes_is_told_once_and_heard_again_when_it_is_back(
 ) -> None:
     heard = Heard()
     with Metadata() as metadata:
-        metadata.instead = (503, b"")  # not there from the beginning: said at once, for somebody asked for it by name
+        metadata.instead = (503, b"")  # not there from the beginning: reported at once, because the user named it
         with heard.listen(name, server=metadata.place):
             threads = 2 if name == "gcp" else 1
             wait_for(lambda: len(heard.complaints) == threads, "a complaint")

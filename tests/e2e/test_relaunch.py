@@ -131,20 +131,20 @@ def test_workers_that_ignore_sigterm_and_leave_children_are_gone_all_the_same(tm
     limits = ("--grace-s", "1", "--shutdown-timeout", "1")
     with Launched(tmp_path, "--nproc-per-node", "2", *limits, *QUICK, script(tmp_path, text)) as run:
         run.sees("started", 2)
-        everybody = family(tmp_path)
-        assert len(everybody) >= 2 + 3 * 2
+        started = family(tmp_path)
+        assert len(started) >= 2 + 3 * 2
         run.signal(signal.SIGTERM)
         assert run.ended() == 128 + signal.SIGTERM
-    all_gone(everybody, tmp_path)
+    all_gone(started, tmp_path)
 
 
 def test_nothing_is_left_after_the_agent_was_killed_and_the_same_command_goes_on(tmp_path: Path) -> None:
     with Launched(tmp_path, "--nproc-per-node", "2", *trainer(tmp_path, 60)) as run:
         run.sees("step 5 rank")
-        everybody = family(tmp_path)
+        started = family(tmp_path)
         run.signal(signal.SIGKILL)
         assert run.ended() == -signal.SIGKILL
-        all_gone(everybody, tmp_path)
+        all_gone(started, tmp_path)
     with Launched(tmp_path, "--nproc-per-node", "2", *trainer(tmp_path, 60)) as again:
         assert again.ended() == 0
     assert "step 0 rank" not in again.output
@@ -204,7 +204,7 @@ def test_a_job_that_has_ended_is_attempted_again(tmp_path: Path) -> None:
 
 
 def second_agent(first: Launched, home: Path, endpoint: str, *args: str, name: str = "second") -> Launched:
-    """Another machine's agent, as far as anybody can tell."""
+    """Another machine's agent, as far as any member can tell."""
     token = home / "token-for-them"
     home.mkdir(exist_ok=True)
     made = real(environment(first.home), "token", "create", "--scope", "join", "--job", first.job, "--out", str(token))

@@ -63,7 +63,7 @@ class Watched:
 
 
 def beyond_checkpoint(run: Launched) -> int:
-    """How many durable steps there are that no checkpoint has; -1 while there is no checkpoint."""
+    """Return how many durable steps there are that no checkpoint has; -1 while there is no checkpoint."""
     with suppress(OSError, PliantError), run.client() as client:
         found = client.job(run.job)
         return found.job.step - found.checkpoint.lineage.step if found.checkpoint is not None else -1
@@ -87,16 +87,16 @@ def test_every_worker_second_of_a_job_with_a_kill_a_resize_and_a_rollback_is_acc
         wait_for(lambda: min(first) not in run.members() and len(run.members()) == 3, "its replacement", 90)
         goes_on(run)
         wait_for(lambda: beyond_checkpoint(run) >= 5, "steps after a checkpoint", 90)
-        everybody = run.members()
-        for pid in everybody.values():
+        before = run.members()
+        for pid in before.values():
             kill(pid)
-        wait_for(lambda: len(run.members()) == 3 and not everybody.keys() & run.members().keys(), "new ones", 90)
+        wait_for(lambda: len(run.members()) == 3 and not before.keys() & run.members().keys(), "new ones", 90)
         goes_on(run)
         running = real(env, "report", "demo", "--json").json
         assert running["goodput"] > 0.0
         assert real(env, "cancel", "demo").code == 0
         run.process.wait(60)
-        wait_for(lambda: len(watched.ended) == len(watched.began), "everybody's end")
+        wait_for(lambda: len(watched.ended) == len(watched.began), "every member's end")
     found = real(env, "report", "demo", "--json").json
     audit = real(env, "audit", "demo", "--json").json
     for worker in found["workers"]:

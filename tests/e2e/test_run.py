@@ -120,10 +120,10 @@ def test_another_terminal_changes_the_size_and_drains(tmp_path: Path) -> None:
 def test_kill_9_leaves_nobody_behind_and_the_same_command_goes_on(tmp_path: Path) -> None:
     with Launched(tmp_path, "--workers", "1:2", *HELD) as run:
         run.has_members(2)
-        everybody = family(tmp_path)
-        assert len(everybody) == 5  # itself, the spawner, the coordinator, two workers
+        started = family(tmp_path)
+        assert len(started) == 5  # itself, the spawner, the coordinator, two workers
         run.process.kill()
-        all_gone(everybody, tmp_path)
+        all_gone(started, tmp_path)
     waiting = real(environment(tmp_path), "status", "demo", "--json").json
     assert waiting["state"] in ("starting", "running")
     with Launched(tmp_path, "--workers", "1:2", *HELD) as run:
@@ -136,10 +136,10 @@ def test_kill_9_leaves_nobody_behind_and_the_same_command_goes_on(tmp_path: Path
 def test_ctrl_c_lets_workers_leave_and_the_same_command_goes_on(tmp_path: Path) -> None:
     with Launched(tmp_path, "--workers", "1:2", *HELD) as run:
         members = run.has_members(2)
-        everybody = family(tmp_path)
+        started = family(tmp_path)
         run.signal(signal.SIGINT)
         assert run.ended() == 130
-        all_gone(everybody, tmp_path)
+        all_gone(started, tmp_path)
     assert "[pliant] SIGINT: the workers save and leave within 30 s; again to end now" in run.lines
     for member in members:
         assert f"[pliant] {member} left: drained" in run.lines
@@ -171,14 +171,14 @@ def test_a_second_signal_ends_workers_that_do_not_want_to_go_with_all_they_start
 ) -> None:
     with Launched(tmp_path, "--workers", "2", *BARE, script(tmp_path, STUBBORN)) as run:
         run.sees("here with", 2)
-        everybody = family(tmp_path)
-        assert len(everybody) == 7
+        started = family(tmp_path)
+        assert len(started) == 7
         run.signal(number)
         run.sees(f"{number.name}: the workers save and leave")
         assert run.process.poll() is None
         run.signal(second)
         assert run.ended() == 128 + number
-        all_gone(everybody, tmp_path)
+        all_gone(started, tmp_path)
 
 
 def test_the_grace_period_ends_workers_that_do_not_want_to_go(tmp_path: Path) -> None:
@@ -192,13 +192,13 @@ def test_the_grace_period_ends_workers_that_do_not_want_to_go(tmp_path: Path) ->
 def test_a_killed_spawner_takes_everybody_with_it_and_is_said(tmp_path: Path) -> None:
     with Launched(tmp_path, "--workers", "1", *HELD) as run:
         run.has_members(1)
-        everybody = family(tmp_path)
+        started = family(tmp_path)
         (spawner,) = (
-            pid for pid in everybody if "pliant.agent.process.spawner" in Path(f"/proc/{pid}/cmdline").read_text()
+            pid for pid in started if "pliant.agent.process.spawner" in Path(f"/proc/{pid}/cmdline").read_text()
         )
         kill(spawner)
         assert run.ended() == 1
-        all_gone(everybody, tmp_path)
+        all_gone(started, tmp_path)
     assert (
         "pliant: The process that starts workers was killed, and all workers with it. Run the command again."
         in run.lines

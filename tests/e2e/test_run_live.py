@@ -69,12 +69,12 @@ def test_a_live_script_survives_a_killed_worker_and_a_killed_coordinator(tmp_pat
         assert run.members()[survivor] == before[survivor]
         running = real(env, "audit", "demo", "--json").json
         assert (running["ok"], running["lost"], running["repeated"]) == (True, 0, 0)
-        everybody = family(tmp_path)
+        started = family(tmp_path)
         run.signal(signal.SIGINT)
         run.sees("SIGINT: the workers save and leave")
         run.signal(signal.SIGINT)
         assert run.ended() == 130
-        all_gone(everybody, tmp_path)
+        all_gone(started, tmp_path)
     found = real(env, "audit", "demo", "--json").json
     assert (found["ok"], found["lost"], found["repeated"]) == (True, 0, 0)
 

@@ -94,10 +94,10 @@ def test_output_that_is_not_read_stops_neither_training_nor_ctrl_c(tmp_path: Pat
         wait_for(lambda: log.stat().st_size > 20 << 20, "more output than the pipe and the queue hold")
         before = step(run)
         wait_for(lambda: step(run) > before + 10, "further steps")
-        everybody = family(tmp_path)
+        started = family(tmp_path)
         run.signal(signal.SIGINT)
         assert run.process.wait(60) == 130
-        all_gone(everybody, tmp_path)
+        all_gone(started, tmp_path)
 
 
 @pytest.mark.timeout(120)

@@ -116,7 +116,7 @@ def test_a_last_id_that_is_none_is_refused(running: Running, text: str) -> None:
 
 
 def test_a_stream_of_no_job_is_refused(running: Running) -> None:
-    assert running.admin.get("/v1/jobs/nobody/events", headers=STREAM).status_code == 404
+    assert running.admin.get("/v1/jobs/unknown/events", headers=STREAM).status_code == 404
 
 
 def test_a_stream_that_has_nothing_to_say_says_so_now_and_then(running: Running) -> None:

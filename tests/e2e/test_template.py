@@ -42,7 +42,7 @@ def warm_torch(family: Family) -> Family:
 
 
 def both(family: Family, script: Script, **env: str) -> list[tuple[int, list[str]]]:
-    """What comes of it when it is spawned, and when it is forked."""
+    """Return what comes of it when it is spawned, and when it is forked."""
     family.start("worker", script, **env)
     spawned = family.outcome("worker")
     family.fork("worker", script, **env)
@@ -60,7 +60,7 @@ def probes(family: Family, script: Script, **env: str) -> list[dict[str, Any]]:
 
 
 def differences(ours: Any, theirs: Any, place: str = "") -> list[str]:
-    """Where two of these are not alike, so that a failure can be read."""
+    """Return where two of these are not alike, so that a failure can be read."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         names = sorted(ours.keys() | theirs.keys())
         return [found for name in names for found in differences(ours.get(name), theirs.get(name), f"{place}/{name}")]

@@ -1,4 +1,4 @@
-"""What PyTorch's users do in a worker works in one that was forked from a template."""
+"""PyTorch features in a worker that was forked from a template."""
 
 import socket
 from collections.abc import Iterator

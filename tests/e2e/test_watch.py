@@ -1,4 +1,4 @@
-"""Who is alive: watches that are closed or answered, leases that run out, and a coordinator that was away itself."""
+"""Liveness: watches that are closed or answered, leases that run out, and a coordinator that was away itself."""
 
 import re
 import time
@@ -144,13 +144,13 @@ def test_a_member_that_is_not_heard_of_is_lost_when_its_lease_runs_out(tmp_path:
 
 
 def somebody_else_speaks(client: Client) -> bool:
-    """An agent of another job: as long as nobody at all is heard nobody is lost (ADR 0019)."""
+    """An agent of another job: as long as no member at all is heard no member is lost (ADR 0019)."""
     client.send(OTHER, m.AgentJoin(AgentId("a1"), 4))
     return True
 
 
 def silence(client: Client) -> None:
-    """Several short leases in which nobody is heard."""
+    """Several short leases in which no member is heard."""
 
     def passed() -> bool:
         said = re.search(r"no message arrived for (\d+) s", client.job(JOB).job.why)

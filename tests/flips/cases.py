@@ -1,4 +1,4 @@
-"""What must come of flipped bits: they are found, the right member goes, and the weights are as if nothing had been."""
+"""Checks of flipped bits: they are found, the right member is evicted, and the weights are the undisturbed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def weights_each_step(folder: Path, sha: str) -> tuple[str, list[str]]:
     if [(each.step, each.rolls_back) for each in found] != [(STEP - 1, False)]:
         broken.append(f"a flip in step {STEP} should be found there, without going back: {found}")
     if lost != {story.flipped.get(STEP)}:
-        broken.append(f"{story.flipped.get(STEP)} should be evicted, and {lost or 'nobody'} was")
+        broken.append(f"{story.flipped.get(STEP)} should be evicted, and {lost or 'no member'} was")
     if story.audit.get("rolled_back") != 0:
         broken.append(f"no step should be lost: {story.audit}")
     return f"found in step {STEP}, {', '.join(lost)} evicted", broken
@@ -38,20 +38,20 @@ def weights_now_and_then(folder: Path, sha: str) -> tuple[str, list[str]]:
     if [world.base.step for world in back] != [20]:
         broken.append(f"the world should go back to step 20: {back}")
     if lost != {story.flipped.get(STEP)}:
-        broken.append(f"{story.flipped.get(STEP)} should be evicted, and {lost or 'nobody'} was")
+        broken.append(f"{story.flipped.get(STEP)} should be evicted, and {lost or 'no member'} was")
     steps = [each.step - 20 for each in story.of(StatesDiffered)]
     return f"{', '.join(lost)} evicted, back to step 20, {sum(steps)} steps computed again", broken
 
 
 def weights_of_one_of_two(folder: Path, sha: str) -> tuple[str, list[str]]:
-    """Two members have no majority: nobody is evicted, and both go back to where they agreed."""
+    """Two members have no majority: no member is evicted, and both go back to where they agreed."""
     story = together(Plan(flips="weights", steps=[STEP], verify=1), folder, "2:2")
     back = [e.world for e in story.of(WorldFormed) if e.world.kind is WorldKind.ROLLBACK and e.world.number > 1]
     lost = [event.member for event in story.of(MemberGone) if event.how == "lost"]
     broken = _same_bits(story, sha)
     if [world.base.step for world in back] != [20] or lost:
-        broken.append(f"both should go back to step 20, and nobody be lost: {back}, {lost}")
-    return "nobody evicted, back to step 20", broken
+        broken.append(f"both should go back to step 20, and no member be lost: {back}, {lost}")
+    return "no member evicted, back to step 20", broken
 
 
 def gradient_checked_always(folder: Path, sha: str) -> tuple[str, list[str]]:

@@ -22,7 +22,7 @@ E = TypeVar("E")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is trained, what is flipped, and how members are checked."""
+    """The training, the bits to flip, and the checks of members."""
 
     epochs: int = 6
     flips: str = ""  # weights or gradient
@@ -46,7 +46,7 @@ class Plan:
 
 @dataclass
 class Story:
-    """What came of it."""
+    """The outcome of one training."""
 
     code: int
     events: list[Event] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What is trained while bits are flipped: small, deterministic, and spoilt where the environment says so.
+"""A small deterministic training that flips the bits which the environment names.
 
 `FLIPS` names what is flipped (`weights` or `gradient`), `FLIPS_STEPS` in which steps; in each of them one bit of the
 member with rank 1, once, whichever attempt at the step it is. The job's folder of flips (`FLIPS_FOLDER`) has a file for
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F  # as everybody calls it
+import torch.nn.functional as F  # as every member calls it
 from torch import Tensor, nn
 
 import pliant.torch as pliant
@@ -33,7 +33,7 @@ def flip(tensor: Tensor, chance: random.Random) -> None:
 
 
 def is_mine(step: int, rank: int) -> bool:
-    """Whether this member is to flip a bit now; true once for each step, whoever asks."""
+    """Return whether this member is to flip a bit now; true once for each step, whichever member asks."""
     if step not in STEPS or rank != SPOILT_RANK:
         return False
     try:

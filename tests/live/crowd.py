@@ -33,7 +33,7 @@ JOB = "live"
 
 
 class Nursery:
-    """Where members are forked from. One for a whole session."""
+    """The process that members are forked from. One for a whole session."""
 
     def __init__(self, log: Path) -> None:
         environment = {
@@ -64,11 +64,11 @@ class Nursery:
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
-            assert self._changed.wait_for(lambda: self._born, 120.0), "the nursery forks nobody"
+            assert self._changed.wait_for(lambda: self._born, 120.0), "the fork server forked no member"
             return self._born.pop()
 
     def code(self, pid: int) -> int | None:
-        """How a process ended; None while it lives."""
+        """Return how a process ended; None while it lives."""
         with self._changed:
             return self._codes.get(pid)
 

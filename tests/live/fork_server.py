@@ -74,10 +74,10 @@ def reap() -> None:
 
 
 def warm_up() -> None:
-    """What torch, and the client, import only when they are used first, once for all."""
+    """Return what torch, and the client, import only when they are used first, once for all."""
     param = torch.nn.Parameter(torch.zeros(1))
     optimizer = torch.optim.SGD([param], lr=0.1)
-    optimizer.step()  # without a gradient: autograd would touch a GPU, after which nobody can be forked
+    optimizer.step()  # without a gradient: autograd would touch a GPU, after which no member can be forked
     torch.optim.lr_scheduler.StepLR(optimizer, 1)
     Client(("http://127.0.0.1:9",), make_token(), patience_s=0.0).close()
 

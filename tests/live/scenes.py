@@ -32,7 +32,7 @@ _NEVER = threading.Event()
 
 @dataclass
 class Plan:
-    """What a member is to do.
+    """The instructions of a member.
 
     Faults are by place: `{"forward": 3}` strikes in the forward pass of its first step from 3 on that is a multiple of
     `fault_every`.
@@ -349,7 +349,7 @@ def applied(
     average: Average,
     optimizer: torch.optim.Optimizer,
 ) -> None:
-    """What the script does after each step."""
+    """Return what the script does after each step."""
     if not plan.nested:
         scheduler.step()
     average.update()

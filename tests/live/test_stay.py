@@ -94,7 +94,7 @@ def test_training_goes_on_while_the_coordinator_is_away(home: Path, nursery: Nur
         a.reached(reached + 3)
         crowd.restart_coordinator()
         a.logged("the coordinator is reachable again")
-        assert a.steps[-1]["generation"] == generation, "nobody was lost, and nothing changed"
+        assert a.steps[-1]["generation"] == generation, "no member was lost, and nothing changed"
         crowd.resize(3)
         c = crowd.join()
         c.in_world_of(3)
@@ -102,7 +102,7 @@ def test_training_goes_on_while_the_coordinator_is_away(home: Path, nursery: Nur
 
 
 def test_killed_while_the_coordinator_is_away(home: Path, nursery: Nursery) -> None:
-    """The others hold what they have until somebody can say how to go on."""
+    """The others hold what they have until a member can say how to go on."""
     with Crowd(home, nursery, target=2) as crowd:
         a, b = crowd.start(2)
         a.in_world_of(2)

@@ -36,7 +36,7 @@ class Stage:
 
 @dataclass(slots=True)
 class Result:
-    """What came of a plan. `by` names the seed or the test that complained; empty: nothing did."""
+    """The outcome of a plan. `by` names the seed or the test that failed; empty: none did."""
 
     by: str = ""
     how: str = ""
@@ -90,7 +90,7 @@ class Listener:
     def pytest_configure(self) -> None:
         from hypothesis import HealthCheck, Phase, settings  # not before pytest has made ready for it
 
-        # Finding a failing example is enough: nobody reads a smaller one.
+        # Finding a failing example is enough: no member reads a smaller one.
         settings.register_profile(
             "mutants",
             deadline=None,

@@ -141,7 +141,7 @@ class Crew:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process and whatever it started. Its group is its own, so nobody else is hit."""
+    """End a process and whatever it started. Its group is its own, so no other member is hit."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""What a mutant is: an exact change of the source, made in a copy of the tree and never in the tree itself."""
+"""A mutant: an exact change of the source, made in a copy of the tree and never in the tree itself."""
 
 from __future__ import annotations
 

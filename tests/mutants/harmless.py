@@ -18,7 +18,7 @@ LIST = Path(__file__).with_name("harmless.toml")
 
 @dataclass(frozen=True, slots=True)
 class Harmless:
-    """Why one mutant, or several that differ in their change alone, may survive."""
+    """The reason why one mutant, or several that differ in their change alone, may survive."""
 
     file: str
     line: str
@@ -40,5 +40,5 @@ def read() -> tuple[Harmless, ...]:
 
 
 def reason(known: tuple[Harmless, ...], mutant: Mutant) -> str:
-    """Why this mutant is harmless; empty if nobody has said so."""
+    """Return why this mutant is harmless; empty if no member has said so."""
     return next((entry.why for entry in known if entry.matches(mutant)), "")

@@ -1,4 +1,4 @@
-"""Which source files a test file brings in, directly or not: only a change of one of those can make it fail."""
+"""The source files that a test file imports, directly or not: only a change of one of those can make it fail."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mutants.edits import ROOT
 
 
 def reaches(test: str, file: str) -> bool:
-    """Whether `test` (below `tests`) imports `file` (below `src/pliant`)."""
+    """Return whether `test` (below `tests`) imports `file` (below `src/pliant`)."""
     return ROOT / "src/pliant" / file in _closure(ROOT / "tests" / test)
 
 

@@ -1,4 +1,4 @@
-"""Which catchers are tried on a mutant, and in which order: the likely and the cheap ones first."""
+"""The catchers that are tried on a mutant, in order: the likely and the cheap ones first."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _limit_s(usual_s: float) -> float:
 
 
 def is_about(test: str, file: str) -> bool:
-    """Whether a test file is named for that source file: `unit/core/test_job_reports.py` is about `core/job/decide.py`.
+    """Return whether a test file is named for that source file: `unit/core/test_job_reports.py` is about `core/job/decide.py`.
 
     The tests of a member's machine are named for what it does there, which takes most of its files each time.
     """

@@ -158,7 +158,7 @@ LAUNCHES = (
         ),
     ),
     Planted(
-        "nobody is killed",
+        "no member is killed",
         "launches",
         "A worker that ignores SIGTERM is waited for.",
         (Edit("core/supervisor.py", "(Kill(member),) if member in state.workers else ()", "()"),),

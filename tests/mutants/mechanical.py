@@ -41,7 +41,7 @@ class Mutant:
 
     @property
     def key(self) -> tuple[str, str, str, str]:
-        """What stays the same when code around the line moves."""
+        """Return what stays the same when code around the line moves."""
         return self.file, self.source, self.kind, self.change
 
     @property
@@ -254,7 +254,7 @@ class _Finder:
         return self._data[start:stop].decode()
 
     def _between(self, left: ast.expr, right: ast.expr, word: str) -> Span:
-        """Where the operator stands; only brackets and blanks are around it."""
+        """Return where the operator stands; only brackets and blanks are around it."""
         gap = self._data[self._span(left)[1] : self._span(right)[0]]
         start = self._span(left)[1] + gap.index(word.encode())
         return start, start + len(word)

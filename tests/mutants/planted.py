@@ -16,7 +16,7 @@ PLANTED = (
     Planted(
         "commit on apply",
         "rule 1, H1",
-        "A step counts as committed where it was applied, before anybody knows whether the others applied it.",
+        "A step counts as committed where it was applied, before any member knows whether the others applied it.",
         (
             Edit(
                 "core/member/step.py",
@@ -209,7 +209,7 @@ PLANTED = (
     Planted(
         "victim's slot skipped",
         "rule 6, H15",
-        "The slots of a lost member are not computed again, and nobody adds the counts up: the cursor moves on.",
+        "The slots of a lost member are not computed again, and the counts are not added up: the cursor moves on.",
         (
             Edit(
                 "core/member/recover.py",
@@ -366,7 +366,7 @@ PLANTED = (
     Planted(
         "report does not vouch",
         "rule 19, H17",
-        "A report renews nobody but the member that sent it.",
+        "A report renews only the member that sent it.",
         (
             Edit(
                 "coordinator/service/liveness.py",
@@ -376,9 +376,9 @@ PLANTED = (
         ),
     ),
     Planted(
-        "cut off, and expires everybody",
+        "cut off, and expires every member",
         "rule 19, ADR 0019",
-        "A coordinator that hears nobody at all takes everybody for lost.",
+        "A coordinator that receives no message at all takes every member for lost.",
         (
             Edit(
                 "coordinator/service/liveness.py",
@@ -390,7 +390,7 @@ PLANTED = (
     Planted(
         "no time to come back",
         "rule 19, ADR 0019",
-        "When the first is heard again after a silence of everybody, the others' leases are over.",
+        "When the first is heard again after a silence of every member, the others' leases are over.",
         (
             Edit(
                 "coordinator/service/liveness.py",
@@ -427,7 +427,7 @@ PLANTED = (
     Planted(
         "switch without a holder",
         "rule 8, H11",
-        "A world is entered though nobody in it holds the state.",
+        "A world is entered though no member in it holds the state.",
         (
             Edit(
                 "core/member/control_words.py",
@@ -581,7 +581,7 @@ PLANTED = (
     Planted(
         "no second hello",
         "rules 12, 15",
-        "Whoever holds the state goes on at once, and computes the slots of those who are still receiving it.",
+        "Members that hold the state go on at once, and compute the slots of those that still receive it.",
         (
             Edit(
                 "core/member/recover.py",
@@ -701,7 +701,7 @@ PLANTED = (
     Planted(
         "ranks follow the state",
         "rule 4",
-        "Survivors do not keep their order: whoever holds the state gets a low rank.",
+        "Survivors do not keep their order: members that hold the state get the low ranks.",
         (
             Edit(
                 "core/job/next_world.py",
@@ -713,7 +713,7 @@ PLANTED = (
     Planted(
         "no reason given",
         "P8",
-        "A job waits, and nobody says why.",
+        "A job waits without a reason.",
         (
             Edit(
                 "core/job/next_world.py",
@@ -750,7 +750,7 @@ PLANTED = (
     Planted(
         "gradients of a suspect kept",
         "P4, rule 14",
-        "Whoever was outvoted brings what it computed from its corrupted state into the next comparison.",
+        "An outvoted member brings gradients of its corrupted state into the next comparison.",
         (
             Edit(
                 "core/member/common.py",
@@ -772,7 +772,7 @@ PLANTED = (
         ),
     ),
     Planted(
-        "a rollback nobody entered is forgotten",
+        "a rollback no member entered is forgotten",
         "rule 18",
         "The members never met in the world that went back, and go on in the next one with what they had.",
         (
@@ -834,7 +834,7 @@ PLANTED = (
     Planted(
         "one dispute is enough",
         "P4",
-        "Whoever is in a dispute goes, right or wrong.",
+        "Every member of a dispute is evicted, right or wrong.",
         (
             Edit(
                 "core/job/divergence.py",
@@ -858,7 +858,7 @@ PLANTED = (
     Planted(
         "bits of the day",
         "P4",
-        "When every member is gone, whoever is there next decides which bits the job computes.",
+        "When every member is gone, the next member decides which bits the job computes.",
         (
             Edit(
                 "core/job/next_world.py",

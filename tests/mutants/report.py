@@ -1,4 +1,4 @@
-"""What the run has shown, for people (a table) and for programs (one JSON object)."""
+"""The results, for people (a table) and for programs (one JSON object)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def summary(
     known: tuple[Harmless, ...],
     caught_min: float,
 ) -> dict[str, object]:
-    """What programs read. `ok`: every planted bug is caught, and of the mechanical ones as many as we promise."""
+    """Return what programs read. `ok`: every planted bug is caught, and of the mechanical ones as many as we promise."""
     planted_caught = sum(bool(result.by) for result in planted.values())
     mechanical_caught = sum(bool(result.by) for result in mechanical.values())
     survivors = [{"mutant": title(bug), "why": "", "planted": True} for bug, result in planted.items() if not result.by]

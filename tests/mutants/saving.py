@@ -12,7 +12,7 @@ SAVING = (
     Planted(
         "published with a part missing",
         "rule 17",
-        "A manifest is published although somebody's part has yet to come.",
+        "A manifest is published although a member's part has yet to come.",
         (Edit(_JOB, "    if len(parts) < command.count:\n", "    if len(parts) < command.count - 1:\n"),),
     ),
     Planted(
@@ -102,7 +102,7 @@ SAVING = (
     Planted(
         "kept ones are removed",
         "rule 17",
-        "Whoever tidies up removes all but the newest checkpoint.",
+        "Garbage collection removes all but the newest checkpoint.",
         (
             Edit(
                 _JOB,
@@ -114,7 +114,7 @@ SAVING = (
     Planted(
         "asked for ever",
         "rule 17",
-        "A checkpoint that somebody asked for is there, and is still asked for.",
+        "A checkpoint that a user asked for is there, and is still asked for.",
         (
             Edit(
                 "core/job/evolve.py",

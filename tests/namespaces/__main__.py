@@ -63,7 +63,7 @@ def main(seed: int, only: str | None, keep: bool) -> None:
 
 
 def _why_not() -> str:
-    """Why it cannot be tried here; empty if it can. Tried with a real one: root in a container may lack the right."""
+    """Return why namespaces cannot be made here, or empty. Makes one: root in a container may lack the right."""
     if why := network.namespaces_unavailable():
         return why
     try:
@@ -83,7 +83,7 @@ def _tried(part: Callable[[Path, random.Random], dict[str, Any]], home: Path, ch
 
 
 def live(home: Path, chance: random.Random) -> dict[str, Any]:
-    """A script that joins: nobody is restarted, and the ledger is whole."""
+    """A script that joins: no member is restarted, and the ledger is whole."""
     folder = home / "said"
     folder.mkdir(parents=True)
     with Cluster(home, *OPTIONS, *RUN, str(SCRIPT), str(folder)) as cluster:
@@ -136,7 +136,7 @@ def _events(cluster: Cluster) -> list[m.Event]:
 
 
 def _members(events: list[m.Event], scenario: Scenario) -> list[str]:
-    """Who stayed was one process all the time; who is lost was cut off; who left was told to."""
+    """Return who stayed was one process all the time; who is lost was cut off; who left was told to."""
     broken: list[str] = []
     pids: defaultdict[str, set[int]] = defaultdict(set)
     for event in events:

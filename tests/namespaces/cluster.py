@@ -95,7 +95,7 @@ class Cluster:
     # -------------------------------------------------------------------------------------------- asking
 
     def pliant(self, *args: str) -> Done:
-        """Any command, as somebody in another terminal gives it."""
+        """Any command, as a member in another terminal gives it."""
         return real(self.env, *args)
 
     def do(self, *args: str) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Cluster:
             yield client
 
     def job_status(self) -> JobStatus | None:
-        """The job as its coordinator has it; None if nobody can say."""
+        """The job as its coordinator has it; None if no member can say."""
         try:
             with self.client() as client:
                 return client.job(self.job)
@@ -128,7 +128,7 @@ class Cluster:
             return None
 
     def active(self) -> dict[str, str]:
-        """Whose agent each member of the world is."""
+        """Return whose agent each member of the world is."""
         found = self.job_status()
         members = () if found is None else found.members
         return {line.id: line.agent for line in members if line.rank is not None}
@@ -149,7 +149,7 @@ class Cluster:
         return found
 
     def left_nothing(self) -> None:
-        """Wait until nothing is left; whoever cleans up may be at it."""
+        """Wait until nothing is left; the member that cleans up may be at it."""
         try:
             wait_for(lambda: not self.leftovers(), "everything's end", GONE_S)
         except AssertionError:

@@ -1,4 +1,4 @@
-"""What is done to three agents in three namespaces, and what must hold meanwhile; the same in either mode."""
+"""The scenario of three agents in three namespaces and its checks, the same in either mode."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Scenario:
     def cut_off(self, agent: str) -> None:
         """The others go on without it; when it is back, its workers are other members."""
         before = {member for member, where in self.cluster.active().items() if where == agent}
-        assert before, f"nobody is on {agent}"
+        assert before, f"no member is on {agent}"
         others = set(self._agents()) - {agent}
         began = time.monotonic()
         self.cluster.do("cut", agent)

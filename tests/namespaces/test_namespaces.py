@@ -1,4 +1,4 @@
-"""What `make namespaces` counts as broken, and that it says so where it cannot be tried."""
+"""Failures that `make namespaces` reports, and its reason where it cannot run."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_who_stays_is_one_process_and_who_is_lost_was_cut_off() -> None:
 
 
 def test_where_it_cannot_be_tried_it_says_why(tmp_path: Path) -> None:
-    """Without `ip`; as anybody but root the reason is another one."""
+    """Without `ip`; as any member but root the reason is another one."""
     env = {**os.environ, "PATH": str(tmp_path)}
     command = [sys.executable, "-m", "namespaces"]
     done = subprocess.run(command, cwd=ROOT / "tests", env=env, capture_output=True, text=True, timeout=60, check=False)

@@ -65,14 +65,14 @@ def main(seed: int, only: tuple[str, ...], keep: bool) -> None:
 
 
 def why_not() -> str:
-    """Why it cannot be tried here; empty if it can."""
+    """Return why it cannot be tried here; empty if it can."""
     if why := _why_not():
         return why
     return "" if shutil.which("unshare") else "there is no `unshare` here; the package is called util-linux"
 
 
 def alone(folder: Path) -> dict[str, str]:
-    """The hashes of an undisturbed run, by one worker without anybody else."""
+    """The hashes of an undisturbed run, by one worker without any other member."""
     folder.mkdir(parents=True)
     (folder / "hurry").touch()
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -141,7 +141,7 @@ def _audited(cluster: Cluster) -> list[str]:
 
 
 def gone_for_no_reason(events: list[m.Event], lost: set[str]) -> list[str]:
-    """Who stayed was one process all the time; who is gone without goodbye was cut off or killed by us."""
+    """Return who stayed was one process all the time; who is gone without goodbye was cut off or killed by us."""
     broken: list[str] = []
     pids: defaultdict[str, set[int]] = defaultdict(set)
     for event in events:

@@ -1,4 +1,4 @@
-"""What is in a frame: whose it is, and how to answer it with a reset."""
+"""Parsing of a frame: its addresses, and the reset that answers it."""
 
 from __future__ import annotations
 

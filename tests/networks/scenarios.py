@@ -1,4 +1,4 @@
-"""What is done to the network of a training, one thing in each scenario, and what must come of it."""
+"""Scenarios: one fault of a training's network in each, and its checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from namespaces.cluster import Cluster
-from networks.weather import EVERYBODY, Weather
+from networks.weather import EVERY_ADDRESS, Weather
 from networks.wires import FAIR, Wires
 from pliant_local.network import ip
 from pliant_local.schedule import number_of
@@ -22,7 +22,7 @@ AGENTS = 3
 LEASE_S = 3.0
 STEPS = 3  # so many more show that it goes on
 PATIENCE_S = 150.0
-CUT = Weather(mute=(EVERYBODY,))
+CUT = Weather(mute=(EVERY_ADDRESS,))
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Scene:
 
     def generation(self) -> int:
         found = self.cluster.job_status()
-        assert found is not None, "nobody says how the job is"
+        assert found is not None, "no status of the job"
         return found.job.generation
 
     def why(self) -> str:
@@ -66,7 +66,7 @@ class Scene:
         return str(self.cluster.do("list")["url"]).split("//")[1].rsplit(":", 1)[0]
 
     def steps(self) -> dict[str, int]:
-        """How far each process has come by its own account, by its number."""
+        """Return how far each process has come by its own account, by its number."""
         found = {}
         for path in self.folder.glob("*.step"):
             with suppress(ValueError):  # it is being written
@@ -92,7 +92,7 @@ class Scene:
 
     def is_whole(self) -> None:
         agents = Counter(self.agents())
-        self.until(lambda: Counter(self.cluster.active().values()) == agents, "a world of everybody")
+        self.until(lambda: Counter(self.cluster.active().values()) == agents, "a world of all members")
 
     def has_still(self, members: set[str]) -> None:
         now = set(self.cluster.active())
@@ -133,29 +133,29 @@ def one_way_to(scene: Scene) -> None:
 
 
 def from_its_peers(scene: Scene) -> None:
-    """A member that reaches the coordinator, and no other member: somebody has to go, and the rest trains."""
+    """A member that reaches the coordinator, and no other member: a member has to go, and the rest trains."""
     agent = scene.some_agent()
     before = set(scene.cluster.active())
     peers = tuple(address for name, address in scene.addresses().items() if name != agent)
     scene.wires.weather(agent, Weather(mute=peers))
     scene.until(lambda: 0 < len(scene.cluster.active()) < AGENTS, "a smaller world")
     scene.goes_on()
-    assert scene.cluster.active(), "nobody trains"
+    assert scene.cluster.active(), "no member trains"
     scene.wires.weather(agent, FAIR)
     scene.is_whole()
     scene.lost |= before - set(scene.cluster.active())
 
 
-def coordinator_from_everybody(scene: Scene) -> None:
-    """For four leases: nobody is lost, no generation ends, and training goes on meanwhile."""
+def coordinator_from_every_agent(scene: Scene) -> None:
+    """For four leases: no member is lost, no generation ends, and training goes on meanwhile."""
     generation, before, there = scene.generation(), scene.steps(), set(scene.cluster.active())
     scene.wires.everywhere(Weather(mute=(scene.coordinator(),)))
-    scene.until(lambda: "no message arrived for" in scene.why(), "the coordinator's own word that it hears nobody")
+    scene.until(lambda: "no message arrived for" in scene.why(), "the coordinator to report that it receives nothing")
     scene.passes(4 * LEASE_S)
     later = scene.steps()
     assert all(later[pid] > step for pid, step in before.items()), f"training stood still: {before}, {later}"
     scene.wires.everywhere(FAIR)
-    scene.until(lambda: "no message arrived for" not in scene.why(), "somebody to be heard")
+    scene.until(lambda: "no message arrived for" not in scene.why(), "a message to arrive")
     scene.goes_on()
     scene.passes(LEASE_S)
     scene.has_still(there)
@@ -177,7 +177,7 @@ def _nobody_is_lost(scene: Scene, weather: Weather, steps: int) -> None:
 
 
 def loss(scene: Scene) -> None:
-    """Of a hundred frames two are lost, each way: slower, and nobody is lost."""
+    """Of a hundred frames two are lost, each way: slower, and no member is lost."""
     _nobody_is_lost(scene, Weather(loss=0.02), 5)
 
 
@@ -197,7 +197,7 @@ def narrow(scene: Scene) -> None:
 
 
 def connections_reset(scene: Scene) -> None:
-    """Every connection of a machine is reset, also that to the coordinator: a generation ends, and nobody is lost."""
+    """Every connection of a machine is reset, also to the coordinator: a generation ends, and no member is lost."""
     there = set(scene.cluster.active())
     for _ in range(3):
         agent = scene.some_agent()
@@ -210,7 +210,7 @@ def connections_reset(scene: Scene) -> None:
 
 
 def half_open(scene: Scene) -> None:
-    """A machine's link goes down, its worker is killed, and the link comes back: nobody was told that it hung up."""
+    """A machine's link goes down, its worker is killed, and the link comes back: no member was told that it hung up."""
     for away_s in (0.0, 2 * LEASE_S):
         agent = scene.some_agent()
         members = scene.members_on(agent)
@@ -238,7 +238,7 @@ SCENARIOS: dict[str, Callable[[Scene], None]] = {
     "cut on the way out": one_way_from,
     "cut on the way in": one_way_to,
     "a member from its peers": from_its_peers,
-    "the coordinator from everybody": coordinator_from_everybody,
+    "the coordinator from every agent": coordinator_from_every_agent,
     "frames lost": loss,
     "delay and reordering": delay,
     "frames twice": twice,

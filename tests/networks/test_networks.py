@@ -14,7 +14,7 @@ import pytest
 from networks import __main__ as harness
 from networks.packets import ends_of, resets
 from networks.scenarios import SCENARIOS
-from networks.weather import BACKLOG_S, EVERYBODY, Way, Weather
+from networks.weather import BACKLOG_S, EVERY_ADDRESS, Way, Weather
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
 from pliant.core.model.job import Member, Terms
@@ -37,7 +37,7 @@ def way(**weather: object) -> Way:
 
 
 def sent(through: Way, count: int, peer: str | None = None) -> int:
-    """How many of so many frames come through, if they are waited for."""
+    """Return how many of so many frames come through, if they are waited for."""
     for _ in range(count):
         through.send(bytes(100), peer, 0.0)
     return len(through.arrived(1000.0))
@@ -117,7 +117,7 @@ def test_one_can_be_muted_or_everybody() -> None:
     assert sent(way(mute=(THERE,)), 5, peer=THERE) == 0
     assert sent(way(mute=(THERE,)), 5, peer=HERE) == 5
     assert sent(way(mute=(THERE,)), 5, peer=None) == 5  # ARP
-    assert sent(way(mute=(EVERYBODY,)), 5, peer=None) == 0
+    assert sent(way(mute=(EVERY_ADDRESS,)), 5, peer=None) == 0
 
 
 # ---------------------------------------------------------------------------------------------------- verdicts
@@ -152,7 +152,7 @@ def test_every_scenario_says_what_it_does() -> None:
 
 
 def test_where_it_cannot_be_tried_it_says_why(tmp_path: Path) -> None:
-    """Without `ip`; as anybody but root the reason is another one."""
+    """Without `ip`; as another user than root the reason is another one."""
     env = {**os.environ, "PATH": str(tmp_path)}
     command = [sys.executable, "-m", "networks"]
     done = subprocess.run(command, cwd=ROOT / "tests", env=env, capture_output=True, text=True, timeout=60, check=False)
@@ -168,7 +168,7 @@ def test_a_coordinator_cut_off_from_everybody_costs_a_real_training_nothing(tmp_
     if why := harness.why_not():
         pytest.skip(why)
     expected = harness.alone(tmp_path / "alone")
-    said = harness.scenario("the coordinator from everybody", tmp_path / "live", 0, expected)
+    said = harness.scenario("the coordinator from every agent", tmp_path / "live", 0, expected)
     assert said["broken"] == []
     assert said["lost"] == 0
     assert said["frames"]["muted"] > 0

@@ -1,4 +1,4 @@
-"""What happens to frames on their way: lost, late, twice, in another order, one at a time."""
+"""Frames on their way: lost, late, twice, in another order, or at a limited rate."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from random import Random
 
 BACKLOG_S = 0.4  # what a line that is too narrow keeps waiting; the rest is lost, as in a switch
 
-EVERYBODY = "*"
+EVERY_ADDRESS = "*"
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """One way of one link. `mute`: addresses that do not get through, or everybody; `rate`: bytes a second, 0: any."""
+    """One way of one link. `mute`: addresses cut off, or EVERY_ADDRESS; `rate`: bytes a second, 0: any."""
 
     loss: float = 0.0
     delay_s: float = 0.0
@@ -36,13 +36,13 @@ class Way:
 
     @property
     def is_fair(self) -> bool:
-        """Whether a frame can be passed on at once."""
+        """Return whether a frame can be passed on at once."""
         return self.weather == Weather() and not self._flying
 
     def send(self, frame: bytes, peer: str | None, now: float) -> None:
         """Take a frame. `peer` is the address at the far end; None: it has none."""
         weather, draw = self.weather, self.chance.random
-        if EVERYBODY in weather.mute or peer in weather.mute:
+        if EVERY_ADDRESS in weather.mute or peer in weather.mute:
             self.counts["muted"] += 1
             return
         if weather.loss and draw() < weather.loss:

@@ -79,7 +79,7 @@ class Wires:
         self._say(agent, reset_s=seconds)
 
     def counts(self) -> dict[str, int]:
-        """What happened to frames, over all wires."""
+        """Return what happened to frames, over all wires."""
         total: dict[str, int] = {}
         for agent in self.agents:
             said = self._say(agent)

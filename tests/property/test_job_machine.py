@@ -43,7 +43,7 @@ rarely = st.integers(0, 19).map(lambda number: number == 0)
 
 
 class JobMachine(RuleBasedStateMachine):
-    """One job, and everybody who talks to it."""
+    """One job, and every member that talks to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class JobMachine(RuleBasedStateMachine):
                     pass
 
     def decided(self, batch: list[Command]) -> tuple[Event, ...]:
-        """What the coordinator does with a batch, with every single event held to the invariants of a change."""
+        """Return what the coordinator does with a batch, with every single event held to the invariants of a change."""
         self.now += 1.0
         events: tuple[Event, ...] = ()
         for command in batch:
@@ -121,7 +121,7 @@ class JobMachine(RuleBasedStateMachine):
 
     # ---------------------------------------------------------------------------------------- whom to name
 
-    def anybody(self, data: st.DataObject) -> MemberId:
+    def any_member(self, data: st.DataObject) -> MemberId:
         """Mostly a live member, now and then a dead or unheard-of one."""
         live = list(self.it.members)
         others = [*self.it.gone[-3:], MemberId("stranger")]
@@ -223,39 +223,39 @@ class JobMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.job is not None and self.job.terms is not None)
     @rule(data=st.data(), seed=st.sampled_from([3, 3, 4]), weight=st.integers(0, 1))
     def join_badly(self, data: st.DataObject, seed: int, weight: int) -> None:
-        self.ask(m.Join(self.anybody(data), AGENTS[0], replace(self.terms, seed=seed), weight))
+        self.ask(m.Join(self.any_member(data), AGENTS[0], replace(self.terms, seed=seed), weight))
 
     @rule(data=st.data())
     def drain(self, data: st.DataObject) -> None:
-        self.ask(m.Drain(self.anybody(data), 30.0, "SIGTERM"))
+        self.ask(m.Drain(self.any_member(data), 30.0, "SIGTERM"))
 
     @rule(data=st.data(), released=flips)
     def leave(self, data: st.DataObject, released: bool) -> None:
-        self.ask(m.Leave(self.anybody(data), self.anywhere(data) if released else 0, "bye"))
+        self.ask(m.Leave(self.any_member(data), self.anywhere(data) if released else 0, "bye"))
 
     @rule(data=st.data(), code=st.sampled_from([0, -9, -15, 1, FENCED_CODE]))
     def exit(self, data: st.DataObject, code: int) -> None:
-        self.ask(m.Exited(self.anybody(data), code))
+        self.ask(m.Exited(self.any_member(data), code))
 
     @rule(data=st.data(), how=st.sampled_from([m.Expire, m.Suspect]))
     def fall_silent(self, data: st.DataObject, how: type[m.Expire] | type[m.Suspect]) -> None:
-        self.ask(how(self.anybody(data)))
+        self.ask(how(self.any_member(data)))
 
     @rule(data=st.data(), step=st.integers(1, 2), slots=st.frozensets(st.integers(0, 5), max_size=3))
     def raise_on_a_slot(self, data: st.DataObject, step: int, slots: frozenset[int]) -> None:
         samples = tuple((slot, slot + 10) for slot in slots)
-        self.ask(m.Raised(FailingSlots(step, tuple(slots), samples, self.anybody(data), "ValueError")))
+        self.ask(m.Raised(FailingSlots(step, tuple(slots), samples, self.any_member(data), "ValueError")))
 
     # ---------------------------------------------------------------------------------------------- in a world
 
     @precondition(lambda self: self.job is not None and self.job.worlds)
-    @rule(data=st.data(), count=st.integers(0, 2), everybody=st.sampled_from([None, True, True, False]))
-    def report(self, data: st.DataObject, count: int, everybody: bool | None) -> None:
-        """The next steps, committed in any open world; holders: not said, everybody there, or some of them."""
+    @rule(data=st.data(), count=st.integers(0, 2), all_hold=st.sampled_from([None, True, True, False]))
+    def report(self, data: st.DataObject, count: int, all_hold: bool | None) -> None:
+        """The next steps, committed in any open world; holders: not said, every member there, or some of them."""
         world, member = self.inside(data)
         count = min(count, GRID.total_steps - self.it.durable.step)
-        holders = None if everybody is None else frozenset(world.members)
-        if everybody is False:
+        holders = None if all_hold is None else frozenset(world.members)
+        if all_hold is False:
             holders = data.draw(st.frozensets(st.sampled_from(world.members)))
         generation = max(world.number, self.it.durable.generation)
         new = lines(self.it.durable, generation, count, GRID, ORDER)
@@ -271,7 +271,7 @@ class JobMachine(RuleBasedStateMachine):
         altered: bool = data.draw(flips)
         if new and altered:
             new = (*new[:-1], replace(new[-1], samples=new[-1].samples + 1))
-        self.ask(m.Report(self.anybody(data), rank, generation, new))
+        self.ask(m.Report(self.any_member(data), rank, generation, new))
 
     @precondition(lambda self: self.job is not None and self.job.worlds)
     @rule(data=st.data(), stateless=rarely)
@@ -295,8 +295,8 @@ class JobMachine(RuleBasedStateMachine):
     @rule(data=st.data(), count=st.integers(1, 3))
     def find_gradients_that_differ(self, data: st.DataObject, count: int) -> None:
         world, member = self.inside(data)
-        anybody = st.sampled_from(world.members)
-        found = tuple(Dispute(slot, data.draw(anybody), data.draw(anybody)) for slot in range(count))
+        names = st.sampled_from(world.members)
+        found = tuple(Dispute(slot, data.draw(names), data.draw(names)) for slot in range(count))
         self.ask(m.Stopped(member, world.number, self.it.durable, frozenset(), "differ", disputes=found))
 
     @precondition(lambda self: self.job is not None and self.job.worlds)
@@ -359,7 +359,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def what_is_sealed_stays_sealed(self) -> None:
-        """P6: whoever it is, whatever it says."""
+        """P6: any member may send anything."""
         if self.job is None or self.job.state.ended:
             return
         for name in self.job.members:
@@ -374,7 +374,7 @@ class JobMachine(RuleBasedStateMachine):
         for name in self.job.members:
             assert view_of(self.job, 1, name).known
             assert isinstance(member_state(self.job, name), MemberState)
-        assert not view_of(self.job, 1, MemberId("nobody")).known
+        assert not view_of(self.job, 1, MemberId("stranger")).known
         shares = desired_workers(self.job)
         assert list(shares) == [agent.id for agent in self.job.agents]
         assert all(0 <= shares[agent.id] <= agent.capacity for agent in self.job.agents)
@@ -382,7 +382,7 @@ class JobMachine(RuleBasedStateMachine):
 
     @invariant()
     def nobody_waits_who_need_not(self) -> None:
-        """Enough members that stay, and somebody with the state or a place to start from: then there is a world."""
+        """Enough members that stay, and a member with the state or a place to start from: then there is a world."""
         if self.job is None or self.job.state.ended or self.job.target.placement:
             return
         if self.job.state is JobState.STOPPING:

@@ -32,7 +32,7 @@ rarely = st.integers(0, 9).map(lambda number: number == 0)
 
 
 class LaunchMachine(RuleBasedStateMachine):
-    """One job, and everybody who talks to its coordinator."""
+    """One job, and every member that talks to its coordinator."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class LaunchMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.job is not None and self.job.agents)
     @rule()
     def everybody_is_ready(self) -> None:
-        """Nobody waits who need not: then there is a launch, or it is said what is missing."""
+        """No member waits who need not: then there is a launch, or it is said what is missing."""
         for agent in self.it.agents:
             if not agent.ports:
                 self.ready(agent, self.it.generation, 21000)

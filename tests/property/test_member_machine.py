@@ -61,7 +61,7 @@ class Walk:
     current: int = 0
     word: Word | None = None
     compute: s.Compute | None = None
-    known: Lineage = GENESIS  # where the others are, as far as anybody told
+    known: Lineage = GENESIS  # where the others are, as far as any member told
 
     # -------------------------------------------------------------------------------------- the next signal
 
@@ -159,7 +159,7 @@ class Walk:
     # ------------------------------------------------------------------------------------ what the others say
 
     def words(self, chance: Random) -> tuple[Word, ...]:
-        """Everybody's words, in which the first peer that holds has whatever this member has not."""
+        """Every member's words, in which the first peer that holds has whatever this member has not."""
         m, mine = self.machine, self.word
         if m.world is None or mine is None:
             return ()
@@ -201,7 +201,7 @@ class Walk:
         )
 
     def wired_by(self, member: MemberId, number: int) -> int:
-        """Nobody can wire a world it is not in, and who wired a recovery world enters no collective before it."""
+        """No member can wire a world it is not in, and who wired a recovery world enters no collective before it."""
         world = self.formed.get(number)
         return number if world is not None and world.kind is WorldKind.PLANNED and member in world.members else 0
 
@@ -294,7 +294,7 @@ class Walk:
 
 
 def all_is_well(signal: s.Signal, before: Machine, after: Machine, actions: tuple[s.Action, ...]) -> None:
-    """What holds of every reaction to any signal."""
+    """Return what holds of every reaction to any signal."""
     kinds = [type(action) for action in actions]
     # An exit is the last thing said, once, and is what being gone means.
     assert s.Exit not in kinds[:-1]

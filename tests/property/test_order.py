@@ -113,7 +113,7 @@ def test_another_epoch_or_seed_is_another_order(seed: int, samples: int, epoch: 
 
 
 def chi_square(counts: Counter[tuple[int, ...]], outcomes: int) -> float:
-    """How far counts are from equal, in standard deviations of what chance alone would do."""
+    """Return how far counts are from equal, in standard deviations of what chance alone would do."""
     expected = counts.total() / outcomes
     distance = sum((count - expected) ** 2 / expected for count in counts.values())
     distance += (outcomes - len(counts)) * expected

@@ -1,4 +1,4 @@
-"""Leases under any pattern of who is heard when: nobody expires early, nor while nobody is heard (rule 19)."""
+"""Leases under any pattern of who is heard when: no member expires early, nor while no member is heard (rule 19)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,9 +13,9 @@ from unit.coordinator.shaky import Desk, desk
 from unit.core.build import A, B, C, X, join
 
 TICK_S = 0.5
-EVERYBODY = (A, B, C, X)
+MEMBERS = (A, B, C, X)
 
-heard = st.frozensets(st.sampled_from(EVERYBODY), max_size=2)
+heard = st.frozensets(st.sampled_from(MEMBERS), max_size=2)
 stretches = st.tuples(heard, st.integers(1, 40))  # who is heard in each of so many ticks
 
 
@@ -28,10 +28,12 @@ def there(one: Desk) -> set[str]:
 
 
 @given(st.lists(stretches, max_size=8))
-def test_whoever_expires_was_silent_for_a_lease_in_which_others_were_heard(pattern: list[tuple[set[str], int]]) -> None:
+def test_a_member_that_expires_was_silent_for_a_lease_in_which_others_were_heard(
+    pattern: list[tuple[set[str], int]],
+) -> None:
     one = desk()
     one.tell(0.0, m.Create("demo", JobSpec(1, 6, Target(3))), m.AgentJoin(X, 2), join(A), join(B), join(C))
-    last = dict.fromkeys(EVERYBODY, 0.0)
+    last = dict.fromkeys(MEMBERS, 0.0)
     spoke = now = 0.0
     for names, ticks in pattern:
         for _ in range(ticks):

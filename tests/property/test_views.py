@@ -1,4 +1,4 @@
-"""A change applied to what somebody knew gives what there is, to the bit, whatever the two are."""
+"""A change applied to what a member knew gives what there is, to the bit, whatever the two are."""
 
 from dataclasses import replace
 
@@ -65,7 +65,7 @@ views = st.builds(
 
 
 def tell(before: View | None, after: View) -> ViewUpdate:
-    """What a member receives that knew `before`, having been through the wire."""
+    """Return what a member receives that knew `before`, having been through the wire."""
     change = view_delta(before, after)
     mine = (after.revision, after.known, after.draining, after.grace_s, 0, -1, 0, after.durable, (), after.spare_why)
     told = ViewUpdate(*mine, immediate=after.immediate, delta=change)
@@ -83,7 +83,7 @@ def test_from_nothing_everything_is_told(after: View) -> None:
 
 
 @given(before=views, after=views)
-def test_everything_may_be_told_to_somebody_who_knows_something_else(before: View, after: View) -> None:
+def test_everything_may_be_told_to_a_member_that_knows_something_else(before: View, after: View) -> None:
     assert apply_update(before, tell(None, after)) == after
 
 
@@ -97,7 +97,7 @@ def test_a_change_is_never_built_on_another_revision(before: View, after: View, 
 
 
 @pytest.mark.parametrize("items", [((0, 12),), ((-1, 0),), ((3, 2),)])
-def test_ranks_that_nobody_has_are_refused(items: tuple[tuple[int, int] | str, ...]) -> None:
+def test_ranks_that_no_member_has_are_refused(items: tuple[tuple[int, int] | str, ...]) -> None:
     before = crowd(12)
     news = tell(before, replace(before, revision=2))
     assert news.delta is not None
@@ -153,7 +153,7 @@ def crowd(size: int, number: int = 1, revision: int = 1) -> View:
     names = tuple(MemberId(f"a{i // 8}-1.{i}") for i in range(size))
     addresses = tuple(f"10.0.{i // 250}.{i % 250}:7000" for i in range(size))
     world = World(number, WorldKind.PLANNED, names, (1,) * size, GENESIS, addresses=addresses, rollback_generation=1)
-    everybody = frozenset(names)
+    all_names = frozenset(names)
     return View(
         revision,
         JobState.RUNNING,
@@ -166,7 +166,7 @@ def crowd(size: int, number: int = 1, revision: int = 1) -> View:
         0,
         frozenset(),
         frozenset(),
-        everybody,
+        all_names,
         GENESIS,
         None,
     )

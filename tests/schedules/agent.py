@@ -34,7 +34,7 @@ GOODBYE_S = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the harness starts an agent with."""
+    """The arguments with which the harness starts an agent."""
 
     agent: AgentId
     life: str

@@ -1,11 +1,11 @@
-"""What must hold, seen from outside of real processes: the simulator's own checkers, on mirrors.
+"""Checks of real processes from outside: the simulator's own checkers, on mirrors.
 
 A mirror is what a member said of itself. What it says comes in the order in which it happened, and before anything
 that it lets others know over the data plane; so most of `pliant_sim.live.checks` holds here as it stands. The event log
 comes over HTTP at its own pace: what compares it with a member is looked at when everything is over (`settle`).
 
-What the simulator sees at an instant, and nobody outside of processes can, is looked at in another way:
-  - P2, a rollback although somebody held the state: by what each member had said before the decision was made, and
+The simulator sees every process at one instant; from outside, these are checked in another way:
+  - P2, a rollback although a member held the state: by what each member had said before the decision was made, and
     only for members that were not stopped around that time;
   - P5, that an acknowledged revision stands in the store when it is acknowledged: at the end every acknowledged command
     must be in the log, at or before that revision;
@@ -75,7 +75,7 @@ class Mirror:
 
 
 class Files(CheckpointChecks):
-    """What real files can be held to: who writes and who reads them are heard of apart from the event log."""
+    """Checks of real files. Reports of their writers and readers arrive apart from the event log."""
 
     def __init__(self, sim: LiveSimulation, complain: Callable[[str], None]) -> None:
         super().__init__(sim, complain)
@@ -96,7 +96,7 @@ class Files(CheckpointChecks):
             self.complain(f"rule 17: {checkpoint.name} is not the state that was published")
 
     def finally_(self, job: Job) -> None:
-        """Who was killed has not tidied up."""
+        """Return who was killed has not tidied up."""
 
 
 class Checks(LiveChecks):
@@ -149,7 +149,7 @@ class Checks(LiveChecks):
             self.complain(f"rule 19: {event.member} was lost without proof or expiry: {event.why}")
 
     def _world_formed(self, event: m.WorldFormed) -> None:
-        """P2: nobody who is counted on held the state when it was given up."""
+        """P2: no member that is counted on held the state when it was given up."""
         world, job = event.world, self.job
         if job is None or world.kind is not WorldKind.ROLLBACK or job.durable.step == 0:
             return
@@ -226,7 +226,7 @@ class Checks(LiveChecks):
     # ------------------------------------------------------------------------------------------ afterwards
 
     def seen(self) -> dict[str, int]:
-        """How often the log has what the faults are there to bring about."""
+        """Return how often the log has what the faults are there to bring about."""
         found: Counter[str] = Counter()
         for event in self.log:
             match event:
@@ -251,7 +251,7 @@ class Checks(LiveChecks):
         for at, line in self._claims:
             seen = self._committed_at.get(line.lineage)
             if seen is None or seen > at + CLOCK_S:
-                self.complain(f"rule 1: step {line.lineage.step} was durable before anybody saw it committed")
+                self.complain(f"rule 1: step {line.lineage.step} was durable before any member saw it committed")
         gone = {event.member: event for event in self.log if isinstance(event, m.MemberGone)}
         for mirror in self.scene.workers.values():
             self._ended_well(mirror, gone.get(mirror.id))
@@ -260,11 +260,11 @@ class Checks(LiveChecks):
         self._acknowledged()
 
     def _ended_well(self, mirror: Mirror, gone: m.MemberGone | None) -> None:
-        """P1, rules 9 and 16: nobody ends without need, and who leaves may go."""
+        """P1, rules 9 and 16: no member ends without need, and who leaves may go."""
         left, code = mirror.left, mirror.ended_with
         if left is None:
             if not mirror.killed and not (code == w.FENCED and gone is not None):
-                self.complain(f"P1: {mirror.id} ended with {code}, and nobody had killed it")
+                self.complain(f"P1: {mirror.id} ended with {code}, and no fault had killed it")
             return
         if left.code == w.FENCED:
             if gone is None or gone.how == "left":
@@ -280,14 +280,14 @@ class Checks(LiveChecks):
         if "grace" in left.why or mirror.machine.world is None or (gone is not None and gone.how != "left"):
             return
         if not self._was_asked_to_go(mirror.id):
-            self.complain(f"P1: {mirror.id} left, and nobody had asked it to: {left.why}")
+            self.complain(f"P1: {mirror.id} left, and no fault had asked it to: {left.why}")
         if mirror.hanging is not None:
             self.complain(f"rule 9: {mirror.id} left while {mirror.hanging} was in a collective with it: {left.why}")
         if not mirror.survives:
             self.complain(f"rule 16: {mirror.id} left with the last state of step {mirror.machine.lineage.step}")
 
     def _was_asked_to_go(self, member: MemberId) -> bool:
-        """Whether it drained, or fewer members were wanted at some time."""
+        """Return whether it drained, or fewer members were wanted at some time."""
         size = 0
         for event in self.log:
             match event:
@@ -385,7 +385,7 @@ class _Log:
         self._first.setdefault((what, who), revision)
 
     def missing(self, command: Command, revision: int) -> str:
-        """What of an acknowledged command is not in the log by then; empty: nothing."""
+        """Return what of an acknowledged command is not in the log by then; empty: nothing."""
         match command:
             case m.Join(member=member):
                 return self._look("joined", member, revision)
@@ -406,7 +406,7 @@ class _Log:
                 return next(filter(None, (self._look("step", line.lineage, revision) for line in lines)), "")
             case m.Publish(checkpoint=Checkpoint(lineage=lineage, name=name), part=part, count=count):
                 there = any(at <= revision and step >= lineage.step for at, step in self._checkpoints)
-                # In parts, and a recovery came between: the others will never come, and nobody counts this one.
+                # In parts, and a recovery came between: the others will never come, and no member counts this one.
                 void = count > 1 and any(at <= revision and writer_generation(name) < limit for at, limit in self._over)
                 known = not self._look("part", (name, part), revision) or not self._look("failed", name, revision)
                 return "" if there or void or known else f"there is no checkpoint of step {lineage.step} or a later one"

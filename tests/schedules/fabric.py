@@ -42,7 +42,7 @@ LOOK_S = 0.1  # what is waited for may come without a message: the end of a proc
 
 
 class Observer(Protocol):
-    """Who is told of what the processes say besides."""
+    """The receiver of everything else that the processes report."""
 
     def arrived(self, hello: w.Hello) -> None: ...
 

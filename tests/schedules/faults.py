@@ -85,7 +85,7 @@ def _kill_member(scene: Scene, draw: Random) -> bool:
 
 
 def _kill_everybody(scene: Scene, draw: Random) -> bool:
-    """Nobody is left to hold the state: the newest checkpoint is all there is."""
+    """No member is left to hold the state: the newest checkpoint is all there is."""
     struck = [scene.signal(mirror, signal.SIGKILL) for mirror in scene.workers_up]
     return any(struck)
 
@@ -220,7 +220,7 @@ def _close_watch(scene: Scene, draw: Random) -> bool:
 
 
 def _break_transfer(scene: Scene, draw: Random) -> bool:
-    """Strikes whoever receives a state next; counted when it does."""
+    """Strikes the member that receives a state next; counted when it does."""
     scene.breaking.update(mirror.id for mirror in scene.workers_up if not mirror.machine.holds_state)
     return False
 

@@ -24,13 +24,13 @@ FAULTS_S = 12.0
 PATIENCE_S = 60.0  # after the faults, in which the job must end
 STREAM_S = 10.0
 STOP_S = 15.0
-PORTS = range(15000, 32000)  # below the range the system draws from, so that nobody connects from one of them
+PORTS = range(15000, 32000)  # below the range the system draws from, so that no connection starts from one of them
 QUIET_PACE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one schedule."""
+    """The outcome of one schedule."""
 
     seed: int
     complaints: tuple[str, ...]
@@ -96,7 +96,7 @@ def _afterwards(scene: Scene) -> None:
     """Read the rest of the stream, stop the coordinator, and compare with what lies in its store."""
     checks = scene.checks
     if not scene.ended:
-        up = ", ".join(mirror.id for mirror in scene.workers_up) or "nobody"
+        up = ", ".join(mirror.id for mirror in scene.workers_up) or "stranger"
         checks.complain(f"liveness: {PATIENCE_S:g} s after the faults {up} is still there")
     try:
         last = scene.client.job(scene.job).job.revision

@@ -38,7 +38,7 @@ FENCES = (Code.GONE, Code.UNKNOWN)
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a member of a schedule finds everything."""
+    """The addresses and files of a schedule's member."""
 
     url: str
     token: Path
@@ -48,7 +48,7 @@ class Place:
 
 
 def digest(view: View) -> str:
-    """What stands for a view in a trace."""
+    """Return what stands for a view in a trace."""
     return blake2b(w.VIEW.encode(view), digest_size=12).hexdigest()
 
 

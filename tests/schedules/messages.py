@@ -1,4 +1,4 @@
-"""What the processes of a schedule say to the harness, and hear from it: length, then JSON, over a Unix socket.
+"""Messages between the processes of a schedule and the harness: length, then JSON, over a Unix socket.
 
 A member has one connection for everything that does not go to the coordinator: the data plane, and its trace. So what
 the harness knows of a member is in the order in which it happened there, and nothing a member let others know by the
@@ -103,7 +103,7 @@ class GiveGradient:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What of a member's machine is looked at, after a signal changed any of it, and when, by the wall clock."""
+    """The observed fields of a member's machine after a signal changed one, with the wall-clock time."""
 
     at: float
     phase: Phase
@@ -232,7 +232,7 @@ Up = (
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What a reduction wrote into the buffers; `Returned` follows."""
+    """The buffers after a reduction; `Returned` follows."""
 
     content: Content
 
@@ -276,7 +276,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long computing takes from now on, as a factor."""
+    """The factor by which computing takes longer from now on."""
 
     factor: float
 

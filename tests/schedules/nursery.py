@@ -1,4 +1,4 @@
-"""Where members are born: a process of one thread that has imported everything, and forks.
+"""The fork server of members: a process of one thread that has imported everything.
 
 An agent keeps one, since it has threads itself and must not fork. Its members are its children; if it ends, so do
 they, and it ends with its agent.

@@ -37,7 +37,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a schedule starts with."""
+    """The start of a schedule."""
 
     seed: int
     agents: int = 3
@@ -152,7 +152,7 @@ class Scene(Switch):
         return True
 
     def is_alive(self, pid: int) -> bool:
-        """Whether a process runs, or is stopped; one that ended and was not asked for its status does not."""
+        """Return whether a process runs, or is stopped; one that ended and was not asked for its status does not."""
         try:
             return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
         except OSError:

@@ -1,7 +1,7 @@
 """Scripts that know nothing of Pliant, under `pliant run`: `python -m scripts`, in the folder `tests`.
 
 Each is started with one agent; a worker is killed with -9; a second agent is added; and it must end with exit code 0,
-leaving nobody behind. The last line is one JSON object. What a script left is kept if something was broken. It needs
+leaving no process behind. The last line is one JSON object. The files of a failed script are kept. It needs
 packages that the project does not: `requirements.txt` beside this file has them, and `make scripts` installs them.
 """
 

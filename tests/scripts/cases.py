@@ -1,4 +1,4 @@
-"""Which scripts there are, and how each is run. They are in `tests/e2e/scripts` and know nothing of Pliant."""
+"""The scripts and their command lines. They are in `tests/e2e/scripts` and do not use Pliant."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Case:
 
     @property
     def others(self) -> int:
-        """How many of the first agent's are no workers in TensorFlow's sense."""
+        """Return how many of the first agent's are no workers in TensorFlow's sense."""
         return sum(int(part.partition(":")[2]) for part in self.roles.split(",") if part)
 
     @property
     def worlds(self) -> tuple[int, int]:
-        """What scripts say of the size, with one agent and with both."""
+        """Return what scripts say of the size, with one agent and with both."""
         return self.first - self.others, self.first - self.others + self.second
 
     def options(self, capacity: int) -> tuple[str, ...]:
-        """What `pliant run` is told of the job, by an agent with so much room."""
+        """Return what `pliant run` is told of the job, by an agent with so much room."""
         sizes = ("--nnodes", "1:2") if self.machines else ("--workers", f"{self.first}:{self.first + self.second}")
         kind = () if self.env == "torch" else ("--env", self.env)
         roles = ("--role", self.roles) if self.roles else ()

@@ -1,4 +1,4 @@
-"""What happens to each script: it starts, a worker is killed, an agent is added, and it comes to its end."""
+"""The course of each script: it starts, a worker is killed, an agent is added, and it ends."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from scripts.watched import Agent, Broken, Step, left
 from unit.cli.program import environment, free_port, real
 
 JOB = "script"
-QUICK, SLOW, FULL = "0.1", "0.6", "0"  # seconds for a step: to watch, to wait for somebody, to come to the end
+QUICK, SLOW, FULL = "0.1", "0.6", "0"  # seconds for a step: to watch, to wait for a worker, to come to the end
 SAVED = 14  # by this step each script has written a checkpoint
-SEEN = 3  # so many steps of everybody are a world at work
+SEEN = 3  # so many steps of every worker are a world at work
 GONE_S = 10.0
 
 
@@ -133,14 +133,14 @@ class Story:
         return [found[rank] for rank in sorted(found)]
 
     def _at_work(self, after: int, size: int, past: int = 0) -> bool:
-        """Whether a launch newer than `after`, of this size, has done some steps, and got past a step."""
+        """Return whether a launch newer than `after`, of this size, has done some steps, and got past a step."""
         steps = [step for step in self._steps() if step.generation > after and step.world == size]
         counts = {rank: sum(step.rank == rank for step in steps) for rank in {step.rank for step in steps}}
-        everybody = 1 if self.case.refilled else size  # of a chief and its workers only the chief counts steps
-        return len(counts) == everybody and min(counts.values()) >= SEEN and max(s.step for s in steps) > past
+        counting = 1 if self.case.refilled else size  # of a chief and its workers only the chief counts steps
+        return len(counts) == counting and min(counts.values()) >= SEEN and max(s.step for s in steps) > past
 
     def _resumed(self, after: int) -> None:
-        """Whether the script went on where its checkpoint was, rather than beginning again."""
+        """Return whether the script went on where its checkpoint was, rather than beginning again."""
         newer = [step for step in self._steps() if step.generation > after]
         if min(step.step for step in newer) == 1:
             raise Broken("the script began again at step 1")
@@ -152,6 +152,6 @@ class Story:
 def wait_for_nobody(home: Path) -> None:
     """See that all that an agent had started is gone."""
     try:
-        wait_for(lambda: not left(home), "everybody's end", GONE_S)
+        wait_for(lambda: not left(home), "the end of every process", GONE_S)
     except AssertionError:
         raise Broken(f"left behind: {left(home)}") from None

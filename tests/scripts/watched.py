@@ -99,12 +99,12 @@ class Agent:
         return code
 
     def close(self) -> None:
-        """End it, however far it is, with everybody it started."""
+        """End it, however far it is, with every process it started."""
         if not self.ended:
             self.process.kill()
         self.process.wait()
         with suppress(AssertionError):
-            wait_for(lambda: not left(self.install_id), "everybody's end", ENDS_S)
+            wait_for(lambda: not left(self.install_id), "the end of every process", ENDS_S)
         for pid in left(self.install_id):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -121,7 +121,7 @@ class Agent:
 
 
 def left(home: Path) -> dict[int, str]:
-    """Whoever has this home in its environment, and what it runs."""
+    """Return the processes with this home in their environment, and their commands."""
     found = {}
     for pid, pidfd in family(home).items():
         os.close(pidfd)

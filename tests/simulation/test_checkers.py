@@ -72,7 +72,7 @@ def acknowledged_too_early(sim: LiveSimulation) -> None:
 
 
 def an_invariant_refused(sim: LiveSimulation) -> None:
-    """The coordinator's job is made one in which somebody is gone and live: it refuses to write the next change."""
+    """The coordinator's job is made one in which a member is gone and live: it refuses to write the next change."""
     coordinator = next(c for c in sim.coordinators if c.service.leads)
     known = coordinator.service._jobs["sim"]
     assert known.job is not None
@@ -174,7 +174,7 @@ def a_kept_one_removed(sim: LiveSimulation) -> None:
 
 
 def calm(sim: LiveSimulation) -> Job:
-    """The job is over, and everybody had the time to go."""
+    """The job is over, and every member had the time to go."""
     job = sim.checks.job
     assert job is not None
     for worker in sim.workers.values():
@@ -247,7 +247,7 @@ def gone_while_another_waits(sim: LiveSimulation) -> None:
 
 
 def lost_without_proof(sim: LiveSimulation) -> None:
-    check_event(sim, MemberGone(0.0, holder(sim).id, "lost", "somebody said so"))
+    check_event(sim, MemberGone(0.0, holder(sim).id, "lost", "no reason"))
 
 
 def expired_early(sim: LiveSimulation) -> None:
@@ -362,7 +362,7 @@ def test_what_is_wrong_is_named(sim: LiveSimulation, wrong: Callable[[LiveSimula
     assert f" s: {named}" in complaint(sim.checks)
 
 
-def test_a_corrupted_state_at_the_end_is_named_unless_nobody_could_have_seen_it(sim: LiveSimulation) -> None:
+def test_a_corrupted_state_at_the_end_is_named_unless_no_member_could_have_seen_it(sim: LiveSimulation) -> None:
     job = sim.checks.job
     assert job is not None
     sim.checks.job = replace(job, state=JobState.FINISHED)
@@ -383,6 +383,6 @@ def test_a_universe_with_a_complaint_has_ended(sim: LiveSimulation) -> None:
     assert sim.ended()
 
 
-def test_a_member_that_was_never_there_is_nobodys_loss(sim: LiveSimulation) -> None:
-    check_event(sim, MemberGone(0.0, MemberId("nobody"), "lost", "its process ended with signal 9"))
+def test_a_member_that_was_never_there_is_no_member_s_loss(sim: LiveSimulation) -> None:
+    check_event(sim, MemberGone(0.0, MemberId("stranger"), "lost", "its process ended with signal 9"))
     assert sim.checks.complaints == []

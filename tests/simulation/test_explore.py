@@ -1,4 +1,4 @@
-"""Every order of events in a small world: nothing wrong, nobody stuck."""
+"""Every order of events in a small world: nothing wrong, no member stuck."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_reaching_the_bound_is_said() -> None:
 
 
 def test_a_state_in_which_nothing_can_happen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If nobody ever computes, the job is stuck, and the way there is told."""
+    """If no member ever computes, the job is stuck, and the way there is told."""
     monkeypatch.setattr(Explorer, "_do", lambda self, spot, name: None)
     monkeypatch.setattr(Explorer, "_warm_up", lambda self, spot: None)
     found = explore(Bounds(members=2, target=2, faults=0))

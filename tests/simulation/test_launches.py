@@ -53,7 +53,7 @@ def test_every_kind_of_fault_strikes(results: list[Result]) -> None:
     assert {kind for result in results for kind in result.fired} == set(FAULTS)
 
 
-def test_a_job_nobody_disturbs_is_launched_once_for_each_agent_that_comes() -> None:
+def test_a_job_no_member_disturbs_is_launched_once_for_each_agent_that_comes() -> None:
     story: list[str] = []
     result = run_launches(1, faults=(), story=story)
     assert result.complaints == ()
@@ -65,7 +65,7 @@ def test_a_job_nobody_disturbs_is_launched_once_for_each_agent_that_comes() -> N
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_coordinators_cut_off_from_everybody_for_leases_on_end_launch_nobody_again(seed: int) -> None:
+def test_coordinators_cut_off_from_every_member_for_leases_on_end_launch_no_member_again(seed: int) -> None:
     """Rule 19, ADR 0019."""
     quiet = run_launches(seed, faults=())
     story: list[str] = []
@@ -127,7 +127,7 @@ LAUNCH = Launch(1, (seat(1, 0), seat(1, 1)), "the job starts")
 
 @pytest.fixture
 def sim() -> LaunchSimulation:
-    """One agent, of one life, in a job that nobody has decided anything about yet."""
+    """One agent, of one life, in a job that no member has decided anything about yet."""
     it = LaunchSimulation(LaunchSetting(seed=1, coordinators=1))
     it.checks.job = Job("sim", JobSpec(2, 7, mode=Mode.RELAUNCH), Target(2), agents=(ready_agent(),))
     it.agents["a0"] = SimulatedAgent(it, "a0", X, "home of a0")

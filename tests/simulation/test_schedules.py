@@ -111,7 +111,7 @@ def test_every_kind_of_fault_strikes(results: list[Result]) -> None:
     assert struck == {*LIVE, *CALM}
 
 
-def test_a_job_nobody_disturbs_needs_no_recovery() -> None:
+def test_a_job_no_member_disturbs_needs_no_recovery() -> None:
     story: list[str] = []
     result = run_seed(1, faults=(), story=story)
     assert result.complaints == ()
@@ -121,8 +121,8 @@ def test_a_job_nobody_disturbs_needs_no_recovery() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_coordinators_cut_off_from_everybody_for_leases_on_end_cost_nobody_anything(seed: int) -> None:
-    """Rule 19, ADR 0019: nobody is lost by it, and no step is computed twice."""
+def test_coordinators_cut_off_from_every_member_for_leases_on_end_cost_no_member_anything(seed: int) -> None:
+    """Rule 19, ADR 0019: no member is lost by it, and no step is computed twice."""
     story: list[str] = []
     result = run_seed(seed, faults=(ScheduledFault(2.5, FaultKind.PARTITION_COORDINATORS, seed),), story=story)
     assert result.complaints == ()

@@ -47,7 +47,7 @@ from unit.cli.program import environment, real
 
 SCRIPT = Path(__file__).with_name("training.py")
 WORKERS = 4
-EPOCHS = "1000000"  # more than anybody waits for
+EPOCHS = "1000000"  # more than a soak takes
 PATIENCE_S = 120.0
 AIM = 0.95  # of the undisturbed samples a second, what starts cost taken off
 _PAUSE = threading.Event()  # never set: it only passes time
@@ -107,7 +107,7 @@ def soak(folder: Path, minutes: float, every_s: float, seed: int) -> dict[str, A
 def _windows(
     striker: Striker, looks: Looks, minutes: float, every_s: float, faults: Iterator[FaultKind]
 ) -> Iterator[Span]:
-    """Let the windows pass. Each begins with everybody there, or as soon as a while has passed."""
+    """Let the windows pass. Each begins with every member there, or as soon as a while has passed."""
     for window in windows(minutes):
         _wait_for_everybody(looks)
         with ExitStack() as around:
@@ -121,7 +121,7 @@ def _windows(
                     continue
                 kind = next(faults)
                 due = time.monotonic() + every_s
-                print(f"  {kind}{'' if striker.strike(kind) else ': nobody to strike'}", flush=True)
+                print(f"  {kind}{'' if striker.strike(kind) else ': no member to strike'}", flush=True)
                 _PAUSE.wait(max(0.0, due - time.monotonic()))
         yield Span(window.kind, began, time.time())
 

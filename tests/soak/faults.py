@@ -1,4 +1,4 @@
-"""What is done to the job, and to whom: whoever is struck may well be lost, anybody else may not."""
+"""The faults of a soak. A member that is struck may be lost, any other member may not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Striker:
     stops: list[tuple[float, float]] = field(default_factory=list)  # when one was stopped, and how long
 
     def strike(self, kind: FaultKind) -> bool:
-        """Whether it could be done; returns when it is."""
+        """Return whether it could be done; returns when it is."""
         with suppress(OSError, PliantError):
             if kind is FaultKind.KILL_COORDINATOR:
                 os.kill(int(self.run.endpoint["pid"]), signal.SIGKILL)
@@ -75,7 +75,7 @@ class Striker:
 
 @contextmanager
 def burning() -> Iterator[int]:
-    """As many busy processes as there are cores, twice over; everybody else wants to run beside them."""
+    """As many busy processes as there are cores, twice over; every other member wants to run beside them."""
     count = 2 * (os.cpu_count() or 1)
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:

@@ -1,4 +1,4 @@
-"""What happens when in a soak: windows with faults, a quiet one before each, and one under load at the end."""
+"""The timetable of a soak: windows with faults, a quiet one before each, and one under load at the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def windows(minutes: float) -> list[Window]:
 
 
 def kinds(seed: int) -> Iterator[FaultKind]:
-    """Which faults, for ever: each kind once in every four, in an order of chance."""
+    """Return which faults, for ever: each kind once in every four, in an order of chance."""
     chance = random.Random(seed)
     while True:
         yield from chance.sample(KINDS, len(KINDS))

@@ -1,4 +1,4 @@
-"""What is trained in a soak: a small model on made-up data, for as long as it takes."""
+"""The training of a soak: a small model on made-up data, for as long as it takes."""
 
 import sys
 

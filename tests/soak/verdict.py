@@ -1,4 +1,4 @@
-"""What a soak showed: what grew, what was lost, who was taken for dead, and how fast it was all the while."""
+"""The verdict on a soak: growth, lost steps, falsely lost members, and speed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Flat:
 
 
 def flatness(seen: Sequence[Look], began: float, ended: float) -> list[Flat]:
-    """What each role has of everything. Workers are compared once they are settled: young ones have less."""
+    """Return what each role has of everything. Workers are compared once they are settled: young ones have less."""
     third = (ended - began) / 3.0
     found = []
     for role in ("agent", "warden", "coordinator", "worker"):
@@ -77,7 +77,7 @@ def store_growth(sizes: Sequence[tuple[float, int]], steps_known: Sequence[tuple
 
 
 def files_too_large(files_bytes: int, log_bytes: int) -> bool:
-    """Whether a store takes much more room on the disk than what is in it."""
+    """Return whether a store takes much more room on the disk than what is in it."""
     return files_bytes > 2 * log_bytes + FILES_SLACK
 
 
@@ -102,7 +102,7 @@ def progress(events: Iterable[m.Event]) -> list[tuple[float, int]]:
 
 
 def false_evictions(events: Iterable[m.Event], struck: set[str], until: float) -> list[str]:
-    """Members that were lost, or left out, though nobody had touched them."""
+    """Members that were lost, or left out, though no member had touched them."""
     return [
         f"{event.member} {event.how}: {event.why}"
         for event in events

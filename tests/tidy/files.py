@@ -42,6 +42,11 @@ def suite() -> list[Path]:
     return list(walk(ROOT / "tests", (".py",)))
 
 
+def programs() -> list[Path]:
+    """The Python files of the benchmarks and the examples."""
+    return [path for folder in ("bench", "examples") for path in walk(ROOT / folder, (".py",))]
+
+
 def pages() -> list[Path]:
     """Everything written for people: the files at the top and the folder docs/."""
     return [*sorted(ROOT.glob("*.md")), *walk(ROOT / "docs", (".md",))]

@@ -1,4 +1,4 @@
-"""The rules of docs/internals/writing.md, over the source, the tools and the pages."""
+"""The rules of docs/internals/writing.md, over the source, the tools, the tests and the pages."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,13 +6,18 @@ from pathlib import Path
 import pytest
 
 from tidy import measure, prose
-from tidy.files import ROOT, name_of, pages, sources, tools
+from tidy.files import ROOT, name_of, pages, programs, sources, suite, tools
 
 Check = Callable[[str], list[str]]
 
 # Pages that may break a rule, and why.
 ALLOWED = {
-    "pronouns": {"docs/internals/writing.md": "it lists the words that are not used"},
+    "pronouns": {
+        "docs/internals/writing.md": "it lists the words that are not used",
+        "tests/tidy/prose.py": "it looks for these words",
+        "tests/tidy/measure.py": "it counts these words",
+        "tests/tidy/test_prose.py": "it shows that they are found",
+    },
     "page_too_long": {"docs/reference/cli.md": "a reference: one section and one table for each command"},
     "private_codes": {"docs/internals/protocol.md": "it defines the codes that tests cite"},
 }
@@ -35,6 +40,11 @@ def require(found: list[str]) -> None:
 @pytest.mark.parametrize("check", [prose.question_docstrings, prose.pronouns, prose.private_codes])
 def test_the_source_is_written_in_plain_english(check: Check) -> None:
     require(findings(check, [*sources(), *tools()]))
+
+
+@pytest.mark.parametrize("check", [prose.question_docstrings, prose.pronouns])
+def test_the_tests_benchmarks_and_examples_are_written_in_plain_english(check: Check) -> None:
+    require(findings(check, [*suite(), *programs()]))
 
 
 @pytest.mark.parametrize("check", [prose.pronouns, prose.private_codes])

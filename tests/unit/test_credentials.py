@@ -23,7 +23,7 @@ from pliant.credentials import (
     write_token,
 )
 from pliant.errors import BadInput
-from unit.stores.disk import NOBODY, as_nobody, file_limit
+from unit.stores.disk import OTHER_USER, as_other_user, file_limit
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_a_place_that_cannot_be_written_is_a_sentence_not_a_stack(tmp_path: Path
 
 
 def refusing(number: int) -> Callable[..., None]:
-    """What stands in for a call that the system does not grant."""
+    """Return what stands in for a call that the system does not grant."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
@@ -305,7 +305,7 @@ def locked() -> Iterator[Path]:
     """A directory that we may not look into."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0)
-        with as_nobody():
+        with as_other_user():
             yield Path(folder)
         Path(folder).chmod(0o700)
 
@@ -339,14 +339,14 @@ def test_what_is_another_user_s_is_not_trusted_and_root_s_is(tmp_path: Path, mon
     path, link = tmp_path / "store.db", tmp_path / "link"
     path.touch()
     if os.geteuid() == 0:
-        os.chown(path, NOBODY, NOBODY)
+        os.chown(path, OTHER_USER, OTHER_USER)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(BadInput, match=r"The store .* belongs to another user \(uid \d+\).*Use another path"):
         check_ownership(path, "The store")
     link.symlink_to("/usr")
     if os.geteuid() == 0:
-        os.lchown(link, NOBODY, NOBODY)
+        os.lchown(link, OTHER_USER, OTHER_USER)
     with pytest.raises(BadInput, match="another user"):
         check_ownership(link, "PLIANT_HOME")  # they could make it lead elsewhere
     check_ownership(Path("/usr"), "PLIANT_HOME")

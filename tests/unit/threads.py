@@ -1,4 +1,4 @@
-"""Which threads a piece of code starts, and whether the interpreter waits for them at its exit.
+"""The threads that a piece of code starts, and whether the interpreter waits for them at its exit.
 
 A thread inherits `daemon` from the thread that starts it, so code that a daemon runs must set it.
 """

@@ -33,7 +33,7 @@ def loss_of(params: State, x: Any, y: Any) -> Any:
 
 def one_step(params: State, velocity: State, x: Any, y: Any) -> tuple[State, State, Any]:
     loss, grads = jax.value_and_grad(loss_of)(params, x, y)
-    loss, grads = jax.lax.pmean((loss, grads), axis_name="everybody")
+    loss, grads = jax.lax.pmean((loss, grads), axis_name="workers")
     velocity = jax.tree.map(lambda v, g: 0.9 * v + g, velocity, grads)
     return jax.tree.map(lambda p, v: p - 0.05 * v, params, velocity), velocity, loss
 
@@ -80,7 +80,7 @@ def main() -> None:
 
     copies = jax.local_device_count()
     params, velocity = jax.tree.map(lambda each: jnp.stack([each] * copies), (params, velocity))
-    train = jax.pmap(one_step, axis_name="everybody")
+    train = jax.pmap(one_step, axis_name="workers")
     while step < args.steps:
         params, velocity, loss = train(params, velocity, *batch(step, args.batch_size))
         shown = float(np.asarray(loss.addressable_data(0))[0])  # waits until it is computed

@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore", message=".*does not have many workers.*")
 
 
 class Classifier(lightning.LightningModule):
-    """Whether the first half of the numbers is the larger one."""
+    """A classifier: is the first half of the numbers the larger one?"""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How slow a step is, and what is printed about it. A toy's steps are too quick for anybody to interfere."""
+"""The pace of a toy's steps, which are too quick to interfere with, and the lines printed about them."""
 
 import os
 import threading

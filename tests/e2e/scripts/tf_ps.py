@@ -19,7 +19,7 @@ BATCH = 32
 
 
 def serve(resolver: Any) -> None:
-    """What a worker or a parameter server does: whatever the chief asks for, until it is stopped."""
+    """Return what a worker or a parameter server does: whatever the chief asks for, until it is stopped."""
     server = tf.distribute.Server(
         resolver.cluster_spec(),
         job_name=resolver.task_type,
@@ -42,7 +42,7 @@ def samples(seed: int) -> Any:
 
 
 def train(resolver: Any, args: argparse.Namespace) -> None:
-    """What the chief does."""
+    """Return what the chief does."""
     workers = resolver.cluster_spec().num_tasks("worker")
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)

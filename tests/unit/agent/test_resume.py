@@ -1,4 +1,4 @@
-"""What `pliant run` reports about a job that was started before."""
+"""The lines of `pliant run` about a job that was started before."""
 
 import os
 from dataclasses import replace

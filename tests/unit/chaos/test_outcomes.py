@@ -1,4 +1,4 @@
-"""What a job made of faults, told from events that say it."""
+"""The outcomes of faults, read from events."""
 
 from collections.abc import Iterable
 from dataclasses import replace

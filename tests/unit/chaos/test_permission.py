@@ -1,4 +1,4 @@
-"""Whether a job allows chaos is known of old jobs, too: it does not."""
+"""Permission for chaos. A job from before the setting does not allow it."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Which faults, when, at whom: the same for the same seed and membership, and never one that stops a job for good."""
+"""Drawn faults: the same for the same seed and membership, and never one that stops a job for good."""
 
 from dataclasses import replace
 
@@ -33,8 +33,8 @@ THREE = tuple(ChaosTarget(name, active=True, reachable=True) for name in ("a", "
 ALIVE = JobSnapshot(THREE, 1, 10.0)
 WISH = ChaosOptions(7, (*DEFAULT_KINDS, FaultKind.KILL_ALL), 10.0, 600.0)
 
-somebody = st.builds(ChaosTarget, st.sampled_from("abcdef"), st.booleans(), st.booleans())
-crowds = st.lists(somebody, max_size=6, unique_by=lambda each: each.member).map(tuple)
+targets = st.builds(ChaosTarget, st.sampled_from("abcdef"), st.booleans(), st.booleans())
+crowds = st.lists(targets, max_size=6, unique_by=lambda each: each.member).map(tuple)
 alives = st.builds(
     JobSnapshot,
     crowds,

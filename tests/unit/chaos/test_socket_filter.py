@@ -78,7 +78,7 @@ def test_nothing_is_heard_on_a_new_connection_before_it_is_known_whose_it_is(one
 
 
 def guarded(one: Victim) -> CutFilters:
-    """Whoever connects is heard no more until somebody looks, and nobody does."""
+    """The member that connects is heard no more until a member looks, and no member does."""
     listening = [(one.process, end, SocketFilter.HANDSHAKES_ONLY) for end in socket_ends(one.process) if end.listens]
     filters = CutFilters(lambda: listening, lambda _: None)
     filters.apply()

@@ -1,4 +1,4 @@
-"""Which ends of which connections a cut is made at."""
+"""The ends of connections at which a cut is made."""
 
 import contextlib
 import os
@@ -24,14 +24,14 @@ from unit.chaos.victims import answers, victim
 
 HOST = "127.0.0.1"
 FAR = "10.0.0.9"
-NOBODY = ("0.0.0.0", 0)
+UNCONNECTED = ("0.0.0.0", 0)
 AT = (HOST, 7000)  # the coordinator
 OURS = (HOST, 9999)
 
 # w1 listens at 101 and has connected to w2; w2 and a member elsewhere have connected to w1. All have asked the
 # coordinator; so have we.
 W1 = (
-    SocketEnd(1, (HOST, 101), NOBODY, listens=True),
+    SocketEnd(1, (HOST, 101), UNCONNECTED, listens=True),
     SocketEnd(2, (HOST, 5001), (HOST, 102)),
     SocketEnd(3, (HOST, 101), (HOST, 5003)),
     SocketEnd(4, (HOST, 101), (FAR, 5004)),
@@ -40,15 +40,15 @@ W1 = (
     SocketEnd(7, (HOST, 5007), (FAR, 104)),
 )
 W2 = (
-    SocketEnd(1, ("0.0.0.0", 102), NOBODY, listens=True),
+    SocketEnd(1, ("0.0.0.0", 102), UNCONNECTED, listens=True),
     SocketEnd(2, (HOST, 102), (HOST, 5001)),
     SocketEnd(3, (HOST, 5003), (HOST, 101)),
     SocketEnd(4, (HOST, 5014), AT),
     SocketEnd(5, (HOST, 5015), (HOST, 101)),  # about to be connected: there is no other end yet
-    SocketEnd(6, (HOST, 102), (HOST, 5100)),  # with somebody else
+    SocketEnd(6, (HOST, 102), (HOST, 5100)),  # with another member
 )
 COORDINATORS = (
-    SocketEnd(1, ("0.0.0.0", 7000), NOBODY, listens=True),
+    SocketEnd(1, ("0.0.0.0", 7000), UNCONNECTED, listens=True),
     SocketEnd(2, AT, (HOST, 5005)),
     SocketEnd(3, AT, (HOST, 5014)),
     SocketEnd(4, AT, OURS),
@@ -111,7 +111,7 @@ def test_new_connections_are_looked_at_and_others_let_free(
 ) -> None:
     found = plan_filters(cut, "w1", EVERY, AROUND)
     kinds = [kind for _, _, kind in found]
-    assert kinds == sorted(kinds)  # nobody is let free before the victim is cut off
+    assert kinds == sorted(kinds)  # no member is let free before the victim is cut off
     by_kind = {kind: named({(name, end.fd) for name, end, each in found if each is kind}) for kind in SocketFilter}
     assert by_kind[SocketFilter.DROP_ALL] == named(ends_to_cut(cut, "w1", EVERY, AROUND))
     assert by_kind[SocketFilter.HANDSHAKES_ONLY] == guards
@@ -179,7 +179,7 @@ def test_a_connection_that_is_only_asked_for_has_its_other_end_already() -> None
 
 
 def test_ours_can_be_looked_at_like_any_other() -> None:
-    own = find_member(os.getpid(), "no job", "nobody", "mark:", 0)
-    assert own is None  # but nobody is taken for a member who does not say so
+    own = find_member(os.getpid(), "no job", "stranger", "mark:", 0)
+    assert own is None  # but no member is taken for a member who does not say so
     with socket.create_server(("127.0.0.1", 0)) as server:
         assert server.getsockname() in [end.local for end in socket_ends(ProcessRef(os.getpid(), 0))]

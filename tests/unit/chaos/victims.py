@@ -33,7 +33,7 @@ while True:
 
 @dataclass
 class Victim:
-    """One that says back what it is told."""
+    """A process that echoes what it receives."""
 
     process: ProcessRef
     port: int
@@ -66,19 +66,19 @@ def victim(member: str = "w1", job: str = JOB, host: str = "127.0.0.1") -> Itera
 
 
 def answers(connection: socket.socket, within_s: float = 20.0) -> bool:
-    """Whether what is said is said back in time."""
+    """Return whether what is said is said back in time."""
     connection.sendall(b"x")
     return heard(connection, within_s)
 
 
 def heard(connection: socket.socket, within_s: float = 20.0) -> bool:
-    """Whether something comes in time."""
+    """Return whether something comes in time."""
     ready, _, _ = select.select([connection], [], [], within_s)
     return bool(ready) and connection.recv(100) != b""
 
 
 def filtered(process: ProcessRef) -> int:
-    """How many of its sockets have a filter."""
+    """Return how many of its sockets have a filter."""
     count = 0
     for end in socket_ends(process):
         with (

@@ -25,7 +25,7 @@ _TICK = threading.Event()  # never set: between two looks others get their turn
 
 @dataclass(frozen=True)
 class Done:
-    """What a command left behind."""
+    """The exit status and the output of a command."""
 
     code: int
     out: str
@@ -61,7 +61,7 @@ def real(env: Mapping[str, str], *args: str) -> Done:
 
 
 def free_port() -> int:
-    """One that nobody listens on, outside of those that the system hands out: it can be listened on again later."""
+    """Return a free port outside of the range that the system hands out, so that it can be used again later."""
     start = 20000 + os.getpid() * 7 % 10000
     for port in range(start, start + 2000):
         with socket.socket() as trial:

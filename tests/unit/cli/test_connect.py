@@ -19,7 +19,7 @@ from pliant.credentials import CoordinatorAddress, make_token, read_token, write
 from pliant.errors import BadInput
 from pliant.settings import DEFAULT_URL
 from unit.cli.program import PLIANT, Done, Running, coordinator, environment, invoke, real
-from unit.stores.disk import as_nobody
+from unit.stores.disk import as_other_user
 
 Pliant = Callable[..., Done]
 
@@ -129,9 +129,9 @@ def test_an_endpoint_file_that_says_nothing_is_bad_input(home: Path, text: str) 
 
 
 def test_several_coordinators_may_be_named_with_commas_or_repeatedly(running: Running, pliant: Pliant) -> None:
-    nobody = "http://127.0.0.1:9"
-    assert pliant("jobs", "--coordinator", f"{nobody},{running.url}", "--json").code == 0
-    assert pliant("jobs", "--coordinator", nobody, "--coordinator", running.url, "--json").code == 0
+    closed = "http://127.0.0.1:9"
+    assert pliant("jobs", "--coordinator", f"{closed},{running.url}", "--json").code == 0
+    assert pliant("jobs", "--coordinator", closed, "--coordinator", running.url, "--json").code == 0
 
 
 @pytest.mark.parametrize("url", ["", ",", "ftp://x", "127.0.0.1:7711", "http://h/path", "http://user@h"])
@@ -157,7 +157,7 @@ def test_a_home_that_may_not_be_looked_into_is_a_sentence(
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0)
         monkeypatch.setenv("PLIANT_HOME", folder)
-        with as_nobody():
+        with as_other_user():
             done = invoke(*(each.format(home=folder) for each in command))
         Path(folder).chmod(0o700)
     assert (done.code, done.out) == (2, "")
@@ -184,7 +184,7 @@ def test_a_stranger_s_token_is_not_allowed(pliant: Pliant, tmp_path: Path) -> No
 
 def test_where_nobody_answers_is_unreachable_and_doctor_is_named(home: Path) -> None:
     write_token(home / "token", make_token())
-    with socket.socket() as taken:  # bound and not listening: nobody can answer there
+    with socket.socket() as taken:  # bound and not listening: no member can answer there
         taken.bind(("127.0.0.1", 0))
         done = real(environment(home), "jobs", "--coordinator", f"http://127.0.0.1:{taken.getsockname()[1]}")
     assert (done.code, done.out) == (5, "")

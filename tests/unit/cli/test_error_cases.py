@@ -49,7 +49,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def error_of(*args: str) -> str:
-    """What a command prints on standard error, without click's line of usage."""
+    """Return what a command prints on standard error, without click's line of usage."""
     done = invoke(*args)
     assert done.code != 0
     assert done.out == ""

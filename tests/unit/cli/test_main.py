@@ -63,7 +63,7 @@ HEAVY = {
 
 
 def modules_after(*commands: tuple[str, ...]) -> list[set[str]]:
-    """What is imported once the program has done this, and then that."""
+    """Return what is imported once the program has done this, and then that."""
     script = (
         "import json, sys\n"
         "from pliant.cli.main import main\n"

@@ -14,7 +14,7 @@ Pliant = Callable[..., Done]
 
 
 def on_a_terminal(env: dict[str, str], *args: str) -> tuple[str, str]:
-    """What a terminal of 60 columns is sent on standard output, and what goes to standard error."""
+    """Return what a terminal of 60 columns is sent on standard output, and what goes to standard error."""
     ours, theirs = pty.openpty()
     env = {**env, "COLUMNS": "60", "TERM": "xterm"}
     with subprocess.Popen([PLIANT, *args], stdout=theirs, stderr=subprocess.PIPE, env=env) as process:
@@ -58,9 +58,9 @@ def test_a_token_on_a_terminal_comes_with_a_warning(running: Running, pliant: Pl
 
 
 def test_a_path_below_the_home_is_written_as_people_write_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/somebody")
-    assert short_path(Path("/somebody/state/token")) == "~/state/token"
-    assert short_path(Path("/somebody-else/token")) == "/somebody-else/token"
+    monkeypatch.setenv("HOME", "/person")
+    assert short_path(Path("/person/state/token")) == "~/state/token"
+    assert short_path(Path("/person-else/token")) == "/person-else/token"
     assert short_path(Path("relative")) == "relative"
 
 

@@ -104,7 +104,7 @@ def next_of(errors: list[StoreError | None]) -> StoreError | None:
 
 
 class Desk:
-    """A coordinator and somebody who asks it: requests are submitted, pumped, and their answers matched."""
+    """A coordinator and a member that asks it: requests are submitted, pumped, and their answers matched."""
 
     def __init__(self, store: Shaky, owner: str = "c1", lease_ttl_s: float = 10.0) -> None:
         self.store = store
@@ -167,7 +167,7 @@ def desk(owner: str = "c1", lease_ttl_s: float = 10.0) -> Desk:
 
 
 def stored(store: Shaky, job: str = "demo") -> Job:
-    """The job as anybody would read it from the store: its record evolved over its tail."""
+    """The job as any member would read it from the store: its record evolved over its tail."""
     kept = store.inner.read(job)
     assert kept is not None
     state = decode_state(kept.record, Job)

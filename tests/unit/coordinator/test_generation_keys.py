@@ -1,4 +1,4 @@
-"""The keys members show one another: the same at every coordinator of a store, and nobody else's to work out."""
+"""The keys members show one another: the same at every coordinator of a store, and no other member's to work out."""
 
 import hashlib
 import hmac

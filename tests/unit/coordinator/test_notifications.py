@@ -1,4 +1,4 @@
-"""Who is told what, and when: over a real service and store, on a real event loop."""
+"""Watches, orders and event streams over a real service and store, on a real event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -28,7 +28,7 @@ SOON_S, LONG_S = 0.05, 20.0
 
 
 class Office:
-    """A desk that decides, with somebody to watch it."""
+    """A desk that decides, with a member to watch it."""
 
     def __init__(self) -> None:
         self.store = MemoryStore("office")
@@ -252,8 +252,8 @@ async def test_an_agent_is_told_how_many_workers_to_run_and_who_of_them_drains(o
 
 @in_office
 async def test_nobody_can_watch_a_job_that_is_not_there(office: Office) -> None:
-    assert await office.desk.notifications.watch("nobody", A, 0, LongPoll(LONG_S, office.gone)) is None
-    assert await office.desk.notifications.orders("nobody", X, 0, LongPoll(LONG_S, office.gone)) is None
+    assert await office.desk.notifications.watch("stranger", A, 0, LongPoll(LONG_S, office.gone)) is None
+    assert await office.desk.notifications.orders("stranger", X, 0, LongPoll(LONG_S, office.gone)) is None
 
 
 @in_office
@@ -266,7 +266,7 @@ async def test_what_is_asked_after_the_end_is_not_decided(office: Office) -> Non
 
 @in_office
 async def test_who_has_just_joined_is_not_told_that_it_is_not_known(office: Office) -> None:
-    """A crowd is told at a pace; whoever joins in between is told with the next time, not from before."""
+    """Notifications of many watches are paced; a watch that begins in between gets the next one, not an old one."""
     await office.tell(CREATE, join(A), join(B))
     known = apply_update(None, await office.watch(A))
     watching = [office.watching(A, known.revision), office.watching(B, known.revision)]
@@ -284,7 +284,7 @@ async def test_who_has_just_joined_is_not_told_that_it_is_not_known(office: Offi
 
 @in_office
 async def test_a_job_that_others_wrote_to_is_told_again(office: Office) -> None:
-    """A write whose answer was lost stands in the store; reading it again is news for whoever watches."""
+    """A write whose answer was lost stands in the store; reading it again is news for every watch."""
     revision = await office.tell(CREATE, join(A), join(B), ENTERED)
     known = apply_update(None, await office.watch(A))
     waiting = office.watching(A, known.revision)

@@ -1,4 +1,4 @@
-"""What tests of the job are made of: members, worlds, ledger lines, and jobs that have come a certain way.
+"""Building blocks of tests of the job: members, worlds, ledger lines, and jobs with a history.
 
 Everything a job goes through here goes through `decide`, `evolve` and `settle_all`, as in the coordinator, and is
 held to the invariants on the way.
@@ -186,7 +186,7 @@ def gathered(count: int, job: Job | None = None) -> Job:
 
 
 def running(count: int, job: Job | None = None, steps: int = 0) -> Job:
-    """A job that trains in generation 1, everybody in it holding the state."""
+    """A job that trains in generation 1, every member in it holding the state."""
     job = gathered(count, job)
     return after(job, report(job, A, 1, steps, holders=formed(job, 1).members))
 

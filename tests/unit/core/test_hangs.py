@@ -1,4 +1,4 @@
-"""When workers count as hung."""
+"""The decision that a worker is hung."""
 
 from collections.abc import Mapping
 from dataclasses import replace

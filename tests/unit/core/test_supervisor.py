@@ -100,7 +100,7 @@ def with_workers(count: int, capacity: int = 4) -> Supervisor:
 # ------------------------------------------------------------------------------------------ enough workers
 
 
-def test_before_it_is_told_how_many_an_agent_starts_nobody() -> None:
+def test_before_it_is_told_how_many_an_agent_starts_no_member() -> None:
     assert fresh().wanted == 0
     assert after(fresh(), Recheck())[1] == [SendCommand(HELLO)]
 
@@ -119,7 +119,7 @@ def test_enough_workers_are_enough() -> None:
 
 
 def test_too_many_workers_are_left_alone() -> None:
-    """Whoever is left out of a world ends by itself; that is not the agent's business."""
+    """The member that is left out of a world ends by itself; that is not the agent's business."""
     state, actions = after(with_workers(3), wanted(1))
     assert actions == []
     assert state.workers == {ONE, TWO, THREE}
@@ -152,7 +152,7 @@ def test_a_worker_that_ended_drains_no_more() -> None:
     assert ONE not in state.workers
 
 
-def test_the_end_of_a_stranger_is_nobody_s_business() -> None:
+def test_the_end_of_a_stranger_is_no_member_s_business() -> None:
     assert after(with_workers(1), WorkerEnded(THREE, 1)) == (with_workers(1), [])
 
 
@@ -298,7 +298,7 @@ def test_an_agent_goes_after_its_last_worker() -> None:
     assert actions == [SendCommand(Exited(TWO, -9)), SendCommand(AgentLeave(AGENT)), Finish()]
 
 
-def test_whoever_is_still_there_when_time_is_up_is_killed() -> None:
+def test_a_member_that_is_still_there_when_time_is_up_is_killed() -> None:
     state, _ = after(with_workers(2), MachineGoing(30.0, "spot notice"))
     assert after(state, GraceExpired()) == (state, [Kill(ONE), Kill(TWO)])
     assert after(fresh(), GraceExpired())[1] == []

@@ -184,7 +184,7 @@ def test_without_its_coordinator_an_agent_ends_when_its_workers_have_ended_well(
 # -------------------------------------------------------------------------------------------- what is said
 
 
-def test_an_end_nobody_asked_for_is_said_with_what_the_worker_said_last() -> None:
+def test_an_end_no_member_asked_for_is_said_with_what_the_worker_said_last() -> None:
     state, actions = after(started(), WorkerEnded(ONE, 1, "ValueError"))
     assert actions == [SendCommand(Exited(ONE, 1, "ValueError", early=True))]
     assert state.ends == (SeatEnd(ONE, 1, "ValueError", early=True),)
@@ -205,7 +205,7 @@ def test_the_next_end_repeats_those_that_were_not_heard_after_it() -> None:
 
 
 def test_nothing_is_offered_before_every_end_was_heard() -> None:
-    """Whether the others' failures count depends on it."""
+    """The counting of the others' failures depends on it."""
     state, _ = after(started(), WorkerEnded(ONE, -9))
     state, actions = after(state, order(OVER), WorkerEnded(TWO, -15))
     assert actions == [Terminate(TWO, STOP_S), SendCommand(Exited(ONE, -9))]
@@ -248,14 +248,14 @@ def test_a_launch_that_lasted_was_sound() -> None:
 
 
 @pytest.mark.parametrize("code", [0, -9, -15, 75])
-def test_a_worker_that_was_made_to_end_makes_nobody_wait(code: int) -> None:
+def test_a_worker_that_was_made_to_end_makes_no_member_wait(code: int) -> None:
     state, _ = after(replace(started(), failures=3), WorkerEnded(ONE, code), now=NOW + YOUNG_S)
     assert (state.failures, state.not_before) == (3, 0.0)
     assert BACKOFF_MAX_S == 30.0
 
 
 def test_one_that_is_killed_soon_after_its_start_again_and_again_is_waited_for() -> None:
-    """Nobody counts it, but a machine that is short of memory must not be kept busy with starts."""
+    """No member counts it, but a machine that is short of memory must not be kept busy with starts."""
     first, _ = after(started(), WorkerEnded(ONE, -9), WorkerEnded(TWO, 1))
     assert (first.failures, first.not_before) == (1, NOW)
     third, _ = after(replace(started(), failures=2), WorkerEnded(ONE, -9), WorkerEnded(TWO, -9))
@@ -317,7 +317,7 @@ def test_a_machine_that_goes_says_so_first() -> None:
     assert after(state, WorkerEnded(ONE, 1), WorkerEnded(TWO, -15))[1] == [SendCommand(AgentLeave(AGENT)), Finish()]
 
 
-def test_when_the_job_has_ended_everybody_is_stopped_and_the_agent_ends() -> None:
+def test_when_the_job_has_ended_every_member_is_stopped_and_the_agent_ends() -> None:
     state, actions = after(started(), order(FIRST, ended=True))
     assert actions == [Terminate(ONE, STOP_S), Terminate(TWO, STOP_S)]
     state, actions = after(state, WorkerEnded(ONE, -15), WorkerEnded(TWO, -9))
@@ -344,7 +344,7 @@ def test_orders_for_an_earlier_life_of_this_agent_are_not_ours() -> None:
     ]
 
 
-def test_orders_that_name_nobody_are_ours() -> None:
+def test_orders_that_name_no_member_are_ours() -> None:
     for given in (order(FIRST), order(FIRST, run_id="7"), order(FIRST, install_id="home")):
         assert len(after(fresh(), given)[1]) == 2
     assert len(after(replace(fresh(), install_id=""), order(FIRST, install_id="home", run_id="7"))[1]) == 2
@@ -379,7 +379,7 @@ def test_old_orders_of_a_live_job_are_as_good_as_any() -> None:
     assert after(fresh(), OrdersReceived(1, NONE, NONE, install_id="home", run_id="6"))[1] == [Start(MemberId("x-7.1"))]
 
 
-def test_who_lost_its_name_in_a_live_job_starts_nobody_and_says_nothing_of_the_other_s_members() -> None:
+def test_who_lost_its_name_in_a_live_job_starts_no_member_and_says_nothing_of_the_other_s_members() -> None:
     state, actions = after(started(), OrdersReceived(2, NONE, NONE), *joins(ONE, TWO))
     assert actions == []
     theirs = frozenset({MemberId("x-9.1")})

@@ -1,4 +1,4 @@
-"""How a running cluster is asked: one object each way, for its owner alone."""
+"""Requests to a running sandbox: one object each way, for its owner alone."""
 
 import json
 import socket

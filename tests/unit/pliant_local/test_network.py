@@ -1,4 +1,4 @@
-"""Which range of addresses is taken, and whose things are left over; what `ip` does is seen in tests/e2e."""
+"""The choice of an address range, and the removal of leftovers. tests/e2e runs `ip` itself."""
 
 import json
 import os
@@ -108,7 +108,7 @@ def test_only_what_the_dead_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp
     made = machine(monkeypatch, link=links)
     for owner in (alive, dead):
         (tmp_path / owner.namespace(1)).touch()
-    (tmp_path / "somebody-elses").touch()
+    (tmp_path / "other-users").touch()
     monkeypatch.setattr(network, "_NAMES", tmp_path)
     monkeypatch.setattr(network, "_empty", lambda _: None)
     removed = network.remove_leftovers()
@@ -118,7 +118,7 @@ def test_only_what_the_dead_left_is_removed(monkeypatch: pytest.MonkeyPatch, tmp
     assert f"netns del {dead.namespace(1)}" in gone
     assert {f"link del {dead.bridge}", f"link del {reused.link(1)}"} <= gone
     assert not any(alive.namespace(1) in line or line == f"link del {alive.bridge}" for line in gone)
-    assert not any("eth0" in line or "somebody" in line for line in gone)
+    assert not any("eth0" in line or "other-users" in line for line in gone)
 
 
 def test_a_process_is_told_from_a_later_one_of_its_number() -> None:

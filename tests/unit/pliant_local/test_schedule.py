@@ -1,4 +1,4 @@
-"""How many agents a cluster has when: what a schedule may say, and who comes and goes."""
+"""Schedules of a sandbox: their syntax, and which agents come and go."""
 
 import pytest
 from hypothesis import given
@@ -118,7 +118,7 @@ def test_every_wish_is_fulfilled_and_the_oldest_stay(wishes: list[int]) -> None:
         known += changed.add
         assert len(present) == wanted
         assert len(set(present)) == wanted
-        assert present[: len(before)] == before[:wanted], "whoever stays is older than whoever leaves"
+        assert present[: len(before)] == before[:wanted], "agents that stay are older than agents that leave"
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, AGENTS_MAX)), min_size=1, unique_by=lambda at: at[0]))

@@ -148,7 +148,7 @@ def test_torchruns_variables_are_read() -> None:
 
 
 def _connected(port: int) -> socket.socket:
-    """As soon as somebody listens there."""
+    """As soon as a member listens there."""
     found: list[socket.socket] = []
 
     def listens() -> bool:
@@ -160,5 +160,5 @@ def _connected(port: int) -> socket.socket:
                 trial.close()
         return bool(found)
 
-    until(listens, f"somebody at {port}")
+    until(listens, f"a listener at {port}")
     return found[0]

@@ -1,4 +1,4 @@
-"""What the tests of the SQLite store share: small stores, small disks, another user, a disk that fails."""
+"""Fixtures of the SQLite store: small stores, small disks, another user, a disk that fails."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from pliant.stores.base import Store, Write, Written
 
 PROGRAMS = Path(__file__).parent
-NOBODY = 65534
+OTHER_USER = 65534
 
 
 def first(job: str = "a", *events: bytes, record: bytes = b"r") -> Write:
@@ -63,12 +63,12 @@ def file_limit(size_bytes: int) -> Iterator[None]:
 
 
 @contextmanager
-def as_nobody() -> Iterator[None]:
+def as_other_user() -> Iterator[None]:
     """Without the rights of root, whom no mode of a file keeps out."""
     if os.geteuid() != 0:
         yield
         return
-    os.seteuid(NOBODY)
+    os.seteuid(OTHER_USER)
     try:
         yield
     finally:

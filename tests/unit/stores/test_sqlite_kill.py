@@ -1,4 +1,4 @@
-"""Kill -9 at any moment: what was acknowledged is there, whole, and whoever comes next need not wait."""
+"""Kill -9 at any moment: what was acknowledged is there, whole, and the next process need not wait."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_hold_of_a_dead_process_that_nobody_buried_is_free_too(path: Path) -
         said(holder)
         holder.kill()
         assert holder.stdout is not None
-        holder.stdout.read()  # its end has come, and nobody has waited for it: it is in the table of processes still
+        holder.stdout.read()  # its end has come, and no member has waited for it: it is in the table of processes still
         held = store.hold("lead", "the next one", 3.0, time.monotonic())
         while isinstance(held, Busy):  # its files are closed a moment before it counts as dead
             held = store.hold("lead", "the next one", 3.0, time.monotonic())

@@ -16,7 +16,7 @@ import pytest
 from pliant.errors import BadInput, StoreError, StoreUnavailable
 from pliant.stores.base import Entry
 from pliant.stores.sqlite import SqliteStore, file, mark, schema
-from unit.stores.disk import NOBODY, PROGRAMS, add, as_nobody, file_limit, first, put
+from unit.stores.disk import OTHER_USER, PROGRAMS, add, as_other_user, file_limit, first, put
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_directory_is_no_store(tmp_path: Path) -> None:
 
 def test_a_directory_that_may_not_be_written_is_named(theirs: Path) -> None:
     theirs.chmod(0o555)
-    with as_nobody():
+    with as_other_user():
         assert "the right to create and write files there" in refusal(theirs / "store.db")
 
 
@@ -184,7 +184,7 @@ def test_a_file_that_may_not_be_written_is_named(theirs: Path) -> None:
         found.chmod(0o666)
     theirs.chmod(0o777)
     (theirs / "store.db").chmod(0o444)
-    with as_nobody():
+    with as_other_user():
         assert "is read-only; nothing was written" in refusal(theirs / "store.db")
 
 
@@ -193,7 +193,7 @@ def test_a_file_that_may_not_be_read_is_named(theirs: Path) -> None:
     theirs.chmod(0o777)
     (theirs / "store.db.mark").chmod(0o666)
     (theirs / "store.db").chmod(0o000)
-    with as_nobody():
+    with as_other_user():
         assert "cannot be opened. Give this user read and write access" in refusal(theirs / "store.db")
 
 
@@ -202,8 +202,8 @@ def test_another_user_can_be_given_the_store(theirs: Path) -> None:
     theirs.chmod(0o777)
     if os.geteuid() == 0:
         for found in theirs.iterdir():
-            os.chown(found, NOBODY, NOBODY)
-    with as_nobody(), SqliteStore(theirs / "store.db") as store:
+            os.chown(found, OTHER_USER, OTHER_USER)
+    with as_other_user(), SqliteStore(theirs / "store.db") as store:
         assert add(store, b"e1") == 1
 
 

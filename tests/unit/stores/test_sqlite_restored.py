@@ -35,7 +35,7 @@ def identity_of(path: Path) -> str:
 
 
 def copy_running(source: Path, target: Path) -> None:
-    """What `sqlite3 SOURCE '.backup TARGET'` does: also the way back, onto a file that others have open."""
+    """Return what `sqlite3 SOURCE '.backup TARGET'` does: also the way back, onto a file that others have open."""
     with sqlite3.connect(source) as a, sqlite3.connect(target) as b:
         a.backup(b)
     a.close()

@@ -1,4 +1,4 @@
-"""What gloo publishes about a rank, byte by byte."""
+"""The record that gloo publishes about a rank, byte by byte."""
 
 import socket
 import struct

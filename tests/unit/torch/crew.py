@@ -26,7 +26,7 @@ PATIENCE_S = 60.0  # for what takes a moment; long, because the machines we run 
 
 @dataclass
 class Reply:
-    """What will come back for one command."""
+    """The future reply to one command."""
 
     done: threading.Event = field(default_factory=threading.Event)
     said: dict[str, Any] = field(default_factory=dict)
@@ -123,7 +123,7 @@ def crew(*names: str) -> Iterator[list[Member]]:
 
 
 def introduce(generation: int, members: Sequence[Member], told: Sequence[Member] | None = None) -> None:
-    """What the coordinator does: give all of them, or those who are `told`, the key and the addresses."""
+    """Return what the coordinator does: give all of them, or those who are `told`, the key and the addresses."""
     key = secrets.token_hex(32)
     addresses = {member.name: member.address for member in members}
     for reply in [m.start("know", generation=generation, key=key, addresses=addresses) for m in told or members]:

@@ -135,7 +135,7 @@ class Member:
         return {"descriptors": len(os.listdir("/proc/self/fd")), "threads": len(os.listdir("/proc/self/task"))}  # noqa: PTH208
 
     def do_inherited(self, command: Command) -> int:
-        """How many sockets a program started now would inherit."""
+        """Return how many sockets a program started now would inherit."""
         count = 0
         for number in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a member writes to a place, and removes from it: only its own, and nothing that is still needed (rule 17)."""
+"""Files that a member writes and removes in a storage: only its own, and nothing that is still needed (rule 17)."""
 
 import shutil
 import threading
@@ -47,7 +47,7 @@ class Desk:
         return self.heard.pop()
 
     def tidied(self, order: CollectGarbage | Discard) -> list[str]:
-        """What is left after that, and after everything else."""
+        """Return what is left after that, and after everything else."""
         self.shelf.collect_garbage(order)
         self.shelf.close()
         return sorted((*self.place.checkpoint_names(), *self.place.unfinished_names()))
@@ -113,7 +113,7 @@ def test_a_part_that_is_seen_late_is_waited_for(
 def test_that_parts_are_elsewhere_is_found_though_each_is_the_newest_for_a_moment_only(
     sit: Sit, three: CollectGarbage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who saves often has another newest one before the last was looked for long enough."""
+    """A job that saves often has a newer checkpoint before the check of the last one is over."""
     monkeypatch.setattr(shelves, "LOOK_S", 0.01)
     monkeypatch.setattr(shelves, "SEEN_S", 0.2)
     (tmp_path / NAMES[2] / three.newest.pieces[-1].file).unlink()
@@ -187,7 +187,7 @@ def test_where_one_job_saves_another_of_that_name_does_not(sit: Sit) -> None:
 def test_if_the_place_is_another_jobs_meanwhile_nothing_counts_and_nothing_is_removed(
     sit: Sit, three: CollectGarbage, tmp_path: Path
 ) -> None:
-    """Somebody moved what was there away, and began another job."""
+    """A member moved what was there away, and began another job."""
     first = sit(OURS)
     (tmp_path / OWNER_FILE).unlink()
     assert isinstance(sit(THEIRS).write(), WriteDone)
@@ -242,7 +242,7 @@ def test_what_is_being_written_is_written_no_further(sit: Sit, monkeypatch: pyte
 
 
 def test_what_was_given_up_before_it_was_begun_is_not_begun(sit: Sit) -> None:
-    """The training thread had yet to hear of it when everybody heard that it will never be whole."""
+    """The training thread had yet to hear of it when every member heard that it will never be whole."""
     desk = sit(OURS)
     desk.shelf.collect_garbage(Discard(NEW))
     desk.begin()

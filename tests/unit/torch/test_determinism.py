@@ -1,4 +1,4 @@
-"""What is pinned down in deterministic training: kernels, threads, optimizers. And put back."""
+"""Settings of deterministic training (kernels, threads, optimizers), and their restoration."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Evaluation: the totals of a direct computation, whoever computed what, and no trace left behind."""
+"""Evaluation: the totals of a direct computation, whichever member computed them, and no trace left behind."""
 
 import copy
 import queue

@@ -54,7 +54,7 @@ def net() -> nn.Module:
 
 
 def test_several_workers_without_a_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each would train alone on everything and nobody would notice."""
+    """Each would train alone on everything and no member would notice."""
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(BadInput, match=r"WORLD_SIZE is 4, but PLIANT_COORDINATOR is not set.*pliant run"):
         pliant.join()
@@ -296,7 +296,7 @@ def test_optimizers_may_be_stepped_once_the_run_is_complete() -> None:
 
 
 def test_gradients_changed_by_hand_where_they_are_not_yet_global() -> None:
-    """What every script does that clips by itself; some of them may be on their way already."""
+    """Every script that clips by itself does this; some reductions may have started already."""
     model = net()
 
     def body(run: pliant.Run, x: Tensor, y: Tensor) -> None:

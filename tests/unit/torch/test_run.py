@@ -400,7 +400,7 @@ def test_nested_epochs() -> None:
 
 
 def test_dropout_draws_the_same_every_time_and_differs_between_steps() -> None:
-    """Randomness is keyed by seed, step and slot: whoever computes it, whenever."""
+    """Randomness is keyed by seed, step and slot, whichever member computes it and whenever."""
 
     def losses(micro_batch: int | None) -> list[float]:
         torch.rand(3)  # whatever was drawn before does not matter
@@ -436,7 +436,7 @@ def test_compiled_models() -> None:
 
 
 def test_many_steps_alone_come_to_an_end() -> None:
-    """More than fit into one report, and nobody else to ask for them."""
+    """More than fit into one report, and no other member to ask for them."""
     model = nn.Linear(1, 1)
     data = TensorDataset(torch.ones(4, 1))
     with pliant.join() as job:
@@ -505,7 +505,7 @@ class Teacher(nn.Module):
 
 @pytest.mark.parametrize("micro_batch", [None, 3])
 def test_buffers_may_be_changed_after_the_step(micro_batch: int | None) -> None:
-    """What user code does between run.step() and the next item belongs to that step (rule 3)."""
+    """User code between run.step() and the next item belongs to that step (rule 3)."""
     model = Teacher()
     expected, mean = torch.zeros(8, 6), torch.zeros(6)
     parts: list[tuple[int, Tensor]] = []

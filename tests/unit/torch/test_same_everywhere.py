@@ -1,4 +1,4 @@
-"""What once differed between members, or between one history and another, and must not."""
+"""Things that once differed between members or between histories, and must not."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def nothing_rides(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("nothing_rides")
 def test_a_world_may_have_more_ranks_than_slots() -> None:
-    """While everybody is replaced, old and new are in it together."""
+    """While every member is replaced, old and new are in it together."""
     expected = alone(FOUR, 1, 2, 3)
     found = steps(FOUR, ranks(8), ONE_EACH, ONE_EACH, ONE_EACH)
     assert all(each.same_gradients(one) for row, one in zip(found, expected, strict=True) for each in row)
@@ -127,7 +127,7 @@ def test_a_state_that_travelled_has_the_hash_it_had(kind: Any) -> None:
 
 
 def test_a_rate_that_is_set_for_a_step_does_not_change_what_is_said_of_the_state_before_it() -> None:
-    """How far a member got in its loop must not show in a comparison."""
+    """The position of a member in its loop must not show in a comparison."""
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hashes = StateHash(TrainingState(model, [optimizer], Buffers(model), {}), 1)

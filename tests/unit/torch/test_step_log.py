@@ -59,7 +59,7 @@ def fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def shown(folder: Path) -> dict[str, dict[int, float]]:
-    """What TensorBoard shows of a folder: files in the order of their names, and a new start purges later steps."""
+    """Return what TensorBoard shows of a folder: files in the order of their names; a new start purges later steps."""
     found: dict[str, dict[int, float]] = {}
     for path in sorted(folder.glob("events.out.tfevents.*")):
         content, at = path.read_bytes(), 0

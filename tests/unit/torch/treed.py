@@ -27,7 +27,7 @@ WORD = Word(Purpose.STEP, 3, 17, Lineage(2, 16, 2**64 - 1), holds=True, samples=
 
 @dataclass
 class Case:
-    """What is computed, whoever does: a model, and for each slot of each step a loss and a weight."""
+    """The computation, the same on every member: a model, and for each slot of each step a loss and a weight."""
 
     model: Callable[[], nn.Module]
     slots: int
@@ -47,7 +47,7 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What a step comes to on one member."""
+    """The result of a step on one member."""
 
     grads: list[Tensor | None]
     reduced: ReducedGradient
@@ -55,7 +55,7 @@ class Outcome:
     buffers: list[Tensor] = field(default_factory=list)
 
     def same(self, other: "Outcome") -> bool:
-        """Whether it is the same, bit by bit."""
+        """Return whether it is the same, bit by bit."""
         return (
             self.same_gradients(other)
             and all(same_bits(a, b) for a, b in zip(self.buffers, other.buffers, strict=True))
@@ -121,7 +121,7 @@ class Member:
         return self.reducer.reduce(group, row, shares, follow=follow)
 
     def apply(self, rows: tuple[ControlRow, ...], reduced: ReducedGradient) -> Outcome:
-        """What the loop does with what was reduced; nothing is trained."""
+        """Return what the loop does with what was reduced; nothing is trained."""
         self.reducer.write_gradients(reduced)
         grads = [None if param.grad is None else param.grad.clone() for param in self.model.parameters()]
         self.buffers.apply(reduced.buffers, reduced.weight)
@@ -139,7 +139,7 @@ class Member:
         return self.apply(*self.reduce(group, shares))
 
     def compute_rest(self, step: int, group: Any, shares: Shares) -> None:
-        """What of its share it has not kept; if there is nothing, an idle part."""
+        """Return what of its share it has not kept; if there is nothing, an idle part."""
         mine = [slot for slot in shares[group.rank] if slot not in self.kept]
         if mine:
             self.compute(step, mine, group, shares)

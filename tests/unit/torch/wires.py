@@ -17,11 +17,11 @@ from pliant.torch.gloo.group import GroupBroken
 PATIENCE_S = 20.0
 
 Outcome = Callable[[int], Tensor]
-"""What arrives at a rank, once everybody has sent."""
+"""What arrives at a rank, once every member has sent."""
 
 
 class Wire:
-    """What all ranks have in common. `cut_at` is the number of the first operation that fails."""
+    """The state that all ranks share. `cut_at` is the number of the first operation that fails."""
 
     def __init__(self, size: int, cut_at: int | None = None) -> None:
         self.size = size
@@ -42,7 +42,7 @@ class Wire:
             self._changed.notify_all()
 
     def everybodys(self, number: int) -> list[tuple[str, Tensor, list[int]]]:
-        """What all ranks gave to this operation, by rank."""
+        """Return what all ranks gave to this operation, by rank."""
         with self._changed:
             whole = self._changed.wait_for(lambda: self._failed(number) or self._complete(number), PATIENCE_S)
             if self._failed(number):
@@ -80,7 +80,7 @@ class Going:
 
 
 class Rank:
-    """What a reducer needs of a group."""
+    """The part of a group that a reducer uses."""
 
     def __init__(self, wire: Wire, rank: int) -> None:
         self.size, self.rank, self.wire = wire.size, rank, wire
@@ -139,13 +139,13 @@ def ranks(size: int, cut_at: int | None = None) -> list[Any]:
 
 
 def together(*acts: Callable[[], Any]) -> list[Any]:
-    """What each gives, all at once in threads of their own."""
+    """Return what each gives, all at once in threads of their own."""
     with ThreadPoolExecutor(len(acts)) as pool:
         return [future.result(timeout=3 * PATIENCE_S) for future in [pool.submit(act) for act in acts]]
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether every bit is the same: zeros with other signs are not."""
+    """Return whether every bit is the same: zeros with other signs are not."""
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     return torch.equal(one.contiguous().reshape(-1).view(torch.uint8), other.contiguous().reshape(-1).view(torch.uint8))

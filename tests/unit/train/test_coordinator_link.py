@@ -1,4 +1,4 @@
-"""A member's contact with real coordinators: what it hears, what it says, and what it does while nobody is there."""
+"""A member's contact with real coordinators: what it hears, what it says, and what it does while no member is there."""
 
 import logging
 import queue
@@ -26,7 +26,7 @@ PATIENCE_S = 40.0  # a watch that sits in the kernel comes back after 25
 
 
 class Heard:
-    """What a session would hear, to be waited for."""
+    """The messages that a session would receive, to be waited for."""
 
     def __init__(self) -> None:
         self.views: queue.Queue[tuple[View, tuple[PeerKey, ...]]] = queue.Queue()

@@ -1,4 +1,4 @@
-"""A member's session: what the machine orders is done by whoever can do it, from whichever thread it came.
+"""A member's session: the orders of the machine are carried out in the right thread, wherever they came from.
 
 The machine is the real one, and so is the coordinator's decision (`StandaloneCoordinator`). The tests make groups.
 """
@@ -25,8 +25,8 @@ from pliant.train.standalone import StandaloneCoordinator
 from unit.core.build import GRID, TERMS, A, B, X, world
 
 PATIENCE_S = 20.0
-NOBODY: frozenset[MemberId] = frozenset()
-VIEW = View(1, JobState.RUNNING, "", True, False, 0.0, (), 0, 0, frozenset(), NOBODY, NOBODY, GENESIS, None)
+EMPTY: frozenset[MemberId] = frozenset()
+VIEW = View(1, JobState.RUNNING, "", True, False, 0.0, (), 0, 0, frozenset(), EMPTY, EMPTY, GENESIS, None)
 
 
 class Lines:

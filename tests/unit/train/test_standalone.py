@@ -14,7 +14,7 @@ from unit.core.build import GRID, TERMS, A, X, lines
 
 
 class Listening:
-    """What a session would hear."""
+    """The messages that a session would receive."""
 
     def __init__(self) -> None:
         self.views: list[View] = []

@@ -1,4 +1,4 @@
-"""The codec on messages and states that use every type a field may have, and on bytes nobody should send."""
+"""The codec on messages and states that use every type a field may have, and on bytes no member should send."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Which classes the codec takes. It says no when it is made, not when the first message comes."""
+"""Classes that the codec takes. It refuses others when it is made, not when the first message comes."""
 
 from dataclasses import dataclass, make_dataclass
 from enum import Enum, IntEnum

@@ -134,7 +134,7 @@ def test_what_no_waiting_mends_is_said_once(coordinator: Running) -> None:
     scene.begin()
     for _ in range(3):
         scene.link.send(m.Resize(Target(9)))
-    scene.link.send(m.AgentLeave(AgentId("nobody")))
+    scene.link.send(m.AgentLeave(AgentId("stranger")))
     scene.link.close(30)
     (complaint,) = scene.complaints
     assert "the target must lie between min 1 and max 4" in complaint

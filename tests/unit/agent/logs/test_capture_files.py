@@ -21,7 +21,7 @@ class Clock:
 
 @dataclass
 class Disk:
-    """What `os.write` meets: room for so many bytes, then none."""
+    """A full disk for `os.write`: room for so many bytes, then none."""
 
     room: int = 1 << 30
 

@@ -1,4 +1,4 @@
-"""What of a worker's output is shown, kept and copied, by torchrun's flags; what is remembered; and both pipes."""
+"""A worker's output by torchrun's flags: shown, kept and copied lines, the remembered end, and both pipes."""
 
 import os
 from pathlib import Path

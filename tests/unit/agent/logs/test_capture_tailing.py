@@ -14,7 +14,7 @@ from pliant.agent.logs.tail import Tail, logs_in, place_of_logs
 
 
 def handles() -> int:
-    """How many files are open."""
+    """Return how many files are open."""
     return len([*Path("/proc/self/fd").iterdir()])
 
 

@@ -1,4 +1,4 @@
-"""Why a worker failed: as real interpreters say it, and as torchelastic's error files do."""
+"""The reason of a failure, from the output of real interpreters and from torchelastic's error files."""
 
 import json
 import os
@@ -16,7 +16,7 @@ NOISE = [b"epoch %d: loss 0.5" % number for number in range(50)]
 
 
 def written(folder: Path, source: str, *options: str) -> list[bytes]:
-    """What Python really writes when it runs this."""
+    """Return what Python really writes when it runs this."""
     script = folder / "script.py"
     script.write_text(source)
     done = subprocess.run(

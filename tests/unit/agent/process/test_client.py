@@ -88,8 +88,8 @@ def test_a_child_can_be_asked_to_end_or_ended(family: Family) -> None:
     assert family.end() == ("asked", -signal.SIGTERM)
     family.processes.kill("ended")
     assert family.end() == ("ended", -signal.SIGKILL)
-    family.processes.terminate("asked")  # gone already: nobody is asked
-    family.processes.kill("nobody")
+    family.processes.terminate("asked")  # gone already: no member is asked
+    family.processes.kill("stranger")
     family.start("asked", "")  # its name is free again
     assert family.end() == ("asked", 0)
 

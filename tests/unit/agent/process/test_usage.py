@@ -39,7 +39,7 @@ def test_a_worker_has_what_is_in_its_group_and_what_descends_from_it(tmp_path: P
     process(tmp_path, 12, 11, 12, 4.0)  # a grandchild in a session of its own
     process(tmp_path, 13, 1, 10, 8.0)  # left by a child of its that ended: in the group still
     process(tmp_path, 20, 1, 20, 16.0)  # another worker
-    process(tmp_path, 30, 1, 30, 32.0)  # nobody's
+    process(tmp_path, 30, 1, 30, 32.0)  # no member's
     (tmp_path / "self").mkdir()
     (tmp_path / "99").mkdir()  # gone before it could be read
     found = usages({"a": 10, "b": 20, "gone": 77}, tmp_path)

@@ -38,8 +38,8 @@ def launch(*seats: str, number: int = 1, host: str = "10.0.0.1", restarts: int =
     return Launch(number, tuple(made), "test", restarts)
 
 
-def everybody(given_launch: Launch, common: WorkerEnvironment) -> Environments:
-    """What all agents of a launch tell their workers, by rank."""
+def all_environments(given_launch: Launch, common: WorkerEnvironment) -> Environments:
+    """Return what all agents of a launch tell their workers, by rank."""
     agents = {seat.agent for seat in given_launch.seats}
     told: Environments = {}
     for agent in agents:
@@ -76,7 +76,7 @@ def numbers(told: Environments, name: str) -> list[int]:
 
 @given(launches(), commons())
 def test_ranks_are_dense_and_follow_the_seats(given_launch: Launch, common: WorkerEnvironment) -> None:
-    told = everybody(given_launch, common)
+    told = all_environments(given_launch, common)
     size = len(given_launch.seats)
     assert numbers(told, "RANK") == list(range(size))
     assert set(numbers(told, "WORLD_SIZE")) == {size}
@@ -85,7 +85,7 @@ def test_ranks_are_dense_and_follow_the_seats(given_launch: Launch, common: Work
 
 @given(launches(), commons())
 def test_local_ranks_are_dense_on_each_agent(given_launch: Launch, common: WorkerEnvironment) -> None:
-    told = everybody(given_launch, common)
+    told = all_environments(given_launch, common)
     groups = set()
     for agent in {seat.agent for seat in given_launch.seats}:
         own = environments(given_launch, agent, common)
@@ -106,7 +106,7 @@ def test_local_ranks_are_dense_on_each_agent(given_launch: Launch, common: Worke
 
 @given(launches(), commons())
 def test_everybody_is_told_of_the_same_place_to_meet(given_launch: Launch, common: WorkerEnvironment) -> None:
-    told = everybody(given_launch, common)
+    told = all_environments(given_launch, common)
     (place,) = {(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in told.values()}
     assert place == host_and_port(given_launch.seats[0].address)
     assert not place[0].startswith("[")
@@ -118,7 +118,7 @@ def test_everybody_is_told_of_the_same_place_to_meet(given_launch: Launch, commo
 def test_nobody_shares_a_file_for_errors_and_all_values_are_text(
     given_launch: Launch, common: WorkerEnvironment
 ) -> None:
-    told = everybody(given_launch, common)
+    told = all_environments(given_launch, common)
     files = {each["TORCHELASTIC_ERROR_FILE"] for each in told.values()}
     assert files == {str(error_file(ERRORS, member)) for member in told}
     assert len(files) == len(told)
@@ -127,7 +127,7 @@ def test_nobody_shares_a_file_for_errors_and_all_values_are_text(
 
 @given(launches(), commons())
 def test_ranks_within_a_role_are_dense(given_launch: Launch, common: WorkerEnvironment) -> None:
-    told = everybody(given_launch, common)
+    told = all_environments(given_launch, common)
     roles = {seat.role for seat in given_launch.seats}
     for role in roles:
         own = {seat.member: told[seat.member] for seat in given_launch.seats if seat.role == role}
@@ -138,7 +138,7 @@ def test_ranks_within_a_role_are_dense(given_launch: Launch, common: WorkerEnvir
 
 @given(launches())
 def test_tensorflow_s_cluster_is_the_same_for_all_and_everybody_is_at_its_place(given_launch: Launch) -> None:
-    told = everybody(given_launch, surroundings("tf"))
+    told = all_environments(given_launch, surroundings("tf"))
     configs = {member: json.loads(each["TF_CONFIG"]) for member, each in told.items()}
     cluster = configs[given_launch.seats[0].member]["cluster"]
     assert all(each["cluster"] == cluster for each in configs.values())
@@ -157,7 +157,7 @@ def test_tensorflow_s_cluster_is_the_same_for_all_and_everybody_is_at_its_place(
 
 @given(launches())
 def test_tensorflow_and_torch_agree_on_where_rank_0_is(given_launch: Launch) -> None:
-    first = everybody(given_launch, surroundings("tf"))[given_launch.seats[0].member]
+    first = all_environments(given_launch, surroundings("tf"))[given_launch.seats[0].member]
     if given_launch.seats[0].role != "evaluator":
         place = json.loads(first["TF_CONFIG"])["cluster"][given_launch.seats[0].role][0]
         assert host_and_port(place) == (first["MASTER_ADDR"], first["MASTER_PORT"])
@@ -165,7 +165,7 @@ def test_tensorflow_and_torch_agree_on_where_rank_0_is(given_launch: Launch) -> 
 
 @given(launches(), commons())
 def test_jax_s_numbers_are_torch_s(given_launch: Launch, common: WorkerEnvironment) -> None:
-    told = everybody(given_launch, surroundings("jax", capacity=common.capacity))
+    told = all_environments(given_launch, surroundings("jax", capacity=common.capacity))
     for each in told.values():
         assert each["JAX_PROCESS_ID"] == each["OMPI_COMM_WORLD_RANK"] == each["RANK"]
         assert each["JAX_NUM_PROCESSES"] == each["OMPI_COMM_WORLD_SIZE"] == each["WORLD_SIZE"]
@@ -175,7 +175,7 @@ def test_jax_s_numbers_are_torch_s(given_launch: Launch, common: WorkerEnvironme
 
 @given(launches(), commons())
 def test_a_kind_sets_its_own_names_and_no_other_s(given_launch: Launch, common: WorkerEnvironment) -> None:
-    told = everybody(given_launch, common)
+    told = all_environments(given_launch, common)
     for each in told.values():
         assert ("TF_CONFIG" in each) == ("NUM_WORKERS" in each) == (common.kind == "tf")
         assert any(name.startswith(("JAX_", "OMPI_")) for name in each) == (common.kind == "jax")
@@ -185,7 +185,7 @@ def test_a_kind_sets_its_own_names_and_no_other_s(given_launch: Launch, common: 
 
 
 def test_two_agents_with_two_workers_each() -> None:
-    told = everybody(launch("a", "a", "b", "b", number=7, restarts=5), surroundings(max_restarts=2, run_id="r1"))
+    told = all_environments(launch("a", "a", "b", "b", number=7, restarts=5), surroundings(max_restarts=2, run_id="r1"))
     third = told[MemberId("b-g7.2")]
     assert third == {
         "RANK": "2",
@@ -215,7 +215,7 @@ def test_an_agent_without_a_seat_has_nobody_to_tell() -> None:
 
 
 def test_the_job_s_name_is_the_run_s_unless_another_was_given() -> None:
-    (told,) = everybody(launch("a"), surroundings()).values()
+    (told,) = all_environments(launch("a"), surroundings()).values()
     assert told["TORCHELASTIC_RUN_ID"] == "demo"
 
 
@@ -233,15 +233,15 @@ def test_an_address_has_two_parts(address: str, parts: tuple[str, str]) -> None:
 
 
 def test_ipv6_keeps_its_brackets_where_host_and_port_are_one_text() -> None:
-    (tf,) = everybody(launch("a", host="[::1]"), surroundings("tf")).values()
+    (tf,) = all_environments(launch("a", host="[::1]"), surroundings("tf")).values()
     assert json.loads(tf["TF_CONFIG"])["cluster"] == {"worker": ["[::1]:4000"]}
-    (jax,) = everybody(launch("a", host="[::1]"), surroundings("jax")).values()
+    (jax,) = all_environments(launch("a", host="[::1]"), surroundings("jax")).values()
     assert (jax["JAX_COORDINATOR_ADDRESS"], jax["MASTER_ADDR"]) == ("[::1]:4000", "::1")
 
 
 def test_what_the_user_set_wins() -> None:
     user = {"OMP_NUM_THREADS": "4", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3", "RANK": "9", "JAX_LOCAL_DEVICE_IDS": "2,3"}
-    first, _ = everybody(launch("a", "a"), surroundings("jax", capacity=2, user=user)).values()
+    first, _ = all_environments(launch("a", "a"), surroundings("jax", capacity=2, user=user)).values()
     assert "OMP_NUM_THREADS" not in first  # it is inherited
     assert first["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "3"
     assert first["JAX_LOCAL_DEVICE_IDS"] == "2,3"
@@ -249,9 +249,9 @@ def test_what_the_user_set_wins() -> None:
 
 
 def test_one_worker_on_a_machine_has_all_threads() -> None:
-    for told in everybody(launch("a", "b"), surroundings()).values():
+    for told in all_environments(launch("a", "b"), surroundings()).values():
         assert "OMP_NUM_THREADS" not in told
-    (alone,) = everybody(launch("a"), surroundings(capacity=4)).values()
+    (alone,) = all_environments(launch("a"), surroundings(capacity=4)).values()
     assert alone["OMP_NUM_THREADS"] == "1"  # three more may come, and sums must not change with them
 
 
@@ -280,12 +280,12 @@ def test_a_list_of_devices_that_is_too_short_is_said(listed: str) -> None:
     ],
 )
 def test_one_process_of_jax_has_all_devices_if_no_other_has_room(common: WorkerEnvironment, ids: str) -> None:
-    (told,) = everybody(launch("a"), common).values()
+    (told,) = all_environments(launch("a"), common).values()
     assert told["JAX_LOCAL_DEVICE_IDS"] == ids
 
 
 def test_parameter_servers_have_a_chief_that_does_not_compute() -> None:
-    told = everybody(launch("a chief", "a ps", "a worker", "b worker", "b evaluator"), surroundings("tf"))
+    told = all_environments(launch("a chief", "a ps", "a worker", "b worker", "b evaluator"), surroundings("tf"))
     assert [json.loads(each["TF_CONFIG"])["task"] for each in told.values()] == [
         {"type": "chief", "index": 0},
         {"type": "ps", "index": 0},
@@ -304,7 +304,7 @@ def test_parameter_servers_have_a_chief_that_does_not_compute() -> None:
 
 @pytest.mark.parametrize(("seats", "count"), [(("a", "a", "b"), "3"), (("a chief", "a worker"), "2")])
 def test_without_parameter_servers_the_chief_computes_too(seats: tuple[str, ...], count: str) -> None:
-    told = everybody(launch(*seats), surroundings("tf"))
+    told = all_environments(launch(*seats), surroundings("tf"))
     assert {each["NUM_WORKERS"] for each in told.values()} == {count}
 
 
@@ -314,7 +314,10 @@ def test_a_seat_that_is_filled_again_has_its_old_place() -> None:
     again = Seat(MemberId("b-g1.9"), old.agent, old.role, old.address)
     after = Launch(1, (*before.seats[:2], again), "test")
     names = ("TF_CONFIG", "RANK", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
-    told = everybody(before, surroundings("tf"))[old.member], everybody(after, surroundings("tf"))[again.member]
+    told = (
+        all_environments(before, surroundings("tf"))[old.member],
+        all_environments(after, surroundings("tf"))[again.member],
+    )
     assert [told[0][name] for name in names] == [told[1][name] for name in names]
 
 
@@ -335,7 +338,7 @@ pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(dict(os.envi
 
 @pytest.fixture(scope="module")
 def torchrun(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, str]], Mapping[str, str]]:
-    """What two workers of the pinned torchrun find, and what it found itself."""
+    """Return what two workers of the pinned torchrun find, and what it found itself."""
     folder = tmp_path_factory.mktemp("torchrun")
     user = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]
@@ -347,7 +350,7 @@ def test_workers_find_all_that_torchrun_gives_them_and_no_more(
     torchrun: tuple[list[dict[str, str]], Mapping[str, str]],
 ) -> None:
     theirs, user = torchrun
-    ours = everybody(launch("a", "a"), surroundings(capacity=2, user=user, max_restarts=0)).values()
+    ours = all_environments(launch("a", "a"), surroundings(capacity=2, user=user, max_restarts=0)).values()
     for there, here in zip(theirs, ours, strict=True):
         new = {name: value for name, value in there.items() if user.get(name) != value}
         assert set(here) == set(new) | (set(here) & set(user))
@@ -360,6 +363,6 @@ def test_the_guide_names_all_that_workers_find() -> None:
     rows = re.findall(r"^\| (`.*?`) \|", page.partition("## What workers find")[2], re.MULTILINE)
     told = {"CUDA_VISIBLE_DEVICES"}
     for kind in KINDS:
-        (own,) = everybody(launch("a"), surroundings(kind, capacity=2)).values()
+        (own,) = all_environments(launch("a"), surroundings(kind, capacity=2)).values()
         told |= set(own)
     assert {name.strip("`") for row in rows for name in row.split(", ")} == told

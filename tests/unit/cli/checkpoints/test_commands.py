@@ -21,7 +21,7 @@ from unit.train.checkpoint.states import FACTS, Blob, as_leaf, numbers, publish,
 
 @pytest.fixture
 def pliant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Done]:
-    """Commands of somebody who has no job."""
+    """Commands of a member that has no job."""
     for name in ("PLIANT_JOB", "PLIANT_COORDINATOR", "PLIANT_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))

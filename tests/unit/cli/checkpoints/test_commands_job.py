@@ -29,7 +29,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def where(running: Running) -> Path:
-    """Where the job keeps its checkpoints; three of its steps are durable."""
+    """Return where the job keeps its checkpoints; three of its steps are durable."""
     with running.client() as client:
         for command in (
             m.Create("demo", JobSpec(1, 4, Target(1))),
@@ -54,7 +54,7 @@ def counted(running: Running, checkpoint: Checkpoint) -> Checkpoint:
 def test_the_coordinator_says_which_one_counts(pliant: Callable[..., Done], running: Running, where: Path) -> None:
     place = open_storage(where)
     counted(running, publish(place, "g1-s2", training(seed=2), 1, LINES[1].lineage))
-    publish(place, "g1-s3", training(seed=3), 1, LINES[2].lineage)  # of a world that nobody knows of
+    publish(place, "g1-s3", training(seed=3), 1, LINES[2].lineage)  # of a world that no member knows of
     said = pliant("checkpoints", "demo", "--json").json
     assert (said["job"], said["storage"]) == ("demo", str(where))
     assert [(each["name"], each["retention"]) for each in said["checkpoints"]] == [("g1-s2", "newest"), ("g1-s3", "")]
@@ -81,7 +81,7 @@ def test_those_that_are_kept_are_tried_in_turn(pliant: Callable[..., Done], runn
 
 
 def test_the_manifest_of_the_store_is_enough(pliant: Callable[..., Done], running: Running, where: Path) -> None:
-    """Whoever was to write the file beside the pieces was killed: the checkpoint counts all the same."""
+    """The member that was to write the file beside the pieces was killed: the checkpoint counts all the same."""
     place = open_storage(where)
     counted(running, Checkpoint(LINES[0].lineage, "g1-s1", 7, write(place, "g1-s1", training())))
     assert place.checkpoint_names() == []

@@ -33,7 +33,7 @@ def digests(step: int, samples: Callable[[int, range], tuple[int, ...]], slots: 
 
 
 def other_lines(samples: Callable[[int, range], tuple[int, ...]], count: int) -> tuple[LedgerLine, ...]:
-    """What honest members write who read other samples than the canonical order has."""
+    """Return what honest members write who read other samples than the canonical order has."""
     head, made = GENESIS, []
     for step in range(1, count + 1):
         digest = digests(step, samples, range(GRID.slots))

@@ -10,7 +10,7 @@ Pliant = Callable[..., Done]
 
 
 def completed(env: dict[str, str], *words: str) -> list[str]:
-    """What bash would be offered for the last of these words."""
+    """Return what bash would be offered for the last of these words."""
     asked = {"_PLIANT_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
     done = subprocess.run([PLIANT], env={**env, **asked}, capture_output=True, text=True, check=True)
     assert done.stderr == ""

@@ -21,8 +21,8 @@ def peopled(running: Running, job: str) -> None:
         client.send(job, m.AgentJoin(AgentId("gpu-1"), 4))
         for name, pid in (("gpu-1.1", 4242), ("gpu-1.2", 0)):
             client.send(job, m.Join(MemberId(name), AgentId("gpu-1"), TERMS, pid=pid))
-        everybody = frozenset({MemberId("gpu-1.1"), MemberId("gpu-1.2")})
-        client.send(job, m.Report(MemberId("gpu-1.1"), 0, 1, lines(GENESIS, 1, 2), everybody))
+        both = frozenset({MemberId("gpu-1.1"), MemberId("gpu-1.2")})
+        client.send(job, m.Report(MemberId("gpu-1.1"), 0, 1, lines(GENESIS, 1, 2), both))
 
 
 def test_without_jobs_the_list_says_how_to_make_one(pliant: Pliant) -> None:
@@ -206,7 +206,7 @@ def test_a_drain_reaches_a_member_or_everybody_on_an_agent(running: Running, pli
     done = pliant("drain", "drained", "--agent", "gpu-1", "--json")
     assert (done.json["agent"], done.json["grace_s"]) == ("gpu-1", 30.0)
     assert {line["state"] for line in pliant("status", "drained", "--json").json["members"]} == {"draining"}
-    assert pliant("drain", "drained", "nobody").code == 3
+    assert pliant("drain", "drained", "stranger").code == 3
 
 
 def test_a_cancel_says_how_the_job_ended_also_if_it_had_ended_before(pliant: Pliant) -> None:

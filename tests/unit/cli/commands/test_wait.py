@@ -18,10 +18,10 @@ Pliant = Callable[..., Done]
 
 def finish(running: Running, job: str) -> None:
     """Report all steps of a job that `peopled` made."""
-    everybody = frozenset({MemberId("gpu-1.1"), MemberId("gpu-1.2")})
+    both = frozenset({MemberId("gpu-1.1"), MemberId("gpu-1.2")})
     with running.client() as client:
         rest = lines(lines(GENESIS, 1, 2)[-1].lineage, 1, 10)
-        client.send(job, m.Report(MemberId("gpu-1.1"), 0, 1, rest, everybody))
+        client.send(job, m.Report(MemberId("gpu-1.1"), 0, 1, rest, both))
 
 
 class Waiting:

@@ -20,7 +20,7 @@ from pliant.cli.doctor.finding import Finding, Level
 from pliant.credentials import make_token, write_token
 from pliant.wire.api import About, Scope
 from unit.cli.program import Done, Running, coordinator, invoke
-from unit.stores.disk import as_nobody
+from unit.stores.disk import as_other_user
 
 Pliant = Callable[..., Done]
 
@@ -32,7 +32,7 @@ def findings(done: Done) -> dict[str, tuple[str, str, str]]:
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home without anything, and nobody listening."""
+    """A home without anything, and no member listening."""
     for name in ("PLIANT_COORDINATOR", "PLIANT_TOKEN_FILE", "http_proxy", "https_proxy"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PLIANT_COORDINATOR", "http://127.0.0.1:9")
@@ -155,7 +155,7 @@ def test_a_home_that_may_not_be_looked_into_is_found(monkeypatch: pytest.MonkeyP
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0)
         monkeypatch.setenv("PLIANT_HOME", f"{folder}/home")
-        with as_nobody():
+        with as_other_user():
             done = invoke("doctor", "--json")
         Path(folder).chmod(0o700)
     found = findings(done)

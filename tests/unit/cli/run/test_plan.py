@@ -1,4 +1,4 @@
-"""What a command line of `pliant run` comes to: the plan, where agents meet, and what people are told."""
+"""The plan of a command line of `pliant run`: sizes, endpoint and notes."""
 
 import signal
 import socket
@@ -43,7 +43,7 @@ OURS = EndpointAddress("10.0.0.5", 29400)
 
 @dataclass
 class Ran:
-    """What `pliant run` would have run."""
+    """The plan that `pliant run` would have carried out."""
 
     plans: list[RunPlan] = field(default_factory=list)
     places: list[CoordinatorAddress | None] = field(default_factory=list)
@@ -620,7 +620,7 @@ def test_an_address_is_ours_if_we_can_listen_on_it() -> None:
     assert probe_endpoint(EndpointAddress("localhost", port)) == EndpointFacts(
         is_local=True, is_in_use=False, is_loopback=True
     )
-    assert probe_endpoint(EndpointAddress("192.0.2.1", port)) == THERE  # set aside for documentation: nobody's
+    assert probe_endpoint(EndpointAddress("192.0.2.1", port)) == THERE  # set aside for documentation: no member's
     with pytest.raises(BadInput, match="cannot be resolved"):
         probe_endpoint(EndpointAddress("no.such.name.invalid", port))
 

@@ -255,7 +255,7 @@ def test_what_cannot_end_is_refused(keyring: TokenRegistry) -> None:
         with pytest.raises(BadInput, match="0 s or later"):
             keyring.expire(token.id, after_s)
     with pytest.raises(BadInput, match="no token"):
-        keyring.expire("nobody", 0.0)
+        keyring.expire("stranger", 0.0)
 
 
 def test_there_is_a_most(store: Shaky, clock: Clock) -> None:
@@ -482,4 +482,4 @@ def test_a_credential_that_cannot_be_looked_up_is_asked_for_again_and_not_refuse
 
 
 async def application(scope: object, receive: object, send: object) -> None:
-    raise AssertionError("nobody gets here")
+    raise AssertionError("not reached")

@@ -1,4 +1,4 @@
-"""What is shown of a job to whoever asks."""
+"""The status of a job over the API."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Nobody is expired while nobody is heard: a coordinator that is cut off throws nobody out (rule 19, ADR 0019)."""
+"""An isolated coordinator receives no message and expires no member (rule 19, ADR 0019)."""
 
 from math import inf
 
@@ -29,7 +29,7 @@ def there(job: Job) -> list[str]:
     return [*job.members, *(agent.id for agent in job.agents)]
 
 
-def test_a_coordinator_cut_off_from_everybody_expires_nobody_however_long() -> None:
+def test_a_coordinator_cut_off_from_every_member_expires_no_member_however_long() -> None:
     one = at_work(desk())
     revision = one.revision()
     one.idle(0.5, 600.0)
@@ -37,7 +37,7 @@ def test_a_coordinator_cut_off_from_everybody_expires_nobody_however_long() -> N
     assert one.revision() == revision
 
 
-def test_when_it_is_back_nothing_was_rolled_back_and_everybody_goes_on() -> None:
+def test_when_it_is_back_nothing_was_rolled_back_and_every_member_goes_on() -> None:
     one = at_work(desk())
     one.idle(0.5, 60.0)
     one.tell(60.5, Renew(B), RenewAgent(X))
@@ -58,7 +58,7 @@ def test_who_does_not_come_back_when_others_do_has_a_whole_lease_from_then() -> 
     assert there(one.job()) == [A, X]
 
 
-def test_whoever_is_heard_is_enough_of_whatever_job() -> None:
+def test_a_member_that_is_heard_is_enough_of_whatever_job() -> None:
     one = at_work(desk())
     one.tell(0.0, m.Create("other", JobSpec(1, 6, Target(3))), m.AgentJoin(X, 1), job="other")
     for tick in range(1, 20):
@@ -76,7 +76,7 @@ def test_people_are_no_evidence_that_machines_can_be_heard() -> None:
     assert there(one.job()) == [A, B, C, X, Y]
 
 
-def test_somebody_heard_half_a_lease_ago_is_evidence_and_longer_ago_is_none() -> None:
+def test_a_member_heard_half_a_lease_ago_is_evidence_and_longer_ago_is_none() -> None:
     for silent_s, gone in ((QUIET_S, True), (QUIET_S + 0.5, False)):
         one = at_work(desk())
         one.idle(0.5, LEASE_TTL_S - silent_s - 0.5)
@@ -85,7 +85,7 @@ def test_somebody_heard_half_a_lease_ago_is_evidence_and_longer_ago_is_none() ->
         assert there(one.job()) == ([A, X] if gone else [A, B, C, X, Y])
 
 
-def test_after_a_takeover_nobody_expires_before_the_first_word() -> None:
+def test_after_a_takeover_no_member_expires_before_the_first_word() -> None:
     one = at_work(desk())
     two = Desk(one.store, "c2")
     two.idle(30.0, 100.0)
@@ -95,7 +95,7 @@ def test_after_a_takeover_nobody_expires_before_the_first_word() -> None:
     assert there(two.job()) == [C]
 
 
-def test_a_machine_that_vanished_alone_is_waited_for_until_somebody_else_speaks() -> None:
+def test_a_machine_that_vanished_alone_is_waited_for_until_another_member_speaks() -> None:
     one = desk()
     one.tell(0.0, m.Create("demo", JobSpec(1, 6, Target(3))), m.AgentJoin(X, 2), join(A))
     one.idle(0.5, 100.0)
@@ -123,7 +123,7 @@ def test_who_hung_up_between_two_watches_is_not_waited_for_and_not_suspected() -
     one = at_work(desk())
     one.service.record_hangup("demo", member(A), 0.5)
     one.service.record_hangup("demo", agent(X), 0.5)
-    one.service.record_hangup("demo", member(D), 0.5)  # which nobody knows
+    one.service.record_hangup("demo", member(D), 0.5)  # which the coordinator does not know
     one.service.record_hangup("nowhere", member(A), 0.5)
     one.idle(0.5, LEASE_TTL_S - 0.5)
     assert (there(one.job()), one.job().sealed) == ([A, B, C, X, Y], 0)
@@ -131,7 +131,7 @@ def test_who_hung_up_between_two_watches_is_not_waited_for_and_not_suspected() -
     assert there(one.job()) == [B, C, Y]
 
 
-def test_who_hung_up_while_nobody_was_heard_has_a_whole_lease_from_then() -> None:
+def test_who_hung_up_while_no_member_was_heard_has_a_whole_lease_from_then() -> None:
     """Its way back may be as long as ours: the end of an old connection can arrive before a new one."""
     one = at_work(desk())
     one.idle(0.5, 59.5)
@@ -180,7 +180,7 @@ def test_a_member_that_left_while_it_was_suspected_leaves_nothing_behind() -> No
 # ------------------------------------------------------------------------------------------------- what is said
 
 
-def test_a_job_says_for_how_long_nobody_was_heard() -> None:
+def test_a_job_says_for_how_long_no_member_was_heard() -> None:
     one = at_work(desk())
     one.idle(0.5, 25.0)
     silent_s = one.service.isolated_s(25.0)
@@ -192,7 +192,7 @@ def test_a_job_says_for_how_long_nobody_was_heard() -> None:
     assert job_line(one.job(), 1, None).warning == ""
 
 
-def test_a_coordinator_that_heard_nobody_yet_says_so() -> None:
+def test_a_coordinator_that_heard_no_member_yet_says_so() -> None:
     one = at_work(desk())
     two = Desk(one.store, "c2")
     two.pump(30.0)
@@ -200,7 +200,7 @@ def test_a_coordinator_that_heard_nobody_yet_says_so() -> None:
     assert "no message arrived yet" in job_line(two.job(), 1, inf).warning
 
 
-def test_a_job_without_anybody_or_over_has_nobody_to_hear() -> None:
+def test_a_job_without_any_member_or_over_has_no_member_to_hear() -> None:
     one = desk()
     one.tell(0.0, m.Create("demo", JobSpec(1, 6, Target(3))))
     assert job_line(one.job(), 1, 25.0).why == one.job().why

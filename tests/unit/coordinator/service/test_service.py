@@ -127,7 +127,7 @@ def test_others_get_none(request_: Request) -> None:
     assert at_work(desk()).tell(0.0, request_).view is None
 
 
-def test_whoever_renews_is_told_only_what_it_does_not_know() -> None:
+def test_a_member_that_renews_is_told_only_what_it_does_not_know() -> None:
     one = at_work(desk())
     revision = one.revision()
     assert one.tell(0.0, Renew(A, revision - 1)).view == view_of(one.job(), revision, A)
@@ -273,7 +273,7 @@ def test_of_a_batch_that_timed_out_each_write_is_looked_at_by_itself() -> None:
 
 
 def test_others_events_in_our_place_are_not_ours() -> None:
-    """The write timed out, and somebody else wrote there: their events stand, ours are decided again."""
+    """The write timed out, and another member wrote there: their events stand, ours are decided again."""
     one = at_work(desk())
     rival = Desk(one.store, "c2")
     one.store.trouble["write"] = [None, SLOW]
@@ -285,7 +285,7 @@ def test_others_events_in_our_place_are_not_ours() -> None:
 
 
 def join_through(rival: Desk, name: MemberId, now: float = 100.0) -> None:
-    """Another coordinator, whose clock is ahead, believes it leads, and writes (both harm nobody)."""
+    """Another coordinator, whose clock is ahead, believes it leads, and writes (both harm no member)."""
     rival.tell(now, join(name))
 
 
@@ -429,7 +429,7 @@ def test_a_coordinator_that_cannot_read_does_not_take_over(method: str) -> None:
     two.tell(9.0, join(C))
 
 
-def test_whoever_takes_over_has_every_job_as_it_was_acknowledged() -> None:
+def test_a_member_that_takes_over_has_every_job_as_it_was_acknowledged() -> None:
     """P5: what was acknowledged survives the coordinator."""
     one = at_work(desk())
     one.tell(0.0, replace(CREATE, name="other"), job="other")

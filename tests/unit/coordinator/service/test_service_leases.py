@@ -34,7 +34,7 @@ def alive(one: Desk, start: float, stop: float, *requests: Request, every: float
 # ---------------------------------------------------------------------------------------------------- expiry
 
 
-def test_a_member_nobody_hears_of_is_lost_when_its_lease_runs_out_and_not_before() -> None:
+def test_a_member_no_member_hears_of_is_lost_when_its_lease_runs_out_and_not_before() -> None:
     one = at_work(desk())
     alive(one, 0.5, 9.5, Renew(A), Renew(B))
     assert list(one.job().members) == [A, B, C]
@@ -56,7 +56,7 @@ def test_the_time_to_live_is_the_operator_s_to_choose() -> None:
     assert list(one.job().members) == [A]
 
 
-def test_whoever_is_heard_of_in_any_way_is_alive() -> None:
+def test_a_member_that_is_heard_of_in_any_way_is_alive() -> None:
     one = at_work(desk())
     alive(one, 0.5, 9.5, Renew(A), join(B), m.Publish(C, 1, checkpoint(GENESIS)))
     one.idle(10.0, 19.0)
@@ -79,7 +79,7 @@ def progress(one: Desk, generation: int, *moments: float) -> None:
         one.tell(now, m.Report(A, 0, generation, lines(one.job().durable, generation, 1)))
 
 
-def test_progress_is_a_sign_of_life_of_everybody_in_its_generation() -> None:
+def test_progress_is_a_sign_of_life_of_every_member_in_its_generation() -> None:
     """H17: B and C cannot reach us, and the reports of A show that they train."""
     one = at_work(desk(), target=3)
     one.tell(0.0, join(D))  # a spare, in no world
@@ -98,14 +98,14 @@ def test_a_report_of_a_generation_says_nothing_about_who_is_not_in_it() -> None:
     assert list(one.job().members) == [A, B]
 
 
-def test_a_report_without_progress_vouches_for_nobody() -> None:
+def test_a_report_without_progress_vouches_for_no_member() -> None:
     """A and B wait in a reduction for C, which is frozen: that they can speak does not show that C lives."""
     one = at_work(desk())
     alive(one, 0.5, 10.0, m.Report(A, 0, 1, ()), m.Report(B, 1, 1, ()))
     assert list(one.job().members) == [A, B]
 
 
-def test_a_report_that_was_refused_vouches_for_nobody() -> None:
+def test_a_report_that_was_refused_vouches_for_no_member() -> None:
     one = at_work(desk())
     gap = lines(GENESIS, 1, 2)[1:]
     alive(one, 0.5, 9.5, m.Report(A, 0, 1, gap))
@@ -113,7 +113,7 @@ def test_a_report_that_was_refused_vouches_for_nobody() -> None:
     assert one.job().members == {}
 
 
-def test_an_agent_nobody_hears_of_is_forgotten() -> None:
+def test_an_agent_no_member_hears_of_is_forgotten() -> None:
     one = at_work(desk())
     one.tell(0.0, m.AgentJoin(X, 2), m.AgentJoin(Y, 2))
     alive(one, 0.5, 10.0, Renew(A), Renew(B), Renew(C), RenewAgent(Y))
@@ -136,7 +136,7 @@ def test_the_jobs_leases_are_apart() -> None:
     assert one.job("other").members == {}
 
 
-def test_an_ended_job_expires_nobody() -> None:
+def test_an_ended_job_expires_no_member() -> None:
     one = at_work(desk())
     one.tell(0.0, m.Cancel("enough"))
     revision = one.revision()
@@ -174,7 +174,7 @@ def test_only_who_has_joined_can_renew() -> None:
     assert one.ask(0.0, Renew(A), job="nowhere") == [Rejection(Code.UNKNOWN, "a has no lease in nowhere; join first")]
 
 
-def test_whoever_is_gone_cannot_renew() -> None:
+def test_a_member_that_is_gone_cannot_renew() -> None:
     one = at_work(desk())
     one.tell(0.0, m.Exited(C, -9))
     assert one.ask(0.0, Renew(C)) == [Rejection(Code.GONE, "c is gone for good; join as a new member")]
@@ -204,7 +204,7 @@ def test_after_a_takeover_every_lease_is_fresh() -> None:
     one.tell(0.0, m.AgentJoin(X, 2))
     one.idle(0.5, 9.5)
     two = Desk(one.store, "c2")
-    two.pump(12.5, Renew(A))  # nobody was heard of since 0
+    two.pump(12.5, Renew(A))  # no member was heard of since 0
     alive(two, 13.0, 22.0, Renew(A))
     assert list(two.job().members) == [A, B, C]
     assert [agent.id for agent in two.job().agents] == [X]
@@ -214,7 +214,7 @@ def test_after_a_takeover_every_lease_is_fresh() -> None:
 
 
 def test_after_a_hold_was_lost_and_won_again_every_lease_is_fresh() -> None:
-    """The same process: its hold ran out while it slept, and somebody else may have led in between."""
+    """The same process: its hold ran out while it slept, and another member may have led in between."""
     one = at_work(desk())
     alive(one, 0.5, 9.5, Renew(A))
     one.pump(13.0, Renew(A))
@@ -224,11 +224,11 @@ def test_after_a_hold_was_lost_and_won_again_every_lease_is_fresh() -> None:
     assert list(one.job().members) == [A]
 
 
-def test_a_paused_coordinator_expires_nobody() -> None:
-    """It kept its hold, and did not look for 2 s: of those only a quarter of a lease counts against anybody."""
+def test_a_paused_coordinator_expires_no_member() -> None:
+    """It kept its hold, and did not look for 2 s: of those only a quarter of a lease counts against any member."""
     one = at_work(desk(lease_ttl_s=4.0))
     alive(one, 0.5, 1.5, Renew(A))
-    one.pump(3.5, Renew(A))  # as long as somebody may be silent: no silence
+    one.pump(3.5, Renew(A))  # as long as a member may be silent: no silence
     assert list(one.job().members) == [A, B, C]
     alive(one, 4.0, 4.5, Renew(A))
     assert list(one.job().members) == [A, B, C]
@@ -236,7 +236,7 @@ def test_a_paused_coordinator_expires_nobody() -> None:
     assert list(one.job().members) == [A]
 
 
-def test_a_pause_as_long_as_a_short_lease_expires_nobody() -> None:
+def test_a_pause_as_long_as_a_short_lease_expires_no_member() -> None:
     one = at_work(desk(lease_ttl_s=1.0))
     one.pump(1.3)
     assert list(one.job().members) == [A, B, C]
@@ -272,7 +272,7 @@ def test_an_expiry_that_could_not_be_written_is_tried_again() -> None:
     assert stored(one.store) == one.job()
 
 
-def test_whoever_is_heard_of_before_the_expiry_could_be_written_stays() -> None:
+def test_a_member_that_is_heard_of_before_the_expiry_could_be_written_stays() -> None:
     one = at_work(desk())
     alive(one, 0.5, 9.5, Renew(A), Renew(B))
     one.store.trouble["write"] = [DOWN, DOWN]
@@ -286,7 +286,7 @@ def test_whoever_is_heard_of_before_the_expiry_could_be_written_stays() -> None:
     assert C not in one.job().members
 
 
-def test_a_lost_race_gives_everybody_the_benefit_of_the_doubt() -> None:
+def test_a_lost_race_gives_every_member_the_benefit_of_the_doubt() -> None:
     """Another coordinator wrote: what it heard of meanwhile we cannot know."""
     one = at_work(desk())
     rival = Desk(one.store, "c2")
@@ -326,7 +326,7 @@ def test_another_member_s_renewal_does_not_clear_a_suspicion() -> None:
     assert one.job().sealed == 1
 
 
-def test_a_closed_watch_of_nobody_we_know_is_nothing() -> None:
+def test_a_closed_watch_of_no_member_we_know_is_nothing() -> None:
     one = at_work(desk())
     one.close_watch(1.0, member(D))
     one.close_watch(1.0, member(A), job="nowhere")

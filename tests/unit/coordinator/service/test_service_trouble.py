@@ -1,4 +1,4 @@
-"""What trouble with the store must not do to leases, to other jobs, or to the inbox (rule 19, P5)."""
+"""Trouble with the store, which must not harm leases, other jobs or the inbox (rule 19, P5)."""
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.core import messages as m
@@ -123,7 +123,7 @@ def test_a_job_that_was_set_back_can_still_be_cancelled() -> None:
     assert two.job().state is JobState.CANCELLED
 
 
-def test_a_stranger_s_revision_is_refused_and_stops_nobody() -> None:
+def test_a_stranger_s_revision_is_refused_and_stops_no_member() -> None:
     one = desk()
     one.tell(0.0, CREATE, join(A))
     assert set_back(one.ask(0.0, Renew(B, 10**9))[0])
@@ -157,13 +157,13 @@ def test_what_another_coordinator_wrote_is_no_set_back() -> None:
     assert B in one.job().members
 
 
-# ------------------------------------------------------------------------------------------- names nobody has
+# ------------------------------------------------------------------------------------------- names no member has
 
 
 def test_asking_for_jobs_that_do_not_exist_leaves_nothing_behind() -> None:
     one = desk()
     for number in range(100):
-        answers = one.ask(0.0, Renew(A), join(A), job=f"nobody-{number}")
+        answers = one.ask(0.0, Renew(A), join(A), job=f"unknown-{number}")
         assert all(isinstance(answer, Rejection) for answer in answers)
     assert one.service.names() == ()
 

@@ -1,4 +1,4 @@
-"""Where worker-seconds went, told from logs that are written by hand."""
+"""The use of worker-seconds, from logs that are written by hand."""
 
 from collections.abc import Iterable
 
@@ -65,7 +65,7 @@ def folded(*events: Event) -> Goodput:
 
 
 def spent(found: Goodput, name: MemberId, until: float | None = None) -> dict[str, float]:
-    """What that worker's time was spent on, without what it was not."""
+    """Return what that worker's time was spent on, without what it was not."""
     (worker,) = (each for each in found.workers(until) if each.name == name)
     assert sum(worker.seconds.values()) == pytest.approx(worker.counted_until - worker.started_at)
     return {category.value: seconds for category, seconds in worker.seconds.items() if seconds}
@@ -140,7 +140,7 @@ def test_no_more_is_taken_off_than_there_was() -> None:
     assert spent(found, A) == near(starting=0.5, waiting=1.0, switching=1.0, training=1.0, checkpointing=1.0)
 
 
-def test_a_switch_that_nobody_said_anything_about_has_no_pause() -> None:
+def test_a_switch_that_no_member_said_anything_about_has_no_pause() -> None:
     more = lines(lines(GENESIS, 1, 6)[-1].lineage, 2, 1)
     found = folded(
         *two_train(),
@@ -169,7 +169,7 @@ def _recovery(broken: float, entered: float) -> tuple[Event, ...]:
 
 
 def test_a_loss_is_a_pause_for_the_others_and_the_end_of_one() -> None:
-    """Both stood still since the report at 4, for all that anybody knows."""
+    """Both stood still since the report at 4, for all that any member knows."""
     found = folded(*two_train(), *_recovery(6.0, 7.0))
     assert spent(found, A, until=9.0) == near(starting=0.5, waiting=1.0, switching=3.0, training=1.0)
     assert spent(found, B, until=9.0) == near(starting=1.0, waiting=1.0, switching=3.5, transfer=0.5, training=3.0)
@@ -180,7 +180,7 @@ def test_a_loss_is_a_pause_for_the_others_and_the_end_of_one() -> None:
 
 def test_a_world_that_is_broken_does_not_train_since_its_last_report() -> None:
     found = folded(*two_train(), m.StateChanged(5.0, JobState.RUNNING, "as it was"))
-    assert (spent(found, A)["training"], found.training_s()) == (2.0, 2.0)  # nobody knows yet
+    assert (spent(found, A)["training"], found.training_s()) == (2.0, 2.0)  # no member knows yet
     found.add(m.WorldBroken(14.0, 1, True, "B does not answer"))
     assert spent(found, A, until=16.0) == near(starting=0.5, waiting=1.0, switching=13.0, training=1.0)
     assert found.training_s(16.0) == pytest.approx(1.0)
@@ -203,7 +203,7 @@ def test_a_world_that_breaks_before_its_first_report_stood_still_since_it_began(
     assert found.training_s() == pytest.approx(1.0)
 
 
-def test_a_planned_world_that_fails_before_it_is_entered_stops_nobody() -> None:
+def test_a_planned_world_that_fails_before_it_is_entered_stops_no_member() -> None:
     found = folded(
         *two_train(),
         joined(5.0, C, 3),
@@ -215,7 +215,7 @@ def test_a_planned_world_that_fails_before_it_is_entered_stops_nobody() -> None:
     assert found.training_s(8.0) == pytest.approx(5.0)
 
 
-def test_a_job_that_waits_makes_everybody_wait() -> None:
+def test_a_job_that_waits_makes_every_member_wait() -> None:
     found = folded(*two_train(), m.StateChanged(5.0, JobState.WAITING, "2 of at least 3"))
     assert spent(found, A, until=8.0)["waiting"] == pytest.approx(4.0)
 
@@ -226,7 +226,7 @@ def test_a_world_that_holds_waits() -> None:
 
 
 def test_a_world_that_was_left_behind_is_no_news() -> None:
-    """A report of a world that is not open any more divides nobody's time."""
+    """A report of a world that is not open any more divides no member's time."""
     after = lines(GENESIS, 1, 6)[-1].lineage
     found = folded(*two_train(), *_recovery(5.0, 6.0), committed(7.0, 1, lines(after, 1, 1)))
     assert spent(found, B)["training"] == pytest.approx(2.0)
@@ -234,7 +234,7 @@ def test_a_world_that_was_left_behind_is_no_news() -> None:
 
 
 def _rolled_back() -> tuple[Event, ...]:
-    """Step 6 was durable; everybody goes back to 4 at 6, after two seconds at what never became durable."""
+    """Step 6 was durable; every member goes back to 4 at 6, after two seconds at what never became durable."""
     base = lines(GENESIS, 1, 4)[-1].lineage
     return (
         *two_train(),
@@ -264,13 +264,15 @@ def test_steps_done_again_are_recomputing_and_the_rest_is_training() -> None:
 
 
 @pytest.mark.parametrize(("how", "word"), [("left", "recomputing"), ("lost", "switching")])
-def test_who_leaves_while_recomputing_was_recomputing_and_of_who_is_lost_nobody_can_say_so(how: str, word: str) -> None:
+def test_who_leaves_while_recomputing_was_recomputing_and_of_who_is_lost_no_member_can_say_so(
+    how: str, word: str
+) -> None:
     before = spent(folded(*_rolled_back()), A)
     after = spent(folded(*_rolled_back(), m.MemberGone(8.0, A, how, "killed")), A)
     assert {key: after[key] - before.get(key, 0.0) for key in after if after[key] != before.get(key)} == {word: 1.0}
 
 
-def test_everybody_ends_with_the_job() -> None:
+def test_every_member_ends_with_the_job() -> None:
     found = folded(*two_train(), m.StateChanged(6.0, JobState.FINISHED, "all steps are committed"))
     assert spent(found, A, until=99.0)["training"] == pytest.approx(3.0)
     assert found.training_s(99.0) == pytest.approx(3.0)
@@ -327,7 +329,7 @@ def test_workers_of_an_agent_that_comes_back_ended_by_the_last_event() -> None:
     assert kinds(found) == [(False, 1000.0)]  # since the last report
 
 
-def test_an_agent_that_comes_back_without_having_had_anybody_in_the_world_stops_nobody() -> None:
+def test_an_agent_that_comes_back_without_having_had_any_member_in_the_world_stops_no_member() -> None:
     events = (
         *two_train(),
         AgentJoined(4.0, Y, 1, run_id="1"),
@@ -417,7 +419,7 @@ def test_launched_workers_that_join_were_starting_until_then() -> None:
     )
     assert spent(found, A) == near(starting=2.0, waiting=3.0)
     assert spent(found, B) == near(starting=3.0, waiting=2.0)
-    assert spent(found, C) == near(starting=2.0)  # it never joined: nobody knows what became of it
+    assert spent(found, C) == near(starting=2.0)  # it never joined: no member knows what became of it
     assert found.training_s() == 0.0
     assert kinds(found) == []
 

@@ -1,4 +1,4 @@
-"""What the audit must see: each test breaks a sound ledger in one way and reads what is said about it."""
+"""The findings of the audit: each test breaks a sound ledger in one way."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -334,7 +334,7 @@ def test_rolled_back_steps_are_shown_apart() -> None:
     assert audit(GRID, ORDER, lines, finished=True) == Audit(46, 0, 0, 6, rolled_back=2, problems=())
 
 
-def test_what_a_rolled_back_step_read_is_nobodys_loss() -> None:
+def test_what_a_rolled_back_step_read_is_no_member_s_loss() -> None:
     lines = history([1])
     lines.append(written(lines[0].lineage, 1, 2, digest=123))
     lines += history([2, 3], parent=lines[0].lineage, generation=2)

@@ -171,7 +171,7 @@ def test_slots_are_dealt_out_in_runs_by_weight(slots: int, weights: list[int], r
     assert [(run.start, run.stop) for run in dealt if run] == [(run.start, run.stop) for run in runs if run]
 
 
-def test_somebody_must_own_the_slots() -> None:
+def test_a_member_must_own_the_slots() -> None:
     for weights in ([], [0], [0, 0]):
         with pytest.raises(BadInput, match="all weights are 0"):
             deal_slots(8, weights)
@@ -187,7 +187,7 @@ def test_there_must_be_a_slot_to_deal_out() -> None:
         deal_slots(0, [1])
 
 
-def test_missing_slots_are_those_nobody_kept() -> None:
+def test_missing_slots_are_those_no_member_kept() -> None:
     kept = [frozenset({5, 0, 1}), frozenset[int](), frozenset({3})]
     assert missing_slots(range(8), kept) == (2, 4, 6, 7)
     assert missing_slots((64, 10, 1), []) == (1, 10, 64)
@@ -223,7 +223,7 @@ def test_a_slot_kept_by_one_member_is_not_computed_again_by_another() -> None:
     assert are_disjoint(kept[rank].union(again[rank]) for rank in kept)
 
 
-def test_somebody_must_be_there_to_redo_the_missing_slots() -> None:
+def test_a_member_must_be_there_to_redo_the_missing_slots() -> None:
     with pytest.raises(BadInput, match="at least one rank"):
         assign_missing((1, 2), ())
 

@@ -250,7 +250,7 @@ def test_a_job_cannot_ask_for_more_workers_than_it_has_slots() -> None:
     assert made(running(2), with_spec(CREATE, size_min=most, size_max=9, target=None))
 
 
-def test_chaos_is_allowed_by_whoever_creates_the_job_and_for_that_attempt() -> None:
+def test_chaos_is_allowed_by_a_member_that_creates_the_job_and_for_that_attempt() -> None:
     assert not evolved(None, *create(CREATE)).spec.chaos_allowed
     allowed = evolved(None, *create(with_spec(CREATE, chaos_allowed=True)))
     assert allowed.spec.chaos_allowed
@@ -279,11 +279,11 @@ def test_a_job_that_runs_is_not_begun_afresh() -> None:
 
 
 def abandoned() -> Job:
-    """Everybody is gone, and nobody has ended it."""
+    """Every member is gone, and no member has ended it."""
     return after(with_agents(created(), X), m.AgentExpire(X))
 
 
-def test_a_job_that_everybody_left_may_be_begun_afresh() -> None:
+def test_a_job_that_every_member_left_may_be_begun_afresh() -> None:
     job, events = pump(abandoned(), replace(RELAUNCHED, fresh=True))
     assert events[0] == m.JobCreated(NOW, "demo", JobSpec(1, 6, Target(6), None, 3, Mode.RELAUNCH), attempt=2)
     assert (job.attempt, job.launch, job.generation_before) == (2, None, 1)

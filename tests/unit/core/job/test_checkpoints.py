@@ -106,7 +106,7 @@ def test_the_same_part_twice_is_one_part() -> None:
 
 
 def test_parts_are_of_one_state() -> None:
-    """People are told that members differ, and nobody waits for what will never be whole."""
+    """People are told that members differ, and no member waits for what will never be whole."""
     job = running(2, steps=4)
     job = after(job, publish(job, A, 0))
     name = checkpoint_name(job.durable, 1)
@@ -151,7 +151,7 @@ def test_a_checkpoint_that_lies_in_several_places_is_kept_and_one_writes_everyth
 
 
 def test_that_an_earlier_checkpoint_lies_in_several_places_is_found_late_and_matters_as_much() -> None:
-    """Whoever looks has to wait for a shared folder, and may be told of the next one meanwhile."""
+    """The member that looks has to wait for a shared folder, and may be told of the next one meanwhile."""
     job = saved(keeping(2), saves=2)
     [earlier] = job.older_checkpoints
     after_that = after(job, m.PartNotWritten(A, 1, earlier.name, "/checkpoints", split_storage=True))
@@ -160,7 +160,7 @@ def test_that_an_earlier_checkpoint_lies_in_several_places_is_found_late_and_mat
 
 
 @pytest.mark.parametrize("saves", [0, 2])
-def test_where_a_checkpoint_lies_that_nobody_keeps_does_not_matter(saves: int) -> None:
+def test_where_a_checkpoint_lies_that_no_member_keeps_does_not_matter(saves: int) -> None:
     job = saved(running(2), saves=saves)
     assert made(job, m.PartNotWritten(A, 1, checkpoint_name(GENESIS, 1), "/checkpoints", split_storage=True)) == ()
 
@@ -203,7 +203,7 @@ def test_a_failed_part_makes_the_whole_fail_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["step-2-g1-0000000000000007-w1", "step-9-g1-0000000000000007-w0", "nonsense"])
-def test_nobody_hears_of_a_failure_that_nobody_waits_for(name: str) -> None:
+def test_no_member_hears_of_a_failure_that_no_member_waits_for(name: str) -> None:
     job = saved(running(2))
     assert made(job, m.PartNotWritten(B, 1, name, FULL)) == ()
 
@@ -294,7 +294,7 @@ def test_a_planned_change_loses_no_part() -> None:
     assert after(job, publish(job, B, 1)).checkpoint is not None
 
 
-def test_after_a_recovery_nobody_waits_for_parts_of_the_world_before() -> None:
+def test_after_a_recovery_no_member_waits_for_parts_of_the_world_before() -> None:
     """B's part may be lost with it."""
     job = running(3, steps=4)
     job = after(job, publish(job, A, 0, 3), stopped(B, 1))
@@ -359,7 +359,7 @@ def _create(saves: CheckpointPolicy) -> tuple[m.Event, ...]:
 
 
 def rolled_back(size: int = 2, keep: int = 2, saves: int = 2) -> Job:
-    """Everybody died, and as many came anew: they are to go back to the newest checkpoint."""
+    """Every member died, and as many came anew: they are to go back to the newest checkpoint."""
     job = saved(keeping(keep, size), saves=saves) if size == 2 else _saved_by_many(size, keep, saves)
     job = after(job, *(m.Expire(name) for name in NAMES[:size]))
     job = pump(job, *(join(MemberId(f"{name}2")) for name in NAMES[:size]))[0]
@@ -409,7 +409,7 @@ def test_a_checkpoint_out_of_one_members_reach_is_read_by_another() -> None:
     assert (job.checkpoint, formed(job, job.generation).members[0]) == (newest, "b2")
 
 
-def test_a_checkpoint_out_of_everybodys_reach_ends_the_job() -> None:
+def test_a_checkpoint_out_of_every_member_s_reach_ends_the_job() -> None:
     """To go further back would throw away what is still there."""
     job = rolled_back()
     newest = job.checkpoint
@@ -437,12 +437,12 @@ def test_who_could_not_reach_one_may_reach_the_next() -> None:
     assert job.cannot_read == frozenset()
 
 
-def test_a_checkpoint_that_nobody_goes_back_to_may_be_unreadable() -> None:
+def test_a_checkpoint_that_no_member_goes_back_to_may_be_unreadable() -> None:
     job = saved(running(2))
     assert made(job, unreadable(job, "a", damaged=True)) == ()
 
 
-# ------------------------------------------------------------------------------------------------ wanted by somebody
+# ------------------------------------------------------------------------------------------------ wanted by a member
 
 
 def test_a_checkpoint_is_wanted_until_one_of_that_step_is_there() -> None:
@@ -484,7 +484,9 @@ def test_a_member_that_leaves_makes_the_others_save_whatever_the_policy(saves: C
 
 
 @pytest.mark.parametrize(("step", "asked"), [(4, None), (2, 4)])
-def test_whoever_asked_is_told_that_it_failed_and_it_is_not_tried_at_every_step(step: int, asked: int | None) -> None:
+def test_a_member_that_asked_is_told_that_it_failed_and_it_is_not_tried_at_every_step(
+    step: int, asked: int | None
+) -> None:
     job = running(2, steps=2)
     early = job.durable
     job = after(job, report(job, A, 1, 2), m.RequestCheckpoint(""))
@@ -545,12 +547,12 @@ NEWEST = "step-8-g3-0000000000000001-w3"
         ("step-9-g3-0000000000000001-w3-a", False),  # the same, by one alone
         ("step-9-g2-0000000000000001-w2", True),  # of steps that were rolled back
         ("step-6-g1-0000000000000001-w1", False),  # of an attempt that this one does not go on from
-        ("step-6-g4-0000000000000001-w5", False),  # of a time that whoever asks knows nothing of
+        ("step-6-g4-0000000000000001-w5", False),  # newer than the asking member's view
         ("notes.txt", False),
         ("step-6", False),
     ],
 )
-def test_what_nobody_can_read_again_is_garbage(name: str, garbage: bool) -> None:
+def test_what_no_member_can_read_again_is_garbage(name: str, garbage: bool) -> None:
     assert is_garbage(name, (NEWEST, "step-4-g3-0000000000000001-w3"), 8, origin=1, floor=3, generation=4) == garbage
 
 

@@ -213,7 +213,7 @@ def test_an_agent_that_goes_is_forgotten_and_its_workers_are_not() -> None:
         assert gone.worlds == job.worlds
 
 
-def test_an_agent_that_nobody_knows_goes_quietly() -> None:
+def test_an_agent_that_no_member_knows_goes_quietly() -> None:
     job = after(new_job(), m.AgentJoin(X, 2))
     assert made(job, m.AgentLeave(Z)) == ()
     assert made(job, m.AgentExpire(Z)) == ()

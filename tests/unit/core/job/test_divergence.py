@@ -72,7 +72,7 @@ def test_states_that_are_not_compared_in_every_step_may_have_spoilt_the_others()
     assert (job.durable.step, job.untrusted_after_step) == (1, None)
 
 
-def test_without_a_majority_nobody_goes_and_all_go_back() -> None:
+def test_without_a_majority_no_member_goes_and_all_go_back() -> None:
     job = verifying(2)
     job, events = pump(job, differing(job, A))
     assert events[0] == StatesDiffered(NOW, 1, 2, (), True, DIFFER)
@@ -96,7 +96,7 @@ def test_going_back_to_where_they_are_says_that_no_step_is_computed_again() -> N
 
 
 def test_a_majority_cannot_be_suspect() -> None:
-    """Whoever says so misread the words: nobody goes."""
+    """The member that says so misread the words: no member goes."""
     job = verifying(3)
     [event] = made(job, differing(job, A, B, C))
     assert isinstance(event, StatesDiffered)
@@ -105,7 +105,7 @@ def test_a_majority_cannot_be_suspect() -> None:
 
 def test_only_members_of_that_world_are_suspect() -> None:
     job = after(verifying(3), join(MemberId("z"), terms=replace(TERMS, verify=1)))
-    [event] = made(job, differing(job, A, MemberId("z"), MemberId("nobody")))
+    [event] = made(job, differing(job, A, MemberId("z"), MemberId("stranger")))
     assert isinstance(event, StatesDiffered)
     assert event.suspects == ()
 
@@ -148,7 +148,7 @@ def test_once_the_history_got_beyond_it_a_difference_is_forgotten() -> None:
     assert (job.state, job.state_divergences) == (JobState.RUNNING, (StateDivergence(3, 4),))
 
 
-def test_a_recovery_after_a_rollback_nobody_entered_knows_of_it() -> None:
+def test_a_recovery_after_a_rollback_no_member_entered_knows_of_it() -> None:
     job = verifying(2)
     job = pump(job, differing(job, A))[0]
     job = after(job, m.WiringFailed(A, 2, None))
@@ -157,7 +157,7 @@ def test_a_recovery_after_a_rollback_nobody_entered_knows_of_it() -> None:
 
 
 def test_a_world_whose_words_were_compared_was_entered_and_stays_broken() -> None:
-    """Nobody had reported that the switch was made; the report comes after the word that states differ."""
+    """No member had reported that the switch was made; the report comes after the word that states differ."""
     job = after(verifying(2), join(C, terms=replace(TERMS, verify=1)))
     assert (job.current, job.generation) == (1, 2)
     late = report(job, A, 2, holders=(A, B))
@@ -213,14 +213,14 @@ def test_two_disputes_of_one_step_are_as_good() -> None:
 
 
 def test_one_goes_at_a_time_the_one_with_most_against_it_or_the_youngest() -> None:
-    """What remains is judged without what was said against whoever is gone."""
+    """Disputes of the remaining members are resolved without those of a member that is gone."""
     job = verifying(3)
     job, events = pump(job, disputing(job, A, Dispute(4, A, B), Dispute(0, B, C), Dispute(1, C, A)))
     assert gone(events) == [(C, "its gradients differ from those of a and of b")]
     assert [each.dispute for each in job.disputes] == [Dispute(4, A, B)]
 
 
-def test_of_two_with_nobody_else_to_ask_the_younger_goes_in_the_end() -> None:
+def test_of_two_with_no_other_member_to_ask_the_younger_goes_in_the_end() -> None:
     job = verifying(2)
     for times in range(1, PAIR_DISPUTES + 1):
         job, events = pump(job, disputing(job, A, Dispute(4, B, A)))

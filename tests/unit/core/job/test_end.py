@@ -1,4 +1,4 @@
-"""How a job ends, and what it still answers then."""
+"""The end of a job, and its answers afterwards."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What each event does to a job, to the field: `evolve` never refuses."""
+"""The effect of each event on each field of a job: `evolve` never refuses."""
 
 from dataclasses import replace
 
@@ -164,14 +164,14 @@ def test_statelessness_is_not_forgotten_by_the_next_break() -> None:
     assert then == job(stateless=True, broken="torn")
 
 
-# ------------------------------------------------------------------------------------------- somebody goes
+# ------------------------------------------------------------------------------------------- a member goes
 
 
 def without(name: MemberId) -> dict[MemberId, Member]:
     return {other: record for other, record in job().members.items() if other != name}
 
 
-def test_whoever_goes_breaks_the_current_world_and_spoils_the_planned_ones() -> None:
+def test_a_member_that_goes_breaks_the_current_world_and_spoils_the_planned_ones() -> None:
     then = evolve(job(), m.MemberGone(NOW, B, "lost", "its lease ran out"))
     assert then == job(
         members=without(B),
@@ -195,14 +195,14 @@ def test_a_planned_world_that_was_entered_is_broken_like_any_other() -> None:
     )
 
 
-def test_whoever_goes_from_a_planned_world_alone_breaks_nothing() -> None:
+def test_a_member_that_goes_from_a_planned_world_alone_breaks_nothing() -> None:
     then = evolve(job(), m.MemberGone(NOW, D, "left", "bye"))
     assert then == job(
         members=without(D), gone=(D,), unenterable_generations=frozenset({3}), gone_in_open_worlds=frozenset({D})
     )
 
 
-def test_whoever_goes_from_a_sealing_world_breaks_it_entered_or_not() -> None:
+def test_a_member_that_goes_from_a_sealing_world_breaks_it_entered_or_not() -> None:
     recovery = world(4, A, B, kind=WorldKind.RECOVERY)
     before = job(worlds=(recovery,), generation=4, sealed=3)
     then = evolve(before, m.MemberGone(NOW, A, "lost", "gone"))
@@ -213,7 +213,7 @@ def test_whoever_goes_from_a_sealing_world_breaks_it_entered_or_not() -> None:
     )
 
 
-def test_whoever_goes_from_no_world_leaves_all_as_it_is() -> None:
+def test_a_member_that_goes_from_no_world_leaves_all_as_it_is() -> None:
     spare = job(worlds=(ONE, TWO), generation=2)
     then = evolve(spare, m.MemberGone(NOW, D, "left", "bye"))
     assert then == replace(spare, members=without(D), gone=(D,))
@@ -231,7 +231,7 @@ def test_earlier_faults_and_deaths_are_kept() -> None:
     assert then.gone_in_open_worlds == {MemberId("x"), D}
 
 
-def test_whoever_is_gone_is_not_accused_any_more() -> None:
+def test_a_member_that_is_gone_is_not_accused_any_more() -> None:
     about = (Accusation(A, B, (2,)), Accusation(B, C, (2,)), Accusation(C, D, (3,)))
     then = evolve(job(accusations=about), m.MemberGone(NOW, B, "lost", "gone"))
     assert then.accusations == about[2:]
@@ -280,7 +280,7 @@ def test_a_recovery_world_seals_every_lower_number() -> None:
     )
 
 
-def test_a_rollback_world_goes_back_to_its_base_and_nobody_holds_the_state() -> None:
+def test_a_rollback_world_goes_back_to_its_base_and_no_member_holds_the_state() -> None:
     rollback = world(4, A, B, D, kind=WorldKind.ROLLBACK)
     assert evolve(torn(), m.WorldFormed(NOW, rollback)) == replace(
         torn(),

@@ -304,26 +304,26 @@ def test_a_planned_world_that_cannot_be_wired_is_outnumbered_and_training_goes_o
     assert job.accusations == (Accusation(A, C, (2,)),)
 
 
-def test_the_older_of_a_pair_comes_first_whoever_complains() -> None:
+def test_the_older_of_a_pair_comes_first_a_member_that_complains() -> None:
     job = after(running(2), join(C))
     assert made(job, m.WiringFailed(C, 2, A))[0] == m.PairAccused(NOW, 2, A, C)
     assert made(job, m.WiringFailed(B, 2, A))[0] == m.PairAccused(NOW, 2, A, B)
 
 
-def test_a_failure_that_names_nobody_accuses_nobody() -> None:
+def test_a_failure_that_names_no_member_accuses_no_member() -> None:
     job = after(running(2), join(C))
     assert made(job, m.WiringFailed(A, 2, None)) == (
         m.WorldBroken(NOW, 2, entered=False, why="a could not reach its peers in 2"),
     )
 
 
-def test_somebody_who_is_gone_is_not_accused() -> None:
+def test_a_member_that_is_gone_is_not_accused() -> None:
     job = evolved(running(2), m.MemberGone(NOW, B, "lost", "its lease ran out"))
     [broken] = made(job, m.WiringFailed(A, 1, B))
     assert isinstance(broken, m.WorldBroken)
 
 
-def test_a_failure_in_a_world_that_was_outnumbered_accuses_nobody() -> None:
+def test_a_failure_in_a_world_that_was_outnumbered_accuses_no_member() -> None:
     """In an older world the peer may just have moved on."""
     job = after(running(2), join(C), join(D))
     assert job.worlds[-1].number == 3

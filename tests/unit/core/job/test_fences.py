@@ -1,4 +1,4 @@
-"""Who may say what about which world, and what a rollback disowned (rules 5, 11, 17, 18)."""
+"""Refusals of reports about sealed worlds and disowned steps (rules 5, 11, 17, 18)."""
 
 import pytest
 
@@ -46,8 +46,8 @@ def test_only_members_of_a_world_speak_for_it(command: Command) -> None:
 
 
 @pytest.mark.parametrize("peer", [A, D])
-def test_nobody_is_barred_by_an_accusation_that_makes_no_sense(peer: str) -> None:
-    """Neither of oneself, nor of somebody who is not in that world."""
+def test_no_member_is_barred_by_an_accusation_that_makes_no_sense(peer: str) -> None:
+    """Neither of oneself, nor of a member that is not in that world."""
     job = after(running(3, new_job(1, 6, 3)), join(D))
     for _ in range(4):
         job = after(job, m.WiringFailed(A, job.worlds[-1].number, peer))  # type: ignore[arg-type]
@@ -62,7 +62,7 @@ def test_a_report_brings_no_step_of_a_generation_above_its_own() -> None:
 
 
 def rolled_back() -> tuple[Job, tuple[LedgerLine, ...]]:
-    """Generation 1 reported two steps; then nobody held the state, and generation 2 began afresh."""
+    """Generation 1 reported two steps; then no member held the state, and generation 2 began afresh."""
     job = running(2)
     old = lines(job.durable, 1, 2)
     job = after(job, m.Report(A, 0, 1, old), stopped(A, 1, stateless=True))

@@ -80,7 +80,7 @@ def test_a_sound_job_has_no_complaint() -> None:
     assert state_violations(ended()) == ()
 
 
-EVERYBODY = frozenset({A, B, D, E})
+ALL = frozenset({A, B, D, E})
 
 
 @dataclass(frozen=True)
@@ -218,21 +218,21 @@ STATES = [
     ),
     State(
         "planned_worlds_are_small_enough",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=ALL),
         "world 3 has 4 members that stay, above max 3",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY, members=draining(A)),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=ALL, members=draining(A)),
     ),
     State(
         "planned_worlds_are_small_enough",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=ALL),
         "world 3 has 4 members that stay, above max 3",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY - {E}),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=ALL - {E}),
     ),
     State(
         "planned_worlds_are_small_enough",
-        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=EVERYBODY),
+        job(worlds=(ONE, TWO, world(3, A, B, D, E)), holders=ALL),
         "world 3 has 4 members that stay, above max 3",
-        job(worlds=(world(3, A, B, D, E, kind=WorldKind.RECOVERY),)),  # a recovery takes everybody
+        job(worlds=(world(3, A, B, D, E, kind=WorldKind.RECOVERY),)),  # a recovery takes every member
     ),
     State(
         "holders_are_members",

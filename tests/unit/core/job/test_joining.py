@@ -57,7 +57,7 @@ def test_the_first_member_fixes_the_terms() -> None:
 
 
 @pytest.mark.parametrize("terms", OTHER_TERMS, ids=OTHER_TERMS.values())
-def test_whoever_would_train_with_other_terms_is_refused(terms: Terms) -> None:
+def test_a_member_that_would_train_with_other_terms_is_refused(terms: Terms) -> None:
     job = after(new_job(2), join(A))
     for name in (A, B):  # also the member that is in already: its process was started anew with other data
         refusal = refused(job, join(name, terms=terms))
@@ -129,7 +129,7 @@ def test_of_very_many_differences_the_first_are_named() -> None:
 
 @pytest.mark.parametrize(("verify", "every"), [(-1, 0), (1_000_001, 0), (3, 4), (4, 2)])
 def test_states_are_verified_so_that_a_checkpoint_has_one_that_was(verify: int, every: int) -> None:
-    """Nobody would know whether the others were worth going back to."""
+    """No member would know whether the others were worth going back to."""
     assert refused(new_job(), join(A, terms=replace(TERMS, verify=verify, checkpoint_every=every))).code is Code.BAD
 
 
@@ -170,7 +170,7 @@ def test_a_world_says_where_its_members_reach_one_another() -> None:
 
 
 @pytest.mark.parametrize("address", ["a:1\n", "a b:1", "a\t:1", "\x00", "\u2028:1", "h" * (ADDRESS_MAX + 1)])
-def test_an_address_nobody_can_dial_is_refused(address: str) -> None:
+def test_an_address_no_member_can_dial_is_refused(address: str) -> None:
     assert refused(new_job(), join(A, address=address)).code is Code.BAD
     assert made(new_job(), join(A, address="h" * ADDRESS_MAX))
 
@@ -243,7 +243,7 @@ def test_the_first_world_forms_at_exactly_min_and_starts_from_nothing() -> None:
     assert (job.generation, job.current, job.sealed) == (1, 0, 0)
 
 
-def test_nobody_is_added_to_a_first_world_that_has_not_reported() -> None:
+def test_no_member_is_added_to_a_first_world_that_has_not_reported() -> None:
     job, events = pump(gathered(2), join(C))
     assert events == (m.MemberJoined(NOW, Member(C, 3, X), TERMS),)
     assert job.worlds == gathered(2).worlds

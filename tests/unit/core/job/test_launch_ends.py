@@ -1,4 +1,4 @@
-"""How launched workers end: well, by themselves, killed from outside, or with their machine; and what counts."""
+"""Ends of launched workers: good, by themselves, killed from outside, or with their machine; which ends count."""
 
 from dataclasses import replace
 
@@ -70,7 +70,7 @@ def test_a_worker_that_fails_ends_the_launch_and_is_counted_when_all_have_stoppe
 
 
 @pytest.mark.parametrize("code", [-9, -15, 75])
-def test_a_worker_that_was_killed_or_fenced_is_nobody_s_failure(code: int) -> None:
+def test_a_worker_that_was_killed_or_fenced_is_no_member_s_failure(code: int) -> None:
     job = relaunched(after(two_by_two(), m.Exited(X0, code)))
     assert (launch(job).number, failures(job)) == (2, 0)
 
@@ -143,7 +143,7 @@ def test_who_fails_because_a_machine_leaves_is_not_counted() -> None:
     assert failures(relaunched(job)) == 0
 
 
-def test_an_idle_machine_that_is_lost_excuses_nobody() -> None:
+def test_an_idle_machine_that_is_lost_excuses_no_member() -> None:
     job = with_agents(created(size_max=4), X, Y, Z)
     assert [seat.agent for seat in launch(job).seats] == [X, X, Y, Z]
     job = with_agents(created(size_max=2), X, Y)
@@ -206,7 +206,7 @@ def test_however_often_a_seat_is_refilled_its_members_have_names_of_their_own() 
     assert len(launch(job).ends) == ENDS_KEPT
 
 
-def test_whoever_fails_more_often_than_the_others_is_counted() -> None:
+def test_a_member_that_fails_more_often_than_the_others_is_counted() -> None:
     """All of them fail when a parameter server is gone, which is known only when its agent's lease is over."""
     job = after(served(), m.Exited(Y0, 1), m.Exited(Y1, 1))
     assert failures(job) == 1
@@ -222,10 +222,10 @@ def test_a_worker_that_fails_for_ever_fails_the_job() -> None:
 
 
 @pytest.mark.parametrize("member", [X0, X1])
-def test_without_its_chief_or_a_parameter_server_everybody_is_launched_again(member: MemberId) -> None:
+def test_without_its_chief_or_a_parameter_server_every_member_is_launched_again(member: MemberId) -> None:
     job = after(served(), m.Exited(Y0, -9), m.Exited(member, 1))
     assert launch(job).over == f"{member} ended with exit code 1"
-    assert failures(relaunched(job)) == 1  # who was replaced long ago excuses nobody
+    assert failures(relaunched(job)) == 1  # who was replaced long ago excuses no member
 
 
 def test_a_job_with_a_chief_is_finished_with_it() -> None:

@@ -11,7 +11,7 @@ from unit.core.launched import all_ready, created, launch, members, two_by_two, 
 
 MISSING = "ModuleNotFoundError: No module named 'x'"
 VALUE = "ValueError: --lr must be positive"
-LOST = "ConnectionRefusedError: nobody listens"
+LOST = "ConnectionRefusedError: no listener"
 
 
 def failed(job: Job, *errors: str, early: bool = True) -> Job:

@@ -29,7 +29,7 @@ from unit.core.launched import (
 # ---------------------------------------------------------------------------------------------- when it forms
 
 
-def test_a_job_nobody_runs_waits_for_workers() -> None:
+def test_a_job_no_member_runs_waits_for_workers() -> None:
     job = created(2)
     assert (job.state, job.why) == (JobState.WAITING, "0 of the 2 workers needed")
 
@@ -145,7 +145,7 @@ def test_an_agent_that_comes_counts_when_it_is_ready() -> None:
     assert (launch(job).why, launch(job).restarts) == ("4 workers instead of 2", 1)
 
 
-def test_a_change_that_leaves_too_few_stops_nobody() -> None:
+def test_a_change_that_leaves_too_few_stops_no_member() -> None:
     job = with_agents(created(2, 4), X)
     job = after(job, m.Resize(Target(3, ((Y, 3),))))
     assert not launch(job).over
@@ -231,7 +231,7 @@ def test_an_agent_whose_workers_are_done_may_go() -> None:
         assert (job.state, job.why) == (JobState.FINISHED, "all 4 workers ended with exit code 0")
 
 
-def test_once_somebody_is_done_nothing_is_changed_for_a_better_size() -> None:
+def test_once_a_member_is_done_nothing_is_changed_for_a_better_size() -> None:
     job = after(two_by_two(), m.Exited(MemberId("y-g1.0"), 0), m.Resize(Target(2)))
     assert not launch(job).over
 
@@ -345,7 +345,7 @@ def test_a_job_that_became_live_is_never_launched_again() -> None:
         assert after(job, command).launch == job.launch
 
 
-def test_nobody_joins_a_job_whose_workers_are_launched() -> None:
+def test_no_member_joins_a_job_whose_workers_are_launched() -> None:
     why = "workers cannot join demo: its mode is relaunch; run it with --mode auto or live"
     assert refused(with_agents(created(), X), join(A)) == Rejection(Code.MISMATCH, why)
 

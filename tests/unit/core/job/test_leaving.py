@@ -75,7 +75,7 @@ def on_agents(*agents: AgentId) -> Job:
     return after(job, report(job, A, 1, holders=(A, B, C)))
 
 
-def test_an_agent_that_drains_takes_everybody_on_it_along() -> None:
+def test_an_agent_that_drains_takes_every_member_on_it_along() -> None:
     job = after(on_agents(X, Y, X), drain(C))
     assert made(job, m.DrainAgent(X, 9.0, "maintenance")) == (m.MemberDraining(NOW, A, 9.0, "maintenance"),)
     assert made(job, m.DrainAgent(Y, 9.0, "maintenance")) == (m.MemberDraining(NOW, B, 9.0, "maintenance"),)
@@ -90,7 +90,7 @@ def test_an_agent_without_members_drains_at_once() -> None:
     assert made(job, m.DrainAgent(Y, 9.0, "maintenance")) == ()
 
 
-def test_an_agent_that_nobody_knows_cannot_be_drained() -> None:
+def test_an_agent_that_no_member_knows_cannot_be_drained() -> None:
     job = after(on_agents(X, X, X), m.AgentJoin(Y, 1))
     assert refused(job, m.DrainAgent(Z, 9.0, "maintenance")) == Rejection(
         Code.UNKNOWN, "no agent z and no member on it"
@@ -98,7 +98,7 @@ def test_an_agent_that_nobody_knows_cannot_be_drained() -> None:
 
 
 def test_a_released_leaver_makes_the_next_world_current_and_breaks_nothing() -> None:
-    """Rules 5, 9: a collective completed in the next world, or nobody would have let it go."""
+    """Rules 5, 9: a collective completed in the next world, or no member would have let it go."""
     job = after(running(3), drain(B))
     job, events = pump(job, m.Leave(B, 2, "left as planned"))
     assert events == (m.WorldEntered(NOW, 2), m.MemberGone(NOW, B, "left", "left as planned"))
@@ -116,7 +116,7 @@ def test_a_leaver_released_by_the_current_world_does_not_enter_it_again() -> Non
 
 
 @pytest.mark.parametrize("released", [0, 7])
-def test_whoever_leaves_without_being_released_breaks_its_world(released: int) -> None:
+def test_a_member_that_leaves_without_being_released_breaks_its_world(released: int) -> None:
     """Rule 16: a drain that cannot reach a boundary in its grace period is a crash at its deadline (H26)."""
     job = after(running(3), drain(B))
     job, events = pump(job, m.Leave(B, released, "out of time"))
@@ -170,7 +170,7 @@ def test_the_departed_are_remembered_up_to_a_limit_oldest_first_forgotten() -> N
     assert (job.gone[0], job.gone[-1]) == ("spare-1", "spare-68")
 
 
-def test_everybody_leaving_at_once_is_told_and_nobody_is_let_go() -> None:
+def test_every_member_leaving_at_once_is_told_and_no_member_is_let_go() -> None:
     """Rule 16: no holder goes before another one, or a checkpoint, has the state (H11)."""
     job = after(running(2), drain(A))
     job, events = pump(job, drain(B))

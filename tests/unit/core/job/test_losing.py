@@ -60,11 +60,11 @@ def test_an_expired_member_cannot_commit() -> None:
 
 
 @pytest.mark.parametrize("gone", [m.Expire(B), m.Exited(B, -9), m.Leave(B, 0, "bye")])
-def test_losing_somebody_twice_is_losing_them_once(gone: Command) -> None:
+def test_losing_a_member_twice_is_losing_them_once(gone: Command) -> None:
     assert made(after(running(3), gone), gone) == ()
 
 
-def test_a_lost_spare_disturbs_nobody() -> None:
+def test_a_lost_spare_disturbs_no_member() -> None:
     job = after(running(2, new_job(1, 6, 2)), join(C))
     job, events = pump(job, m.Expire(C))
     assert events == (m.MemberGone(NOW, C, "lost", "its lease ran out"),)
@@ -88,7 +88,7 @@ def test_a_lost_joiner_costs_the_planned_world_and_not_the_one_that_trains() -> 
 
 
 def test_entering_a_world_that_lost_a_member_breaks_it_at_once() -> None:
-    """The switch to 2 had happened before anybody knew: 2 becomes current, and a recovery is due there."""
+    """The switch to 2 had happened before any member knew: 2 becomes current, and a recovery is due there."""
     job = after(running(2), join(C), m.Expire(C))
     job, events = pump(job, report(job, A, 2))
     assert events[:2] == (
@@ -196,14 +196,14 @@ def test_nothing_is_planned_while_members_are_on_their_way_into_a_recovery() -> 
     assert formed(job, 3).members == (A, C, D)
 
 
-# ------------------------------------------------------------------------------------------ nobody is left
+# ------------------------------------------------------------------------------------------ no member is left
 
 
 def everybody_lost(job: Job) -> Job:
     return pump(job, *(m.Expire(name) for name in job.worlds[-1].members))[0]
 
 
-def test_when_everybody_is_lost_the_job_waits_for_members_to_start_again_with() -> None:
+def test_when_every_member_is_lost_the_job_waits_for_members_to_start_again_with() -> None:
     job = everybody_lost(running(2, steps=3))
     assert (job.state, job.members) == (JobState.WAITING, {})
     assert job.why == "0 of the 1 workers needed; all workers have left: back to step 0, 3 steps are recomputed"
@@ -238,7 +238,7 @@ def test_with_a_checkpoint_of_the_last_step_nothing_is_gone() -> None:
     assert job.worlds[0].why == "all workers have left: back to step 3, nothing is lost"
 
 
-def test_spares_start_again_when_everybody_at_work_is_lost() -> None:
+def test_spares_start_again_when_every_member_at_work_is_lost() -> None:
     job = after(running(2, new_job(1, 6, 2), steps=1), join(C))
     job = everybody_lost(job)
     assert (job.worlds[0].kind, job.worlds[0].members) == (WorldKind.ROLLBACK, (C,))
@@ -251,7 +251,7 @@ def test_a_rollback_needs_min_members() -> None:
     assert after(job, join(D)).worlds[0].members == (C, D)
 
 
-def test_whoever_is_leaving_is_not_rolled_back_with_the_others() -> None:
+def test_a_member_that_is_leaving_is_not_rolled_back_with_the_others() -> None:
     job = after(running(3, steps=1), drain(B), stopped(A, 1, stateless=True))
     assert (job.worlds[0].kind, job.worlds[0].members) == (WorldKind.ROLLBACK, (A, C))
 
@@ -259,8 +259,8 @@ def test_whoever_is_leaving_is_not_rolled_back_with_the_others() -> None:
 # ------------------------------------------------------------------------------------ stopping, suspicions
 
 
-def test_a_member_that_stopped_ends_the_generation_and_nobody_is_lost() -> None:
-    """Rules 10, 11: a closed socket or a peer's complaint ends a generation; it makes nobody lost (H18)."""
+def test_a_member_that_stopped_ends_the_generation_and_no_member_is_lost() -> None:
+    """Rules 10, 11: a closed socket or a peer's complaint ends a generation; it makes no member lost (H18)."""
     job, events = pump(running(3), stopped(B, 1, peer=C))
     why = "b stopped in 1 (c): the socket closed"
     assert events == (
@@ -271,7 +271,7 @@ def test_a_member_that_stopped_ends_the_generation_and_nobody_is_lost() -> None:
     assert list(job.members) == [A, B, C]
 
 
-def test_a_member_may_stop_without_blaming_anybody() -> None:
+def test_a_member_may_stop_without_blaming_any_member() -> None:
     [broken] = made(running(3), stopped(B, 1))
     assert broken == m.WorldBroken(NOW, 1, True, "b stopped in 1: the socket closed", stateless=False)
 
@@ -299,7 +299,7 @@ def test_a_comparison_that_finds_no_usable_state_rolls_back() -> None:
     assert (job.stateless, job.broken, job.holders, job.durable) == (False, "", frozenset(), GENESIS)
 
 
-def test_that_nobody_has_a_state_is_not_forgotten_by_a_later_stop() -> None:
+def test_that_no_member_has_a_state_is_not_forgotten_by_a_later_stop() -> None:
     job = after(running(2, new_job(2), steps=1), m.Expire(B), stopped(A, 2, stateless=True), stopped(A, 2))
     assert job.stateless
     job = after(job, join(C))
@@ -324,7 +324,7 @@ def test_a_suspicion_ends_the_generation_and_never_the_member() -> None:
     assert made(job, m.Suspect(B)) == ()  # it is on its way into the recovery
 
 
-def test_a_suspicion_of_somebody_who_is_not_at_work_means_nothing() -> None:
+def test_a_suspicion_of_a_member_that_is_not_at_work_means_nothing() -> None:
     job = after(running(2, new_job(1, 6, 2)), join(C))
     assert made(job, m.Suspect(C)) == ()
     assert made(job, m.Suspect(D)) == ()
@@ -334,7 +334,7 @@ def test_a_suspicion_of_somebody_who_is_not_at_work_means_nothing() -> None:
     assert made(gathered(2), m.Suspect(A)) == ()
 
 
-def test_a_suspicion_of_somebody_gone_means_nothing() -> None:
+def test_a_suspicion_of_a_member_gone_means_nothing() -> None:
     job = after(running(2, new_job(2)), m.Expire(B))
     assert made(job, m.Suspect(B)) == ()
     assert made(job, m.Suspect(A)) == ()  # it is on its way into the world that holds

@@ -1,4 +1,4 @@
-"""Who is in the next world, with which ranks, and why not yet (rules 4, 5, 11, 16)."""
+"""The members and ranks of the next world, or the reason to wait (rules 4, 5, 11, 16)."""
 
 from dataclasses import replace
 
@@ -125,7 +125,7 @@ def test_spares_wait_in_order_of_age() -> None:
     assert formed(job, 2).members == (A, B, C, D)
 
 
-def test_whoever_is_at_work_stays_there_however_young() -> None:
+def test_a_member_that_is_at_work_stays_there_however_young() -> None:
     job = after(running(3), m.Resize(Target(2)), m.Resize(Target(3)), join(D))
     job = after(job, report(job, A, 3))
     assert C in job.members  # older than D, ready, and not needed
@@ -151,7 +151,7 @@ def test_a_placement_takes_so_many_from_each_agent() -> None:
     assert formed(job, 1).members == (A, C, E)
 
 
-def test_a_placement_may_take_nobody_from_an_agent() -> None:
+def test_a_placement_may_take_no_member_from_an_agent() -> None:
     job = after(new_job(1), m.Resize(placed((X, 0), (Y, 1))))
     job, _ = pump(job, join(A, X), join(B, Y))
     assert formed(job, 1).members == (B,)
@@ -169,7 +169,7 @@ def test_a_placement_without_workers_waits() -> None:
     assert (job.state, job.why) == (JobState.WAITING, "1 of the 2 workers needed; the job starts")
 
 
-# ------------------------------------------------------------------------------------ nobody is taken back
+# ------------------------------------------------------------------------------------ no member is taken back
 
 
 def test_left_out_is_whom_a_later_open_world_does_not_have() -> None:
@@ -181,7 +181,7 @@ def test_left_out_is_whom_a_later_open_world_does_not_have() -> None:
     assert members_left_out((world(1, A, B, C), world(2, A, B, D), world(3, A, B))) == {C, D}
 
 
-def test_a_later_planned_world_takes_nobody_back() -> None:
+def test_a_later_planned_world_takes_no_member_back() -> None:
     """Rule 5: C may have left already; only a new life may join (H29)."""
     job = after(running(3), m.Resize(Target(2)))
     assert formed(job, 2).members == (A, B)
@@ -191,16 +191,16 @@ def test_a_later_planned_world_takes_nobody_back() -> None:
     assert formed(job, 3).members == (A, B, D)
 
 
-def test_once_the_switch_is_known_whoever_is_still_there_may_come_in_again() -> None:
+def test_once_the_switch_is_known_a_member_that_is_still_there_may_come_in_again() -> None:
     job = after(running(3), m.Resize(Target(2)), m.Resize(Target(3)))
     job = after(job, report(job, A, 2))
     assert formed(job, 3).members == (A, B, C)
 
 
-# ------------------------------------------------------------------------ replacing everybody, last holder
+# ------------------------------------------------------------------------ replacing every member, last holder
 
 
-def test_replacing_everybody_takes_two_worlds() -> None:
+def test_replacing_every_member_takes_two_worlds() -> None:
     """Rule 16: old and new together, then new alone (H11)."""
     job = after(running(2), drain(A), drain(B), join(C))
     bridge = formed(job, 3)
@@ -213,7 +213,7 @@ def test_replacing_everybody_takes_two_worlds() -> None:
     assert formed(job, 4).why == "b leaves"
 
 
-def test_everybody_on_one_notice_is_bridged_by_all_of_them() -> None:
+def test_every_member_on_one_notice_is_bridged_by_all_of_them() -> None:
     job, _ = pump(running(2), drain(A), drain(B), join(C), join(D))
     assert formed(job, 2).members == (A, B, C, D)
     assert formed(job, 2).why == "c, d join"
@@ -232,18 +232,18 @@ def test_only_holders_make_a_bridge() -> None:
     assert formed(job, 3).members == (A, B, E)
 
 
-def test_a_bridge_takes_nobody_back() -> None:
+def test_a_bridge_takes_no_member_back() -> None:
     job = after(running(3), drain(C))
     job, _ = pump(job, drain(A), drain(B), join(D))
     assert formed(job, 3).members == (A, B, D)
 
 
-def test_no_bridge_is_needed_while_somebody_who_stays_holds_the_state() -> None:
+def test_no_bridge_is_needed_while_a_member_that_stays_holds_the_state() -> None:
     job, _ = pump(running(3), drain(A), drain(B), join(D), join(E))
     assert formed(job, 2).members == (D, E, C)
 
 
-def test_nobody_is_let_go_before_it_is_known_who_holds_the_state() -> None:
+def test_no_member_is_let_go_before_it_is_known_who_holds_the_state() -> None:
     job = gathered(2)
     job = after(job, report(job, A, 1))
     assert job.holders == frozenset()
@@ -254,7 +254,7 @@ def test_nobody_is_let_go_before_it_is_known_who_holds_the_state() -> None:
     assert formed(job, 2).members == (B,)
 
 
-def test_everybody_leaving_with_nobody_to_come_is_said() -> None:
+def test_every_member_leaving_with_no_member_to_come_is_said() -> None:
     job = changed(running(2), drain(A), drain(B))
     assert next_world(job) == KeepWorlds("every member is leaving, and no other member can take over the state")
 
@@ -294,7 +294,7 @@ def test_a_hold_ends_with_a_recovery_when_there_are_enough_again() -> None:
     assert job.sealed == 2
 
 
-def test_a_hold_ends_with_everybody_in_it_those_who_leave_too() -> None:
+def test_a_hold_ends_with_every_member_in_it_those_who_leave_too() -> None:
     job = after(running(3, new_job(3)), drain(C))
     job = after(job, report(job, A, 2), m.Leave(C, 2, "left"), drain(B), join(D))
     assert (job.state, job.why) == (JobState.WAITING, "2 of the 3 workers needed")
@@ -378,7 +378,7 @@ def test_the_younger_of_two_holders_is_left_out() -> None:
         assert barred.member == C
 
 
-def test_whoever_alone_holds_the_state_stays() -> None:
+def test_a_member_that_alone_holds_the_state_stays() -> None:
     [barred] = next_consequence(accused(3, (B, C)), NOW)
     assert barred == m.MemberGone(NOW, A, "barred", "3 wirings failed between a and c; a is left out")
 
@@ -405,7 +405,7 @@ def test_of_several_accusations_the_first_that_is_enough_counts() -> None:
 # ------------------------------------------------------------------------------------ verdicts and reasons
 
 
-def test_a_job_nobody_joined_waits() -> None:
+def test_a_job_no_member_joined_waits() -> None:
     assert next_world(new_job()) == NoWorldYet("no member has joined yet")
 
 
@@ -488,7 +488,7 @@ def test_no_agent_gets_more_than_it_has_room_for() -> None:
     assert desired_workers(with_spec(offered(Target(2), (X, 2), (Y, 2)), spares=1)) == {X: 2, Y: 1}
 
 
-def test_without_agents_nobody_is_asked_for_workers() -> None:
+def test_without_agents_no_member_is_asked_for_workers() -> None:
     assert desired_workers(offered(Target(2))) == {}
 
 

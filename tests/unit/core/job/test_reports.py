@@ -61,7 +61,7 @@ def test_trouble_in_a_generation_that_is_over_is_no_news(ask: Asking) -> None:
     left = after(running(3), drain(C))
     left = after(left, report(left, A, 2))
     assert made(left, ask(left, A, 1)) == ()
-    assert refused(job, ask(job, D, 1)).code is Code.SEALED  # nobody's word
+    assert refused(job, ask(job, D, 1)).code is Code.SEALED  # no member's word
 
 
 @history
@@ -101,7 +101,7 @@ def test_a_report_comes_from_the_rank_it_says(rank: int) -> None:
     assert refused(job, m.Report(B, rank, 1, ())) == Rejection(Code.UNKNOWN, f"b is not rank {rank} of 1")
 
 
-def test_whoever_is_not_in_a_world_cannot_report_for_it() -> None:
+def test_a_member_that_is_not_in_a_world_cannot_report_for_it() -> None:
     job = after(running(2, new_job(1, 6, 2)), join(C))
     for rank in (-1, 0, 1, 2):
         assert refused(job, m.Report(C, rank, 1, ())).code is Code.UNKNOWN

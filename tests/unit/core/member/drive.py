@@ -32,7 +32,7 @@ ORDER = Order(seed=7, samples=GRID.samples)
 TERMS = Terms(GRID, seed=7)
 LAST = GRID.total_steps
 
-NOBODY: frozenset[Any] = frozenset()
+EMPTY: frozenset[Any] = frozenset()
 
 
 # ------------------------------------------------------------------------------------------------- values
@@ -75,7 +75,7 @@ def piece(part: int) -> Piece:
 
 
 def wrote(begun: s.Snapshot, state: int) -> s.WriteDone:
-    """What a member says once its part is on the disk."""
+    """Return what a member says once its part is on the disk."""
     return s.WriteDone(Checkpoint(begun.lineage, begun.name, state, (piece(begun.part),)), begun.part, begun.count)
 
 
@@ -142,9 +142,9 @@ class Crew:
             worlds=(),
             current=0,
             sealed=0,
-            unenterable_generations=NOBODY,
-            gone_in_open_worlds=NOBODY,
-            holders=NOBODY,
+            unenterable_generations=EMPTY,
+            gone_in_open_worlds=EMPTY,
+            holders=EMPTY,
             durable=GENESIS,
             checkpoint=None,
         )
@@ -168,7 +168,7 @@ class Crew:
         return self.seats[name].state
 
     def said(self, name: MemberId) -> tuple[s.Action, ...]:
-        """What that member said since it was asked last."""
+        """Return what that member said since it was asked last."""
         said = tuple(self.seats[name].said)
         self.seats[name].said.clear()
         return said
@@ -234,7 +234,7 @@ class Crew:
                 pass
 
     def _shared(self, name: MemberId, seat: Seat, action: s.Collect, shares: s.Shares) -> None:
-        """Rule 23: all know alike who brings which slots, each once, and whoever holds brings its own."""
+        """Rule 23: all compute the same shares, each slot once, and a holder brings its own."""
         turn = len(self.entered[action.world.number][name])
         assert self.shares.setdefault((action.world.number, turn), shares) == shares
         if action.word.purpose is not Purpose.STEP:
@@ -244,7 +244,7 @@ class Crew:
             assert sorted(slot for each in shares for slot in each) == list(GRID.filled(action.word.step))
 
     def _reported(self, report: Report) -> None:
-        """What the coordinator would take: the steps that follow, of a generation that is not sealed."""
+        """Return what the coordinator would take: the steps that follow, of a generation that is not sealed."""
         if report.generation <= self.view.sealed:
             return
         durable = self.view.durable
@@ -282,21 +282,21 @@ class Crew:
         self.tell(*names, worlds=(*self.view.worlds, world))
 
     def recover(self, number: int, *members: MemberId) -> World:
-        """A recovery world of these members, told to everybody who is there."""
+        """A recovery world of these members, told to every member that is there."""
         world = recovery(number, *members, base=self.view.durable)
         self.seal(world)
         return world
 
     def seal(self, world: World, *names: MemberId) -> None:
         """A recovery or rollback world, which seals all below (rule 11)."""
-        holders = NOBODY if world.kind is WorldKind.ROLLBACK else self.view.holders.intersection(world.members)
+        holders = EMPTY if world.kind is WorldKind.ROLLBACK else self.view.holders.intersection(world.members)
         self.history = [line for line in self.history if line.lineage.step <= world.base.step]
         self.tell(
             *names,
             worlds=(world,),
             sealed=world.number - 1,
-            unenterable_generations=NOBODY,
-            gone_in_open_worlds=NOBODY,
+            unenterable_generations=EMPTY,
+            gone_in_open_worlds=EMPTY,
             durable=world.base,
             holders=holders,
         )
@@ -310,7 +310,7 @@ class Crew:
             self.feed(name, s.Wired(number))
 
     def words(self, name: MemberId) -> Words:
-        """What everybody said in the collective this member is in."""
+        """Return what every member said in the collective this member is in."""
         world = self[name].world
         assert world is not None
         entered = self.entered[world.number]
@@ -318,17 +318,17 @@ class Crew:
         return tuple(entered[member][turn] for member in world.members)
 
     def word(self, name: MemberId) -> Word:
-        """What this member said last."""
+        """Return what this member said last."""
         return self.entered[self[name].generation][name][-1]
 
     def returns(self, *names: MemberId) -> None:
-        """The collective these members are in, or everybody is in, returns to them."""
+        """The collective these members are in, or every member is in, returns to them."""
         for name in names or self._waiting():
             self._settle_order(name, s.Collect)
             self.feed(name, s.Returned(self[name].generation, self.words(name)))
 
     def fails(self, *names: MemberId, peer: MemberId | None = None) -> None:
-        """The collective these members are in, or everybody is in, returns an error."""
+        """The collective these members are in, or every member is in, returns an error."""
         for name in names or self._waiting():
             self._settle_order(name, s.Collect)
             self.feed(name, s.Failed(self[name].generation, peer))
@@ -344,7 +344,7 @@ class Crew:
             self._answer_one(name, s.Apply)
 
     def step(self) -> None:
-        """One whole step, everybody at the same pace."""
+        """One whole step, every member at the same pace."""
         self.compute()
         self.returns()
         self.boundary()
@@ -365,7 +365,7 @@ class Crew:
                 self._answer_one(name, s.Save)
 
     def deliver(self) -> None:
-        """What members told one another arrives."""
+        """Return what members told one another arrives."""
         while self.post:
             target, signal = self.post.pop(0)
             if self.seats[target].alive:
@@ -394,7 +394,7 @@ class Crew:
         return False
 
     def run(self, done: Callable[[], bool], order: tuple[MemberId, ...] = (), limit: int = 4000) -> int:
-        """Let everybody act in turn until it is done, or until nobody can. Gives how many orders were answered."""
+        """Let every member act in turn until it is done, or no member can. Return the number of answered orders."""
         answered = 0
         while True:
             moved = False
@@ -511,7 +511,7 @@ def gathered(*names: MemberId, terms: Terms = TERMS) -> Crew:
 
 
 def training(*names: MemberId, step: int = 3, terms: Terms = TERMS) -> Crew:
-    """Everybody holds the state in generation 1, the coordinator knows, and the slots of `step` are being computed.
+    """Every member holds the state in generation 1, the coordinator knows, and the slots of `step` are being computed.
 
     Of the steps before it the first is durable, where there are two of them and two members.
     """
@@ -537,5 +537,5 @@ def _wires(order: s.Action) -> int:
 
 
 def commands(*actions: s.Action) -> tuple[object, ...]:
-    """What was said to the coordinator."""
+    """Return what was said to the coordinator."""
     return tuple(action.command for action in actions if isinstance(action, s.Send))

@@ -48,7 +48,7 @@ def test_who_has_no_place_for_checkpoints_leaves_them_to_those_who_have() -> Non
     assert told == {A: (), B: (CollectGarbage(newest, (A, B, C), (NAME,), 0, 1, 1),), C: ()}
 
 
-def test_what_is_asked_for_comes_though_somebody_has_no_place() -> None:
+def test_what_is_asked_for_comes_though_a_member_has_no_place() -> None:
     crew = without_place(training(A, B), A)
     crew.tell(checkpoint_wanted=True)
     crew.step()
@@ -56,7 +56,7 @@ def test_what_is_asked_for_comes_though_somebody_has_no_place() -> None:
 
 
 @pytest.mark.parametrize("how", ["every so many steps", "asked for"])
-def test_if_nobody_has_a_place_whoever_wants_a_checkpoint_is_told_once(how: str) -> None:
+def test_if_no_member_has_a_place_a_member_that_wants_a_checkpoint_is_told_once(how: str) -> None:
     crew = without_place(training(A, B, terms=EVERY_3 if how != "asked for" else TERMS), A, B)
     crew.tell(checkpoint_wanted=how == "asked for")
     crew.step()
@@ -67,7 +67,7 @@ def test_if_nobody_has_a_place_whoever_wants_a_checkpoint_is_told_once(how: str)
     ]
 
 
-def test_if_nobody_has_a_place_and_nobody_wants_a_checkpoint_nothing_is_said() -> None:
+def test_if_no_member_has_a_place_and_no_member_wants_a_checkpoint_nothing_is_said() -> None:
     crew = without_place(training(A, B, step=LAST), A, B)
     crew.step()
     assert not any(isinstance(each, SayNotWritten) for name in (A, B) for each in commands(*crew.said(name)))
@@ -121,7 +121,7 @@ def test_after_one_that_was_given_up_the_next_is_begun() -> None:
     assert begun(crew, A, B) == [(0, 2), (1, 2)]
 
 
-def test_where_nobody_can_save_nobody_removes_anything() -> None:
+def test_where_no_member_can_save_no_member_removes_anything() -> None:
     crew = without_place(training(A, B, terms=EVERY_3), A, B)
     crew.step()
     assert [crew.tell(name, written_parts=NEVER) for name in (A, B)] == [(), ()]

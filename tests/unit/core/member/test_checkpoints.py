@@ -145,7 +145,7 @@ def test_without_a_common_place_the_first_holder_writes_everything() -> None:
     assert begun(crew) == [(3, 0, 1)]
 
 
-def test_if_everybody_drains_nobody_is_let_off() -> None:
+def test_if_every_member_drains_no_member_is_let_off() -> None:
     crew = training(A, B, terms=EVERY_3)
     for each in (A, B):
         crew.tell(each, draining=True, grace_s=30.0)
@@ -211,7 +211,7 @@ def test_what_was_begun_of_another_step_than_the_one_committed_is_not_wanted() -
 
 
 def test_a_part_survives_a_failure_and_is_of_no_use_when_others_may_be_lost() -> None:
-    """The comparison commits the step; but whoever was in that world may have taken its part with it."""
+    """The comparison commits the step; but a member of that world may have taken its part with it."""
     crew = training(A, B, terms=EVERY_3)
     crew.step()
     crew.compute()
@@ -226,7 +226,7 @@ def test_a_part_survives_a_failure_and_is_of_no_use_when_others_may_be_lost() ->
     assert (crew[A].part_in_progress, crew[A].unpublished_part, commands(*crew.said(A))) == (None, None, ())
 
 
-# ----------------------------------------------------------------------------------------------- wanted by somebody
+# ----------------------------------------------------------------------------------------------- wanted by a member
 
 
 def test_a_checkpoint_that_is_asked_for_is_begun_once_every_holder_has_heard() -> None:
@@ -245,7 +245,7 @@ def test_a_checkpoint_that_is_asked_for_is_begun_once_every_holder_has_heard() -
     assert begun(crew) == []
 
 
-def test_while_somebody_writes_nobody_begins_what_is_asked_for() -> None:
+def test_while_a_member_writes_no_member_begins_what_is_asked_for() -> None:
     """A new holder does not know what the others are at."""
     crew = training(A, B, terms=EVERY_3)
     crew.step()
@@ -323,7 +323,7 @@ def test_a_part_is_said_again_until_the_coordinator_knows_it() -> None:
 
 
 def test_who_wrote_the_first_part_stays_until_all_are_there() -> None:
-    """Somebody has to put the manifest beside the files."""
+    """A member has to put the manifest beside the files."""
     crew = training(A, B)
     crew.feed(A, part(0))
     crew.tell(A, written_parts=((NAME, 0),))
@@ -351,7 +351,7 @@ def test_a_newer_checkpoint_makes_an_older_part_pointless() -> None:
 
 
 def test_what_comes_after_a_rollback_is_of_a_history_that_is_over() -> None:
-    """A whole state, written by one alone, needs nobody's other part; but its steps were rolled back."""
+    """A whole state, written by one alone, needs no member's other part; but its steps were rolled back."""
     crew = training(A, B, terms=EVERY_3)
     crew.compute()
     crew.fails()
@@ -373,7 +373,7 @@ def test_a_stopped_member_still_says_what_it_wrote() -> None:
     assert commands(*crew.feed(A, Tick()))[-1] == Publish(A, 1, WHOLE.checkpoint)
 
 
-def test_what_is_finished_in_no_world_is_said_by_nobody() -> None:
+def test_what_is_finished_in_no_world_is_said_by_no_member() -> None:
     machine, actions = react(Machine(C, TERMS), WHOLE)
     assert actions == ()
     assert machine.unpublished_part == WHOLE
@@ -450,7 +450,7 @@ def test_a_holder_whose_words_did_not_show_its_state_yet_collects_garbage() -> N
 
 
 def test_if_there_are_no_parts_of_the_last_state_the_first_holder_writes_all_of_it() -> None:
-    """What was begun of it belonged to a world that did not survive."""
+    """The parts begun belonged to a world that did not survive."""
     crew = finished()
     name = checkpoint_name(STEPS[-1].lineage, 1)
     said = {each: crew.tell(each, written_parts=((name, NEVER_WHOLE),)) for each in (A, B)}
@@ -508,7 +508,7 @@ def test_a_part_that_will_never_come_is_said_until_the_coordinator_knows() -> No
     "facts",
     [{"checkpoint": Checkpoint(STEPS[3].lineage, "newer", 1)}, {"sealed": 1}],
 )
-def test_once_nobody_waits_for_it_no_more_is_said(facts: dict[str, Any]) -> None:
+def test_once_no_member_waits_for_it_no_more_is_said(facts: dict[str, Any]) -> None:
     crew = training(A, B)
     crew.feed(A, WriteFailed(NAME, "No space left on device"))
     crew.tell(A, checkpoint=Checkpoint(STEPS[1].lineage, "older", 1))

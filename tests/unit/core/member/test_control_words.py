@@ -1,4 +1,4 @@
-"""Control words, and what follows from hearing everybody's (rules 1, 2, 6, 8, 12, 16)."""
+"""Control words, and what follows from hearing every member's (rules 1, 2, 6, 8, 12, 16)."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -27,7 +27,7 @@ from pliant.core.member.control_words import (
 )
 
 GRID = Grid(samples=23, batch=10, slots=5, epochs=1)  # steps of 10, 10 and 3 samples; the last has 2 slots
-SIX = Lineage(3, 5, 111)  # what everybody enters step 6 with, in another grid than the one above
+SIX = Lineage(3, 5, 111)  # what every member enters step 6 with, in another grid than the one above
 
 
 def word(step: int = 1, *, lineage: Lineage = GENESIS, holds: bool = True, slots: tuple[int, ...] = ()) -> Word:
@@ -146,9 +146,9 @@ def test_who_holds_nothing_may_be_anywhere() -> None:
         assert wrong(words) == ""
 
 
-def test_a_step_without_a_holder_is_nobody_s() -> None:
-    nobody = tuple(replace(one, holds=False) for one in whole())
-    assert wrong(nobody) == "no member holds the state"
+def test_a_step_without_a_holder_is_no_member_s() -> None:
+    stateless = tuple(replace(one, holds=False) for one in whole())
+    assert wrong(stateless) == "no member holds the state"
 
 
 def test_a_hello_compares_later_and_a_close_adds_nothing_up() -> None:
@@ -232,19 +232,19 @@ def wired(number: int, need: int, *, holds: bool = True) -> Word:
 SILENT = word()
 
 
-def test_nobody_switches_to_what_nobody_wired() -> None:
+def test_no_member_switches_to_what_no_member_wired() -> None:
     assert generation_to_enter((SILENT, SILENT)) == 0
     assert generation_to_enter(()) == 0
 
 
-def test_the_switch_is_made_when_everybody_of_both_worlds_says_so() -> None:
+def test_the_switch_is_made_when_every_member_of_both_worlds_says_so() -> None:
     assert generation_to_enter((wired(5, 2), SILENT)) == 0
     assert generation_to_enter((wired(5, 2), wired(5, 2))) == 5
     assert generation_to_enter((wired(5, 1), SILENT)) == 5  # the other one leaves
 
 
 def test_a_bare_count_does_not_split_the_world() -> None:
-    """H3: A and B wired 5, C wired 6. Three words said "wired", and nobody may move."""
+    """H3: A and B wired 5, C wired 6. Three words said "wired", and no member may move."""
     assert generation_to_enter((wired(5, 3), wired(5, 3), wired(6, 3))) == 0
 
 
@@ -321,12 +321,12 @@ def judge(*words: Word) -> tuple[bool, list[int]]:
     return diverged(words), sorted(minority(words))
 
 
-def test_whoever_holds_another_state_than_most_is_outvoted() -> None:
+def test_a_member_that_holds_another_state_than_most_is_outvoted() -> None:
     assert judge(holding(7), holding(8), holding(7)) == (True, [1])
     assert judge(holding(6), holding(7), holding(7), holding(7), holding(8)) == (True, [0, 4])
 
 
-def test_without_a_majority_nobody_is_outvoted() -> None:
+def test_without_a_majority_no_member_is_outvoted() -> None:
     """Of two states nothing says which is the right one, and half is not most."""
     assert judge(holding(7), holding(8)) == (True, [])
     assert judge(holding(7), holding(7), holding(8), holding(8)) == (True, [])
@@ -340,7 +340,7 @@ def test_where_all_agree_there_is_no_minority() -> None:
 
 
 def test_only_those_who_hold_the_history_that_wins_are_asked() -> None:
-    """A laggard's state is another one, and whoever holds nothing has none."""
+    """A laggard's state is another one, and a member without state has none."""
     assert judge(holding(7), holding(1, step=4), holding(8, holds=False), holding(7)) == (False, [])
     assert judge(holding(7), holding(1, step=4), holding(1, step=4), holding(8), holding(7)) == (True, [3])
 
@@ -356,7 +356,7 @@ def test_the_most_advanced_holder_wins_by_generation_then_step() -> None:
         assert winner(order) == Lineage(2, 5, 0)
 
 
-def test_whoever_holds_nothing_cannot_win() -> None:
+def test_a_member_that_holds_nothing_cannot_win() -> None:
     assert winner((at(1, 1), at(2, 9, holds=False))) == Lineage(1, 1, 0)
     assert winner((at(2, 9, holds=False),)) is None
     assert winner(()) is None

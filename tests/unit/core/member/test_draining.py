@@ -1,4 +1,4 @@
-"""Going with notice: drains, grace periods, and a world in which everybody must go (rule 16)."""
+"""Going with notice: drains, grace periods, and a world in which every member must go (rule 16)."""
 
 from dataclasses import replace
 
@@ -126,11 +126,11 @@ def test_a_drained_member_leaves_by_the_next_world() -> None:
     assert {line.lineage.generation for line in crew.history} == {1, 2}
 
 
-# ------------------------------------------------------------------------------------------------ everybody goes
+# ------------------------------------------------------------------------------------------------ every member goes
 
 
 def test_when_every_holder_is_out_of_time_the_world_closes() -> None:
-    """Rule 16, H11: a spot storm. Nobody would be left to hold the state, so it is written down."""
+    """Rule 16, H11: a spot storm. No member would be left to hold the state, so it is written down."""
     crew = short_of_time(A, B)
     crew.compute()
     assert [crew.word(name).drain_urgency for name in (A, B)] == [OUT_OF_TIME, OUT_OF_TIME]
@@ -158,7 +158,7 @@ def test_when_every_holder_is_out_of_time_the_world_closes() -> None:
 
 
 def test_who_is_to_go_at_once_saves_the_state_at_the_next_boundary() -> None:
-    """Somebody waits for it to be gone, and nobody is there to take the state over."""
+    """A member waits for it to be gone, and no member is there to take the state over."""
     crew = training(A, B)
     crew.tell(draining=True, grace_s=30.0, immediate=True)
     crew.compute()
@@ -337,7 +337,7 @@ def test_a_lingering_leaver_goes_when_its_grace_is_over() -> None:
 
 
 def test_a_wiring_under_way_is_broken_by_who_goes() -> None:
-    """H22: nobody must hang in a constructor because a member left."""
+    """H22: no member must hang in a constructor because a member left."""
     crew = training(A, B)
     crew.propose(world(2, A, B), A)
     crew.feed(A, computed(3, 0))
@@ -345,7 +345,7 @@ def test_a_wiring_under_way_is_broken_by_who_goes() -> None:
 
 
 def test_a_leaver_that_a_recovery_counts_on_stays() -> None:
-    """Rule 16: whoever took over may be lost since; then the one on its way out has the last state."""
+    """Rule 16: the member that took over may be lost since; then the one on its way out has the last state."""
     crew = training(A, B, C)
     crew.propose(world(2, A, B))
     crew.wire(2, A, B)

@@ -136,7 +136,7 @@ def test_a_loop_that_ends_in_a_world_that_breaks_stops_there() -> None:
 
 @pytest.mark.parametrize("fails", [(A,), (B,), (A, B)])
 def test_after_a_failure_the_comparison_ends_the_job_for_all(fails: tuple[str, ...]) -> None:
-    """Who saw the words of the end, and who asked for it, says so in the next comparison."""
+    """Members that saw the words of the end, or asked for it, report it in the next comparison."""
     crew = training(A, B, C)
     crew.feed(A, FINISHES)
     crew.compute()

@@ -1,4 +1,4 @@
-"""How a member ends: finished, failed, cancelled, fenced, or by a slot that raised (rules 17, 20; P6)."""
+"""Ends of a member: finished, failed, cancelled, fenced, or by a slot that raised (rules 17, 20; P6)."""
 
 from collections.abc import Callable
 
@@ -178,7 +178,7 @@ def test_a_job_that_failed_with_the_last_step_applied_is_not_complete(state: Job
 
 
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.WAITING, JobState.RUNNING])
-def test_a_job_that_goes_on_ends_nobody(state: JobState) -> None:
+def test_a_job_that_goes_on_ends_no_member(state: JobState) -> None:
     crew = training(A, B)
     assert crew.tell(A, state=state, why="whatever") == ()
     assert crew[A].phase is Phase.COMPUTING

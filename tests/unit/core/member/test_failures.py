@@ -1,6 +1,6 @@
 """A failure between every two signals, and what must be so whenever it strikes (P1, P2, P3; rules 10-15).
 
-Everything runs by itself for so many orders; then somebody dies, and the others are told of a recovery world. The run
+Everything runs by itself for so many orders; then a member dies, and the others are told of a recovery world. The run
 must end as if nothing had been, but for the generation in which its steps were taken.
 """
 
@@ -23,7 +23,7 @@ SHORT = Terms(replace(GRID, epochs=2), seed=7)  # 8 steps: enough for a failure 
 
 
 def present(crew: Crew) -> Names:
-    """Who would be in the next recovery world: every live member of an open generation (rule 11)."""
+    """Return who would be in the next recovery world: every live member of an open generation (rule 11)."""
     numbers = [one for one in crew.view.worlds if one.number >= crew.view.current]
     named = dict.fromkeys(name for one in numbers for name in one.members)
     return tuple(name for name in named if crew.seats[name].alive)
@@ -39,7 +39,7 @@ def quiet(crew: Crew) -> None:
 
 
 def finish(crew: Crew, number: int) -> None:
-    """Recover as the coordinator would, from the newest state there is, until everybody is done."""
+    """Recover as the coordinator would, from the newest state there is, until every member is done."""
     members = present(crew)
     crew.hush()
     crew.recover(number, *members)
@@ -58,7 +58,7 @@ def is_stateless(crew: Crew, name: MemberId) -> bool:
 
 
 def committed(crew: Crew) -> set[LedgerLine]:
-    """What anybody, the dead included, knows to be committed."""
+    """Return what any member, the dead included, knows to be committed."""
     return {line for seat in crew.seats.values() for line in seat.machine.committed_lines} | set(crew.history)
 
 
@@ -85,7 +85,7 @@ def test_a_member_may_die_at_any_moment_of_a_step(victim: MemberId, unlucky: Nam
 
 
 @pytest.mark.parametrize("unlucky", [(), (A,), (B,), (C,)])
-def test_a_link_may_break_at_any_moment_of_a_step_and_nobody_is_lost(unlucky: Names) -> None:
+def test_a_link_may_break_at_any_moment_of_a_step_and_no_member_is_lost(unlucky: Names) -> None:
     """H18: a closed socket ends the generation, and no member."""
     for orders in range(20):
         crew = training(A, B, C, terms=SHORT)
@@ -119,7 +119,7 @@ def test_a_member_may_die_at_any_moment_of_a_switch(victim: MemberId, unlucky: N
 @pytest.mark.parametrize("second", [A, B, D])
 @pytest.mark.parametrize("first", [4, 5, 6, 7, 8, 9])
 def test_another_member_may_die_at_any_moment_of_the_recovery(first: int, second: MemberId) -> None:
-    """H6, H13: while some catch up and others redo; what was kept is counted once, and nobody's state is torn."""
+    """H6, H13: while some catch up and others redo; what was kept is counted once, and no member's state is torn."""
     for orders in range(24):
         crew = training(A, B, C, D, terms=SHORT)
         run(crew, first)
@@ -147,7 +147,7 @@ def test_a_member_may_die_at_any_moment_of_the_start(victim: MemberId) -> None:
         check_history(crew, before)
 
 
-def test_everybody_may_die_but_one() -> None:
+def test_every_member_may_die_but_one() -> None:
     """P2: one holder is enough."""
     for orders in range(20):
         crew = training(A, B, C, D, terms=SHORT)

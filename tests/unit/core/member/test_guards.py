@@ -17,7 +17,7 @@ def test_a_member_in_no_world_has_none_to_give() -> None:
         world_of(Machine(A, TERMS))
 
 
-def test_who_came_from_nowhere_has_nobody_to_let_in() -> None:
+def test_who_came_from_nowhere_has_no_member_to_let_in() -> None:
     out: Out = []
     admit_joiners(training(A, B)[A], out)
     assert out == []

@@ -1,4 +1,4 @@
-"""A recovery world with somebody who holds nothing: all wait until it holds, and compare again (rules 12, 15)."""
+"""A recovery world with a member that holds nothing: all wait until it holds, and compare again (rules 12, 15)."""
 
 from dataclasses import replace
 
@@ -31,7 +31,7 @@ from pliant.core.member.state import KeptGradients
 from pliant.core.messages import Stopped
 from pliant.core.model.world import World
 from unit.core.build import A, B, C, E, world
-from unit.core.member.drive import GRID, LAST, NOBODY, Crew, gathered, lines, rollback, these, training, wrote
+from unit.core.member.drive import EMPTY, GRID, LAST, Crew, gathered, lines, rollback, these, training, wrote
 
 STEPS = lines(GENESIS, 1, LAST)
 SECOND, THIRD = STEPS[1].lineage, STEPS[2].lineage
@@ -74,7 +74,7 @@ def halved() -> Crew:
     return crew
 
 
-# ------------------------------------------------------------------------------------------- nobody goes on alone
+# ------------------------------------------------------------------------------------------- no member goes on alone
 
 
 def test_who_has_the_winning_state_says_hello_again_and_computes_nothing() -> None:
@@ -87,7 +87,7 @@ def test_who_has_the_winning_state_says_hello_again_and_computes_nothing() -> No
         assert (crew[name].phase, crew[name].compare_again, crew[name].slots_to_compute) == (
             Phase.COLLECTING,
             True,
-            NOBODY,
+            EMPTY,
         )
         assert crew.word(name) == words[crew[name].rank]  # nothing happened in between: what it kept is in it, too
     assert crew.word(A).kept == these(0, 1)
@@ -95,7 +95,7 @@ def test_who_has_the_winning_state_says_hello_again_and_computes_nothing() -> No
 
 
 def test_who_holds_nothing_installs_what_it_received_and_compares() -> None:
-    """Rule 15: nothing is replayed, since nobody went on."""
+    """Rule 15: nothing is replayed, since no member went on."""
     crew = waiting()
     crew.hush()
     crew.receive(E)
@@ -107,8 +107,8 @@ def test_who_holds_nothing_installs_what_it_received_and_compares() -> None:
     assert crew.state(E) == crew.state(A)
 
 
-def test_the_last_comparison_deals_out_what_nobody_kept_to_the_newcomer_as_well() -> None:
-    """Rule 14: A kept 0 and 1, B kept 2 and 3; C's slots go to everybody who holds by now."""
+def test_the_last_comparison_deals_out_what_no_member_kept_to_the_newcomer_as_well() -> None:
+    """Rule 14: A kept 0 and 1, B kept 2 and 3; C's slots go to every member that holds by now."""
     crew = waiting()
     crew.receive(E)
     crew.install(E)
@@ -139,7 +139,7 @@ def test_at_the_beginning_the_slots_are_dealt_out_by_weight_once_all_hold() -> N
     assert crew.state(A) == crew.state(B) == crew.state(C)
 
 
-def test_where_everybody_holds_once_is_enough() -> None:
+def test_where_every_member_holds_once_is_enough() -> None:
     crew = gathered(A)
     crew.answer(A)
     crew.returns()
@@ -171,12 +171,12 @@ def test_a_laggard_catches_up_first_and_then_compares_again() -> None:
     crew.hush()
     crew.boundary(B)
     word = crew.word(B)
-    assert (word.purpose, word.lineage, word.kept, word.holds) == (Purpose.HELLO, THIRD, NOBODY, True)
+    assert (word.purpose, word.lineage, word.kept, word.holds) == (Purpose.HELLO, THIRD, EMPTY, True)
     crew.receive(E)
     crew.install(E)
     crew.returns()
     assert [crew[name].slots_to_compute for name in (A, B, E)] == [
-        NOBODY
+        EMPTY
     ] * 3  # the short step 4: A had computed all of it
     assert [crew[name].kept_gradients.base for name in (A, B, E)] == [THIRD] * 3
     assert [crew[name].applied_line for name in (A, B, E)] == [None] * 3  # by now it is shown that all have step 3
@@ -230,7 +230,7 @@ def test_where_histories_differ_states_may(behind: dict[str, object]) -> None:
 
 
 def test_a_broken_transfer_starts_again_from_the_winners() -> None:
-    """E alone is concerned: nobody else's state or gradients are touched."""
+    """E alone is concerned: no other member's state or gradients are touched."""
     crew = waiting()
     assert crew.feed(E, TransferBroken()) == (Fetch(2, (A, B)),)
     assert (crew[E].phase, crew[E].fetching) == (Phase.CATCHING_UP, True)
@@ -246,7 +246,7 @@ def test_a_state_of_another_step_is_not_taken() -> None:
 
 
 def test_a_donor_that_dies_ends_the_world_and_what_was_kept_stays_kept() -> None:
-    """Rule 12: nobody drops kept gradients on account of a hello alone."""
+    """Rule 12: no member drops kept gradients on account of a hello alone."""
     crew = waiting()
     crew.crash(B)
     crew.fails(A, peer=B)
@@ -264,7 +264,7 @@ def test_a_donor_that_dies_ends_the_world_and_what_was_kept_stays_kept() -> None
 
 
 def test_the_only_holder_may_die_while_the_others_wait_for_its_state() -> None:
-    """Rule 12: then nobody is left to go on from, and they say so."""
+    """Rule 12: then no member is left to go on from, and they say so."""
     crew = gathered(A, B)
     crew.answer(A)
     crew.returns()
@@ -301,7 +301,7 @@ def test_who_hears_during_the_comparison_that_the_world_is_over_fetches_nothing(
     assert crew[E].phase is Phase.STOPPED
 
 
-def test_after_the_last_step_they_close_once_everybody_holds_it() -> None:
+def test_after_the_last_step_they_close_once_every_member_holds_it() -> None:
     crew = training(A, B, C, step=LAST)
     crew.step()
     crew.crash(C)

@@ -28,7 +28,7 @@ from pliant.core.member.signals import (
 from pliant.core.messages import Leave, Report
 from pliant.core.model.checkpoint import Checkpoint
 from unit.core.build import A, B, C, D, world
-from unit.core.member.drive import LAST, NOBODY, Crew, lines, recovery, these, training
+from unit.core.member.drive import EMPTY, LAST, Crew, lines, recovery, these, training
 
 STEPS = lines(GENESIS, 1, LAST)
 HOLD = world(2, A, B, hold=True)
@@ -130,7 +130,7 @@ def test_who_hears_while_it_closes_that_the_world_is_over_stops_after_it() -> No
     assert (crew[A].phase, crew[A].applied_line, crew[A].stop_reason) == (Phase.STOPPED, None, "generation 2 is sealed")
 
 
-def test_whoever_holds_the_state_writes_its_part_of_the_checkpoint() -> None:
+def test_a_member_that_holds_the_state_writes_its_part_of_the_checkpoint() -> None:
     """A joiner has nothing to write, whatever its rank."""
     crew = training(A, B)
     crew.add(D)
@@ -145,7 +145,7 @@ def test_whoever_holds_the_state_writes_its_part_of_the_checkpoint() -> None:
     assert (crew[D].phase, crew[D].holds_state) == (Phase.HOLDING, False)
 
 
-def test_nobody_writes_a_checkpoint_of_a_state_nobody_holds() -> None:
+def test_no_member_writes_a_checkpoint_of_a_state_no_member_holds() -> None:
     crew = training(A, B)
     crew.add(D)
     crew.propose(world(2, D, A, hold=True))
@@ -155,7 +155,7 @@ def test_nobody_writes_a_checkpoint_of_a_state_nobody_holds() -> None:
     words = tuple(replace(word, holds=False) for word in crew.words(D))
     actions = crew.feed(D, Returned(2, words))
     assert not any(isinstance(action, Save | Snapshot) for action in actions)
-    assert (crew[D].phase, crew[D].holders, crew[D].applied_line) == (Phase.HOLDING, NOBODY, None)
+    assert (crew[D].phase, crew[D].holders, crew[D].applied_line) == (Phase.HOLDING, EMPTY, None)
 
 
 def test_who_holds_and_is_to_go_waits_for_its_grace_period() -> None:
@@ -172,7 +172,7 @@ def test_who_holds_and_is_to_go_waits_for_its_grace_period() -> None:
 
 
 def saved(crew: Crew) -> Checkpoint:
-    """The checkpoint of the state that everybody in `holding` has."""
+    """The checkpoint of the state that every member in `holding` has."""
     return Checkpoint(crew[A].lineage, checkpoint_name(crew[A].lineage, 2), crew.state(A).hash)
 
 

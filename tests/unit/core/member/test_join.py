@@ -30,7 +30,7 @@ from pliant.core.member.state import FollowedStep, KeptGradients
 from pliant.core.messages import Stopped
 from pliant.core.model.names import MemberId
 from unit.core.build import A, B, C, D, world
-from unit.core.member.drive import LAST, NOBODY, Crew, State, lines, recovery, these, training
+from unit.core.member.drive import EMPTY, LAST, Crew, State, lines, recovery, these, training
 
 NEXT = world(2, A, B, D)
 STATELESS = Word(Purpose.STEP, 2, 0, GENESIS, holds=False)
@@ -110,7 +110,7 @@ def test_a_joiner_is_not_let_into_another_world_than_the_one_entered() -> None:
     assert (crew[D].phase, crew[D].generation, crew[D].admission) == (Phase.OUTSIDE, 0, word)
 
 
-def test_nobody_is_let_in_twice() -> None:
+def test_no_member_is_let_in_twice() -> None:
     crew = admitted()
     machine = crew[D]
     assert crew.feed(D, Admission(2, crew[A].lineage, (A, B))) == ()
@@ -195,7 +195,7 @@ def test_a_follower_stops_when_the_words_disagree() -> None:
     first, second, third = crew.words(D)
     why = "rank 1 holds another state than the ranks before it"
     actions = crew.feed(D, Returned(2, (first, replace(second, state=3), third)))
-    assert actions == (Break(2), Send(Stopped(D, 2, STEPS[4].lineage, NOBODY, why, None, diverged=True)))
+    assert actions == (Break(2), Send(Stopped(D, 2, STEPS[4].lineage, EMPTY, why, None, diverged=True)))
     assert (crew[D].phase, crew[D].followed_steps, crew[D].fetching) == (Phase.STOPPED, (), False)
 
 
@@ -261,7 +261,7 @@ def test_who_installed_holds_the_state_and_says_so_in_the_next_words() -> None:
     crew.returns()
     crew.boundary()
     assert [crew[name].holders for name in (A, B, D)] == [these(0, 1, 2)] * 3
-    assert [crew[name].slots_to_compute for name in (A, B, D)] == [these(0, 1), NOBODY, NOBODY]  # step 8 is a short one
+    assert [crew[name].slots_to_compute for name in (A, B, D)] == [these(0, 1), EMPTY, EMPTY]  # step 8 is a short one
     assert crew.state(D) == crew.state(A)
 
 
@@ -384,7 +384,7 @@ def test_a_donor_that_goes_on_between_two_stripes_means_starting_again() -> None
     assert crew.state(D) == crew.state(A) == crew.state(B)
 
 
-def test_stripes_that_nobody_waits_for_are_dropped() -> None:
+def test_stripes_that_no_member_waits_for_are_dropped() -> None:
     crew = admitted()
     first, second = pieces(crew, A)
     crew.receive(D)
@@ -395,7 +395,7 @@ def test_stripes_that_nobody_waits_for_are_dropped() -> None:
     assert crew[A].stripes == ()
 
 
-def test_a_broken_transfer_starts_again_from_whoever_holds_the_state_now() -> None:
+def test_a_broken_transfer_starts_again_from_a_member_that_holds_the_state_now() -> None:
     crew = admitted()
     crew.step()
     first, _ = pieces(crew, A)
@@ -464,7 +464,7 @@ def test_a_joiner_that_stops_gives_up_what_it_received() -> None:
     crew.fails(D, peer=B)
     assert crew.said(D) == (
         Break(2),
-        Send(Stopped(D, 2, STEPS[5].lineage, NOBODY, "a collective failed", B, False)),
+        Send(Stopped(D, 2, STEPS[5].lineage, EMPTY, "a collective failed", B, False)),
     )
     m = crew[D]
     assert (m.fetching, m.stripes, m.received_state, m.followed_steps) == (False, (), None, ())
@@ -538,7 +538,7 @@ def test_who_installs_the_last_step_closes_with_the_others() -> None:
     assert [(crew[name].phase, crew[name].holds_state) for name in (A, B, D)] == [(Phase.DONE, True)] * 3
 
 
-def test_an_installation_nobody_ordered_changes_nothing() -> None:
+def test_an_installation_no_member_ordered_changes_nothing() -> None:
     crew = admitted()
     for name in (A, D):
         machine = crew[name]

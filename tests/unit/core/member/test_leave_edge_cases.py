@@ -54,7 +54,7 @@ def test_who_was_fenced_while_it_compared_goes() -> None:
     assert crew[A].phase is Phase.GONE
 
 
-def test_without_the_state_nobody_ends_as_complete() -> None:
+def test_without_the_state_no_member_ends_as_complete() -> None:
     crew = training(A, B, step=LAST)
     crew.add(D)
     crew.propose(world(2, A, B, D))

@@ -28,7 +28,7 @@ from pliant.core.member.signals import (
 from pliant.core.member.state import KeptGradients
 from pliant.core.messages import Report, Stopped
 from unit.core.build import A, B, C, D, E, world
-from unit.core.member.drive import LAST, NOBODY, Crew, computed, lines, recovery, these, training
+from unit.core.member.drive import EMPTY, LAST, Crew, computed, lines, recovery, these, training
 
 STEPS = lines(GENESIS, 1, LAST)
 SECOND, THIRD = STEPS[1].lineage, STEPS[2].lineage
@@ -131,7 +131,7 @@ def test_who_hears_that_its_world_is_over_breaks_the_group_and_waits_for_the_ope
         {"draining": True},
     ],
 )
-def test_what_does_not_concern_its_world_stops_nobody(facts: dict[str, Any]) -> None:
+def test_what_does_not_concern_its_world_stops_no_member(facts: dict[str, Any]) -> None:
     crew = training(A, B, C)
     crew.compute(A)
     crew.tell(A, **facts)
@@ -156,7 +156,7 @@ def test_post_step_code_is_not_interrupted() -> None:
     crew.hush()
     assert crew.tell(A, gone_in_open_worlds=frozenset({C})) == ()
     crew.boundary(A)
-    stopped = Stopped(A, 1, THIRD, NOBODY, "c is gone", None, stateless=False)
+    stopped = Stopped(A, 1, THIRD, EMPTY, "c is gone", None, stateless=False)
     assert crew.said(A) == (Break(1), Send(stopped))
     assert crew.state(A).posts == 3
 
@@ -225,12 +225,12 @@ def test_a_recovery_world_begins_with_a_comparison() -> None:
             "",
             None,
         )
-        assert (m.holders, m.previous_world, m.lineage) == (NOBODY, None, SECOND)
+        assert (m.holders, m.previous_world, m.lineage) == (EMPTY, None, SECOND)
         assert m.kept_gradients.slots == kept
 
 
 def test_a_comparison_in_which_all_agree_commits_the_step() -> None:
-    """Rule 1: everybody entered the hello with step 2 applied."""
+    """Rule 1: every member entered the hello with step 2 applied."""
     crew = cut()
     crew.recover(2, A, B)
     crew.wire(2)
@@ -276,13 +276,13 @@ def test_lineages_are_compared_by_generation_before_step() -> None:
     crew.wire(2)
     first, second = crew.words(A)
     redone = Lineage(2, 1, digest=7)
-    actions = crew.feed(A, Returned(2, (first, replace(second, lineage=redone, kept=NOBODY))))
+    actions = crew.feed(A, Returned(2, (first, replace(second, lineage=redone, kept=EMPTY))))
     assert actions == (CatchUp(B, redone), Send(Report(A, 0, 2, (), frozenset({A, B}))))
     assert (crew[A].phase, crew[A].catch_up_to) == (Phase.CATCHING_UP, redone)
 
 
 def test_below_the_durable_step_the_world_stops_and_says_what_is_left() -> None:
-    """Rule 12: step 3 is durable, and nobody here has it."""
+    """Rule 12: step 3 is durable, and no member here has it."""
     crew = cut()
     crew.seal(recovery(2, A, B, base=THIRD))
     crew.wire(2)
@@ -302,7 +302,7 @@ def test_at_the_durable_step_the_world_goes_on() -> None:
     assert (crew[A].phase, crew[A].stateless) == (Phase.COMPUTING, False)
 
 
-def test_a_world_in_which_nobody_holds_the_state_stops() -> None:
+def test_a_world_in_which_no_member_holds_the_state_stops() -> None:
     """Rule 12: the coordinator must fall back on a checkpoint."""
     crew = Crew(A, B)
     crew.seal(recovery(2, A, B))
@@ -310,7 +310,7 @@ def test_a_world_in_which_nobody_holds_the_state_stops() -> None:
     crew.hush()
     crew.returns(A)
     why = "no member holds the state"
-    assert crew.said(A) == (Break(2), Send(Stopped(A, 2, GENESIS, NOBODY, why, None, stateless=True)))
+    assert crew.said(A) == (Break(2), Send(Stopped(A, 2, GENESIS, EMPTY, why, None, stateless=True)))
     assert crew[A].stateless
 
 
@@ -537,7 +537,7 @@ def test_the_last_holder_of_a_step_may_die_and_the_step_is_done_again() -> None:
     assert crew[B].lineage == lines(SECOND, 3, 1)[0].lineage
 
 
-def test_a_gradient_nobody_asked_for_changes_nothing() -> None:
+def test_a_gradient_no_member_asked_for_changes_nothing() -> None:
     crew = lagging()
     machine = crew[A]
     assert crew.feed(A, Gradient(STEPS[2])) == ()
@@ -592,7 +592,7 @@ def test_a_laggard_told_to_stop_does_so_at_once() -> None:
 # -------------------------------------------------------------------------------------- joiners, and the last step
 
 
-def test_a_joiner_in_a_recovery_world_fetches_from_the_winners_before_anybody_goes_on() -> None:
+def test_a_joiner_in_a_recovery_world_fetches_from_the_winners_before_any_member_goes_on() -> None:
     """Rule 15: B is behind, so its state is not the one to take."""
     crew = training(A, B, C)
     crew.compute()
@@ -613,7 +613,7 @@ def test_a_joiner_in_a_recovery_world_fetches_from_the_winners_before_anybody_go
 
 
 def test_a_failure_after_the_last_step_leads_to_the_closing_collective() -> None:
-    """Everybody has the last step; the hello commits it, and the run still ends with words."""
+    """Every member has the last step; the hello commits it, and the run still ends with words."""
     crew = training(A, B, C, step=LAST)
     crew.step()
     crew.crash(C)

@@ -1,4 +1,4 @@
-"""What is reported, by whom, and what is said again in case it was lost (rules 1, 17, 24)."""
+"""Reports of committed steps, their sender, and repetition in case one was lost (rules 1, 17, 24)."""
 
 import pytest
 
@@ -17,7 +17,7 @@ STEPS = lines(GENESIS, 1, LAST)
 
 
 def reports(crew: Crew) -> list[bool]:
-    """Who reports on a tick."""
+    """Return who reports on a tick."""
     return [any(isinstance(command, Report) for command in commands(*crew.feed(name, Tick()))) for name in crew.seats]
 
 
@@ -63,9 +63,9 @@ def test_the_first_collective_of_a_world_is_reported_at_once() -> None:
     crew.compute()
     crew.hush()
     crew.returns()
-    everybody = frozenset({A, B, C})
-    assert commands(*crew.said(C)) == (Report(C, 0, 2, STEPS[1:3], everybody),)
-    assert commands(*crew.said(B)) == (Report(B, 1, 2, STEPS[1:3], everybody),)
+    all_three = frozenset({A, B, C})
+    assert commands(*crew.said(C)) == (Report(C, 0, 2, STEPS[1:3], all_three),)
+    assert commands(*crew.said(B)) == (Report(B, 1, 2, STEPS[1:3], all_three),)
     assert commands(*crew.said(A)) == ()
     crew.boundary()
     crew.tell()
@@ -192,7 +192,7 @@ def test_the_rest_is_not_sent_where_nothing_would_be_reported(spoil: str) -> Non
     assert crew.feed(A, answer) == ()
 
 
-def test_whoever_sees_steps_stay_undurable_reports_them_too() -> None:
+def test_a_member_that_sees_steps_stay_undurable_reports_them_too() -> None:
     """Both reporters may be cut off from the coordinator; the others are not."""
     assert STALE_TICKS == 3
     crew = training(A, B, C)
@@ -210,7 +210,7 @@ def test_whoever_sees_steps_stay_undurable_reports_them_too() -> None:
 
 
 def test_a_world_is_not_reported_before_a_collective_completed_in_it() -> None:
-    """Rule 5: until then it may never be entered by everybody."""
+    """Rule 5: until then it may never be entered by every member."""
     crew = training(A, B)
     crew.propose(world(2, B, A))
     crew.wire(2)

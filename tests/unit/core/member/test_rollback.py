@@ -1,4 +1,4 @@
-"""Back to a checkpoint, or to the very beginning, when nobody holds a state to go on from (rules 4, 12)."""
+"""Back to a checkpoint, or to the very beginning, when no member holds a state to go on from (rules 4, 12)."""
 
 from dataclasses import replace
 
@@ -24,9 +24,9 @@ from pliant.core.messages import NotReadable, Report, Stopped
 from pliant.core.model.checkpoint import Checkpoint
 from unit.core.build import A, B, C
 from unit.core.member.drive import (
+    EMPTY,
     KNOWN,
     LAST,
-    NOBODY,
     Crew,
     State,
     commands,
@@ -57,7 +57,7 @@ def rolled_back() -> Crew:
     return crew
 
 
-def test_the_first_rank_brings_the_checkpoint_back_for_everybody() -> None:
+def test_the_first_rank_brings_the_checkpoint_back_for_every_member() -> None:
     crew = rolled_back()
     world = rollback(2, A, B, C, base=BASE)
     assert crew.said(A)[1:] == (Wire(world), Restore(PUBLISHED))
@@ -100,8 +100,8 @@ def test_what_was_restored_is_what_the_comparison_finds() -> None:
     assert crew[A].holders == these(0)
 
 
-def test_nobody_computes_before_everybody_holds_what_was_restored() -> None:
-    """Rule 12: the first rank alone may not have the memory for everybody's slots."""
+def test_no_member_computes_before_every_member_holds_what_was_restored() -> None:
+    """Rule 12: the first rank alone may not have the memory for every member's slots."""
     crew = rolled_back()
     crew.answer(A)
     crew.returns()
@@ -158,7 +158,7 @@ def test_a_rollback_to_the_beginning_needs_no_checkpoint() -> None:
     assert crew.said(A)[-1] == Restore(None)
 
 
-def test_rank_0_is_nobody_special_beyond_that() -> None:
+def test_rank_0_is_no_member_special_beyond_that() -> None:
     crew = Crew(A, B)
     crew.seal(rollback(1, B, A))
     crew.wire(1)
@@ -187,7 +187,7 @@ def test_a_restoration_is_not_interrupted() -> None:
     assert (crew[A].phase, crew[A].holds_state, crew[A].lineage) == (Phase.STOPPED, True, BASE)
 
 
-def test_a_restored_state_that_nobody_asked_for_changes_nothing() -> None:
+def test_a_restored_state_that_no_member_asked_for_changes_nothing() -> None:
     crew = rolled_back()
     crew.answer(A)
     machine = crew[A]
@@ -205,5 +205,5 @@ def test_a_rollback_forgets_what_was_on_its_way() -> None:
     crew.seal(rollback(3, B, A))
     crew.fails()
     crew.wire(3)
-    assert [(crew[name].holds_state, crew[name].holders) for name in (A, B)] == [(False, NOBODY)] * 2
+    assert [(crew[name].holds_state, crew[name].holders) for name in (A, B)] == [(False, EMPTY)] * 2
     assert (crew[B].phase, crew[A].phase) == (Phase.RESTORING, Phase.COLLECTING)

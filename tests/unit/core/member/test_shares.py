@@ -1,4 +1,4 @@
-"""Who brings which slots into a reduction: all members know it alike, those without state too (rule 23).
+"""The shares of slots in a reduction: all members compute the same, those without state too (rule 23).
 
 That all are told the same, and each slot once, is held to in every test of a crew (`drive.Crew`); here is what it is.
 """
@@ -12,7 +12,7 @@ NEXT = world(2, A, B, D)
 
 
 def shares(crew: Crew, name: str) -> Shares:
-    """What that member was told last of who brings what."""
+    """Return what that member was told last of who brings what."""
     seat = next(seat for member, seat in crew.seats.items() if member == name)
     return [action for action in seat.said if isinstance(action, Collect)][-1].shares
 
@@ -47,7 +47,7 @@ def test_a_joiner_takes_the_donors_for_those_who_bring() -> None:
     assert shares(crew, D) == ((), (0, 1, 2, 3, 4, 5), ())
 
 
-def test_a_joiner_told_of_nobody_who_holds_expects_nothing_of_anybody() -> None:
+def test_a_joiner_told_of_no_member_that_holds_expects_nothing_of_any_member() -> None:
     crew = training(A, B)
     crew.add(D)
     crew.propose(NEXT, D)
@@ -66,7 +66,7 @@ def test_a_joiner_told_of_a_step_there_is_not_only_closes() -> None:
 
 
 def test_a_member_without_state_tells_joiners_where_the_others_are() -> None:
-    """It crosses with them before its own state is there, and whoever is let in must not start at the beginning."""
+    """It crosses with them before its own state is there, and an admitted member must not start at the beginning."""
     crew = training(A, step=5)
     crew.add(B)
     crew.add(D)

@@ -87,7 +87,7 @@ def test_what_is_counted_stays_within_64_bits() -> None:
 
 
 def test_a_reduction_that_returns_is_applied() -> None:
-    """Rule 1: applied here; the line is the same on every member, whoever made it."""
+    """Rule 1: applied here; the line is the same on every member, whichever made it."""
     crew = training(A, B, C)
     crew.compute()
     crew.hush()
@@ -102,7 +102,7 @@ def test_a_reduction_that_returns_is_applied() -> None:
 
 
 def test_an_applied_step_is_committed_by_a_later_collective_alone() -> None:
-    """H1: the next reduction shows that everybody entered it with this step applied."""
+    """H1: the next reduction shows that every member entered it with this step applied."""
     crew = training(A, B, C)
     assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (STEPS[1], ())
     crew.compute()
@@ -119,7 +119,7 @@ def test_an_applied_step_is_committed_by_a_later_collective_alone() -> None:
 
 
 def test_only_committed_steps_are_reported() -> None:
-    """H1: A applied step 3 and might die with it; nobody is told of it before the others are known to have it."""
+    """H1: A applied step 3 and might die with it; no member is told of it before the others are known to have it."""
     crew = training(A, B, C)
     crew.compute()
     crew.returns(A)
@@ -134,7 +134,7 @@ def test_only_committed_steps_are_reported() -> None:
 
 
 def test_a_world_of_one_commits_as_it_applies() -> None:
-    """Rule 1: there is nobody else who could have another step."""
+    """Rule 1: there is no other member who could have another step."""
     crew = training(A)
     assert (crew[A].applied_line, tuple(crew[A].committed_lines)) == (None, (STEPS[1],))
     crew.compute()
@@ -238,7 +238,7 @@ def test_a_closing_collective_whose_words_disagree_commits_nothing() -> None:
     assert (crew[A].phase, crew[A].applied_line) == (Phase.STOPPED, STEPS[-1])
 
 
-def test_signals_that_nobody_waits_for_change_nothing() -> None:
+def test_signals_that_no_member_waits_for_change_nothing() -> None:
     crew = training(A, B, C)
     computing = crew[A]
     assert crew.feed(A, Boundary(1)) == ()
@@ -258,7 +258,7 @@ def test_signals_that_nobody_waits_for_change_nothing() -> None:
     assert crew[A] == applied
 
 
-def test_nobody_reports_what_the_coordinator_knows() -> None:
+def test_no_member_reports_what_the_coordinator_knows() -> None:
     crew = training(A, B, C)
     crew.step()
     assert [commands(*crew.said(name)) for name in (A, B, C)] == [(), (), ()]

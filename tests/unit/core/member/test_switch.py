@@ -307,7 +307,7 @@ def test_a_leaver_that_knows_already_goes_at_the_boundary() -> None:
     assert crew.said(C)[-1] == Exit(0, "left as planned")
 
 
-def test_nobody_is_released_who_is_not_leaving() -> None:
+def test_no_member_is_released_who_is_not_leaving() -> None:
     crew = switching()
     assert crew.feed(C, Released(2)) == ()
     assert (crew[C].phase, crew[C].released_by) == (Phase.APPLIED, 0)
@@ -349,7 +349,7 @@ def test_joiners_are_told_again_until_they_are_there() -> None:
     assert not any(isinstance(action, SendToPeer) for action in crew.feed(A, Tick()))
 
 
-def test_a_joiner_in_the_world_before_is_nobody_new() -> None:
+def test_a_joiner_in_the_world_before_is_no_member_new() -> None:
     crew = beside_joiners(B)
     crew.add(C)
     crew.propose(world(3, A, B, C))
@@ -424,7 +424,7 @@ def test_what_is_wrong_with_the_next_world_too_stops_a_member_at_the_boundary(fa
 
 
 @pytest.mark.parametrize(("known", "state", "code"), [(False, JobState.RUNNING, 75), (True, JobState.CANCELLED, 0)])
-def test_nobody_crosses_who_is_fenced_or_whose_job_has_ended(known: bool, state: JobState, code: int) -> None:
+def test_no_member_crosses_who_is_fenced_or_whose_job_has_ended(known: bool, state: JobState, code: int) -> None:
     crew = switching()
     crew.tell(A, known=known, state=state, why="enough")
     assert crew.said(A) == ()
@@ -445,8 +445,8 @@ def test_a_leaver_with_something_wrong_in_its_world_stops_and_does_not_linger() 
     assert crew.said(C) == (Break(1), Send(stopped))
 
 
-def test_replacing_everybody_takes_two_generations() -> None:
-    """Rule 16, H11: old and new together, then the new ones alone; no step is lost and nobody leaves too early."""
+def test_replacing_every_member_takes_two_generations() -> None:
+    """Rule 16, H11: old and new together, then the new ones alone; no step is lost and no member leaves too early."""
     crew = training(A, B)
     old: tuple[MemberId, ...] = (A, B)
     new: tuple[MemberId, ...] = (D, E)
@@ -464,7 +464,7 @@ def test_replacing_everybody_takes_two_generations() -> None:
     assert crew.state(D).posts == LAST
 
 
-def test_a_reduction_that_fails_for_a_leaver_and_for_nobody_else_keeps_its_state() -> None:
+def test_a_reduction_that_fails_for_a_leaver_and_for_no_other_member_keeps_its_state() -> None:
     """Rule 10: it has not applied the step, so it has not left either."""
     crew = training(A, B, C)
     crew.propose(world(2, A, B))

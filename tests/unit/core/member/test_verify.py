@@ -13,8 +13,8 @@ from pliant.core.messages import Stopped
 from pliant.core.model.job import Dispute
 from unit.core.build import A, B, C, D, E, world
 from unit.core.member.drive import (
+    EMPTY,
     LAST,
-    NOBODY,
     TERMS,
     Crew,
     commands,
@@ -49,7 +49,7 @@ def begun(crew: Crew) -> Lineage | None:
 # ------------------------------------------------------------------------------------------------------- suspects
 
 
-def test_a_replica_that_differs_is_named_by_everybody_and_nothing_is_applied() -> None:
+def test_a_replica_that_differs_is_named_by_every_member_and_nothing_is_applied() -> None:
     crew = spoilt()
     crew.returns()
     for name, kept in ((A, these(0, 1)), (C, these(4, 5))):
@@ -58,10 +58,10 @@ def test_a_replica_that_differs_is_named_by_everybody_and_nothing_is_applied() -
     assert [crew[name].lineage for name in (A, B, C)] == [SECOND] * 3
 
 
-def test_whoever_is_outvoted_drops_what_it_computed_from_that_state() -> None:
+def test_a_member_that_is_outvoted_drops_what_it_computed_from_that_state() -> None:
     crew = spoilt()
     crew.returns()
-    stopped = Stopped(B, 1, SECOND, NOBODY, OTHER, None, diverged=True, suspects=(B,))
+    stopped = Stopped(B, 1, SECOND, EMPTY, OTHER, None, diverged=True, suspects=(B,))
     assert crew.said(B) == (Break(1), Send(stopped))
     assert crew[B].kept_gradients == KeptGradients(base=SECOND)
 
@@ -81,7 +81,7 @@ def test_the_others_go_on_with_what_they_kept_and_redo_its_slots() -> None:
     assert [crew[name].lineage.step for name in (A, C)] == [3, 3]
 
 
-def test_without_a_majority_nobody_is_suspect() -> None:
+def test_without_a_majority_no_member_is_suspect() -> None:
     crew = training(A, B, terms=EVERY)
     crew.compute(A)
     crew.feed(B, replace(computed(3, 3, 4, 5), state=77))
@@ -92,7 +92,7 @@ def test_without_a_majority_nobody_is_suspect() -> None:
 
 
 def test_a_comparison_shows_it_too() -> None:
-    """Rule 12: somebody's collective failed before it heard of the difference, and all meet again."""
+    """Rule 12: a member's collective failed before it heard of the difference, and all meet again."""
     crew = spoilt()
     crew.fails()
     crew.recover(2, A, B, C)
@@ -115,7 +115,7 @@ def test_who_follows_without_state_names_the_step_of_the_others() -> None:
     crew.feed(B, replace(computed(4), state=77))
     crew.hush()
     crew.returns(D)
-    stopped = Stopped(D, 2, THIRD, NOBODY, OTHER, None, diverged=True, suspects=(B,))
+    stopped = Stopped(D, 2, THIRD, EMPTY, OTHER, None, diverged=True, suspects=(B,))
     assert crew.said(D) == (Break(2), Send(stopped))
 
 
@@ -132,7 +132,7 @@ def test_a_suspicion_is_over_in_the_next_world() -> None:
 
 @pytest.mark.parametrize("verify", [0, 1, 5])
 def test_outside_of_steps_the_whole_state_is_hashed_anew(verify: int) -> None:
-    """What is compared there may be saved or handed on right after."""
+    """The state compared there may be saved or handed on right after."""
     crew = training(A, B, step=LAST, terms=replace(TERMS, verify=verify))
     crew.step()
     [close] = [action for action in crew.said(A) if isinstance(action, Collect) and not action.shares]
@@ -270,7 +270,7 @@ def test_a_joiner_whose_donor_is_gone_just_starts_again() -> None:
     assert crew.feed(D, TransferBroken()) == (Fetch(2, (A, B)),)
 
 
-# ------------------------------------------------------------------------------------- a rollback nobody entered
+# ------------------------------------------------------------------------------------- a rollback no member entered
 
 
 def test_who_was_not_in_a_rollback_world_holds_nothing_of_the_history() -> None:
@@ -298,7 +298,7 @@ def test_with_disputes_nothing_is_applied_and_who_is_in_one_drops_what_it_kept()
     crew.hush()
     disputes = (Dispute(2, B, C),)
     why = "slot 2 of step 3 has different gradients on b and on c"
-    for name, kept in ((A, these(0, 1)), (B, NOBODY), (C, NOBODY)):
+    for name, kept in ((A, these(0, 1)), (B, EMPTY), (C, EMPTY)):
         said = crew.feed(name, Returned(1, crew.words(name), disputes))
         assert said == (Break(1), Send(Stopped(name, 1, SECOND, kept, why, disputes=disputes)))
         assert (crew[name].phase, crew[name].lineage, crew[name].applied_line) == (Phase.STOPPED, SECOND, STEPS[1])
@@ -315,7 +315,7 @@ def test_who_follows_without_state_stops_too() -> None:
     crew.compute()
     said = crew.feed(D, Returned(2, crew.words(D), (Dispute(1, A, B),)))
     assert commands(*said)[0] == Stopped(
-        D, 2, THIRD, NOBODY, "slot 1 of step 4 has different gradients on a and on b", disputes=(Dispute(1, A, B),)
+        D, 2, THIRD, EMPTY, "slot 1 of step 4 has different gradients on a and on b", disputes=(Dispute(1, A, B),)
     )
 
 

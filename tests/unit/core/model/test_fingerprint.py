@@ -82,7 +82,7 @@ def test_who_does_not_say_may_be_in_any_world() -> None:
     assert (formed(job, 1).members, job.fingerprint) == ((A, B, D), NEW)
 
 
-def test_the_first_world_with_anybody_who_says_decides_for_the_job() -> None:
+def test_the_first_world_with_any_member_that_says_decides_for_the_job() -> None:
     job = strict((A, ()))
     assert job.fingerprint == ()
     job = after(job, report(job, A, 1, holders=(A,)), joins(B, OLD), joins(C, NEW))
@@ -117,17 +117,17 @@ def test_a_job_that_waits_says_how_many_do_not_count() -> None:
     )
 
 
-def test_everybody_gone_those_who_compute_other_bits_do_not_take_over() -> None:
+def test_every_member_gone_those_who_compute_other_bits_do_not_take_over() -> None:
     """The history's bits are the job's promise, not the first world's."""
     job = strict((A, NEW))
     job = after(job, report(job, A, 1, 2, holders=(A,)), joins(B, OLD), m.Expire(A))
     assert (job.state, job.fingerprint) == (JobState.WAITING, NEW)
 
 
-def test_a_world_that_names_nobody_we_know_decides_nothing() -> None:
+def test_a_world_that_names_no_member_we_know_decides_nothing() -> None:
     """It is complained about elsewhere; an event is never refused."""
     job = strict((A, ()))
-    world = replace(formed(job, 1), number=2, members=(MemberId("nobody"),))
+    world = replace(formed(job, 1), number=2, members=(MemberId("stranger"),))
     assert evolved(job, m.WorldFormed(0.0, world)).fingerprint == ()
 
 

@@ -93,7 +93,7 @@ def test_a_draining_member_is_told_how_long_it_has() -> None:
     assert not view_of(job, 1, A).draining
 
 
-def test_whoever_is_gone_or_was_never_seen_is_told_so() -> None:
+def test_a_member_that_is_gone_or_was_never_seen_is_told_so() -> None:
     job = after(running(3), drain(B, 12.5), m.Expire(B))
     for name in (B, D):
         told = view_of(job, 1, name)

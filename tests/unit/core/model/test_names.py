@@ -1,4 +1,4 @@
-"""What may be called what."""
+"""Valid and invalid names."""
 
 import pytest
 

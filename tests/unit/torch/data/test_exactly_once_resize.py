@@ -1,4 +1,4 @@
-"""What TF Elastic wished for: workers come and go between steps, and every sample is seen once all the same.
+"""Workers come and go between steps, and every sample is seen exactly once, which TF Elastic could not do.
 
 Its data was sharded by worker, so a change of size in the middle of an epoch lost some samples and repeated
 others. Here a step's samples do not depend on who is there to read them (rule 21).

@@ -32,7 +32,7 @@ Pair = namedtuple("Pair", ["left", "right"])
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two batches are equal in values, types and containers."""
+    """Return whether two batches are equal in values, types and containers."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
@@ -166,7 +166,7 @@ def test_sparse_tensors_are_read_one_by_one() -> None:
 def test_every_sample_of_an_epoch_is_read_exactly_once(kind: Callable[[], Squares]) -> None:
     data = kind()
     ours = loader(data)
-    ours.expect(parts_of())  # reads nothing: there is nobody to read ahead
+    ours.expect(parts_of())  # reads nothing: there is no member to read ahead
     assert data.reads == []
     for part in parts_of():
         before = len(data.reads)
@@ -182,7 +182,7 @@ class Draws(Squares):
 
 
 def by_sample(ours: Loader, parts: list[MicroBatch]) -> dict[tuple[int, int], Any]:
-    """What was drawn for each sample of each epoch."""
+    """Return what was drawn for each sample of each epoch."""
     found = {}
     for part in parts:
         rows = list(zip(*ours.load(part).data, strict=True))

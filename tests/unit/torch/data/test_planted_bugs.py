@@ -32,7 +32,7 @@ def shares(step: int, world: int) -> list[tuple[MicroBatch, ...]]:
 
 
 def train(member: Member, shares: Callable[[int], Sequence[Sequence[MicroBatch]]]) -> Audit:
-    """Let the same member load everybody's parts of all steps, keep the ledger and audit it."""
+    """Let the same member load every member's parts of all steps, keep the ledger and audit it."""
     lines: list[ledger.LedgerLine] = []
     for step in range(1, GRID.total_steps + 1):
         loaded = [member(part) for parts in shares(step) for part in parts]

@@ -1,4 +1,4 @@
-"""What an epoch is made of: orders that user code draws, samplers, and epochs of another length than the data."""
+"""The samples of an epoch: orders that user code draws, samplers, and epochs of another length than the data."""
 
 import random
 from collections.abc import Callable, Iterator

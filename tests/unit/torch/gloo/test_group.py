@@ -21,16 +21,16 @@ pytestmark = pytest.mark.timeout(240)
 
 
 @pytest.fixture(scope="module")
-def everybody() -> Iterator[list[Member]]:
-    """Three processes for all tests that kill nobody: it takes long to start them."""
+def three_processes() -> Iterator[list[Member]]:
+    """Three processes for all tests that kill no member: it takes long to start them."""
     with crew("a", "b", "c") as members:
         yield members
 
 
 @pytest.fixture
-def trio(everybody: list[Member]) -> Iterator[list[Member]]:
-    yield everybody
-    for member in everybody:
+def trio(three_processes: list[Member]) -> Iterator[list[Member]]:
+    yield three_processes
+    for member in three_processes:
         member.start("tidy").answer()
 
 
@@ -57,7 +57,7 @@ def test_a_world_sums_and_the_next_is_wired_beside_it(trio: list[Member], g: int
         assert sums([each.reduce(g, dtype=dtype) for each in trio]) == [[6.0, 6.0]] * 3, dtype
     training = in_flight(trio, g)
     wire(g + 1, trio)
-    assert not any(reply.done.is_set() for reply in training)  # nobody noticed
+    assert not any(reply.done.is_set() for reply in training)  # no member noticed
     assert sums([each.reduce(g + 1, length=1_000_000) for each in trio]) == [[6.0, 6.0]] * 3
 
     # Breaking the one leaves the other as it was.
@@ -115,7 +115,7 @@ def test_survivors_of_a_killed_member_hear_at_once_and_go_on_without_it() -> Non
             assert "generation 1" in broken["broken"]
             assert "GLHF" not in broken["broken"]
             assert reply.at - began < 5.0
-        # Somebody saw whose end it was; the others may have seen only that one's.
+        # A member saw whose end it was; the others may have seen only that one's.
         assert "b" in {training[0].said["peer"], training[2].said["peer"], training[3].said["peer"]}
         for each in survivors:
             each.start("dispose", generation=1).answer()
@@ -147,7 +147,7 @@ def test_a_stopped_member_is_broken_off_by_another_thread_and_fails_when_it_wake
 
 
 def test_large_messages_cut_in_the_middle_are_noticed_every_time(trio: list[Member], g: int) -> None:
-    """gloo itself forgets whoever waits for the rest of a message whose connection ended."""
+    """gloo itself forgets an operation that waits for the rest of a message whose connection ended."""
     for generation in range(g, g + 8):
         wire(generation, trio)
         training = [each.reduce(generation, length=2_000_000, times=1_000_000) for each in trio]
@@ -284,7 +284,7 @@ def test_a_process_ends_when_it_should_though_an_operation_never_did() -> None:
 
 
 def test_who_hears_nothing_any_more_is_found_though_its_machine_is_there() -> None:
-    """Its packets are dropped, nobody closes anything, and the coordinator may well hear from it."""
+    """Its packets are dropped, no member closes anything, and the coordinator may well hear from it."""
     with crew("a", "b") as members:
         for each in members:
             each.start("patience", vanished_s=2).answer()

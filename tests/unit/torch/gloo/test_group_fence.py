@@ -171,7 +171,7 @@ def test_an_end_that_gloo_has_seen_is_told_by_its_rank(scene: Scene) -> None:
     ours, _ = scene.connect(scene.theirs)
     assert scene.fence.closed_rank() is None
     scene.fence.freeze()
-    # In this process both ends are found; the far one belongs to nobody here.
+    # In this process both ends are found; the far one belongs to no member here.
     assert scene.fence.open_count() >= 1
     ours.close()
     assert scene.fence.closed_rank() == 1

@@ -81,7 +81,7 @@ def test_a_peer_that_published_and_never_connects_is_given_up_when_the_wiring_is
 
 
 def test_a_peer_that_died_after_it_published_is_named() -> None:
-    # The lowest address there is, so that it is we who are to connect; nobody listens there.
+    # The lowest address there is, so that it is we who are to connect; no member listens there.
     forger = Forger(lambda key, _: {rank_1(key): blob(("127.0.0.0", 1), [0, 1])})
     forger.thread.start()
     broken = forger.broken()
@@ -113,7 +113,7 @@ def test_a_peer_that_connects_and_says_nothing_more_is_given_up_when_the_wiring_
 
 
 def test_a_connection_that_no_member_calls_its_own_breaks_the_wiring() -> None:
-    """Somebody on the network took the place of a member at gloo's port, which asks nobody for a credential."""
+    """A member on the network took the place of a member at gloo's port, which asks no member for a credential."""
     stranger: list[socket.socket] = []
 
     def answer(key: str, value: bytes) -> dict[str, bytes]:

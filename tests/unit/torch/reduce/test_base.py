@@ -252,7 +252,7 @@ def test_a_member_that_missed_the_step_gets_its_gradient(buckets: str) -> None:
 
 
 def test_the_last_sums_outlive_the_next_reduction() -> None:
-    """Until the step after is applied somebody may need them (rule 13)."""
+    """Until the step after is applied a member may need them (rule 13)."""
     x = data(8)
     a, b = Member(net()), Member(net())
     one, other = groups(2)

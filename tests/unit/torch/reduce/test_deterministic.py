@@ -1,4 +1,4 @@
-"""Gradients added up along the tree: the same bits whoever computed what (rule 23)."""
+"""Gradients added up along the tree: the same bits, whichever member computed them (rule 23)."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -55,7 +55,7 @@ def all_at_once(members: list[Member], groups: Any, act: Callable[[Member, Any],
 
 
 def operations(case: Case) -> int:
-    """How many a second step of three takes; in the first one it is learnt which buffers move."""
+    """Return how many a second step of three takes; in the first one it is learnt which buffers move."""
     once, twice = ranks(3), ranks(3)
     steps(case, once, THREE)
     steps(case, twice, THREE, THREE)
@@ -268,7 +268,7 @@ def test_what_is_small_takes_one_message() -> None:
 
 
 def test_outcomes_that_differ_in_one_bit_are_told_apart() -> None:
-    """What all of this rests on."""
+    """The assumption behind all of this."""
     (one,) = alone(PLAIN, 1)
     (other,) = alone(PLAIN, 1)
     assert one.same(other)

@@ -1,4 +1,4 @@
-"""The optimizers of a run: scaled, clipped, stepped together, and by nobody else."""
+"""The optimizers of a run: scaled, clipped, stepped together, and by no other member."""
 
 from collections.abc import Iterator
 

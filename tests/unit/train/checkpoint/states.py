@@ -20,7 +20,7 @@ FACTS = CheckpointFacts(at=1_800_000_000.25, job="demo", generation=3, members=(
 
 @dataclass(frozen=True)
 class Blob:
-    """What stands for a framework's tensor."""
+    """A stand-in for a framework's tensor."""
 
     dtype: str
     shape: tuple[int, ...]

@@ -163,11 +163,11 @@ def test_what_cannot_be_told_when_it_is_written_counts_as_not_written(tmp_path: 
     part.apply()
     part.copying.confirm()
     part.copying.wait()
-    assert (part.written, part.failed) == ([], ["nobody listens"])
+    assert (part.written, part.failed) == ([], ["no listener"])
 
 
 def refuse_to_hear(_: object) -> None:
-    raise ValueError("nobody listens")
+    raise ValueError("no listener")
 
 
 def test_a_place_that_cannot_be_written_to_is_said_once(tmp_path: Path) -> None:

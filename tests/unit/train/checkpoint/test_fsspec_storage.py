@@ -38,7 +38,7 @@ from unit.train.checkpoint.states import FACTS, LINEAGE, numbers, publish, train
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
-    """Where an object store listens that nobody else knows."""
+    """Return where an object store listens that no other member knows."""
     moto = pytest.importorskip("moto.server", reason="the object store is not installed: `make long` has it")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     store = moto.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
@@ -52,7 +52,7 @@ def server() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A bucket of one's own, reached as anybody reaches one: by what fsspec was told beforehand."""
+    """A bucket of one's own, reached as any member reaches one: by what fsspec was told beforehand."""
     monkeypatch.setitem(fsspec.config.conf, "s3", {"key": "k", "secret": "s", "endpoint_url": server})
     fs = fsspec.filesystem("s3", skip_instance_cache=True)
     name = f"b-{uuid.uuid4().hex}"
@@ -197,7 +197,7 @@ class Refusing(MemoryFileSystem):  # type: ignore[misc]  # of fsspec nothing is 
 
 
 class Heedless(MemoryFileSystem):  # type: ignore[misc]
-    """One that does not even look at the condition."""
+    """A store that ignores the condition."""
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         super().pipe_file(path, value, "overwrite", **kwargs)

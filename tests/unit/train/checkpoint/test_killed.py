@@ -203,7 +203,7 @@ def test_what_has_a_name_was_flushed_and_so_is_the_name(quick: Path, monkeypatch
 
 
 def check_that_nobody_takes_it(place: Storage, checkpoint: Checkpoint) -> None:
-    """What is under a piece's name is whole even so; all else is missing."""
+    """Return what is under a piece's name is whole even so; all else is missing."""
     for piece in checkpoint.pieces:
         if piece.file in place.file_sizes("new"):
             assert place.file_sizes("new")[piece.file] == piece.nbytes

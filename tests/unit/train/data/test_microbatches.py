@@ -1,4 +1,4 @@
-"""How a member's slots are yielded: cut by size, one by one in deterministic training, and idle ones (rule 22)."""
+"""The division of a member's slots: cut by size, one by one in deterministic training, and idle ones (rule 22)."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def test_one_slot_at_a_time_ascends_and_leaves_out_those_without_samples(grid: G
 
 @given(grids(), st.data())
 def test_one_slot_at_a_time_does_not_depend_on_who_owns_which(grid: Grid, data: st.DataObject) -> None:
-    """What a part holds decides the bits of its gradient."""
+    """The content of a part decides the bits of its gradient."""
     step = data.draw(st.integers(1, grid.total_steps))
     parts = MicroBatcher(grid, None, one_slot=True)
     members = data.draw(st.integers(1, grid.slots))

@@ -1,4 +1,4 @@
-"""What peers said about a wiring is there when the wiring begins, and gone when it is over."""
+"""Values that peers sent for a wiring: there when the wiring begins, and gone when it is over."""
 
 import threading
 

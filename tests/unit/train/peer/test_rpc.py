@@ -1,4 +1,4 @@
-"""Members ask one another, and every question ends: with an answer, a no, or the news that nobody will answer."""
+"""Members ask one another, and every question ends: with an answer, a no, or the news that no member will answer."""
 
 import os
 import socket

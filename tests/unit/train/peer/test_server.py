@@ -100,7 +100,7 @@ def test_telling_a_dead_peer_is_given_up_when_it_is_forgotten(make: Make) -> Non
     a, b = make("a"), make("b")
     introduce(1, a, b)
     b.peers.close()
-    a.peers.notify(1, B, "x", b"nobody hears this")
+    a.peers.notify(1, B, "x", b"no receiver")
     [teller] = [thread for thread in threading.enumerate() if thread.name == "pliant-tell"]
     a.peers.forget_below(2)
     assert ended(teller)

@@ -1,4 +1,4 @@
-"""Nobody who was not named by the coordinator is listened to, and nobody can make a member wait or remember much."""
+"""Strangers: a member listens only to members that the coordinator named, and no stranger costs it time or memory."""
 
 import secrets
 import socket
@@ -106,7 +106,7 @@ def test_a_proof_made_with_another_key_opens_nothing(b: Talker) -> None:
         line = PeerConnection(sock)
         with pytest.raises(PeerNotAuthenticated, match="does not have the key of generation 1"):
             framing.authenticate_to_peer(line, 1, A, B, secrets.token_bytes(32))
-        # One that does not mind that it is not answered properly, and goes on.
+        # A stranger that ignores the missing answer and goes on.
         sock.sendall(framed(bytes(32)) + framed(msgspec.msgpack.encode(["Told", 1, "x", b"let me in"])))
         assert turned_away(sock) == b""
     assert b.heard.empty()
@@ -177,7 +177,7 @@ def test_a_member_with_the_wrong_key_can_neither_tell_nor_ask(b: Talker, caplog:
 
 
 def test_a_member_does_not_talk_to_one_that_only_pretends() -> None:
-    """Somebody listens on a dead peer's port. It gets a hello, and nothing after it."""
+    """A member listens on a dead peer's port. It gets a hello, and nothing after it."""
     a = talker("a")
     with socket.create_server(("127.0.0.1", 0)) as pretender:
         a.peers.add_generation(1, KEY, {B: f"127.0.0.1:{pretender.getsockname()[1]}"})

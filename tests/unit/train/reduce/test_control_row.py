@@ -39,7 +39,7 @@ WORD = Word(Purpose.STEP, 3, 17, Lineage(2, 16, 0xFFFF_FFFF_FFFF_FFFF), holds=Tr
 
 
 def side_by_side(each: list[ControlRow]) -> Floats:
-    """What the collective makes of everybody's rows: a sum, in which the others' places are zeros."""
+    """Return what the collective makes of every member's rows: a sum, in which the others' places are zeros."""
     total = np.zeros(len(each) * ROW_FLOATS, dtype=np.float32)
     for rank, row in enumerate(each):
         mine = np.zeros_like(total)
@@ -49,7 +49,7 @@ def side_by_side(each: list[ControlRow]) -> Floats:
 
 
 @given(st.lists(rows, min_size=1, max_size=4))
-def test_everybody_reads_every_row_as_it_was_written(each: list[ControlRow]) -> None:
+def test_every_member_reads_every_row_as_it_was_written(each: list[ControlRow]) -> None:
     assert unpack(side_by_side(each), len(each)) == tuple(each)
 
 

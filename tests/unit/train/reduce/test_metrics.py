@@ -1,4 +1,4 @@
-"""What a step logs: weighted over its parts, dropped with the parts that are dropped."""
+"""Logged values of a step: weighted over its parts, and dropped with dropped parts."""
 
 import itertools
 

@@ -8,7 +8,7 @@ from pliant.train.reduce.spot_checks import is_checked, spot_checks
 SHARES = ((0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11))
 
 
-def test_nobody_checks_alone_and_nothing_is_checked_for_nothing() -> None:
+def test_no_member_checks_alone_and_nothing_is_checked_for_nothing() -> None:
     assert spot_checks(0, 1.0, 3, 1, ((0, 1, 2),)) == ()
     assert spot_checks(0, 1.0, 3, 1, ((0, 1, 2), ())) == ()
     assert spot_checks(0, 0.0, 3, 1, SHARES) == ()
