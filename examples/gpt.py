@@ -17,13 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.lr_scheduler import LambdaLR
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from tqdm import tqdm
 
 import pliant.torch as pliant
-
-try:
-    from tqdm import tqdm
-except ImportError:
-    tqdm = None
 
 BATCH = 128
 
@@ -131,7 +127,7 @@ def main() -> None:
                     average.update_parameters(model)
                     run.note(lr=cosine.get_last_lr()[0])
                     cosine.step()
-                    if tqdm is not None and run.rank == 0:  # rank 0 may move to another process
+                    if run.rank == 0:  # rank 0 may move to another process
                         bar = bar or tqdm(total=total, initial=run.step_number - 1)
                         bar.update()
             found = run.evaluate(sums, held_out, batch_size=32, collate_fn=padded)

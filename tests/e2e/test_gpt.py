@@ -36,6 +36,7 @@ def test_alone_it_logs_every_step_and_stops_early(tmp_path: Path) -> None:
     rows = logged(tmp_path / "runs")
     assert len(re.findall(r"validation loss [\d.]+", done.stdout)) == 1  # without patience it stops after an epoch
     assert steps(rows) == list(range(1, 8 + 1))
+    assert "8/72 [" in done.stderr  # the progress bar
     assert [bool(row["validation"]) for row in rows] == [int(row["step"]) % 8 == 0 for row in rows]
 
 

@@ -117,7 +117,7 @@ def saved_steps(home: Path) -> list[int]:
 def test_a_job_that_fails_saves_what_its_healthy_workers_hold(tmp_path: Path, script: Path) -> None:
     with started(tmp_path, script, "--max-restarts", "0", mode="raises") as run:
         assert run.ended() == 1, run.output
-    assert "demo failed: it crashed 1 time (--max-restarts 0)" in run.output
+    assert "demo failed: it crashed once (--max-restarts 0)" in run.output
     assert saved_steps(tmp_path) == [9]
     with started(tmp_path, script, mode="raises") as run:
         assert run.ended() == 0, run.output
