@@ -153,7 +153,7 @@ def silence(client: Client) -> None:
     """Several short leases in which no member is heard."""
 
     def passed() -> bool:
-        said = re.search(r"no message arrived for (\d+) s", client.job(JOB).job.why)
+        said = re.search(r"no message arrived for (\d+) s", client.job(JOB).job.warning)
         return said is not None and int(said[1]) >= 2
 
     wait_for(passed, "several leases to pass in silence")
@@ -164,7 +164,7 @@ def test_while_nobody_at_all_is_heard_nobody_is_lost_and_the_job_says_so(tmp_pat
         furnish(running)
         client = running.client()
         silence(client)
-        assert "no message arrived for" in client.jobs()[0].why
+        assert "no message arrived for" in client.jobs()[0].warning
         assert gone(client) == []
         wait_for(lambda: somebody_else_speaks(client) and len(gone(client)) == 2, "both to be lost")
         assert client.job(JOB).job.why.startswith("0 of at least 2")

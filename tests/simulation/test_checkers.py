@@ -74,7 +74,8 @@ def acknowledged_too_early(sim: LiveSimulation) -> None:
 def an_invariant_refused(sim: LiveSimulation) -> None:
     """The coordinator's job is made one in which a member is gone and live: it refuses to write the next change."""
     coordinator = next(c for c in sim.coordinators if c.service.leads)
-    known = coordinator.service._jobs["sim"]
+    known = coordinator.service._jobs.get("sim")
+    assert known is not None
     assert known.job is not None
     known.job = replace(known.job, gone=(*known.job.gone, next(iter(known.job.members))))
     coordinator.receive(Ask("user", 0, Drain(list(known.job.members)[-1], 5.0, "x")))

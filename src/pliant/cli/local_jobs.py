@@ -102,7 +102,7 @@ def _line_from_store(folder: JobDir) -> JobLine:
     from dataclasses import replace
 
     from pliant.coordinator.api.job_status import job_line
-    from pliant.coordinator.service.pump import stored_job
+    from pliant.coordinator.service.loaded_jobs import stored_job
     from pliant.stores.sqlite import SqliteStore
     from pliant.wire.api import EVENTS
 

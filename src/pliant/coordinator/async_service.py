@@ -1,9 +1,8 @@
 """The coordinator's service on an asyncio event loop.
 
-The pump runs on the loop itself, including the store's write. While a write waits for the disk, requests gather in the
-sockets, and the next pump decides all of them with one write. This is the group commit, and it needs neither a thread
-nor a queue. Its cost is that no request is answered during a write. A write takes milliseconds on a healthy disk, and a
-renewal has seconds.
+Decisions and answers run on the loop, and the store's calls in one thread (`store_thread`, ADR 0023). While a write
+waits for the store, the loop answers renewals, watches and health checks, and commands gather in the inbox. The next
+pump decides all of them with one write: this is the group commit.
 """
 
 from __future__ import annotations
@@ -12,20 +11,25 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.notifications import Notifications
-from pliant.coordinator.service.inbox import Answer, Pumped, RenewalReply, Reply, Sender, Unavailable
+from pliant.coordinator.service.inbox import Answer, LookupReply, Pumped, RenewalReply, Reply, Sender, Unavailable
 from pliant.coordinator.service.pump import Service
+from pliant.coordinator.store_thread import StoreThread
 from pliant.core.messages import Command, StepsCommitted
 from pliant.core.messages.describe import describe
-from pliant.errors import StoreUnavailable
+from pliant.errors import StoreError, StoreUnavailable
 
 TICK_S = 0.1  # between two pumps without a request
 
 _RENEWALS = {"member": "Renew", "agent": "RenewAgent"}  # the names of renewals in metrics
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 class AsyncService:
@@ -45,45 +49,70 @@ class AsyncService:
         self.notifications = Notifications(service.job, keys.key)
         self._on_pump = on_pump
         self._on_answer = on_answer
-        self._waiting: set[asyncio.Future[Reply] | asyncio.Future[RenewalReply]] = set()
-        self._next_pump: asyncio.Handle | None = None
-        self._ticker: asyncio.Task[None] | None = None
-        self._led: bool | None = None  # at the last pump
+        self._thread = StoreThread("pliant-pump")
+        self._waiting: set[asyncio.Future[Any]] = set()  # for a pump
+        self._wanted = asyncio.Event()  # a pump
+        self._pumping: asyncio.Task[None] | None = None
+        self._led: bool | None = None  # at the end of the last pump
         self._closed = False
 
     async def execute(self, job: str, command: Command) -> Reply:
         """Have a command decided, and return the answer when it is durable."""
-        if self._closed:
-            return Reply(None, job, command, Unavailable("the coordinator is shutting down; ask again"))
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Reply] = loop.create_future()
+        refusal = self._refusal()
+        if refusal is not None:
+            self._on_answer(type(command).__name__, refusal)
+            return Reply(None, job, command, refusal)
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         if not self.service.submit(job, command, answer):
             return Reply(None, job, command, Unavailable("too many requests are waiting; ask again"))
-        self._pump_soon(loop)
+        return await self._pumped(answer)
+
+    async def renew(self, job: str, sender: Sender, revision: int) -> RenewalReply:
+        """Renew a lease. `revision` is the newest that the sender has."""
+        now = time.monotonic()
+        reply = None if self._closed else self.service.renew(job, sender, revision, now)
+        if reply is None and (refusal := self._refusal()) is not None:
+            self.service.note_renewal(job, sender, now)
+            reply = RenewalReply(None, job, sender, refusal)
+        if reply is not None:
+            self._on_answer(_RENEWALS[sender.kind], reply.answer)
+            return reply
+        answer: asyncio.Future[RenewalReply] = asyncio.get_running_loop().create_future()
+        if not self.service.postpone(job, sender, revision, answer):
+            return RenewalReply(None, job, sender, Unavailable("too many requests are waiting; ask again"))
+        return await self._pumped(answer)
+
+    async def find(self, job: str) -> Unavailable | None:
+        """Load a job, so that `service.job` returns it if it exists. Return why it could not be looked up."""
+        if self.service.job(job) is not None:
+            return None
+        refusal = self._refusal()
+        if refusal is not None:
+            return refusal
+        answer: asyncio.Future[LookupReply] = asyncio.get_running_loop().create_future()
+        if not self.service.look_up(job, answer):
+            return Unavailable("too many requests are waiting; ask again")
+        return (await self._pumped(answer)).refusal
+
+    async def _pumped(self, answer: asyncio.Future[T]) -> T:
+        """Wait for a pump to answer."""
+        self._wanted.set()
         self._waiting.add(answer)
         try:
             return await answer
         finally:
             self._waiting.discard(answer)
 
-    async def renew(self, job: str, sender: Sender, revision: int) -> RenewalReply:
-        """Renew a lease. `revision` is the newest that the sender has."""
+    def _refusal(self) -> Unavailable | None:
+        """Return why a request need not wait for a pump, if that is known already."""
         if self._closed:
-            return RenewalReply(None, job, sender, Unavailable("the coordinator is shutting down; ask again"))
-        reply = self.service.renew(job, sender, revision, time.monotonic())
-        if reply is not None:
-            self._on_answer(_RENEWALS[sender.kind], reply.answer)
-            return reply
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[RenewalReply] = loop.create_future()
-        if not self.service.postpone(job, sender, revision, answer):
-            return RenewalReply(None, job, sender, Unavailable("too many requests are waiting; ask again"))
-        self._pump_soon(loop)
-        self._waiting.add(answer)
-        try:
-            return await answer
-        finally:
-            self._waiting.discard(answer)
+            return Unavailable("the coordinator is shutting down; ask again")
+        stuck_s = self._thread.stuck_s()
+        if stuck_s:
+            return Unavailable(f"the store has not answered for {stuck_s:.0f} s; ask again")
+        if self._led is False and not self.service.leads:
+            return Unavailable(self.service.why)
+        return None
 
     def suspect(self, job: str, sender: Sender) -> None:
         """Note that the sender closed its watch."""
@@ -95,51 +124,66 @@ class AsyncService:
         if not self._closed:
             self.service.record_hangup(job, sender, time.monotonic())
 
-    def start(self) -> None:
-        """Pump for the first time, so that the jobs are loaded before the first request. Call it on the loop."""
-        self._pump()
-        self._ticker = asyncio.get_running_loop().create_task(self._tick())
+    # ------------------------------------------------------------------------------------------- the pump
 
-    def close(self) -> None:
-        """Release all watchers, decide what was submitted, and release the hold. A later pump would take it again."""
+    async def start(self, patience_s: float) -> None:
+        """Start to pump. Return after the first pump, when the jobs are loaded, or after `patience_s`."""
+        first = asyncio.Event()
+        self._pumping = asyncio.create_task(self._pump_until_closed(first))
+        with suppress(TimeoutError):
+            await asyncio.wait_for(first.wait(), patience_s)
+
+    def stop(self) -> None:
+        """Release all watchers and refuse new requests. `close` waits for the rest."""
         self._closed = True
         self.notifications.close()
-        if self._next_pump is not None:
-            self._next_pump.cancel()
-        if self._ticker is not None:
-            self._ticker.cancel()
-        self._pump()
-        self.service.close()
+        self._wanted.set()
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            if self._next_pump is None:
-                self._pump()
+    async def close(self, patience_s: float) -> None:
+        """Decide what was submitted and release the hold. If the store does not answer in time, the hold expires."""
+        self.stop()
+        if self._pumping is not None:
+            await asyncio.wait([self._pumping], timeout=patience_s)
+            if not self._pumping.done():
+                log.warning("the hold was not released, because the store does not answer: it expires by itself")
+                self._pumping.cancel()
+        self._thread.close()
 
-    def _pump_soon(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._next_pump is None:
-            self._next_pump = loop.call_soon(self._pump)
-
-    def _pump(self) -> None:
-        self._next_pump = None
-        start = time.perf_counter()
-        led = self.service.leads
+    async def _pump_until_closed(self, first: asyncio.Event) -> None:
+        loop = asyncio.get_running_loop()
+        while not self._closed:
+            self._wanted.clear()
+            await self._pump()
+            first.set()
+            tick = loop.call_later(TICK_S, self._wanted.set)
+            await self._wanted.wait()
+            tick.cancel()
+        await self._pump()
         try:
-            pumped = self.service.pump(time.monotonic())
+            await self._thread.drive(self.service.close_steps())
+        except StoreError as error:
+            log.warning("the hold was not released and expires by itself: %s", error)
+
+    async def _pump(self) -> None:
+        start = time.perf_counter()
+        try:
+            pumped = await self._thread.drive(self.service.pump_steps(time.monotonic()))
         except Exception:  # why: a bug in one decision must neither leave requests waiting nor stop the clock
             log.exception("a pump failed: this is a bug in Pliant")
+            self.service.discard_queue()
             for answer in self._waiting:
                 if not answer.done():
                     answer.set_exception(StoreUnavailable("a decision failed, this is a bug in Pliant; see its log"))
             return
         for reply in pumped.replies:
             self._on_answer(type(reply.command).__name__, reply.answer)
-            _resolve(reply)
+            _resolve(reply.ticket, reply)
         for renewed in pumped.renewed:
             self._on_answer(_RENEWALS[renewed.sender.kind], renewed.answer)
-            _resolve(renewed)
-        if led and not self.service.leads:
+            _resolve(renewed.ticket, renewed)
+        for found in pumped.found:
+            _resolve(found.ticket, found)
+        if not self.service.leads:
             self.notifications.release_all()
         if pumped.took_over:
             self.notifications.notify_all()
@@ -161,6 +205,6 @@ class AsyncService:
                 log.log(level, "%s: %s", job, describe(event))
 
 
-def _resolve(reply: Reply | RenewalReply) -> None:
-    if isinstance(reply.ticket, asyncio.Future) and not reply.ticket.done():
-        reply.ticket.set_result(reply)
+def _resolve(ticket: object, reply: Reply | RenewalReply | LookupReply) -> None:
+    if isinstance(ticket, asyncio.Future) and not ticket.done():
+        ticket.set_result(reply)

@@ -150,6 +150,7 @@ class Notifications:
         # A member that is missing in the last update may have joined since. It must not be answered as unknown.
         is_pending = topic.next_update is not None and member not in topic.job.members
         news = (topic.moved > after and not is_pending) or await self._wait(topic, ("member", member), wait)
+        self._drop_ended(name, topic)
         answer = member_update(
             topic.job, topic.revision, member, topic.positions, topic.keys, self._durable(name, topic)
         )
@@ -171,6 +172,7 @@ class Notifications:
         is_pending = topic.next_update is not None and all(known.id != agent for known in topic.job.agents)
         if topic.moved <= after or is_pending:
             await self._wait(topic, ("agent", agent), wait)
+        self._drop_ended(name, topic)
         job = topic.job
         mine = [member for member in job.members.values() if member.agent == agent]
         known = next((each for each in job.agents if each.id == agent), None)
@@ -204,6 +206,7 @@ class Notifications:
             await wait.wait_for(reader)
         finally:
             topic.readers.discard(reader)
+            self._drop_ended(name, topic)
 
     @property
     def closing(self) -> bool:
@@ -222,6 +225,12 @@ class Notifications:
             topic = self._topics[name] = _Topic(*found, moved=found[1])
             self._capture(topic)
         return topic
+
+    def _drop_ended(self, name: str, topic: _Topic) -> None:
+        """Forget an ended job without watchers: it changes no more, and is looked up again if it is watched again."""
+        idle = not topic.watchers and not topic.readers and topic.next_update is None
+        if idle and topic.job.state.ended and self._topics.get(name) is topic:
+            del self._topics[name]
 
     async def _wait(self, topic: _Topic, watcher: tuple[str, str], wait: LongPoll) -> bool:
         """Wait for an update; False if there was none. A second watch of the same sender ends the first one."""

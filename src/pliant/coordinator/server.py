@@ -17,12 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import uvicorn
 from prometheus_client import Counter
 
 from pliant.coordinator.api.app import application
-from pliant.coordinator.api.auth import TokenRegistry
+from pliant.coordinator.api.auth import REFRESH_S, TokenRegistry
 from pliant.coordinator.api.handlers import Handlers
 from pliant.coordinator.api.http_protocol import KEEP_ALIVE_S, BoundedProtocol, close_slow_connections
 from pliant.coordinator.api.middleware import RequestGuard
@@ -30,6 +31,7 @@ from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Unavailable
 from pliant.coordinator.service.pump import Service
+from pliant.coordinator.store_thread import StoreThread
 from pliant.core.leases import LEASE_TTL_S
 from pliant.credentials import read_or_create_token
 from pliant.errors import BadInput
@@ -38,6 +40,7 @@ from pliant.telemetry import CoordinatorMetrics
 
 BACKLOG = 2048
 WORKERS_GONE_S = 3600.0  # after the end of a job; until then its workers may save and leave
+START_S = 5.0  # for the first pump, before requests are accepted
 SHUTDOWN_S = 5  # for answers under way, after the request to stop
 
 log = logging.getLogger(__name__)
@@ -63,6 +66,21 @@ def parse_address(text: str) -> Address:
     if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
         raise BadInput(f"--listen must be HOST:PORT, for instance 127.0.0.1:7711; got {text!r}.")
     return Address(host, int(port))
+
+
+def advertised_url(address: Address, given: str | None) -> str:
+    """Return the URL that other coordinators pass to their clients; empty if this one listens on every address."""
+    if given is None:
+        is_wildcard = address.host in ("0.0.0.0", "::")
+        return "" if is_wildcard else address.url
+    parts = urlsplit(given)
+    try:
+        is_complete = parts.scheme in ("http", "https") and parts.hostname is not None and parts.port != 0
+    except ValueError:
+        is_complete = False
+    if not is_complete or parts.username is not None or parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise BadInput(f"--advertise must be http(s)://HOST:PORT, for instance http://10.0.0.2:7711; got {given!r}.")
+    return given.rstrip("/")
 
 
 def listen(address: Address, *, expose: bool) -> socket.socket:
@@ -91,7 +109,7 @@ def listen(address: Address, *, expose: bool) -> socket.socket:
 
 
 class Coordinator:
-    """One coordinator over a store. The caller opens and closes the store."""
+    """One coordinator over a store. The caller opens and closes the store. `advertise` is its URL for other clients."""
 
     def __init__(
         self,
@@ -99,23 +117,31 @@ class Coordinator:
         token_file: Path,
         hosts: tuple[str, ...] = (),
         lease_ttl_s: float = LEASE_TTL_S,
+        *,
+        advertise: str = "",
     ) -> None:
         self.metrics = CoordinatorMetrics()
         self._counters: dict[tuple[str, str], Counter] = {}  # cached, because looking up labels is slow
         owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
-        service = Service(store, owner, time.time, lease_ttl_s)
+        service = Service(store, owner, time.time, lease_ttl_s, advertise)
         self.service = AsyncService(service, GenerationKeys(store), self._count_pump, self._count_answer)
         self.keyring = TokenRegistry(store, time.time, self._has_ended)
         self.keyring.load()
         token, self.made_token = read_or_create_token(token_file)
         self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
-        handlers = Handlers(self.service, store, self.keyring, self.metrics, lease_ttl_s)
-        api = application(handlers.by_name(), self.metrics)
-        self.app = RequestGuard(api, self.keyring, store.identity, hosts, self._count_refusal)
+        self._reads = StoreThread("pliant-reads")
+        self._handlers = Handlers(self.service, store, self._reads, self.keyring, self.metrics, lease_ttl_s)
+        api = application(self._handlers.by_name(), self.metrics)
+        self.app = RequestGuard(
+            api, self.keyring, store.identity, hosts, self._count_refusal, lambda: service.leader_url
+        )
 
     def _has_ended(self, name: str) -> bool:
         """Return whether a job ended so long ago that its workers are gone. False for a job that is not known here."""
-        found = self.service.service.job(name)
+        service = self.service.service
+        found = service.job(name)
+        if found is None and service.leads:
+            service.look_up(name, ticket=None)  # it ended long ago and is loaded for the next request, if it exists
         return found is not None and found[0].state.ended and time.time() - found[0].state_since >= WORKERS_GONE_S
 
     async def serve(self, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
@@ -139,15 +165,26 @@ class Coordinator:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._stop, server)
-        self.service.start()
+        await self.service.start(START_S)
         _tune_garbage_collector()
-        sweeping = loop.create_task(close_slow_connections(server.server_state))
+        background = [
+            loop.create_task(close_slow_connections(server.server_state)),
+            loop.create_task(self._refresh_tokens()),
+        ]
         serving = loop.create_task(server.serve(sockets=[bound]))
         ready()
         try:
             await serving
         finally:
-            sweeping.cancel()
+            for task in background:
+                task.cancel()
+            await self.service.close(SHUTDOWN_S)
+            self._reads.close()
+
+    async def _refresh_tokens(self) -> None:
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            await self._reads.call(self.keyring.refresh)
 
     def _stop(self, server: uvicorn.Server) -> None:
         if server.should_exit:
@@ -155,10 +192,11 @@ class Coordinator:
             return
         server.should_exit = True
         log.info("stopping: nothing is lost; members keep training and wait for the next coordinator")
-        self.service.close()
+        self.service.stop()
 
     def _count_pump(self, pumped: Pumped, seconds: float) -> None:
         metrics = self.metrics
+        self._handlers.note_pump(pumped)
         metrics.pumps.observe(seconds)
         metrics.bugs.inc(len(pumped.bugs))
         for job, events in pumped.decided:

@@ -4,13 +4,16 @@ Its contents are lost when the process ends. Otherwise it fulfils the contract i
 in one process and share its clock, by which holds end. It raises no `StoreError` except `HoldLost`; the simulator wraps
 it to produce others.
 
-Not thread-safe: use it from one thread, or under a lock around every call.
+Threads may share it; their calls run one at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from pliant.errors import BadInput, EventsTrimmed
 from pliant.stores.base import (
@@ -32,6 +35,21 @@ from pliant.stores.base import (
 )
 
 __all__ = ["MemoryStore"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Method = Callable[Concatenate["MemoryStore", P], R]
+
+
+def _locked(method: Method[P, R]) -> Method[P, R]:
+    """Run one call at a time."""
+
+    @wraps(method)
+    def call(store: MemoryStore, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        with store._lock:
+            return method(store, *args, **kwargs)
+
+    return call
 
 
 @dataclass(slots=True)
@@ -59,26 +77,30 @@ class _Job:
 class MemoryStore:
     """An in-memory store. Give each one its own identity: clients take two with the same identity for one store."""
 
-    __slots__ = ("_floor", "_holds", "_jobs", "_terms", "identity")
+    __slots__ = ("_floor", "_holds", "_jobs", "_lock", "_terms", "identity")
 
     def __init__(self, identity: str) -> None:
         if not identity:
             raise BadInput("A store needs an identity.")
         self.identity = identity
+        self._lock = threading.Lock()
         self._jobs: dict[str, _Job] = {}
         self._floor = 0  # the highest revision of a deleted job
         self._holds: dict[str, Hold] = {}
         self._terms: dict[str, int] = {}  # the highest term ever given, also after its hold ended
 
+    @_locked
     def read(self, job: str) -> Stored | None:
         kept = self._jobs.get(job)
         return None if kept is None else kept.stored()
 
+    @_locked
     def read_page(self, after: str, limit: int) -> tuple[tuple[str, Stored], ...]:
         check_limit(limit)
         names = sorted(name for name, kept in self._jobs.items() if kept.live and name > after)
         return tuple([(name, self._jobs[name].stored()) for name in names[:limit]])
 
+    @_locked
     def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
         check_batch(writes)
         if writes:
@@ -100,6 +122,7 @@ class MemoryStore:
             kept.record_revision = kept.revision
         return Written(kept.revision)
 
+    @_locked
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
         check_after(after)
         check_limit(limit)
@@ -112,10 +135,12 @@ class MemoryStore:
         found = kept.events[after - trimmed : after - trimmed + limit]
         return tuple([Entry(i, data) for i, data in enumerate(found, after + 1)])
 
+    @_locked
     def segments(self, job: str) -> tuple[Segment, ...]:
         kept = self._jobs.get(job)
         return () if kept is None else tuple(kept.segments)
 
+    @_locked
     def trim(self, job: str, segment: Segment, under: Hold | None = None) -> bool:
         self._check_held(under)
         kept = self._jobs.get(job)
@@ -125,6 +150,7 @@ class MemoryStore:
         kept.segments.append(segment)
         return True
 
+    @_locked
     def delete(self, job: str, expected: int, under: Hold | None = None) -> Conflict | None:
         check_expected(expected)
         self._check_held(under)
@@ -136,9 +162,11 @@ class MemoryStore:
         del self._jobs[job]
         return None
 
+    @_locked
     def jobs(self) -> tuple[str, ...]:
         return tuple(sorted(self._jobs))
 
+    @_locked
     def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
         check_hold(name, owner, ttl_s, now)
         held = self._holds.get(name)
@@ -151,6 +179,7 @@ class MemoryStore:
         mine = self._holds[name] = Hold(name, owner, term, now + ttl_s, url)
         return mine
 
+    @_locked
     def release(self, hold: Hold) -> None:
         if self._is_held(hold):
             del self._holds[hold.name]

@@ -26,6 +26,7 @@ PROTOCOL = "1"
 
 PROTOCOL_HEADER = "pliant-protocol"
 STORE_HEADER = "pliant-store"
+LEADER_HEADER = "pliant-leader"  # of an answer with status 503: the URL of the coordinator that leads
 CHALLENGE_HEADER = "pliant-challenge"  # of a request to /healthz: the id of a token and a nonce, separated by a space
 PROOF_HEADER = "pliant-proof"  # of its answer: `pliant.credentials.proof`, or UNKNOWN_TOKEN
 UNKNOWN_TOKEN = "unknown"
@@ -155,6 +156,7 @@ class About:
     scope: Scope
     job: str | None
     now: float = 0.0  # its wall clock, to detect clock differences; no decision uses it
+    leader: str = ""  # URL of the coordinator that leads, if that is another one and its URL is known
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Reply, Sender
 from pliant.coordinator.service.pump import Service
+from pliant.core.job.decide import decide, settle_all
 from pliant.core.job.evolve import evolve
-from pliant.core.messages import Command
+from pliant.core.messages import Command, Rejection
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import StoreError, StoreTimeout
@@ -164,6 +165,19 @@ class Desk:
 
 def desk(owner: str = "c1", lease_ttl_s: float = 10.0) -> Desk:
     return Desk(Shaky(MemoryStore("unit")), owner, lease_ttl_s)
+
+
+def write_beside(store: Shaky, command: Command, job: str = "demo") -> None:
+    """Decide a command and write it past every coordinator, under no hold: only the compare-and-swap is left."""
+    state = stored(store, job)
+    events = decide(state, command, WALL)
+    assert not isinstance(events, Rejection)
+    after = state
+    for event in events:
+        after = evolve(after, event)
+    more = settle_all(after, WALL)[1]
+    revision = len(store.inner.events(job, 0, 10_000))
+    store.inner.write([Write(job, revision, tuple(EVENTS.encode(event) for event in (*events, *more)))])
 
 
 def stored(store: Shaky, job: str = "demo") -> Job:

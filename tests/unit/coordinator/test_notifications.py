@@ -10,6 +10,7 @@ from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.notifications import REMEMBERED, ClientDisconnected, CoordinatorClosing, LongPoll
 from pliant.coordinator.service.inbox import Accepted, Pumped, Sender
 from pliant.coordinator.service.pump import Service
+from pliant.coordinator.service.steps import Steps
 from pliant.core import messages as m
 from pliant.core.job.decide import decide
 from pliant.core.model.job import JobSpec, Target
@@ -38,7 +39,6 @@ class Office:
             lambda pumped, seconds: None,
             lambda command, answer: None,
         )
-        self.desk.start()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def tell(self, *commands: m.Command) -> int:
@@ -80,8 +80,9 @@ def in_office(scene: Callable[[Office], Awaitable[None]]) -> Callable[[], None]:
     def run() -> None:
         async def play() -> None:
             office = Office()
+            await office.desk.start(LONG_S)
             await scene(office)
-            office.desk.close()
+            await office.desk.close(LONG_S)
 
         asyncio.run(asyncio.wait_for(play(), 60))
 
@@ -217,7 +218,7 @@ async def test_at_the_end_everybody_is_let_go(office: Office) -> None:
     waiting = office.watching(A, revision)
     reading = asyncio.create_task(office.events("demo", revision))
     await office.settle()
-    office.desk.close()
+    await office.desk.close(LONG_S)
     with pytest.raises(CoordinatorClosing):
         await waiting
     await reading
@@ -259,7 +260,7 @@ async def test_nobody_can_watch_a_job_that_is_not_there(office: Office) -> None:
 @in_office
 async def test_what_is_asked_after_the_end_is_not_decided(office: Office) -> None:
     await office.tell(CREATE)
-    office.desk.close()
+    await office.desk.close(LONG_S)
     reply = await office.desk.renew("demo", Sender("member", A), 0)
     assert "shutting down" in str(reply.answer)
 
@@ -304,12 +305,12 @@ async def test_a_job_that_others_wrote_to_is_told_again(office: Office) -> None:
 @in_office
 async def test_a_decision_that_fails_leaves_nobody_waiting_and_the_clock_running(office: Office) -> None:
     await office.tell(CREATE)
-    pump, office.desk.service.pump = office.desk.service.pump, _fail  # type: ignore[method-assign]
+    pump, office.desk.service.pump_steps = office.desk.service.pump_steps, _fail  # type: ignore[method-assign]
     with pytest.raises(StoreUnavailable, match="a bug in Pliant"):
         await office.desk.execute("demo", join(A))
-    office.desk.service.pump = pump  # type: ignore[method-assign]
+    office.desk.service.pump_steps = pump  # type: ignore[method-assign]
     await office.tell(join(A))
 
 
-def _fail(now: float) -> Pumped:
+def _fail(now: float) -> Steps[Pumped]:
     raise RuntimeError("on purpose")

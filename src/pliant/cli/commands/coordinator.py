@@ -46,6 +46,11 @@ IDENTITY_SHOWN = 8
     "--host", "hosts", multiple=True, metavar="NAME", help="Host name under which clients may connect. Repeatable."
 )
 @click.option(
+    "--advertise",
+    metavar="URL",
+    help="URL under which clients of other coordinators reach this one while it leads.  [default: that of --listen]",
+)
+@click.option(
     "--lease-ttl-s",
     metavar="S",
     type=click.FloatRange(0.5, 3600.0),
@@ -60,6 +65,7 @@ def coordinator(
     store_text: str | None,
     expose: bool,
     hosts: tuple[str, ...],
+    advertise: str | None,
     lease_ttl_s: float,
     log_json: bool,
     as_json: bool,
@@ -71,7 +77,7 @@ def coordinator(
     """
     import uvloop
 
-    from pliant.coordinator.server import Address, Coordinator, parse_address
+    from pliant.coordinator.server import Address, Coordinator, advertised_url, parse_address
     from pliant.coordinator.server import listen as bind
     from pliant.telemetry import configure_logging
 
@@ -81,12 +87,13 @@ def coordinator(
     configure_logging(sys.stderr, as_json=log_json)
     with bind(wanted, expose=expose) as bound:
         address = Address(wanted.host, bound.getsockname()[1])
+        url = advertised_url(address, advertise)
         _make_home(configured.home)
         check_ownership(configured.home, "PLIANT_HOME")
         _check_store(path)
         with _open(path) as store:
             _check_store(path)  # in a folder like /tmp another user may have replaced it meanwhile
-            made = Coordinator(store, configured.own_token_file, (*hosts, address.host), lease_ttl_s)
+            made = Coordinator(store, configured.own_token_file, (*hosts, address.host), lease_ttl_s, advertise=url)
             ready = _ReadyMessage(made, store, path, address, configured.own_token_file)
             uvloop.run(made.serve(bound, ready.print_json if as_json else ready.print_text))
 
@@ -103,7 +110,8 @@ class _ReadyMessage:
 
     @property
     def _jobs(self) -> int:
-        return sum(not name.startswith("@") for name in self._store.jobs())
+        """The number of live jobs; 0 at a standby, which has none loaded."""
+        return len(self._made.service.service.names())
 
     def print_json(self) -> None:
         print_json(
@@ -122,20 +130,20 @@ class _ReadyMessage:
 
     def print_text(self) -> None:
         store = "memory:" if self._path is None else f"sqlite:{short_path(self._path)}"
-        jobs = f"{self._jobs} {'job' if self._jobs == 1 else 'jobs'}"
+        leads = self._made.service.service.leads
+        jobs = f", {self._jobs} {'job' if self._jobs == 1 else 'jobs'}" if leads else ""
         click.echo(f"Coordinator at {self._address.url} (process {os.getpid()})")
-        click.echo(f"Store: {store} ({self._store.identity[:IDENTITY_SHOWN]}, {jobs})")
+        click.echo(f"Store: {store} ({self._store.identity[:IDENTITY_SHOWN]}{jobs})")
         click.echo(f"Token: {short_path(self._token_file)} ({'created' if self._made.made_token else 'existing'})")
         if self._path is None:
             click.echo(
                 "Press Ctrl-C to stop. The store is in memory and lost at the end; --store sqlite:PATH keeps it."
             )
-        elif self._made.service.service.leads:
+        elif leads:
             click.echo("Press Ctrl-C to stop. Jobs go on, and the next start continues with them.")
         else:
-            click.echo(
-                "Another coordinator leads for this store. This one stands by and takes over when the other is gone."
-            )
+            click.echo(f"Press Ctrl-C to stop. This coordinator is a standby: {self._made.service.service.why}.")
+            click.echo("It takes over when no other coordinator leads for this store.")
 
 
 def _store_path(text: str) -> Path | None:

@@ -86,6 +86,10 @@ class Grant:
 class TokenRegistry:
     """The tokens of one store. `wall` returns the current time, for expiry.
 
+    Any coordinator may change them, also one that does not lead: they are one record with its own compare-and-swap, and
+    a token must be revocable wherever an operator can reach. `load`, `refresh`, `create` and `expire` call the store;
+    the server calls them in one thread. They replace the tokens as a whole, so all others may be called on the loop.
+
     `has_ended` returns whether a job is over for its workers as well, which still save and leave after its end. It
     returns False for a job that it does not know.
     """
@@ -98,7 +102,7 @@ class TokenRegistry:
         self._has_ended = has_ended
         self._revision = 0
         self._keys: dict[str, StoredToken] = {}
-        self._refreshed_at = -math.inf
+        self._problem: StoreError | None = None  # why the last refresh failed
 
     def load(self) -> None:
         """Read the tokens from the store. Call it once before the first check."""
@@ -117,8 +121,7 @@ class TokenRegistry:
         token = parse_token(text)
         if token is None:
             return "the credential is not a Pliant token"
-        self._refresh(token.id)
-        key = self._keys.get(token.id)
+        key = self._get(token.id)
         matches = hmac.compare_digest(token.digest, key.digest if key else "0" * 64)
         if key is None or not matches:
             return "this token is unknown here; it may belong to another coordinator"
@@ -136,8 +139,7 @@ class TokenRegistry:
         if form is None:
             return None
         id_, nonce = form.groups()
-        self._refresh(id_)
-        key = self._keys.get(id_)
+        key = self._get(id_)
         return UNKNOWN_TOKEN if key is None else proof(key.digest, nonce)
 
     def has_expired(self, id_: str) -> bool:
@@ -218,18 +220,22 @@ class TokenRegistry:
             self.load()  # another coordinator was faster
         raise StoreUnavailable("Other coordinators kept changing the tokens; try again.")
 
-    def _refresh(self, id_: str) -> None:
-        """Read changes of other coordinators on the same store, at most once in `REFRESH_S`."""
-        now = self._wall()
-        if abs(now - self._refreshed_at) < REFRESH_S:
-            return
-        self._refreshed_at = now
+    def refresh(self) -> None:
+        """Read changes of other coordinators on the same store. Call it once in `REFRESH_S`."""
         try:
             if self._store.events(STREAM, self._revision, 1):
                 self.load()
-        except StoreError:
-            if id_ not in self._keys:
-                raise  # known tokens stay valid while the store does not answer
+            self._problem = None
+        except StoreError as error:
+            self._problem = error
+
+    def _get(self, id_: str) -> StoredToken | None:
+        """Return a token. Known ones stay valid while the store does not answer, but an unknown one may be new."""
+        key = self._keys.get(id_)
+        problem = self._problem
+        if key is None and problem is not None:
+            raise StoreUnavailable(f"The tokens could not be read: {problem}")
+        return key
 
 
 def _apply(keys: dict[str, StoredToken], change: TokenCreated | TokenExpires) -> None:

@@ -8,16 +8,18 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 
 from pliant import __version__
 from pliant.coordinator.api.app import STATUS, ApiError, Call, ClientConnection, Handler
 from pliant.coordinator.api.auth import TokenRegistry
+from pliant.coordinator.api.ended_jobs import EndedJobs
 from pliant.coordinator.api.job_status import job_line, job_status
 from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.notifications import ClientDisconnected, CoordinatorClosing, LongPoll
 from pliant.coordinator.service.inbox import (
     Accepted,
+    Pumped,
     RenewalReply,
     Reply,
     Sender,
@@ -25,6 +27,7 @@ from pliant.coordinator.service.inbox import (
     describe_set_back,
     truncate_texts,
 )
+from pliant.coordinator.store_thread import StoreThread
 from pliant.core.accounting.activity import Category, categories_of, running_workers
 from pliant.core.messages import AgentJoin, Code, Command, Create, Join, Rejection
 from pliant.core.model.job import Job, JobState
@@ -49,25 +52,35 @@ STREAM_QUIET_S = 15.0  # then a comment is sent, so that both sides notice a dea
 
 
 class Handlers:
-    """A handler for every route."""
+    """A handler for every route.
+
+    A handler never calls the store itself: decisions go through the service, and the rest through the thread `reads`.
+    """
 
     def __init__(
         self,
         service: AsyncService,
         store: Store,
+        reads: StoreThread,
         tokens: TokenRegistry,
         metrics: CoordinatorMetrics,
         lease_ttl_s: float,
     ) -> None:
         self._service = service
         self._store = store
+        self._reads = reads
         self._registry = tokens
         self._metrics = metrics
         self._lease_ttl_s = lease_ttl_s
         self._watches: dict[tuple[str, Sender], Call] = {}  # open watches, by job and sender
         self._connections: dict[tuple[str, Sender], ClientConnection] = {}  # on which a sender last joined or watched
+        self._ended = EndedJobs(service.service, store, reads)
         self._streams: Counter[str] = Counter()  # open event streams, by token
         self._uses: dict[str, dict[AgentId, tuple[api.WorkerUsage, ...]]] = {}  # by job, as last reported by each agent
+
+    def note_pump(self, pumped: Pumped) -> None:
+        """Note the results of a pump. Call it after every one."""
+        self._ended.note_pump(pumped, self._service.service.leads)
 
     def by_name(self) -> dict[str, Handler]:
         """Return the handlers by route name, for `pliant.coordinator.api.app.application`."""
@@ -145,6 +158,7 @@ class Handlers:
             # A watch is a sign of life, and clears the suspicion of an earlier watch that was closed.
             _require_accepted(await self._service.renew(job, sender, after))
             self._track_connection(call, sender)
+            await self._require_found(job)
             with _long_poll(call) as poll:
                 return self._require_job(await self._service.notifications.watch(job, member, after, poll), job)
 
@@ -155,6 +169,7 @@ class Handlers:
         with self._suspecting(call, sender):
             _require_accepted(await self._service.renew(job, sender, after))
             self._track_connection(call, sender)
+            await self._require_found(job)
             with _long_poll(call) as poll:
                 return self._require_job(await self._service.notifications.orders(job, agent, after, poll), job)
 
@@ -205,15 +220,13 @@ class Handlers:
             raise ApiError(STATUS[Code.SET_BACK], Code.SET_BACK, why, known[1])
 
     async def _events(self, call: Call) -> bytes | None:
-        known = self._service.service.job(call.job)
         after = int(call.query["after"])
         accept = call.headers.get(b"accept", b"")
-        if known is None:
-            raise self._no_job(call.job)
+        await self._require_found(call.job)
         if call.route.streams.encode() in accept:
             await self._stream(call, _last_event_id(call, after))
             return None
-        entries, _ = read_page(self._store, call.job, after, int(call.query["limit"]), PAGE_BYTES)
+        entries, _ = await self._read_events(call.job, after, int(call.query["limit"]))
         return b'{"events":[' + b",".join(map(_event_line, entries)) + b"]}"
 
     async def _stream(self, call: Call, after: int) -> None:
@@ -234,21 +247,25 @@ class Handlers:
             self._streams += Counter()  # removes zeros
 
     async def _send_events(self, call: Call, after: int) -> None:
-        self._store.events(call.job, after, 1)  # an unreadable store is reported before the response starts
+        await self._read_events(call.job, after, 1)  # an unreadable store is reported before the response starts
         headers = [(b"content-type", call.route.streams.encode() + b"; charset=utf-8")]
         await call.send({"type": "http.response.start", "status": 200, "headers": headers})
         with _long_poll(call, STREAM_QUIET_S) as poll, suppress(StoreError, CoordinatorClosing):
             while not poll.disconnected.done() and not self._service.notifications.closing and self._is_valid(call):
-                known = self._service.service.job(call.job)
-                entries, is_last = read_page(self._store, call.job, after, STREAM_PAGE, PAGE_BYTES)
-                if known is None or (known[1] > after and not entries):
-                    break  # another coordinator leads now, or the store was set back
+                if await self._service.find(call.job) is not None or (known := self._known(call.job)) is None:
+                    break  # another coordinator leads now
+                entries, is_last = await self._read_events(call.job, after, STREAM_PAGE)
+                if known[1] > after and not entries:
+                    break  # the store was set back
                 after = entries[-1].revision if entries else after
                 data = b"".join(map(_server_sent, entries)) or b": nothing new\n\n"
                 await call.send({"type": "http.response.body", "body": data, "more_body": True})
                 if is_last:
                     await self._service.notifications.wait_for_events(call.job, after, poll)
         await call.send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _read_events(self, job: str, after: int, limit: int) -> tuple[list[Entry], bool]:
+        return await self._reads.call(partial(read_page, self._store, job, after, limit, PAGE_BYTES))
 
     def _is_valid(self, call: Call) -> bool:
         """Return whether the token that opened a stream is still valid, so that an expired one stops reading."""
@@ -257,8 +274,11 @@ class Handlers:
     # -------------------------------------------------------------------------------------------- reading
 
     async def _health(self, call: Call) -> bytes:
-        if not self._service.service.leads:
-            raise ApiError(503, "unavailable", NOT_LEADING)  # without the reason: this route needs no token
+        service = self._service.service
+        if not service.is_sure(time.monotonic()):
+            # Without names, because this route needs no token.
+            why = "another one leads" if service.is_standby else "its store does not answer, or it has just started"
+            raise ApiError(503, "unavailable", f"{NOT_LEADING}: {why}")
         return encode_reply(api.Health(True))
 
     async def _render_metrics(self, call: Call) -> bytes:
@@ -291,6 +311,7 @@ class Handlers:
                 scope=grant.scope,
                 job=grant.job,
                 now=time.time(),
+                leader=service.leader_url,
             )
         )
 
@@ -302,16 +323,31 @@ class Handlers:
         if not service.leads:
             raise _not_leading(service.why)
         only = call.grant.job if call.grant else None
+        if only is not None and (refusal := await self._service.find(only)) is not None:
+            raise ApiError(503, "unavailable", refusal.why)
+        ended = [] if only is not None else await self._ended.lines()
         found = [known for name in service.names() if only in (None, name) and (known := service.job(name))]
         silent_s = service.isolated_s(time.monotonic())
-        return encode_reply(api.JobList(tuple(job_line(job, revision, silent_s) for job, revision in found)))
+        lines = [*(job_line(job, revision, silent_s) for job, revision in found), *ended]
+        return encode_reply(api.JobList(tuple(sorted(lines, key=lambda line: line.name))))
 
     async def _job(self, call: Call) -> bytes:
-        known = self._service.service.job(call.job)
-        if known is None:
-            raise self._no_job(call.job)
+        known = await self._require_found(call.job)
         uses = {use.member: use for of_agent in self._uses.get(call.job, {}).values() for use in of_agent}
         return encode_reply(job_status(*known, uses, self._service.service.isolated_s(time.monotonic())))
+
+    def _known(self, name: str) -> tuple[Job, int] | None:
+        return self._service.service.job(name)
+
+    async def _require_found(self, name: str) -> tuple[Job, int]:
+        """Return a job, loaded from the store if it ended long ago."""
+        refusal = await self._service.find(name)
+        if refusal is not None:
+            raise ApiError(503, "unavailable", refusal.why)
+        known = self._known(name)
+        if known is None:
+            raise self._no_job(name)
+        return known
 
     def _require_job(self, body: bytes | None, name: str) -> bytes:
         if body is None:
@@ -330,12 +366,13 @@ class Handlers:
 
     async def _token(self, call: Call) -> bytes:
         assert isinstance(call.body, api.TokenRequest)
-        token, shown = self._registry.create(call.body)
+        token, shown = await self._reads.call(partial(self._registry.create, call.body))
         return encode_reply(api.CreatedToken(token.text, shown))
 
     async def _token_end(self, call: Call) -> bytes:
         assert isinstance(call.body, api.TokenRevocation)
-        return encode_reply(self._registry.expire(call.body.id, call.body.after_s))
+        ended = await self._reads.call(partial(self._registry.expire, call.body.id, call.body.after_s))
+        return encode_reply(ended)
 
 
 def _job_samples(jobs: Iterable[Job], now: float) -> list[JobSample]:

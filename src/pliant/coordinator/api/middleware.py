@@ -14,6 +14,7 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Callable, Iterable
+from http import HTTPStatus
 from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,7 +23,15 @@ from pliant.coordinator.api.auth import Grant, TokenRegistry
 from pliant.coordinator.api.responses import refuse
 from pliant.errors import StoreError
 from pliant.telemetry import LogLimiter
-from pliant.wire.api import CHALLENGE_HEADER, PROOF_HEADER, PROTOCOL, PROTOCOL_HEADER, STORE_HEADER, Problem
+from pliant.wire.api import (
+    CHALLENGE_HEADER,
+    LEADER_HEADER,
+    PROOF_HEADER,
+    PROTOCOL,
+    PROTOCOL_HEADER,
+    STORE_HEADER,
+    Problem,
+)
 from pliant.wire.api import Scope as Access
 from pliant.wire.routes import ROUTES
 
@@ -45,7 +54,8 @@ class RequestGuard:
     """ASGI middleware around the whole application.
 
     `hosts` are the names, besides IP addresses and localhost, that the Host header may have. `on_refusal` is called
-    with the code of every refusal.
+    with the code of every refusal. `leader_url` returns the URL of another coordinator that leads, if there is one. All
+    answers with status 503 to authorized clients have it in a header.
     """
 
     def __init__(
@@ -55,6 +65,7 @@ class RequestGuard:
         identity: str,
         hosts: Iterable[str],
         on_refusal: Callable[[str], None],
+        leader_url: Callable[[], str] = str,
     ) -> None:
         self._app = app
         self._keyring = keyring
@@ -69,6 +80,7 @@ class RequestGuard:
         self._checked_hosts: dict[bytes, bool] = {}
         self._hosts = frozenset(host.lower() for host in hosts) | {"localhost"}
         self._on_refusal = on_refusal
+        self._leader_url = leader_url
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -78,6 +90,9 @@ class RequestGuard:
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message["headers"], *response_headers]
+                is_refused = message["status"] == HTTPStatus.SERVICE_UNAVAILABLE and GRANT in scope
+                if is_refused and (url := self._leader_url()):
+                    message["headers"].append((LEADER_HEADER.encode(), url.encode()))
             await send(message)
 
         headers: dict[bytes, bytes] = {}

@@ -97,17 +97,27 @@ class RenewalReply:
 
 
 @dataclass(frozen=True, slots=True)
+class LookupReply:
+    """A job was looked up. `refusal` is the reason if it could not be; otherwise the job is loaded, if it exists."""
+
+    ticket: object
+    refusal: Unavailable | None
+
+
+@dataclass(frozen=True, slots=True)
 class Pumped:
     """The results of one pump.
 
-    `renewed` answers the renewals that had to wait for this pump. `changed` are the jobs that have new events; those in
-    `moved` have more than progress. `took_over`: this pump was the first of a new hold, so other coordinators may have
-    written before it. `decided` has the events written to each job, in order. `bugs` describes decisions that were not
-    written because they would break an invariant, and jobs that cannot be read. The caller logs them as errors.
+    `renewed` answers the renewals that had to wait for this pump, `found` the lookups. `changed` are the jobs that have
+    new events; those in `moved` have more than progress. `took_over`: this pump was the first of a new hold, so other
+    coordinators may have written before it. `decided` has the events written to each job, in order. `bugs` describes
+    decisions that were not written because they would break an invariant, and jobs that cannot be read. The caller logs
+    them as errors.
     """
 
     replies: tuple[Reply, ...]
     renewed: tuple[RenewalReply, ...] = ()
+    found: tuple[LookupReply, ...] = ()
     changed: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
     took_over: bool = False

@@ -1,69 +1,73 @@
-"""Elect one of several coordinators to lead. If two believe that they lead, no harm follows: see `stores.base`."""
+"""The hold by which one of several coordinators leads. If two believe that they lead, no harm follows: `stores.base`.
+
+Pure: `pliant.coordinator.service.pump` asks the store and passes the answers to this module.
+"""
 
 from __future__ import annotations
 
 from enum import Enum
 
 from pliant.errors import StoreError
-from pliant.stores.base import Hold, Store
+from pliant.stores.base import Busy, Hold
 
+HOLD_NAME = "coordinator"
 HOLD_TTL_S = 3.0
+HOLD_RENEWALS = 3  # in the time of one hold: two may fail before the hold is over
 
 
 class Standing(Enum):
-    """The role of a coordinator: it leads, it newly leads and has no job loaded yet, or it waits for another leader."""
+    """The role of a coordinator.
+
+    It leads. It leads again, after a time in which no coordinator did. It newly leads and has no job loaded yet. Or it
+    waits for another leader.
+    """
 
     LEADS = "leads"
+    AGAIN = "again"
     NEWLY = "newly"
     WAITS = "waits"
 
 
 class Leader:
-    """The coordinator's hold on the store. While it waits, `why` is the reason."""
+    """The hold of one coordinator. While it has none, `why` is the reason and `url` the leader's URL, if known."""
 
-    def __init__(self, store: Store, owner: str) -> None:
-        self._store = store
-        self._owner = owner
-        self._hold: Hold | None = None
-        self._just_read = False  # the last pump was the first of its hold, and read the whole store
+    def __init__(self) -> None:
+        self.hold: Hold | None = None
         self.why = "it has not asked for the hold yet"
-
-    @property
-    def leads(self) -> bool:
-        return self._hold is not None
+        self.url = ""
+        self.is_other = False  # another coordinator leads
 
     def is_sure(self, now: float) -> bool:
         """Return whether the hold is in force, without asking the store."""
-        return self._hold is not None and now < self._hold.until_s
+        return self.hold is not None and now < self.hold.until_s
 
-    def gain_or_renew(self, now: float) -> Standing:
-        """Gain or renew the hold at the start of a pump. Asks the store only when half of the hold's time is over."""
-        if self._hold is not None and now < self._hold.until_s - HOLD_TTL_S / 2:
-            self._just_read = False
+    def is_due(self, now: float) -> bool:
+        """Return whether to ask the store for the hold now."""
+        return self.hold is None or now >= self.hold.until_s - HOLD_TTL_S * (1 - 1 / HOLD_RENEWALS)
+
+    def answered(self, found: Hold | Busy) -> Standing:
+        """Note the store's answer."""
+        if isinstance(found, Busy):
+            url = found.hold.url
+            standing = self.lose(f"{found.hold.owner} leads{f' at {url}' if url else ''}")
+            self.url, self.is_other = url, True
+            return standing
+        before, self.hold = self.hold, found
+        self.url, self.is_other = "", False
+        if before is not None and found.term == before.term:
             return Standing.LEADS
-        try:
-            held = self._store.hold("coordinator", self._owner, HOLD_TTL_S, now)
-        except StoreError as error:
-            return self._wait(f"the store did not answer: {error}")
-        if not isinstance(held, Hold):
-            return self._wait(f"{held.hold.owner} leads")
-        before, self._hold = self._hold, held
-        # Reading a large store may take longer than a hold lasts. Terms grow with every hold gained. If this term
-        # follows that of the hold it was read under, no other coordinator wrote, and it need not be read again.
-        kept = before is not None and held.term <= before.term + self._just_read
-        self._just_read = not kept
-        return Standing.LEADS if kept else Standing.NEWLY
+        # Terms grow with every hold gained. If this term follows that of the last hold, no other coordinator led since,
+        # and the loaded jobs are up to date. This process was paused, or a read took longer than a hold lasts.
+        return Standing.AGAIN if before is not None and found.term == before.term + 1 else Standing.NEWLY
 
-    def release(self) -> None:
-        """End the hold on a clean exit, so that the next coordinator need not wait for its expiry."""
-        if self._hold is not None:
-            hold, self._hold = self._hold, None
-            self._store.release(hold)
+    def failed(self, error: StoreError, now: float) -> Standing:
+        """Note that the store did not answer. The hold stays in force until its end, and is asked for again."""
+        if self.is_sure(now):
+            return Standing.LEADS
+        return self.lose(f"the store did not answer: {error}")
 
-    def forget(self, why: str) -> None:
-        """Give up leading because the jobs could not be loaded. The next pump asks for the hold again."""
-        self._wait(why)
-
-    def _wait(self, why: str) -> Standing:
-        self._hold, self.why = None, why
+    def lose(self, why: str) -> Standing:
+        """Give up the hold. The next pump asks for it again."""
+        self.hold, self.why = None, why
+        self.url, self.is_other = "", False
         return Standing.WAITS

@@ -69,6 +69,9 @@ class Liveness:
             if self._leases.ttl_s(key) != ttl_s:  # a new one, or another limit was set
                 self._leases.grant(key, ttl_s, now)
         self._leased[name] = set(wanted)
+        if not wanted and (job is None or job.state.ended):  # nothing is kept of jobs that ended
+            del self._leased[name]
+            self._credits.pop(name, None)
 
     # --------------------------------------------------------------------------------------- signs of life
 

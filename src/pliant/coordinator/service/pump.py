@@ -2,19 +2,22 @@
 
 `submit` queues a command. `pump(now)` takes all queued commands, decides them, writes the store once, and only then
 answers. `renew` answers a renewal at once, without a pump. The service is synchronous and does no I/O except the
-store's, so a server calls it from its event loop and the simulator from its own. Safety comes from the compare-and-swap
-of each write alone. If two coordinators pump at once, one of them loses the race, reads again and decides again.
+store's, so the simulator calls it from its own loop. The server runs `pump_steps` and makes the store's calls in a
+thread (`service.steps`). All other methods may be called between two steps, and nothing else runs at the same time.
+Safety comes from the compare-and-swap of each write, and from the hold under which the store accepts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
+from pliant.coordinator.service.draft import Draft, Submitted, draft_decisions
 from pliant.coordinator.service.inbox import (
     Accepted,
     Answer,
+    LookupReply,
     Pumped,
     RenewalReply,
     Reply,
@@ -23,66 +26,50 @@ from pliant.coordinator.service.inbox import (
     describe_set_back,
     sender_of,
 )
-from pliant.coordinator.service.leader import Leader, Standing
+from pliant.coordinator.service.leader import HOLD_NAME, HOLD_TTL_S, Leader, Standing
 from pliant.coordinator.service.liveness import Liveness
+from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs, read_job, read_page
+from pliant.coordinator.service.steps import CallResult, Steps, run
 from pliant.core import messages as m
-from pliant.core.job.decide import changes_membership, decide, settle_all
-from pliant.core.job.evolve import evolve
-from pliant.core.job.invariants import all_violations
 from pliant.core.leases import LEASE_TTL_S
-from pliant.core.messages import Command, Event, Rejection
+from pliant.core.messages import Command, Rejection
 from pliant.core.model.job import Job
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
-from pliant.errors import BadInput, PliantError, StoreError, StoreTimeout
-from pliant.stores.base import Store, Stored, Write, Written
-from pliant.wire.api import EVENTS
-from pliant.wire.codec import decode_state, encode_state
+from pliant.errors import HoldLost, PliantError, StoreError, StoreTimeout, StoreUnavailable
+from pliant.stores.base import Outcome, Store, Write, Written
 
 INBOX_MAX = 65536
 TRIES = 4  # lost races in one pump before its commands are sent back
-RESERVED = "@"  # first character of the store's streams that are not jobs; no job's name begins with it
-TAIL_MAX = 64  # events after the newest record before a write adds a record; or a quarter of the members, if more
+FAILURES_MAX = 2  # reads that the store left unanswered in one pump; each may have taken as long as the store waits
 
-Submitted = tuple[object, Command]  # a ticket and its command; the ticket of the service's own commands is None
-
-
-@dataclass(slots=True)
-class _LoadedJob:
-    """A job as last read or written. `tail` counts the events after its newest record."""
-
-    job: Job | None
-    revision: int
-    tail: int
-    stale: bool = False  # the store is ahead; read again before deciding
-
-
-@dataclass(slots=True)
-class _Draft:
-    """The decisions of one pump for one job, before they are written."""
-
-    name: str
-    known: _LoadedJob
-    submitted: list[Submitted]
-    after: Job | None
-    events: tuple[Event, ...]
-    answers: list[Rejection | None]
-    bug: str = ""
+T = TypeVar("T")
 
 
 class Service:
-    """One coordinator. `owner` names this run of this process. `wall` returns the time that events are stamped with."""
+    """One coordinator. `owner` names this run of this process, `url` is its address for clients of other coordinators.
 
-    def __init__(self, store: Store, owner: str, wall: Callable[[], float], lease_ttl_s: float = LEASE_TTL_S) -> None:
+    `wall` returns the time that events are stamped with.
+    """
+
+    def __init__(
+        self, store: Store, owner: str, wall: Callable[[], float], lease_ttl_s: float = LEASE_TTL_S, url: str = ""
+    ) -> None:
         self._store = store
+        self._owner = owner
+        self._url = url
         self._wall = wall
         self._lease_ttl_s = lease_ttl_s
         self._inbox: list[tuple[object, str, Command]] = []
         self._postponed: list[tuple[object, str, Sender, int]] = []  # renewals that wait for the next pump
-        self._jobs: dict[str, _LoadedJob] = {}
+        self._lookups: list[tuple[object, str]] = []  # jobs that are not loaded and wait for the next pump
+        self._jobs = LoadedJobs()
+        self._is_loaded = False  # all live jobs are loaded
         self._liveness = Liveness(lease_ttl_s)
         self._set_back: dict[str, str] = {}  # by job, why this coordinator decides nothing more (`_stop_set_back`)
-        self._leader = Leader(store, owner)
+        self._leader = Leader()
+        self._now = 0.0  # of the current step of the pump
+        self._failures = 0  # reads that the store left unanswered in this pump
         self._bugs: list[str] = []
         self._read_again: set[str] = set()  # jobs read in this pump, whose watchers may not have the newest events
 
@@ -96,9 +83,22 @@ class Service:
         return True
 
     def job(self, name: str) -> tuple[Job, int] | None:
-        """Return a job and its revision, for reading only."""
+        """Return a loaded job and its revision, for reading only. All live jobs are loaded; `look_up` loads others."""
         known = self._jobs.get(name)
         return (known.job, known.revision) if known and known.job else None
+
+    def look_up(self, name: str, ticket: object) -> bool:
+        """Have the next pump load a job. False if the queue is full, which the caller must report."""
+        if len(self._lookups) >= INBOX_MAX:
+            return False
+        self._lookups.append((ticket, name))
+        return True
+
+    def discard_queue(self) -> None:
+        """Drop everything that waits for the next pump. The caller answers for it."""
+        self._inbox.clear()
+        self._postponed.clear()
+        self._lookups.clear()
 
     def _state_of(self, name: str) -> Job | None:
         known = self._jobs.get(name)
@@ -110,16 +110,40 @@ class Service:
 
     @property
     def leads(self) -> bool:
-        return self._leader.leads
+        """True while this coordinator has the hold and all live jobs are loaded."""
+        return self._leader.hold is not None and self._is_loaded
+
+    def is_sure(self, now: float) -> bool:
+        """Return whether this coordinator leads and its hold is in force, without asking the store."""
+        return self._is_loaded and self._leader.is_sure(now)
 
     @property
     def why(self) -> str:
         """The reason why this coordinator does not lead; empty while it does."""
-        return "" if self._leader.leads else self._leader.why
+        if self.leads:
+            return ""
+        return self._leader.why if self._leader.hold is None else "it has just taken over and is loading the jobs"
+
+    @property
+    def is_standby(self) -> bool:
+        """True if another coordinator leads, as far as this one knows."""
+        return self._leader.hold is None and self._leader.is_other
+
+    @property
+    def leader_url(self) -> str:
+        """The URL of the coordinator that leads, if that is another one and its URL is known."""
+        return self._leader.url
 
     def close(self) -> None:
         """Release the hold on a clean exit, so that the next coordinator need not wait for its expiry."""
-        self._leader.release()
+        run(self.close_steps(), self._now)
+
+    def close_steps(self) -> Steps[None]:
+        """Return `close` as a sequence of store calls."""
+        hold = self._leader.hold
+        if hold is not None:
+            self._step_down("it is shutting down")
+            yield from self._ask(partial(self._store.release, hold))
 
     # -------------------------------------------------------------------------------------- signs of life
 
@@ -131,7 +155,7 @@ class Service:
         known = self._jobs.get(name)
         if known is None or known.stale or name in self._set_back:
             return None
-        if not self._leader.is_sure(now) or revision > known.revision:
+        if not self.is_sure(now) or revision > known.revision:
             return None
         rejection = self._liveness.renew(name, known.job, sender, now)
         return RenewalReply(None, name, sender, rejection or _renewed(known, sender, revision), known.revision)
@@ -142,6 +166,10 @@ class Service:
             return False
         self._postponed.append((ticket, name, sender, revision))
         return True
+
+    def note_renewal(self, name: str, sender: Sender, now: float) -> None:
+        """Count a renewal that could not be answered as a sign of life all the same."""
+        self._liveness.renew_early(name, sender, now)
 
     def isolated_s(self, now: float) -> float | None:
         """Return how long no member or agent of any job has sent a message, if that is too long to be their fault."""
@@ -159,144 +187,146 @@ class Service:
 
     def pump(self, now: float) -> Pumped:
         """Decide all queued commands. Call it after `submit` and `postpone`, and at least a few times a second."""
-        inbox, self._inbox = self._inbox, []
-        postponed, self._postponed = self._postponed, []
+        return run(self.pump_steps(now), now)
+
+    def pump_steps(self, now: float) -> Steps[Pumped]:
+        """Return `pump` as a sequence of store calls. Run one at a time, each to its end."""
+        self._now = now
+        self._failures = 0
         self._bugs.clear()
         self._read_again.clear()
-        standing = self._leader.gain_or_renew(now)
-        refusal = self._prepare_to_lead(now, standing)
-        if refusal is not None:
-            # The service's own commands are void: the next leader grants every lease anew.
-            submitted = [entry for entry in inbox if entry[0] is not None]
-            return Pumped(
-                tuple(Reply(ticket, job, command, refusal) for ticket, job, command in submitted),
-                tuple(RenewalReply(ticket, job, sender, refusal) for ticket, job, sender, _ in postponed),
-            )
-        by_job: dict[str, list[Submitted]] = {}
-        for _, _, command in inbox:
-            self._liveness.note_command(command, now)
-        for _, name, sender, _ in postponed:
-            self._liveness.renew_early(name, sender, now)
-        for name, command in self._liveness.due(now, self._state_of):
-            by_job.setdefault(name, []).append((None, command))
-        for ticket, name, command in inbox:
-            by_job.setdefault(name, []).append((ticket, command))
+        standing = yield from self._lead()
+        # Taken now and not before: what was queued while the store was asked for the hold is decided as well.
+        inbox, self._inbox = self._inbox, []
+        postponed, self._postponed = self._postponed, []
+        lookups, self._lookups = self._lookups, []
         replies: list[Reply] = []
-        done: list[_Draft] = []
-        for _ in range(TRIES):
-            by_job = self._attempt(by_job, now, replies, done)
-            if not by_job:
-                break
-        for name, submitted_to in by_job.items():
-            self._send_back(name, submitted_to, "others kept writing to this job; ask again", replies)
-        renewed = self._renew_postponed(postponed, now)
+        done: list[Draft] = []
+        renewed: tuple[RenewalReply, ...] = ()
+        found: tuple[LookupReply, ...] = ()
+        if self.leads:
+            found = yield from self._find(lookups)
+            by_job = self._sort(inbox, postponed)
+            for _ in range(TRIES):
+                by_job = yield from self._attempt(by_job, replies, done)
+                if not by_job:
+                    break
+            for name, submitted_to in by_job.items():
+                self._send_back(name, submitted_to, "others kept writing to this job; ask again", replies)
+            renewed = yield from self._renew_postponed(postponed)
+        else:
+            # The service's own commands are void: the next leader grants every lease anew.
+            refusal = Unavailable(self.why)
+            replies = [Reply(ticket, job, command, refusal) for ticket, job, command in inbox]
+            renewed = tuple(RenewalReply(ticket, job, sender, refusal) for ticket, job, sender, _ in postponed)
+            found = tuple(LookupReply(ticket, refusal) for ticket, _ in lookups)
         return Pumped(
             tuple(reply for reply in replies if reply.ticket is not None),
             renewed,
+            found,
             changed=(*(draft.name for draft in done), *self._read_again),
-            took_over=standing is Standing.NEWLY,
+            took_over=standing is Standing.NEWLY and self.leads,
             decided=tuple((draft.name, draft.events) for draft in done),
-            moved=(*(draft.name for draft in done if changes_membership(draft.events)), *self._read_again),
+            moved=(*(draft.name for draft in done if draft.changes_membership), *self._read_again),
             bugs=tuple(self._bugs),
         )
 
-    def _attempt(
-        self,
-        by_job: dict[str, list[Submitted]],
-        now: float,
-        replies: list[Reply],
-        done: list[_Draft],
+    def _ask(self, call: Callable[[], T]) -> Steps[T]:
+        """Have a call of the store made, and go on with its result at a later time."""
+        result: CallResult = yield call
+        self._now = result.now
+        if result.error is not None:
+            raise result.error
+        value: T = result.value  # type: ignore[assignment]  # the result of `call`
+        return value
+
+    def _sort(
+        self, inbox: list[tuple[object, str, Command]], postponed: list[tuple[object, str, Sender, int]]
     ) -> dict[str, list[Submitted]]:
+        """Return all commands by job, those of expired leases first. Signs of life count before leases expire."""
+        by_job: dict[str, list[Submitted]] = {}
+        for _, _, command in inbox:
+            self._liveness.note_command(command, self._now)
+        for _, name, sender, _ in postponed:
+            self._liveness.renew_early(name, sender, self._now)
+        for name, command in self._liveness.due(self._now, self._state_of):
+            by_job.setdefault(name, []).append((None, command))
+        for ticket, name, command in inbox:
+            by_job.setdefault(name, []).append((ticket, command))
+        return by_job
+
+    def _attempt(
+        self, by_job: dict[str, list[Submitted]], replies: list[Reply], done: list[Draft]
+    ) -> Steps[dict[str, list[Submitted]]]:
         """Decide and write once. Return the commands that lost their race, to be decided again on the newer state."""
-        drafts: list[_Draft] = []
+        drafts: list[Draft] = []
         for name, submitted in by_job.items():
             try:
-                drafts.append(self._decide(name, submitted, now))
+                drafts.append((yield from self._decide(name, submitted)))
             except PliantError as error:
-                self._send_back(name, submitted, f"the store did not answer: {error}", replies)
+                self._send_back(name, submitted, self._note_failure(error), replies)
         writing = [draft for draft in drafts if draft.events and not draft.bug]
-        writes = [self._write(draft) for draft in writing]
+        writes = [draft.encode() for draft in writing]
         again: dict[str, list[Submitted]] = {}
         try:
-            outcomes = self._store.write(writes) if writes else ()
-            won = [isinstance(outcome, Written) for outcome in outcomes]
+            outcomes: tuple[Outcome, ...] = ()
+            if writes:
+                outcomes = yield from self._ask(partial(self._store.write, writes, self._leader.hold))
+            written = [outcome.revision if isinstance(outcome, Written) else 0 for outcome in outcomes]
             for write, outcome in zip(writes, outcomes, strict=True):
                 if outcome.revision < write.expected:
                     self._stop_set_back(write.job, write.expected, outcome.revision)
         except StoreTimeout:
-            won = [self._was_applied(write) for write in writes]
+            written = yield from self._find_applied(writes)
+        except HoldLost as error:
+            # Nothing is answered from the state of a leader that was replaced, not even a rejection.
+            self._step_down(f"its hold is over: {error}")
+            for draft in drafts:
+                self._send_back(draft.name, draft.submitted, self.why, replies)
+            return {}
         except StoreError as error:
             for draft in writing:
                 self._send_back(draft.name, draft.submitted, f"the store failed: {error}", replies)
             drafts = [draft for draft in drafts if not any(draft is each for each in writing)]
-            won, writing, writes = [], [], []
-        for draft, write, is_won in zip(writing, writes, won, strict=True):
-            if is_won:
-                self._adopt(draft, write, now)
+            written, writing, writes = [], [], []
+        for draft, write, revision in zip(writing, writes, written, strict=True):
+            if revision:
+                self._adopt(draft, write, revision)
                 done.append(draft)
             else:
                 draft.known.stale = True
                 again[draft.name] = draft.submitted
         for draft in drafts:
             if draft.name not in again:
-                self._finish(draft, now, replies)
+                self._finish(draft, replies)
         return again
 
-    def _decide(self, name: str, submitted: list[Submitted], now: float) -> _Draft:
+    def _decide(self, name: str, submitted: list[Submitted]) -> Steps[Draft]:
         known = self._jobs.get(name)
         if known is None or known.stale:
-            known = self._read(name, now)
-        job = known.job
-        events: tuple[Event, ...] = ()
-        answers: list[Rejection | None] = []
-        wall = self._wall()
-        for _, command in submitted:
-            if name in self._set_back and not isinstance(command, m.Cancel):
-                answers.append(Rejection(m.Code.SET_BACK, self._set_back[name]))
-                continue
-            if self._liveness.is_void(name, command):
-                answers.append(None)
-                continue
-            decision = decide(job, command, wall)
-            if isinstance(decision, Rejection):
-                answers.append(decision)
-                continue
-            answers.append(None)
-            for event in decision:
-                job = evolve(job, event)
-            events += decision
-        bug = ""
-        if job is not None and events and changes_membership(events):
-            job, more = settle_all(job, wall)
-            events += more
-            bug = "; ".join(all_violations(known.job, events))
-            if bug:
-                self._bugs.append(f"{name}: {bug}")
-        return _Draft(name, known, submitted, job, events, answers, bug)
+            known = yield from self._read(name)
+        set_back, is_void = self._set_back.get(name), self._liveness.is_void
+        draft = draft_decisions(name, known, submitted, self._wall(), set_back, is_void)
+        if draft.bug:
+            self._bugs.append(f"{name}: {draft.bug}")
+        return draft
 
-    def _write(self, draft: _Draft) -> Write:
-        known, job = draft.known, draft.after
-        assert job is not None  # there are events, and the first of them created it
-        # A record costs as much as the job has members, so it is written rarely and the tail has the events since.
-        whole = known.revision == 0 or known.tail + len(draft.events) > max(TAIL_MAX, len(job.members) // 4)
-        encoded = tuple(EVENTS.encode(event) for event in draft.events)
-        return Write(draft.name, known.revision, encoded, encode_state(job) if whole else None)
-
-    def _adopt(self, draft: _Draft, write: Write, now: float) -> None:
+    def _adopt(self, draft: Draft, write: Write, revision: int) -> None:
         """Replace the loaded job by the one that was written."""
-        known = self._jobs[draft.name] = draft.known
+        known = draft.known
         known.job = draft.after
-        known.revision += len(draft.events)
+        known.revision = revision
         known.tail = 0 if write.record is not None else known.tail + len(draft.events)
-        if changes_membership(draft.events):
-            self._liveness.follow(draft.name, known.job, now)
+        self._jobs.put(draft.name, known)
+        if draft.changes_membership:
+            self._liveness.follow(draft.name, known.job, self._now)
 
-    def _finish(self, draft: _Draft, now: float, replies: list[Reply]) -> None:
+    def _finish(self, draft: Draft, replies: list[Reply]) -> None:
         """Answer the commands of a draft. Progress is a sign of life of the whole generation that made it (rule 19).
 
         A report without progress is not: its sender may be waiting for a member that is frozen.
         """
-        known = draft.known
+        known, now = draft.known, self._now
         for event in draft.events:
             if isinstance(event, m.StepsCommitted | m.WorldEntered):
                 self._liveness.credit_generation(draft.name, event.generation, now)
@@ -322,26 +352,26 @@ class Service:
             elif not isinstance(command, m.Suspect):  # the member may be back by then; if not, its lease expires
                 self._inbox.append((None, name, command))
 
-    def _renew_postponed(
-        self, postponed: list[tuple[object, str, Sender, int]], now: float
-    ) -> tuple[RenewalReply, ...]:
+    def _renew_postponed(self, postponed: list[tuple[object, str, Sender, int]]) -> Steps[tuple[RenewalReply, ...]]:
         """Answer renewals after the commands of the same pump, and read each of their jobs at most once."""
-        read: dict[str, _LoadedJob] = {}
+        read: dict[str, LoadedJob] = {}
         renewed = []
         for ticket, name, sender, revision in postponed:
             known = read.get(name) or self._jobs.get(name)
+            answer: Answer
             try:
                 if known is None or known.stale or (revision > known.revision and name not in read):
-                    known = read[name] = self._read(name, now)  # another coordinator may have written that revision
+                    known = read[name] = yield from self._read(name)  # another coordinator may have written it
+                answer = self._renew_in(name, known, sender, revision)
+                renewed.append(RenewalReply(ticket, name, sender, answer, known.revision))
             except PliantError as error:
-                why = Unavailable(f"the store did not answer: {error}")
-                renewed.append(RenewalReply(ticket, name, sender, why))
-                continue
-            answer = self._renew_in(name, known, sender, revision, now)
-            renewed.append(RenewalReply(ticket, name, sender, answer, known.revision))
+                answer = Unavailable(self._note_failure(error))
+                renewed.append(RenewalReply(ticket, name, sender, answer))
         return tuple(renewed)
 
-    def _renew_in(self, name: str, known: _LoadedJob, sender: Sender, revision: int, now: float) -> Answer:
+    def _renew_in(self, name: str, known: LoadedJob, sender: Sender, revision: int) -> Answer:
+        if not self.leads:
+            return Unavailable(self.why)
         if name in self._set_back:
             return Rejection(m.Code.SET_BACK, self._set_back[name])
         if revision > known.revision:
@@ -349,35 +379,82 @@ class Service:
             if self._liveness.is_leased(name, sender):
                 self._stop_set_back(name, revision, known.revision)
             return Rejection(m.Code.SET_BACK, describe_set_back(name, revision, known.revision))
-        return self._liveness.renew(name, known.job, sender, now) or _renewed(known, sender, revision)
+        return self._liveness.renew(name, known.job, sender, self._now) or _renewed(known, sender, revision)
+
+    # ---------------------------------------------------------------------------------------- leading
+
+    def _lead(self) -> Steps[Standing]:
+        """Renew or gain the hold if it is time, and load the live jobs if this coordinator newly leads."""
+        standing = yield from self._hold()
+        if standing is Standing.WAITS:
+            self._forget()
+        elif standing is Standing.AGAIN and self._is_loaded:
+            self._grant_anew()
+        elif standing is Standing.NEWLY or not self._is_loaded:
+            self._forget()
+            try:
+                yield from self._take_over()
+                return Standing.NEWLY
+            except StoreError as error:
+                self._step_down(f"the store did not answer: {error}")
+        return standing
+
+    def _hold(self) -> Steps[Standing]:
+        if not self._leader.is_due(self._now):
+            return Standing.LEADS
+        try:
+            hold = partial(self._store.hold, HOLD_NAME, self._owner, HOLD_TTL_S, self._now, self._url)
+            return self._leader.answered((yield from self._ask(hold)))
+        except StoreError as error:
+            return self._leader.failed(error, self._now)
+
+    def _take_over(self) -> Steps[None]:
+        """Load every live job and grant every lease anew: leases may expire late, never early.
+
+        The hold is renewed between two pages.
+        """
+        after = ""
+        while True:
+            page = yield from self._ask(partial(read_page, self._store, after))
+            for name, known in page.jobs:
+                self._keep(name, known)
+            for name, why in page.unreadable:
+                self._bugs.append(f"{name} cannot be read, the other jobs go on: {why}")
+            if not page.last:
+                break
+            after = page.last
+            if (yield from self._hold()) not in (Standing.LEADS, Standing.AGAIN):
+                self._step_down(self._leader.why)
+                return
+        self._is_loaded = True
+
+    def _grant_anew(self) -> None:
+        """Grant every lease anew after a time in which no coordinator led."""
+        self._liveness = Liveness(self._lease_ttl_s)
+        for name, known in self._jobs.items():
+            self._liveness.follow(name, known.job, self._now)
+
+    def _step_down(self, why: str) -> None:
+        """Stop leading. The next pump asks for the hold again."""
+        self._leader.lose(why)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._is_loaded = False
+        self._jobs.clear()
+        self._liveness = Liveness(self._lease_ttl_s)
 
     # ---------------------------------------------------------------------------------------- the store
 
-    def _prepare_to_lead(self, now: float, standing: Standing) -> Unavailable | None:
-        """Load every job if this coordinator newly leads. Return a refusal for all commands if it does not lead."""
-        if standing is Standing.LEADS:
-            return None
-        self._forget()
-        if standing is Standing.NEWLY:
-            try:
-                self._take_over(now)
-                return None
-            except StoreError as error:
-                self._forget()
-                self._leader.forget(f"the store did not answer: {error}")
-        return Unavailable(self._leader.why)
+    def _note_failure(self, error: PliantError) -> str:
+        """Return why a request cannot be decided, and count the failures of a store that is away."""
+        self._failures += isinstance(error, StoreUnavailable | StoreTimeout)
+        return f"the store did not answer: {error}"
 
-    def _take_over(self, now: float) -> None:
-        """Read every job and grant every lease anew: leases may expire late, never early."""
-        for name in (name for name in self._store.jobs() if not name.startswith(RESERVED)):
-            try:
-                self._load(name, now)
-            except BadInput as error:
-                self._bugs.append(f"{name} cannot be read, the other jobs go on: {error}")
-
-    def _forget(self) -> None:
-        self._jobs.clear()
-        self._liveness = Liveness(self._lease_ttl_s)
+    @property
+    def _is_away(self) -> bool:
+        """True if the store is away, so that this pump asks it nothing more: hundreds of jobs may be waiting."""
+        return self._failures >= FAILURES_MAX
 
     def _stop_set_back(self, name: str, acknowledged: int, found: int) -> None:
         """Stop deciding for a job whose store lost an acknowledged revision.
@@ -388,39 +465,52 @@ class Service:
             self._set_back[name] = describe_set_back(name, acknowledged, found)
             self._bugs.append(f"{name}: {self._set_back[name]}")
 
-    def _read(self, name: str, now: float) -> _LoadedJob:
-        """Read a job that another coordinator may have written, and have its watchers notified."""
-        known = self._load(name, now)
-        if known.job is not None:
-            self._read_again.add(name)
+    def _read(self, name: str) -> Steps[LoadedJob]:
+        """Read a job that is not loaded or that another coordinator wrote, and have its watchers notified."""
+        if self._is_away:
+            raise StoreUnavailable("it did not answer earlier requests; ask again")
+        known = yield from self._ask(partial(read_job, self._store, name))
+        if known is None:
+            self._jobs.drop(name)
+            self._liveness.follow(name, None, self._now)
+            return LoadedJob(None, 0, 0)  # not remembered, because a client may ask for any name
+        self._keep(name, known)
+        self._read_again.add(name)
         return known
 
-    def _load(self, name: str, now: float) -> _LoadedJob:
-        stored = self._store.read(name)
-        if stored is None:
-            return _LoadedJob(None, 0, 0)  # not remembered, because a client may ask for any name
-        job = stored_job(stored)
-        known = self._jobs[name] = _LoadedJob(job, stored.revision, len(stored.tail))
-        self._liveness.follow(name, job, now)
-        return known
+    def _find(self, lookups: list[tuple[object, str]]) -> Steps[tuple[LookupReply, ...]]:
+        """Load jobs that requests named. The caller finds them with `job` afterwards, if they exist."""
+        problems: dict[str, Unavailable] = {}
+        for name in {name for _, name in lookups}:
+            if self._jobs.get(name) is None:
+                try:
+                    yield from self._read(name)
+                except PliantError as error:
+                    problems[name] = Unavailable(self._note_failure(error))
+        return tuple(LookupReply(ticket, problems.get(name)) for ticket, name in lookups)
 
-    def _was_applied(self, write: Write) -> bool:
-        """Return whether a write that timed out stands in the store."""
-        with suppress(StoreError):
-            found = self._store.events(write.job, write.expected, len(write.events))
-            return tuple(entry.data for entry in found) == write.events
-        return False
+    def _keep(self, name: str, known: LoadedJob) -> None:
+        self._jobs.put(name, known)
+        self._liveness.follow(name, known.job, self._now)
+
+    def _find_applied(self, writes: list[Write]) -> Steps[list[int]]:
+        """Return for each write that timed out its revision in the store; 0 if it is not there, or not to be found."""
+        applied = []
+        for write in writes:
+            revision = 0
+            if not self._is_away:
+                try:
+                    read = partial(self._store.events, write.job, write.expected, len(write.events))
+                    found = yield from self._ask(read)
+                    if tuple(entry.data for entry in found) == write.events:
+                        revision = found[-1].revision
+                except StoreError as error:
+                    self._note_failure(error)
+            applied.append(revision)
+        return applied
 
 
-def stored_job(stored: Stored) -> Job:
-    """Return the state of a job from its record and the events after it."""
-    job = decode_state(stored.record, Job)
-    for data in stored.tail:
-        job = evolve(job, EVENTS.decode(data))
-    return job
-
-
-def _renewed(known: _LoadedJob, sender: Sender, revision: int) -> Accepted:
+def _renewed(known: LoadedJob, sender: Sender, revision: int) -> Accepted:
     """Accept a renewal, with the view of a member that has an older one."""
     if known.job is None or sender.kind != "member" or revision >= known.revision:
         return Accepted(known.revision, None)

@@ -98,10 +98,10 @@ def test_two_on_one_store_say_who_decides_and_the_second_takes_over(tmp_path: Pa
     store = f"sqlite:{tmp_path / 'jobs.db'}"
     with coordinator(tmp_path, "--store", store) as first, coordinator(tmp_path, "--store", store) as second:
         assert (first.ready["leads"], second.ready["leads"]) == (True, False)
-        assert (
-            "Another coordinator leads for this store. This one stands by and takes over when the other is gone."
-            in told(tmp_path, "--store", store, lines=4)
-        )
+        *_, role, takes_over = told(tmp_path, "--store", store, lines=5)
+        assert role.startswith("Press Ctrl-C to stop. This coordinator is a standby: ")
+        assert role.endswith(f" leads at {first.url}.")
+        assert takes_over == "It takes over when no other coordinator leads for this store."
         first.process.kill()
         first.process.wait()
         until(lambda: "this coordinator leads now" in second.log.read_text(), "the takeover")

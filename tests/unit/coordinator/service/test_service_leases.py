@@ -12,7 +12,7 @@ from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.errors import StoreUnavailable
 from pliant.wire.api import Renew, RenewAgent
-from unit.coordinator.shaky import Desk, Request, desk, member, stored
+from unit.coordinator.shaky import Desk, Request, desk, member, stored, write_beside
 from unit.core.build import A, B, C, D, X, Y, checkpoint, drain, join, lines, report, stopped
 
 DOWN = StoreUnavailable("the disk is away")
@@ -289,9 +289,8 @@ def test_a_member_that_is_heard_of_before_the_expiry_could_be_written_stays() ->
 def test_a_lost_race_gives_every_member_the_benefit_of_the_doubt() -> None:
     """Another coordinator wrote: what it heard of meanwhile we cannot know."""
     one = at_work(desk())
-    rival = Desk(one.store, "c2")
     alive(one, 0.5, 9.5, Renew(A), Renew(B))
-    one.store.before_write = [partial(rival.tell, 100.0, join(D))]
+    one.store.before_write = [partial(write_beside, one.store, join(D))]
     one.pump(10.0, Renew(A), Renew(B))
     assert list(one.job().members) == [A, B, C, D]
 
