@@ -24,7 +24,7 @@ SHARED := $(PYTEST) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test long check format mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torch-versions
+.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torch-versions
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -133,6 +133,9 @@ $(SCRIPTS)/.installed: pyproject.toml constraints.txt tests/scripts/requirements
 	$(SCRIPTS)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
 		-r tests/scripts/requirements.txt -e '.[torch]'
 	@touch $@
+
+fuzz: $(STAMP)  ## Feed 10,000 damaged inputs to every parser of bytes from sockets and files
+	cd tests && $(abspath $(BIN))/python -m fuzz --cases $(or $(CASES),10000) --seed $(or $(SEED),0)
 
 namespaces: $(STAMP)  ## Resize, place, cut off and replace three agents in network namespaces; needs root
 	cd tests && $(abspath $(BIN))/python -m namespaces --seed $(or $(SEED),0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,10 +89,10 @@ def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         address=env.get("PLIANT_ADDRESS") or None,
         checkpoint_dir=checkpoint_dir or None,
         grace_s=_number(env, "PLIANT_GRACE_S", GRACE_S),
-        world_size=int(_number(env, "WORLD_SIZE", 1)),
-        local_rank=int(_number(env, "LOCAL_RANK", 0)),
-        override_through=int(_number(env, "PLIANT_OVERRIDE", 0)) if env.get("PLIANT_OVERRIDE") else None,
-        replay_to=int(_number(env, "PLIANT_REPLAY_TO", 0)) if replay_file else None,
+        world_size=_whole_number(env, "WORLD_SIZE", 1),
+        local_rank=_whole_number(env, "LOCAL_RANK", 0),
+        override_through=_whole_number(env, "PLIANT_OVERRIDE", 0) if env.get("PLIANT_OVERRIDE") else None,
+        replay_to=_whole_number(env, "PLIANT_REPLAY_TO", 0) if replay_file else None,
         replay_file=Path(replay_file) if replay_file else None,
     )
 
@@ -99,9 +100,16 @@ def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
 def _number(env: Mapping[str, str], name: str, default: float) -> float:
     text = env.get(name)
     try:
-        return float(text) if text else default
-    except ValueError as error:
-        raise BadInput(f"{name} must be a number, got {text!r}.") from error
+        number = float(text) if text else default
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadInput(f"{name} must be a number, got {text!r}.")
+    return number
+
+
+def _whole_number(env: Mapping[str, str], name: str, default: int) -> int:
+    return int(_number(env, name, default))
 
 
 def child_environment(extra: Mapping[str, str], environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -162,9 +170,9 @@ def read_torchrun(environ: Mapping[str, str] | None = None) -> TorchrunSettings:
     """Read the settings of a worker that has only torchrun's variables. Without them it is alone in its world."""
     env = os.environ if environ is None else environ
     return TorchrunSettings(
-        rank=int(_number(env, "RANK", 0)),
-        world_size=int(_number(env, "WORLD_SIZE", 1)),
+        rank=_whole_number(env, "RANK", 0),
+        world_size=_whole_number(env, "WORLD_SIZE", 1),
         address=env.get("MASTER_ADDR") or "127.0.0.1",
-        port=int(_number(env, "MASTER_PORT", 0)),
+        port=_whole_number(env, "MASTER_PORT", 0),
         run_id=env.get("TORCHELASTIC_RUN_ID") or "",
     )

@@ -132,7 +132,7 @@ class JobDir:
             url = json.loads(self.endpoint.read_text(encoding="utf-8"))["url"]
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise BadInput(
                 f"{self.endpoint} does not say where the coordinator is: {error!r}. Name it with --coordinator."
             ) from error
@@ -142,7 +142,7 @@ class JobDir:
         """The process of the coordinator that is kept for this job; 0 if none is."""
         try:
             return int(json.loads(self.endpoint.read_text(encoding="utf-8"))["pid"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return 0
 
     def forget_endpoint(self) -> None:

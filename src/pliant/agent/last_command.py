@@ -54,8 +54,9 @@ def read_last_command(path: Path) -> CommandLine | None:
     """Return the kept command line; None if there is none that can be read."""
     try:
         said = json.loads(path.read_text(encoding="utf-8"))
-        return CommandLine(str(said["script"]), tuple(map(str, said["args"])), dict(said["options"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        options = {str(name): str(value) for name, value in dict(said["options"]).items()}
+        return CommandLine(str(said["script"]), tuple(map(str, said["args"])), options)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 

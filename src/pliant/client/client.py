@@ -15,9 +15,12 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import Token
 from pliant.errors import BadInput, PliantError
 from pliant.wire import api, routes
-from pliant.wire.codec import Body
+from pliant.wire.codec import UNREADABLE, Body
 from pliant.wire.routes import Route
 from pliant.wire.views import ViewUpdate
+
+LINE_MAX = 1 << 24  # bytes of one event in a stream
+REVISION_DIGITS = 16
 
 T = TypeVar("T")
 
@@ -96,7 +99,7 @@ class Client:
     def events(self, job: str, after: int, limit: int = 100) -> tuple[tuple[int, Event], ...]:
         """Return events after a revision, oldest first; empty if there are none yet."""
         page = self._call(routes.EVENTS, api.EventPage, {"job": job}, {"after": after, "limit": limit})
-        return tuple((line.revision, _event(bytes(line.event))) for line in page.events)
+        return tuple((line.revision, decode_event(bytes(line.event))) for line in page.events)
 
     def follow(self, job: str, after: int) -> Generator[tuple[int, Event]]:
         """Yield events after a revision as they happen, without a gap and across lost connections. Never ends."""
@@ -106,7 +109,7 @@ class Client:
             began: list[bool] = []
             try:
                 with self._transport.stream(self._transport.endpoint(attempt), job, after) as chunks:
-                    for revision, event in _server_sent(_mark_begun(chunks, began)):
+                    for revision, event in server_sent_events(_mark_begun(chunks, began)):
                         if revision != after + 1:
                             raise PliantError(f"the stream of {job} jumped from revision {after} to {revision}")
                         after = revision
@@ -177,10 +180,7 @@ class Client:
     ) -> T:
         content = None if body is None else _body(type(body)).encode(body)
         data = self._transport.exchange(route, path, query or {}, content, patience_s, once=once)
-        try:
-            return msgspec.json.decode(data, type=reply)  # unknown fields of a newer coordinator are ignored
-        except msgspec.MsgspecError as error:
-            raise PliantError(f"the coordinator's answer to {route.name} cannot be decoded: {error}") from error
+        return decode_reply(data, reply, route.name)
 
 
 def _mark_begun(chunks: Iterator[bytes], began: list[bool]) -> Iterator[bytes]:
@@ -190,20 +190,37 @@ def _mark_begun(chunks: Iterator[bytes], began: list[bool]) -> Iterator[bytes]:
         yield chunk
 
 
-def _server_sent(chunks: Iterator[bytes]) -> Iterator[tuple[int, Event]]:
-    """Yield the events in a stream of bytes. An incomplete last line is ignored."""
+def server_sent_events(chunks: Iterator[bytes]) -> Iterator[tuple[int, Event]]:
+    """Yield the events in a stream of bytes, with their revisions. An incomplete last line is ignored."""
     revision, rest = 0, b""
     for chunk in chunks:
         # Not `splitlines`, because text may contain other line breaks of Unicode.
         *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > LINE_MAX:
+            raise PliantError(f"the coordinator sent a line of more than {LINE_MAX} bytes")
         for line in lines:
             if line.startswith(b"id:"):
-                revision = int(line[3:])
+                revision = _revision(line[3:].strip())
             elif line.startswith(b"data:"):
-                yield revision, _event(line[5:].strip())
+                yield revision, decode_event(line[5:].strip())
 
 
-def _event(data: bytes) -> Event:
+def _revision(digits: bytes) -> int:
+    if not (digits.isdigit() and len(digits) <= REVISION_DIGITS):
+        raise PliantError(f"the coordinator sent an event with the id {digits[:40]!r}, which is not a revision")
+    return int(digits)
+
+
+def decode_reply(data: bytes, reply: type[T], request: str) -> T:
+    """Decode the answer to a request. Fields that a newer coordinator added are ignored."""
+    try:
+        return msgspec.json.decode(data, type=reply)
+    except UNREADABLE as error:
+        raise PliantError(f"the coordinator's answer to {request} cannot be decoded: {error}") from error
+
+
+def decode_event(data: bytes) -> Event:
+    """Decode an event of a coordinator."""
     try:
         return api.EVENTS.decode(data)
     except BadInput as error:

@@ -24,6 +24,7 @@ from pliant.core.model.names import bad_name
 from pliant.credentials import Token, proof
 from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
 from pliant.wire import api, routes
+from pliant.wire.codec import UNREADABLE
 from pliant.wire.routes import Route
 
 PATIENCE_S = 10.0
@@ -65,7 +66,7 @@ class Transport:
     def __init__(self, endpoints: Sequence[str], token: Token, patience_s: float) -> None:
         if not endpoints:
             raise BadInput("A client needs the URL of at least one coordinator.")
-        self._endpoints = tuple(_base_url(url) for url in endpoints)
+        self._endpoints = tuple(base_url(url) for url in endpoints)
         self.preferred = 0  # the endpoint of the last answer
         self._token = token
         self.patience_s = patience_s
@@ -243,7 +244,8 @@ def _describe_error(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _base_url(text: str) -> str:
+def base_url(text: str) -> str:
+    """Return the URL of a coordinator without a slash at its end. Raises BadInput for any other text."""
     try:
         url = httpx2.URL(text)
     except httpx2.InvalidURL as error:
@@ -278,13 +280,18 @@ def _require_coordinator(response: httpx2.Response) -> None:
         raise TryAgain("the server there is not a Pliant coordinator, or has another protocol version", unsent=True)
 
 
+def decode_problem(data: bytes) -> api.Problem | None:
+    """Decode the body of a refusal; None if it is not one."""
+    try:
+        return _PROBLEM.decode(data)
+    except UNREADABLE:
+        return None
+
+
 def _error(response: httpx2.Response) -> Exception:
     """Return the exception for an answer that is not 200."""
     status = response.status_code
-    try:
-        problem = _PROBLEM.decode(response.content)
-    except msgspec.MsgspecError:
-        problem = api.Problem("", f"status {status}")
+    problem = decode_problem(response.content) or api.Problem("", f"status {status}")
     if status in (408, 429, 503):
         return TryAgain(problem.why, unsent=problem.code != api.IN_DOUBT, answered=True)
     if status in (401, 403):

@@ -9,6 +9,7 @@ import gc
 import ipaddress
 import logging
 import os
+import re
 import resource
 import secrets
 import signal
@@ -63,7 +64,7 @@ def parse_address(text: str) -> Address:
     """Parse `HOST:PORT` or `[v6]:PORT`. Port 0 selects a free one."""
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+    if not colon or not host or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
         raise BadInput(f"--listen must be HOST:PORT, for instance 127.0.0.1:7711; got {text!r}.")
     return Address(host, int(port))
 

@@ -19,6 +19,8 @@ from collections import deque
 from collections.abc import Mapping
 from pathlib import Path
 
+from pliant.errors import BadInput
+
 CSV_FILE = "metrics.csv"
 KEPT_MAX = 1000  # rows that a member keeps in case it becomes rank 0
 FIXED = ("step", "epoch", "time")
@@ -90,9 +92,15 @@ class StepLog:
         path = self._folder / CSV_FILE
         if not path.exists():
             return []
-        text = path.read_text(encoding="utf-8")
-        lines = text[: text.rfind("\n") + 1].splitlines()
-        return [{name: float(value) for name, value in row.items() if value} for row in csv.DictReader(lines)]
+        try:
+            text = path.read_text(encoding="utf-8")
+            rows = csv.DictReader(text[: text.rfind("\n") + 1].splitlines())
+            found = [{name: float(value) for name, value in row.items() if value} for row in rows]
+        except (ValueError, TypeError, csv.Error) as error:
+            raise BadInput(f"{path} is not a log of steps: {error}. Move it away, or log to another folder.") from error
+        if any("step" not in row for row in found):
+            raise BadInput(f"{path} is not a log of steps: a row has no step. Move it away, or log to another folder.")
+        return found
 
     def _rewrite(self, rows: list[Row]) -> None:
         """Write the whole file, and keep it open to append."""

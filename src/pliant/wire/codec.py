@@ -45,7 +45,7 @@ from msgspec import inspect
 
 from pliant.errors import BadInput
 
-__all__ = ["STATE_VERSION", "Body", "Codec", "decode_state", "encode_reply", "encode_state"]
+__all__ = ["STATE_VERSION", "UNREADABLE", "Body", "Codec", "decode_state", "encode_reply", "encode_state"]
 
 STATE_VERSION = 1
 _INT_DIGITS_MAX = 20
@@ -53,7 +53,7 @@ _INT_DIGITS_MAX = 20
 T = TypeVar("T")
 
 _encode: Callable[[object], bytes] = msgspec.json.Encoder(order="deterministic").encode
-_UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)  # raised by msgspec for bytes it refuses
+UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)  # raised by msgspec for bytes it refuses
 
 
 class Codec(Generic[T]):
@@ -168,7 +168,7 @@ class _Shape(Generic[T]):
             back = self._decode(_encode(value))
             if back == value:
                 return self.prefix + _encode(back)[1:]  # `back`, not `value`: its floats are floats
-        except (*_UNREADABLE, TypeError) as error:
+        except (*UNREADABLE, TypeError) as error:
             raise BadInput(f"This {self.cls.__name__} cannot be encoded as JSON: {error}") from error
         raise BadInput(f"This {self.cls.__name__} would change when decoded from JSON; is a number NaN?")
 
@@ -176,7 +176,7 @@ class _Shape(Generic[T]):
         try:
             value = self._decode(data)
             canonical = self.prefix + _encode(value)[1:]
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise BadInput(f"This is not a {self.cls.__name__}: {error}") from error
         # Bytes that this codec wrote are canonical: for them the strict check is one comparison.
         if data != canonical:
@@ -212,7 +212,7 @@ H = TypeVar("H", bound=msgspec.Struct)
 def _head(data: bytes, cls: type[H]) -> H:
     try:
         return msgspec.json.decode(data, type=cls)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise BadInput(f"This is not a Pliant message: {error}") from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import selectors
 import threading
 from collections import deque
@@ -47,7 +48,7 @@ class StreamMask:
         if text in _NUMBERS:
             return cls(OutputStream(int(text)))
         pairs = [pair.partition(":") for pair in text.split(",")]
-        if not all(rank.isdecimal() and bits in _NUMBERS for rank, _, bits in pairs):
+        if not all(_RANK.fullmatch(rank) and bits in _NUMBERS for rank, _, bits in pairs):
             raise BadInput(
                 f"{text!r} does not say which streams: 0 for none, 1 for standard output, 2 for standard error, 3 for "
                 "both; or that for single local ranks, 0:3,1:2 for instance."
@@ -63,6 +64,7 @@ class StreamMask:
 
 
 _NUMBERS = frozenset("0123")
+_RANK = re.compile("[0-9]{1,9}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -249,7 +249,7 @@ def _until(said: object, now: float) -> float | None:
     for read in (datetime.fromisoformat, parsedate_to_datetime):
         try:
             at = read(text)
-        except (ValueError, TypeError, IndexError):
+        except (ValueError, TypeError, IndexError, OverflowError):
             continue
         at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         return max(0.0, at.timestamp() - now)

@@ -89,7 +89,7 @@ def _processes(proc: Path) -> dict[int, _Process]:
                 try:
                     with open(f"{proc}/{entry.name}/stat", "rb") as file:  # noqa: PTH123  # thousands of times
                         process = _parsed(file.read(1024))
-                except (OSError, ValueError, IndexError):
+                except (OSError, ValueError, IndexError, OverflowError):
                     continue  # gone meanwhile
                 found[process.pid] = process
     return found

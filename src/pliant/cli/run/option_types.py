@@ -79,7 +79,7 @@ def parse_rdzv_conf(text: str) -> RdzvConf:
             ignored.append(key)
         elif key == "is_host":
             is_host = _parse_bool(key, value)
-        elif value.isdecimal() and int(value) > 0:
+        elif re.fullmatch("[0-9]{1,9}", value) and int(value) > 0:
             wait_limit_s = float(value)
         else:
             raise click.BadParameter(f"{key} must be a number of seconds, at least 1, not {value!r}.")
@@ -97,7 +97,7 @@ def parse_ranks(text: str) -> frozenset[int] | None:
     parts = [part.strip() for part in text.split(",")]
     if parts == [""]:
         return None
-    if not all(part.isdecimal() for part in parts):
+    if not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
         raise click.BadParameter(f"{text!r} is not a list of local ranks, such as 0,1.")
     return frozenset(map(int, parts))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from pliant.errors import BadInput, PliantError, StoreError, StoreTimeout, StoreUnavailable
 
-__all__ = ["damaged", "disk_full", "explain", "explain_os", "is_recoverable"]
+__all__ = ["SQLITE_ERRORS", "SqliteError", "damaged", "disk_full", "explain", "explain_os", "is_recoverable"]
 
 # These fail before the last page of a commit is complete in the `-wal` file, so the commit cannot reappear.
 _BEFORE_FLUSH = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN}
@@ -16,15 +16,22 @@ _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 _DISK_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
-def is_recoverable(error: sqlite3.Error) -> bool:
+SqliteError = sqlite3.Error | UnicodeDecodeError
+SQLITE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+"""All errors of a damaged file. Python decodes names and messages of SQLite, which contain the damaged bytes."""
+
+
+def is_recoverable(error: SqliteError) -> bool:
     """Return whether the connection can still be used after a rollback."""
     return _primary(error) in {*_BUSY, sqlite3.SQLITE_FULL, sqlite3.SQLITE_TOOBIG}
 
 
-def explain(error: sqlite3.Error, path: Path, committing: bool = False) -> PliantError:
+def explain(error: SqliteError, path: Path, committing: bool = False) -> PliantError:
     """Translate an error of SQLite. `committing`: it came from a commit, whose outcome may be unknown."""
     code, primary = _code(error), _primary(error)
     detail = f"SQLite: {error}"
+    if isinstance(error, UnicodeDecodeError):
+        return damaged(path, detail)
     if primary in _BUSY:
         return StoreUnavailable(f"Another process has locked {path}; nothing was written. Try again. ({detail})")
     if primary == sqlite3.SQLITE_FULL:
@@ -90,9 +97,9 @@ def disk_full(path: Path) -> StoreError:
     )
 
 
-def _code(error: sqlite3.Error) -> int:
+def _code(error: SqliteError) -> int:
     return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)  # missing on errors that Python itself raises
 
 
-def _primary(error: sqlite3.Error) -> int:
+def _primary(error: SqliteError) -> int:
     return _code(error) & 0xFF

@@ -25,7 +25,7 @@ from typing import Any, TypeVar
 
 from pliant.errors import PliantError, StoreError, StoreTimeout, StoreUnavailable
 from pliant.stores.sqlite import schema
-from pliant.stores.sqlite.errors import damaged, explain, explain_os, is_recoverable
+from pliant.stores.sqlite.errors import SQLITE_ERRORS, SqliteError, damaged, explain, explain_os, is_recoverable
 from pliant.stores.sqlite.mark import StoreMark, flush_directory
 
 __all__ = ["Row", "StoreFile"]
@@ -67,7 +67,7 @@ class StoreFile:
         try:
             with self._mark.locked(wait_s):
                 self._open(identity)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             self._mark.close()
             raise explain(error, self.path) from error
         except OSError as error:
@@ -189,7 +189,7 @@ class StoreFile:
             connection.execute("UPDATE meta SET writes = ?", (writes,))
             committing = True
             connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise self._failed(error, committing) from error
         except BaseException:  # why: even after an interrupt the next transaction must begin outside of this one
             self._rollback()
@@ -210,7 +210,7 @@ class StoreFile:
         connection = self._ready()
         try:
             return connection.execute(statement, values).fetchall()
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise self._failed(error) from error
 
     def close(self) -> None:
@@ -222,7 +222,7 @@ class StoreFile:
         if self._must_reconnect:
             try:
                 self._reconnect()
-            except sqlite3.Error as error:
+            except SQLITE_ERRORS as error:
                 raise explain(error, self.path) from error
             except OSError as error:
                 raise explain_os(error, self.path) from error
@@ -297,7 +297,7 @@ class StoreFile:
         except sqlite3.Error as error:  # the write stands in the `-wal` file, and the next checkpoint copies it
             log.warning("%s", self._failed(error))
 
-    def _failed(self, error: sqlite3.Error, committing: bool = False) -> PliantError:
+    def _failed(self, error: SqliteError, committing: bool = False) -> PliantError:
         self._rollback()
         self._must_reconnect = self._must_reconnect or not is_recoverable(error)
         return explain(error, self.path, committing)

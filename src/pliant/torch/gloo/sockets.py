@@ -61,7 +61,7 @@ def parse_published(blob: bytes) -> PublishedAddress:
         if address_length != _SOCKADDR_STORAGE + 8 or len(blob) < start + address_length:
             raise ValueError(f"an address of {address_length} bytes in {len(blob)}")
         places = tuple(place for (place,) in struct.iter_unpack("=q", blob[start + address_length :]))
-    except (struct.error, KeyError, ValueError) as error:
+    except (struct.error, KeyError, ValueError, OverflowError) as error:
         raise ValueError(f"this version of gloo publishes its addresses in another form: {error}") from error
     return PublishedAddress((host, port), places)
 

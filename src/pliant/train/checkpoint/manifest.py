@@ -120,7 +120,10 @@ def decode_manifest(text: bytes) -> Manifest:
     body = text[: last.start()]
     if hashlib.sha256(body).hexdigest() != last[1].decode():
         raise ValueError("its content differs from what was written")
-    said = json.loads(text)
+    try:
+        said = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is not JSON") from error
     if not isinstance(said, dict) or said.get("format") != FORMAT:
         raise ValueError(f"its format is not {FORMAT!r}; it was written by another version")
     try:

@@ -88,7 +88,7 @@ def json_to_tree(text: str) -> bytes:
         raise ValueError(f"its format is not {FORMAT!r}")
     try:
         return msgspec.msgpack.encode(_from_json(said["state"], _Counter()))
-    except (_UnknownFormat, ValueError, TypeError, RecursionError, struct.error) as error:
+    except (_UnknownFormat, ValueError, TypeError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"its content is no state: {error}") from error
 
 

@@ -234,7 +234,7 @@ def _require_nonce(nonce: bytes) -> None:
 def decode(decoder: msgspec.msgpack.Decoder[T], frame: bytes) -> T:
     try:
         return decoder.decode(frame)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
         raise DamagedFrame(f"the message cannot be decoded: {error}") from error
 
 

@@ -37,7 +37,7 @@ class PeerValues:
         """Keep the value of a notification of kind `store`."""
         try:
             sent = _decoder.decode(head)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise ValueError(f"not a value: {error}") from error
         self.put(generation, sent.key, sent.value)
 

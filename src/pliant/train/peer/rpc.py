@@ -20,6 +20,7 @@ from pliant.errors import BadInput
 from pliant.train.peer.framing import (
     HEAD_MAX,
     PIECE_MAX,
+    DamagedFrame,
     GenerationUnknown,
     PeerConnection,
     PeerLost,
@@ -207,6 +208,8 @@ def send_request(
     header = decode(_reply_decoder, connection.receive(HEAD_MAX))
     if isinstance(header, RpcRefusal):
         raise RequestRefused(header.why)
+    if header.length < 0:
+        raise DamagedFrame(f"a reply of {header.length} bytes was announced")
     return RpcReply(header, connection, release, failure)
 
 

@@ -7,7 +7,8 @@ tensor) and the tensors' own bytes, one after another. A framework's adapter tur
 from __future__ import annotations
 
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,14 +70,25 @@ def flatten(value: object, as_leaf: AsLeaf, where: str = "state") -> State:
 
 def restore(tree: bytes, contents: Sequence[memoryview], from_leaf: FromLeaf) -> Any:
     """Return the value, with tensors made from the contents."""
-    return _read(msgspec.msgpack.decode(tree), contents, from_leaf)
+    with _damage_reported():
+        return _read(msgspec.msgpack.decode(tree), contents, from_leaf)
 
 
 def leaf_sizes(tree: bytes) -> tuple[int, ...]:
     """Return the number of bytes of each leaf, in order, to allocate memory before they arrive."""
     found: list[int] = []
-    _collect_sizes(msgspec.msgpack.decode(tree), found)
+    with _damage_reported():
+        _collect_sizes(msgspec.msgpack.decode(tree), found)
     return tuple(found)
+
+
+@contextmanager
+def _damage_reported() -> Iterator[None]:
+    """Turn the errors of a tree that another process damaged into BadInput."""
+    try:
+        yield
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise BadInput(f"The state's tree cannot be read: {error}.") from error
 
 
 # Every value is encoded as [kind, ...], so the encoding is unambiguous.
@@ -157,7 +169,7 @@ def _read(note: Any, contents: Sequence[memoryview], from_leaf: FromLeaf) -> Any
 def _collect_sizes(note: Any, found: list[int]) -> None:
     match note:
         case ["tensor", int(at), _, _, int(nbytes)]:
-            if at != len(found):
+            if at != len(found) or nbytes < 0:
                 raise BadInput("The state's tree lists its tensors out of order: it is damaged.")
             found.append(nbytes)
         case ["tuple" | "list" | "set", list(notes)] | ["deque", list(notes), _]:

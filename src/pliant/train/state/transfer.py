@@ -11,6 +11,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 
@@ -19,16 +20,18 @@ from pliant.core.member import signals as s
 from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
 from pliant.train.peer.rpc import RpcBody
-from pliant.train.peer.server import PeerLost, PeerServer, RequestRefused, RpcReply
+from pliant.train.peer.server import DamagedFrame, PeerLost, PeerServer, RequestRefused, RpcReply
 from pliant.train.state.flat import Leaf, State, leaf_sizes, stripe_leaves
 from pliant.train.state.state_lock import StateLock
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 STATE, GRADIENT = "state", "gradient"
 STRIPES_MAX = 3
 PIECE = 1 << 20
-TRANSFER_ERRORS = (PliantError, PeerLost, RequestRefused, msgspec.MsgspecError)
+TRANSFER_ERRORS = (PliantError, PeerLost, RequestRefused)
 RETRY_S = 0.2  # between two attempts, so that a donor that refuses is not flooded
 
 
@@ -99,9 +102,9 @@ class StateSource:
         Blocks until the state may be read, and keeps it so until the body is sent or closed.
         """
         if kind == STATE:
-            sending = self._send_stripe(msgspec.msgpack.decode(head, type=StripeRequest))
+            sending = self._send_stripe(decode_head(head, StripeRequest))
         elif kind == GRADIENT:
-            sending = self._send_gradient(msgspec.msgpack.decode(head, type=Lineage))
+            sending = self._send_gradient(decode_head(head, Lineage))
         else:
             raise RequestRefused(f"members do not exchange {kind}")
         first = next(sending)  # once started, closing it releases the lock
@@ -185,8 +188,8 @@ class StateDownload:
         try:
             wanted = msgspec.msgpack.encode(StripeRequest(index, len(self.donors)))
             with self._peers.request(self.generation, donor, STATE, wanted, self._stop) as answer:
-                head = msgspec.msgpack.decode(answer.head, type=StripeHeader)
-                preface = msgspec.msgpack.decode(_read(answer, head.preface), type=StripePreface)
+                head = decode_head(answer.head, StripeHeader)
+                preface = decode_head(_read(answer, head.preface), StripePreface)
                 nbytes = leaf_sizes(preface.tree)
                 mine = stripe_leaves(nbytes, index, len(self.donors))
                 if answer.length != head.preface + sum(nbytes[at] for at in mine):
@@ -239,7 +242,7 @@ def fetch_gradient(
     for donor in donors:
         try:
             with peers.request(generation, donor, GRADIENT, msgspec.msgpack.encode(lineage), stop) as answer:
-                head = msgspec.msgpack.decode(answer.head, type=GradientHeader)
+                head = decode_head(answer.head, GradientHeader)
                 if head.line is None or head.line.lineage != lineage:
                     continue
                 tree = bytes(_read(answer, head.preface))
@@ -251,7 +254,18 @@ def fetch_gradient(
     return None
 
 
+def decode_head(data: bytes | memoryview, kind: type[T]) -> T:
+    """Decode the head or the preface of a transfer. Raises DamagedFrame if a peer sent anything else."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise DamagedFrame(f"this is not a {kind.__name__}: {error}") from error
+
+
 def _read(answer: RpcReply, nbytes: int, moved: Callable[[int], None] | None = None) -> memoryview:
+    """Read bytes of a reply. Their number comes from the peer, so it is checked before memory is allocated."""
+    if not 0 <= nbytes <= answer.length:
+        raise DamagedFrame(f"a peer announced {nbytes} bytes in a reply of {answer.length}")
     room = memoryview(bytearray(nbytes))
     for start in range(0, nbytes, PIECE):
         piece = room[start : start + PIECE]
