@@ -7,6 +7,7 @@ written instead. The first fifteen undo the rules against counterexamples 1 to 1
 from __future__ import annotations
 
 from mutants.bugs import Planted
+from mutants.clusters import CLUSTERS
 from mutants.edits import Edit
 from mutants.launches import LAUNCHES
 from mutants.saving import SAVING
@@ -849,7 +850,7 @@ PLANTED = (
         "A member with another version of the framework computes with the others.",
         (
             Edit(
-                "core/job/next_world.py",
+                "core/job/assignment.py",
                 "not (m.draining or m.id in out or fingerprint_difference(fingerprint, m.fingerprint))",
                 "not (m.draining or m.id in out)",
             ),
@@ -861,7 +862,7 @@ PLANTED = (
         "When every member is gone, the next member decides which bits the job computes.",
         (
             Edit(
-                "core/job/next_world.py",
+                "core/job/assignment.py",
                 "    return job.fingerprint or most_common(",
                 "    return (job.fingerprint if job.worlds and job.holders else ()) or most_common(",
             ),
@@ -946,4 +947,5 @@ PLANTED = (
     # ------------------------------------------------------------------------------- launches
     *LAUNCHES,
     *SAVING,
+    *CLUSTERS,
 )

@@ -16,11 +16,12 @@ from pliant.core.data.audit import audit
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage
 from pliant.core.data.sample_order import Order
+from pliant.core.job.assignment import desired_workers, wanted_size
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import all_violations, change_violations, state_violations
 from pliant.core.job.launches import FENCED_CODE
-from pliant.core.job.next_world import desired_workers, next_consequence, wanted_size
+from pliant.core.job.next_world import next_consequence
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.fingerprint import Fingerprint, fingerprint_difference, most_common

@@ -13,11 +13,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from pliant.core import messages as m
 from pliant.core.data.grid import Grid
+from pliant.core.job.assignment import desired_workers
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import all_violations, state_violations
 from pliant.core.job.launches import seats_per_agent
-from pliant.core.job.next_world import desired_workers, next_consequence
+from pliant.core.job.next_world import next_consequence
 from pliant.core.messages import Command, Event, Rejection
 from pliant.core.model.job import Agent, Job, JobSpec, JobState, Mode, Target, Terms
 from pliant.core.model.names import AgentId, MemberId

@@ -101,6 +101,8 @@ class Agent:
                     else:
                         self.connection.say(w.Trouble(f"liveness: {member} does not leave a job that is over"))
                     self.nursery.send(f"kill {member}".encode())
+                case v.StopWithin():
+                    pass  # this agent kills no worker before the job is over
                 case v.SendCommand(command):
                     self.commands.put(command)
                 case v.Finish():

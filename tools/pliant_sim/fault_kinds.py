@@ -21,6 +21,7 @@ class SimulatedFaultKind(StrEnum):
     NEXT_ATTEMPT = "next-attempt"  # a user cancels the job and creates it again
     INTERRUPT = "interrupt"  # Ctrl-C of `pliant run` on every machine, often just after a worker was killed
     HANG = "hang"  # a worker never returns from user code; it still renews its lease
+    AGENT_LEAVES = "agent-leaves"  # a user asks an agent to leave, as `pliant drain --agent --leave` does
     NAME_TAKEN = "name-taken"  # another machine's agent uses the name of one that is away
 
 

@@ -28,6 +28,8 @@ from pliant_sim.processes.worker import LiveWorker
 from pliant_sim.simulation import USER, NetworkConditions, Simulation
 
 FOREIGN_MAX = 3
+LEAVE_GRACE_S = 15.0
+MOVES_UNTIL_S = 40.0
 CORRUPTED_MAX = 2  # in one schedule: a third divergence at one step would rightly be taken for a fault of user code
 
 S = TypeVar("S", bound=Simulation)
@@ -52,6 +54,8 @@ def live_schedule(seed: int, until_s: float = 60.0) -> tuple[ScheduledFault, ...
     setting = live_setting_for(seed)
     if setting.script_ends is not None:
         return ()
+    if setting.moves:
+        return tuple(_draw(Random(f"moves {seed}"), MOVES, 6.0, min(until_s, MOVES_UNTIL_S), 0.2))
     if setting.calm:
         return tuple(_draw(Random(f"calm faults {seed}"), CALM, 4.0, until_s, 0.12))
     faults = _draw(Random(f"faults {seed}"), LIVE, 2.0, until_s, 1.0)
@@ -99,7 +103,7 @@ def _at(chance: Random, low_s: float, high_s: float, kind: AnyFaultKind) -> Sche
 
 def strike_live(sim: LiveSimulation, fault: ScheduledFault) -> None:
     """Inject a fault into a live job."""
-    table = CALM if sim.setting.calm else LIVE
+    table = MOVES if sim.setting.moves else CALM if sim.setting.calm else LIVE
     if table[fault.kind][1](sim, Random(fault.draw)):
         sim.faults_fired(fault.kind)
 
@@ -347,6 +351,18 @@ def _drain_agent(sim: LaunchSimulation, draw: Random) -> bool:
     agent = draw.choice(agents)
     sim.down_until[agent.machine] = sim.now + draw.uniform(0.5, 8.0)
     sim.user(DrainAgent(agent.state.id, 5.0, "maintenance"))
+    return True
+
+
+def _leave_agent(sim: LiveSimulation, draw: Random) -> bool:
+    """Ask an agent to leave; later another one may be started on its machine. Two stay, so that the job goes on."""
+    agents = [agent for agent in _agents(sim) if agent.known and not agent.state.leaving]
+    if len(agents) < 3:
+        return False
+    agent = draw.choice(agents)
+    sim.down_until[agent.machine] = sim.now + draw.choice([25.0, 300.0])
+    sim.checks.asked_to_leave(agent, LEAVE_GRACE_S)
+    sim.user(DrainAgent(agent.state.id, LEAVE_GRACE_S, "maintenance", leave=True))
     return True
 
 
@@ -623,6 +639,12 @@ CALM: Table[LiveSimulation] = {
     SimulatedFaultKind.INTERRUPT: (2.0, _interrupt),
     SimulatedFaultKind.NEXT_ATTEMPT: (2.0, _resume_cancelled),
     SimulatedFaultKind.HANG: (1.0, _hang),
+}
+MOVES: Table[LiveSimulation] = {
+    FaultKind.KILL: (2.0, _kill_worker),
+    FaultKind.KILL_AGENT: (1.0, _kill_agent),
+    FaultKind.RESIZE: (4.0, _resize),
+    SimulatedFaultKind.AGENT_LEAVES: (2.0, _leave_agent),
 }
 LAUNCH: Table[LaunchSimulation] = {
     FaultKind.KILL: (5.0, _kill_worker),

@@ -15,6 +15,7 @@ from pliant_sim.simulation import Simulation
 
 FAULTS_UNTIL_S = 60.0
 SETTLED_S = 60.0  # a lease, the time workers have to end, the longest backoff, and some
+PLACED_S = 30.0  # after the faults, when each agent must run as many workers as are wanted there
 PATIENCE_S = 240.0  # virtual seconds after the faults in which the job must end
 
 
@@ -61,6 +62,9 @@ def run_seed(
     sim.run(FAULTS_UNTIL_S, sim.ended)
     if not sim.checks.complaints:
         heal(sim)
+        if sim.setting.moves:
+            sim.run(FAULTS_UNTIL_S + PLACED_S, sim.ended)
+            sim.checks.are_placed()
         sim.run(FAULTS_UNTIL_S + PATIENCE_S, sim.ended)
     if not sim.checks.complaints:
         sim.checks.finally_()

@@ -53,7 +53,7 @@ from pliant.agent.workers import Workers
 from pliant.client import Client
 from pliant.core import supervisor as v
 from pliant.core.job.launches import describe_exit
-from pliant.core.messages import AgentReady, Event
+from pliant.core.messages import AgentDraining, AgentReady, Event
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.credentials import CoordinatorAddress, read_token
@@ -108,6 +108,7 @@ class AgentProcess:
         self._began_at = self._reminded_at = time.monotonic()
         self._reminders = 0
         self._away_told_at: float | None = None
+        self._asked_to_leave = ""  # the reason, once it was
 
     def run(self) -> int:
         """Run until the job has ended or the user stops it, and return the exit status. No process is left behind."""
@@ -311,6 +312,8 @@ class AgentProcess:
             case v.Terminate(member, grace_s):
                 self._processes.terminate(member)
                 self._after(grace_s + v.MARGIN_S, v.StopOverdue(member))
+            case v.StopWithin(member, grace_s):
+                self._after(grace_s + v.MARGIN_S, v.StopOverdue(member))
             case v.Kill(member):
                 self._processes.kill(member)
             case v.Announce(text):
@@ -397,6 +400,8 @@ class AgentProcess:
 
     def _show_event(self, revision: int, event: Event) -> None:
         self._progress.feed(event)
+        if isinstance(event, AgentDraining) and event.agent == self._state.id:
+            self._asked_to_leave = event.why
         self._output.event(revision, event)
 
     def _close_story(self) -> None:
@@ -406,5 +411,6 @@ class AgentProcess:
         if away_since is not None and not state.ended:
             self._output.warn(describe_closing_away(job, away_since))
             return
-        for line in describe_closing(job, state, self._progress, duration_s, storage, all_left=host):
+        asked = self._asked_to_leave
+        for line in describe_closing(job, state, self._progress, duration_s, storage, all_left=host, asked=asked):
             self._output.say(line)

@@ -37,12 +37,16 @@ class Progress:
 
 
 def describe_closing(
-    job: str, state: JobState, progress: Progress, duration_s: float, storage: str, *, all_left: bool
+    job: str, state: JobState, progress: Progress, duration_s: float, storage: str, *, all_left: bool, asked: str = ""
 ) -> list[str]:
-    """Return the closing lines of a job. `all_left`: no other machine goes on with it."""
+    """Return the closing lines of a job. `all_left`: no other machine goes on with it.
+
+    `asked` is the reason that came with the request to leave, if this agent was asked to.
+    """
     took = describe_duration(duration_s)
     if not state.ended and not all_left:
-        return [f"this machine left {job} after {took}; the job goes on without it"]
+        why = f": it was asked to leave ({asked})" if asked else ""
+        return [f"this machine left {job} after {took}{why}; the job goes on without it"]
     stopped = describe_state(state).removeprefix("is ") if state.ended else "stopped"
     if progress.total_steps is None:
         again = [] if state is JobState.FINISHED else ["next: the same command starts the script again"]

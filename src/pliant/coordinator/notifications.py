@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from pliant.core.data.ledger import Lineage
-from pliant.core.job.next_world import desired_workers
+from pliant.core.job.assignment import desired_workers
 from pliant.core.model.job import Job
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import View, view_of

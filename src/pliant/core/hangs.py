@@ -48,6 +48,14 @@ class WorkerActivity:
     state: str
 
 
+def add_samples(
+    known: tuple[WorkerActivity, ...], samples: tuple[WorkerSample, ...], workers: frozenset[MemberId]
+) -> tuple[WorkerActivity, ...]:
+    """Return the activity of these workers after one more sample of each."""
+    before = {each.member: each for each in known}
+    return tuple(add_sample(before.get(each.member), each) for each in samples if each.member in workers)
+
+
 def add_sample(before: WorkerActivity | None, sample: WorkerSample) -> WorkerActivity:
     """Call with every sample of a worker, in order. The first counts as movement, since the worker just started."""
     stopped = before.stopped_at if before is not None else None

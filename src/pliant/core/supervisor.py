@@ -13,9 +13,10 @@ carries out the actions.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import inf
 from typing import assert_never
 
-from pliant.core.hangs import WorkerActivity, WorkerSample, add_sample, describe_hang
+from pliant.core.hangs import WorkerActivity, WorkerSample, add_samples, describe_hang
 from pliant.core.job.launches import FENCED_CODE, describe_exit, is_own_failure
 from pliant.core.messages import (
     AgentJoin,
@@ -84,6 +85,7 @@ class Supervisor:
     never_joined: int = 0  # workers in a row that ended before they joined
     gave_up: str = ""  # the reason why this agent cancelled the job
     leaving: bool = False
+    leaves_within_s: float = inf  # the shortest grace period that it was given
     ended: bool = False
     finished: bool = False  # it ended well; its workers may run on as long as they like
     kill_at: float | None = None  # when to kill workers that outlive a job that ended badly
@@ -226,6 +228,14 @@ class Terminate:
 
 
 @dataclass(frozen=True, slots=True)
+class StopWithin:
+    """Give a worker less time that was asked to end before: feed `StopOverdue` after `grace_s`."""
+
+    member: MemberId
+    grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Kill:
     """End a worker's whole process group now (SIGKILL)."""
 
@@ -251,7 +261,7 @@ class Finish:
     """Nothing is left to do: the agent may exit."""
 
 
-Action = Start | StartSeat | Offer | ReadEvents | Terminate | Kill | Announce | SendCommand | Finish
+Action = Start | StartSeat | Offer | ReadEvents | Terminate | StopWithin | Kill | Announce | SendCommand | Finish
 Decision = tuple[Supervisor, tuple[Action, ...]]
 
 
@@ -332,27 +342,26 @@ def _follow_orders(state: Supervisor, order: OrdersReceived, now: float) -> Deci
     if not order.live and _is_old(state, order):
         return state, ()
     stolen = _is_for_another(state, order)
-    state = replace(
-        state,
-        wanted=order.count,
-        draining=order.draining,
-        ended=order.ended or stolen,
-        finished=order.finished,
-        order=order,
-    )
+    state = replace(state, wanted=order.count, draining=order.draining, order=order)
+    state = replace(state, ended=order.ended or stolen, finished=order.finished)
     if order.live and stolen:
         return _start_missing(state, (), now)  # the members of the other agent are not this agent's to report
+    sooner = order.leaving and order.grace_s < state.leaves_within_s
+    if sooner and not state.ended and not _is_for_earlier_run(state, order):
+        state, leaving = _leave(state, order.grace_s)
+        return state, (_report_dead(state, order.members) if order.live else ()) + leaving
     if order.live:
         return _start_missing(state, _report_dead(state, order.members), now)
-    if order.leaving and not state.leaving:
-        return _leave(state, order.grace_s)
     return _run_launch(state, order, (), now)
 
 
 def _is_old(state: Supervisor, order: OrdersReceived) -> bool:
     """Return whether orders are for an earlier run of this agent, or from before the newest launch."""
-    if order.launch is not None and order.launch.number < state.launched:
-        return True
+    before_launch = order.launch is not None and order.launch.number < state.launched
+    return before_launch or _is_for_earlier_run(state, order)
+
+
+def _is_for_earlier_run(state: Supervisor, order: OrdersReceived) -> bool:
     return order.install_id == state.install_id and order.run_id not in ("", state.run_id)
 
 
@@ -501,9 +510,7 @@ def _own_seats(state: Supervisor, launch: Launch | None) -> frozenset[MemberId]:
 
 def _kill_hung(state: Supervisor, samples: tuple[WorkerSample, ...], now: float) -> Decision:
     """Kill launched workers that hang, so that they are launched again; live ones have a watchdog of their own."""
-    known = {each.member: each for each in state.activity}
-    current = (each for each in samples if each.member in state.workers)
-    state = replace(state, activity=tuple(add_sample(known.get(each.member), each) for each in current))
+    state = replace(state, activity=add_samples(state.activity, samples, state.workers))
     launch = state.order.launch if state.order is not None else None
     if not state.stall_s or launch is None or is_live(state):
         return state, ()
@@ -581,8 +588,11 @@ def _back_off(state: Supervisor, now: float, *, live: bool, failed: bool) -> Sup
 
 
 def _leave(state: Supervisor, grace_s: float, *said: SendCommand) -> Decision:
-    if state.leaving:
+    if grace_s >= state.leaves_within_s:
         return state, ()
+    state, was_leaving = replace(state, leaves_within_s=grace_s), state.leaving
+    if was_leaving:
+        return state, (*said, *(StopWithin(member, grace_s) for member in sorted(state.workers)))
     fresh = sorted(state.workers - state.stopping)  # a second SIGTERM may mean "now" to the others
     state = replace(state, leaving=True, draining=state.workers, stopping=state.stopping | state.workers)
     if not state.workers:

@@ -253,7 +253,10 @@ class Session:
             case s.CatchUp():
                 self._catch_up(action)
             case s.StartGrace():
-                self._grace = (time.monotonic() + action.grace_s, action.grace_s)
+                ends_at = time.monotonic() + action.grace_s
+                if self._grace is not None and self._grace[0] < ends_at:
+                    return  # the earlier grace period ends first, though it is longer
+                self._grace = (ends_at, action.grace_s)
                 self._announce_short_grace()
                 self._after(action.grace_s, s.GraceOver())
             case _:

@@ -90,6 +90,10 @@ def test_the_last_lines_tell_how_far_it_is_and_what_to_do(state: JobState, progr
 def test_a_machine_that_leaves_others_behind_says_so() -> None:
     told = describe_closing("demo", JobState.RUNNING, Progress(9, 320, 8), 5.0, PLACE, all_left=False)
     assert told == ["this machine left demo after 5 s; the job goes on without it"]
+    asked = describe_closing("demo", JobState.RUNNING, Progress(), 5.0, PLACE, all_left=False, asked="maintenance")
+    assert asked == [
+        "this machine left demo after 5 s: it was asked to leave (maintenance); the job goes on without it"
+    ]
 
 
 def test_durations_have_two_units_at_most() -> None:

@@ -37,6 +37,7 @@ from pliant.core.supervisor import (
     SendCommand,
     Signal,
     Start,
+    StopWithin,
     Supervisor,
     Terminate,
     WorkerEnded,
@@ -279,9 +280,37 @@ def test_a_machine_that_goes_drains_its_workers_and_starts_none() -> None:
     assert after(state, wanted(4, ONE, TWO), Recheck())[1] == []
 
 
-def test_a_second_notice_changes_nothing() -> None:
+def test_a_second_notice_changes_nothing_unless_it_leaves_less_time() -> None:
     state, _ = after(with_workers(2), MachineGoing(30.0, "spot notice"))
-    assert after(state, MachineGoing(1.0, "SIGTERM")) == (state, [])
+    assert after(state, MachineGoing(30.0, "SIGTERM")) == (state, [])
+    state, actions = after(state, MachineGoing(1.0, "SIGTERM"))
+    assert actions == [
+        SendCommand(DrainAgent(AGENT, 1.0, "SIGTERM")),
+        StopWithin(ONE, 1.0),  # no second SIGTERM, which may mean "now" to a worker
+        StopWithin(TWO, 1.0),
+    ]
+    assert after(state, MachineGoing(30.0, "spot notice")) == (state, [])
+
+
+def test_an_agent_of_a_live_job_that_is_asked_to_leave_starts_none_and_goes_after_its_last_worker() -> None:
+    leave = replace(wanted(0, ONE, members=frozenset({ONE, name(9)})), leaving=True, grace_s=9.0)
+    state, actions = after(with_workers(1), leave)
+    assert actions == [SendCommand(Exited(name(9), KILLED)), Terminate(ONE, 9.0)]
+    assert state.leaving
+    assert after(state, leave)[1] == [SendCommand(Exited(name(9), KILLED))]
+    assert after(state, wanted(3), Recheck())[1] == []
+    assert after(state, replace(leave, grace_s=2.0))[1][-1] == StopWithin(ONE, 2.0)
+    assert after(state, WorkerEnded(ONE, 0))[1] == [
+        SendCommand(Exited(ONE, 0)),
+        SendCommand(AgentLeave(AGENT)),
+        Finish(),
+    ]
+
+
+def test_orders_to_leave_that_an_earlier_run_of_the_agent_received_do_not_count() -> None:
+    leave = replace(wanted(1), leaving=True, grace_s=9.0, run_id="0z")
+    assert after(fresh(), leave)[1] == [Start(ONE)]
+    assert not after(fresh(), leave)[0].leaving
 
 
 def test_an_agent_without_workers_goes_at_once() -> None:

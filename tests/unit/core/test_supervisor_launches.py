@@ -301,7 +301,7 @@ def test_an_agent_that_is_to_leave_stops_its_workers_and_says_goodbye() -> None:
     state, actions = after(started(), order(OVER, leaving=True, grace_s=5.0))
     assert actions == [Terminate(ONE, 5.0), Terminate(TWO, 5.0)]
     assert state.leaving
-    assert after(state, order(OVER, leaving=True), Recheck())[1] == []
+    assert after(state, order(OVER, leaving=True, grace_s=5.0), Recheck())[1] == []
     state, actions = after(state, WorkerEnded(ONE, -15), WorkerEnded(TWO, 0))
     assert actions == [SendCommand(AgentLeave(AGENT)), Finish()]
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.job.assignment import desired_workers
 from pliant.core.job.launches import FENCED_CODE
 from pliant.core.member import Machine, Phase
 from pliant.core.member.control_words import Purpose, Words, is_ending
@@ -16,6 +18,7 @@ from pliant.core.messages import Event, StatesDiffered
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
+from pliant.core.supervisor import Action, Start
 from pliant_sim.checks import StoreChecks
 from pliant_sim.live.checkpoint_checks import CheckpointChecks
 from pliant_sim.live.toy_model import FALSE, WRONG, Content, slots_in
@@ -23,7 +26,11 @@ from pliant_sim.processes.coordinator import AgentPoll, Ask
 
 if TYPE_CHECKING:
     from pliant_sim.live.world import LiveSimulation
+    from pliant_sim.processes.agent import SimulatedAgent
     from pliant_sim.processes.worker import LiveWorker
+
+ORDERS_S = 3.0  # a user's request is decided and the agent has its orders, in a network without faults
+EXIT_S = 6.0  # beyond the grace period
 
 
 class LiveChecks(StoreChecks):
@@ -42,6 +49,7 @@ class LiveChecks(StoreChecks):
         self.polluted = False  # gradients of a corrupted state were applied before the next comparison
         self.spoilt_ends: list[MemberId] = []
         self.abandoned: dict[MemberId, str] = {}  # members that left with the last state, with the reason
+        self.leaving: dict[SimulatedAgent, float] = {}  # agents that must start nothing, with the time since when
         self.saves = CheckpointChecks(sim, self.complain)
 
     # --------------------------------------------------------------------------------- the store's history
@@ -127,7 +135,7 @@ class LiveChecks(StoreChecks):
         """P2: no committed step is lost while a healthy process holds the state."""
         saved = job.checkpoint.lineage.step if job.checkpoint is not None else 0
         for member, why in self.abandoned.items():
-            if self.sim.setting.calm and job.durable.step > saved:
+            if (self.sim.setting.calm or self.sim.setting.moves) and job.durable.step > saved:
                 self.complain(f"P2: steps {saved + 1} to {job.durable.step} are lost; {member} left with them: {why}")
         self.abandoned.clear()
 
@@ -305,6 +313,47 @@ class LiveChecks(StoreChecks):
                 return True
         checkpoint = job.checkpoint if job is not None else None
         return checkpoint is not None and not lineage.newer_than(checkpoint.lineage)
+
+    # ------------------------------------------------------------------------------------------- the agents
+
+    def asked_to_leave(self, agent: SimulatedAgent, grace_s: float) -> None:
+        """Note that a user asks an agent to leave: soon it starts nothing more, and then it exits."""
+        self.leaving[agent] = self.sim.now + ORDERS_S
+        self.sim.after(ORDERS_S + grace_s + EXIT_S, self._must_have_left, agent)
+
+    def _must_have_left(self, agent: SimulatedAgent) -> None:
+        if agent.up and self.job is not None and not self.job.state.ended:
+            self.complain(f"{agent.machine} was asked to leave and has not: {agent.running} run")
+
+    def agent_decided(self, agent: SimulatedAgent, actions: tuple[Action, ...]) -> None:
+        super().agent_decided(agent, actions)
+        since = self.leaving.get(agent)
+        if since is not None and self.sim.now > since and any(isinstance(action, Start) for action in actions):
+            self.complain(f"{agent.machine} was asked to leave and starts a worker")
+
+    def are_placed(self) -> None:
+        """Check, some time after the last change, that each agent runs what is wanted there, and all of it trains."""
+        job = self.job
+        world = job.world(job.current) if job is not None else None
+        if job is None or world is None or job.state is not JobState.RUNNING:
+            return
+        wanted = desired_workers(job)
+        training = Counter(job.members[member].agent for member in world.members if member in job.members)
+        running = {agent.state.id: len(agent.running) for agent in self.sim.agents.values() if agent.up}
+        total = min(job.target.size + job.spec.spares, sum(agent.capacity for agent in job.agents))
+        if job.target.placement:
+            total = sum(
+                min(count, job_agent.capacity)
+                for job_agent in job.agents
+                for name, count in job.target.placement
+                if name == job_agent.id
+            )
+        if sum(running.values()) != total:
+            self.complain(f"{sum(running.values())} processes run for a target of {job.target.size}: {running}")
+        for agent, count in wanted.items():
+            if not job.spec.spares and (training[agent], running.get(agent, 0)) != (count, count):
+                there = f"{training[agent]} train and {running.get(agent, 0)} run"
+                self.complain(f"{count} workers are wanted on {agent}; {there}")
 
     # ------------------------------------------------------------------------------------------ the answers
 

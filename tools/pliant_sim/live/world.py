@@ -46,6 +46,7 @@ class LiveSetting(Setting):
     no_storage: float = 0.0  # the share of workers that cannot write checkpoints
     fingerprint: Fingerprint = ()
     calm: bool = False  # few faults, none of the network, the coordinators or the disk: nothing excuses a lost step
+    moves: bool = False  # agents come and go and the size changes, nothing else; then every worker has its place
     script_ends: int | None = None  # the script ends with this code whenever it computes step `ends_at`; None: never
     ends_at: int = 6
     loop_ends: str = ""  # "finish": the script finishes the job after step `ends_at`; "leave": it leaves its loop there
@@ -53,6 +54,7 @@ class LiveSetting(Setting):
 
 CALM_SIZE = 3  # both the smallest and the largest size, as with `--workers 3`
 SCRIPT_ENDS = (-11, 0, 1, -9)
+LONG = Grid(samples=101, batch=12, slots=12, epochs=9)  # lasts until the placement of the workers was checked
 
 
 def verify_for(seed: int) -> int:
@@ -63,8 +65,11 @@ def verify_for(seed: int) -> int:
 def setting_for(seed: int) -> LiveSetting:
     """One coordinator in a third of the schedules, two in the others; states are compared in a fifth of them.
 
-    A tenth of the schedules are calm, in another tenth the script always crashes, and in a third one it ends early.
+    A tenth of the schedules are calm, in another tenth the script always crashes, and in a third one it ends early. In
+    a fourth one agents come and go and the size changes.
     """
+    if seed % 10 == 5:
+        return LiveSetting(seed=seed, moves=True, agents=4, capacity=2, size_min=1, size_max=8, workers=4, grid=LONG)
     if seed % 10 == 7:
         return LiveSetting(seed=seed, calm=True, size_min=CALM_SIZE, size_max=CALM_SIZE, workers=CALM_SIZE)
     if seed % 10 == 8:

@@ -24,6 +24,7 @@ from pliant.core.supervisor import (
     Start,
     StartSeat,
     StopOverdue,
+    StopWithin,
     Supervisor,
     Terminate,
     WorkerEnded,
@@ -208,6 +209,8 @@ class SimulatedAgent:
                 self.send(AgentReady(self.state.id, generation, self._free_ports()))
             case Terminate(member, grace_s):
                 self._terminate(member, grace_s)
+                self.sim.after(grace_s + 1.0, self.feed, StopOverdue(member))
+            case StopWithin(member, grace_s):
                 self.sim.after(grace_s + 1.0, self.feed, StopOverdue(member))
             case Kill(member):
                 self._kill(member)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pliant.coordinator.service.inbox import Accepted, Answer, Sender, Unavailable
 from pliant.coordinator.service.pump import Service
-from pliant.core.job.next_world import desired_workers
+from pliant.core.job.assignment import desired_workers
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId
 from pliant.core.supervisor import OrdersReceived

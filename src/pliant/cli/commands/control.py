@@ -76,15 +76,24 @@ def resize(job: str | None, size: str | None, places: tuple[tuple[str, int], ...
     show_default=True,
     help="Seconds that members have to leave.",
 )
+@click.option("--leave", is_flag=True, help="With --agent: let the agent itself leave. It starts nothing more.")
 @click.option("--why", default="requested with pliant drain", help="Reason, shown in the events.")
 @json_option
 @connection_options
 def drain(
-    job: str | None, member: str | None, agent: str | None, grace_s: float, why: str, flags: Flags, as_json: bool
+    job: str | None,
+    member: str | None,
+    agent: str | None,
+    grace_s: float,
+    leave: bool,
+    why: str,
+    flags: Flags,
+    as_json: bool,
 ) -> None:
     """Let a member, or all members of an agent, leave a job.
 
-    They leave at the next boundary. No work is lost if a step and the switch fit into the grace period.
+    They leave at the next boundary. No work is lost if a step and the switch fit into the grace period. Of several
+    grace periods the one that ends first counts.
     """
     from pliant.core.messages import Drain, DrainAgent
     from pliant.core.model.names import AgentId, MemberId
@@ -92,17 +101,21 @@ def drain(
     name, member = (resolve_job(job), member) if agent is not None else resolve_job_and_argument(job, member)
     if (member is None) == (agent is None):
         raise click.UsageError("Pass either MEMBER or --agent.")
+    if leave and agent is None:
+        raise click.UsageError("--leave needs --agent: a member that is drained always leaves.")
     command: Drain | DrainAgent
     if member is not None:
         command, leaving = Drain(MemberId(member), grace_s, why), member
     else:
-        command, leaving = DrainAgent(AgentId(agent or ""), grace_s, why), f"All members of {agent}"
+        command, leaving = DrainAgent(AgentId(agent or ""), grace_s, why, leave=leave), f"All members of {agent}"
     with flags.connect(name) as client:
         done = client.send(name, command)
     if as_json:
         print_json({"job": name, "member": member, "agent": agent, "grace_s": grace_s, "revision": done.revision})
     else:
         click.echo(f"{clean(leaving)} will leave {name} at the next boundary, within {grace_s:g} s.")
+        if leave:
+            click.echo(f"{clean(agent or '')} then exits. Its workers are replaced on other agents that have room.")
 
 
 @click.command()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from math import inf
 from types import MappingProxyType
 
-from pliant.core.job.next_world import desired_workers
+from pliant.core.job.assignment import desired_workers
 from pliant.core.model.job import Job
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId

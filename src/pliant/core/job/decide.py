@@ -25,6 +25,7 @@ from pliant.core.job.launches import (
     describe_crashes,
     describe_exit,
     drain_agent,
+    is_drained_sooner,
     is_own_failure,
     seat_ended,
 )
@@ -133,9 +134,9 @@ def _drain(job: Job, command: m.Drain, now: float) -> Decision:
         return _not_a_member(job, command.member)
     if (bad := bad_grace(command.grace_s)) is not None:
         return bad
-    if member.draining:
+    if not is_drained_sooner(member, command.grace_s):
         return ()  # a second notice must not extend the deadline
-    draining = m.MemberDraining(now, member.id, command.grace_s, command.why)
+    draining = m.MemberDraining(now, member.id, command.grace_s, command.why, member.immediate)
     return (draining, *checkpoints.request_on_drain(job, (member.id,), now))
 
 

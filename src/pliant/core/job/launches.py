@@ -16,7 +16,7 @@ from pliant.core.job.checkpoints import request_on_drain
 from pliant.core.job.failures import counted_failures
 from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace
 from pliant.core.messages import Code, Event, Rejection
-from pliant.core.model.job import Agent, Job, JobState, Target, member_limit
+from pliant.core.model.job import Agent, Job, JobState, Member, Target, member_limit
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId, bad_name
 from pliant.core.start_failures import is_bad_input, is_incurable
@@ -114,24 +114,37 @@ def agent_ready(job: Job, command: m.AgentReady, now: float) -> tuple[Event, ...
 
 
 def drain_agent(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...] | Rejection:
-    """Let all members on that agent leave. A second command cannot extend the deadline, but can set `immediate`."""
+    """Let all members on that agent leave. A second command can shorten the grace period, or set `immediate`."""
     if (bad := bad_grace(command.grace_s)) is not None:
         return bad
     there = [x for x in job.members.values() if x.agent == command.agent]
     if not there and all(agent.id != command.agent for agent in job.agents):
         return Rejection(Code.UNKNOWN, f"no agent {command.agent} and no member on it")
-    fresh = [x for x in there if not x.draining or command.immediate > x.immediate]
+    fresh = [x for x in there if is_drained_sooner(x, command.grace_s, immediate=command.immediate)]
     of_members = (
-        m.MemberDraining(now, x.id, x.grace_s if x.draining else command.grace_s, command.why, command.immediate)
+        m.MemberDraining(
+            now,
+            x.id,
+            min(command.grace_s, x.grace_s) if x.draining else command.grace_s,
+            command.why,
+            command.immediate or x.immediate,
+        )
         for x in fresh
     )
     return (*_agent_draining(job, command, now), *of_members, *request_on_drain(job, (x.id for x in fresh), now))
 
 
+def is_drained_sooner(member: Member, grace_s: float, *, immediate: bool = False) -> bool:
+    """Return whether a drain changes anything: a later one counts only if it leaves less time."""
+    return not member.draining or grace_s < member.grace_s or immediate > member.immediate
+
+
 def _agent_draining(job: Job, command: m.DrainAgent, now: float) -> tuple[Event, ...]:
-    """Give that agent no more seats. Its workers are stopped with all others, and launched without it."""
+    """Let the agent itself leave: it gets no more workers. Members of a live job alone may leave without it."""
     agent = next((known for known in job.agents if known.id == command.agent), None)
-    if agent is None or agent.draining or job.is_live:
+    if agent is None or (job.is_live and not command.leave):
+        return ()
+    if agent.draining and command.grace_s >= agent.grace_s:
         return ()
     return (m.AgentDraining(now, agent.id, command.grace_s, command.why),)
 

@@ -8,18 +8,19 @@ nothing. No function here reads a clock.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from heapq import heappop, heappush
 
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.launches import next_launch, seats_per_agent
-from pliant.core.messages import Event, MemberGone, StateChanged, WorldFormed
+from pliant.core.job.assignment import assign, job_fingerprint
+from pliant.core.job.launches import next_launch
+from pliant.core.messages import Event, MemberDraining, MemberGone, StateChanged, WorldFormed
 from pliant.core.messages.describe import describe_recomputed
-from pliant.core.model.fingerprint import Fingerprint, fingerprint_difference, most_common
+from pliant.core.model.fingerprint import fingerprint_difference
 from pliant.core.model.job import Job, JobState, Member
-from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
 
 BAD_PAIR_FAILURES = 3  # failed wirings of one pair before one of the two is barred (rule 11)
+SURPLUS_GRACE_S = 30.0  # for a member that no world has, so it can leave at once
 OPEN_MAX = 8  # open generations before a recovery seals them all: bounds what members must keep
 
 
@@ -48,6 +49,9 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
         return (barred,)
     if job.state is JobState.STOPPING:
         return _next_of_stopping(job, now)
+    if surplus := assign(job, members_left_out(job.worlds)).surplus:
+        why = "has more workers than are wanted there"
+        return tuple(MemberDraining(now, m.id, SURPLUS_GRACE_S, f"{m.agent} {why}") for m in surplus)
     verdict = next_world(job)
     match verdict:
         case World():
@@ -95,7 +99,7 @@ def next_world(job: Job) -> World | NoWorldYet | KeepWorlds:
 def _planned(job: Job, newest: World, survivors: list[Member]) -> World | NoWorldYet | KeepWorlds:
     """A changed membership, entered by the switch while the current world goes on (rules 5, 8, 16)."""
     out = members_left_out(job.worlds)
-    chosen = _choose(job, out)
+    chosen = assign(job, out).training
     if not chosen:
         return KeepWorlds("every member is leaving, and no other member can take over the state")
     bridge: list[Member] = []
@@ -125,7 +129,7 @@ def _recovery(job: Job, survivors: list[Member], why: str) -> World:
     members = survivors
     if len(survivors) < job.spec.size_min:
         present = {member.id for member in survivors}
-        joiners = [m for m in _choose(job, frozenset()) if m.id not in present]
+        joiners = [m for m in assign(job, frozenset()).training if m.id not in present]
         members = survivors + joiners
     if len(members) < job.spec.size_min:
         hold = f"{_too_few(job, len(members))}; {why}"
@@ -135,7 +139,7 @@ def _recovery(job: Job, survivors: list[Member], why: str) -> World:
 
 def _rollback(job: Job, survivors: list[Member]) -> World | NoWorldYet:
     """No member holds a state to continue from: start at the newest checkpoint, or at the beginning (rules 4, 12)."""
-    chosen = _choose(job, frozenset())
+    chosen = assign(job, frozenset()).training
     if not job.rollback_generation:
         why = "the job starts"
     else:
@@ -161,7 +165,7 @@ def _describe_loss(job: Job, base: int) -> str:
 
 def _end_of_hold(job: Job, survivors: list[Member]) -> World | NoWorldYet:
     """A recovery ends a world that holds, since without steps there are no control words to switch by."""
-    chosen = _choose(job, members_left_out(job.worlds))
+    chosen = assign(job, members_left_out(job.worlds)).training
     if len(chosen) < job.spec.size_min:
         return NoWorldYet(_too_few(job, len(chosen)))
     present = {member.id for member in survivors}
@@ -197,64 +201,6 @@ def members_left_out(worlds: tuple[World, ...]) -> frozenset[MemberId]:
         seen.update(world.members)
         out.update(seen.difference(world.members))
     return frozenset(out)
-
-
-def wanted_size(job: Job) -> int:
-    """Return how many members the job wants to train: members beyond the slots would have no work."""
-    return min(job.target.size, job.spec.size_max, job.slots)
-
-
-def desired_workers(job: Job) -> dict[AgentId, int]:
-    """Return how many workers each agent should run, for the supervisors.
-
-    An exact placement is used as it is. A number, with the spares, is spread: one more for the agent with the fewest,
-    the earliest first, within each agent's capacity. Draining members are not counted, so their replacements may start
-    early. While workers are launched together, this is for display only: the launch decides which agent starts which
-    worker.
-    """
-    if job.state.ended or job.state is JobState.STOPPING:
-        return {agent.id: 0 for agent in job.agents}
-    if not job.is_live:
-        return seats_per_agent(job)
-    capacity = {agent.id: agent.capacity for agent in job.agents}
-    if job.target.placement:
-        wanted = dict(job.target.placement)
-        return {agent: min(wanted.get(agent, 0), room) for agent, room in capacity.items()}
-    share = dict.fromkeys(capacity, 0)
-    fewest = [(0, turn, agent.id) for turn, agent in enumerate(job.agents) if agent.capacity]
-    for _ in range(min(job.target.size + job.spec.spares, sum(capacity.values()))):
-        count, turn, name = heappop(fewest)
-        share[name] = count + 1
-        if count + 1 < capacity[name]:
-            heappush(fewest, (count + 1, turn, name))
-    return share
-
-
-def _choose(job: Job, out: frozenset[MemberId]) -> list[Member]:
-    """Return the members that should train: those of the newest world first, then the oldest, as many as wanted."""
-    training = set(job.newest.members) if job.newest else set()
-    fingerprint = _job_fingerprint(job)
-    pool = [
-        m
-        for m in job.members.values()
-        if not (m.draining or m.id in out or fingerprint_difference(fingerprint, m.fingerprint))
-    ]
-    pool.sort(key=lambda m: (m.id not in training, m.number))
-    limit = wanted_size(job)
-    if not job.target.placement:
-        return pool[:limit]
-    room = dict(job.target.placement)
-    chosen: list[Member] = []
-    for member in pool:
-        if room.get(member.agent, 0) > 0 and len(chosen) < limit:
-            room[member.agent] -= 1
-            chosen.append(member)
-    return chosen
-
-
-def _job_fingerprint(job: Job) -> Fingerprint:
-    """Return the job's fingerprint: that of its first world, or the one that most candidates have."""
-    return job.fingerprint or most_common(m.fingerprint for m in job.members.values() if not m.draining)
 
 
 def _ordered(job: Job, members: list[Member]) -> list[Member]:
@@ -293,7 +239,7 @@ def _member_to_bar(job: Job, now: float) -> MemberGone | None:
 
 def _too_few(job: Job, count: int) -> str:
     """Return how many members count, and which present member does not."""
-    fingerprint = _job_fingerprint(job)
+    fingerprint = job_fingerprint(job)
     others = [m for m in job.members.values() if fingerprint_difference(fingerprint, m.fingerprint) and not m.draining]
     found = f"{count} of the {job.spec.size_min} workers needed"
     if not others:

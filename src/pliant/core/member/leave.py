@@ -49,9 +49,8 @@ def reason_to_stop(m: Machine, view: View) -> str:
 
 def apply_view(m: Machine, out: Out, view: View) -> None:
     """Act on a view: at once where nothing runs, else at the next safe moment."""
-    if view.draining and m.drain_urgency == CALM:
-        m.drain_urgency = LEAVING
-        out.append(StartGrace(view.grace_s))
+    if view.draining:
+        _start_grace(m, out, view.grace_s)
     if view.draining and view.immediate:
         m.drain_urgency = OUT_OF_TIME
     if m.phase is Phase.LINGERING and _may_leave(m, view):
@@ -149,13 +148,20 @@ def on_released(m: Machine, out: Out, signal: Released) -> None:
 
 def on_drain_notice(m: Machine, out: Out, signal: DrainNotice) -> None:
     """Announce the drain to the coordinator, and leave at a boundary: the machine is going away (rule 16)."""
-    if m.drain_urgency:
+    if signal.grace_s >= m.grace_s:
         return
-    m.drain_urgency = LEAVING
-    out.append(StartGrace(signal.grace_s))
+    _start_grace(m, out, signal.grace_s)
     out.append(Send(Drain(m.id, signal.grace_s, signal.why)))
     if m.phase is Phase.OUTSIDE:
         leave_job(m, out, 0, signal.why)
+
+
+def _start_grace(m: Machine, out: Out, grace_s: float) -> None:
+    """Begin to leave. A later, shorter grace period replaces a longer one, and a longer one changes nothing."""
+    m.drain_urgency = max(m.drain_urgency, LEAVING)
+    if grace_s < m.grace_s:
+        m.grace_s = grace_s
+        out.append(StartGrace(grace_s))
 
 
 def on_grace_short(m: Machine, out: Out) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import inf
 
 from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage, add_digests
 from pliant.core.data.line_run import LineRun
@@ -138,6 +139,7 @@ class Machine:
 
     # Leaving.
     drain_urgency: int = CALM
+    grace_s: float = inf  # the shortest grace period that it was given
     released_by: int = 0
 
     # The end of the job before its last step.

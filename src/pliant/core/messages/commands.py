@@ -182,12 +182,16 @@ class AgentReady:
 
 @dataclass(frozen=True, slots=True)
 class DrainAgent:
-    """Let all members on an agent leave. `immediate`: they need not train until the last moment."""
+    """Let all members on an agent leave. `immediate`: they need not train until the last moment.
+
+    `leave`: the agent goes too, and starts nothing more. Without it, the agent of a live job replaces its members.
+    """
 
     agent: AgentId
     grace_s: float
     why: str
     immediate: bool = False
+    leave: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -190,6 +190,7 @@ def test_a_resize_changes_the_target(pliant: Pliant, running: Running) -> None:
         (("drain", "j"), "Pass either MEMBER or --agent"),
         (("drain", "j", "m", "--agent", "a"), "Pass either MEMBER"),
         (("drain", "j", "m", "--grace-s", "-1"), "not in the range"),
+        (("drain", "j", "m", "--leave"), "--leave needs --agent"),
     ],
 )
 def test_a_wish_that_makes_no_sense_is_bad_input(pliant: Pliant, args: tuple[str, ...], why: str) -> None:
@@ -206,6 +207,8 @@ def test_a_drain_reaches_a_member_or_everybody_on_an_agent(running: Running, pli
     done = pliant("drain", "drained", "--agent", "gpu-1", "--json")
     assert (done.json["agent"], done.json["grace_s"]) == ("gpu-1", 30.0)
     assert {line["state"] for line in pliant("status", "drained", "--json").json["members"]} == {"draining"}
+    done = pliant("drain", "drained", "--agent", "gpu-1", "--leave", "--grace-s", "4")
+    assert done.out.endswith("gpu-1 then exits. Its workers are replaced on other agents that have room.\n")
     assert pliant("drain", "drained", "stranger").code == 3
 
 

@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from pliant.core import messages as m
+from pliant.core.job.assignment import desired_workers
 from pliant.core.job.launches import describe_exit, is_own_failure, seats_per_agent
-from pliant.core.job.next_world import desired_workers, next_consequence
+from pliant.core.job.next_world import next_consequence
 from pliant.core.job.validation import ADDRESS_MAX
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import JobState, Mode, Target

@@ -3,6 +3,7 @@
 import pytest
 
 from pliant.core import messages as m
+from pliant.core.job.assignment import desired_workers
 from pliant.core.messages import Code, Rejection
 from pliant.core.model.job import Job, JobState, Target
 from pliant.core.model.names import AgentId, MemberId
@@ -76,13 +77,36 @@ def on_agents(*agents: AgentId) -> Job:
 
 
 def test_an_agent_that_drains_takes_every_member_on_it_along() -> None:
-    job = after(on_agents(X, Y, X), drain(C))
+    job = after(on_agents(X, Y, X), drain(C, 9.0))
     assert made(job, m.DrainAgent(X, 9.0, "maintenance")) == (m.MemberDraining(NOW, A, 9.0, "maintenance"),)
     assert made(job, m.DrainAgent(Y, 9.0, "maintenance")) == (m.MemberDraining(NOW, B, 9.0, "maintenance"),)
     job = after(job, m.DrainAgent(X, 9.0, "maintenance"))
     assert [name for name, one in job.members.items() if one.draining] == [A, C]
-    assert [job.members[A].grace_s, job.members[C].grace_s] == [9.0, 30.0]
+    assert [job.members[A].grace_s, job.members[C].grace_s] == [9.0, 9.0]
     assert made(job, m.DrainAgent(X, 99.0, "maintenance")) == ()
+
+
+def test_a_later_shorter_grace_period_replaces_a_longer_one() -> None:
+    job = after(on_agents(X, Y, X), m.AgentJoin(X, 4), m.DrainAgent(X, 30.0, "spot", immediate=True, leave=True))
+    assert made(job, m.DrainAgent(X, 30.0, "spot", leave=True)) == ()
+    assert made(job, drain(A, 31.0)) == ()
+    assert made(job, drain(A, 5.0)) == (m.MemberDraining(NOW, A, 5.0, "spot notice", immediate=True),)
+    job = after(job, m.DrainAgent(X, 8.0, "now", leave=True))
+    assert [job.members[name].grace_s for name in (A, C)] == [8.0, 8.0]
+    assert job.members[A].immediate  # as before: less time is no reason to train on
+    assert [(agent.draining, agent.grace_s) for agent in job.agents] == [(True, 8.0)]
+
+
+def test_an_agent_of_a_live_job_leaves_only_if_that_is_asked_for() -> None:
+    job = after(on_agents(X, Y, X), m.AgentJoin(X, 4), m.AgentJoin(Y, 4))
+    stays = after(job, m.DrainAgent(X, 9.0, "maintenance"))
+    assert [agent.draining for agent in stays.agents] == [False, False]
+    assert made(job, m.DrainAgent(X, 9.0, "maintenance", leave=True))[0] == m.AgentDraining(NOW, X, 9.0, "maintenance")
+    leaves = after(job, m.DrainAgent(X, 9.0, "maintenance", leave=True))
+    assert [agent.draining for agent in leaves.agents] == [True, False]
+    assert desired_workers(stays) == {X: 3, Y: 3}
+    assert desired_workers(leaves) == {X: 0, Y: 4}
+    assert desired_workers(after(leaves, m.AgentJoin(X, 4, run_id="another"))) == {X: 3, Y: 3}
 
 
 def test_an_agent_without_members_drains_at_once() -> None:

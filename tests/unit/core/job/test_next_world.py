@@ -6,16 +6,15 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
+from pliant.core.job.assignment import desired_workers, wanted_size
 from pliant.core.job.next_world import (
     BAD_PAIR_FAILURES,
     OPEN_MAX,
     KeepWorlds,
     NoWorldYet,
-    desired_workers,
     members_left_out,
     next_consequence,
     next_world,
-    wanted_size,
 )
 from pliant.core.model.job import Accusation, Job, JobState, Member, Target
 from pliant.core.model.names import AgentId, MemberId

@@ -74,6 +74,13 @@ def test_a_second_notice_does_not_stretch_the_grace_period() -> None:
     assert crew[A].drain_urgency == OUT_OF_TIME
 
 
+def test_a_shorter_grace_period_replaces_a_longer_one() -> None:
+    crew = training(A, B)
+    crew.feed(A, DrainNotice(30.0, "spot"))
+    assert crew.tell(A, draining=True, grace_s=9.0) == (StartGrace(9.0),)
+    assert crew.feed(A, DrainNotice(2.0, "now")) == (StartGrace(2.0), Send(Drain(A, 2.0, "now")))
+
+
 def test_the_coordinators_word_to_drain_starts_the_grace_period_once() -> None:
     crew = training(A, B)
     assert crew.tell(A, draining=True, grace_s=12.0) == (StartGrace(12.0),)

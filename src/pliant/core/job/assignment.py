@@ -1,0 +1,114 @@
+"""Decide how many workers each agent runs, and which members train. One function decides both, so that they agree.
+
+Each agent gets a share of the target. Members within their agent's share train first. A member beyond it trains only
+as long as too few others are there, and leaves once it is not needed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from pliant.core.job.launches import seats_per_agent
+from pliant.core.model.fingerprint import Fingerprint, fingerprint_difference, most_common
+from pliant.core.model.job import Agent, Job, JobState, Member
+from pliant.core.model.names import AgentId, MemberId
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """The members that should train, and those that no agent needs: beyond their agent's share, and not training."""
+
+    training: list[Member]
+    surplus: list[Member]
+
+
+def wanted_size(job: Job) -> int:
+    """Return how many members the job wants to train: members beyond the slots would have no work."""
+    return min(job.target.size, job.spec.size_max, job.slots)
+
+
+def desired_workers(job: Job) -> dict[AgentId, int]:
+    """Return how many workers each agent should run, for the supervisors.
+
+    An exact placement is used as it is. A number, with the spares, is spread: one more for the agent with the fewest,
+    the earliest first, within each agent's capacity. An agent that leaves gets none. Draining members are not counted,
+    so their replacements may start early. While workers are launched together, this is for display only: the launch
+    decides which agent starts which worker.
+    """
+    if job.state.ended or job.state is JobState.STOPPING:
+        return {agent.id: 0 for agent in job.agents}
+    if not job.is_live:
+        return seats_per_agent(job)
+    staying = [agent for agent in job.agents if not agent.draining]
+    shares = {agent.id: 0 for agent in job.agents}
+    if job.target.placement:
+        placement = dict(job.target.placement)
+        return shares | {agent.id: min(placement.get(agent.id, 0), agent.capacity) for agent in staying}
+    return shares | _spread(staying, job.target.size + job.spec.spares)
+
+
+def _spread(agents: list[Agent], total: int) -> dict[AgentId, int]:
+    """Deal workers one by one to the agent with the fewest, the earliest first, within each agent's capacity."""
+    full, room = 0, max((agent.capacity for agent in agents), default=0)
+    while full < room:  # the largest number that every agent with room for it can have
+        middle = (full + room + 1) // 2
+        if sum(min(agent.capacity, middle) for agent in agents) <= total:
+            full = middle
+        else:
+            room = middle - 1
+    shares = {agent.id: min(agent.capacity, full) for agent in agents}
+    rest = total - sum(shares.values())
+    for agent in [agent for agent in agents if agent.capacity > full][:rest]:
+        shares[agent.id] += 1
+    return shares
+
+
+def assign(job: Job, out: frozenset[MemberId]) -> Assignment:
+    """Return which members should train: those of the newest world first, then the oldest, as many as wanted.
+
+    `out` are members that no world may take (rule 5). A member beyond its agent's share trains until another one can
+    replace it. That waits until the newest world is current: while workers start, each of them would form one more
+    world.
+    """
+    newest = job.newest
+    before = set(newest.members) if newest else set()
+    fingerprint = job_fingerprint(job)
+    usable = [
+        m
+        for m in job.members.values()
+        if not (m.draining or m.id in out or fingerprint_difference(fingerprint, m.fingerprint))
+    ]
+    usable.sort(key=lambda m: (m.id not in before, m.number))
+    beyond = _beyond_share(job, usable)
+    settled = newest is not None and newest.number == job.current
+    if job.target.placement:
+        usable = [m for m in usable if m.id not in beyond]
+    elif settled:
+        usable.sort(key=lambda m: m.id in beyond)
+    else:
+        usable.sort(key=lambda m: (m.id not in before, m.id in beyond))
+    training = usable[: wanted_size(job)]
+    if not settled:
+        return Assignment(training, [])
+    needed = {m.id for m in training}.union(*(world.members for world in job.worlds))
+    known = {agent.id for agent in job.agents}
+    return Assignment(training, [m for m in beyond.values() if m.id not in needed and m.agent in known])
+
+
+def _beyond_share(job: Job, members: list[Member]) -> dict[MemberId, Member]:
+    """Return the members for which their agents have no share left, if the shares are filled in this order."""
+    leaving = {agent.id for agent in job.agents if agent.draining}
+    placement = {agent: count for agent, count in job.target.placement if agent not in leaving}
+    room = Counter(placement if job.target.placement else desired_workers(job))
+    beyond = {}
+    for member in members:
+        room[member.agent] -= 1
+        if room[member.agent] < 0:
+            beyond[member.id] = member
+    return beyond
+
+
+def job_fingerprint(job: Job) -> Fingerprint:
+    """Return the job's fingerprint: that of its first world, or the one that most candidates have."""
+    return job.fingerprint or most_common(m.fingerprint for m in job.members.values() if not m.draining)
