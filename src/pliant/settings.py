@@ -78,6 +78,34 @@ class WorkerSettings:
     replay_file: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class EtcdSettings:
+    """The credentials for an etcd cluster; None where a variable is not set."""
+
+    user: str | None
+    password_file: Path | None
+    ca_file: Path | None
+    cert_file: Path | None
+    key_file: Path | None
+
+
+def read_etcd(environ: Mapping[str, str] | None = None) -> EtcdSettings:
+    """Read the credentials for etcd. Empty variables count as not set."""
+    env = os.environ if environ is None else environ
+
+    def file(name: str) -> Path | None:
+        text = env.get(name)
+        return Path(text) if text else None
+
+    return EtcdSettings(
+        user=env.get("PLIANT_ETCD_USER") or None,
+        password_file=file("PLIANT_ETCD_PASSWORD_FILE"),
+        ca_file=file("PLIANT_ETCD_CA_FILE"),
+        cert_file=file("PLIANT_ETCD_CERT_FILE"),
+        key_file=file("PLIANT_ETCD_KEY_FILE"),
+    )
+
+
 def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
     """Read the settings of a worker. Raises BadInput for an invalid number."""
     env = os.environ if environ is None else environ

@@ -9,16 +9,22 @@ never wait.
 
 from __future__ import annotations
 
+import base64
 import os
+import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
+from contract.etcd_cluster import EtcdCluster, etcd_cluster
 from pliant.stores.base import Busy, Hold, Store
+from pliant.stores.etcd import EtcdAccess, EtcdStore
 from pliant.stores.memory import MemoryStore
 from pliant.stores.sqlite import SqliteStore
 
@@ -107,18 +113,89 @@ def sqlite(identity: str) -> Iterator[Opened]:
                 handle.close()
 
 
+class LeaseClock(Clock):
+    """A clock for etcd, whose leases run by etcd's own: when time passes here, the leases that it ends are revoked."""
+
+    def __init__(self, cluster: EtcdCluster, prefix: str) -> None:
+        super().__init__()
+        self._ask = cluster.servers[0].ask
+        self._prefix = prefix
+        self.ends: dict[str, float] = {}  # of each hold, by its name
+
+    def advance(self, seconds: float) -> None:
+        super().advance(seconds)
+        for name, end_s in [*self.ends.items()]:
+            if self.now >= end_s:
+                del self.ends[name]
+                key = base64.b64encode(f"{self._prefix}/hold/{name}".encode()).decode()
+                found: Any = self._ask("/v3/kv/range", {"key": key}).get("kvs", [])
+                for entry in found:
+                    self._ask("/v3/lease/revoke", {"ID": entry["lease"]})
+
+
+class LeaseNotingStore(EtcdStore):
+    """A handle that tells the clock when holds end."""
+
+    clock: LeaseClock
+
+    def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
+        answer = super().hold(name, owner, ttl_s, now, url)
+        if isinstance(answer, Hold):
+            self.clock.ends[name] = self.clock.now + ttl_s
+        return answer
+
+
+@contextmanager
+def etcd(cluster: EtcdCluster, identity: str) -> Iterator[Opened]:
+    prefix = f"test-{uuid.uuid4().hex}"
+    # On a machine that is busy with other tests, a slow answer is no failure.
+    access = EtcdAccess(cluster.endpoints, prefix, deadline_s=30.0)
+    clock = LeaseClock(cluster, prefix)
+    handles: list[EtcdStore] = []
+
+    def another() -> EtcdStore:
+        handle = LeaseNotingStore(access, identity=identity)
+        handle.clock = clock
+        handles.append(handle)
+        return handle
+
+    try:
+        yield Opened(another(), another, where=f"etcd:{access.place}", clock=clock)
+    finally:
+        for handle in handles:
+            handle.close()
+
+
 Factory = Callable[[str], AbstractContextManager[Opened]]
 
 STORES: dict[str, Factory] = {"memory": memory, "sqlite": sqlite}
-SHARED = ["sqlite"]  # those of them that several processes can open; `racer.py` must know how
+CLUSTERS = {"etcd": 1, "etcd of three": 3}  # the number of members
+SHARED = ["sqlite", *CLUSTERS]  # those that several processes can open; `racer.py` must know how
 
 HISTORIES = int(os.environ.get("PLIANT_TEST_HISTORIES", "100"))
 
 
-@pytest.fixture(params=sorted(STORES))
-def factory(request: pytest.FixtureRequest) -> Factory:
+@pytest.fixture(scope="session")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], EtcdCluster]]:
+    """The etcd clusters of this process, each started when it is first needed."""
+    with ExitStack() as stack:
+
+        @cache
+        def start(name: str) -> EtcdCluster:
+            folder = tmp_path_factory.mktemp("etcd")
+            return stack.enter_context(etcd_cluster(folder, CLUSTERS[name]))
+
+        yield start
+
+
+def make_factory(name: str, clusters: Callable[[str], EtcdCluster]) -> Factory:
+    return STORES[name] if name in STORES else partial(etcd, clusters(name))
+
+
+@pytest.fixture(params=[*STORES, *CLUSTERS])
+def factory(request: pytest.FixtureRequest, clusters: Callable[[str], EtcdCluster]) -> Factory:
     """For a test that needs many stores: called with an identity, gives a new one each time."""
-    return STORES[request.param]
+    return make_factory(request.param, clusters)
 
 
 @pytest.fixture
@@ -128,9 +205,9 @@ def opened(factory: Factory) -> Iterator[Opened]:
 
 
 @pytest.fixture(params=SHARED)
-def shared(request: pytest.FixtureRequest) -> Iterator[Opened]:
+def shared(request: pytest.FixtureRequest, clusters: Callable[[str], EtcdCluster]) -> Iterator[Opened]:
     """For a test with several processes: the processes open `shared.where`."""
-    with STORES[request.param]("the-shared-store") as opened:
+    with make_factory(request.param, clusters)("the-shared-store") as opened:
         yield opened
 
 
@@ -157,6 +234,6 @@ def y(opened: Opened) -> Caller:
 
 
 @pytest.fixture
-def histories() -> int:
+def histories(factory: Factory) -> int:
     """Return how many random histories each store is put through; PLIANT_TEST_HISTORIES asks for more."""
-    return HISTORIES
+    return HISTORIES if factory in STORES.values() else max(5, HISTORIES // 20)

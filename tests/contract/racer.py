@@ -12,6 +12,7 @@ import sys
 
 from pliant.errors import StoreUnavailable
 from pliant.stores.base import Outcome, Store, Write, Written
+from pliant.stores.etcd import EtcdAccess, EtcdStore, parse_place
 from pliant.stores.sqlite import SqliteStore
 
 JOBS = ("a", "b", "c")
@@ -19,6 +20,8 @@ JOBS = ("a", "b", "c")
 
 def open_store(where: str) -> Store:
     kind, _, rest = where.partition(":")
+    if kind == "etcd":
+        return EtcdStore(EtcdAccess(*parse_place(rest), deadline_s=30.0))
     assert kind == "sqlite"
     return SqliteStore(rest)
 

@@ -196,9 +196,13 @@ def test_an_older_term_of_the_same_owner_writes_nothing(x: Caller) -> None:
     assert x.store.write([Write("a", 0, (b"e1",), b"r")], new) == (Written(1),)
 
 
-def test_a_hold_under_another_name_or_of_another_owner_is_not_in_force(x: Caller, y: Caller) -> None:
+def test_a_hold_under_another_name_or_of_another_term_is_not_in_force(x: Caller, y: Caller) -> None:
     mine = x.gain()
-    for forged in (Hold("sweep", "x", mine.term, 0.0), Hold("lead", "y", mine.term, 0.0)):
+    for forged in (
+        Hold("sweep", "x", mine.term, 0.0),
+        Hold("lead", "x", mine.term + 1, 0.0),
+        Hold("sweep", "x", 0, 0.0),
+    ):
         with pytest.raises(HoldLost):
             y.store.write([Write("a", 0, (b"e1",), b"r")], forged)
     assert y.store.jobs() == ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import click
 
 from pliant import __version__, settings
 from pliant.cli.output import print_json, short_path
+from pliant.cli.store_place import FORMS, StorePlace, parse_store
 from pliant.core.leases import LEASE_TTL_S
 from pliant.credentials import check_ownership
 from pliant.errors import BadInput
@@ -34,7 +34,7 @@ IDENTITY_SHOWN = 8
 @click.option(
     "--store",
     "store_text",
-    metavar="sqlite:PATH|memory:",
+    metavar=FORMS,
     help="Store for the coordinator's decisions.  [default: sqlite:PLIANT_HOME/store.db]",
 )
 @click.option(
@@ -83,28 +83,28 @@ def coordinator(
 
     configured = settings.read()
     wanted = parse_address(listen)
-    path = _store_path(store_text) if store_text is not None else configured.home / "store.db"
+    place = parse_store(store_text, configured.home)
     configure_logging(sys.stderr, as_json=log_json)
     with bind(wanted, expose=expose) as bound:
         address = Address(wanted.host, bound.getsockname()[1])
         url = advertised_url(address, advertise)
         _make_home(configured.home)
         check_ownership(configured.home, "PLIANT_HOME")
-        _check_store(path)
-        with _open(path) as store:
-            _check_store(path)  # in a folder like /tmp another user may have replaced it meanwhile
+        place.check()
+        with place.open() as store:
+            place.check()  # in a folder like /tmp another user may have replaced it meanwhile
             made = Coordinator(store, configured.own_token_file, (*hosts, address.host), lease_ttl_s, advertise=url)
-            ready = _ReadyMessage(made, store, path, address, configured.own_token_file)
+            ready = _ReadyMessage(made, store, place, address, configured.own_token_file)
             uvloop.run(made.serve(bound, ready.print_json if as_json else ready.print_text))
 
 
 class _ReadyMessage:
     """The message that the coordinator is ready."""
 
-    def __init__(self, made: Coordinator, store: Store, path: Path | None, address: Address, token_file: Path) -> None:
+    def __init__(self, made: Coordinator, store: Store, place: StorePlace, address: Address, token_file: Path) -> None:
         self._made = made
         self._store = store
-        self._path = path
+        self._place = place
         self._address = address
         self._token_file = token_file
 
@@ -118,7 +118,7 @@ class _ReadyMessage:
             {
                 "url": self._address.url,
                 "pid": os.getpid(),
-                "store": "memory:" if self._path is None else f"sqlite:{self._path.absolute()}",
+                "store": self._place.text,
                 "identity": self._store.identity,
                 "jobs": self._jobs,
                 "leads": self._made.service.service.leads,
@@ -129,13 +129,12 @@ class _ReadyMessage:
         )
 
     def print_text(self) -> None:
-        store = "memory:" if self._path is None else f"sqlite:{short_path(self._path)}"
         leads = self._made.service.service.leads
         jobs = f", {self._jobs} {'job' if self._jobs == 1 else 'jobs'}" if leads else ""
         click.echo(f"Coordinator at {self._address.url} (process {os.getpid()})")
-        click.echo(f"Store: {store} ({self._store.identity[:IDENTITY_SHOWN]}{jobs})")
+        click.echo(f"Store: {self._place.short_text} ({self._store.identity[:IDENTITY_SHOWN]}{jobs})")
         click.echo(f"Token: {short_path(self._token_file)} ({'created' if self._made.made_token else 'existing'})")
-        if self._path is None:
+        if not self._place.is_lasting:
             click.echo(
                 "Press Ctrl-C to stop. The store is in memory and lost at the end; --store sqlite:PATH keeps it."
             )
@@ -144,37 +143,6 @@ class _ReadyMessage:
         else:
             click.echo(f"Press Ctrl-C to stop. This coordinator is a standby: {self._made.service.service.why}.")
             click.echo("It takes over when no other coordinator leads for this store.")
-
-
-def _store_path(text: str) -> Path | None:
-    """Return the file of a store; None for a store in memory."""
-    kind, _, where = text.partition(":")
-    if kind == "sqlite" and where:
-        return Path(where).expanduser()
-    if text == "memory:":
-        return None
-    raise BadInput(f"--store must be sqlite:PATH or memory:, not {text!r}.")
-
-
-def _open(path: Path | None) -> AbstractContextManager[Store]:
-    if path is None:
-        from secrets import token_hex
-
-        from pliant.stores.memory import MemoryStore
-
-        return nullcontext(MemoryStore(token_hex(16)))
-    from pliant.stores.sqlite import SqliteStore
-
-    return SqliteStore(path)
-
-
-def _check_store(path: Path | None) -> None:
-    """Check the owner of the store's file and of the files beside it."""
-    if path is not None:
-        check_ownership(path, "The store")
-        for end in ("-wal", "-shm", ".mark"):
-            real = path.resolve()
-            check_ownership(real.with_name(f"{real.name}{end}"), "The store's file")
 
 
 def _make_home(home: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from pliant.cli.store_place import SqlitePlace
 from unit.cli.program import PLIANT, Done, Running, coordinator, environment, invoke, real, until
 
 Pliant = Callable[..., Done]
@@ -115,7 +116,9 @@ def test_two_on_one_store_say_who_decides_and_the_second_takes_over(tmp_path: Pa
     [
         (("--listen", "nowhere"), 2, "--listen must be HOST:PORT"),
         (("--listen", "0.0.0.0:0"), 2, "pass --expose"),
-        (("--listen", "127.0.0.1:0", "--store", "etcd:x"), 2, "--store must be sqlite:PATH or memory:"),
+        (("--listen", "127.0.0.1:0", "--store", "redis:x"), 2, "--store must be sqlite:PATH, etcd:HOST:PORT,"),
+        (("--listen", "127.0.0.1:0", "--store", "etcd:x:y"), 2, "'x:y' is no HOST:PORT"),
+        (("--listen", "127.0.0.1:0", "--store", "etcd:127.0.0.1:1"), 4, "does not answer; nothing was written"),
         (
             ("--listen", "127.0.0.1:0", "--store", "sqlite:/no/such/place.db"),
             4,
@@ -175,12 +178,12 @@ def test_a_store_that_somebody_puts_there_while_it_is_opened_is_refused(
 ) -> None:
     path = tmp_path / "jobs.db"
 
-    def quicker(_: Path) -> AbstractContextManager[None]:
+    def quicker(_: SqlitePlace) -> AbstractContextManager[None]:
         path.touch()
         path.chmod(0o666)
         return nullcontext()
 
-    monkeypatch.setattr("pliant.cli.commands.coordinator._open", quicker)
+    monkeypatch.setattr("pliant.cli.store_place.SqlitePlace.open", quicker)
     monkeypatch.setenv("PLIANT_HOME", str(tmp_path / "home"))
     done = invoke("coordinator", "--listen", "127.0.0.1:0", "--store", f"sqlite:{path}")
     assert (done.code, "Other users can write to" in done.err) == (2, True)

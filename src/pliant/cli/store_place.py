@@ -1,0 +1,127 @@
+"""The value of `--store`: which store, where, and how to open it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from pliant import settings
+from pliant.cli.output import short_path
+from pliant.credentials import check_ownership
+from pliant.errors import BadInput
+
+if TYPE_CHECKING:
+    from pliant.stores.base import Store
+    from pliant.stores.etcd import EtcdAccess
+
+__all__ = ["FORMS", "StorePlace", "parse_store"]
+
+FORMS = "sqlite:PATH|etcd:HOST:PORT,...[/PREFIX]|memory:"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlace:
+    """A store in this process.
+
+    Every place has its `text`, which is the value of `--store`, and the same for people in `short_text`. `check` raises
+    BadInput if other users can change the store; call it before and after `open`.
+    """
+
+    text: str = "memory:"
+    short_text: str = "memory:"
+    is_lasting: bool = False
+
+    def check(self) -> None:
+        pass
+
+    def open(self) -> AbstractContextManager[Store]:
+        from secrets import token_hex
+
+        from pliant.stores.memory import MemoryStore
+
+        return nullcontext(MemoryStore(token_hex(16)))
+
+
+@dataclass(frozen=True, slots=True)
+class SqlitePlace:
+    """A store in a file."""
+
+    path: Path
+    is_lasting: bool = True
+
+    @property
+    def text(self) -> str:
+        return f"sqlite:{self.path.absolute()}"
+
+    @property
+    def short_text(self) -> str:
+        return f"sqlite:{short_path(self.path)}"
+
+    def check(self) -> None:
+        """Check the owner of the store's file and of the files beside it."""
+        check_ownership(self.path, "The store")
+        for end in ("-wal", "-shm", ".mark"):
+            real = self.path.resolve()
+            check_ownership(real.with_name(f"{real.name}{end}"), "The store's file")
+
+    def open(self) -> AbstractContextManager[Store]:
+        from pliant.stores.sqlite import SqliteStore
+
+        return SqliteStore(self.path)
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdPlace:
+    """A store in an etcd cluster."""
+
+    access: EtcdAccess
+    is_lasting: bool = True
+
+    @property
+    def text(self) -> str:
+        return f"etcd:{self.access.place}"
+
+    @property
+    def short_text(self) -> str:
+        return self.text
+
+    def check(self) -> None:
+        pass  # etcd decides who may change its keys
+
+    def open(self) -> AbstractContextManager[Store]:
+        from pliant.stores.etcd import EtcdStore
+
+        return EtcdStore(self.access)
+
+
+StorePlace: TypeAlias = MemoryPlace | SqlitePlace | EtcdPlace
+
+
+def parse_store(text: str | None, home: Path) -> StorePlace:
+    """Return the place that `--store` names. Credentials for etcd come from the environment's files."""
+    if text is None:
+        return SqlitePlace(home / "store.db")
+    kind, _, where = text.partition(":")
+    if kind == "sqlite" and where:
+        return SqlitePlace(Path(where).expanduser())
+    if kind == "etcd" and where:
+        from pliant.stores.etcd import EtcdAccess, parse_place
+
+        endpoints, prefix = parse_place(where)
+        files = settings.read_etcd()
+        return EtcdPlace(
+            EtcdAccess(
+                endpoints,
+                prefix,
+                user=files.user,
+                password_file=files.password_file,
+                ca_file=files.ca_file,
+                cert_file=files.cert_file,
+                key_file=files.key_file,
+            )
+        )
+    if text == "memory:":
+        return MemoryPlace()
+    raise BadInput(f"--store must be sqlite:PATH, etcd:HOST:PORT,HOST:PORT/PREFIX or memory:, not {text!r}.")
