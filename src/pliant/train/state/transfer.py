@@ -225,7 +225,9 @@ class StateDownload:
         if self._stop.is_set():
             return
         self._stop.set()
-        log.info("the state could not be received (%s); retrying", why)
+        # Donors that are between two steps are the rule after a kill; users need not hear of that.
+        level = logging.INFO if spoilt or len(self._labels) < len(self.donors) else logging.DEBUG
+        log.log(level, "the state could not be received (%s); retrying", why)
         again = threading.Timer(RETRY_S, self._feed, (self, s.TransferBroken(spoilt)))
         again.daemon = True
         again.start()

@@ -1,5 +1,6 @@
 """State on its way between members: of one lineage, whole, and never torn by the donor's next step."""
 
+import logging
 import queue
 import threading
 from collections.abc import Iterator
@@ -105,8 +106,10 @@ def test_what_is_received_is_a_copy(make: Make) -> None:
 
 
 @pytest.mark.parametrize("what", ["lineage", "hash", "tree"])
-def test_donors_that_differ_make_no_state(make: Make, what: str) -> None:
-    """Each checksum good, and still torn (H9)."""
+def test_donors_that_differ_make_no_state(make: Make, what: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each checksum good, and still torn (H9). Users hear of it only if a state is wrong."""
+    logging.getLogger("pliant").propagate = True
+    caplog.set_level(logging.INFO, "pliant.train.state.transfer")
     one, other = (
         Donor(make, "d0"),
         Donor(make, "d1", content=b"longer than the other" if what == "tree" else b"abcdefgh"),
@@ -120,6 +123,7 @@ def test_donors_that_differ_make_no_state(make: Make, what: str) -> None:
     fetching = joiner.fetch(one.name, other.name)
     assert joiner.next() == s.TransferBroken(wrong_state=what == "hash")  # the others may differ for a moment
     assert fetching.received is None
+    assert len(caplog.records) == (what == "hash")
 
 
 def test_a_donor_between_apply_and_boundary_is_waited_for(make: Make) -> None:
