@@ -24,7 +24,7 @@ SHARED := $(PYTEST) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torch-versions
+.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torchless test-torch-versions
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,15 +63,28 @@ format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-PYTHONS ?= 3.11 3.12 3.13
+PYTHONS       ?= 3.11 3.12 3.13
+WITHOUT_TORCH ?=
+# The tests that import torch nowhere.
+TORCHLESS := $(addprefix tests/,unit property contract) $(addprefix --ignore=tests/unit/,torch cli/test_error_cases.py train/reduce/test_metrics.py)
 
-# Each interpreter gets an environment of its own, .venv311 and so on.
-test-all-pythons:  ## Run the tests on each of PYTHONS= that is installed, and name those that are not
+# Each interpreter gets an environment of its own, .venv311 and so on. Where there is no build of torch for an interpreter,
+# name it in WITHOUT_TORCH: `make test-all-pythons WITHOUT_TORCH="3.12 3.13"` runs the tests that need no torch there.
+test-all-pythons:  ## Run the tests on each of PYTHONS= that is installed; on those in WITHOUT_TORCH=, the tests without torch
 	@failed=; for version in $(PYTHONS); do \
+		venv=.venv$$(echo $$version | tr -d .); \
 		if ! python$$version --version >/dev/null 2>&1; then echo "skipped: python$$version is not installed"; continue; fi; \
-		echo "python$$version"; \
-		$(MAKE) test PYTHON=python$$version VENV=.venv$$(echo $$version | tr -d .) || failed="$$failed $$version"; \
-	done; test -z "$$failed" || { echo "failed on:$$failed"; exit 1; }
+		case " $(WITHOUT_TORCH) " in \
+		*" $$version "*) echo "python$$version, without torch: only the tests that do not import it"; \
+			$(MAKE) test-torchless PYTHON=python$$version VENV=$$venv-torchless ;; \
+		*) echo "python$$version"; $(MAKE) test PYTHON=python$$version VENV=$$venv ;; \
+		esac || failed="$$failed $$version"; \
+	done; test -z "$$failed" || { echo "failed on:$$failed. Where torch cannot be installed, name the version in WITHOUT_TORCH=."; exit 1; }
+
+test-torchless:
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[test]' -e tools
+	$(SHARED) -n $(WORKERS) -m 'not long' $(TORCHLESS)
 
 TORCHES ?= 2.9.1 2.15.0
 TORCH_TESTS := tests/live tests/unit/torch/gloo
@@ -179,6 +192,6 @@ docs: $(STAMP)  ## Test the documentation
 	$(PYTEST) tests/docs
 
 clean:  ## Remove the environment, the caches and the results
-	rm -rf $(VENV) .venv311 .venv312 .venv313 .venv-torch* $(SCRIPTS) build dist htmlcov .coverage .coverage.* .hypothesis
+	rm -rf $(VENV) .venv311* .venv312* .venv313* .venv-torch* $(SCRIPTS) build dist htmlcov .coverage .coverage.* .hypothesis
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 	find src tools tests -name __pycache__ -type d -prune -exec rm -rf {} +

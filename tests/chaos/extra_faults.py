@@ -1,6 +1,6 @@
-"""The rest of the kinds of faults: bad networks, slowness, every member lost, damaged checkpoints, `pliant run` killed.
+"""The other kinds of faults: bad networks, slowness, every member lost, damaged checkpoints, `pliant run` killed.
 
-What is stopped, slowed or cut off is so by the means of `pliant chaos`, and undone by them, however the harness ends.
+The injector of `pliant chaos` slows workers and cuts connections, and undoes it however the harness ends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,9 @@ from chaos.chronicle import Scene
 from chaos.faults import EFFECT_S, Fault
 from chaos.job import JOB, Job, opened
 from pliant.agent.process.template_child import MARK
-from pliant.chaos import plan as drawn
 from pliant.chaos.fault_kinds import FaultKind
-from pliant.chaos.inject import FaultInjector as Means
-from pliant.chaos.inject import StopRequest
-from pliant.chaos.plan import COORDINATOR, Cut
+from pliant.chaos.inject import FaultInjector, StopRequest
+from pliant.chaos.plan import COORDINATOR, Cut, PlannedFault
 from pliant.chaos.processes import ProcessRef, find_member
 from pliant.chaos.sockets import NetworkFacts, own_addresses
 from pliant.chaos.undo import UndoProcess
@@ -59,8 +57,8 @@ class Strikes(narrow.Strikes):
     def __init__(self, job: Job, chance: random.Random) -> None:
         super().__init__(job, chance)
         self._stack = ExitStack()
-        self._mender = self._stack.enter_context(UndoProcess())
-        self._means = Means(self._mender, StopRequest())
+        self._undo = self._stack.enter_context(UndoProcess())
+        self._injector = FaultInjector(self._undo, StopRequest())
         self._lost_by_cut: list[tuple[MemberId, int]] = []  # with its process: it must see that it was left behind
 
     @property
@@ -69,7 +67,7 @@ class Strikes(narrow.Strikes):
             **super().acts,
             FaultKind.SLOW: self._slow,
             FaultKind.PARTITION: self._partition,
-            FaultKind.KILL_ALL: self._everybody,
+            FaultKind.KILL_ALL: self._kill_every_member,
             FaultKind.DAMAGE_CHECKPOINT: self._damage,
             FaultKind.KILL_AGENT: self._run,
             FaultKind.REQUEST_CHECKPOINT: self._checkpoint,
@@ -109,9 +107,9 @@ class Strikes(narrow.Strikes):
         if victim is None or process is None:
             return False
         self._mark(fault, victim)
-        self._means.inject(self._drawn(fault, victim), {victim: process}, NetworkFacts)
+        self._injector.inject(self._planned(fault, victim), {victim: process}, NetworkFacts)
         fault.how = f"{fault.lasts_s:.1f} s"
-        fault.effect = self._nobody_is_gone(fault, f"slow for {fault.lasts_s:.1f} s")
+        fault.effect = self._check_none_gone(fault, f"slow for {fault.lasts_s:.1f} s")
         return True
 
     def _partition(self, fault: Fault) -> bool:
@@ -125,14 +123,14 @@ class Strikes(narrow.Strikes):
         fault.how = f"{cut.value} for {fault.lasts_s:.1f} s"
         port = self.job.coordinator_port
         with opened(self.scene.pids[victim] if victim else os.getpid()) as pidfd:
-            note = self._means.inject(
-                self._drawn(fault, name),
+            note = self._injector.inject(
+                self._planned(fault, name),
                 processes,
                 lambda: NetworkFacts(frozenset({("127.0.0.1", port)}), exempt=own_addresses()),
             )
             short = cut is Cut.COORDINATOR_ISOLATED or fault.lasts_s < self.lease_ttl_s / 2
             if short:
-                fault.effect = self._nobody_is_gone(fault, f"{fault.how}, {note}")
+                fault.effect = self._check_none_gone(fault, f"{fault.how}, {note}")
                 return True
             fault.effect = self._seen_cut_off(fault, cut, note)
             if victim is not None and victim in self.scene.gone:
@@ -152,7 +150,7 @@ class Strikes(narrow.Strikes):
         said = "; ".join(f"{each.member} {each.how}: {each.why}" for each in gone) or "no member is gone"
         return f"{fault.how}, {note}: {said}"
 
-    def _nobody_is_gone(self, fault: Fault, what: str) -> str:
+    def _check_none_gone(self, fault: Fault, what: str) -> str:
         """Check that a fault which must cost no member its place did not, and that training went on."""
         if not self._trained_again(time.time()):
             return ""
@@ -177,10 +175,10 @@ class Strikes(narrow.Strikes):
             self.broken.append(f"{EFFECT_S:g} s after a fault no step was reported")
         return seen and not self.scene.state.ended
 
-    def _drawn(self, fault: Fault, victim: str) -> drawn.PlannedFault:
-        """The same for `pliant chaos`."""
+    def _planned(self, fault: Fault, victim: str) -> PlannedFault:
+        """Return the fault as the injector takes it."""
         cut = Cut(fault.cut) if fault.cut else None
-        return drawn.PlannedFault(fault.number, fault.kind, (victim,), fault.lasts_s, cut)
+        return PlannedFault(fault.number, fault.kind, (victim,), fault.lasts_s, cut)
 
     def _process(self, member: MemberId) -> ProcessRef | None:
         return find_member(self.scene.pids[member], JOB, member, MARK, self.job.run.pid)
@@ -195,7 +193,7 @@ class Strikes(narrow.Strikes):
 
     # ---------------------------------------------------------------------------------------------- all of them
 
-    def _everybody(self, fault: Fault) -> bool:
+    def _kill_every_member(self, fault: Fault) -> bool:
         self._kill_all(fault, lambda: None)
         fault.how = "SIGKILL"
         fault.effect = self._seen_back(fault, fault.revision, self._newest_whole())

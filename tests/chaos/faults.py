@@ -1,7 +1,13 @@
-"""Five kinds of faults, and how each is seen to have had its effect.
+"""Five kinds of faults, and the event that proves the effect of each.
 
-A fault is struck at a member of the current world while the job runs, or at the coordinator of such a job. It counts if
-the event log shows later what it did.
+A fault strikes a member of the current world while the job runs, or the coordinator of such a job. It counts if the
+event log shows its effect later.
+
+The campaign shares the means of `pliant chaos` (`pliant.chaos.inject`, `sockets`, `undo`), but not its choice of
+faults. `pliant chaos` strikes a user's job by the clock, from outside, without knowledge of the script. The campaign
+holds a worker at a place in its step (`chaos.probe`), strikes it there, waits for the proof in the event log, and has
+kinds that a user's tool must not have: damaged checkpoints, a killed `pliant run`, joins. A common engine would need
+both sets of waits and would be longer than the two.
 """
 
 from __future__ import annotations
@@ -144,7 +150,7 @@ class Strikes:
             self._struck_joining or not (fault.meets_change or fault.kind is FaultKind.KILL_COORDINATOR)
         ):
             return False  # one strike at a join, and then it may come to its end
-        return not fault.meets_change or bool(change) or self._somebody_comes()
+        return not fault.meets_change or bool(change) or self._a_worker_comes()
 
     @property
     def nothing_comes(self) -> bool:
@@ -152,9 +158,9 @@ class Strikes:
         with self._chronicle.changed:
             scene = self.scene
             there = len(scene.able) >= scene.target and not scene.change and not scene.draining & scene.live
-            return there and not self.joins and not self._somebody_comes()
+            return there and not self.joins and not self._a_worker_comes()
 
-    def _somebody_comes(self) -> bool:
+    def _a_worker_comes(self) -> bool:
         """Return whether a worker runs that has not joined. It reports just before it joins, or is killed before."""
         looked_at, seen = self._seen_coming
         if (now := time.monotonic()) > looked_at + LOOK_S:

@@ -92,11 +92,6 @@ def check_flags(**flags: object) -> None:
             raise BadInput(f"{name} must be True or False, got {value!r}.")
 
 
-def check_collate(collate_fn: object) -> None:
-    if collate_fn is not None and not callable(collate_fn):
-        raise BadInput(f"collate_fn must be a function that takes a list of samples, got {collate_fn!r}.")
-
-
 def check_state(state: object, scaler: object) -> dict[str, Stateful]:
     """Return the other objects that move with the model, by name."""
     if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):

@@ -1,4 +1,4 @@
-"""How many workers each agent runs and which members train: one decision, so that the two agree."""
+"""The workers of each agent and the members that train: one decision, so that the two agree."""
 
 from collections import Counter
 
