@@ -48,9 +48,11 @@ def main() -> None:
     home = Path(options["home"])
     with ExitStack() as until:
         store = open_store(options["store"], until)
-        coordinator = server.Coordinator(store, home / "token", tuple(options["hosts"]), options["lease_ttl_s"])
         bound = server.listen(server.Address("127.0.0.1", options["port"]), expose=False)
-        ready = json.dumps({"url": f"http://127.0.0.1:{bound.getsockname()[1]}"})
+        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        hosts = tuple(options["hosts"])
+        coordinator = server.Coordinator(store, home / "token", hosts, options["lease_ttl_s"], advertise=url)
+        ready = json.dumps({"url": url})
         uvloop.run(coordinator.serve(bound, lambda: print(ready, flush=True)))
 
 

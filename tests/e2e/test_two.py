@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from e2e.examples import JOB, OTHER, furnish
+from e2e.examples import JOB, OTHER, example, furnish
 from e2e.raw import Line, bearer, host, request
 from e2e.running import Running, start, token_of, wait_for
 from pliant.client import Client
@@ -17,9 +17,13 @@ from pliant.core import messages as m
 from pliant.core.model.job import Target
 from pliant.core.model.names import MemberId
 from pliant.errors import PliantError
-from pliant.wire.api import Scope, TokenRequest
+from pliant.wire.api import LEADER_HEADER, Scope, TokenRequest
+from pliant.wire.routes import ABOUT, HEALTH, METRICS, OPENAPI, ROUTES, Route
 
 Pair = tuple[Running, Running]
+
+# What a standby answers itself. The rest is the leader's.
+ANYWHERE = {ABOUT, HEALTH, METRICS, OPENAPI, *(route for route in ROUTES if "tokens" in route.path)}
 
 
 @pytest.fixture
@@ -110,3 +114,81 @@ def test_a_clean_end_hands_over_however_much_is_being_asked(pair: Pair, tmp_path
         assert connection.execute("SELECT owner FROM holds").fetchall() == [(None,)]
     connection.close()
     assert "Traceback" not in first.log
+
+
+@pytest.mark.parametrize("route", [route for route in ROUTES if route not in ANYWHERE], ids=lambda route: route.name)
+def test_a_standby_sends_every_request_to_the_leader(shared: Pair, route: Route) -> None:
+    first, second = shared
+    asked = example(route)
+    answer = second.admin.request(asked.method, asked.url, content=asked.body, headers=asked.headers)
+    assert answer.status_code == 503
+    assert answer.headers[LEADER_HEADER] == first.url
+    assert f"leads at {first.url}" in answer.json()["why"]
+
+
+def test_the_leader_is_named_to_clients_with_a_token_alone(shared: Pair) -> None:
+    first, second = shared
+    assert second.admin.get("/v1").json()["leader"] == first.url
+    assert first.admin.get("/v1").json()["leader"] == ""
+    for path in ("/healthz", f"/v1/jobs/{JOB}"):
+        answer = second.http().get(path)
+        assert answer.status_code in (401, 503)
+        assert LEADER_HEADER not in answer.headers
+        assert first.url not in answer.text
+    assert "another one leads" in second.http().get("/healthz").json()["why"]
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two coordinators that stay as they are."""
+    home = tmp_path_factory.mktemp("pair")
+    store = f"sqlite:{home / 'store.db'}"
+    with start(store, home=home, lease_ttl_s=3600.0) as first:
+        furnish(first)
+        with start(store, home=home, lease_ttl_s=3600.0) as second:
+            yield first, second
+
+
+@pytest.mark.parametrize("successor_writes", [True, False], ids=["written", "unwritten"])
+def test_a_leader_that_was_frozen_changes_nothing_when_it_comes_back(pair: Pair, successor_writes: bool) -> None:
+    """A command lies in its socket all the while. Without the hold, the compare-and-swap of the job would succeed."""
+    first, second = pair
+    one = Line(first)
+    with first.paused():
+        one.send(post(first, f"/v1/jobs/{JOB}/resize", b'{"target":{"size":4}}'))
+        wait_for(lambda: leads(second), "the other coordinator to lead")
+        if successor_writes:
+            second.client().send(JOB, m.Resize(Target(3)))
+        before = history(second)
+    answer = one.answer()
+    one.close()
+    assert (answer.status, answer.headers[LEADER_HEADER]) == (503, second.url)
+    assert history(second) == before
+    assert not any(isinstance(event, m.MemberGone) for event in before)
+    assert not leads(first)
+    assert leads(second)
+    second.client().send(JOB, m.Resize(Target(4)))  # where the header led the client
+
+
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_a_leader_that_ends_is_replaced_and_no_member_is_lost(pair: Pair, end: str) -> None:
+    first, second = pair
+    before = history(first)
+    if end == "killed":
+        first.kill()
+    else:
+        assert first.stop() == 0
+    wait_for(lambda: leads(second), "the other coordinator to lead")
+    assert history(second) == before
+    second.client().send(JOB, m.Resize(Target(3)))
+    assert second.admin.get("/healthz").status_code == 200
+
+
+def history(running: Running) -> list[m.Event]:
+    return [event for _, event in running.client().events(JOB, 0, 1000)]
+
+
+def post(running: Running, path: str, body: bytes) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{running.port}", f"Authorization: Bearer {running.token.text}"]
+    lines += ["Content-Type: application/json", f"Content-Length: {len(body)}"]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

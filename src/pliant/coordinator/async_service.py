@@ -53,6 +53,7 @@ class AsyncService:
         self._waiting: set[asyncio.Future[Any]] = set()  # for a pump
         self._wanted = asyncio.Event()  # a pump
         self._pumping: asyncio.Task[None] | None = None
+        self._refusing: asyncio.Task[None] | None = None
         self._led: bool | None = None  # at the end of the last pump
         self._closed = False
 
@@ -107,12 +108,15 @@ class AsyncService:
         """Return why a request need not wait for a pump, if that is known already."""
         if self._closed:
             return Unavailable("the coordinator is shutting down; ask again")
-        stuck_s = self._thread.stuck_s()
-        if stuck_s:
-            return Unavailable(f"the store has not answered for {stuck_s:.0f} s; ask again")
+        if why := self._stuck():
+            return Unavailable(why)
         if self._led is False and not self.service.leads:
             return Unavailable(self.service.why)
         return None
+
+    def _stuck(self) -> str:
+        stuck_s = self._thread.stuck_s()
+        return f"the store has not answered for {stuck_s:.0f} s; ask again" if stuck_s else ""
 
     def suspect(self, job: str, sender: Sender) -> None:
         """Note that the sender closed its watch."""
@@ -130,6 +134,7 @@ class AsyncService:
         """Start to pump. Return after the first pump, when the jobs are loaded, or after `patience_s`."""
         first = asyncio.Event()
         self._pumping = asyncio.create_task(self._pump_until_closed(first))
+        self._refusing = asyncio.create_task(self._refuse_while_stuck())
         with suppress(TimeoutError):
             await asyncio.wait_for(first.wait(), patience_s)
 
@@ -147,6 +152,8 @@ class AsyncService:
             if not self._pumping.done():
                 log.warning("the hold was not released, because the store does not answer: it expires by itself")
                 self._pumping.cancel()
+        if self._refusing is not None:
+            self._refusing.cancel()
         self._thread.close()
 
     async def _pump_until_closed(self, first: asyncio.Event) -> None:
@@ -170,11 +177,21 @@ class AsyncService:
             pumped = await self._thread.drive(self.service.pump_steps(time.monotonic()))
         except Exception:  # why: a bug in one decision must neither leave requests waiting nor stop the clock
             log.exception("a pump failed: this is a bug in Pliant")
-            self.service.discard_queue()
+            self.service.refuse_queued("a pump failed")
             for answer in self._waiting:
                 if not answer.done():
                     answer.set_exception(StoreUnavailable("a decision failed, this is a bug in Pliant; see its log"))
             return
+        self._answer(pumped)
+        if not self.service.leads:
+            self.notifications.release_all()
+        if pumped.took_over:
+            self.notifications.notify_all()
+        self.notifications.notify(pumped.changed, pumped.moved)
+        self._log(pumped)
+        self._on_pump(pumped, time.perf_counter() - start)
+
+    def _answer(self, pumped: Pumped) -> None:
         for reply in pumped.replies:
             self._on_answer(type(reply.command).__name__, reply.answer)
             _resolve(reply.ticket, reply)
@@ -183,13 +200,13 @@ class AsyncService:
             _resolve(renewed.ticket, renewed)
         for found in pumped.found:
             _resolve(found.ticket, found)
-        if not self.service.leads:
-            self.notifications.release_all()
-        if pumped.took_over:
-            self.notifications.notify_all()
-        self.notifications.notify(pumped.changed, pumped.moved)
-        self._log(pumped)
-        self._on_pump(pumped, time.perf_counter() - start)
+
+    async def _refuse_while_stuck(self) -> None:
+        """Answer the requests that wait for a pump while another one waits for the store for too long."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            if why := self._stuck():
+                self._answer(self.service.refuse_queued(why))
 
     def _log(self, pumped: Pumped) -> None:
         led, self._led = self._led, self.service.leads

@@ -94,11 +94,15 @@ class Service:
         self._lookups.append((ticket, name))
         return True
 
-    def discard_queue(self) -> None:
-        """Drop everything that waits for the next pump. The caller answers for it."""
-        self._inbox.clear()
-        self._postponed.clear()
-        self._lookups.clear()
+    def refuse_queued(self, why: str) -> Pumped:
+        """Answer all requests that wait for the next pump. The service's own commands stay."""
+        refusal = Unavailable(why)
+        replies = tuple(Reply(*entry, refusal) for entry in self._inbox if entry[0] is not None)
+        renewed = tuple(RenewalReply(ticket, job, sender, refusal) for ticket, job, sender, _ in self._postponed)
+        found = tuple(LookupReply(ticket, refusal) for ticket, _ in self._lookups)
+        self._inbox = [entry for entry in self._inbox if entry[0] is None]
+        self._postponed, self._lookups = [], []
+        return Pumped(replies, renewed, found)
 
     def _state_of(self, name: str) -> Job | None:
         known = self._jobs.get(name)
@@ -217,7 +221,7 @@ class Service:
         else:
             # The service's own commands are void: the next leader grants every lease anew.
             refusal = Unavailable(self.why)
-            replies = [Reply(ticket, job, command, refusal) for ticket, job, command in inbox]
+            replies = [Reply(*entry, refusal) for entry in inbox]
             renewed = tuple(RenewalReply(ticket, job, sender, refusal) for ticket, job, sender, _ in postponed)
             found = tuple(LookupReply(ticket, refusal) for ticket, _ in lookups)
         return Pumped(
