@@ -73,7 +73,8 @@ def test_health_checks_and_renewals_are_answered_and_no_lease_expires(running: R
     assert {status for _, status in renewals} == {200, 503}
     assert statistics.median(took for took, _, _ in health) < AT_ONCE_S
     assert statistics.median(took for took, _ in renewals) < AT_ONCE_S
-    assert max(took for took, *_ in (*health, *renewals)) < HOLD_TTL_S  # a busy machine, and not the store
+    slowest = max(*(took for took, _, _ in health), *(took for took, _ in renewals))
+    assert slowest < HOLD_TTL_S  # a busy machine, and not the store
     for job in (JOB, OTHER):
         assert [event for _, event in running.client().events(job, 0, 1000) if isinstance(event, m.MemberGone)] == []
 
