@@ -185,8 +185,39 @@ def _not_writable(path: Path, error: OSError) -> BadInput:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """The TLS files of a client: the CA that it trusts, and its own certificate and key. None where not given."""
+
+    ca_file: Path | None = None
+    cert_file: Path | None = None
+    key_file: Path | None = None
+
+    @property
+    def all(self) -> tuple[Path, ...]:
+        return tuple(path for path in (self.ca_file, self.cert_file, self.key_file) if path is not None)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that give a child process the same files. An empty one counts as not set."""
+        named = {"PLIANT_CA_FILE": self.ca_file, "PLIANT_CERT_FILE": self.cert_file, "PLIANT_KEY_FILE": self.key_file}
+        return {name: "" if path is None else str(path.absolute()) for name, path in named.items()}
+
+    def check_url(self, url: str) -> None:
+        """Raise BadInput if a CA is given and the URL is not https: that would be a downgrade."""
+        if self.ca_file is not None and not url.lower().startswith("https://"):
+            raise BadInput(
+                f"{url} is not encrypted, and the CA {self.ca_file} is given, so only https is accepted. Use https://, "
+                "or unset PLIANT_CA_FILE for a coordinator without TLS."
+            )
+
+
+NO_TLS_FILES = TlsFiles()
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorAddress:
-    """The URLs of a coordinator, and the file with a token for it."""
+    """The URLs of a coordinator, the file with a token for it, and the files for TLS."""
 
     urls: tuple[str, ...]
     token_file: Path
+    tls: TlsFiles = NO_TLS_FILES

@@ -9,6 +9,7 @@
         HoldLost              4   the hold that a write was made under is over: nothing was written
         EventsTrimmed         4   the events are in an archive, and not in the store any more
       Unreachable             5   no coordinator answered in time
+        NotSecure             5   TLS failed: a certificate is missing or not accepted
       NotAllowed              6   the credential is missing, expired, or its scope is too narrow
 
 The store errors differ in what a caller may do. After `StoreUnavailable` it may retry. After `StoreTimeout` it must
@@ -28,6 +29,7 @@ __all__ = [
     "EventsTrimmed",
     "HoldLost",
     "NotAllowed",
+    "NotSecure",
     "PliantError",
     "Refused",
     "StoreError",
@@ -98,6 +100,10 @@ class Unreachable(PliantError):
     """No coordinator answered in time. The request may or may not have been carried out; a retry is safe."""
 
     exit_code = 5
+
+
+class NotSecure(Unreachable):
+    """There is no secure connection: a certificate is missing or not accepted. Waiting does not help."""
 
 
 class NotAllowed(PliantError):

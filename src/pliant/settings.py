@@ -12,6 +12,7 @@ from pliant.errors import BadInput
 
 DEFAULT_PORT = 7711
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
+DEFAULT_TLS_URL = f"https://127.0.0.1:{DEFAULT_PORT}"  # if a CA is given
 GRACE_S = 30.0
 STALL_S = 300.0
 
@@ -42,6 +43,9 @@ class Settings:
     job: str | None
     token_file: Path | None
     stall_s: float = STALL_S  # how long launched workers may be idle; 0 for ever
+    ca_file: Path | None = None  # TLS: the CA that clients trust, and their own certificate and key
+    cert_file: Path | None = None
+    key_file: Path | None = None
 
     @property
     def own_token_file(self) -> Path:
@@ -53,12 +57,16 @@ def read(environ: Mapping[str, str] | None = None) -> Settings:
     """Read the settings of a command. Empty variables count as not set."""
     env = os.environ if environ is None else environ
     token_file = env.get("PLIANT_TOKEN_FILE")
+    ca_file, cert_file, key_file = (env.get(f"PLIANT_{name}_FILE") for name in ("CA", "CERT", "KEY"))
     return Settings(
         home=_home(env),
         coordinators=tuple(url.strip() for url in env.get("PLIANT_COORDINATOR", "").split(",") if url.strip()),
         job=env.get("PLIANT_JOB") or None,
         token_file=Path(token_file) if token_file else None,
         stall_s=max(0.0, _number(env, "PLIANT_STALL_S", STALL_S)),
+        ca_file=Path(ca_file) if ca_file else None,
+        cert_file=Path(cert_file) if cert_file else None,
+        key_file=Path(key_file) if key_file else None,
     )
 
 

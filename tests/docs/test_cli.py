@@ -8,7 +8,14 @@ import click
 from pliant.cli.main import cli
 from tidy.files import ROOT
 
-SHARED = {"--json", "--coordinator", "--token-file", "--help", "--version"}  # said once, at the top of the page
+SHARED = {
+    "--json",
+    "--coordinator",
+    "--token-file",
+    "--ca-file",
+    "--help",
+    "--version",
+}  # said once, at the top of the page
 
 
 def sections(page: str) -> dict[str, str]:

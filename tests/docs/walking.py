@@ -34,6 +34,7 @@ PLACEHOLDERS = {
     r"(?<= waiting )\d+ (?:s|min)": "AGE",
     r"\(process \d+\)": "(process PID)",
     r"\([0-9a-f]{8}, ": "(STORE, ",
+    r"\bToken [0-9a-f]{12} ": "Token ID ",
     r"\bvm-g?\d+\.\d+\b": "MEMBER",  # which of two is first
     r"(?<= vm )\d+ (?:\d+\.\d\d|-) (?:\d+ MiB|-)": "PID USE",
     r"\bgeneration \d+": "generation N",
@@ -191,7 +192,8 @@ class Walk:
             assert left_out, f"shown is {shown!r}, and not {expected!r}"
 
     def _is(self, shown: str, expected: str) -> bool:
-        if general(shown.replace(self._address, "127.0.0.1:7711")) != general(expected):
+        shown = shown.replace(self._address, "127.0.0.1:7711").replace(f"{self._env['HOME']}/", "~/")
+        if general(shown) != general(expected):
             return False
         process = all(_bound(self._pids, pattern, shown, expected) for pattern in PROCESS)
         return process and _bound(self._generations, GENERATION, shown, expected)
@@ -200,7 +202,8 @@ class Walk:
         status = terminal.end() if "$?" in command else 0
         if command.startswith("pliant run"):
             self._generations = {}
-        words = [self._pids.get(word, word) for word in command.replace("$?", str(status)).split()]
+        typed = command.replace("$?", str(status)).replace("127.0.0.1:7711", self._address)
+        words = [self._pids.get(word, word) for word in typed.replace("~/", f"{self._env['HOME']}/").split()]
         return [*words, "--listen", self._address] if command == "pliant coordinator" else words
 
     def close(self) -> None:

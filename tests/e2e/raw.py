@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from e2e.running import WRITTEN, Running
+from pliant.tls import client_context
 
 ANSWER_S = 20.0
 
@@ -26,11 +27,13 @@ class Line:
     """One connection."""
 
     def __init__(self, running: Running, buffer: int | None = None) -> None:
-        self.socket = socket.socket()
+        self.socket: socket.socket = socket.socket()
         if buffer is not None:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
         self.socket.settimeout(ANSWER_S)
         self.socket.connect(("127.0.0.1", running.port))
+        if running.tls.ca_file is not None:
+            self.socket = client_context(running.tls).wrap_socket(self.socket, server_hostname="127.0.0.1")
         self._rest = b""
 
     def send(self, data: bytes) -> bool:

@@ -29,7 +29,8 @@ from typing import Any
 import httpx2
 
 from pliant.client import Client
-from pliant.credentials import Token, parse_token, read_token
+from pliant.credentials import NO_TLS_FILES, TlsFiles, Token, parse_token, read_token
+from pliant.tls import client_context
 
 SERVE = Path(__file__).with_name("serve.py")
 PATIENCE_S = 30.0  # for what takes a moment; long, because the machines we run on are shared
@@ -85,13 +86,17 @@ class Options:
     stall_s: float = 30.0
     last_s: float = 1.0
     connections_max: int | None = None
+    tls: tuple[str, str, str | None] | None = None  # certificate, key, CA of clients
 
 
 class Running:
     """A coordinator's process. `stop` asks it to end, `kill` does not ask; both may be called twice."""
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str, home: Path, log_file: Path) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], url: str, home: Path, log_file: Path, tls: TlsFiles = NO_TLS_FILES
+    ) -> None:
         self.process = process
+        self.tls = tls
         self.url = url
         self.home = home
         self.log_file = log_file
@@ -124,7 +129,7 @@ class Running:
 
     def client(self, token: Token | None = None, *, patience_s: float = 10.0) -> Client:
         """A client of ours, with the coordinator's own token unless another one is given."""
-        client = Client([self.url], token or self.token, patience_s=patience_s)
+        client = Client([self.url], token or self.token, patience_s=patience_s, tls=self.tls)
         self._opened.append(client)
         return client
 
@@ -132,7 +137,10 @@ class Running:
         """A plain client of HTTP, without a credential unless one is given; what it is answered is remembered."""
         headers = {} if token is None else {"authorization": f"Bearer {token.text}"}
         hooks = {"response": [_remember]}
-        client = httpx2.Client(base_url=self.url, headers=headers, trust_env=False, timeout=20.0, event_hooks=hooks)
+        verify = client_context(self.tls) if self.tls.ca_file is not None else True
+        client = httpx2.Client(
+            base_url=self.url, headers=headers, trust_env=False, timeout=20.0, event_hooks=hooks, verify=verify
+        )
         self._opened.append(client)
         return client
 
@@ -197,9 +205,13 @@ def start(
     port: int = 0,
     lease_ttl_s: float = 10.0,
     program: Sequence[str] = (sys.executable, str(SERVE)),
+    trusted: TlsFiles = NO_TLS_FILES,
     **limits: Any,
 ) -> Running:
-    """A coordinator that answers. `limits` are further fields of `Options`; `program` takes them as its argument."""
+    """A coordinator that answers. `limits` are further fields of `Options`; `program` takes them as its argument.
+
+    `trusted` are the files of its clients if it is one with TLS.
+    """
     home.mkdir(parents=True, exist_ok=True)
     options = Options(store, str(home), port, lease_ttl_s, **limits)
     log_file = home / f"log-{next(_numbers)}.txt"
@@ -214,7 +226,7 @@ def start(
         process.wait()
         process.stdout.close()
         raise AssertionError(f"the coordinator did not start; its log:\n{log_file.read_text()}")
-    return Running(process, json.loads(line)["url"], home, log_file)
+    return Running(process, json.loads(line)["url"], home, log_file, trusted)
 
 
 def token_of(text: str) -> Token:

@@ -15,6 +15,7 @@ import uvloop
 
 from pliant.coordinator import server
 from pliant.coordinator.api import app, handlers, http_protocol
+from pliant.coordinator.tls_listener import ServerTls, TlsListener
 from pliant.stores.base import Store
 from pliant.stores.memory import MemoryStore
 from pliant.stores.sqlite import SqliteStore
@@ -41,6 +42,10 @@ def set_limits(options: dict[str, Any]) -> None:
         server._connection_limit = lambda: most
 
 
+def optional_path(text: str | None) -> Any:
+    return None if text is None else Path(text)
+
+
 def main() -> None:
     options = json.loads(sys.argv[1])
     configure_logging(sys.stderr)
@@ -48,10 +53,11 @@ def main() -> None:
     home = Path(options["home"])
     with ExitStack() as until:
         store = open_store(options["store"], until)
+        tls = None if options["tls"] is None else TlsListener(ServerTls(*map(optional_path, options["tls"])))
         bound = server.listen(server.Address("127.0.0.1", options["port"]), expose=False)
-        url = f"http://127.0.0.1:{bound.getsockname()[1]}"
+        url = f"{'http' if tls is None else 'https'}://127.0.0.1:{bound.getsockname()[1]}"
         hosts = tuple(options["hosts"])
-        coordinator = server.Coordinator(store, home / "token", hosts, options["lease_ttl_s"], advertise=url)
+        coordinator = server.Coordinator(store, home / "token", hosts, options["lease_ttl_s"], advertise=url, tls=tls)
         ready = json.dumps({"url": url})
         uvloop.run(coordinator.serve(bound, lambda: print(ready, flush=True)))
 

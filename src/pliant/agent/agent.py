@@ -122,7 +122,8 @@ class AgentProcess:
             self._url = place.urls[0]
             if self._place is not None:
                 announce_join(place, self._output)
-            with Client(place.urls, read_token(place.token_file), patience_s=SETUP_S) as client:
+            token = read_token(place.token_file)
+            with Client(place.urls, token, patience_s=SETUP_S, tls=place.tls) as client:
                 try:
                     return self._run_job(client, place)
                 finally:
@@ -132,9 +133,10 @@ class AgentProcess:
                         self._folder.forget_endpoint()
 
     def _own_coordinator(self) -> CoordinatorAddress:
-        self._coordinator = child.in_job_dir(self._processes, self._folder, self._program, self, self._plan.listen)
+        plan = self._plan
+        self._coordinator = child.in_job_dir(self._processes, self._folder, self._program, self, plan.listen, plan.tls)
         self._coordinator.start()
-        return CoordinatorAddress((self._coordinator.url,), self._folder.token)
+        return CoordinatorAddress((self._coordinator.url,), self._folder.token, plan.tls)
 
     def _run_job(self, client: Client, place: CoordinatorAddress) -> int:
         about = client.about()

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pliant.credentials import check_ownership
+from pliant.credentials import NO_TLS_FILES, TlsFiles, check_ownership
 from pliant.errors import BadInput, Refused
 
 LOOK_S = 0.05
@@ -30,6 +30,10 @@ class EndpointFile:
 
     url: str
     token_file: Path
+
+    def tls(self, files: TlsFiles) -> TlsFiles:
+        """Return the files for TLS with this coordinator: none if the agent of this machine started it without TLS."""
+        return files if self.url.startswith("https://") else NO_TLS_FILES
 
 
 @dataclass(frozen=True, slots=True)

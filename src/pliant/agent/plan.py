@@ -10,6 +10,7 @@ from pliant.agent.logs.capture import LogOptions
 from pliant.agent.process.script import Script
 from pliant.agent.process.worker_env import Framework
 from pliant.core.model.job import JobSpec
+from pliant.credentials import NO_TLS_FILES, TlsFiles
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)  # torchrun's
 
@@ -43,3 +44,4 @@ class RunPlan:
     command: CommandLine = field(default_factory=lambda: CommandLine(""))
     name_is_derived: bool = False  # from the script's name; the user gave none
     listen: tuple[str, int] | None = None  # where our own coordinator listens; None: a free port, for this machine only
+    tls: TlsFiles = NO_TLS_FILES  # of our own coordinator, if it serves an endpoint with TLS

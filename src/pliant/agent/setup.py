@@ -29,7 +29,7 @@ from pliant.credentials import (
     read_token,
     write_token,
 )
-from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
+from pliant.errors import BadInput, NotAllowed, NotSecure, PliantError, Refused, Unreachable
 from pliant.train.checkpoint.storage import describe_other_owner, open_storage, owner_name
 from pliant.wire.api import JobLine, JobStatus, Scope, TokenRequest
 
@@ -51,8 +51,10 @@ def announce_join(place: CoordinatorAddress, output: RunOutput) -> None:
     """Print at once which coordinator this agent joins, and what is wrong if it does not answer at the first try."""
     output.say(f"joining the coordinator at {', '.join(place.urls)}")
     try:
-        with Client(place.urls, read_token(place.token_file), patience_s=0.0) as client:
+        with Client(place.urls, read_token(place.token_file), patience_s=0.0, tls=place.tls) as client:
             client.about()
+    except NotSecure:
+        raise
     except Unreachable as error:
         output.warn(f"{error.why} Trying for {SETUP_S:g} s.")
 
@@ -151,7 +153,7 @@ def worker_token(client: Client, job: str, folder: JobDir, place: CoordinatorAdd
     if scope is not Scope.ADMIN:
         return place.token_file.absolute()
     if not is_missing(path):
-        with suppress(PliantError), Client(place.urls, read_token(path), patience_s=SETUP_S) as trial:
+        with suppress(PliantError), Client(place.urls, read_token(path), patience_s=SETUP_S, tls=place.tls) as trial:
             trial.job(job)
             return path
     request = TokenRequest(Scope.JOIN, job, label="workers of pliant run", until_job_ends=True)
@@ -163,7 +165,7 @@ def metrics_token(client: Client, folder: JobDir, place: CoordinatorAddress) -> 
     """Return a file with a token that can only read; an earlier run's if it is still valid."""
     path = folder.metrics_token.absolute()
     if not is_missing(path):
-        with suppress(PliantError), Client(place.urls, read_token(path), patience_s=SETUP_S) as trial:
+        with suppress(PliantError), Client(place.urls, read_token(path), patience_s=SETUP_S, tls=place.tls) as trial:
             trial.about()
             return path
     _create_token(client, TokenRequest(Scope.READ, label="metrics of pliant run"), path)
@@ -247,7 +249,8 @@ def register_agent(
 
 def wait_for_other_agents(place: CoordinatorAddress, job: str) -> None:
     """Keep this machine's coordinator a little longer, so that other agents learn how the job ended."""
-    with suppress(PliantError), Client(place.urls, read_token(place.token_file), patience_s=1.0) as client:
+    token = read_token(place.token_file)
+    with suppress(PliantError), Client(place.urls, token, patience_s=1.0, tls=place.tls) as client:
         found = client.job(job)
         if found.job.state.ended and len(found.agents) > 1:
             time.sleep(LINGER_S)
@@ -284,6 +287,7 @@ def worker_environment(
         "PLIANT_JOB": plan.job,
         "PLIANT_AGENT": agent,
         "PLIANT_TOKEN_FILE": str(token_file),
+        **place.tls.environment,
         "PLIANT_CHECKPOINT_DIR": checkpoint_dir(plan, folder),
         "PLIANT_GRACE_S": f"{plan.grace_s:g}",
         **({"PLIANT_OVERRIDE": str(generation)} if plan.override else {}),

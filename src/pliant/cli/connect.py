@@ -21,7 +21,7 @@ from pliant.agent.job_dir import LOOKER, JobDir
 from pliant.cli.local_jobs import LOOKERS_S, job_dir, job_names, no_job
 from pliant.core.messages.rejection import Code
 from pliant.core.model.names import bad_name
-from pliant.credentials import CoordinatorAddress, check_ownership, is_missing, read_token
+from pliant.credentials import CoordinatorAddress, TlsFiles, check_ownership, is_missing, read_token
 from pliant.errors import BadInput, PliantError, Refused
 
 if TYPE_CHECKING:
@@ -37,21 +37,31 @@ PROGRAM = (sys.executable, "-P", "-c", "from pliant.cli.main import main; main()
 
 @dataclass(frozen=True, slots=True)
 class Flags:
-    """The values of --coordinator and --token-file."""
+    """The values of --coordinator, --token-file and --ca-file."""
 
     urls: tuple[str, ...] = ()
     token_file: Path | None = None
+    ca_file: Path | None = None
 
     def resolve(self, job: str | None = None) -> CoordinatorAddress:
         """Return the coordinator of this job: options, environment, the job's folder, defaults."""
         configured = settings.read()
         urls, token_file = self.urls or configured.coordinators, self.token_file or configured.token_file
+        tls = self.tls
         if not urls and job is not None and (written := job_dir(job).read_endpoint()):
             urls, token_file = (written.url,), token_file or written.token_file
+            tls = written.tls(tls)
         if token_file is None:
             check_ownership(configured.home, "PLIANT_HOME")
             token_file = configured.own_token_file
-        return CoordinatorAddress(urls or (settings.DEFAULT_URL,), token_file)
+        default = settings.DEFAULT_URL if tls.ca_file is None else settings.DEFAULT_TLS_URL
+        return CoordinatorAddress(urls or (default,), token_file, tls)
+
+    @property
+    def tls(self) -> TlsFiles:
+        """The files for TLS, from the option and the environment."""
+        configured = settings.read()
+        return TlsFiles(self.ca_file or configured.ca_file, configured.cert_file, configured.key_file)
 
     @property
     def names_coordinator(self) -> bool:
@@ -86,7 +96,7 @@ class Flags:
         address = self.resolve(job)
         if address.token_file == settings.read().own_token_file and is_missing(address.token_file):
             raise self._no_token(job, address)
-        with Client(address.urls, read_token(address.token_file), patience_s=patience_s) as client:
+        with Client(address.urls, read_token(address.token_file), patience_s=patience_s, tls=address.tls) as client:
             try:
                 yield client
             except Refused as error:
@@ -119,18 +129,23 @@ class Flags:
 
 
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --coordinator and --token-file to a command, which is called with `flags`."""
+    """Add --coordinator, --token-file and --ca-file to a command, which is called with `flags`."""
 
     @click.option(
         "--coordinator", "coordinator_urls", multiple=True, metavar="URL", help="URL of the coordinator. Repeatable."
     )
     @click.option("--token-file", type=click.Path(path_type=Path), metavar="FILE", help="File with the token.")
+    @click.option(
+        "--ca-file", type=click.Path(path_type=Path), metavar="FILE", help="Certificate of the coordinator's CA."
+    )
     @wraps(command)
-    def with_flags(coordinator_urls: tuple[str, ...], token_file: Path | None, **rest: Any) -> Any:
+    def with_flags(
+        coordinator_urls: tuple[str, ...], token_file: Path | None, ca_file: Path | None, **rest: Any
+    ) -> Any:
         urls = tuple(url.strip() for text in coordinator_urls for url in text.split(",") if url.strip())
         if coordinator_urls and not urls:
             raise click.UsageError("--coordinator must be a URL, such as http://127.0.0.1:7711.")
-        return command(flags=Flags(urls, token_file), **rest)
+        return command(flags=Flags(urls, token_file, ca_file), **rest)
 
     return with_flags
 
@@ -167,7 +182,7 @@ def resolve_job_and_argument(first: str | None, second: str | None) -> tuple[str
 def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     """Return job names for shell completion: those of this machine, and those of its coordinator."""
     given = ctx.params
-    flags = Flags(tuple(given.get("coordinator_urls") or ()), given.get("token_file"))
+    flags = Flags(tuple(given.get("coordinator_urls") or ()), given.get("token_file"), given.get("ca_file"))
     try:
         local = [] if flags.names_coordinator else job_names()
     except PliantError:

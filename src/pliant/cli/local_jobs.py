@@ -88,12 +88,14 @@ def read_job(folder: JobDir) -> JobEntry:
 def _line_from_coordinator(folder: JobDir) -> JobLine | None:
     """Ask the coordinator of a running job; None if this machine does not host it."""
     from pliant.client import Client
-    from pliant.credentials import read_token
+    from pliant.credentials import TlsFiles, read_token
 
     place = folder.read_endpoint()
     if place is None:
         return None
-    with Client([place.url], read_token(place.token_file), patience_s=ANSWER_S) as client:
+    found = settings.read()
+    tls = place.tls(TlsFiles(found.ca_file, found.cert_file, found.key_file))
+    with Client([place.url], read_token(place.token_file), patience_s=ANSWER_S, tls=tls) as client:
         return client.job(folder.job).job
 
 

@@ -49,6 +49,9 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
     {
         "audit": LazyCommand("pliant.cli.commands.audit:audit", "Verify that every sample was used exactly once."),
         "cancel": LazyCommand("pliant.cli.commands.control:cancel", "Cancel a job."),
+        "certs": LazyCommand(
+            "pliant.cli.commands.certs:certs", "Make a CA of your own, and issue, renew and list certificates."
+        ),
         "chaos": LazyCommand("pliant.cli.commands.chaos:chaos", "Inject faults into a job and report how it recovers."),
         "checkpoint": LazyCommand(
             "pliant.cli.commands.control:checkpoint", "Save a checkpoint of a job and wait for it."

@@ -12,7 +12,7 @@ import msgspec
 from pliant.client.transport import PATIENCE_S, Transport, TryAgain, require_names
 from pliant.core.messages import Command, Create, Event
 from pliant.core.model.names import AgentId, MemberId
-from pliant.credentials import Token
+from pliant.credentials import NO_TLS_FILES, TlsFiles, Token
 from pliant.errors import BadInput, PliantError
 from pliant.wire import api, routes
 from pliant.wire.codec import UNREADABLE, Body
@@ -29,11 +29,19 @@ class Client:
     """A client of one coordinator or several. Threads may share it. Close it, or use it as a context manager.
 
     `endpoints` are base URLs, for instance `http://127.0.0.1:7711`. `store` is the identity of the store, known after
-    the first answer. From then on the coordinator refuses requests if it has another store.
+    the first answer. From then on the coordinator refuses requests if it has another store. With a CA in `tls`, only
+    https endpoints with a certificate of that CA are accepted.
     """
 
-    def __init__(self, endpoints: Sequence[str], token: Token, *, patience_s: float = PATIENCE_S) -> None:
-        self._transport = Transport(endpoints, token, patience_s)
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        token: Token,
+        *,
+        patience_s: float = PATIENCE_S,
+        tls: TlsFiles = NO_TLS_FILES,
+    ) -> None:
+        self._transport = Transport(endpoints, token, patience_s, tls)
 
     @property
     def store(self) -> str | None:

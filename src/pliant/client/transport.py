@@ -2,7 +2,8 @@
 
 Any process can listen on a port whose coordinator is away. So the token goes only into connections whose other end
 proved to know it: before a connection carries the token, `/healthz` must answer a nonce with a proof that needs the
-token's digest. That costs one request for each new connection, and nothing afterwards.
+token's digest. That costs one request for each new connection, and nothing afterwards. With TLS the server's
+certificate is checked before that.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import hmac
 import logging
 import random
 import secrets
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,8 +23,9 @@ import msgspec
 
 from pliant import __version__
 from pliant.core.model.names import bad_name
-from pliant.credentials import Token, proof
-from pliant.errors import BadInput, NotAllowed, PliantError, Refused, Unreachable
+from pliant.credentials import NO_TLS_FILES, TlsFiles, Token, proof
+from pliant.errors import BadInput, NotAllowed, NotSecure, PliantError, Refused, Unreachable
+from pliant.tls import FileWatch, client_context, describe_failure, load_client_files
 from pliant.wire import api, routes
 from pliant.wire.codec import UNREADABLE
 from pliant.wire.routes import Route
@@ -52,21 +55,25 @@ class TryAgain(Exception):
     """Retry, perhaps at another endpoint.
 
     `unsent`: no coordinator acted on the request. `answered`: a coordinator answered that it cannot help now.
+    `lasting`: the same endpoint will fail again, so that waiting for it is no use.
     """
 
-    def __init__(self, why: str, *, unsent: bool = False, answered: bool = False) -> None:
+    def __init__(self, why: str, *, unsent: bool = False, answered: bool = False, lasting: bool = False) -> None:
         super().__init__(why)
         self.unsent = unsent
         self.answered = answered
+        self.lasting = lasting
 
 
 class Transport:
     """The endpoints of one client. `store` is the identity of their store, known after the first answer."""
 
-    def __init__(self, endpoints: Sequence[str], token: Token, patience_s: float) -> None:
+    def __init__(self, endpoints: Sequence[str], token: Token, patience_s: float, tls: TlsFiles = NO_TLS_FILES) -> None:
         if not endpoints:
             raise BadInput("A client needs the URL of at least one coordinator.")
         self._endpoints = tuple(base_url(url) for url in endpoints)
+        for url in self._endpoints:
+            tls.check_url(url)
         self.preferred = 0  # the endpoint of the last answer
         self._token = token
         self.patience_s = patience_s
@@ -76,7 +83,9 @@ class Transport:
         headers = {"user-agent": f"pliant/{__version__}"}
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=KEEP_S)
         # Ignore the proxies of the environment: only the coordinator may see the token.
-        self._http = httpx2.Client(headers=headers, trust_env=False, limits=limits)
+        context = _context(self._endpoints, tls)
+        self._files = FileWatch(tls.all, lambda: load_client_files(context, tls))
+        self._http = httpx2.Client(headers=headers, trust_env=False, limits=limits, verify=context)
 
     def close(self) -> None:
         self._closed.set()
@@ -129,6 +138,7 @@ class Transport:
 
     def _check(self, base: int) -> None:
         """Open a connection, and keep it if the coordinator of this token answers there. It need not lead."""
+        self._files.look()
         nonce = secrets.token_hex(32)
         request = self._request(base, routes.HEALTH, {}, {}, None, ANSWER_S)
         request.headers[api.CHALLENGE_HEADER] = f"{self._token.id} {nonce}"
@@ -213,11 +223,13 @@ class Transport:
         """Wait before a retry: longer each time, and random, so that a thousand clients do not retry at once."""
         left_s = until - time.monotonic()
         pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(attempt, 10))
-        if left_s <= 0 or self._closed.wait(min(left_s, random.uniform(pause_s / 2, pause_s))):
-            where = ", ".join(self._endpoints)
+        if left_s <= 0 or last.lasting or self._closed.wait(min(left_s, random.uniform(pause_s / 2, pause_s))):
+            where, why = ", ".join(self._endpoints), str(last).rstrip(".")
+            if last.lasting:
+                raise NotSecure(f"No secure connection to {where}: {why}.")
             if last.answered:
-                raise Unreachable(f"The coordinator at {where} cannot do this now: {str(last).rstrip('.')}. Try again.")
-            raise Unreachable(f"No coordinator answers at {where}: {last}. Run `pliant doctor` to find out why.")
+                raise Unreachable(f"The coordinator at {where} cannot do this now: {why}. Try again.")
+            raise Unreachable(f"No coordinator answers at {where}: {why}. Run `pliant doctor` to find out why.")
 
 
 def _refuse_to_connect(event: str, _: Mapping[str, object]) -> None:
@@ -233,7 +245,23 @@ def _retried(*, unsent: bool = False) -> Iterator[None]:
         yield
     except (httpx2.RequestError, httpx2.StreamError, RuntimeError) as error:
         unsent = unsent or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+        if (failure := _tls_failure(error)) is not None:
+            raise TryAgain(failure, unsent=True, lasting=True) from error
         raise TryAgain(_describe_error(error), unsent=unsent) from error
+
+
+def _context(endpoints: Sequence[str], tls: TlsFiles) -> ssl.SSLContext:
+    """Return the context for all connections. The system's CAs take long to load; only https needs them."""
+    if any(url.startswith("https://") for url in endpoints):
+        return client_context(tls)
+    return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # trusts nothing
+
+
+def _tls_failure(error: BaseException | None) -> str | None:
+    """Return the failure of TLS that caused an error of the transport, if a retry would fail as well."""
+    while error is not None and not isinstance(error, ssl.SSLError):
+        error = error.__cause__ or error.__context__
+    return None if error is None else describe_failure(error)
 
 
 def _describe_error(error: Exception) -> str:

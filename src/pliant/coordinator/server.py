@@ -33,6 +33,8 @@ from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Unavailable
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.store_thread import StoreThread
+from pliant.coordinator.tls_listener import HANDSHAKE_S, TlsListener
+from pliant.coordinator.tls_listener import SHUTDOWN_S as TLS_SHUTDOWN_S
 from pliant.core.leases import LEASE_TTL_S
 from pliant.credentials import read_or_create_token
 from pliant.errors import BadInput
@@ -53,11 +55,12 @@ class Address:
 
     host: str
     port: int
+    scheme: str = "http"
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{self.scheme}://{host}:{self.port}"
 
 
 def parse_address(text: str) -> Address:
@@ -84,18 +87,18 @@ def advertised_url(address: Address, given: str | None) -> str:
     return given.rstrip("/")
 
 
-def listen(address: Address, *, expose: bool) -> socket.socket:
-    """Return a listening socket. Refuse any address but loopback unless `expose` is set."""
+def listen(address: Address, *, expose: bool, encrypted: bool = False) -> socket.socket:
+    """Return a listening socket. Refuse any address but loopback unless `expose` is set.
+
+    `encrypted`: with TLS, or the user accepts that there is none.
+    """
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except OSError as error:
         raise BadInput(f"{address.host} is not an address of this machine: {error.strerror}.") from error
     family, kind, protocol, _, where = found[0]
-    if not expose and not ipaddress.ip_address(where[0]).is_loopback:
-        raise BadInput(
-            f"{address.host} can be reached from other machines, and tokens would cross the network unencrypted. "
-            "On a private network pass --expose; otherwise listen on 127.0.0.1 and use a tunnel."
-        )
+    if not ipaddress.ip_address(where[0]).is_loopback:
+        _check_exposure(address, expose=expose, encrypted=encrypted)
     bound = socket.socket(family, kind, protocol)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -109,6 +112,20 @@ def listen(address: Address, *, expose: bool) -> socket.socket:
     return bound
 
 
+def _check_exposure(address: Address, *, expose: bool, encrypted: bool) -> None:
+    """Raise BadInput unless other machines may reach the address, and tokens do not cross the network in the clear."""
+    if not expose:
+        raise BadInput(
+            f"{address.host} can be reached from other machines. Pass --expose, with --tls-cert and --tls-key; or "
+            "listen on 127.0.0.1 and use a tunnel."
+        )
+    if not encrypted:
+        raise BadInput(
+            f"Without TLS, tokens would cross the network of {address.host} unencrypted. Pass --tls-cert and --tls-key "
+            "(`pliant certs init`, then `pliant certs issue`). On a network that you trust, pass --insecure instead."
+        )
+
+
 class Coordinator:
     """One coordinator over a store. The caller opens and closes the store. `advertise` is its URL for other clients."""
 
@@ -120,7 +137,9 @@ class Coordinator:
         lease_ttl_s: float = LEASE_TTL_S,
         *,
         advertise: str = "",
+        tls: TlsListener | None = None,
     ) -> None:
+        self._tls = tls
         self.metrics = CoordinatorMetrics()
         self._counters: dict[tuple[str, str], Counter] = {}  # cached, because looking up labels is slow
         owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(3)}"
@@ -162,7 +181,7 @@ class Coordinator:
             backlog=BACKLOG,
         )
         BoundedProtocol.connections_max = _connection_limit()
-        server = _Server(config)
+        server = _Server(config, self._tls)
         loop = asyncio.get_running_loop()
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, self._stop, server)
@@ -171,6 +190,7 @@ class Coordinator:
         background = [
             loop.create_task(close_slow_connections(server.server_state)),
             loop.create_task(self._refresh_tokens()),
+            *([] if self._tls is None else [loop.create_task(self._tls.follow_files())]),
         ]
         serving = loop.create_task(server.serve(sockets=[bound]))
         ready()
@@ -220,6 +240,31 @@ class Coordinator:
 
 
 class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, tls: TlsListener | None) -> None:
+        super().__init__(config)
+        self._tls = tls
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen. uvicorn passes no limit of time for TLS handshakes, so with TLS the listeners are made here."""
+        if self._tls is None:
+            return await super().startup(sockets)
+        await super().startup([])
+        loop = asyncio.get_running_loop()
+        for sock in sockets or ():
+            listener = await loop.create_server(
+                self._protocol,
+                sock=sock,
+                backlog=BACKLOG,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=HANDSHAKE_S,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_S,
+            )
+            self.servers.append(listener)
+        return None
+
+    def _protocol(self) -> BoundedProtocol:
+        return BoundedProtocol(self.config, self.server_state, self.lifespan.state)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Leave the signals to the coordinator, which releases its watchers before the server waits for them."""

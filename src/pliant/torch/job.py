@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ from pliant.core.messages import Join
 from pliant.core.model.job import Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
-from pliant.credentials import read_token
+from pliant.credentials import TlsFiles, read_token
 from pliant.errors import BadInput, PliantError
 from pliant.torch import arguments
 from pliant.torch.checkpointing import MemberCheckpoints
@@ -61,6 +61,9 @@ from pliant.train.standalone import OWNER, SAVE_EVERY_S, StandaloneCoordinator
 from pliant.train.state.flat import State
 from pliant.train.state.state_lock import StateLock
 from pliant.train.state.transfer import StateSource
+
+if TYPE_CHECKING:
+    from pliant.train.peer.tls import PeerTls
 
 log = logging.getLogger(__name__)
 
@@ -336,7 +339,11 @@ class TrainingJob:
         if self._settings.coordinators:
             source = StateSource(state_lock, state.capture, self._gradient, self._lines)
             self._peers = PeerServer(
-                self._host, self.member, self._receive, lambda _g, _asker, kind, head: source.answer(kind, head)
+                self._host,
+                self.member,
+                self._receive,
+                lambda _g, _asker, kind, head: source.answer(kind, head),
+                self._peer_tls(),
             )
         collect_garbage = checkpoints.collect_garbage if checkpoints.can_save else None
         session = Session(self.member, terms, link, self._peers, self._make_wiring, self._forget, collect_garbage)
@@ -352,7 +359,8 @@ class TrainingJob:
         if not coordinators:
             return self._open_alone(checkpoints)
         token = read_token(self._settings.token_file or self._settings.own_token_file)
-        link = MemberLink(coordinators, token, self.name, self.member)
+        tls = TlsFiles(self._settings.ca_file, self._settings.cert_file, self._settings.key_file)
+        link = MemberLink(coordinators, token, self.name, self.member, tls)
         try:
             checkpoints.claim_storage(lambda: owner_name(link.job_created_at()))
         except PliantError:
@@ -360,6 +368,14 @@ class TrainingJob:
             raise
         self._host = self._worker.address or local_address(coordinators[0])
         return link
+
+    def _peer_tls(self) -> PeerTls | None:
+        """Return the encryption between members; None if no CA is configured."""
+        if self._settings.ca_file is None:
+            return None
+        from pliant.train.peer.tls import PeerTls
+
+        return PeerTls()
 
     def _open_alone(self, checkpoints: MemberCheckpoints) -> StandaloneCoordinator:
         checkpoints.claim_storage(lambda: OWNER)

@@ -20,7 +20,7 @@ from pliant.core.messages import Code, Command, Join, Report
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
-from pliant.credentials import Token
+from pliant.credentials import NO_TLS_FILES, TlsFiles, Token
 from pliant.errors import BadInput, PliantError, Refused, Unreachable
 from pliant.wire.views import PeerKey, ViewUpdate, apply_update
 
@@ -57,11 +57,18 @@ class LinkListener(Protocol):
 class MemberLink:
     """Create one, call `join`, then `start`. `close` sends no `Leave`: the machine does."""
 
-    def __init__(self, endpoints: tuple[str, ...], token: Token, job: str, member: MemberId) -> None:
+    def __init__(
+        self,
+        endpoints: tuple[str, ...],
+        token: Token,
+        job: str,
+        member: MemberId,
+        tls: TlsFiles = NO_TLS_FILES,
+    ) -> None:
         self._job = job
         self._member = member
-        self._client = Client(endpoints, token, patience_s=SEND_PATIENCE_S)
-        self._watcher = Client(endpoints, token, patience_s=0.0)
+        self._client = Client(endpoints, token, patience_s=SEND_PATIENCE_S, tls=tls)
+        self._watcher = Client(endpoints, token, patience_s=0.0, tls=tls)
         self._commands: deque[Command] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()

@@ -93,6 +93,7 @@ class TokenRequest:
     """Create a token: its scope, its job (None: all jobs), and its time to live (None: until it is revoked).
 
     With `until_job_ends` it is valid while its job goes on, and an hour longer, so that workers can save and leave.
+    With `cert` it is accepted only beside a client certificate of that name.
     """
 
     scope: Scope
@@ -100,6 +101,7 @@ class TokenRequest:
     ttl_s: float | None = None
     label: str = ""
     until_job_ends: bool = False
+    cert: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,6 +274,7 @@ class TokenLine:
     ends_at: float | None
     ended: bool
     until_job_ends: bool = False
+    cert: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

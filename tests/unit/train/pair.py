@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pliant.core.model.names import MemberId
 from pliant.train.peer.rpc import RequestHandler
 from pliant.train.peer.server import PeerServer
+from pliant.train.peer.tls import PeerTls
 
 PATIENCE_S = 30.0
 KEY = secrets.token_hex(32)
@@ -33,10 +34,11 @@ class Talker:
         return self.heard.get(timeout=PATIENCE_S)
 
 
-def talker(name: str, give: RequestHandler = gives_nothing) -> Talker:
+def talker(name: str, give: RequestHandler = gives_nothing, *, tls: bool = False) -> Talker:
     heard: queue.Queue[Heard] = queue.Queue()
     me = MemberId(name)
-    return Talker(me, PeerServer("127.0.0.1", me, lambda *what: heard.put(what), give), heard)
+    peers = PeerServer("127.0.0.1", me, lambda *what: heard.put(what), give, PeerTls() if tls else None)
+    return Talker(me, peers, heard)
 
 
 def introduce(generation: int, *talkers: Talker, key: str = KEY) -> None:
@@ -49,12 +51,12 @@ Make = Callable[..., Talker]
 
 
 @contextmanager
-def talkers() -> Iterator[Make]:
+def talkers(*, tls: bool = False) -> Iterator[Make]:
     """Makes talkers, and closes them all at the end."""
     made: list[Talker] = []
 
-    def one(name: str, give: RequestHandler = gives_nothing) -> Talker:
-        made.append(talker(name, give))
+    def one(name: str, give: RequestHandler = gives_nothing, *, tls: bool = tls) -> Talker:
+        made.append(talker(name, give, tls=tls))
         return made[-1]
 
     yield one

@@ -16,6 +16,7 @@ from pliant.agent.logs.capture import OutputSink
 from pliant.agent.process.client import Processes
 from pliant.agent.process.ports import free_port
 from pliant.core.job.launches import describe_exit
+from pliant.credentials import NO_TLS_FILES, TlsFiles
 from pliant.errors import PliantError
 
 NAME = "coordinator"
@@ -82,7 +83,7 @@ class CoordinatorChild:
     """Call `start`, then `ended` after every end of its process, and `stop` at the end.
 
     `home` is the folder of its store and token. `listen` is its address; None means a free port of this machine's
-    loopback address.
+    loopback address. With a CA in `tls` it serves https, with the certificate in `tls`.
     """
 
     def __init__(
@@ -94,8 +95,10 @@ class CoordinatorChild:
         listen: tuple[str, int] | None = None,
         options: Sequence[str] = (),
         log: Path | None = None,
+        tls: TlsFiles = NO_TLS_FILES,
     ) -> None:
         self._listen = listen
+        self._tls = tls
         self._launcher = launcher
         self._home = home
         self._program = program
@@ -113,8 +116,12 @@ class CoordinatorChild:
 
     @property
     def url(self) -> str:
+        return f"{'http' if self._tls.ca_file is None else 'https'}://{self._address}"
+
+    @property
+    def _address(self) -> str:
         host = self._listen[0] if self._listen is not None else HOST
-        return f"http://[{host}]:{self._port}" if ":" in host else f"http://{host}:{self._port}"
+        return f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
 
     def start(self) -> None:
         """Start it and return when it answers. Raises PliantError with the reason if it does not."""
@@ -169,10 +176,16 @@ class CoordinatorChild:
     def _spawn(self) -> None:
         self._gone.clear()
         self._began = time.monotonic()
-        where = self.url.removeprefix("http://")
-        expose = [] if self._listen is None or self._listen[0] == HOST else ["--expose"]
-        argv = [*self._program, "coordinator", "--listen", where, *expose, *self._options, "--json"]
+        argv = [*self._program, "coordinator", "--listen", self._address, *self._exposure, *self._options, "--json"]
         self._launcher.start(argv, {"PLIANT_HOME": str(self._home.absolute())}, self._read_line)
+
+    @property
+    def _exposure(self) -> list[str]:
+        """The options about TLS. Without it, the plan of the agent has warned that nothing is encrypted."""
+        expose = [] if self._listen is None or self._listen[0] == HOST else ["--expose"]
+        if self._tls.ca_file is not None:
+            return [*expose, "--tls-cert", str(self._tls.cert_file), "--tls-key", str(self._tls.key_file)]
+        return [*expose, "--insecure"] if expose else []
 
     def _read_line(self, line: bytes) -> None:
         text = line.decode("utf-8", "replace")
@@ -207,10 +220,12 @@ def in_job_dir(
     program: Sequence[str],
     owner: ChildOwner,
     listen: tuple[str, int] | None = None,
+    tls: TlsFiles = NO_TLS_FILES,
 ) -> CoordinatorChild:
     """Return a coordinator on a job's own store, with its log among the job's."""
     log = folder.logs / "coordinator.log"
-    return CoordinatorChild(ProcessesLauncher(processes, log, owner.say), folder.path, program, owner, listen, log=log)
+    launcher = ProcessesLauncher(processes, log, owner.say)
+    return CoordinatorChild(launcher, folder.path, program, owner, listen, log=log, tls=tls)
 
 
 @contextmanager

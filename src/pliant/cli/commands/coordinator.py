@@ -18,6 +18,7 @@ from pliant.errors import BadInput
 
 if TYPE_CHECKING:
     from pliant.coordinator.server import Address, Coordinator
+    from pliant.coordinator.tls_listener import TlsListener
     from pliant.stores.base import Store
 
 IDENTITY_SHOWN = 8
@@ -40,8 +41,17 @@ IDENTITY_SHOWN = 8
 @click.option(
     "--expose",
     is_flag=True,
-    help="Allow an address that other machines can reach. Tokens cross that network unencrypted.",
+    help="Allow an address that other machines can reach. Needs --tls-cert, or --insecure.",
 )
+@click.option("--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="Certificate: serve https.")
+@click.option("--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Key of the certificate.")
+@click.option(
+    "--tls-client-ca",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Accept only clients with a certificate of this CA.",
+)
+@click.option("--insecure", is_flag=True, help="Allow --expose without TLS. Tokens cross that network unencrypted.")
 @click.option(
     "--host", "hosts", multiple=True, metavar="NAME", help="Host name under which clients may connect. Repeatable."
 )
@@ -64,6 +74,10 @@ def coordinator(
     listen: str,
     store_text: str | None,
     expose: bool,
+    tls_cert: Path | None,
+    tls_key: Path | None,
+    tls_client_ca: Path | None,
+    insecure: bool,
     hosts: tuple[str, ...],
     advertise: str | None,
     lease_ttl_s: float,
@@ -73,7 +87,8 @@ def coordinator(
     """Run a coordinator until it is stopped.
 
     Ctrl-C or SIGTERM stops it: it answers open requests, closes all connections and exits with 0. A second signal stops
-    it at once. Jobs go on without it, and the next start on the same store continues with them.
+    it at once. Jobs go on without it, and the next start on the same store continues with them. Changed certificate
+    files are loaded without a restart.
     """
     import uvloop
 
@@ -84,16 +99,18 @@ def coordinator(
     configured = settings.read()
     wanted = parse_address(listen)
     place = parse_store(store_text, configured.home)
+    tls = _tls(tls_cert, tls_key, tls_client_ca, insecure=insecure)
     configure_logging(sys.stderr, as_json=log_json)
-    with bind(wanted, expose=expose) as bound:
-        address = Address(wanted.host, bound.getsockname()[1])
+    with bind(wanted, expose=expose, encrypted=tls is not None or insecure) as bound:
+        address = Address(wanted.host, bound.getsockname()[1], "http" if tls is None else "https")
         url = advertised_url(address, advertise)
         _make_home(configured.home)
         check_ownership(configured.home, "PLIANT_HOME")
         place.check()
         with place.open() as store:
             place.check()  # in a folder like /tmp another user may have replaced it meanwhile
-            made = Coordinator(store, configured.own_token_file, (*hosts, address.host), lease_ttl_s, advertise=url)
+            names = (*hosts, address.host)
+            made = Coordinator(store, configured.own_token_file, names, lease_ttl_s, advertise=url, tls=tls)
             ready = _ReadyMessage(made, store, place, address, configured.own_token_file)
             uvloop.run(made.serve(bound, ready.print_json if as_json else ready.print_text))
 
@@ -143,6 +160,21 @@ class _ReadyMessage:
         else:
             click.echo(f"Press Ctrl-C to stop. This coordinator is a standby: {self._made.service.service.why}.")
             click.echo("It takes over when no other coordinator leads for this store.")
+
+
+def _tls(cert: Path | None, key: Path | None, client_ca: Path | None, *, insecure: bool) -> TlsListener | None:
+    """Load the certificate; None without TLS."""
+    from pliant.coordinator.tls_listener import ServerTls, TlsListener
+
+    if cert is not None and key is not None:
+        if insecure:
+            raise click.UsageError("--insecure and --tls-cert cannot be combined.")
+        return TlsListener(ServerTls(cert, key, client_ca))
+    if cert is not None or key is not None:
+        raise click.UsageError("--tls-cert and --tls-key belong together. Pass both, or neither.")
+    if client_ca is not None:
+        raise click.UsageError("--tls-client-ca needs --tls-cert and --tls-key.")
+    return None
 
 
 def _make_home(home: Path) -> None:

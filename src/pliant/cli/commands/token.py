@@ -36,6 +36,7 @@ def token() -> None:
     "--ttl-s", type=click.FloatRange(0, 36500 * DAY_S, min_open=True), metavar="S", help="Lifetime in seconds."
 )
 @click.option("--days", type=click.FloatRange(0, 36500, min_open=True), metavar="D", help="Lifetime in days.")
+@click.option("--cert", metavar="NAME", help="Accept the token only beside the client certificate NAME.")
 @click.option("--label", default="", help="Description, shown in the list.")
 @click.option("--out", type=click.Path(path_type=Path), metavar="FILE", help="Write the token to FILE with mode 0600.")
 @json_option
@@ -45,6 +46,7 @@ def create(
     job: str | None,
     ttl_s: float | None,
     days: float | None,
+    cert: str | None,
     label: str,
     out: Path | None,
     flags: Flags,
@@ -60,7 +62,7 @@ def create(
         raise click.UsageError("--ttl-s and --days cannot be combined.")
     if out is not None:
         _require_writable(out)
-    wish = TokenRequest(Scope(scope), job, ttl_s if days is None else days * DAY_S, label)
+    wish = TokenRequest(Scope(scope), job, ttl_s if days is None else days * DAY_S, label, cert)
     with flags.connect(job) as client:
         made = client.create_token(wish)
         if out is not None:
@@ -85,7 +87,7 @@ def list_tokens(flags: Flags, as_json: bool) -> None:
     if as_json:
         print_json({"tokens": lines})
     else:
-        heads = ("id", "scope", "job", "created", "expires", "label")
+        heads = ("id", "scope", "job", "created", "expires", "certificate", "label")
         print_table(heads, [_row(line) for line in lines])
 
 
@@ -189,7 +191,8 @@ def _row(line: TokenLine) -> tuple[str, ...]:
     ends = "never" if line.ends_at is None else local_time(line.ends_at)
     ends = "with its job" if line.until_job_ends and line.ends_at is None else ends
     ends = f"ended {ends}" if line.ended else ends
-    return (line.id, line.scope.value, line.job or "all", local_time(line.made_at), ends, clean(line.label))
+    bound = line.cert or "any"
+    return (line.id, line.scope.value, line.job or "all", local_time(line.made_at), ends, bound, clean(line.label))
 
 
 def _warn_if_exposed() -> None:

@@ -6,8 +6,10 @@ import os
 import re
 import resource
 import shutil
+import ssl
 import stat
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -20,8 +22,9 @@ from pliant import __version__, settings
 from pliant.cli.doctor.finding import Finding, Level
 from pliant.cli.doctor.training_checks import check_clock, check_gloo_interface, check_gpus, check_torch
 from pliant.client import Client
-from pliant.credentials import CoordinatorAddress, Token, is_missing, read_token
+from pliant.credentials import CoordinatorAddress, TlsFiles, Token, is_missing, read_token
 from pliant.errors import BadInput, NotAllowed, PliantError
+from pliant.tls import client_context, describe_failure
 from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, About
 
 FILES_MIN = 4096
@@ -29,6 +32,7 @@ FREE_WARNING_BYTES = 1024**3
 FREE_PROBLEM_BYTES = 64 * 1024**2
 TESTED_PYTHONS = ((3, 11), (3, 12))
 ANSWER_S = 3.0
+CERTIFICATE_WARNING_S = 30 * 86400.0
 NETWORKED = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "beegfs", "fuse.sshfs"}
 )
@@ -210,23 +214,26 @@ def _check_coordinators(address: CoordinatorAddress, token: Token | BadInput, *,
     """Check the token and each coordinator. Without a named one, none needs to answer."""
     yield _check_token(address.token_file, token)
     for url in address.urls:
-        for finding in _check_coordinator(url, token):
+        for finding in _check_coordinator(url, token, address.tls):
             silent = finding.level is Level.PROBLEM and finding.message.startswith(NO_ANSWER)
             yield replace(finding, level=Level.WARNING) if silent and not named else finding
 
 
-def _check_coordinator(url: str, token: Token | BadInput) -> Iterator[Finding]:
+def _check_coordinator(url: str, token: Token | BadInput, tls: TlsFiles) -> Iterator[Finding]:
     name = f"coordinator {url}"
     try:
         port = _port_of(url)
-        client = Client([url], token if isinstance(token, Token) else Token("", ""), patience_s=0.0)
+        known = token if isinstance(token, Token) else Token("", "")
+        client = Client([url], known, patience_s=0.0, tls=tls)
     except BadInput as error:
         yield Finding(name, Level.PROBLEM, error.why, "Correct --coordinator or PLIANT_COORDINATOR.")
         return
     with client:
         yield _check_port(port)
-        met = _check_answer(url, name)
+        met, ends_at = _check_answer(url, name, tls)
         yield met
+        if ends_at is not None:
+            yield _check_certificate(ends_at)
         if met.level is Level.PROBLEM or not isinstance(token, Token):
             return
         try:
@@ -262,23 +269,33 @@ def _check_port(port: int) -> Finding:
     return Finding("port", Level.OK, f"{port} is outside the range that the system assigns ({low} to {high})")
 
 
-def _check_answer(url: str, name: str) -> Finding:
-    """Find out what answers at a URL, without sending the token to it."""
+def _check_answer(url: str, name: str, tls: TlsFiles) -> tuple[Finding, float | None]:
+    """Find out what answers at a URL, without sending the token to it, and when its certificate ends."""
     parts = urlsplit(url)
-    link = (HTTPSConnection if parts.scheme == "https" else HTTPConnection)(
-        parts.hostname or "", parts.port, timeout=ANSWER_S
-    )
+    host, secure = parts.hostname or "", parts.scheme == "https"
+    link: HTTPConnection = HTTPConnection(host, parts.port, timeout=ANSWER_S)
+    if secure:
+        link = HTTPSConnection(host, parts.port, timeout=ANSWER_S, context=client_context(tls))
+    ends_at: float | None = None
     try:
+        link.connect()
+        if isinstance(link.sock, ssl.SSLSocket) and (peer := link.sock.getpeercert()):
+            ends_at = ssl.cert_time_to_seconds(str(peer["notAfter"]))
         link.request("GET", "/healthz")
         answer = link.getresponse()
+    except ssl.SSLError as error:
+        message = f"No secure connection: {describe_failure(error) or error}."
+        return Finding(name, Level.PROBLEM, message), ends_at
     except (HTTPException, OSError, ValueError) as error:
         message = f"{NO_ANSWER}: {str(error) or type(error).__name__}."
-        return Finding(
-            name, Level.PROBLEM, message, "Start one with `pliant coordinator`, or pass the URL of another one."
-        )
+        fix = "Start one with `pliant coordinator`, or pass the URL of another one."
+        return Finding(name, Level.PROBLEM, message, fix), ends_at
     finally:
         link.close()
-    status, protocol = answer.status, answer.getheader(PROTOCOL_HEADER)
+    return _judge_answer(answer.status, answer.getheader(PROTOCOL_HEADER), name), ends_at
+
+
+def _judge_answer(status: int, protocol: str | None, name: str) -> Finding:
     if protocol is None:
         message = f"A server answers with status {status}, but it is not a Pliant coordinator."
         return Finding(name, Level.PROBLEM, message, "Stop it, or start the coordinator on another port with --listen.")
@@ -289,6 +306,14 @@ def _check_answer(url: str, name: str) -> Finding:
         message = "The coordinator does not accept that host name."
         return Finding(name, Level.PROBLEM, message, "Use its address, or start it with --host NAME.")
     return Finding(name, Level.OK, "a coordinator answers")
+
+
+def _check_certificate(ends_at: float) -> Finding:
+    day = time.strftime("%Y-%m-%d", time.gmtime(ends_at))
+    if ends_at - time.time() < CERTIFICATE_WARNING_S:
+        message = f"The coordinator's certificate ends on {day}."
+        return Finding("certificate", Level.WARNING, message, "Run `pliant certs renew` on the CA's machine.")
+    return Finding("certificate", Level.OK, f"the coordinator's is accepted, and valid until {day}")
 
 
 def _check_credential(about: About) -> Finding:

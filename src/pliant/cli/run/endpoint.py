@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -16,7 +16,7 @@ from pliant.errors import BadInput
 if TYPE_CHECKING:
     from pliant.cli.connect import Flags
     from pliant.cli.run.plan import MachineFacts, RunOptions
-    from pliant.credentials import CoordinatorAddress
+    from pliant.credentials import CoordinatorAddress, TlsFiles
 
 STATIC_HOST, STATIC_PORT = "127.0.0.1", 29500  # torchrun's defaults
 ANSWER_S = 1.0
@@ -47,8 +47,7 @@ def resolve_endpoint(
     elif flags.urls or (machine.settings.coordinators and not _has_endpoint_flag(options)):
         if _has_endpoint_flag(options):
             notes.append("--coordinator is given; the endpoint is ignored")
-        coordinator = flags.resolve()
-        return None, CoordinatorAddress(coordinator.urls, coordinator.token_file)
+        return None, flags.resolve()
     if endpoint is None:
         if flags.token_file is not None:
             raise click.UsageError(
@@ -56,6 +55,7 @@ def resolve_endpoint(
             )
         return None, None
     facts = machine.probe_endpoint(endpoint)
+    tls = configured_tls(machine, flags)
     if not endpoint.port and not facts.is_local:
         raise BadInput(f"Port 0 of {endpoint} is invalid, because {endpoint.host} is another machine. Pass its port.")
     if facts.is_other_program:
@@ -69,6 +69,11 @@ def resolve_endpoint(
                 f"{endpoint} is a loopback address, so no other machine can join; "
                 "pass another address of this machine with --rdzv-endpoint"
             )
+        if not facts.is_loopback and tls.ca_file is None:
+            notes.append(
+                f"the coordinator at {endpoint} has no TLS: tokens cross the network unencrypted; PLIANT_CA_FILE, "
+                "PLIANT_CERT_FILE and PLIANT_KEY_FILE give it a certificate"
+            )
         return (None if not endpoint.port else (endpoint.host, endpoint.port)), None
     token_file = flags.token_file or machine.settings.token_file
     if token_file is None:
@@ -78,7 +83,31 @@ def resolve_endpoint(
             f"machine, run `pliant token create --scope join --job {job} --out FILE`. Copy FILE here and pass it with "
             "--token-file."
         )
-    return None, CoordinatorAddress((f"http://{endpoint}",), token_file)
+    scheme = "http" if tls.ca_file is None else "https"
+    return None, CoordinatorAddress((f"{scheme}://{endpoint}",), token_file, tls)
+
+
+def configured_tls(machine: MachineFacts, flags: Flags) -> TlsFiles:
+    """Return the files for TLS: with a CA, the coordinator of an endpoint is reached by https."""
+    from pliant.credentials import TlsFiles
+
+    found = machine.settings
+    return TlsFiles(flags.ca_file or found.ca_file, found.cert_file, found.key_file)
+
+
+def own_tls(listen: tuple[str, int] | None, files: TlsFiles) -> TlsFiles:
+    """Return the files with which this agent's coordinator serves an endpoint; none without an endpoint or a CA."""
+    from pliant.credentials import NO_TLS_FILES
+
+    if listen is None or files.ca_file is None:
+        return NO_TLS_FILES
+    if files.cert_file is None or files.key_file is None:
+        raise BadInput(
+            f"This agent hosts the coordinator at {listen[0]}:{listen[1]}, and the CA {files.ca_file} is given, so the "
+            "coordinator needs a certificate. Run `pliant certs issue NAME --ip ADDRESS`, and set PLIANT_CERT_FILE and "
+            "PLIANT_KEY_FILE."
+        )
+    return files
 
 
 def metrics_address(
@@ -204,6 +233,27 @@ def _is_other_program(endpoint: EndpointAddress) -> bool:
     except TimeoutError:
         return False
     except (HTTPException, OSError):
-        return True
+        return not _is_coordinator_with_tls(endpoint)
+    finally:
+        link.close()
+
+
+def _is_coordinator_with_tls(endpoint: EndpointAddress) -> bool:
+    """Return whether a coordinator with TLS may be there. Nothing is sent that needs trust, so none is checked."""
+    import ssl
+
+    from pliant.wire.api import PROTOCOL_HEADER
+    from pliant.wire.routes import HEALTH
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    link = HTTPSConnection(endpoint.host, endpoint.port, timeout=ANSWER_S, context=context)
+    try:
+        link.request("GET", HEALTH.path)
+        return link.getresponse().getheader(PROTOCOL_HEADER) is not None
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")  # it wants a client's certificate
+    except (HTTPException, OSError):
+        return False
     finally:
         link.close()

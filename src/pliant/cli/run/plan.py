@@ -18,7 +18,14 @@ import click
 
 from pliant import settings
 from pliant.cli.connect import Flags
-from pliant.cli.run.endpoint import EndpointFacts, metrics_address, probe_endpoint, resolve_endpoint
+from pliant.cli.run.endpoint import (
+    EndpointFacts,
+    configured_tls,
+    metrics_address,
+    own_tls,
+    probe_endpoint,
+    resolve_endpoint,
+)
 from pliant.cli.run.option_types import SIGNALS, EndpointAddress, RdzvConf, checkpoint_place
 from pliant.core.model.names import NAME_MAX, bad_name
 from pliant.errors import BadInput
@@ -145,6 +152,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     sizes = job_sizes(options, machine, roles, notes)
     listen, elsewhere = resolve_endpoint(options, machine, flags, name, sizes.machines, notes)
     _note_capacity(options, sizes, listen is None and elsewhere is None, notes)
+    tls = own_tls(listen, configured_tls(machine, flags))
     listen = metrics_address(options, listen, elsewhere)
     conf = options.rdzv_conf or RdzvConf()
     plan = RunPlan(
@@ -180,6 +188,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
         command=command_line(options),
         name_is_derived=name_is_derived,
         listen=listen,
+        tls=tls,
         metrics=options.metrics_port is not None,
     )
     return PlannedRun(plan, elsewhere, tuple(notes))

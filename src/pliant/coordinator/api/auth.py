@@ -42,6 +42,7 @@ class StoredToken:
     ends_at: float | None
     is_revoked: bool = False  # ended at once, for good: a clock that is set back does not revive it
     until_job_ends: bool = False
+    cert: str | None = None  # the name of the client certificate that must come with it
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +115,11 @@ class TokenRegistry:
             _apply(keys, _CHANGES.decode(data))
         self._keys, self._revision = keys, stored.revision
 
-    def check(self, text: str | None) -> Grant | str:
-        """Return the rights of a bearer token, or why it is refused. Takes the same time for every wrong secret."""
+    def check(self, text: str | None, certificate: frozenset[str] = frozenset()) -> Grant | str:
+        """Return the rights of a bearer token, or why it is refused. Takes the same time for every wrong secret.
+
+        `certificate` has the names of the client's certificate.
+        """
         if text is None:
             return "a token is required: send `Authorization: Bearer` with one from a token file"
         token = parse_token(text)
@@ -127,6 +131,9 @@ class TokenRegistry:
             return "this token is unknown here; it may belong to another coordinator"
         if self._is_over(key):
             return f"token {key.id} has expired{_with_job(key)}; ask for a new one"
+        if key.cert is not None and key.cert not in certificate:
+            own = f"this client's is {', '.join(sorted(certificate))}" if certificate else "this client has none"
+            return f"token {key.id} is bound to the certificate {key.cert}, and {own}"
         return Grant(key.id, key.scope, key.job)
 
     def answer_challenge(self, challenge: str) -> str | None:
@@ -158,7 +165,8 @@ class TokenRegistry:
         token, now = make_token(), self._wall()
         ends_at = None if request.ttl_s is None else now + request.ttl_s
         of = (request.scope, request.job, request.label, now, ends_at)
-        self._add(StoredToken(token.id, token.digest, *of, until_job_ends=request.until_job_ends))
+        until = request.until_job_ends
+        self._add(StoredToken(token.id, token.digest, *of, until_job_ends=until, cert=request.cert))
         return token, self._line(self._keys[token.id])
 
     def adopt(self, token: Token, label: str) -> None:
@@ -188,7 +196,7 @@ class TokenRegistry:
 
     def _line(self, key: StoredToken) -> TokenLine:
         of = (key.scope, key.job, key.label, key.made_at, key.ends_at)
-        return TokenLine(key.id, *of, self._is_over(key), key.until_job_ends)
+        return TokenLine(key.id, *of, self._is_over(key), key.until_job_ends, key.cert)
 
     def _add(self, key: StoredToken) -> None:
         if len(self._keys) >= TOKENS_MAX and not any(map(self._is_removable, self._keys.values())):
@@ -271,6 +279,8 @@ def _check_request(request: TokenRequest) -> None:
         raise BadInput(f"This is not the name of a job: {wrong}.")
     if request.until_job_ends and request.job is None:
         raise BadInput("A token that ends with its job needs a job.")
+    if request.cert is not None and (wrong := bad_name(request.cert)):
+        raise BadInput(f"This is not the name of a certificate: {wrong}.")
     if request.ttl_s is not None and not 0 < request.ttl_s < math.inf:
         raise BadInput(
             f"The lifetime of a token must be finite and above 0 s; got {request.ttl_s} s. Omit it for no expiry."

@@ -17,6 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from pliant.coordinator.api.middleware import CONNECTION, HEAD_MAX
+from pliant.tls import certificate_names
 
 HEAD_TIME_S = 10.0
 KEEP_ALIVE_S = 75
@@ -31,13 +32,15 @@ class CoalescingTransport:
     """A transport that sends the head of a response together with its body, in one system call.
 
     uvicorn writes them separately, which costs a second system call for each of thousands of small answers a second.
+    It also keeps in mind whether this side closed the connection.
     """
 
-    __slots__ = ("_head", "_transport")
+    __slots__ = ("_head", "_transport", "closed_here")
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self._head = b""
+        self.closed_here = False
 
     def write(self, data: bytes) -> None:
         if self._head:
@@ -55,7 +58,12 @@ class CoalescingTransport:
 
     def close(self) -> None:
         self.flush()
+        self.closed_here = True
         self._transport.close()
+
+    def abort(self) -> None:
+        self.closed_here = True
+        self._transport.abort()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
@@ -67,7 +75,9 @@ class BoundedProtocol(HttpToolsProtocol):
     connections_max = 8192
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn's own signature
-        super().connection_made(cast(asyncio.Transport, CoalescingTransport(transport)))
+        self._coalescing = CoalescingTransport(transport)
+        super().connection_made(cast(asyncio.Transport, self._coalescing))
+        self.certificate_names = certificate_names(transport.get_extra_info("peercert"))
         self._in_head = True
         self._head_bytes = 0
         self._beside_body = 0  # bytes after the head that are not of the body: chunk sizes and trailers
@@ -78,23 +88,20 @@ class BoundedProtocol(HttpToolsProtocol):
         self._closed_by_client = False
         self._close_callbacks: dict[object, Callable[[bool], None]] = {}
         if len(self.connections) > self.connections_max:
-            transport.abort()
+            self._coalescing.abort()
             return
         self._head_since = self.loop.time()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        # A connection that timed out on a broken network was closed by neither side. That is a TimeoutError. A process
+        # that is killed sends no end of TLS, of which asyncio reports nothing but that the connection is over.
+        self._closed_by_client = not self._coalescing.closed_here and (exc is None or isinstance(exc, ConnectionError))
         super().connection_lost(exc)
         for cycle in self._open_cycles:  # uvicorn notifies only the last of several pipelined requests
             if not cycle.response_complete:
                 cycle.disconnected = True
                 cycle.message_event.set()
-        # A connection that timed out on a broken network was closed by neither side. That is a TimeoutError.
-        self._closed_by_client = self._closed_by_client or isinstance(exc, ConnectionError)
         self._call_on_close()
-
-    def eof_received(self) -> None:
-        self._closed_by_client = not self.transport.is_closing()
-        super().eof_received()
 
     def on_close(self, key: object, callback: Callable[[bool], None]) -> None:
         """Call `callback` at the end of the connection, with whether the client closed it; at once if it is over."""
@@ -151,7 +158,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._open_cycles = [cycle for cycle in self._open_cycles if not cycle.response_complete] + [self.cycle]
 
     def on_response_complete(self) -> None:
-        cast(CoalescingTransport, self.transport).flush()
+        self._coalescing.flush()
         super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:

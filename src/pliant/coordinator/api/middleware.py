@@ -139,7 +139,9 @@ class RequestGuard:
             return None
         scheme, _, text = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         try:
-            grant = self._keyring.check(text.strip() if scheme.lower() == "bearer" else None)
+            connection = scope["state"].get(CONNECTION)
+            names = frozenset() if connection is None else connection.certificate_names
+            grant = self._keyring.check(text.strip() if scheme.lower() == "bearer" else None, names)
         except StoreError as error:
             return 503, "unavailable", f"the token cannot be looked up: {error}"
         if not isinstance(grant, Grant):

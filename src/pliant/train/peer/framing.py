@@ -5,8 +5,9 @@
     proof      client -> server    the proof that the client has it
 
 Both proofs cover both nonces, the generation, both members and their roles, so none can be reused elsewhere. Before its
-proof a client can send only one small hello, in bounded time. Later frames are checked against damage, not encrypted:
-the network must be closed to parties that can change packets.
+proof a client can send only one small hello, in bounded time. Later frames are checked against damage. If a CA is
+configured, all of this runs inside TLS, and the proofs cover the server's certificate (`pliant.train.peer.tls`).
+Without TLS nothing is encrypted: the network must be closed to parties that can read or change packets.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import hmac
 import secrets
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -34,7 +36,10 @@ PIECE_MAX = 1 << 20  # bytes of a body that share a checksum; small enough to st
 DEAD_PEER_S = 10  # a machine that acknowledged no byte for this long is gone
 POLL_S = 0.05  # interval at which a wait calls its check
 
+RECORD_MAX = 1 << 14  # bytes of a record of TLS; frames up to that are sent as one
+
 _FRAME = struct.Struct("!II")  # length, checksum
+_TLS_HELLO = 0x160301  # the first three bytes of a client that uses TLS
 _PROTOCOL = "pliant-peers-1"
 
 T = TypeVar("T")
@@ -51,6 +56,10 @@ class PeerLost(Exception):
 
 class DamagedFrame(PeerLost):
     """Received bytes differ from what was sent, or are no frame at all."""
+
+
+class OtherEncryption(PeerLost):
+    """One side uses TLS, the other does not."""
 
 
 class PeerNotAuthenticated(PeerLost):
@@ -81,10 +90,11 @@ _challenge = msgspec.msgpack.Decoder(Challenge)
 
 
 class PeerConnection:
-    """One connection, read by one thread at a time. `shut_down` from any thread ends every wait on it."""
+    """One connection, used by one thread at a time. `shut_down` from any thread ends every wait on it."""
 
     def __init__(self, sock: socket.socket, check: WaitCheck | None = None) -> None:
         self._sock = sock
+        self.channel: tuple[bytes, ...] = ()  # covered by the proofs: the fingerprint of the server's certificate
         self._closing = threading.Lock()
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -101,7 +111,8 @@ class PeerConnection:
     def shut_down(self) -> None:
         """Make the thread that reads or sends here fail now; that thread closes the connection. Thread-safe."""
         with self._closing, suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+            # Not the method of `SSLSocket`: it drops TLS first, and another thread could then send in the clear.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Close the socket.
@@ -110,6 +121,25 @@ class PeerConnection:
         """
         with self._closing:
             self._sock.close()
+
+    def start_tls(self, wrap: Callable[[socket.socket], ssl.SSLSocket]) -> bytes:
+        """Encrypt the connection; return the certificate of the server, empty if this side is the server."""
+        with self._closing:
+            self._sock = encrypted = wrap(self._sock)
+        try:
+            while True:
+                try:
+                    encrypted.do_handshake()
+                    break
+                except TimeoutError as error:
+                    _raise_if_peer_is_dead(error)
+                    if self._check is not None:
+                        self._check()
+        except ssl.SSLEOFError as error:
+            raise ConnectionResetError("the other side closed the connection") from error
+        except ssl.SSLError as error:
+            raise OtherEncryption(f"TLS failed ({(error.reason or '').lower().replace('_', ' ')})") from error
+        return encrypted.getpeercert(binary_form=True) or b""
 
     def send(self, frame: bytes | memoryview) -> None:
         self._send([_FRAME.pack(len(frame), zlib.crc32(frame)), frame])
@@ -134,6 +164,8 @@ class PeerConnection:
         header = bytearray(_FRAME.size)
         self._fill(memoryview(header))
         length, checksum = _FRAME.unpack(header)
+        if length >> 8 == _TLS_HELLO:
+            raise OtherEncryption("a member connected with TLS, which this one does not use")
         if length > length_max:
             raise DamagedFrame(f"a frame of {length} bytes was announced; at most {length_max} are accepted")
         return length, checksum
@@ -152,10 +184,14 @@ class PeerConnection:
                 self._check()
 
     def _send(self, parts: Sequence[bytes | memoryview]) -> None:
+        encrypted = isinstance(self._sock, ssl.SSLSocket)
+        if encrypted and sum(map(len, parts)) <= RECORD_MAX:
+            parts = [b"".join(parts)]
         left = [memoryview(part) for part in parts]
         while left:
             try:
-                count = self._sock.sendmsg(left)
+                # TLS takes one buffer, and after a timeout the same one again.
+                count = self._sock.send(left[0]) if encrypted else self._sock.sendmsg(left)
             except TimeoutError as error:
                 _raise_if_peer_is_dead(error)
                 count = 0
@@ -187,11 +223,11 @@ def authenticate_to_peer(connection: PeerConnection, generation: int, me: Member
     if not challenge.known:
         raise GenerationUnknown(f"{peer} has no generation {generation} with {me} in it yet")
     _require_nonce(challenge.nonce)
-    if not hmac.compare_digest(challenge.proof, _proof("answerer", hello, challenge.nonce, key)):
+    if not hmac.compare_digest(challenge.proof, _proof("answerer", hello, challenge.nonce, connection, key)):
         raise PeerNotAuthenticated(
             f"the process that answers as {peer} does not have the key of generation {generation}"
         )
-    connection.send(_proof("asker", hello, challenge.nonce, key))
+    connection.send(_proof("asker", hello, challenge.nonce, connection, key))
 
 
 def authenticate_peer(
@@ -207,16 +243,17 @@ def authenticate_peer(
         connection.send(_encode(Challenge(known=False)))
         raise GenerationUnknown(f"{hello.client} is no known member of generation {hello.generation}")
     nonce = secrets.token_bytes(32)
-    connection.send(_encode(Challenge(True, nonce, _proof("answerer", hello, nonce, key))))
-    if not hmac.compare_digest(connection.receive(HELLO_MAX), _proof("asker", hello, nonce, key)):
+    connection.send(_encode(Challenge(True, nonce, _proof("answerer", hello, nonce, connection, key))))
+    if not hmac.compare_digest(connection.receive(HELLO_MAX), _proof("asker", hello, nonce, connection, key)):
         raise PeerNotAuthenticated(
             f"the process that connected as {hello.client} does not have the key of generation {hello.generation}"
         )
     return hello.generation, hello.client
 
 
-def _proof(side: str, hello: Hello, nonce: bytes, key: bytes) -> bytes:
-    covered = (_PROTOCOL, side, hello.generation, hello.client, hello.server, hello.nonce, nonce)
+def _proof(side: str, hello: Hello, nonce: bytes, connection: PeerConnection, key: bytes) -> bytes:
+    names = (hello.generation, hello.client, hello.server)
+    covered = (_PROTOCOL, side, *names, hello.nonce, nonce, *connection.channel)
     return hmac.new(key, _encode(covered), hashlib.sha256).digest()
 
 

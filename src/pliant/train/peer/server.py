@@ -2,6 +2,7 @@
 
 Each member listens on one port for all generations. A connection belongs to one generation and is opened with that
 generation's key, which only its members receive from the coordinator (`pliant.train.peer.framing` has the handshake).
+With a `PeerTls` everything is encrypted, and only members that encrypt as well can connect.
 Over it a member sends *notifications* (one way, in order, once) or one *request* with a reply that may be large.
 
     peers = PeerServer(host, me, on_notification, on_request)
@@ -25,7 +26,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pliant.core.model.names import MemberId
 from pliant.errors import BadInput
@@ -34,6 +35,7 @@ from pliant.train.peer.framing import (
     POLL_S,
     DamagedFrame,
     GenerationUnknown,
+    OtherEncryption,
     PeerConnection,
     PeerLost,
     WaitCheck,
@@ -52,6 +54,9 @@ from pliant.train.peer.rpc import (
     retry_pauses,
     send_request,
 )
+
+if TYPE_CHECKING:  # it needs a package that members without a CA need not have
+    from pliant.train.peer.tls import PeerTls
 
 __all__ = ["DamagedFrame", "PeerLost", "PeerServer", "RequestRefused", "RpcReply", "StopEvent"]
 
@@ -91,9 +96,16 @@ class PeerServer:
     """
 
     def __init__(
-        self, host: str, me: MemberId, on_notification: NotificationHandler, on_request: RequestHandler
+        self,
+        host: str,
+        me: MemberId,
+        on_notification: NotificationHandler,
+        on_request: RequestHandler,
+        tls: PeerTls | None = None,
     ) -> None:
         self._me = me
+        self._tls = tls
+        self._warned = False
         self._on_notification = on_notification
         self._on_request = on_request
         self._lock = threading.Lock()
@@ -253,6 +265,8 @@ class PeerServer:
         connection = PeerConnection(_connect(generation.addresses[member], check), check)
         self._add_connection(generation, connection)
         try:
+            if self._tls is not None:
+                self._tls.connect(connection)
             authenticate_to_peer(connection, generation.number, self._me, member, generation.key)
         except BaseException:  # why: a failed handshake must not leave a connection open, whatever the error
             self._remove_connection(generation, connection)
@@ -296,6 +310,8 @@ class PeerServer:
                 receiver.serve(connection)
             finally:
                 self._remove_connection(generation, connection)
+        except OtherEncryption as error:
+            self._warn_of_encryption(error)
         except (PeerLost, GenerationUnknown) as error:
             _log.debug("A connection was ended: %s.", error)
         except OSError:
@@ -303,8 +319,19 @@ class PeerServer:
         finally:
             connection.close()
 
+    def _warn_of_encryption(self, error: OtherEncryption) -> None:
+        """Log once that a connection failed, since any process can cause it."""
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "A connection was refused: %s. If it was a member: set PLIANT_CA_FILE for all members or for none.",
+                error,
+            )
+
     def _authenticate(self, connection: PeerConnection) -> tuple[int, MemberId]:
         try:
+            if self._tls is not None:
+                self._tls.accept(connection)
             return authenticate_peer(connection, self._me, self._key_of)
         finally:
             with self._lock:

@@ -115,7 +115,28 @@ def test_two_on_one_store_say_who_decides_and_the_second_takes_over(tmp_path: Pa
     ("args", "code", "why"),
     [
         (("--listen", "nowhere"), 2, "--listen must be HOST:PORT"),
-        (("--listen", "0.0.0.0:0"), 2, "pass --expose"),
+        (
+            ("--listen", "0.0.0.0:0"),
+            2,
+            "0.0.0.0 can be reached from other machines. Pass --expose",
+        ),
+        (
+            ("--listen", "0.0.0.0:0", "--expose"),
+            2,
+            "Without TLS, tokens would cross the network of 0.0.0.0 unencrypted. Pass --tls-cert and --tls-key",
+        ),
+        (("--tls-cert", "a.pem"), 2, "--tls-cert and --tls-key belong together. Pass both, or neither."),
+        (("--tls-client-ca", "ca.pem"), 2, "--tls-client-ca needs --tls-cert and --tls-key."),
+        (
+            ("--tls-cert", "a.pem", "--tls-key", "a.key", "--insecure"),
+            2,
+            "--insecure and --tls-cert cannot be combined.",
+        ),
+        (
+            ("--tls-cert", "/no/such.pem", "--tls-key", "/no/such.key"),
+            2,
+            "The key /no/such.key cannot be read: No such file or directory.",
+        ),
         (("--listen", "127.0.0.1:0", "--store", "redis:x"), 2, "--store must be sqlite:PATH, etcd:HOST:PORT,"),
         (("--listen", "127.0.0.1:0", "--store", "etcd:x:y"), 2, "'x:y' is no HOST:PORT"),
         (("--listen", "127.0.0.1:0", "--store", "etcd:127.0.0.1:1"), 4, "does not answer; nothing was written"),
@@ -190,7 +211,7 @@ def test_a_store_that_somebody_puts_there_while_it_is_opened_is_refused(
 
 
 def test_an_exposed_one_answers_by_the_names_it_was_given(tmp_path: Path) -> None:
-    args = ("--listen", "0.0.0.0:0", "--expose", "--host", "pliant.test", "--log-json")
+    args = ("--listen", "0.0.0.0:0", "--expose", "--insecure", "--host", "pliant.test", "--log-json")
     with coordinator(tmp_path, *args) as found:
         port = int(found.url.rpartition(":")[2])
         for name, status in ((b"pliant.test", b"200"), (b"other.test", b"421")):

@@ -32,13 +32,18 @@ from pliant.cli.run.plan import (
 )
 from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.job import JobSpec, Mode, Target
-from pliant.credentials import CoordinatorAddress
+from pliant.credentials import CoordinatorAddress, TlsFiles
 from pliant.errors import BadInput
 from unit.cli.program import Done, invoke
 
 HERE, THERE = EndpointFacts(is_local=True, is_in_use=False), EndpointFacts(is_local=False, is_in_use=False)
 TAKEN = EndpointFacts(is_local=True, is_in_use=True)
 OURS = EndpointAddress("10.0.0.5", 29400)
+CA = {"PLIANT_CA_FILE": "ca.pem"}
+NO_TLS = (
+    "the coordinator at 10.0.0.5:29400 has no TLS: tokens cross the network unencrypted; PLIANT_CA_FILE, "
+    "PLIANT_CERT_FILE and PLIANT_KEY_FILE give it a certificate"
+)
 
 
 @dataclass
@@ -441,7 +446,7 @@ def test_a_list_of_devices_ends_at_the_first_that_cannot_be(listed: str | None, 
     ],
 )
 def test_a_wish_that_cannot_be_fulfilled_here_is_told(given: dict[str, Any], note: str) -> None:
-    (said,) = meant({"job": "j", **given}).notes
+    (said,) = [each for each in meant({"job": "j", **given}).notes if each != NO_TLS]
     assert note in said
 
 
@@ -466,7 +471,7 @@ def test_a_wish_that_cannot_be_fulfilled_here_is_told(given: dict[str, Any], not
     ],
 )
 def test_what_is_taken_and_does_nothing_is_told_once(given: dict[str, Any]) -> None:
-    (note,) = meant({"job": "j", **given}).notes
+    (note,) = [each for each in meant({"job": "j", **given}).notes if each != NO_TLS]
     assert "--" in note
     assert "ignored" in note
 
@@ -569,7 +574,30 @@ def test_other_machines_join_there_with_a_token(given: dict[str, Any], seen: End
 
 def test_the_same_command_with_its_token_may_be_used_where_the_coordinator_is() -> None:
     found = meant({"job": "j", "rdzv_endpoint": OURS}, HERE, Flags((), Path("t")))
-    assert (found.plan.listen, found.elsewhere, found.notes) == (("10.0.0.5", 29400), None, ())
+    assert (found.plan.listen, found.elsewhere, found.notes) == (("10.0.0.5", 29400), None, (NO_TLS,))
+
+
+def test_with_a_ca_the_coordinator_of_an_endpoint_has_tls_and_others_join_it_by_https() -> None:
+    own = {**CA, "PLIANT_CERT_FILE": "own.pem", "PLIANT_KEY_FILE": "own.key"}
+    found = meant({"job": "j", "rdzv_endpoint": OURS}, HERE, variables=own)
+    assert (found.plan.listen, found.notes) == (("10.0.0.5", 29400), ())
+    assert found.plan.tls == TlsFiles(Path("ca.pem"), Path("own.pem"), Path("own.key"))
+    joins = meant({"job": "j", "rdzv_endpoint": OURS}, THERE, Flags((), Path("t")), CA)
+    assert joins.elsewhere == CoordinatorAddress(("https://10.0.0.5:29400",), Path("t"), TlsFiles(Path("ca.pem")))
+
+
+def test_with_a_ca_the_host_of_an_endpoint_needs_a_certificate() -> None:
+    with pytest.raises(BadInput) as error:
+        meant({"job": "j", "rdzv_endpoint": OURS}, HERE, variables=CA)
+    assert error.value.why == (
+        "This agent hosts the coordinator at 10.0.0.5:29400, and the CA ca.pem is given, so the coordinator needs a "
+        "certificate. Run `pliant certs issue NAME --ip ADDRESS`, and set PLIANT_CERT_FILE and PLIANT_KEY_FILE."
+    )
+
+
+def test_with_a_ca_a_job_of_this_machine_alone_has_its_coordinator_on_loopback_without_tls() -> None:
+    found = meant({"job": "j"}, HERE, variables=CA)
+    assert (found.plan.listen, found.plan.tls, found.elsewhere) == (None, TlsFiles(), None)
 
 
 def test_a_free_port_is_this_machine_s() -> None:

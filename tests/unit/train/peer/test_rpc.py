@@ -17,9 +17,9 @@ A, B = MemberId("a"), MemberId("b")
 NEVER = threading.Event()
 
 
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with talkers() as one:
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    with talkers(tls=request.param) as one:
         yield one
 
 

@@ -32,9 +32,9 @@ A, B, C = MemberId("a"), MemberId("b"), MemberId("c")
 NEVER = threading.Event()
 
 
-@pytest.fixture
-def make() -> Iterator[Make]:
-    with talkers() as one:
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    with talkers(tls=request.param) as one:
         yield one
 
 
@@ -70,6 +70,7 @@ def test_a_peer_that_hears_of_the_generation_later_hears_what_was_told_before(ma
     assert [b.next()[3], b.next()[3]] == [b"early", b"later"]
 
 
+@pytest.mark.parametrize("make", [False], indirect=True, ids=["plain"])
 def test_what_a_cut_connection_swallowed_is_told_again_and_heard_once(make: Make) -> None:
     a, b = make("a"), make("b")
     sizes = itertools.cycle([300, 500, 400])
@@ -118,6 +119,7 @@ def test_a_queue_that_nobody_empties_is_bounded(make: Make, monkeypatch: pytest.
         deque(iter(say, "never"), maxlen=0)  # one of the ten may be out of the queue, being tried
 
 
+@pytest.mark.parametrize("make", [False], indirect=True, ids=["plain"])
 def test_a_listener_that_fails_does_not_block_what_comes_after(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     heard = threading.Event()
 
