@@ -4,6 +4,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
         yield running
 
 
-def encrypted(tmp_path: Path, **limits: float) -> Running:
+def encrypted(tmp_path: Path, **limits: Any) -> Running:
     made = authority(tmp_path / "tls")
     running = start_with_tls(tmp_path / "home", for_loopback(made), TlsFiles(made.cert_file), **limits)
     furnish(running)

@@ -62,7 +62,7 @@ def create(
         raise click.UsageError("--ttl-s and --days cannot be combined.")
     if out is not None:
         _require_writable(out)
-    wish = TokenRequest(Scope(scope), job, ttl_s if days is None else days * DAY_S, label, cert)
+    wish = TokenRequest(Scope(scope), job, ttl_s if days is None else days * DAY_S, label, cert=cert)
     with flags.connect(job) as client:
         made = client.create_token(wish)
         if out is not None:
