@@ -32,7 +32,7 @@ def trusting(made: Authority, own: CertificateInfo | None = None) -> TlsFiles:
 
 
 def refused(running: Running, files: TlsFiles, token: Token | None = None, url: str = "") -> str:
-    """Why a client gets nowhere, told at once and not after its patience."""
+    """Return the error of a client. Its patience is long, so that a test that has to wait for the error times out."""
     with (
         pytest.raises(PliantError) as error,
         Client([url or running.url], token or running.token, patience_s=3600.0, tls=files) as client,
