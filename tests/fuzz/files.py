@@ -137,7 +137,7 @@ def logs() -> list[Parser]:
     csv = b"step,epoch,seconds,loss\n1,0,1.0,0.5\n2,0,1.5,0.25\n"
     return [
         Parser("log", in_file(path, tail), lambda: [log, trace]),
-        Parser("error file", in_file(FOLDER / "error.json", failure._recorded), lambda: [flat, deep]),
+        Parser("error file", in_file(FOLDER / "error.json", failure._read_error_file), lambda: [flat, deep]),
         Parser(
             "traceback in a log",
             lambda data: failure._traceback(data.decode("utf-8", "replace").splitlines()),

@@ -101,7 +101,7 @@ class _Wake:
 
 @dataclass(frozen=True, slots=True)
 class _KeeperLost:
-    """The process keeper ended, and all processes with it."""
+    """The spawner ended, and all processes with it."""
 
 
 @dataclass(slots=True)
@@ -119,7 +119,7 @@ class _EndReasons:
 
 
 class Sandbox:
-    """Call `run` in the main thread. The process keeper calls `process_ended` and `broken`."""
+    """Call `run` in the main thread. The spawner's client calls `process_ended` and `broken`."""
 
     def __init__(
         self, wish: SandboxOptions, keeps: ProcessKeeper, network: Network | None, told: SandboxOutput

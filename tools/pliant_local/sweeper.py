@@ -2,7 +2,7 @@
 
 `FD` is one end of a pipe; only the sandbox holds the other. When the sandbox ends, even by `kill -9`, the pipe closes,
 and the sweeper removes its namespaces with the processes in them, its links and its socket. Other processes of the
-sandbox end with their keeper.
+sandbox end with the spawner.
 """
 
 from __future__ import annotations

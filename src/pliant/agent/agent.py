@@ -175,7 +175,7 @@ class AgentProcess:
         self._output.say(describe_opening(found, self._plan.logs.log_dir or self._folder.logs))
         heeded = [number for number in self._plan.signals if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
         handlers = {number: signal.signal(number, self._signalled) for number in heeded}
-        watch = Notices(self._plan.notices, self._noticed, self._output.warn)
+        watch = Notices(self._plan.notices, self._on_notice, self._output.warn)
         try:
             register_agent(client, job, v.agent_join(self._state), ttl_s, self._output.warn, self._wait_for_stop)
             watch.start()
@@ -184,7 +184,7 @@ class AgentProcess:
             while not self._done:
                 self._take(self._inbox.get())
             self._link.close(GOODBYE_S)
-            self._close_story()
+            self._print_closing()
             return exit_status(
                 job,
                 self._link.state,
@@ -243,7 +243,7 @@ class AgentProcess:
         log = self._plan.logs.path(self._folder.logs, member)
         self._inbox.put(v.WorkerEnded(member, code, error, str(log or "")))
 
-    def _noticed(self, notice: Notice) -> None:
+    def _on_notice(self, notice: Notice) -> None:
         grace_s = self._plan.grace_s if notice.grace_s is None else min(notice.grace_s, self._plan.grace_s)
         self._output.warn(f"{notice.why}: the workers leave within {grace_s:g} s")
         self._inbox.put(v.MachineGoing(grace_s, notice.why))
@@ -406,7 +406,7 @@ class AgentProcess:
             self._asked_to_leave = event.why
         self._output.event(revision, event)
 
-    def _close_story(self) -> None:
+    def _print_closing(self) -> None:
         job, state, host = self._plan.job, self._link.state, self._coordinator is not None
         duration_s, storage = time.monotonic() - self._began_at, checkpoint_dir(self._plan, self._folder)
         away_since = None if host else self._link.away_since

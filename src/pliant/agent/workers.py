@@ -64,7 +64,7 @@ class Workers:
         self._launch = 0
         self._envs: dict[MemberId, dict[str, str]] = {}
         self._envs_of: tuple[Seat, ...] = ()
-        self._said: set[str] = set()
+        self._reported_reasons: set[str] = set()
         self.first_failure = ""  # the message about the worker that failed first
 
     def open(self, env: Mapping[str, str], surroundings: WorkerEnvironment) -> None:
@@ -176,7 +176,7 @@ class Workers:
         self._cores = {name: cores for name, cores in self._cores.items() if name in found}
         self._used = {name: (now, usage) for name, usage in found.items()}
         self._warm_up()
-        self._say_why_plainly()
+        self._report_plain_start()
         return tuple(uses), tuple(samples)
 
     def _have_settled(self) -> bool:
@@ -197,10 +197,10 @@ class Workers:
             return True
         return self._warm and self._processes.warmed == WARMING
 
-    def _say_why_plainly(self) -> None:
+    def _report_plain_start(self) -> None:
         """Report once for each reason why a worker could not be forked."""
-        for why in {*self._processes.plainly.values()} - {"", WARMING} - self._said:
-            self._said.add(why)
+        for why in {*self._processes.plainly.values()} - {"", WARMING} - self._reported_reasons:
+            self._reported_reasons.add(why)
             if self._processes.warmed == "":
                 self._output.say(f"workers were started from nothing: {why}")
 

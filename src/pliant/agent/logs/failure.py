@@ -36,7 +36,7 @@ class Failure:
 
 def read_failure(error_file: Path | None, tail: Sequence[bytes]) -> Failure | None:
     """Return the error of a failed worker, from its error file and last lines; None if it wrote nothing."""
-    recorded, wrong = _recorded(error_file)
+    recorded, wrong = _read_error_file(error_file)
     lines = [_plain(line) for line in tail]
     found = _traceback(lines)
     if recorded is not None:
@@ -91,7 +91,7 @@ def how(code: int) -> str:
 # ----------------------------------------------------------------------------------------------------- the error file
 
 
-def _recorded(error_file: Path | None) -> tuple[Failure | None, str]:
+def _read_error_file(error_file: Path | None) -> tuple[Failure | None, str]:
     """Return the content of the error file, or None and the reason why it cannot be read."""
     if error_file is None:
         return None, ""
@@ -107,7 +107,7 @@ def _recorded(error_file: Path | None) -> tuple[Failure | None, str]:
     if len(data) > ERROR_FILE_MAX:
         return None, f"it is larger than {ERROR_FILE_MAX} bytes"
     try:
-        return _understood(json.loads(data)), ""
+        return _parse_error_file(json.loads(data)), ""
     except (ValueError, RecursionError):
         return None, "it is no JSON"
     except (KeyError, TypeError, AttributeError, OverflowError):
@@ -119,11 +119,11 @@ def _without_waiting(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _understood(said: Any) -> Failure:
-    """Both forms there are: `message` with everything in it, and `message` as text beside the rest."""
-    message = said["message"]
+def _parse_error_file(content: Any) -> Failure:
+    """Read either form of the file: `message` with everything in it, or `message` as text beside the rest."""
+    message = content["message"]
     if isinstance(message, str):
-        return Failure(_cut(message), _plain_text(said.get("py_callstack") or ""), _time(said.get("timestamp")))
+        return Failure(_cut(message), _plain_text(content.get("py_callstack") or ""), _time(content.get("timestamp")))
     extra = message.get("extraInfo") or {}
     text = _plain_text(extra.get("py_callstack") or "")
     return Failure(_cut(message["message"]), text, _time(extra.get("timestamp")))
@@ -153,7 +153,7 @@ _IGNORED = ("Exception ignored in", "--- Logging error ---")
 def _traceback(lines: Sequence[str]) -> list[str]:
     """The last one, with the exceptions it is chained to; empty if there is none."""
     starts = [at for at, line in enumerate(lines) if _HEADER.match(line)]
-    wanted = [at for at in starts if not _said_before(lines, at).startswith(_IGNORED)] or starts
+    wanted = [at for at in starts if not _line_before(lines, at).startswith(_IGNORED)] or starts
     # What a crash in C code leaves comes after everything else there was to say.
     fatal = [at for at, line in enumerate(lines) if _FATAL.match(line)]
     if fatal and (not wanted or fatal[-1] > wanted[-1]):
@@ -186,7 +186,7 @@ def _is_chained(lines: Sequence[str], at: int) -> bool:
     inner = lines[at].lstrip(" |+-0123456789")
     if inner.startswith("Original Traceback") or lines[at].lstrip().startswith(("|", "+-")):
         return True  # a data worker's, carried in the text of the main process's; one of a group
-    return _said_before(lines, at).endswith(_CHAINED)
+    return _line_before(lines, at).endswith(_CHAINED)
 
 
 def _end(lines: Sequence[str], header: int, margin: str) -> int:
@@ -243,8 +243,8 @@ def _stripped(lines: Sequence[str], margin: str) -> list[str]:
     return [line.removeprefix(margin) if margin else line for line in lines]
 
 
-def _said_before(lines: Sequence[str], at: int) -> str:
-    """The last line with something in it before this one; blank lines may carry a margin alone."""
+def _line_before(lines: Sequence[str], at: int) -> str:
+    """Return the last line before this one that is not blank. A blank line may have a margin."""
     margin = _margin(lines[at])
     for earlier in range(at - 1, max(at - 4, -1), -1):
         if inner := lines[earlier].removeprefix(margin).removeprefix(margin.rstrip()).strip(" |"):

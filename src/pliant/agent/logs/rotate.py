@@ -59,7 +59,7 @@ class LogFile:
                     if self._now() - self._looked_at < RETRY_S:
                         self._missing += len(data)
                         return
-                    self._again(self._missing, data)
+                    self._resume(self._missing, data)
                 else:
                     self._write(data)
             except OSError as error:
@@ -78,7 +78,7 @@ class LogFile:
         """
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NOFOLLOW | os.O_NONBLOCK
         handle = os.open(self._path, flags, 0o600)
-        if wrong := _planted(os.fstat(handle)):
+        if wrong := _why_unsafe(os.fstat(handle)):
             os.close(handle)
             raise OSError(errno.EPERM, wrong)
         self._handle = handle
@@ -129,8 +129,8 @@ class LogFile:
         self._close()
         self._open()
 
-    def _again(self, missing: int, data: bytes) -> None:
-        """Take it up, or raise what is in the way still."""
+    def _resume(self, missing: int, data: bytes) -> None:
+        """Write again, or raise the error that is still in the way."""
         self._looked_at = self._now()
         with suppress(OSError):  # opening it says what is wrong
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -151,7 +151,7 @@ class LogFile:
             )
 
 
-def _planted(found: os.stat_result) -> str:
+def _why_unsafe(found: os.stat_result) -> str:
     """Return why a file may be a trap of another user; empty if it is not."""
     if found.st_uid not in (0, os.geteuid()):
         return f"it belongs to another user (uid {found.st_uid})"

@@ -89,7 +89,7 @@ class Tail:
         """A last line may lack its end. Call when nothing is added any more."""
         self._let_go()
         self._lines.end()
-        yield from self._taken()
+        yield from self._take_found()
 
     def _rest(self, now: tuple[int, int], opened: ExitStack) -> Iterator[bytes]:
         """Return the rest of the file that was read before, and of its successor if it was rotated twice."""
@@ -121,9 +121,9 @@ class Tail:
         while data := file.read(BLOCK):
             self._offset += len(data)
             self._lines.feed(data)
-            yield from self._taken()
+            yield from self._take_found()
 
-    def _taken(self) -> list[bytes]:
+    def _take_found(self) -> list[bytes]:
         found = [*self._found]
         self._found.clear()
         return found

@@ -150,9 +150,9 @@ class GcpWatcher:
         if not etag:
             raise Trouble("The metadata server of Google Cloud gave no ETag to wait with.")
         changed, self._etag = etag != self._etag, etag
-        return self._judged(answer.text, remark if changed else _ignore)
+        return self._notice_from(answer.text, remark if changed else _ignore)
 
-    def _judged(self, value: str, remark: Callable[[str], None]) -> Notice | None:
+    def _notice_from(self, value: str, remark: Callable[[str], None]) -> Notice | None:
         match self._key, value.upper():
             case "preempted", "TRUE":
                 return Notice(GCP_PREEMPTED_S, "Google Cloud preempts this machine")
@@ -195,14 +195,14 @@ class AzureWatcher:
         events = said.get("Events")
         if not isinstance(events, list) or not all(isinstance(event, dict) for event in events):
             raise Trouble("The metadata server of Azure gave a document without its list of events.")
-        notices = [found for event in events if (found := self._judged(event, remark)) is not None]
+        notices = [found for event in events if (found := self._notice_from(event, remark)) is not None]
         self._incarnation = incarnation
         return min(notices, key=lambda found: math.inf if found.grace_s is None else found.grace_s, default=None)
 
     def _get(self, path: str) -> MetadataAnswer:
         return ask(self._server, "Azure", "GET", path, {"Metadata": "true"})
 
-    def _judged(self, event: Mapping[str, Any], remark: Callable[[str], None]) -> Notice | None:
+    def _notice_from(self, event: Mapping[str, Any], remark: Callable[[str], None]) -> Notice | None:
         resources = event.get("Resources")
         names = [str(name).lower() for name in resources] if isinstance(resources, list) else []
         if self._machine.lower() not in names:

@@ -79,8 +79,8 @@ class CommandWatcher:
             code = self._ended(child)
             os.set_blocking(reading, False)
             with suppress(BlockingIOError):  # something that it started holds the other end, and wrote nothing
-                return self._judged(code, os.read(reading, READ_MAX))
-            return self._judged(code, b"")
+                return self._notice_from(code, os.read(reading, READ_MAX))
+            return self._notice_from(code, b"")
         finally:
             os.close(reading)
 
@@ -97,7 +97,7 @@ class CommandWatcher:
             raise Trouble(f"{self.name} has not ended after {self._limit_s:g} s and was killed.")
         return code
 
-    def _judged(self, code: int, printed: bytes) -> Notice | None:
+    def _notice_from(self, code: int, printed: bytes) -> Notice | None:
         if code in CANNOT:
             raise Trouble(f"{self.name} ended with {code}: it could not be run, or could not run something.")
         if code < 0:

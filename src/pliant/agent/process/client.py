@@ -48,12 +48,12 @@ class Processes:
             )
         self.pids: dict[str, int] = {}
         self.plainly: dict[str, str] = {}  # by running process: why it was not forked, if that was requested
-        self._warmed: str | None = None
+        self._template_status: str | None = None
         self._readers: list[OutputReader] = []
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self.gone = False  # the spawner has ended, and all processes with it
-        threading.Thread(target=self._hear, name="processes", daemon=True).start()
+        threading.Thread(target=self._read_reports, name="processes", daemon=True).start()
 
     def __enter__(self) -> Processes:
         return self
@@ -72,7 +72,7 @@ class Processes:
 
         Any other text is the reason why it is unusable; workers are started without it then.
         """
-        return self._warmed
+        return self._template_status
 
     def start(
         self, name: str, argv: Sequence[str], env: Mapping[str, str], sink: OutputSink, errors: OutputSink | None = None
@@ -82,7 +82,7 @@ class Processes:
         What it writes, to standard output or error, goes line by line to `sink`, in a thread of its own; through one
         pipe, unless the sink wants two or standard error has a sink of its own.
         """
-        self._order_with_output(name, {"start": name, "argv": [*argv], "env": {**env}}, sink, errors)
+        self._request_with_output(name, {"start": name, "argv": [*argv], "env": {**env}}, sink, errors)
 
     def warm(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
         """Start the template in the background, in place of one there may be: it imports these, and waits.
@@ -90,9 +90,9 @@ class Processes:
         `env` is any worker's: what tells one worker from another does not matter, and what is forked with anything
         else changed is started plainly instead, since it may be something that is read at an import.
         """
-        self._warmed = WARMING
+        self._template_status = WARMING
         common = {name: value for name, value in env.items() if not per_worker(name)}
-        self._order({"warm": [*modules], "env": common})
+        self._request({"warm": [*modules], "env": common})
 
     def fork(
         self, name: str, script: Script, env: Mapping[str, str], sink: OutputSink, errors: OutputSink | None = None
@@ -103,9 +103,9 @@ class Processes:
         """
         given = {"kind": script.kind, "name": script.name, "args": script.args}
         order = {"fork": name, "script": given, "argv": script.argv(), "env": {**env}}
-        self._order_with_output(name, order, sink, errors)
+        self._request_with_output(name, order, sink, errors)
 
-    def _order_with_output(
+    def _request_with_output(
         self, name: str, order: Mapping[str, object], sink: OutputSink, errors: OutputSink | None
     ) -> None:
         data = json.dumps(order).encode()
@@ -133,11 +133,11 @@ class Processes:
 
     def terminate(self, name: str) -> None:
         """Send SIGTERM to a process, unless it has ended."""
-        self._order({"signal": name, "number": int(signal.SIGTERM)})
+        self._request({"signal": name, "number": int(signal.SIGTERM)})
 
     def kill(self, name: str) -> None:
         """End a process and everything in its group now (SIGKILL)."""
-        self._order({"kill": name})
+        self._request({"kill": name})
 
     def close(self) -> None:
         """Kill the remaining processes, and wait until they are gone."""
@@ -150,13 +150,13 @@ class Processes:
         for reader in self._readers:
             reader.wait(max(0.0, until - time.monotonic()))
 
-    def _order(self, order: dict[str, object]) -> None:
+    def _request(self, order: dict[str, object]) -> None:
         try:
             self._line.sendall(json.dumps(order).encode())
         except OSError:
             return  # the spawner has ended, which `broken` reports
 
-    def _hear(self) -> None:
+    def _read_reports(self) -> None:
         while not self._closed.is_set():
             try:
                 data = self._line.recv(MESSAGE_MAX)
@@ -164,17 +164,17 @@ class Processes:
                 data = b""
             if not data:
                 break
-            news: dict[str, Any] = json.loads(data)
-            if "warmed" in news:
-                self._warmed = news["warmed"]
+            report: dict[str, Any] = json.loads(data)
+            if "warmed" in report:
+                self._template_status = report["warmed"]
                 self._template()
-            elif "started" in news:
-                self.plainly[news["started"]] = news["plainly"]
-                self.pids[news["started"]] = news["pid"]
+            elif "started" in report:
+                self.plainly[report["started"]] = report["plainly"]
+                self.pids[report["started"]] = report["pid"]
             else:
-                self._ended(news["ended"], news["code"])
-                self.pids.pop(news["ended"], None)
-                self.plainly.pop(news["ended"], None)
+                self._ended(report["ended"], report["code"])
+                self.pids.pop(report["ended"], None)
+                self.plainly.pop(report["ended"], None)
         self.gone = True
         if not self._closed.is_set():
             self._broken()

@@ -5,7 +5,7 @@ group of its own and reports its end. Processes that a worker leaves behind are 
 they become children of the spawner and carry the worker's name. However the agent ends, `kill -9` included, the spawner
 sees its socket close, kills all descendants, and ends. If the spawner is killed, its children are too (PDEATHSIG).
 
-Orders come in and news goes out as JSON, one message each:
+Orders come in and report goes out as JSON, one message each:
 
     {"start": NAME, "argv": [...], "env": {...}}      in, with the end of a pipe for its output, or one each for
                                                       standard output and error
@@ -66,7 +66,7 @@ class Spawner:
         self._children: dict[str, _Child] = {}
         self._by_pidfd: dict[int, str] = {}
         self._template: Template | None = None
-        self._said_warmed: str | None = None
+        self._reported_status: str | None = None
         self._poll = select.poll()
         self._poll.register(line, select.POLLIN)
         self._somebody_ended, ended = os.pipe()
@@ -85,7 +85,7 @@ class Spawner:
                 self._ended(handle)
             elif handle == self._somebody_ended:
                 os.read(handle, MESSAGE_MAX)
-                self._bury_orphans()
+                self._reap_orphans()
             elif handle == self._line.fileno():
                 try:
                     data, handles, _, _ = socket.recv_fds(self._line, MESSAGE_MAX, 2)
@@ -93,15 +93,15 @@ class Spawner:
                     return  # it was killed, and had not read all we said
                 if not data:
                     return
-                self._obey(json.loads(data), handles)
+                self._handle_request(json.loads(data), handles)
             elif self._template is not None:
                 self._template.heard(handle)
-                self._warmed()
+                self._report_template()
 
     def end(self) -> None:
         """Kill all descendants, and wait until they are gone."""
         while True:
-            for pid in _below(self._pid):
+            for pid in _descendants(self._pid):
                 with suppress(ProcessLookupError, PermissionError):  # gone, or another user's by now
                     os.kill(pid, signal.SIGKILL)
             try:
@@ -109,13 +109,13 @@ class Spawner:
             except ChildProcessError:
                 return
 
-    def _obey(self, order: dict[str, Any], handles: list[int]) -> None:
+    def _handle_request(self, order: dict[str, Any], handles: list[int]) -> None:
         if "start" in order:
             self._start(order["start"], order["argv"], order["env"], handles)
         elif "fork" in order:
             self._fork(order["fork"], order, handles)
         elif "warm" in order:
-            self._warm(order["warm"], order["env"])
+            self._start_template(order["warm"], order["env"])
         elif (child := self._children.get(order.get("kill", ""))) is not None:
             _kill_group(child.pid)
         elif (child := self._children.get(order.get("signal", ""))) is not None:
@@ -135,7 +135,7 @@ class Spawner:
         except OSError as error:
             with suppress(OSError):  # the reader is gone
                 os.write(output[-1], f"{argv[0]} cannot be started: {error.strerror}\n".encode())
-            self._say({"ended": name, "code": CANNOT_START})
+            self._report({"ended": name, "code": CANNOT_START})
             return
         finally:
             for each in output:
@@ -147,7 +147,7 @@ class Spawner:
         self._children[name] = child
         self._by_pidfd[pidfd] = name
         self._poll.register(pidfd, select.POLLIN)
-        self._say({"started": name, "pid": child.pid, "plainly": plainly})
+        self._report({"started": name, "pid": child.pid, "plainly": plainly})
 
     def _ended(self, pidfd: int) -> None:
         name = self._by_pidfd.pop(pidfd)
@@ -157,21 +157,21 @@ class Spawner:
         _kill_group(child.pid)  # its children, before it is reaped, so that the pid is not reused yet
         code = child.wait()
         self._sweep(name)
-        self._say({"ended": name, "code": code})
+        self._report({"ended": name, "code": code})
 
-    def _say(self, news: dict[str, object]) -> None:
+    def _report(self, report: dict[str, object]) -> None:
         with suppress(BrokenPipeError):  # the agent is gone: the next look at the line shows it
-            self._line.sendall(json.dumps(news).encode())
+            self._line.sendall(json.dumps(report).encode())
 
     # ------------------------------------------------------------------------------------------- the template
 
-    def _warm(self, modules: list[str], env: dict[str, str]) -> None:
+    def _start_template(self, modules: list[str], env: dict[str, str]) -> None:
         self._drop_template()
-        self._said_warmed = None
+        self._reported_status = None
         try:
             made = Template(modules, settings.child_environment(env), lambda: die_with_parent(self._pid))
         except OSError as error:
-            self._say({"warmed": f"the template cannot be started: {error.strerror}"})
+            self._report({"warmed": f"the template cannot be started: {error.strerror}"})
             return
         self._template = made
         self._poll.register(made.line, select.POLLIN)
@@ -185,7 +185,7 @@ class Spawner:
             # Nothing else runs meanwhile: no unknown child is reaped, and no signal precedes its child.
             pid, go = self._template.fork(name, script, settings.child_environment(order["env"]), output)
         except CannotFork as error:
-            self._warmed()
+            self._report_template()
             self._start(name, order["argv"], order["env"], output, plainly=str(error))
             return
         for each in output:
@@ -195,13 +195,13 @@ class Spawner:
             os.write(go, b"\n")
         os.close(go)
 
-    def _warmed(self) -> None:
+    def _report_template(self) -> None:
         """Tell how the template is, and give up one that is of no use."""
         if self._template is None or self._template.warming:
             return
-        if self._template.why != self._said_warmed:
-            self._said_warmed = self._template.why
-            self._say({"warmed": self._said_warmed})
+        if self._template.why != self._reported_status:
+            self._reported_status = self._template.why
+            self._report({"warmed": self._reported_status})
         if not self._template.ready:
             self._drop_template()
 
@@ -214,7 +214,7 @@ class Spawner:
 
     # ---------------------------------------------------------------------------------------------- the orphans
 
-    def _bury_orphans(self) -> None:
+    def _reap_orphans(self) -> None:
         """Reap orphans. Named children are reaped by their pidfd, the template by its socket."""
         ours = self._known()
         for pid, (parent, state) in _all_processes().items():
@@ -229,7 +229,7 @@ class Spawner:
     def _sweep(self, name: str) -> None:
         """Kill what a child left behind that is not in its group any more: orphans, and what is below them."""
         for _ in range(_SWEEPS):
-            left = [pid for pid in _below(self._pid, self._known()) if _belongs(pid, name)]
+            left = [pid for pid in _descendants(self._pid, self._known()) if _is_part_of(pid, name)]
             if not left:
                 return
             for pid in left:
@@ -254,7 +254,7 @@ def _all_processes() -> dict[int, tuple[int, str]]:
     return found
 
 
-def _below(top: int, without: set[int] | None = None) -> list[int]:
+def _descendants(top: int, without: set[int] | None = None) -> list[int]:
     """The living children of a process, theirs, and so on; not those named, nor what is below them."""
     children: dict[int, list[int]] = {}
     states = {}
@@ -271,7 +271,7 @@ def _below(top: int, without: set[int] | None = None) -> list[int]:
     return found
 
 
-def _belongs(pid: int, name: str) -> bool:
+def _is_part_of(pid: int, name: str) -> bool:
     """Return whether a process descends from this worker: by its environment, or by the mark of a fork."""
     process = Path("/proc") / str(pid)
     try:

@@ -48,7 +48,7 @@ MESSAGE_MAX = 1 << 18
 FORK_S = 10.0  # one takes some milliseconds
 SETTLE_S = 2.0  # for threads that are ending
 END_S = 1.0  # for one that has closed its line
-SAID_MAX = 4096
+OUTPUT_MAX = 4096
 WARMING = "the template is still importing"
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
@@ -78,7 +78,7 @@ class Template:
         self.env = env
         self.warming = True
         self.why = WARMING  # why it is of no use; empty if it is
-        self._said = b""
+        self._output = b""
         self.line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_MAX * 2)
         self.output, writing = os.pipe()  # a pipe, as workers have: Python looks at what it is
@@ -118,9 +118,9 @@ class Template:
             data = b""
         if not data:
             self._ended()
-        elif "ready" in (news := json.loads(data)):
+        elif "ready" in (message := json.loads(data)):
             self.warming = False
-            self.why = news["ready"]
+            self.why = message["ready"]
 
     def fork(self, name: str, script: Script, env: dict[str, str], output: Sequence[int]) -> tuple[int, int]:
         """The new process, which is our child, and what to write to so that it begins. CannotFork says why there is
@@ -151,11 +151,11 @@ class Template:
             os.close(going)
         if not data:
             self._ended()
-        news = json.loads(data) if data else {"cannot": self.why}
-        if "cannot" in news:
+        message = json.loads(data) if data else {"cannot": self.why}
+        if "cannot" in message:
             os.close(go)
-            raise CannotFork(news["cannot"])
-        return int(news["pid"]), go
+            raise CannotFork(message["cannot"])
+        return int(message["pid"]), go
 
     def end(self) -> None:
         """Whatever it is doing."""
@@ -168,7 +168,7 @@ class Template:
         """Read the output of its imports, shown only if it fails. Return False at its end."""
         try:
             while data := os.read(self.output, MESSAGE_MAX):
-                self._said = (self._said + data)[-SAID_MAX:]
+                self._output = (self._output + data)[-OUTPUT_MAX:]
         except BlockingIOError:
             return True
         return False
@@ -180,7 +180,7 @@ class Template:
             self.process.kill()
             code = self.process.wait()
         self._drain()
-        last = self._said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        last = self._output.decode("utf-8", "replace").strip().rpartition("\n")[2]
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         self.warming = False
         self.why = f"the template ended with {how}" + (f": {last}" if last else "")
@@ -197,7 +197,7 @@ def main(bare: frozenset[str]) -> None:
     gc.disable()
     environ = settings.child_environment({})  # before what is imported can change it
     why = _import(modules) or _unfit(line.fileno())
-    _say(line, {"ready": why})
+    _send(line, {"ready": why})
     if why:
         return
     linecache.clearcache()
@@ -210,7 +210,7 @@ def main(bare: frozenset[str]) -> None:
         script = Script(order["kind"], order["script"], tuple(order["args"]))
         try:
             if why := _cannot_run(script, bare):
-                _say(line, {"cannot": why})
+                _send(line, {"cannot": why})
             else:
                 kept = {name: value for name, value in environ.items() if name not in order["remove"]}
                 _fork(line, ForkedWorker(order["fork"], script, kept | order["change"]), handles, spawner)
@@ -227,7 +227,7 @@ def _fork(line: socket.socket, life: ForkedWorker, handles: list[int], spawner: 
     except OSError as error:
         os.close(reading)
         os.close(writing)
-        _say(line, {"cannot": f"the template cannot be forked: {error.strerror}"})
+        _send(line, {"cannot": f"the template cannot be forked: {error.strerror}"})
         return
     if not between:
         _fork_again(writing)
@@ -237,7 +237,7 @@ def _fork(line: socket.socket, life: ForkedWorker, handles: list[int], spawner: 
     os.waitpid(between, 0)  # from now on its child is the spawner's
     number = os.read(reading, 20)  # empty if the fork failed
     os.close(reading)
-    _say(line, {"pid": int(number)} if number else {"cannot": "the template cannot be forked twice"})
+    _send(line, {"pid": int(number)} if number else {"cannot": "the template cannot be forked twice"})
 
 
 def _fork_again(writing: int) -> None:
@@ -252,9 +252,9 @@ def _fork_again(writing: int) -> None:
         os._exit(1)
 
 
-def _say(line: socket.socket, news: Mapping[str, object]) -> None:
+def _send(line: socket.socket, message: Mapping[str, object]) -> None:
     with suppress(BrokenPipeError):
-        line.sendall(json.dumps(news).encode())
+        line.sendall(json.dumps(message).encode())
 
 
 def _import(modules: Sequence[str]) -> str:
