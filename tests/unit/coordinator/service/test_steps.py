@@ -1,4 +1,4 @@
-"""What may happen between two steps of a pump, while the store is asked (ADR 0023)."""
+"""Events between two steps of a pump, while the store is asked (ADR 0023)."""
 
 import random
 from collections.abc import Callable
@@ -140,7 +140,7 @@ def test_a_renewal_on_the_loop_is_not_set_back_by_the_pump_that_ends_after_it() 
 
 
 def test_between_any_two_steps_anything_may_happen() -> None:
-    """What was accepted is stored, and the loaded job is the stored one, whatever arrives during a pump."""
+    """Accepted commands are stored, and the loaded job is the stored one, whatever arrives during a pump."""
     for seed in range(100):
         chance = random.Random(seed)
         one = at_work(desk())
