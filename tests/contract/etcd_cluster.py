@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -61,8 +62,9 @@ class EtcdServer:
     command: list[str]
     endpoint: str
     log: Path
-    scheme: str = "http"
+    tls: ssl.SSLContext | None = None
     process: subprocess.Popen[bytes] | None = None
+    headers: dict[str, str] = field(default_factory=dict)  # of every request: the token of a user
 
     def start(self) -> None:
         assert self.process is None
@@ -80,6 +82,7 @@ class EtcdServer:
     def freeze(self) -> None:
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED)
 
     def resume(self) -> None:
         assert self.process is not None
@@ -87,7 +90,9 @@ class EtcdServer:
 
     def ask(self, path: str, body: dict[str, object], timeout_s: float = 5.0) -> dict[str, object]:
         """Ask this member itself, past the store."""
-        answer = httpx2.post(f"{self.scheme}://{self.endpoint}{path}", json=body, timeout=timeout_s, verify=False)
+        scheme, verify = ("http", False) if self.tls is None else ("https", self.tls)
+        url = f"{scheme}://{self.endpoint}{path}"
+        answer = httpx2.post(url, json=body, timeout=timeout_s, verify=verify, headers=self.headers, trust_env=False)
         answer.raise_for_status()
         found = answer.json()
         assert isinstance(found, dict)
@@ -137,14 +142,16 @@ class EtcdCluster:
 
 
 @contextmanager
-def etcd_cluster(folder: Path, members: int = 1, options: Sequence[str] = ()) -> Iterator[EtcdCluster]:
-    """Start a cluster, wait until it answers, and end it. `options` go to every member."""
+def etcd_cluster(
+    folder: Path, members: int = 1, options: Sequence[str] = (), tls: ssl.SSLContext | None = None
+) -> Iterator[EtcdCluster]:
+    """Start a cluster, wait until it answers, and end it. `options` go to every member, `tls` is for its clients."""
     ports = free_ports(2 * members)
     names = [f"m{number}" for number in range(members)]
     peers = [f"http://{HOST}:{port}" for port in ports[members:]]
     cluster = EtcdCluster()
     for name, port, peer in zip(names, ports, peers, strict=False):
-        client = f"http://{HOST}:{port}"
+        client = f"{'http' if tls is None else 'https'}://{HOST}:{port}"
         command = [
             *[str(programs() / "etcd"), "--name", name, "--data-dir", str(folder / name)],
             *["--listen-client-urls", client, "--advertise-client-urls", client],
@@ -154,7 +161,7 @@ def etcd_cluster(folder: Path, members: int = 1, options: Sequence[str] = ()) ->
             *["--heartbeat-interval", "100", "--election-timeout", "500"],
             *options,
         ]
-        cluster.servers.append(EtcdServer(command, f"{HOST}:{port}", folder / f"{name}.log"))
+        cluster.servers.append(EtcdServer(command, f"{HOST}:{port}", folder / f"{name}.log", tls))
     try:
         for server in cluster.servers:
             server.start()

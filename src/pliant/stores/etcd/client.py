@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import httpx2
@@ -16,8 +17,17 @@ import msgspec
 from pliant import __version__
 from pliant.errors import PliantError, StoreError, StoreUnavailable
 from pliant.stores.etcd.access import EtcdAccess
-from pliant.stores.etcd.errors import TokenExpired, explain_answer, in_doubt, unreachable
-from pliant.stores.etcd.transactions import EtcdAnswer, LeaseAnswer, Op, RangeAnswer, StatusAnswer, TxnAnswer
+from pliant.stores.etcd.errors import SpaceExceeded, TokenExpired, explain_answer, in_doubt, unreachable
+from pliant.stores.etcd.transactions import (
+    EtcdAnswer,
+    LeaseAnswer,
+    Op,
+    OpAnswer,
+    RangeAnswer,
+    StatusAnswer,
+    TxnAnswer,
+    txn,
+)
 
 __all__ = ["EtcdClient"]
 
@@ -80,9 +90,19 @@ class EtcdClient:
     def range(self, body: Op) -> RangeAnswer:
         return self._checked("/v3/kv/range", body, RangeAnswer, changes=False)
 
-    def read(self, body: Op) -> TxnAnswer:
-        """Run a transaction that only reads."""
-        return self._checked("/v3/kv/txn", body, TxnAnswer, changes=False)
+    def ranges(self, bodies: Sequence[Op]) -> TxnAnswer:
+        """Read several ranges from one moment.
+
+        Raises Compacted if that moment was compacted meanwhile. An etcd that has reached its quota refuses every
+        transaction, also one that only reads, so each range is asked for alone then.
+        """
+        try:
+            body = txn([], [{"request_range": each} for each in bodies])
+            return self._checked("/v3/kv/txn", body, TxnAnswer, changes=False)
+        except SpaceExceeded:
+            first = self.range(bodies[0])
+            rest = [self.range({"revision": first.header.revision, **each}) for each in bodies[1:]]
+            return TxnAnswer(first.header, True, tuple([OpAnswer(each) for each in (first, *rest)]))
 
     def change(self, body: Op) -> TxnAnswer:
         """Run a transaction that may write. Raises StoreTimeout if its outcome is unknown."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pliant.errors import StoreError, StoreTimeout, StoreUnavailable
 
-__all__ = ["Compacted", "TokenExpired", "explain_answer", "in_doubt", "unreachable"]
+__all__ = ["Compacted", "SpaceExceeded", "TokenExpired", "explain_answer", "in_doubt", "unreachable"]
 
 UNAUTHENTICATED = 16
 
@@ -18,8 +18,8 @@ _COMPACTED = "has been compacted"
 _RETRY = ("too many requests", "no leader", "not leader", "server stopped", "raft proposal dropped")
 
 _NOSPACE = (
-    "etcd has reached its quota (alarm NOSPACE). Delete old jobs, then run `etcdctl defrag` and `etcdctl alarm "
-    "disarm`, or raise the quota of etcd"
+    "etcd has reached its quota (alarm NOSPACE). Run `etcdctl compact`, `etcdctl defrag` and `etcdctl alarm disarm`, "
+    "then delete old jobs; or raise the quota of etcd"
 )
 _CORRUPT = (
     "The members of etcd disagree about its contents (alarm CORRUPT). Replace the member that differs, as etcd's "
@@ -43,6 +43,10 @@ class TokenExpired(Exception):
     """The session with etcd is over. Authenticate again and repeat the request; nothing was done."""
 
 
+class SpaceExceeded(StoreError):
+    """etcd has reached its quota."""
+
+
 class Compacted(Exception):
     """The revision to read was compacted. Read again from the newest."""
 
@@ -55,7 +59,8 @@ def explain_answer(status: int, code: int, message: str, place: str, *, changes:
         return Compacted(message)
     for part, action in _OPERATOR:
         if part in message:
-            return StoreError(f"etcd at {place} refused; nothing was written. {action}. (etcd: {message})")
+            kind = SpaceExceeded if action is _NOSPACE else StoreError
+            return kind(f"etcd at {place} refused; nothing was written. {action}. (etcd: {message})")
     if any(part in message for part in _RETRY):
         return StoreUnavailable(f"etcd at {place} cannot answer now; nothing was written. (etcd: {message})")
     if status == 404:

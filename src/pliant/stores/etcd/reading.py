@@ -14,7 +14,7 @@ from pliant.stores.base import Entry, Segment, Stored
 from pliant.stores.etcd.client import EtcdClient
 from pliant.stores.etcd.errors import Compacted
 from pliant.stores.etcd.keys import EtcdKeys, JobKeys
-from pliant.stores.etcd.transactions import EtcdEntry, RangeAnswer, get, prefix_end, range_of, txn
+from pliant.stores.etcd.transactions import EtcdEntry, RangeAnswer, prefix_end, range_of
 from pliant.stores.etcd.values import chunks_of, damaged, is_reference, revision_of, split_events, unpack
 
 __all__ = ["Extent", "encode_segment", "events", "extent", "names", "read", "read_page", "segments"]
@@ -55,8 +55,8 @@ def read_page(client: EtcdClient, keys: EtcdKeys, after: str, limit: int) -> tup
 def events(client: EtcdClient, keys: JobKeys, job: str, after: int, limit: int) -> tuple[Entry, ...]:
     def attempt() -> tuple[Entry, ...]:
         start, end = keys.events_at(after + 1), prefix_end(keys.events)
-        first = get(start, end, limit=min(limit, KEYS_AT_ONCE))
-        answer = client.read(txn([], [get(keys.trimmed), get(keys.base), first]))
+        first = range_of(start, end, limit=min(limit, KEYS_AT_ONCE))
+        answer = client.ranges([range_of(keys.trimmed), range_of(keys.base), first])
         moment = Moment(client, answer.header.revision)
         trimmed, base = answer.number(0), answer.number(1)
         begin = max(after, base)
@@ -108,7 +108,7 @@ class Extent:
 def extent(client: EtcdClient, keys: JobKeys, job: str) -> Extent | None:
     """Return which events of a job are in the store; None if there is no such job."""
     wanted = [keys.revision, keys.record, keys.trimmed, keys.base]
-    answer = client.read(txn([], [get(key) for key in wanted]))
+    answer = client.ranges([range_of(key) for key in wanted])
     found, record = answer.range(0).kvs, answer.range(1).kvs
     if not found or not record:
         return None
@@ -145,17 +145,15 @@ class Moment:
     def jobs(self, keys: EtcdKeys, found: Sequence[str]) -> Iterator[tuple[str, Stored]]:
         """Read jobs that are there at this moment, with two requests for all of them if they are small."""
         each_keys = [keys.job(name) for name in found]
-        answer = self._client.read(txn([], [get(each.record, revision=self._revision) for each in each_keys]))
+        answer = self._client.ranges([range_of(each.record, revision=self._revision) for each in each_keys])
         records = []
         for place, (name, each) in enumerate(zip(found, each_keys, strict=True)):
             kvs = answer.range(place).kvs
             if not kvs:
                 raise damaged(f"Job {name!r}", "it has no record")
             records.append(self.record(each, name, kvs[0]))
-        tails = [
-            {"request_range": self.tail(each, revision)} for each, (revision, _) in zip(each_keys, records, strict=True)
-        ]
-        answer = self._client.read(txn([], tails))
+        tails = [self.tail(each, revision) for each, (revision, _) in zip(each_keys, records, strict=True)]
+        answer = self._client.ranges(tails)
         for place, (name, each, record) in enumerate(zip(found, each_keys, records, strict=True)):
             yield name, self.stored(each, name, record, answer.range(place))
 

@@ -30,7 +30,7 @@ from pliant.stores.etcd.access import EtcdAccess
 from pliant.stores.etcd.client import EtcdClient
 from pliant.stores.etcd.holds import HoldLeases
 from pliant.stores.etcd.keys import EtcdKeys
-from pliant.stores.etcd.transactions import get, modified_at, put, txn
+from pliant.stores.etcd.transactions import get, modified_at, put, range_of, txn
 from pliant.stores.etcd.upkeep import Upkeep
 from pliant.stores.etcd.writing import EtcdWriter
 
@@ -79,8 +79,8 @@ class EtcdStore:
     def _identify(self, new: str) -> tuple[str, int]:
         """Read the identity or create it. Assign a new one to a store that was restored into another cluster."""
         key = self._keys.identity
-        answer = self._client.read(txn([], [get(key)]))
-        found, cluster_id = answer.range(0).kvs, answer.header.cluster_id
+        seen = self._client.range(range_of(key))
+        found, cluster_id = seen.kvs, seen.header.cluster_id
         if found:
             known = self._decode_identity(found[0].value)
             if known.cluster_id == cluster_id:

@@ -15,6 +15,7 @@ __all__ = [
     "EtcdEntry",
     "LeaseAnswer",
     "Op",
+    "OpAnswer",
     "RangeAnswer",
     "StatusAnswer",
     "TxnAnswer",
@@ -58,14 +59,16 @@ class RangeAnswer(EtcdAnswer, frozen=True):
     more: bool = False
 
 
-class _OpAnswer(msgspec.Struct, frozen=True):
+class OpAnswer(msgspec.Struct, frozen=True):
+    """The answer to one operation of a transaction."""
+
     response_range: RangeAnswer | None = None
     response_txn: TxnAnswer | None = None
 
 
 class TxnAnswer(EtcdAnswer, frozen=True):
     succeeded: bool = False
-    responses: tuple[_OpAnswer, ...] = ()
+    responses: tuple[OpAnswer, ...] = ()
 
     def range(self, place: int) -> RangeAnswer:
         """Return the answer to the operation at `place`, which was a range."""

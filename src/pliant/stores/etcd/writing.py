@@ -26,6 +26,7 @@ from pliant.stores.etcd.transactions import (
     modified_at,
     prefix_end,
     put,
+    range_of,
     txn,
     txn_op,
 )
@@ -165,7 +166,7 @@ class EtcdWriter:
             segment.first == before.first and segment.last <= min(before.record_revision, before.revision - 1)
         )
         if before is None or not possible:
-            self._check_guards(under)
+            self._check_held(under)
             return False
         trimmed = b"%d" % (before.first - 1)
         unchanged = has_value(keys.trimmed, trimmed) if before.is_trimmed else is_missing_key(keys.trimmed)
@@ -217,11 +218,12 @@ class EtcdWriter:
             compare.append(created_at(self._keys.hold(under.name), max(under.term, 1)))
         return compare, [get(self._keys.identity)]
 
-    def _check_guards(self, under: Hold | None) -> None:
-        guards, look = self._guards(under)
-        answer = self._client.read(txn(guards, [], look))
-        if not answer.succeeded:
-            raise self._refusal(answer, under)
+    def _check_held(self, under: Hold | None) -> None:
+        """Raise HoldLost if a hold is over, where nothing is written that would compare it."""
+        if under is not None:
+            found = self._client.range(range_of(self._keys.hold(under.name))).kvs
+            if not found or found[0].create_revision != under.term:
+                raise hold_lost(under)
 
     def _refusal(self, answer: TxnAnswer, under: Hold | None) -> StoreError:
         found = answer.range(0).kvs
@@ -238,7 +240,7 @@ class EtcdWriter:
 
     def _known_floor(self) -> int:
         if self._floor is None:
-            self._floor = self._client.read(txn([], [get(self._keys.floor)])).number(0)
+            self._floor = self._client.ranges([range_of(self._keys.floor)]).number(0)
         return self._floor
 
     def _floor_is(self, floor: int) -> Op:
