@@ -19,12 +19,16 @@ import torch
 import pliant.torch as pliant
 
 mode, flag = sys.argv[1:3]
+if mode == "slow disk":
+    fsync = os.fsync
+    os.fsync = lambda file: (time.sleep(1.5), fsync(file))
 data = torch.utils.data.TensorDataset(torch.randn(64, 4, generator=torch.Generator().manual_seed(0)))
 torch.manual_seed(0)
 model = torch.nn.Linear(4, 2)
 with pliant.join() as job:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    run = job.train(model, optimizer, data, batch_size=8, epochs=50 if mode else 10000, stall_s=5.0)
+    epochs = 50 if mode in ("hangs", "raises") else 10000
+    run = job.train(model, optimizer, data, batch_size=8, epochs=epochs, stall_s=5.0)
     print("variables", *sorted(os.environ), flush=True)
     for (x,) in run:
         model(x).square().mean().backward()
@@ -77,6 +81,17 @@ def test_a_signal_while_fewer_workers_are_left_than_the_job_needs_loses_no_step(
         assert run.ended() == 128 + sent, run.output
     assert resumes_at(run) >= before
     assert not LOST.search(run.output)
+
+
+@pytest.mark.long
+def test_a_save_on_a_slow_disk_begins_early_enough_after_sigterm(tmp_path: Path, script: Path) -> None:
+    with started(tmp_path, script, mode="slow disk") as run:
+        run.has_members(2)
+        wait_for(lambda: step(run) > 20, "some steps", 60)
+        run.signal(signal.SIGTERM)
+        assert run.ended() == 143, run.output
+    first, *_, last = [int(found) for found in re.findall(r"checkpoint saved: step (\d+)", run.output)]
+    assert resumes_at(run) == last > first  # saved at once, and again after training on for most of the grace period
 
 
 def test_a_cancelled_job_saves_what_its_workers_hold(tmp_path: Path, script: Path) -> None:
