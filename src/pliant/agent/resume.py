@@ -11,6 +11,7 @@ from pliant.agent.last_command import CommandLine, describe_changes, read_last_c
 from pliant.agent.plan import RunPlan
 from pliant.agent.setup import OpenedJob, describe_other_settings
 from pliant.core.messages.describe import describe_recomputed, setting_options
+from pliant.core.model.job import JobState
 from pliant.errors import BadInput
 
 # Options that concern one start only. A change of the job's settings is reported in another line.
@@ -41,7 +42,9 @@ def describe_resume(opened: OpenedJob, plan: RunPlan, folder: JobDir, checkpoint
     if opened.now.live and opened.now.job.total_steps is not None:
         lines.append(_describe_progress(opened, plan.job, checkpoint_dir))
     elif opened.before.checkpoint is not None:
-        lines.append(f"{plan.job} starts from the beginning")
+        finished = opened.before.job.state is JobState.FINISHED
+        had = f"had finished at step {opened.before.job.step}; it " if finished else ""
+        lines.append(f"{plan.job} {had}starts from the beginning. Earlier checkpoints stay in {checkpoint_dir}")
     return lines
 
 

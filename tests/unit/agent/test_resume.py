@@ -15,7 +15,7 @@ from pliant.agent.resume import check_script, describe_resume, format_age
 from pliant.agent.setup import OpenedJob
 from pliant.coordinator.api.job_status import job_status
 from pliant.core import messages as m
-from pliant.core.model.job import Job, JobSpec
+from pliant.core.model.job import Job, JobSpec, JobState
 from pliant.errors import BadInput
 from unit.core.build import A, B, after, checkpoint, new_job, running
 
@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> JobDir:
     return found
 
 
-def opened(job: Job, **before: Any) -> OpenedJob:
+def opened(job: Job, /, **before: Any) -> OpenedJob:
     status = job_status(job, 1)
     return OpenedJob(replace(status, **before), status)
 
@@ -72,9 +72,15 @@ def test_a_job_that_trains_elsewhere_is_joined(folder: JobDir) -> None:
     ]
 
 
-def test_a_job_that_had_finished_starts_from_the_beginning(folder: JobDir) -> None:
+def test_a_job_that_had_finished_starts_from_the_beginning_and_keeps_its_checkpoints(folder: JobDir) -> None:
     before = left(5, 5).checkpoint
-    assert describe_resume(opened(new_job(), checkpoint=before), PLAN, folder, "") == ["demo starts from the beginning"]
+    assert describe_resume(opened(new_job(), checkpoint=before), PLAN, folder, "/data") == [
+        "demo starts from the beginning. Earlier checkpoints stay in /data"
+    ]
+    line = replace(job_status(new_job(), 1).job, state=JobState.FINISHED, step=12)
+    assert describe_resume(opened(new_job(), checkpoint=before, job=line), PLAN, folder, "/data") == [
+        "demo had finished at step 12; it starts from the beginning. Earlier checkpoints stay in /data"
+    ]
 
 
 def test_two_scripts_of_one_name_do_not_share_a_job(folder: JobDir) -> None:
