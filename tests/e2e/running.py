@@ -87,6 +87,8 @@ class Options:
     last_s: float = 1.0
     connections_max: int | None = None
     tls: tuple[str, str, str | None] | None = None  # certificate, key, CA of clients
+    protocol_oldest: int | None = None
+    unknown_events: bool = False
 
 
 class Running:

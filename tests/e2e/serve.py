@@ -15,11 +15,13 @@ import uvloop
 
 from pliant.coordinator import server
 from pliant.coordinator.api import app, handlers, http_protocol
+from pliant.coordinator.api.handlers import read_page
 from pliant.coordinator.tls_listener import ServerTls, TlsListener
-from pliant.stores.base import Store
+from pliant.stores.base import Entry, Store
 from pliant.stores.memory import MemoryStore
 from pliant.stores.sqlite import SqliteStore
 from pliant.telemetry import configure_logging
+from pliant.wire import protocol
 
 
 def open_store(text: str, until: ExitStack) -> Store:
@@ -40,6 +42,17 @@ def set_limits(options: dict[str, Any]) -> None:
     handlers.STREAM_QUIET_S = options["stream_quiet_s"]
     if (most := options["connections_max"]) is not None:
         server._connection_limit = lambda: most
+    if (oldest := options["protocol_oldest"]) is not None:
+        protocol.OLDEST = oldest
+    if options["unknown_events"]:
+        vars(handlers)["read_page"] = page_of_a_newer_version
+
+
+def page_of_a_newer_version(*where: Any) -> tuple[list[Entry], bool]:
+    """Events as a newer coordinator may send them: the first two are of a kind that no client of today knows."""
+    page, is_last = read_page(*where)
+    newer = b'{"type":"MoonRose","at":1.0}'
+    return [Entry(each.revision, newer if each.revision < 3 else each.data) for each in page], is_last
 
 
 def optional_path(text: str | None) -> Any:

@@ -111,12 +111,15 @@ def test_a_web_server_that_is_no_coordinator_is_not_believed() -> None:
         assert not client.is_healthy()
 
 
-def test_a_coordinator_of_another_protocol_is_not_believed() -> None:
-    headers = {PROTOCOL_HEADER: "99"}
+def test_a_coordinator_of_an_older_protocol_is_not_believed() -> None:
+    headers = {PROTOCOL_HEADER: "0"}
     with (
         somebody_else(headers=headers) as (url, _),
         client_of(url) as client,
-        pytest.raises(Unreachable, match="another protocol"),
+        pytest.raises(
+            Unreachable,
+            match=r"has protocol 0, .* upgrade Pliant on the coordinator.s machine",
+        ),
     ):
         client.jobs()
 

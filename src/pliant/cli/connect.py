@@ -51,11 +51,8 @@ class Flags:
         if not urls and job is not None and (written := job_dir(job).read_endpoint()):
             urls, token_file = (written.url,), token_file or written.token_file
             tls = written.tls(tls)
-        if token_file is None:
-            check_ownership(configured.home, "PLIANT_HOME")
-            token_file = configured.own_token_file
         default = settings.DEFAULT_URL if tls.ca_file is None else settings.DEFAULT_TLS_URL
-        return CoordinatorAddress(urls or (default,), token_file, tls)
+        return CoordinatorAddress(urls or (default,), token_file or configured.own_token_file, tls)
 
     @property
     def tls(self) -> TlsFiles:
@@ -94,8 +91,11 @@ class Flags:
                     yield client
             return
         address = self.resolve(job)
-        if address.token_file == settings.read().own_token_file and is_missing(address.token_file):
-            raise self._no_token(job, address)
+        configured = settings.read()
+        if address.token_file == configured.own_token_file:
+            check_ownership(configured.home, "PLIANT_HOME")
+            if is_missing(address.token_file):
+                raise self._no_token(job, address)
         with Client(address.urls, read_token(address.token_file), patience_s=patience_s, tls=address.tls) as client:
             try:
                 yield client

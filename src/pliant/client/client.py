@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -15,12 +16,15 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import NO_TLS_FILES, TlsFiles, Token
 from pliant.errors import BadInput, PliantError
 from pliant.wire import api, routes
-from pliant.wire.codec import UNREADABLE, Body
+from pliant.wire.codec import UNREADABLE, Body, UnknownMessage
 from pliant.wire.routes import Route
 from pliant.wire.views import ViewUpdate
 
+log = logging.getLogger(__name__)
+
 LINE_MAX = 1 << 24  # bytes of one event in a stream
 REVISION_DIGITS = 16
+UNKNOWN_MAX = 100  # types of events that are logged as unknown
 
 T = TypeVar("T")
 
@@ -106,8 +110,13 @@ class Client:
 
     def events(self, job: str, after: int, limit: int = 100) -> tuple[tuple[int, Event], ...]:
         """Return events after a revision, oldest first; empty if there are none yet."""
-        page = self._call(routes.EVENTS, api.EventPage, {"job": job}, {"after": after, "limit": limit})
-        return tuple((line.revision, decode_event(bytes(line.event))) for line in page.events)
+        while True:
+            page = self._call(routes.EVENTS, api.EventPage, {"job": job}, {"after": after, "limit": limit})
+            decoded = ((line.revision, decode_event(bytes(line.event))) for line in page.events)
+            found = tuple((revision, event) for revision, event in decoded if event is not None)
+            if found or not page.events:
+                return found
+            after = page.events[-1].revision  # all of them are unknown here
 
     def follow(self, job: str, after: int) -> Generator[tuple[int, Event]]:
         """Yield events after a revision as they happen, without a gap and across lost connections. Never ends."""
@@ -121,7 +130,8 @@ class Client:
                         if revision != after + 1:
                             raise PliantError(f"the stream of {job} jumped from revision {after} to {revision}")
                         after = revision
-                        yield revision, event
+                        if event is not None:
+                            yield revision, event
                 last = TryAgain("the stream ended")
             except TryAgain as error:
                 last = error
@@ -198,8 +208,11 @@ def _mark_begun(chunks: Iterator[bytes], began: list[bool]) -> Iterator[bytes]:
         yield chunk
 
 
-def server_sent_events(chunks: Iterator[bytes]) -> Iterator[tuple[int, Event]]:
-    """Yield the events in a stream of bytes, with their revisions. An incomplete last line is ignored."""
+def server_sent_events(chunks: Iterator[bytes]) -> Iterator[tuple[int, Event | None]]:
+    """Yield the events in a stream of bytes, with their revisions. An incomplete last line is ignored.
+
+    An event that this version does not know is None.
+    """
     revision, rest = 0, b""
     for chunk in chunks:
         # Not `splitlines`, because text may contain other line breaks of Unicode.
@@ -227,16 +240,22 @@ def decode_reply(data: bytes, reply: type[T], request: str) -> T:
         raise PliantError(f"the coordinator's answer to {request} cannot be decoded: {error}") from error
 
 
-def decode_event(data: bytes) -> Event:
-    """Decode an event of a coordinator."""
+def decode_event(data: bytes) -> Event | None:
+    """Decode an event of a coordinator. An event that only a newer version knows is None, and is logged once."""
     try:
-        return api.EVENTS.decode(data)
+        return api.EVENTS.decode(data, from_newer=True)
+    except UnknownMessage as error:
+        if error.why not in _unknown_events and len(_unknown_events) < UNKNOWN_MAX:
+            _unknown_events.add(error.why)
+            log.warning("An event of a newer coordinator is skipped. Upgrade Pliant here to see it. %.200s", error)
+        return None
     except BadInput as error:
         raise PliantError(
             f"this event cannot be decoded; the coordinator may be newer than this client: {error}"
         ) from error
 
 
+_unknown_events: set[str] = set()
 _bodies: dict[type, Body[Any]] = {}
 
 

@@ -26,7 +26,7 @@ from pliant.core.model.names import bad_name
 from pliant.credentials import NO_TLS_FILES, TlsFiles, Token, proof
 from pliant.errors import BadInput, NotAllowed, NotSecure, PliantError, Refused, Unreachable
 from pliant.tls import FileWatch, client_context, describe_failure, load_client_files
-from pliant.wire import api, routes
+from pliant.wire import api, protocol, routes
 from pliant.wire.codec import UNREADABLE
 from pliant.wire.routes import Route
 
@@ -80,7 +80,7 @@ class Transport:
         self._closed = threading.Event()
         self.store: str | None = None
         self._credential = {"authorization": f"Bearer {token.text}"}
-        headers = {"user-agent": f"pliant/{__version__}"}
+        headers = {"user-agent": f"pliant/{__version__}", api.PROTOCOL_HEADER: api.PROTOCOL}
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=KEEP_S)
         # Ignore the proxies of the environment: only the coordinator may see the token.
         context = _context(self._endpoints, tls)
@@ -304,8 +304,15 @@ def require_names(path: Mapping[str, str]) -> None:
 
 
 def _require_coordinator(response: httpx2.Response) -> None:
-    if response.headers.get(api.PROTOCOL_HEADER) != api.PROTOCOL or is_self(response):
-        raise TryAgain("the server there is not a Pliant coordinator, or has another protocol version", unsent=True)
+    """Raise TryAgain unless a coordinator answered whose protocol this version knows, and which knows this one."""
+    version = protocol.parse_version(response.headers.get(api.PROTOCOL_HEADER, ""))
+    if version is None or is_self(response):
+        raise TryAgain("the server there is not a Pliant coordinator", unsent=True)
+    if response.status_code == 426:
+        why = f"the coordinator there has protocol {version} and refuses {protocol.VERSION}, that of this Pliant"
+        raise TryAgain(f"{why}: upgrade Pliant on this machine", unsent=True)
+    if old := protocol.describe_old_coordinator(version):
+        raise TryAgain(old, unsent=True)
 
 
 def decode_problem(data: bytes) -> api.Problem | None:

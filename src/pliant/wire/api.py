@@ -20,11 +20,12 @@ from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.view import MemberState
 from pliant.wire.codec import Codec
+from pliant.wire.protocol import VERSION
 
-PROTOCOL = "1"
-"""Sent with every answer. A client that receives another value, or none, is not connected to a coordinator."""
-
+PROTOCOL = str(VERSION)
 PROTOCOL_HEADER = "pliant-protocol"
+"""Sent with every request and answer. A client that receives none is not connected to a coordinator."""
+
 STORE_HEADER = "pliant-store"
 LEADER_HEADER = "pliant-leader"  # of an answer with status 503: the URL of the coordinator that leads
 CHALLENGE_HEADER = "pliant-challenge"  # of a request to /healthz: the id of a token and a nonce, separated by a space

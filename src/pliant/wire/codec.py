@@ -24,9 +24,9 @@ differ), NaN and infinity, in a message integers of more than 20 digits (a diges
 overflow), text that is not UTF-8, unlimited nesting. Spaces and the order of keys are free, and fields with a default
 may be left out, so that a person can write a message by hand. The transport limits the length.
 
-**Change.** A later version may add a field with a default, or a class. It may not give an old name another meaning: an
-incompatible event gets a new name. An incompatible state gets the next `STATE_VERSION`, and code that reads the
-previous one.
+**Change.** A later version may add a field with a default, or a class; `pliant.wire.protocol` has the rule for messages
+between versions. It may not give an old name another meaning: an incompatible event gets a new name. An incompatible
+state gets the next `STATE_VERSION`, and code that reads the previous one.
 
 A field may have these types: bool, int, float, str, NewTypes of those, enums with string values, None, literals,
 tuples, frozensets of sortable values, dicts with string keys, dataclasses of such fields, and unions of these with at
@@ -45,7 +45,16 @@ from msgspec import inspect
 
 from pliant.errors import BadInput
 
-__all__ = ["STATE_VERSION", "UNREADABLE", "Body", "Codec", "decode_state", "encode_reply", "encode_state"]
+__all__ = [
+    "STATE_VERSION",
+    "UNREADABLE",
+    "Body",
+    "Codec",
+    "UnknownMessage",
+    "decode_state",
+    "encode_reply",
+    "encode_state",
+]
 
 STATE_VERSION = 1
 _INT_DIGITS_MAX = 20
@@ -54,6 +63,10 @@ T = TypeVar("T")
 
 _encode: Callable[[object], bytes] = msgspec.json.Encoder(order="deterministic").encode
 UNREADABLE = (msgspec.MsgspecError, UnicodeError, RecursionError)  # raised by msgspec for bytes it refuses
+
+
+class UnknownMessage(BadInput):
+    """A message of a type that this version does not know."""
 
 
 class Codec(Generic[T]):
@@ -83,8 +96,12 @@ class Codec(Generic[T]):
         _refuse_long_integers(data)
         return data
 
-    def decode(self, data: bytes) -> T:
-        """Decode untrusted bytes; BadInput if they are not exactly one message of the family."""
+    def decode(self, data: bytes, *, from_newer: bool = False) -> T:
+        """Decode untrusted bytes; BadInput if they are not exactly one message of the family.
+
+        `from_newer`: a newer version sent them, so unknown fields are ignored. Of a type that this version does not
+        know, `UnknownMessage` is raised.
+        """
         shape = None
         if data.startswith(b'{"type":"'):  # the canonical start; `decode` checks the tag again
             shape = self._by_tag.get(data[9 : data.find(b'"', 9)])
@@ -92,8 +109,8 @@ class Codec(Generic[T]):
             tag = _head(data, _MessageHead).type
             shape = self._by_tag.get(tag.encode("utf-8", "replace"))
             if shape is None:
-                raise BadInput(f"The type {_short(tag)} is not one of {self._known()}.")
-        decoded: T = shape.decode(data)
+                raise UnknownMessage(f"The type {_short(tag)} is not one of {self._known()}.")
+        decoded: T = shape.decode(data, from_newer)
         _refuse_long_integers(data)
         return decoded
 
@@ -115,9 +132,12 @@ class Body(Generic[T]):
         _refuse_long_integers(data)
         return data
 
-    def decode(self, data: bytes) -> T:
-        """Decode untrusted bytes; BadInput if they are not exactly one value of the class."""
-        value = self._shape.decode(data)
+    def decode(self, data: bytes, *, from_newer: bool = False) -> T:
+        """Decode untrusted bytes; BadInput if they are not exactly one value of the class.
+
+        `from_newer`: a newer version sent them, so unknown fields are ignored.
+        """
+        value = self._shape.decode(data, from_newer)
         _refuse_long_integers(data)
         return value
 
@@ -172,7 +192,7 @@ class _Shape(Generic[T]):
             raise BadInput(f"This {self.cls.__name__} cannot be encoded as JSON: {error}") from error
         raise BadInput(f"This {self.cls.__name__} would change when decoded from JSON; is a number NaN?")
 
-    def decode(self, data: bytes) -> T:
+    def decode(self, data: bytes, from_newer: bool = False) -> T:
         try:
             value = self._decode(data)
             canonical = self.prefix + _encode(value)[1:]
@@ -180,7 +200,7 @@ class _Shape(Generic[T]):
             raise BadInput(f"This is not a {self.cls.__name__}: {error}") from error
         # Bytes that this codec wrote are canonical: for them the strict check is one comparison.
         if data != canonical:
-            _refuse_surplus(data, canonical)
+            _refuse_surplus(data, canonical, from_newer)
         return value
 
 
@@ -220,11 +240,11 @@ def _short(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:40] + "...")
 
 
-def _refuse_surplus(data: bytes, canonical: bytes) -> None:
+def _refuse_surplus(data: bytes, canonical: bytes, from_newer: bool) -> None:
     """Raise if `data` contains anything that its decoded value, written as `canonical`, does not."""
     try:
         given = json.loads(data.decode(), object_pairs_hook=_without_duplicates)
-        _compare(given, json.loads(canonical), "$")
+        _compare(given, json.loads(canonical), "$", from_newer)
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, or a number of absurd length
         raise BadInput(f"This is not a Pliant message: {error}") from error
 
@@ -238,17 +258,18 @@ def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _compare(given: object, kept: object, path: str) -> None:
+def _compare(given: object, kept: object, path: str, from_newer: bool) -> None:
     if isinstance(given, dict) and isinstance(kept, dict):
         for key, value in given.items():
-            if key not in kept:
+            if key in kept:
+                _compare(value, kept[key], f"{path}.{key[:40]}", from_newer)
+            elif not from_newer:
                 raise BadInput(f"There is no field {_short(key)} at {path}.")
-            _compare(value, kept[key], f"{path}.{key[:40]}")
     elif isinstance(given, list) and isinstance(kept, list):
         if len(given) != len(kept):  # only a set can shrink
             raise BadInput(f"An element is given twice at {path}.")
         for i, (one, other) in enumerate(zip(given, kept, strict=True)):
-            _compare(one, other, f"{path}[{i}]")
+            _compare(one, other, f"{path}[{i}]", from_newer)
 
 
 _DIGITS = bytes(ord("0") if byte in b"0123456789" else byte for byte in range(256))

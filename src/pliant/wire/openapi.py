@@ -26,6 +26,7 @@ REFUSALS = {
     "415": "The body is not JSON.",
     "421": "The Host header does not name this coordinator.",
     "422": "The request was parsed, and its values are not valid.",
+    "426": "The client is too old for this coordinator.",
     "431": "The headers are too large.",
     "503": "Not now: retry, here or at another coordinator.",
 }
@@ -52,7 +53,7 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "Pliant coordinator",
             "version": __version__,
-            "description": f"Every answer carries `{PROTOCOL_HEADER}` and `{STORE_HEADER}`.",
+            "description": f"Every answer carries `{PROTOCOL_HEADER}` and `{STORE_HEADER}`. Clients send theirs, too.",
         },
         "paths": paths,
         "components": {

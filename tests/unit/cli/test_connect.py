@@ -43,7 +43,7 @@ def test_with_nothing_said_it_is_the_default_port_and_the_home_s_token(home: Pat
     assert Flags().resolve() == Flags().resolve("demo") == CoordinatorAddress((DEFAULT_URL,), home / "token")
 
 
-@pytest.mark.parametrize("act", [Flags().resolve, Flags(("http://h:1",)).resolve, job_names])
+@pytest.mark.parametrize("act", [Flags().connect().__enter__, Flags(("http://h:1",)).connect().__enter__, job_names])
 def test_a_home_that_others_can_write_to_is_refused(home: Path, act: Callable[[], object]) -> None:
     home.chmod(0o777)
     with pytest.raises(BadInput, match="Other users can write to PLIANT_HOME"):

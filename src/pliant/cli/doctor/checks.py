@@ -26,6 +26,7 @@ from pliant.credentials import CoordinatorAddress, TlsFiles, Token, is_missing, 
 from pliant.errors import BadInput, NotAllowed, PliantError
 from pliant.tls import client_context, describe_failure
 from pliant.wire.api import PROTOCOL, PROTOCOL_HEADER, About
+from pliant.wire.protocol import describe_old_coordinator, parse_version
 
 FILES_MIN = 4096
 FREE_WARNING_BYTES = 1024**3
@@ -281,7 +282,7 @@ def _check_answer(url: str, name: str, tls: TlsFiles) -> tuple[Finding, float | 
         link.connect()
         if isinstance(link.sock, ssl.SSLSocket) and (peer := link.sock.getpeercert()):
             ends_at = ssl.cert_time_to_seconds(str(peer["notAfter"]))
-        link.request("GET", "/healthz")
+        link.request("GET", "/healthz", headers={PROTOCOL_HEADER: PROTOCOL})
         answer = link.getresponse()
     except ssl.SSLError as error:
         message = f"No secure connection: {describe_failure(error) or error}."
@@ -296,12 +297,14 @@ def _check_answer(url: str, name: str, tls: TlsFiles) -> tuple[Finding, float | 
 
 
 def _judge_answer(status: int, protocol: str | None, name: str) -> Finding:
-    if protocol is None:
+    version = parse_version(protocol or "")
+    if version is None:
         message = f"A server answers with status {status}, but it is not a Pliant coordinator."
         return Finding(name, Level.PROBLEM, message, "Stop it, or start the coordinator on another port with --listen.")
-    if protocol != PROTOCOL:
-        message = f"The coordinator uses protocol {protocol}, this version {PROTOCOL}."
-        return Finding(name, Level.PROBLEM, message, "Install the same version of Pliant on both machines.")
+    if status == 426 or describe_old_coordinator(version):
+        message = f"The coordinator uses protocol {version}, this version {PROTOCOL}."
+        older = "this" if status == 426 else "the coordinator's"
+        return Finding(name, Level.PROBLEM, message, f"Upgrade Pliant on {older} machine.")
     if status == 421:
         message = "The coordinator does not accept that host name."
         return Finding(name, Level.PROBLEM, message, "Use its address, or start it with --host NAME.")

@@ -31,13 +31,15 @@ from pliant.core.messages import Code
 from pliant.core.model.names import bad_name
 from pliant.errors import BadInput, StoreError, StoreTimeout
 from pliant.telemetry import CoordinatorMetrics
-from pliant.wire.api import IN_DOUBT, Problem
+from pliant.wire.api import IN_DOUBT, PROTOCOL_HEADER, Problem
 from pliant.wire.api import Scope as Access
 from pliant.wire.codec import Body, encode_reply
+from pliant.wire.protocol import is_newer, parse_version
 from pliant.wire.routes import ROUTES, Query, Route
 
 BODY_MAX = 1024 * 1024
 BODY_TIME_S = 10.0
+_PROTOCOL = PROTOCOL_HEADER.encode()
 _TOO_LARGE = f"the body must have at most {BODY_MAX} bytes"
 _NUMBERS = {int: re.compile(r"[0-9]{1,16}"), float: re.compile(r"[0-9]{1,16}(\.[0-9]{1,16})?")}
 
@@ -226,9 +228,14 @@ class _Endpoint:
                 raise ApiError(422, Code.BAD, wrong)
         headers: Mapping[bytes, bytes] = scope[HEADERS]
         query = _query(scope["query_string"], self.route.query) if scope["query_string"] else self._defaults
-        body = None if self._body is None else self._body.decode(await _read(receive, headers))
+        body = None if self._body is None else await self._read_body(receive, headers)
         connection: ClientConnection | None = scope.get("state", {}).get(CONNECTION)
         return Call(self.route, grant, path, query, body, headers, receive, send, connection)
+
+    async def _read_body(self, receive: Receive, headers: Mapping[bytes, bytes]) -> object:
+        assert self._body is not None
+        version = parse_version(headers.get(_PROTOCOL, b"").decode("latin-1"))
+        return self._body.decode(await _read(receive, headers), from_newer=is_newer(version))
 
 
 async def _read(receive: Receive, headers: Mapping[bytes, bytes]) -> bytes:

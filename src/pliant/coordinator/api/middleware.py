@@ -33,6 +33,7 @@ from pliant.wire.api import (
     Problem,
 )
 from pliant.wire.api import Scope as Access
+from pliant.wire.protocol import describe_old_client, parse_version
 from pliant.wire.routes import ROUTES
 
 HEAD_MAX = 16 * 1024
@@ -44,6 +45,7 @@ HEADERS = "pliant.headers"
 CONNECTION = "pliant.connection"  # key that the server adds to a scope's state
 
 _CHALLENGE = CHALLENGE_HEADER.encode()
+_PROTOCOL = PROTOCOL_HEADER.encode()
 
 PUBLIC = frozenset(route.path for route in ROUTES if route.scope is Access.PUBLIC)
 
@@ -126,6 +128,11 @@ class RequestGuard:
             return 414, "too-large", f"the path and query have more than {PATH_MAX} bytes"
         if repeated:
             return 400, "bad", "a header that may occur once occurs twice"
+        version = parse_version(headers.get(_PROTOCOL, PROTOCOL.encode()).decode("latin-1"))
+        if version is None:
+            return 400, "bad", f"{PROTOCOL_HEADER} must be a number"
+        if old := describe_old_client(version):
+            return 426, "old-client", old
         host = headers.get(b"host", b"")
         if not self._is_allowed_host(host):
             return 421, "wrong-host", "the Host header has another name; allow it with `pliant coordinator --host`"

@@ -232,9 +232,9 @@ def test_something_else_on_that_port_is_found_and_not_shown_the_token(
     level, say, do = findings(done)[f"coordinator {url}"]
     assert (level, say) == ("problem", "A server answers with status 200, but it is not a Pliant coordinator.")
     assert "another port" in do
-    handler.said = {"pliant-protocol": "99"}
+    handler.said = {"pliant-protocol": "0"}
     assert (
-        "The coordinator uses protocol 99"
+        "The coordinator uses protocol 0"
         in findings(pliant("doctor", "--json", "--coordinator", url))[f"coordinator {url}"][1]
     )
     assert len(handler.seen) == 2
