@@ -49,13 +49,18 @@ def describe_closing(
         return [f"this machine left {job} after {took}{why}; the job goes on without it"]
     stopped = describe_state(state).removeprefix("is ") if state.ended else "stopped"
     if progress.total_steps is None:
-        again = [] if state is JobState.FINISHED else ["next: the same command starts the script again"]
+        again = [] if state is JobState.FINISHED else [_next(state, "the same command starts the script again")]
         return [f"{job} {stopped} after {took}", *again]
     saved = "no checkpoint" if progress.saved_step is None else f"checkpoint: step {progress.saved_step} in {storage}"
     head = f"{job} {stopped} after {took} at step {progress.step} of {progress.total_steps}; {saved}"
     if state is JobState.FINISHED:
         return [head] if progress.saved_step is None else [head, f"next: {_EXPORT.format(job=job)}"]
-    return [head, f"All workers have left. {_describe_resume(progress)}", "next: start it with the same command"]
+    last = _next(state, "start it with the same command")
+    return [head, f"All workers have left. {_describe_resume(progress)}", last]
+
+
+def _next(state: JobState, otherwise: str) -> str:
+    return f"next: {'fix the error and run it again' if state is JobState.FAILED else otherwise}"
 
 
 _EXPORT = "`pliant export {job} --out model.pt` writes the model to a file"

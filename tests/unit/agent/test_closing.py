@@ -62,7 +62,7 @@ def test_progress_follows_the_events() -> None:
             [
                 "demo failed after 1 min 1 s at step 9 of 320; checkpoint: step 8 in /data/checkpoints",
                 "All workers have left. The next start resumes at step 8 (1 step is recomputed).",
-                "next: start it with the same command",
+                "next: fix the error and run it again",
             ],
         ),
         (

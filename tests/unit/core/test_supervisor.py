@@ -410,6 +410,11 @@ def test_a_script_that_cannot_start_is_given_up_at_once(error: str) -> None:
     assert actions[0] == SendCommand(Cancel(state.gave_up, failed=True))
 
 
+def test_a_command_line_that_the_script_refuses_is_given_up_at_once() -> None:
+    error = "train.py: error: unrecognized arguments: --rl"
+    assert "it cannot start" in after(unjoined(1), replace(never_joined(ONE, 2), error=error))[0].gave_up
+
+
 def test_the_same_bad_input_twice_is_given_up_and_another_error_is_tried_again() -> None:
     bad = replace(never_joined(ONE, 1), error="ValueError: --lr must be positive")
     state, _ = after(unjoined(1), bad)

@@ -290,7 +290,7 @@ def _cannot_start(job: Job, launch: Launch, culprit: SeatEnd) -> bool:
     failed = {end.member: end.error for end in launch.ends if end.code}
     everywhere = 1 < len(launch.seats) == len(failed) and {*failed.values()} == {culprit.error}
     repeated = everywhere or launch.why.endswith(f": {culprit.error}")
-    return is_incurable(culprit.error) or (is_bad_input(culprit.error) and repeated)
+    return is_incurable(culprit.error, culprit.code) or (is_bad_input(culprit.error) and repeated)
 
 
 def seats_per_agent(job: Job) -> dict[AgentId, int]:

@@ -14,10 +14,10 @@ VALUE = "ValueError: --lr must be positive"
 LOST = "ConnectionRefusedError: no listener"
 
 
-def failed(job: Job, *errors: str, early: bool = True) -> Job:
+def failed(job: Job, *errors: str, early: bool = True, code: int = 1) -> Job:
     """The job after its first workers ended with these errors, and its agents are ready again."""
     names = members(job)
-    ends = [m.Exited(names[index], 1, error, early) for index, error in enumerate(errors)]
+    ends = [m.Exited(names[index], code, error, early) for index, error in enumerate(errors)]
     return all_ready(after(job, *ends), *(agent.id for agent in job.agents))
 
 
@@ -26,6 +26,16 @@ def test_an_error_that_no_restart_cures_fails_the_job_at_once() -> None:
     assert (job.state, job.why) == (JobState.FAILED, f"it cannot start: x-g1.0 ended with exit code 1: {MISSING}")
     assert len(job.failures) == 1
     assert failed(two_by_two(max_restarts=0), MISSING).why.startswith("it crashed once (--max-restarts 0)")
+
+
+@pytest.mark.parametrize(
+    "error", ["train.py: error: argument --lr: invalid float value: 'abc'", "Error: No such option '--rl'."]
+)
+def test_a_command_line_that_the_script_refuses_fails_the_job_at_once(error: str) -> None:
+    job = failed(two_by_two(), error, code=2)
+    assert (job.state, job.why) == (JobState.FAILED, f"it cannot start: x-g1.0 ended with exit code 2: {error}")
+    assert failed(two_by_two(), error, code=1).state is JobState.RUNNING
+    assert failed(two_by_two(), "out of memory", code=2).state is JobState.RUNNING
 
 
 def test_the_same_bad_input_on_all_workers_fails_the_job_at_once() -> None:
