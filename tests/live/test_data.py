@@ -9,7 +9,7 @@ from live.crowd import Crowd, Nursery
 from live.plain import plain
 from live.scenes import Plan
 
-SMALL: dict[str, Any] = {"samples": 45, "batch": 8, "pace_s": 0.5}  # slow, until the replacement has joined
+SMALL: dict[str, Any] = {"samples": 45, "batch": 8}
 WHOLE = "225 samples in 30 committed steps, 0 lost, 0 repeated"
 PROMISES = {
     "sampler": (
