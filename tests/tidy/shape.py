@@ -2,10 +2,13 @@
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import PurePath
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
+FOLDER_MODULES_MAX = 12
 
 # A path of the machine on which a file was written.
 _MACHINE_PATH = re.compile(r"(?<![\w.~$}>-])/(?:work|root|home/\w+|Users/\w+)/")
@@ -15,6 +18,16 @@ def file_too_long(text: str) -> list[str]:
     """A file past the limit is usually two things."""
     lines = len(text.splitlines())
     return [] if lines <= FILE_LINES_MAX else [f"{lines} lines, at most {FILE_LINES_MAX}: usually two things"]
+
+
+def crowded_folders(paths: Iterable[PurePath]) -> list[str]:
+    """Find folders with more modules than a reader takes in at once, the package's own file not counted."""
+    modules = Counter(path.parent for path in paths if path.name != "__init__.py")
+    return [
+        f"{folder}: {number} modules, at most {FOLDER_MODULES_MAX}: group some by topic"
+        for folder, number in sorted(modules.items())
+        if number > FOLDER_MODULES_MAX
+    ]
 
 
 def functions_too_long(text: str) -> list[str]:

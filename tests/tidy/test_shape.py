@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from tidy import shape
-from tidy.files import ROOT, name_of, sources, suite, text_files
+from tidy.files import ROOT, name_of, sources, suite, text_files, tools
 
 Check = Callable[[str], list[str]]
 
@@ -19,6 +19,13 @@ def findings(check: Check, paths: list[Path]) -> str:
 def test_the_source_keeps_its_shape(check: Check) -> None:
     found = findings(check, sources())
     assert not found, found
+
+
+def test_no_folder_has_more_modules_than_a_reader_takes_in() -> None:
+    assert shape.crowded_folders([*sources(), *tools()]) == []
+    folder = [Path("a") / f"{number}.py" for number in range(shape.FOLDER_MODULES_MAX)]
+    assert shape.crowded_folders([*folder, Path("a/__init__.py"), Path("b/c.py")]) == []
+    assert shape.crowded_folders([*folder, Path("a/more.py")]) == ["a: 13 modules, at most 12: group some by topic"]
 
 
 def test_every_package_says_what_may_live_in_it() -> None:

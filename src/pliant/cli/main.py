@@ -50,7 +50,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         "audit": LazyCommand("pliant.cli.commands.audit:audit", "Verify that every sample was used exactly once."),
         "cancel": LazyCommand("pliant.cli.commands.control:cancel", "Cancel a job."),
         "certs": LazyCommand(
-            "pliant.cli.commands.certs:certs", "Make a CA of your own, and issue, renew and list certificates."
+            "pliant.cli.coordinator.certs:certs", "Make a CA of your own, and issue, renew and list certificates."
         ),
         "chaos": LazyCommand("pliant.cli.commands.chaos:chaos", "Inject faults into a job and report how it recovers."),
         "checkpoint": LazyCommand(
@@ -63,7 +63,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
             "pliant.cli.commands.completion:completion", "Print the completion script for a shell."
         ),
         "coordinator": LazyCommand(
-            "pliant.cli.commands.coordinator:coordinator", "Run a coordinator until it is stopped."
+            "pliant.cli.coordinator.command:coordinator", "Run a coordinator until it is stopped."
         ),
         "doctor": LazyCommand("pliant.cli.doctor.command:doctor", "Check this machine's setup for problems."),
         "drain": LazyCommand(
@@ -82,7 +82,7 @@ COMMANDS: Mapping[str, LazyCommand] = MappingProxyType(
         ),
         "run": LazyCommand("pliant.cli.run.command:run", "Train SCRIPT elastically, with torchrun's command line."),
         "status": LazyCommand("pliant.cli.commands.status:status", "Show a job with its members and agents."),
-        "token": LazyCommand("pliant.cli.commands.token:token", "Create, list, revoke and rotate tokens."),
+        "token": LazyCommand("pliant.cli.coordinator.token:token", "Create, list, revoke and rotate tokens."),
         "verify": LazyCommand("pliant.cli.checkpoints.commands:verify", "Verify checkpoints against their hashes."),
         "wait": LazyCommand("pliant.cli.commands.wait:wait", "Wait until a job ends."),
         **{name: command for name, command in DEVELOPER_COMMANDS.items() if command.is_installed()},

@@ -84,7 +84,7 @@ def test_a_token_that_could_not_be_written_is_ended_again(
     def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pliant.cli.commands.token.write_token", fails)
+    monkeypatch.setattr("pliant.cli.coordinator.token.write_token", fails)
     done = pliant("token", "create", "--scope", "read", "--label", "unwritten", "--out", str(tmp_path / "t"))
     assert done.code == 2
     assert "No space left on device. It was revoked again." in done.err.replace("]", "")
@@ -166,7 +166,7 @@ def test_a_rotation_that_was_interrupted_is_finished_by_the_next(
             raise Unreachable("gone")
 
         if moment == "before it was written":
-            interrupted.setattr("pliant.cli.commands.token.write_token", write)
+            interrupted.setattr("pliant.cli.coordinator.token.write_token", write)
         else:
             interrupted.setattr(Client, "expire_token", end)
         assert pliant("token", "rotate").code == (130 if moment == "before it was written" else 5)
