@@ -143,9 +143,17 @@ class EtcdCluster:
 
 @contextmanager
 def etcd_cluster(
-    folder: Path, members: int = 1, options: Sequence[str] = (), tls: ssl.SSLContext | None = None
+    folder: Path,
+    members: int = 1,
+    options: Sequence[str] = (),
+    tls: ssl.SSLContext | None = None,
+    *,
+    flush: bool = False,
 ) -> Iterator[EtcdCluster]:
-    """Start a cluster, wait until it answers, and end it. `options` go to every member, `tls` is for its clients."""
+    """Start a cluster, wait until it answers, and end it. `options` go to every member, `tls` is for its clients.
+
+    The servers do not flush their files unless `flush` is set: no test switches the machine off.
+    """
     ports = free_ports(2 * members)
     names = [f"m{number}" for number in range(members)]
     peers = [f"http://{HOST}:{port}" for port in ports[members:]]
@@ -157,7 +165,8 @@ def etcd_cluster(
             *["--listen-client-urls", client, "--advertise-client-urls", client],
             *["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer],
             *["--initial-cluster", ",".join(f"{n}={p}" for n, p in zip(names, peers, strict=True))],
-            *["--initial-cluster-token", str(folder), "--unsafe-no-fsync", "--log-level", "warn"],
+            *["--initial-cluster-token", str(folder), "--log-level", "warn"],
+            *([] if flush else ["--unsafe-no-fsync"]),
             *["--heartbeat-interval", "100", "--election-timeout", "500"],
             *options,
         ]

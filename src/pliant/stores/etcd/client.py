@@ -15,7 +15,7 @@ import httpx2
 import msgspec
 
 from pliant import __version__
-from pliant.errors import PliantError, StoreError, StoreUnavailable
+from pliant.errors import PliantError, StoreError, StoreTimeout, StoreUnavailable
 from pliant.stores.etcd.access import EtcdAccess
 from pliant.stores.etcd.errors import SpaceExceeded, TokenExpired, explain_answer, in_doubt, unreachable
 from pliant.stores.etcd.transactions import (
@@ -128,7 +128,9 @@ class EtcdClient:
         answer = self._ask(path, body, kind, changes=changes)
         header = answer.header
         if self.cluster_id not in (0, header.cluster_id) or header.revision < seen:
-            raise StoreError(
+            # A change may have been applied there. The caller reads next, and learns the same.
+            failure = StoreTimeout if changes else StoreError
+            raise failure(
                 f"etcd at {self.place} was replaced or set back to a backup while it was in use. Stop, and start again."
             )
         with self._lock:

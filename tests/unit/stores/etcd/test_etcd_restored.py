@@ -1,0 +1,71 @@
+"""Backups of etcd: made and restored as `docs/operating/etcd.md` shows it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from contract.etcd_cluster import EtcdCluster, EtcdServer, etcd_cluster, programs
+from pliant.errors import StoreError
+from pliant.stores.base import Write, Written
+from pliant.stores.etcd import EtcdAccess, EtcdStore
+
+
+def tool(name: str, *args: str) -> None:
+    done = subprocess.run([str(programs() / name), *args], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def option(server: EtcdServer, name: str) -> str:
+    return server.command[server.command.index(name) + 1]
+
+
+def back_up(cluster: EtcdCluster, file: Path) -> None:
+    tool("etcdctl", "--endpoints", cluster.endpoints[0], "snapshot", "save", str(file))
+
+
+def restore(cluster: EtcdCluster, file: Path, token: str) -> None:
+    """Put a backup in the place of a cluster of one, under the token of a new cluster."""
+    (server,) = cluster.servers
+    server.kill()
+    data = f"{option(server, '--data-dir')}-restored"
+    peer = option(server, "--initial-advertise-peer-urls")
+    args = ["snapshot", "restore", str(file), "--data-dir", data, "--name", "m0", "--initial-cluster", f"m0={peer}"]
+    tool("etcdutl", *args, "--initial-advertise-peer-urls", peer, "--initial-cluster-token", token)
+    server.command[server.command.index("--data-dir") + 1] = data
+    server.start()
+    cluster.wait_healthy()
+
+
+def test_a_restored_store_has_the_contents_of_the_backup_and_another_identity(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with etcd_cluster(tmp_path) as cluster:
+        access = EtcdAccess(cluster.endpoints)
+        with EtcdStore(access) as store:
+            store.write([Write("a", 0, (b"e1", b"e2"), b"after 2")])
+            back_up(cluster, tmp_path / "backup.db")
+            assert store.write([Write("a", 2, (b"acknowledged and lost",))]) == (Written(3),)
+            restore(cluster, tmp_path / "backup.db", "another-token")
+            with pytest.raises(StoreError, match="was replaced or set back to a backup while it was in use"):
+                store.read("a")
+        with EtcdStore(access) as restored, EtcdStore(access) as another:
+            assert restored.identity == another.identity != store.identity
+            assert [entry.data for entry in restored.events("a", 0, 10)] == [b"e1", b"e2"]
+            assert restored.write([Write("a", 2, (b"e3",))]) == (Written(3),)
+        assert "was restored into another etcd cluster: changed its identity" in caplog.text
+
+
+def test_a_store_set_back_under_the_same_token_is_noticed_by_an_open_handle(tmp_path: Path) -> None:
+    """After that mistake the identity stays, and only revisions show it: those of the handle, and those of clients."""
+    with etcd_cluster(tmp_path) as cluster, EtcdStore(EtcdAccess(cluster.endpoints)) as store:
+        store.write([Write("a", 0, (b"e1",), b"r")])
+        back_up(cluster, tmp_path / "backup.db")
+        store.write([Write("a", 1, (b"e2",))])
+        restore(cluster, tmp_path / "backup.db", option(cluster.servers[0], "--initial-cluster-token"))
+        with pytest.raises(StoreError, match="set back to a backup"):
+            store.write([Write("a", 2, (b"e3",))])
+        with EtcdStore(EtcdAccess(cluster.endpoints)) as again:
+            assert again.identity == store.identity
