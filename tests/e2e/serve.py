@@ -18,6 +18,7 @@ from pliant.coordinator.api import app, handlers, http_protocol
 from pliant.coordinator.api.handlers import read_page
 from pliant.coordinator.tls_listener import ServerTls, TlsListener
 from pliant.stores.base import Entry, Store
+from pliant.stores.etcd import EtcdAccess, EtcdStore, parse_place
 from pliant.stores.memory import MemoryStore
 from pliant.stores.sqlite import SqliteStore
 from pliant.telemetry import configure_logging
@@ -28,8 +29,8 @@ def open_store(text: str, until: ExitStack) -> Store:
     kind, _, path = text.partition(":")
     if kind == "memory":
         return MemoryStore(secrets.token_hex(8))
-    assert kind == "sqlite", text
-    store = SqliteStore(path)
+    assert kind in ("sqlite", "etcd"), text
+    store = SqliteStore(path) if kind == "sqlite" else EtcdStore(EtcdAccess(*parse_place(path)))
     until.callback(store.close)
     return store
 
