@@ -24,7 +24,7 @@ SHARED := $(PYTEST) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-takeover bench-stores bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torchless test-torch-versions
+.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-growth bench-takeover bench-stores bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torchless test-torch-versions
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -119,6 +119,9 @@ bench-takeover: $(STAMP)  ## Measure how soon a standby leads
 
 bench-stores: $(STAMP)  ## Measure SQLite, one etcd and three: writes, bytes of a step, takeover
 	$(BIN)/python bench/stores.py
+
+bench-growth: $(STAMP)  ## Measure stores, starts and audits with a million steps
+	$(BIN)/python bench/growth.py
 
 bench-core: $(STAMP)  ## Measure the decision code
 	$(BIN)/python bench/core.py $(if $(SEED),--seed $(SEED))

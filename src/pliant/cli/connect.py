@@ -190,14 +190,6 @@ def complete_jobs(ctx: click.Context, _param: click.Parameter, incomplete: str) 
     return sorted(name for name in {*local, *_coordinator_jobs(flags)} if name.startswith(incomplete))
 
 
-def complete_local_jobs(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-    """Return the names of this machine's jobs for shell completion."""
-    try:
-        return [name for name in job_names() if name.startswith(incomplete)]
-    except PliantError:
-        return []
-
-
 def _coordinator_jobs(flags: Flags) -> list[str]:
     """Return the jobs of the coordinator. Errors and delays must not disturb the shell."""
     if not (flags.names_coordinator or flags.names_token) and is_missing(settings.read().own_token_file):

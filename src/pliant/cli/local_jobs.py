@@ -124,10 +124,13 @@ def _line_from_store(folder: JobDir) -> JobLine:
 
 @dataclass(frozen=True, slots=True)
 class DeletedJob:
-    """A job that was deleted: the bytes that it took, and the files of it outside its folder, which stay."""
+    """A job that was deleted: the bytes that it took, and the files of it outside its folder, which stay.
+
+    The bytes of a job of a coordinator are unknown.
+    """
 
     job: str
-    nbytes: int
+    nbytes: int | None
     kept: tuple[str, ...]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,13 @@ from pliant.credentials import check_ownership
 from pliant.errors import BadInput
 
 if TYPE_CHECKING:
+    from pliant.stores.archive import Archive
     from pliant.stores.base import Store
     from pliant.stores.etcd import EtcdAccess
 
-__all__ = ["FORMS", "StorePlace", "parse_store"]
+__all__ = ["FORMS", "StorePlace", "open_archive", "parse_store"]
+
+log = logging.getLogger(__name__)
 
 FORMS = "sqlite:PATH|etcd:HOST:PORT,...[/PREFIX]|memory:"
 
@@ -97,6 +101,27 @@ class EtcdPlace:
 
 
 StorePlace: TypeAlias = MemoryPlace | SqlitePlace | EtcdPlace
+
+
+def open_archive(place: StorePlace, text: str | None, identity: str) -> Archive | None:
+    """Return the archive that `--archive` names, or the one beside a file; None if old events stay in the store."""
+    from pliant.stores.archive import open_archive as opened
+
+    where: str | Path | None = text
+    if text is None and isinstance(place, SqlitePlace):
+        where = Path(f"{place.path}.archive")
+    if where is None:
+        if place.is_lasting:
+            log.warning(
+                "old events of jobs stay in %s, which grows with every step: pass --archive with a folder or URL that "
+                "all coordinators reach",
+                place.short_text,
+            )
+        return None
+    if isinstance(where, Path) or "://" not in where:
+        where = Path(where).expanduser()
+        check_ownership(where, "The archive")
+    return opened(where, identity)
 
 
 def parse_store(text: str | None, home: Path) -> StorePlace:

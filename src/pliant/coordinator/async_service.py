@@ -16,7 +16,16 @@ from typing import Any, TypeVar
 
 from pliant.coordinator.generation_keys import GenerationKeys
 from pliant.coordinator.notifications import Notifications
-from pliant.coordinator.service.inbox import Answer, LookupReply, Pumped, RenewalReply, Reply, Sender, Unavailable
+from pliant.coordinator.service.inbox import (
+    Answer,
+    DeletionReply,
+    LookupReply,
+    Pumped,
+    RenewalReply,
+    Reply,
+    Sender,
+    Unavailable,
+)
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.store_thread import StoreThread
 from pliant.core.messages import Command, StepsCommitted
@@ -94,6 +103,14 @@ class AsyncService:
         if not self.service.look_up(job, answer):
             return Unavailable("too many requests are waiting; ask again")
         return (await self._pumped(answer)).refusal
+
+    async def delete(self, job: str, ended_before: float | None = None) -> DeletionReply:
+        """Delete an ended job, unless it ended later than that. It is gone when this returns."""
+        refusal = self._refusal()
+        answer: asyncio.Future[DeletionReply] = asyncio.get_running_loop().create_future()
+        if refusal is None and not self.service.delete(job, ended_before, answer):
+            refusal = Unavailable("too many requests are waiting; ask again")
+        return await self._pumped(answer) if refusal is None else DeletionReply(None, refusal)
 
     async def _pumped(self, answer: asyncio.Future[T]) -> T:
         """Wait for a pump to answer."""
@@ -200,6 +217,8 @@ class AsyncService:
             _resolve(renewed.ticket, renewed)
         for found in pumped.found:
             _resolve(found.ticket, found)
+        for deleted in pumped.deleted:
+            _resolve(deleted.ticket, deleted)
 
     async def _refuse_while_stuck(self) -> None:
         """Answer the requests that wait for a pump while another one waits for the store for too long."""
@@ -222,6 +241,6 @@ class AsyncService:
                 log.log(level, "%s: %s", job, describe(event))
 
 
-def _resolve(ticket: object, reply: Reply | RenewalReply | LookupReply) -> None:
+def _resolve(ticket: object, reply: Reply | RenewalReply | LookupReply | DeletionReply) -> None:
     if isinstance(ticket, asyncio.Future) and not ticket.done():
         ticket.set_result(reply)

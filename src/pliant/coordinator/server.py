@@ -30,6 +30,8 @@ from pliant.coordinator.api.http_protocol import KEEP_ALIVE_S, BoundedProtocol, 
 from pliant.coordinator.api.middleware import RequestGuard
 from pliant.coordinator.async_service import AsyncService
 from pliant.coordinator.generation_keys import GenerationKeys
+from pliant.coordinator.history import JobHistory
+from pliant.coordinator.housekeeping import Housekeeper
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Unavailable
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.store_thread import StoreThread
@@ -38,6 +40,7 @@ from pliant.coordinator.tls_listener import SHUTDOWN_S as TLS_SHUTDOWN_S
 from pliant.core.leases import LEASE_TTL_S
 from pliant.credentials import read_or_create_token
 from pliant.errors import BadInput
+from pliant.stores.archive.segments import Archive
 from pliant.stores.base import Store
 from pliant.telemetry import CoordinatorMetrics
 
@@ -127,7 +130,10 @@ def _check_exposure(address: Address, *, expose: bool, encrypted: bool) -> None:
 
 
 class Coordinator:
-    """One coordinator over a store. The caller opens and closes the store. `advertise` is its URL for other clients."""
+    """One coordinator over a store. The caller opens and closes the store. `advertise` is its URL for other clients.
+
+    `archive` takes the old events of jobs. Ended jobs are deleted after `keep_ended_s`; None keeps them.
+    """
 
     def __init__(
         self,
@@ -138,6 +144,8 @@ class Coordinator:
         *,
         advertise: str = "",
         tls: TlsListener | None = None,
+        archive: Archive | None = None,
+        keep_ended_s: float | None = None,
     ) -> None:
         self._tls = tls
         self.metrics = CoordinatorMetrics()
@@ -150,7 +158,11 @@ class Coordinator:
         token, self.made_token = read_or_create_token(token_file)
         self.keyring.adopt(token, f"made by the coordinator, in {token_file.name}")
         self._reads = StoreThread("pliant-reads")
-        self._handlers = Handlers(self.service, store, self._reads, self.keyring, self.metrics, lease_ttl_s)
+        self._housekeeper = Housekeeper(self.service, store, archive, keep_ended_s)
+        history = JobHistory(store, archive)
+        self._handlers = Handlers(
+            self.service, store, self._reads, history, self._housekeeper, self.keyring, self.metrics, lease_ttl_s
+        )
         api = application(self._handlers.by_name(), self.metrics)
         self.app = RequestGuard(
             api, self.keyring, store.identity, hosts, self._count_refusal, lambda: service.leader_url
@@ -191,6 +203,7 @@ class Coordinator:
             loop.create_task(close_slow_connections(server.server_state)),
             loop.create_task(self._refresh_tokens()),
             *([] if self._tls is None else [loop.create_task(self._tls.follow_files())]),
+            loop.create_task(self._housekeeper.run()),
         ]
         serving = loop.create_task(server.serve(sockets=[bound]))
         ready()

@@ -128,6 +128,13 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
+class JobDeletion:
+    """A request to delete an ended job; if `ended_before` is given, only if it ended before that time."""
+
+    ended_before: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Problem:
     """Not done. `code` is for programs, `why` for people; `revision` is what a refusal is based on, 0 for none."""
 

@@ -74,6 +74,15 @@ CREATE = Route("create", "POST", "/v1/jobs", Scope.ADMIN, "Create a job.", body=
 JOB = Route(
     "job", "GET", "/v1/jobs/{job}", Scope.READ, "Return a job, its members and its agents.", reply=api.JobStatus
 )
+DELETE = Route(
+    "delete",
+    "POST",
+    "/v1/jobs/{job}/delete",
+    Scope.ADMIN,
+    "Delete an ended job: its record, its events and their segments in the archive. Checkpoints stay. Its name can be "
+    "used again; the events of the new job have higher revisions.",
+    body=api.JobDeletion,
+)
 EVENTS = Route(
     "events",
     "GET",
@@ -161,6 +170,7 @@ ROUTES: tuple[Route, ...] = (
     OPENAPI,
     JOBS,
     JOB,
+    DELETE,
     EVENTS,
     WATCH,
     ORDERS,

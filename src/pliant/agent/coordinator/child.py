@@ -176,7 +176,9 @@ class CoordinatorChild:
     def _spawn(self) -> None:
         self._gone.clear()
         self._began = time.monotonic()
-        argv = [*self._program, "coordinator", "--listen", self._address, *self._exposure, *self._options, "--json"]
+        keep = ["--keep-ended", "0"]  # its one job is deleted with its folder, by its owner
+        options = [*self._exposure, *keep, *self._options]
+        argv = [*self._program, "coordinator", "--listen", self._address, *options, "--json"]
         self._launcher.start(argv, {"PLIANT_HOME": str(self._home.absolute())}, self._read_line)
 
     @property

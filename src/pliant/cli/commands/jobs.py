@@ -9,8 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pliant import settings
-from pliant.cli.connect import Flags, complete_local_jobs, connection_options, resolve_job
-from pliant.cli.local_jobs import DeletedJob, JobEntry, delete_job, read_jobs, remove_interrupted_deletions
+from pliant.cli.connect import Flags, complete_jobs, connection_options, resolve_job
+from pliant.cli.local_jobs import (
+    DeletedJob,
+    JobEntry,
+    delete_job,
+    job_names,
+    read_jobs,
+    remove_interrupted_deletions,
+)
 from pliant.cli.output import clean, format_age, format_size, json_option, print_json, print_table
 from pliant.cli.run.option_types import parse_interval
 from pliant.core.model.job import JobSpec
@@ -18,6 +25,7 @@ from pliant.credentials import is_missing
 from pliant.errors import Refused, Unreachable
 
 if TYPE_CHECKING:
+    from pliant.client import Client
     from pliant.wire.api import JobLine
 
 AGE_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
@@ -112,14 +120,25 @@ def _job_json(job: JobEntry | JobLine) -> dict[str, object]:
 
 
 @jobs.command()
-@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_local_jobs)
+@click.argument("names", nargs=-1, required=True, metavar="NAME...", shell_complete=complete_jobs)
 @json_option
-def delete(names: tuple[str, ...], as_json: bool) -> None:
-    """Delete jobs of `pliant run` from this machine.
+@connection_options
+def delete(names: tuple[str, ...], flags: Flags, as_json: bool) -> None:
+    """Delete ended jobs.
 
-    The history, the logs and the checkpoints in the folder of the job are removed. A running job is refused.
+    A job of `pliant run` is deleted with its folder: the history, the logs and the checkpoints in it. A job of a
+    coordinator is deleted there, with its history; its checkpoints stay. A running job is refused.
     """
-    _print_deleted([delete_job(resolve_job(name)) for name in names], as_json)
+    _print_deleted([_delete(resolve_job(name), flags) for name in names], as_json)
+
+
+def _delete(name: str, flags: Flags) -> DeletedJob:
+    """Delete a job of this machine, or else of the coordinator."""
+    if not flags.names_coordinator and (name in job_names() or not _has_coordinator(flags)):
+        return delete_job(name)
+    with flags.connect(name) as client:
+        client.delete(name)
+    return DeletedJob(name, None, ())
 
 
 @jobs.command()
@@ -131,15 +150,49 @@ def delete(names: tuple[str, ...], as_json: bool) -> None:
     help="Delete jobs that ended longer ago than this, such as 12h, 30d or 8w.",
 )
 @json_option
-def prune(older_than: float, as_json: bool) -> None:
-    """Delete jobs of `pliant run` that ended some time ago.
+@connection_options
+def prune(older_than: float, flags: Flags, as_json: bool) -> None:
+    """Delete jobs that ended some time ago: those that `pliant jobs` lists with the same options.
 
     Only finished, failed and cancelled jobs are deleted. A stopped job can be resumed and is kept.
     """
     remove_interrupted_deletions()
     before = time.time() - older_than
-    ended = [job for job in read_jobs() if job.line is not None and job.line.state.ended and not job.runs]
-    _print_deleted([delete_job(job.name) for job in ended if job.line and job.line.since < before], as_json)
+    local = [] if flags.names_coordinator or flags.names_token else read_jobs()
+    deleted = [delete_job(job.name) for job in local if job.line and not job.runs and _is_old(job.line, before)]
+    if _has_coordinator(flags):
+        try:
+            with flags.connect() as client:
+                deleted += _prune_coordinator(client, before)
+        except Unreachable as error:
+            if not local:
+                raise
+            click.echo(f"pliant: {clean(error.why)} Deleted jobs of `pliant run` only.", err=True)
+    _print_deleted(deleted, as_json)
+
+
+def _has_coordinator(flags: Flags) -> bool:
+    """Return whether a coordinator is named, or has run on this machine apart from those of `pliant run`."""
+    return flags.names_coordinator or flags.names_token or not is_missing(settings.read().own_token_file)
+
+
+def _is_old(line: JobLine, before: float) -> bool:
+    return line.state.ended and line.since < before
+
+
+def _prune_coordinator(client: Client, before: float) -> list[DeletedJob]:
+    from pliant.core.messages.rejection import Code
+
+    deleted = []
+    for line in client.jobs():
+        if _is_old(line, before):
+            try:
+                client.delete(line.name, before)
+                deleted.append(DeletedJob(line.name, None, ()))
+            except Refused as error:
+                if error.code not in (Code.NO_JOB, Code.RUNNING):  # it was deleted, or ran again, a moment ago
+                    raise
+    return deleted
 
 
 def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
@@ -150,7 +203,8 @@ def _print_deleted(found: list[DeletedJob], as_json: bool) -> None:
         click.echo("No job is that old; nothing was deleted.", err=True)
     for each in found:
         kept = f" Kept: {clean(', '.join(each.kept))}." if each.kept else ""
-        click.echo(f"Deleted {each.job} ({format_size(each.nbytes)}).{kept}")
+        size = "" if each.nbytes is None else f" ({format_size(each.nbytes)})"
+        click.echo(f"Deleted {each.job}{size}.{kept}")
 
 
 @jobs.command()

@@ -11,7 +11,7 @@ import click
 
 from pliant import __version__, settings
 from pliant.cli.output import print_json, short_path
-from pliant.cli.store_place import FORMS, StorePlace, parse_store
+from pliant.cli.store_place import FORMS, StorePlace, open_archive, parse_store
 from pliant.core.leases import LEASE_TTL_S
 from pliant.credentials import check_ownership
 from pliant.errors import BadInput
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pliant.stores.base import Store
 
 IDENTITY_SHOWN = 8
+KEEP_ENDED_DAYS = 90.0
+DAY_S = 86400.0
 
 
 @click.command()
@@ -68,6 +70,21 @@ IDENTITY_SHOWN = 8
     show_default=True,
     help="Seconds without contact after which a worker is lost.",
 )
+@click.option(
+    "--archive",
+    "archive_text",
+    metavar="DIR|URL",
+    help="Folder or fsspec URL for old events of jobs.  [default: PATH.archive beside a SQLite store]",
+)
+@click.option(
+    "--keep-ended",
+    "keep_ended_days",
+    metavar="DAYS",
+    type=click.FloatRange(0),
+    default=KEEP_ENDED_DAYS,
+    show_default=True,
+    help="Delete jobs this long after their end, but not their checkpoints; 0 keeps them.",
+)
 @click.option("--log-json", is_flag=True, help="Log JSON lines instead of text.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object when the coordinator is ready.")
 def coordinator(
@@ -81,6 +98,8 @@ def coordinator(
     hosts: tuple[str, ...],
     advertise: str | None,
     lease_ttl_s: float,
+    archive_text: str | None,
+    keep_ended_days: float,
     log_json: bool,
     as_json: bool,
 ) -> None:
@@ -109,8 +128,16 @@ def coordinator(
         place.check()
         with place.open() as store:
             place.check()  # in a folder like /tmp another user may have replaced it meanwhile
-            names = (*hosts, address.host)
-            made = Coordinator(store, configured.own_token_file, names, lease_ttl_s, advertise=url, tls=tls)
+            made = Coordinator(
+                store,
+                configured.own_token_file,
+                (*hosts, address.host),
+                lease_ttl_s,
+                advertise=url,
+                tls=tls,
+                archive=open_archive(place, archive_text, store.identity),
+                keep_ended_s=keep_ended_days * DAY_S or None,
+            )
             ready = _ReadyMessage(made, store, place, address, configured.own_token_file)
             uvloop.run(made.serve(bound, ready.print_json if as_json else ready.print_text))
 

@@ -54,6 +54,7 @@ STATUS: Mapping[str, int] = {
     Code.MISMATCH: 409,
     Code.NOT_NEXT: 409,
     Code.SET_BACK: 409,
+    Code.RUNNING: 409,
     Code.BAD: 422,
 }
 """The HTTP status of each rejection of the core. The body has the code, which is more specific."""

@@ -16,9 +16,12 @@ from pliant.coordinator.api.auth import TokenRegistry
 from pliant.coordinator.api.ended_jobs import EndedJobs
 from pliant.coordinator.api.job_status import job_line, job_status
 from pliant.coordinator.async_service import AsyncService
+from pliant.coordinator.history import JobHistory
+from pliant.coordinator.housekeeping import Housekeeper
 from pliant.coordinator.notifications import ClientDisconnected, CoordinatorClosing, LongPoll
 from pliant.coordinator.service.inbox import (
     Accepted,
+    DeletionReply,
     Pumped,
     RenewalReply,
     Reply,
@@ -62,6 +65,8 @@ class Handlers:
         service: AsyncService,
         store: Store,
         reads: StoreThread,
+        history: JobHistory,
+        housekeeper: Housekeeper,
         tokens: TokenRegistry,
         metrics: CoordinatorMetrics,
         lease_ttl_s: float,
@@ -69,6 +74,8 @@ class Handlers:
         self._service = service
         self._store = store
         self._reads = reads
+        self._history = history
+        self._housekeeper = housekeeper
         self._registry = tokens
         self._metrics = metrics
         self._lease_ttl_s = lease_ttl_s
@@ -86,6 +93,7 @@ class Handlers:
         """Return the handlers by route name, for `pliant.coordinator.api.app.application`."""
         return {route.name: self._command for route in COMMANDS.values()} | {
             "create": self._create,
+            "delete": self._delete,
             RENEW.name: self._renew,
             RENEW_AGENT.name: self._renew_agent,
             "health": self._health,
@@ -109,6 +117,12 @@ class Handlers:
         if wrong := bad_name(call.body.name):
             raise ApiError(422, Code.BAD, wrong)
         return await self._execute(call.body.name, call.body)
+
+    async def _delete(self, call: Call) -> bytes:
+        assert isinstance(call.body, api.JobDeletion)
+        reply = await self._housekeeper.delete(call.job, call.body.ended_before)
+        self._uses.pop(call.job, None)
+        return _encode_done(reply)
 
     async def _command(self, call: Call) -> bytes:
         command: Command = truncate_texts(call.body)  # type: ignore[arg-type]  # these routes have commands as bodies
@@ -265,7 +279,7 @@ class Handlers:
         await call.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _read_events(self, job: str, after: int, limit: int) -> tuple[list[Entry], bool]:
-        return await self._reads.call(partial(read_page, self._store, job, after, limit, PAGE_BYTES))
+        return await self._reads.call(partial(read_page, self._history, job, after, limit, PAGE_BYTES))
 
     def _is_valid(self, call: Call) -> bool:
         """Return whether the token that opened a stream is still valid, so that an expired one stops reading."""
@@ -405,13 +419,13 @@ def _not_leading(why: str) -> ApiError:
     return ApiError(503, "unavailable", f"{NOT_LEADING}: {why}")
 
 
-def _encode_done(reply: Reply | RenewalReply) -> bytes:
+def _encode_done(reply: Reply | RenewalReply | DeletionReply) -> bytes:
     _require_accepted(reply)
     view = reply.answer.view if isinstance(reply.answer, Accepted) else None
     return encode_reply(api.Done(reply.revision, view.durable if view is not None else None))
 
 
-def _require_accepted(reply: Reply | RenewalReply) -> None:
+def _require_accepted(reply: Reply | RenewalReply | DeletionReply) -> None:
     match reply.answer:
         case Accepted():
             return
@@ -439,7 +453,7 @@ def _last_event_id(call: Call, after: int) -> int:
     return int(text)
 
 
-def read_page(store: Store, job: str, after: int, limit: int, nbytes: int) -> tuple[list[Entry], bool]:
+def read_page(history: JobHistory | Store, job: str, after: int, limit: int, nbytes: int) -> tuple[list[Entry], bool]:
     """Return the next events: up to `limit`, with up to `nbytes` together, but at least one if there is any.
 
     Also return whether these are the last ones. Few are read at a time, so that large events never fill the memory.
@@ -447,7 +461,7 @@ def read_page(store: Store, job: str, after: int, limit: int, nbytes: int) -> tu
     page: list[Entry] = []
     while len(page) < limit:
         asked = min(READ_AT_ONCE, limit - len(page))
-        found = store.events(job, after, asked)
+        found = history.events(job, after, asked)
         for entry in found:
             nbytes -= len(entry.data)
             if nbytes < 0 and page:

@@ -43,6 +43,8 @@ class Draft:
         assert job is not None  # there are events, and the first of them created it
         # A record costs as much as the job has members, so it is written rarely and the tail has the events since.
         whole = known.revision == 0 or known.tail + len(self.events) > max(TAIL_MAX, len(job.members) // 4)
+        if job.state.ended and known.job is not None and not known.job.state.ended:
+            whole = True  # the events that it covers can all be archived
         encoded = tuple(EVENTS.encode(event) for event in self.events)
         record = encode_state(job) if whole else None
         return Write(self.name, known.revision, encoded, record, live=not job.state.ended)

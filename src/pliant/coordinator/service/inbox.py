@@ -105,6 +105,15 @@ class LookupReply:
 
 
 @dataclass(frozen=True, slots=True)
+class DeletionReply:
+    """The answer to one deletion. If it was accepted, `revision` is that of the job when it was deleted."""
+
+    ticket: object
+    answer: Answer
+    revision: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Pumped:
     """The results of one pump.
 
@@ -118,6 +127,7 @@ class Pumped:
     replies: tuple[Reply, ...]
     renewed: tuple[RenewalReply, ...] = ()
     found: tuple[LookupReply, ...] = ()
+    deleted: tuple[DeletionReply, ...] = ()
     changed: tuple[str, ...] = ()
     moved: tuple[str, ...] = ()
     took_over: bool = False

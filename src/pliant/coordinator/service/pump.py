@@ -17,6 +17,7 @@ from pliant.coordinator.service.draft import Draft, Submitted, draft_decisions
 from pliant.coordinator.service.inbox import (
     Accepted,
     Answer,
+    DeletionReply,
     LookupReply,
     Pumped,
     RenewalReply,
@@ -31,13 +32,14 @@ from pliant.coordinator.service.liveness import Liveness
 from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs, read_job, read_page
 from pliant.coordinator.service.steps import CallResult, Steps, run
 from pliant.core import messages as m
+from pliant.core.job.retention import refuse_deletion
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Command, Rejection
 from pliant.core.model.job import Job
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
 from pliant.errors import HoldLost, PliantError, StoreError, StoreTimeout, StoreUnavailable
-from pliant.stores.base import Outcome, Store, Write, Written
+from pliant.stores.base import Conflict, Hold, Outcome, Store, Write, Written
 
 INBOX_MAX = 65536
 TRIES = 4  # lost races in one pump before its commands are sent back
@@ -63,6 +65,7 @@ class Service:
         self._inbox: list[tuple[object, str, Command]] = []
         self._postponed: list[tuple[object, str, Sender, int]] = []  # renewals that wait for the next pump
         self._lookups: list[tuple[object, str]] = []  # jobs that are not loaded and wait for the next pump
+        self._deletions: list[tuple[object, str, float | None]] = []  # jobs to delete in the next pump
         self._jobs = LoadedJobs()
         self._is_loaded = False  # all live jobs are loaded
         self._liveness = Liveness(lease_ttl_s)
@@ -101,8 +104,16 @@ class Service:
         renewed = tuple(RenewalReply(ticket, job, sender, refusal) for ticket, job, sender, _ in self._postponed)
         found = tuple(LookupReply(ticket, refusal) for ticket, _ in self._lookups)
         self._inbox = [entry for entry in self._inbox if entry[0] is None]
-        self._postponed, self._lookups = [], []
-        return Pumped(replies, renewed, found)
+        deleted = tuple(DeletionReply(ticket, refusal) for ticket, _, _ in self._deletions)
+        self._postponed, self._lookups, self._deletions = [], [], []
+        return Pumped(replies, renewed, found, deleted)
+
+    def delete(self, name: str, ended_before: float | None, ticket: object) -> bool:
+        """Have the next pump delete a job, unless it ended later. False if the queue is full."""
+        if len(self._deletions) >= INBOX_MAX:
+            return False
+        self._deletions.append((ticket, name, ended_before))
+        return True
 
     def _state_of(self, name: str) -> Job | None:
         known = self._jobs.get(name)
@@ -116,6 +127,11 @@ class Service:
     def leads(self) -> bool:
         """True while this coordinator has the hold and all live jobs are loaded."""
         return self._leader.hold is not None and self._is_loaded
+
+    @property
+    def hold(self) -> Hold | None:
+        """The hold under which this coordinator leads; None if it does not lead."""
+        return self._leader.hold if self._is_loaded else None
 
     def is_sure(self, now: float) -> bool:
         """Return whether this coordinator leads and its hold is in force, without asking the store."""
@@ -204,10 +220,12 @@ class Service:
         inbox, self._inbox = self._inbox, []
         postponed, self._postponed = self._postponed, []
         lookups, self._lookups = self._lookups, []
+        deletions, self._deletions = self._deletions, []
         replies: list[Reply] = []
         done: list[Draft] = []
         renewed: tuple[RenewalReply, ...] = ()
         found: tuple[LookupReply, ...] = ()
+        deleted: list[DeletionReply] = []
         if self.leads:
             found = yield from self._find(lookups)
             by_job = self._sort(inbox, postponed)
@@ -218,16 +236,21 @@ class Service:
             for name, submitted_to in by_job.items():
                 self._send_back(name, submitted_to, "others kept writing to this job; ask again", replies)
             renewed = yield from self._renew_postponed(postponed)
+            for ticket, name, ended_before in deletions:
+                answer, revision = yield from self._delete(name, ended_before)
+                deleted.append(DeletionReply(ticket, answer, revision))
         else:
             # The service's own commands are void: the next leader grants every lease anew.
             refusal = Unavailable(self.why)
             replies = [Reply(*entry, refusal) for entry in inbox]
             renewed = tuple(RenewalReply(ticket, job, sender, refusal) for ticket, job, sender, _ in postponed)
             found = tuple(LookupReply(ticket, refusal) for ticket, _ in lookups)
+            deleted = [DeletionReply(ticket, refusal) for ticket, _, _ in deletions]
         return Pumped(
             tuple(reply for reply in replies if reply.ticket is not None),
             renewed,
             found,
+            tuple(deleted),
             changed=(*(draft.name for draft in done), *self._read_again),
             took_over=standing is Standing.NEWLY and self.leads,
             decided=tuple((draft.name, draft.events) for draft in done),
@@ -496,6 +519,33 @@ class Service:
     def _keep(self, name: str, known: LoadedJob) -> None:
         self._jobs.put(name, known)
         self._liveness.follow(name, known.job, self._now)
+
+    def _delete(self, name: str, ended_before: float | None) -> Steps[tuple[Answer, int]]:
+        """Delete a job. Return the answer, and the revision at which the job was deleted."""
+        try:
+            known = self._jobs.get(name)
+            if known is None or known.stale:
+                known = yield from self._read(name)
+            refusal = refuse_deletion(name, known.job, ended_before)
+            if refusal is not None:
+                return refusal, 0
+            revision = known.revision
+            try:
+                conflict = yield from self._ask(partial(self._store.delete, name, revision, self._leader.hold))
+            except StoreTimeout:
+                conflict = Conflict(revision) if (yield from self._read(name)).job is not None else None
+        except HoldLost as error:
+            self._step_down(f"its hold is over: {error}")
+            return Unavailable(self.why), 0
+        except PliantError as error:
+            return Unavailable(self._note_failure(error)), 0
+        if conflict is not None:
+            known.stale = True
+            return Unavailable(f"job {name} changed meanwhile; ask again"), 0
+        self._jobs.drop(name)
+        self._liveness.follow(name, None, self._now)
+        self._read_again.add(name)  # its watchers find it gone
+        return Accepted(revision, None), revision
 
     def _find_applied(self, writes: list[Write]) -> Steps[list[int]]:
         """Return for each write that timed out its revision in the store; 0 if it is not there, or not to be found."""

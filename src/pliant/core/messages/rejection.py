@@ -20,6 +20,7 @@ class Code(StrEnum):
     NOT_NEXT = "not-next"
     BAD = "bad"
     SET_BACK = "set-back"
+    RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,7 +75,7 @@ class Archive:
         content = pack(events)
         last = first + len(events) - 1
         file = f"{first:016d}-{last:016d}-{sha256(content).hexdigest()[:32]}.segment"
-        name = f"{self._identity}/{_checked(job, 'name of a job')}/{file}"
+        name = f"{self._folder(job)}/{file}"
         try:
             self._files.write(name, content)
         except OSError as error:
@@ -100,13 +100,18 @@ class Archive:
 
     def jobs(self) -> list[str]:
         """Return the names of the jobs that have segments of this store here."""
-        return self._call(self._identity)
+        return self._names(self._identity)
+
+    def newest(self, job: str) -> int:
+        """Return the highest revision in the segments of a job here; 0 if there are none."""
+        forms = [_FILE.fullmatch(name) for name in self._names(self._folder(job))]
+        return max([int(form[2]) for form in forms if form], default=0)
 
     def remove(self, job: str, through: int) -> int:
         """Remove the segments of a deleted job, those up to revision `through`. Return how many there were."""
-        folder = f"{self._identity}/{_checked(job, 'name of a job')}"
+        folder = self._folder(job)
         removed = 0
-        for name in self._call(folder):
+        for name in self._names(folder):
             form = _FILE.fullmatch(name)
             if form and int(form[2]) <= through:
                 try:
@@ -116,7 +121,10 @@ class Archive:
                 removed += 1
         return removed
 
-    def _call(self, folder: str) -> list[str]:
+    def _folder(self, job: str) -> str:
+        return f"{self._identity}/{_checked(job, 'name of a job')}"
+
+    def _names(self, folder: str) -> list[str]:
         try:
             return self._files.names(folder)
         except OSError as error:

@@ -238,3 +238,37 @@ def test_the_program_says_the_same_as_its_functions(running: Running, pliant: Pl
     done = real(running.env(), "status", "real", "--json")
     assert (done.code, done.err) == (0, "")
     assert json.loads(done.out) == pliant("status", "real", "--json").json
+
+
+def test_an_ended_job_of_a_coordinator_is_deleted_and_its_name_is_free(running: Running, pliant: Pliant) -> None:
+    made = pliant("jobs", "create", "short", "--workers", "2", "--json").json
+    refused = pliant("jobs", "delete", "short")
+    assert refused.code == 3
+    assert "job short is waiting, and only ended jobs can be deleted" in refused.err
+    assert "`pliant cancel short`" in refused.err
+    pliant("cancel", "short")
+    assert pliant("jobs", "delete", "short").out == "Deleted short.\n"
+    assert "no job 'short'" in pliant("status", "short").err
+    assert "no job 'short'" in pliant("jobs", "delete", "short").err
+    again = pliant("jobs", "create", "short", "--workers", "2", "--json").json
+    assert again["revision"] > made["revision"]
+    first = pliant("events", "short", "--json").out.splitlines()[0]
+    assert json.loads(first)["revision"] > made["revision"]  # no revision is used again
+    with running.client() as client:
+        assert next(client.follow("short", 0))[0] == json.loads(first)["revision"]
+
+
+def test_pruning_deletes_old_jobs_of_a_coordinator_and_no_others(pliant: Pliant) -> None:
+    for name in ("prune-1", "prune-2", "prune-live"):
+        pliant("jobs", "create", name, "--workers", "2")
+    pliant("cancel", "prune-1")
+    pliant("cancel", "prune-2")
+    assert pliant("jobs", "prune", "--older-than", "1d").err == "No job is that old; nothing was deleted.\n"
+    gone = {
+        each["job"]: each["nbytes"] for each in pliant("jobs", "prune", "--older-than", "0s", "--json").json["deleted"]
+    }
+    assert gone["prune-1"] is gone["prune-2"] is None
+    assert "prune-live" not in gone
+    names = [job["name"] for job in pliant("jobs", "--json").json["jobs"]]
+    assert "prune-live" in names
+    assert "prune-1" not in names
