@@ -15,7 +15,10 @@ from pliant.credentials import read_token
 from unit.cli.program import real
 
 WITHIN = 0.01  # of the workers' time, what is added up may differ from what their lives add up to
-OURS = {"store.db", "store.db.mark", "endpoint.json", "token", "join-token", "lock", "agent-home"}  # in a job's folder
+OURS = {  # in a job's folder
+    *("store.db", "store.db.mark", "endpoint.json", "token", "join-token", "lock", "agent-home"),
+    "command.json",  # the last command, with which a later start is compared
+}
 FOLDERS = {"logs", "errors", "checkpoints"}
 
 

@@ -339,6 +339,7 @@ pathlib.Path(sys.argv[1], os.environ["RANK"]).write_text(json.dumps(dict(os.envi
 @pytest.fixture(scope="module")
 def torchrun(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, str]], Mapping[str, str]]:
     """Return what two workers of the pinned torchrun find, and what it found itself."""
+    pytest.importorskip("torch")
     folder = tmp_path_factory.mktemp("torchrun")
     user = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--no-python"]

@@ -82,6 +82,7 @@ def test_a_machine_without_a_coordinator_is_fine_because_pliant_run_starts_its_o
 
 
 def test_torch_gpus_and_the_interface_of_gloo_are_checked(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
     level, message, fix = findings(invoke("doctor", "--json"))["gloo"]
     assert (level, "GLOO_SOCKET_IFNAME names nosuch0; the interfaces here are lo" in message) == ("problem", True)
