@@ -134,7 +134,8 @@ class AgentProcess:
 
     def _own_coordinator(self) -> CoordinatorAddress:
         plan = self._plan
-        self._coordinator = child.in_job_dir(self._processes, self._folder, self._program, self, plan.listen, plan.tls)
+        where = (plan.listen, plan.tls, plan.store)
+        self._coordinator = child.in_job_dir(self._processes, self._folder, self._program, self, *where)
         self._coordinator.start()
         return CoordinatorAddress((self._coordinator.url,), self._folder.token, plan.tls)
 

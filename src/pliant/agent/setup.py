@@ -63,9 +63,11 @@ def open_job(client: Client, plan: RunPlan, *, own: bool = True) -> OpenedJob:
     """Create the job, join it where it is, or begin another attempt if it has ended.
 
     Only the machine that runs the coordinator (`own`) starts another attempt, or changes the settings and the target:
-    of many machines that run the same command, any may come late.
+    of many machines that run the same command, any may come late. With a store in etcd every machine runs a
+    coordinator, and the first one does this.
     """
     found = _find_job(client, plan.job)
+    own = own and not (plan.store is not None and found is not None and bool(found.agents))
     if found is not None and found.job.state.ended and not (own or plan.fresh):
         raise Refused(
             f"{plan.job} is {found.job.state.value}: {found.job.why}. Start it again on the machine that runs its "

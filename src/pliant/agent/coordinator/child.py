@@ -82,8 +82,8 @@ class ProcessesLauncher:
 class CoordinatorChild:
     """Call `start`, then `ended` after every end of its process, and `stop` at the end.
 
-    `home` is the folder of its store and token. `listen` is its address; None means a free port of this machine's
-    loopback address. With a CA in `tls` it serves https, with the certificate in `tls`.
+    `home` is the folder of its store and token. `listen` is its address, with port 0 for a free one; None means a free
+    port of this machine's loopback address. With a CA in `tls` it serves https, with the certificate in `tls`.
     """
 
     def __init__(
@@ -115,6 +115,10 @@ class CoordinatorChild:
         self._last_line = ""
 
     @property
+    def _has_fixed_port(self) -> bool:
+        return self._listen is not None and self._listen[1] != 0
+
+    @property
     def url(self) -> str:
         return f"{'http' if self._tls.ca_file is None else 'https'}://{self._address}"
 
@@ -126,7 +130,7 @@ class CoordinatorChild:
     def start(self) -> None:
         """Start it and return when it answers. Raises PliantError with the reason if it does not."""
         for _ in range(PORT_TRIES):
-            self._port = self._listen[1] if self._listen is not None else free_port()
+            self._port = self._listen[1] if self._has_fixed_port and self._listen is not None else free_port()
             self._spawn()
             try:
                 news = self._news.get(timeout=START_S)
@@ -135,7 +139,7 @@ class CoordinatorChild:
             if isinstance(news, dict):
                 self._ready = True
                 return
-            if "Cannot listen" not in self._last_line or self._listen is not None:
+            if "Cannot listen" not in self._last_line or self._has_fixed_port:
                 break  # otherwise another process took the port; try the next one
         raise PliantError(f"The coordinator does not start: {self._last_line} {self._log_hint()}")
 
@@ -223,11 +227,13 @@ def in_job_dir(
     owner: ChildOwner,
     listen: tuple[str, int] | None = None,
     tls: TlsFiles = NO_TLS_FILES,
+    store: str | None = None,
 ) -> CoordinatorChild:
-    """Return a coordinator on a job's own store, with its log among the job's."""
+    """Return a coordinator on a job's own store, or on `store`, with its log among the job's."""
     log = folder.logs / "coordinator.log"
     launcher = ProcessesLauncher(processes, log, owner.say)
-    return CoordinatorChild(launcher, folder.path, program, owner, listen, log=log, tls=tls)
+    options = () if store is None else ("--store", store)
+    return CoordinatorChild(launcher, folder.path, program, owner, listen, options, log=log, tls=tls)
 
 
 @contextmanager

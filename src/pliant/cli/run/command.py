@@ -120,14 +120,14 @@ TORCHRUN_OPTIONS = [  # in torchrun's order
     _option(
         "--rdzv-backend",
         "rdzv_kind",
-        metavar="c10d|static",
-        text="Accepted for torchrun; agents meet at a coordinator.",
+        metavar="c10d|static|etcd",
+        text="etcd: each agent runs a coordinator on it, and one leads. Otherwise agents meet at one coordinator.",
     ),
     _option(
         "--rdzv-endpoint",
         type=option_types.parse_endpoint,
-        metavar="HOST[:PORT]",
-        text="Address of the coordinator; the machine that has it hosts it.",
+        metavar="HOST[:PORT]|etcd://...",
+        text="Address of the coordinator; the machine that has it hosts it. Or torchelastic's URL of etcd.",
     ),
     _option("--rdzv-id", metavar="NAME", text="Name of the job, like --job."),
     _option(

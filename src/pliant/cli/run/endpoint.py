@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from pliant.cli.run.etcd import EtcdUrl, listen_address
 from pliant.cli.run.option_types import ENDPOINT_PORT, EndpointAddress
 from pliant.errors import BadInput
 
@@ -70,10 +71,7 @@ def resolve_endpoint(
                 "pass another address of this machine with --rdzv-endpoint"
             )
         if not facts.is_loopback and tls.ca_file is None:
-            notes.append(
-                f"the coordinator at {endpoint} has no TLS: tokens cross the network unencrypted; PLIANT_CA_FILE, "
-                "PLIANT_CERT_FILE and PLIANT_KEY_FILE give it a certificate"
-            )
+            notes.append(_no_tls(f"the coordinator at {endpoint}"))
         return (None if not endpoint.port else (endpoint.host, endpoint.port)), None
     token_file = flags.token_file or machine.settings.token_file
     if token_file is None:
@@ -93,6 +91,24 @@ def configured_tls(machine: MachineFacts, flags: Flags) -> TlsFiles:
 
     found = machine.settings
     return TlsFiles(flags.ca_file or found.ca_file, found.cert_file, found.key_file)
+
+
+def etcd_endpoint(etcd: EtcdUrl, options: RunOptions, tls: TlsFiles, flags: Flags, notes: list[str]) -> tuple[str, int]:
+    """Return the address of this agent's coordinator, whose store is in etcd."""
+    if flags.urls or options.standalone or options.metrics_port is not None:
+        other = "--coordinator" if flags.urls else "--standalone" if options.standalone else "--metrics-port"
+        raise click.UsageError(f"{other} and etcd cannot be combined.")
+    listen = listen_address(etcd)
+    if not ip_address(listen[0]).is_loopback and tls.ca_file is None:
+        notes.append(_no_tls(f"this machine's coordinator, at {listen[0]},"))
+    return listen
+
+
+def _no_tls(which: str) -> str:
+    return (
+        f"{which} has no TLS: tokens cross the network unencrypted; PLIANT_CA_FILE, PLIANT_CERT_FILE and "
+        "PLIANT_KEY_FILE give it a certificate"
+    )
 
 
 def own_tls(listen: tuple[str, int] | None, files: TlsFiles) -> TlsFiles:
@@ -133,7 +149,7 @@ def requested_endpoint(options: RunOptions, machines: int, notes: list[str]) -> 
     if not static and options.rdzv_kind != "c10d":
         raise BadInput(
             f"--rdzv-backend {options.rdzv_kind} is not supported: agents meet at Pliant's own coordinator. Drop the "
-            "option and pass --rdzv-endpoint HOST:PORT with the machine that is to host it."
+            "option and pass --rdzv-endpoint HOST:PORT with the machine that is to host it, or use etcd."
         )
     has_static_flags = options.static_host is not None or options.static_port is not None
     if has_static_flags and (options.rdzv_endpoint is not None or not static):
@@ -143,6 +159,7 @@ def requested_endpoint(options: RunOptions, machines: int, notes: list[str]) -> 
             "--node-rank is ignored with c10d: the machine that owns the endpoint's address hosts the coordinator"
         )
     if options.rdzv_endpoint is not None:
+        assert not isinstance(options.rdzv_endpoint, EtcdUrl)  # `apply_etcd` took it
         return options.rdzv_endpoint
     if static and (has_static_flags or options.node_rank or machines > 1):
         port = STATIC_PORT if options.static_port is None else options.static_port

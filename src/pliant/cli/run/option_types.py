@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import signal
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
+from pliant.cli.run.etcd import SCHEME, EtcdUrl, parse_etcd_url
 from pliant.errors import BadInput
 
 ENDPOINT_PORT = 29400  # torchrun's
@@ -36,6 +37,7 @@ class EndpointAddress:
 
     host: str
     port: int
+    has_port: bool = field(default=True, compare=False)  # False: the text had none, and `port` is the default
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -50,10 +52,12 @@ class RdzvConf:
     ignored: tuple[str, ...] = ()
 
 
-def parse_endpoint(text: str) -> EndpointAddress | None:
-    """Parse `HOST[:PORT]`, with an IPv6 address in brackets. An empty text is None."""
+def parse_endpoint(text: str) -> EndpointAddress | EtcdUrl | None:
+    """Parse `HOST[:PORT]`, with an IPv6 address in brackets, or torchelastic's URL of etcd. An empty text is None."""
     if not text.strip():
         return None
+    if text.strip().startswith(SCHEME):
+        return parse_etcd_url(text.strip())
     found = re.fullmatch(r"\[([^\[\]]+)\](?::(\d{1,5}))?|([\w.-]+)(?::(\d{1,5}))?", text.strip())
     port = None if found is None else found[2] or found[4]
     if found is None or int(port or 0) > PORT_MAX:
@@ -63,7 +67,7 @@ def parse_endpoint(text: str) -> EndpointAddress | None:
         raise click.BadParameter(
             f"{host} is a wildcard address. Use an address at which other machines reach this one."
         )
-    return EndpointAddress(host, ENDPOINT_PORT if port is None else int(port))
+    return EndpointAddress(host, ENDPOINT_PORT if port is None else int(port), port is not None)
 
 
 def parse_rdzv_conf(text: str) -> RdzvConf:

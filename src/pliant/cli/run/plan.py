@@ -21,11 +21,13 @@ from pliant.cli.connect import Flags
 from pliant.cli.run.endpoint import (
     EndpointFacts,
     configured_tls,
+    etcd_endpoint,
     metrics_address,
     own_tls,
     probe_endpoint,
     resolve_endpoint,
 )
+from pliant.cli.run.etcd import EtcdUrl, apply_etcd, store_of
 from pliant.cli.run.option_types import SIGNALS, EndpointAddress, RdzvConf, checkpoint_place
 from pliant.core.model.names import NAME_MAX, bad_name
 from pliant.errors import BadInput
@@ -79,7 +81,7 @@ class RunOptions:
     nnodes: tuple[int, int] | None = None
     nproc_per_node: str | None = None
     rdzv_kind: str | None = None
-    rdzv_endpoint: EndpointAddress | None = None
+    rdzv_endpoint: EndpointAddress | EtcdUrl | None = None
     rdzv_id: str | None = None
     rdzv_conf: RdzvConf | None = None
     standalone: bool = False
@@ -145,12 +147,16 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
     from pliant.core.model.checkpoint import CheckpointPolicy
     from pliant.core.model.job import JobSpec, Mode, Target
 
+    options, etcd = apply_etcd(options)
     notes = ignored_flags(options)
     name, name_is_derived = job_name(options, machine, notes)
     script = worker_script(options, machine)
     roles = parse_roles(options)
     sizes = job_sizes(options, machine, roles, notes)
-    listen, elsewhere = resolve_endpoint(options, machine, flags, name, sizes.machines, notes)
+    if etcd is None:
+        listen, elsewhere = resolve_endpoint(options, machine, flags, name, sizes.machines, notes)
+    else:
+        listen, elsewhere = etcd_endpoint(etcd, options, configured_tls(machine, flags), flags, notes), None
     _note_capacity(options, sizes, listen is None and elsewhere is None, notes)
     tls = own_tls(listen, configured_tls(machine, flags))
     listen = metrics_address(options, listen, elsewhere)
@@ -190,6 +196,7 @@ def build_plan(options: RunOptions, machine: MachineFacts, flags: Flags) -> Plan
         listen=listen,
         tls=tls,
         metrics=options.metrics_port is not None,
+        store=None if etcd is None else store_of(etcd, name),
     )
     return PlannedRun(plan, elsewhere, tuple(notes))
 
