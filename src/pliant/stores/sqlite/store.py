@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from types import TracebackType
@@ -97,14 +98,16 @@ class SqliteStore:
         rows = self._query(READ, job, job)
         if not rows:
             return None
-        rows.sort(key=lambda row: row[0])
-        return self._stored(job, rows)
+        with self._wrong_types_reported():
+            rows.sort(key=lambda row: row[0])
+            return self._stored(job, rows)
 
     def read_page(self, after: str, limit: int) -> tuple[tuple[str, Stored], ...]:
         check_limit(limit)
         rows = self._query(READ_PAGE, after, min(limit, NUMBER_MAX))
         by_name = groupby(rows, key=lambda row: row[0])
-        return tuple([(name, self._stored(name, [row[1:] for row in group])) for name, group in by_name])
+        with self._wrong_types_reported():
+            return tuple([(name, self._stored(name, [row[1:] for row in group])) for name, group in by_name])
 
     def _stored(self, job: str, rows: list[Row]) -> Stored:
         record, *tail = self._checked(job, rows)
@@ -114,9 +117,18 @@ class SqliteStore:
         check_after(after)
         check_limit(limit)
         rows = self._query(EVENTS, job, min(after, NUMBER_MAX), min(limit, NUMBER_MAX))
-        if rows and rows[0][0] != after + 1:
-            self._check_begin(job, after, rows[0][0])
-        return tuple(self._checked(job, rows))
+        with self._wrong_types_reported():
+            if rows and rows[0][0] != after + 1:
+                self._check_begin(job, after, rows[0][0])
+            return tuple(self._checked(job, rows))
+
+    @contextmanager
+    def _wrong_types_reported(self) -> Iterator[None]:
+        """Report a value of another type as damage: in SQLite, the type of a value is stored beside it."""
+        try:
+            yield
+        except TypeError as error:
+            raise damaged(self.path, f"a value has another type: {error}") from error
 
     def _check_begin(self, job: str, after: int, first: int) -> None:
         """Explain why the events after a revision begin with `first`: a job that began later, or trimmed events."""
@@ -148,7 +160,10 @@ class SqliteStore:
 
     def jobs(self) -> tuple[str, ...]:
         # SQLite compares the bytes of UTF-8, whose order is that of code points and of Python's strings.
-        return tuple([name for (name,) in self._query("SELECT name FROM jobs ORDER BY name")])
+        names = tuple([name for (name,) in self._query("SELECT name FROM jobs ORDER BY name")])
+        if not all(isinstance(name, str) for name in names):
+            raise damaged(self.path, "the name of a job is not text")
+        return names
 
     def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
         check_batch(writes)
