@@ -114,8 +114,8 @@ mutants: $(STAMP)  ## Plant bugs in the code and check that each is caught
 bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members
 	$(BIN)/python bench/coordinator.py $(if $(SEED),--seed $(SEED))
 
-bench-takeover: $(STAMP)  ## Measure how soon a standby leads
-	$(BIN)/python bench/takeover.py
+bench-takeover: $(STAMP)  ## Measure how soon a standby leads (ETCD=HOST:PORT)
+	$(BIN)/python bench/takeover.py $(if $(ETCD),--etcd $(ETCD))
 
 bench-stores: $(STAMP)  ## Measure SQLite, one etcd and three: writes, bytes of a step, takeover
 	$(BIN)/python bench/stores.py

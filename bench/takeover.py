@@ -1,4 +1,4 @@
-"""Measure how long a standby needs to lead after the leader was killed, with many jobs in a SQLite store.
+"""Measure how long a standby needs to lead after the leader was killed, with many jobs in a SQLite or etcd store.
 
 Each live job has 8 members in a world. Ended jobs must cost nothing. Measures three times: the first pump of a
 coordinator, in this process (`load`); the start of a coordinator's process until it leads (`start`); and the time from
@@ -27,6 +27,7 @@ from pliant.core.data.grid import Grid
 from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
 from pliant.credentials import read_token
+from pliant.stores.etcd import EtcdAccess, EtcdStore, parse_place
 from pliant.stores.sqlite import SqliteStore
 
 SIZE = 8
@@ -47,9 +48,14 @@ class Row:
     list_s: float
 
 
-def fill(path: Path, live: int, ended: int) -> None:
+def opened(place: str) -> SqliteStore | EtcdStore:
+    kind, _, where = place.partition(":")
+    return SqliteStore(where) if kind == "sqlite" else EtcdStore(EtcdAccess(*parse_place(where)))
+
+
+def fill(place: str, live: int, ended: int) -> None:
     """Write a store with that many jobs."""
-    with SqliteStore(path) as store:
+    with opened(place) as store:
         service = Service(store, "fill", time.time)
         for kind, count in (("ended", ended), ("live", live)):
             for first in range(0, count, BATCH):
@@ -66,9 +72,9 @@ def fill(path: Path, live: int, ended: int) -> None:
         service.close()
 
 
-def load_s(path: Path) -> float:
+def load_s(place: str) -> float:
     """Return the seconds of the first pump of a coordinator."""
-    with SqliteStore(path) as store:
+    with opened(place) as store:
         service = Service(store, "load", time.time)
         start = time.perf_counter()
         service.pump(time.monotonic())
@@ -78,9 +84,10 @@ def load_s(path: Path) -> float:
 
 
 @contextmanager
-def coordinator(home: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Run a coordinator on the store in `home`, for the block."""
-    command = [str(Path(sys.executable).parent / "pliant"), "coordinator", "--listen", "127.0.0.1:0", "--json"]
+def coordinator(home: str, place: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """Run a coordinator on a store, for the block."""
+    pliant = str(Path(sys.executable).parent / "pliant")
+    command = [pliant, "coordinator", "--listen", "127.0.0.1:0", "--store", place, "--json"]
     environment = {**os.environ, "PLIANT_HOME": home}
     with (
         Path(home, "log").open("ab") as log,
@@ -97,16 +104,16 @@ def coordinator(home: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
             process.wait(30)
 
 
-def measure(live: int, ended: int) -> Row:
+def measure(live: int, ended: int, etcd: str) -> Row:
     with tempfile.TemporaryDirectory(prefix="pliant-bench-") as home:
-        store = Path(home, "store.db")
-        fill(store, live, ended)
-        load = load_s(store)
+        place = f"etcd:{etcd}/{Path(home).name}" if etcd else f"sqlite:{home}/store.db"
+        fill(place, live, ended)
+        load = load_s(place)
         begun = time.perf_counter()
-        with coordinator(home) as (leader, _):
+        with coordinator(home, place) as (leader, _):
             start = time.perf_counter() - begun
             with (
-                coordinator(home) as (_, url),
+                coordinator(home, place) as (_, url),
                 Client([url], read_token(Path(home, "token")), patience_s=60.0) as client,
             ):
                 leader.kill()
@@ -122,18 +129,19 @@ def measure(live: int, ended: int) -> Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ended", type=int, default=20_000, help="ended jobs in the last store")
+    parser.add_argument("--etcd", default="", metavar="HOST:PORT,...", help="measure on this cluster, not on SQLite")
     given = parser.parse_args()
     rows: list[Row] = []
     print("  live  ended |  load s  start s  takeover s  list s")
     for live, ended in (*ROWS, (ROWS[-1][0], given.ended)):
-        row = measure(live, ended)
+        row = measure(live, ended, given.etcd)
         rows.append(row)
         print(
             f"{row.live:6} {row.ended:6} | {row.load_s:7.3f} {row.start_s:8.2f} {row.takeover_s:11.2f} "
             f"{row.list_s:7.2f}",
             flush=True,
         )
-    print(json.dumps({"ok": True, "rows": [asdict(row) for row in rows]}))
+    print(json.dumps({"ok": True, "store": "etcd" if given.etcd else "sqlite", "rows": [asdict(row) for row in rows]}))
 
 
 if __name__ == "__main__":
