@@ -384,8 +384,11 @@ class Service:
         read: dict[str, LoadedJob] = {}
         renewed = []
         for ticket, name, sender, revision in postponed:
-            known = read.get(name) or self._jobs.get(name)
             answer: Answer
+            if not self.leads:  # the hold was lost earlier in this pump
+                renewed.append(RenewalReply(ticket, name, sender, Unavailable(self.why)))
+                continue
+            known = read.get(name) or self._jobs.get(name)
             try:
                 if known is None or known.stale or (revision > known.revision and name not in read):
                     known = read[name] = yield from self._read(name)  # another coordinator may have written it
@@ -397,8 +400,6 @@ class Service:
         return tuple(renewed)
 
     def _renew_in(self, name: str, known: LoadedJob, sender: Sender, revision: int) -> Answer:
-        if not self.leads:
-            return Unavailable(self.why)
         if name in self._set_back:
             return Rejection(m.Code.SET_BACK, self._set_back[name])
         if revision > known.revision:
@@ -522,6 +523,8 @@ class Service:
 
     def _delete(self, name: str, ended_before: float | None) -> Steps[tuple[Answer, int]]:
         """Delete a job. Return the answer, and the revision at which the job was deleted."""
+        if not self.leads:  # the hold was lost earlier in this pump
+            return Unavailable(self.why), 0
         try:
             known = self._jobs.get(name)
             if known is None or known.stale:

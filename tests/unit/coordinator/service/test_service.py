@@ -367,12 +367,16 @@ def test_a_fence_holds_between_writers() -> None:
 def test_a_leader_that_was_replaced_changes_nothing_and_answers_nothing() -> None:
     """It was paused before its write. Its successor has not written to that job yet, so no compare-and-swap fails."""
     one = at_work(desk())
+    one.tell(0.0, replace(CREATE, name="ended"), m.Cancel("enough"), job="ended")
     two = Desk(one.store, "c2")
     one.store.before_write = [lambda: two.pump(100.0)]
-    before = one.store.inner.read("demo")
-    answers = one.ask(0.5, steps(1), join(A), Renew(A))  # new, nothing to do, and a renewal
-    assert [isinstance(answer, Unavailable) and "hold is over" in answer.why for answer in answers] == [True] * 3
-    assert one.store.inner.read("demo") == before
+    before = one.store.inner.read("demo"), one.store.inner.read("ended")
+    assert one.service.delete("ended", None, "deletion")
+    pumped = one.pump(0.5, steps(1), join(A), Renew(A))  # new, nothing to do, and a renewal
+    answers = [reply.answer for reply in (*pumped.all_replies, *pumped.deleted)]
+    assert [isinstance(answer, Unavailable) and "hold is over" in answer.why for answer in answers] == [True] * 4
+    assert (one.store.inner.read("demo"), one.store.inner.read("ended")) == before
+    assert one.service.names() == ()
     assert not one.service.leads
     assert one.ask(0.6, steps(1)) == [Unavailable("c2 leads")]
     two.tell(100.1, steps(1))
