@@ -111,8 +111,8 @@ dist: $(STAMP)  ## Build the wheel and the sdist into dist/, and run the README'
 mutants: $(STAMP)  ## Plant bugs in the code and check that each is caught
 	cd tests && $(abspath $(BIN))/python -m mutants --seed $(or $(SEED),0)
 
-bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members
-	$(BIN)/python bench/coordinator.py $(if $(SEED),--seed $(SEED))
+bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members, on STORE=sqlite, etcd or etcd3
+	$(BIN)/python bench/coordinator.py $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
 
 bench-takeover: $(STAMP)  ## Measure how soon a standby leads (ETCD=HOST:PORT)
 	$(BIN)/python bench/takeover.py $(if $(ETCD),--etcd $(ETCD))

@@ -29,6 +29,10 @@ from crowd import Crowd, Member
 
 from pliant.credentials import read_token
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from contract.etcd_cluster import etcd_cluster
+
 TICKS_A_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 CHANGES = 40
@@ -74,10 +78,11 @@ class Server:
 
 
 @contextmanager
-def coordinator() -> Iterator[Server]:
-    """Run a separate coordinator on a new store, for the block."""
-    with tempfile.TemporaryDirectory(prefix="pliant-bench-") as home:
+def coordinator(kind: str) -> Iterator[Server]:
+    """Run a separate coordinator on a new store of this kind, for the block."""
+    with tempfile.TemporaryDirectory(prefix="pliant-bench-") as home, store(kind, Path(home)) as place:
         command = [str(Path(sys.executable).parent / "pliant"), "coordinator", "--listen", "127.0.0.1:0", "--json"]
+        command += ["--store", place]
         environment = {**os.environ, "PLIANT_HOME": home}
         with (
             Path(home, "log").open("wb") as log,
@@ -95,6 +100,16 @@ def coordinator() -> Iterator[Server]:
             finally:
                 process.terminate()
                 process.wait(30)
+
+
+@contextmanager
+def store(kind: str, folder: Path) -> Iterator[str]:
+    """Yield the place of a new store, which flushes to this disk."""
+    if kind == "sqlite":
+        yield f"sqlite:{folder / 'store.db'}"
+    else:
+        with etcd_cluster(folder, 3 if kind == "etcd3" else 1, flush=True) as cluster:
+            yield f"etcd:{','.join(cluster.endpoints)}"
 
 
 async def measure(server: Server, jobs: int, size: int, seconds: float, seed: int) -> Row:
@@ -178,16 +193,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=8.0, help="seconds of steady renewals for each row")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--store", choices=("sqlite", "etcd", "etcd3"), default="sqlite", help="etcd3 has 3 members")
+    parser.add_argument("--part", type=float, choices=PARTS, help="one of the three sizes alone")
     given = parser.parse_args()
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     rows: list[Row] = []
     print("  jobs members |  cpu  us/renewal client | renew p50   p99 | told p50   p99 ms |  MiB  joins/s errors")
     for jobs, size in SHAPES:
-        for part in PARTS:
+        for part in [given.part] if given.part else PARTS:
             many = max(1, round(jobs * part)) if jobs > 1 else 1
             each = size if jobs > 1 else round(size * part)
-            with coordinator() as server:
+            with coordinator(given.store) as server:
                 row = uvloop.run(measure(server, many, each, given.seconds, given.seed))
             rows.append(row)
             print(

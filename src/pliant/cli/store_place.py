@@ -124,8 +124,11 @@ def open_archive(place: StorePlace, text: str | None, identity: str) -> Archive 
     return opened(where, identity)
 
 
-def parse_store(text: str | None, home: Path) -> StorePlace:
-    """Return the place that `--store` names. Credentials for etcd come from the environment's files."""
+def parse_store(text: str | None, home: Path, *, insecure: bool = False) -> StorePlace:
+    """Return the place that `--store` names. Credentials for etcd come from the environment's files.
+
+    `insecure` allows an etcd on other machines without TLS.
+    """
     if text is None:
         return SqlitePlace(home / "store.db")
     kind, _, where = text.partition(":")
@@ -136,17 +139,21 @@ def parse_store(text: str | None, home: Path) -> StorePlace:
 
         endpoints, prefix = parse_place(where)
         files = settings.read_etcd()
-        return EtcdPlace(
-            EtcdAccess(
-                endpoints,
-                prefix,
-                user=files.user,
-                password_file=files.password_file,
-                ca_file=files.ca_file,
-                cert_file=files.cert_file,
-                key_file=files.key_file,
-            )
+        access = EtcdAccess(
+            endpoints,
+            prefix,
+            user=files.user,
+            password_file=files.password_file,
+            ca_file=files.ca_file,
+            cert_file=files.cert_file,
+            key_file=files.key_file,
         )
+        if not (access.is_local or access.ca_file or insecure):
+            raise BadInput(
+                f"Without TLS, secrets of the store would cross the network to etcd at {access.place} unencrypted. "
+                "Set PLIANT_ETCD_CA_FILE. On a network that you trust, pass --insecure instead."
+            )
+        return EtcdPlace(access)
     if text == "memory:":
         return MemoryPlace()
     raise BadInput(f"--store must be sqlite:PATH, etcd:HOST:PORT,HOST:PORT/PREFIX or memory:, not {text!r}.")

@@ -53,7 +53,11 @@ DAY_S = 86400.0
     metavar="FILE",
     help="Accept only clients with a certificate of this CA.",
 )
-@click.option("--insecure", is_flag=True, help="Allow --expose without TLS. Tokens cross that network unencrypted.")
+@click.option(
+    "--insecure",
+    is_flag=True,
+    help="Allow --expose, and etcd on other machines, without TLS. Tokens and secrets cross the network in clear.",
+)
 @click.option(
     "--host", "hosts", multiple=True, metavar="NAME", help="Host name under which clients may connect. Repeatable."
 )
@@ -117,7 +121,7 @@ def coordinator(
 
     configured = settings.read()
     wanted = parse_address(listen)
-    place = parse_store(store_text, configured.home)
+    place = parse_store(store_text, configured.home, insecure=insecure)
     tls = _tls(tls_cert, tls_key, tls_client_ca, insecure=insecure)
     configure_logging(sys.stderr, as_json=log_json)
     with bind(wanted, expose=expose, encrypted=tls is not None or insecure) as bound:

@@ -167,7 +167,7 @@ class EtcdStore:
         self._open_client()
         held = self._holds.hold(self._keys.hold(name), Hold(name, owner, 0, now + ttl_s, url), ttl_s, now)
         if isinstance(held, Hold):
-            self._upkeep.run()
+            self._upkeep.start_if_due()
         return held
 
     def release(self, hold: Hold) -> None:
@@ -180,6 +180,7 @@ class EtcdStore:
     def close(self) -> None:
         """Close the connections. May be called any number of times; every other call fails afterwards."""
         self._closed = True
+        self._upkeep.close()
         self._client.close()
 
     def __enter__(self) -> EtcdStore:

@@ -8,6 +8,7 @@ revision meanwhile reads again.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 
 from pliant.errors import StoreError
@@ -24,18 +25,27 @@ FULL_SHARE = 0.7
 
 
 class Upkeep:
-    """The regular work of a holder. `run` never raises: it is tried again later."""
+    """The regular work of a holder, in a thread of its own: a renewal does not wait for it."""
 
     def __init__(self, client: EtcdClient) -> None:
         self._client = client
         self._next_s = time.monotonic() + COMPACT_EVERY_S
         self._revision = 0  # of the cluster, at the last run
+        self._thread: threading.Thread | None = None
+
+    def start_if_due(self) -> None:
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + COMPACT_EVERY_S
+            self._thread = threading.Thread(target=self.run, name="etcd upkeep", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Wait for the end of a run, which takes two requests at the most."""
+        if self._thread is not None:
+            self._thread.join()
 
     def run(self) -> None:
-        """Compact up to the revision of the last run, if it is time."""
-        if time.monotonic() < self._next_s:
-            return
-        self._next_s = time.monotonic() + COMPACT_EVERY_S
+        """Compact up to the revision of the last run, and check the space. Failures are logged and tried again."""
         before, self._revision = self._revision, self._client.revision
         try:
             if before:

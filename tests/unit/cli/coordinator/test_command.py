@@ -140,6 +140,7 @@ def test_two_on_one_store_say_who_decides_and_the_second_takes_over(tmp_path: Pa
         (("--listen", "127.0.0.1:0", "--store", "redis:x"), 2, "--store must be sqlite:PATH, etcd:HOST:PORT,"),
         (("--listen", "127.0.0.1:0", "--store", "etcd:x:y"), 2, "'x:y' is no HOST:PORT"),
         (("--listen", "127.0.0.1:0", "--store", "etcd:127.0.0.1:1"), 4, "does not answer; nothing was written"),
+        (("--listen", "127.0.0.1:0", "--store", "etcd:192.0.2.1:2379"), 2, "Set PLIANT_ETCD_CA_FILE. On a network"),
         (
             ("--listen", "127.0.0.1:0", "--store", "sqlite:/no/such/place.db"),
             4,

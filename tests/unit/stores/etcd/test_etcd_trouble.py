@@ -353,6 +353,7 @@ def test_the_holder_compacts_what_is_older_than_its_last_turn(
     for _ in range(3):
         monkeypatch.setattr(store._upkeep, "_next_s", 0.0)
         assert isinstance(store.hold("lead", "x", 60.0, 0.0), Hold)
+        store._upkeep.close()  # its turn has ended
     key = base64.b64encode(b"x").decode()
     with pytest.raises(Exception, match="400"):
         cluster.servers[0].ask("/v3/kv/range", {"key": key, "revision": old - 1})
