@@ -146,12 +146,18 @@ def coordinator(home: Path) -> Iterator[tuple[float, int, dict[str, Any]]]:
             process.terminate()
 
 
+def cpu_s(pid: int) -> float:
+    """Return the processor time of a process, which other programs on the machine do not change."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def rss_mib(pid: int) -> float:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 
-def audit(home: Path, url: str) -> tuple[float, float, dict[str, Any]]:
-    """Run `pliant audit`. Return its seconds, its peak memory in MiB, and what it found."""
+def audit(home: Path, url: str, steps: int) -> dict[str, Any]:
+    """Run `pliant audit`. Return its seconds, its processor time and its peak memory."""
     began = time.perf_counter()
     # `wait4` reports the memory of this child alone.
     with subprocess.Popen(
@@ -163,7 +169,13 @@ def audit(home: Path, url: str) -> tuple[float, float, dict[str, Any]]:
         found = json.loads(process.stdout.read())
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    return time.perf_counter() - began, usage.ru_maxrss / 1024, found
+    if not found["ok"] or found["steps"] != steps:
+        raise SystemExit(f"the audit found {found}")
+    return {
+        "audit_s": time.perf_counter() - began,
+        "audit_cpu_s": usage.ru_utime + usage.ru_stime,
+        "audit_peak_mib": usage.ru_maxrss / 1024,
+    }
 
 
 def size(path: Path) -> int:
@@ -192,15 +204,13 @@ def main() -> int:
         result["events_left_in_store_at_most"] = kept
         with SqliteStore(many / "store.db") as store:
             end_jobs(store, chosen.jobs)
-        for key, home in (("start_empty_s", empty), ("start_long_history_s", full), ("start_ended_jobs_s", many)):
+        for key, home in (("start_empty", empty), ("start_long_history", full), ("start_ended_jobs", many)):
             with coordinator(home) as (seconds, pid, ready):
-                result[key] = seconds
-                result[key.replace("_s", "_rss_mib")] = rss_mib(pid)
+                started_s = cpu_s(pid)
+                result |= {f"{key}_s": seconds, f"{key}_cpu_s": started_s, f"{key}_rss_mib": rss_mib(pid)}
                 if home is full:
-                    took, peak, found = audit(full, ready["url"])
-                    result |= {"audit_s": took, "audit_peak_mib": peak, "audit_ok": found["ok"]}
-                    if not found["ok"] or found["steps"] != chosen.steps:
-                        raise SystemExit(f"the audit found {found}")
+                    result |= audit(full, ready["url"], chosen.steps)
+                    result["audit_coordinator_cpu_s"] = cpu_s(pid) - started_s
     for key, value in result.items():
         print(f"{key:<34} {value:>14,.3f}" if isinstance(value, float) else f"{key:<34} {value!s:>14}")
     print(json.dumps(result))

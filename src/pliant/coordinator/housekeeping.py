@@ -22,7 +22,7 @@ from pliant.errors import BadInput, PliantError
 from pliant.stores.archive.segments import Archive
 from pliant.stores.base import Store
 
-__all__ = ["Housekeeper"]
+__all__ = ["Housekeeper", "remove_leftover"]
 
 LOOK_S = 5.0  # between two looks at the loaded jobs
 SWEEP_S = 3600.0  # between two looks at all jobs of the store
@@ -128,7 +128,7 @@ class Housekeeper:
                 if since < before and isinstance((await self.delete(name, before)).answer, Accepted):
                     days = self._keep_ended_s / DAY_S
                     log.info("%s: deleted, because it ended more than %g days ago; its checkpoints stay", name, days)
-        await self._remove_leftovers(set(names))
+        await self.remove_leftovers(set(names))
 
     async def _read_ended(self, name: str) -> None:
         try:
@@ -152,7 +152,7 @@ class Housekeeper:
                     log.warning("%s: its segments are removed later: %s", name, error.why)
         return reply
 
-    async def _remove_leftovers(self, names: set[str]) -> None:
+    async def remove_leftovers(self, names: set[str]) -> None:
         """Remove segments of deleted jobs that a killed process left.
 
         `names` were read before. A job that was created since has higher revisions, and no segments yet.
@@ -161,10 +161,11 @@ class Housekeeper:
             return
         for name in await self._thread.call(self._archive.jobs):
             if name not in names and self._service.service.job(name) is None:
-                await self._thread.call(partial(_remove_leftover, self._store, self._archive, name))
+                await self._thread.call(partial(remove_leftover, self._store, self._archive, name))
 
 
-def _remove_leftover(store: Store, archive: Archive, name: str) -> None:
+def remove_leftover(store: Store, archive: Archive, name: str) -> None:
+    """Remove the segments of a job that does not exist. Only the leader calls it."""
     newest = archive.newest(name)  # before the store is asked: later segments are of a job that exists
     if store.read(name) is None:
         archive.remove(name, newest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -276,3 +277,28 @@ def test_a_segment_is_read_once_for_all_its_pages_and_few_are_remembered(
     whole(history)
     assert len(read) == count
     assert len(history._cached) == SEGMENTS_CACHED
+
+
+def test_a_restored_backup_reads_its_segments_and_goes_its_own_way(tmp_path: Path) -> None:
+    folder, path, restored = tmp_path / "archive", tmp_path / "store.db", tmp_path / "restored.db"
+    with SqliteStore(path) as store:
+        events = filled(store, 120)
+        assert move_all(Archiver(store, Archive(FolderFiles(folder), store.identity)), held(store)) == 2
+    shutil.copy(path, restored)  # a backup
+    histories = []
+    for place, text in ((path, b"original"), (restored, b"restored")):
+        with SqliteStore(place) as store:
+            more = tuple(b"%b %d" % (text, number) for number in range(100))
+            store.write([Write("demo", 120, more, b"record")])
+            archive = Archive(FolderFiles(folder), store.identity)
+            assert move_all(Archiver(store, archive), held(store)) == 3
+            found = [entry.data for entry in whole(JobHistory(store, archive))]
+            assert found == [*events, *more]
+            histories.append((place, store.identity, found))
+    (_, first, _), (_, second, _) = histories
+    assert first != second
+    Archive(FolderFiles(folder), second).remove("demo", 10_000)
+    with SqliteStore(path) as store:  # the copy has taken nothing from the original
+        assert [entry.data for entry in whole(JobHistory(store, Archive(FolderFiles(folder), first)))] == histories[0][
+            2
+        ]
