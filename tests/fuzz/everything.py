@@ -6,7 +6,7 @@
 | answers of a coordinator | `wire.py` each type of answer, event pages, server-sent events, views, problems |
 | connections between members | `peers.py` hello, challenge, requests, replies, values, heads and trees of transfers |
 | collectives | `peers.py` control rows, the address that gloo publishes |
-| stores | `stores.py` a file with damaged pages; `wire.py` records, events, tokens; `files.py` the mark |
+| stores | `stores.py` damaged pages, values and answers of etcd, segments; `wire.py` records; `files.py` the mark |
 | checkpoints | `files.py` tree, header, manifest, names, owner |
 | a job's folder | `files.py` token, endpoint.json, lock, command.json, logs, error files, metrics.csv |
 | clouds, notice files, /proc | `files.py` |

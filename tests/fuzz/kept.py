@@ -34,5 +34,9 @@ KEPT: dict[str, tuple[bytes, ...]] = {
     "--rdzv-conf": (b"timeout=" + DIGITS,),
     "--local-ranks-filter": (b"0," + DIGITS,),
     "--redirects": (DIGITS + b":1",),
+    "--store etcd:": (b"h:" + DIGITS,),
+    "events in etcd": (b"", b"\xff\xff\xff\xff"),
+    "hold in etcd": (b'{"owner": "\xff"}', DEEP),
+    "segment in etcd": (b"x name", b"3 \xff"),
     "--listen": (b"[::1]:" + DIGITS,),
 }

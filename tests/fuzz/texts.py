@@ -11,8 +11,10 @@ from pliant import settings
 from pliant.agent.logs.capture import StreamMask
 from pliant.chaos.plan import parse_kinds
 from pliant.cli.run import option_types as options
+from pliant.cli.run.etcd import parse_etcd_url
 from pliant.coordinator.server import parse_address
 from pliant.errors import BadInput
+from pliant.stores.etcd import parse_place
 
 BAD = (click.BadParameter, BadInput)
 
@@ -51,6 +53,8 @@ PARSERS = [
     text("environment of a worker", environment(settings.read_worker), WORKER),
     text("environment of torchrun", environment(settings.read_torchrun), WORKER),
     text("--rdzv-endpoint", options.parse_endpoint, "10.0.0.5:29400", "[::1]:29400", "host"),
+    text("etcd://", parse_etcd_url, "etcd://h:2379/JOB?min_workers=1&max_workers=4&timeout=600", "etcd://a,b:1/x"),
+    text("--store etcd:", parse_place, "h:2379,g:1/prefix", "[::1]:2379"),
     text("--rdzv-conf", options.parse_rdzv_conf, "timeout=600,is_host=1", "read_timeout=3"),
     text("--local-ranks-filter", options.parse_ranks, "0,1,2", ""),
     text("--filter", options.parse_filters, "apple,,pie,orange"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import ssl
 import stat
 from dataclasses import dataclass, field
@@ -117,7 +118,7 @@ def _endpoint(text: str, whole: str) -> str:
         host, port = text, str(DEFAULT_PORT)
     is_bracketed = host.startswith("[") and host.endswith("]")
     bad_host = not host or any(c in host for c in " \t@?#") or (":" in host and not is_bracketed)
-    if bad_host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+    if bad_host or not (re.fullmatch("[0-9]{1,5}", port) and 0 < int(port) < 65536):
         raise BadInput(f"An etcd store must be HOST:PORT,HOST:PORT/PREFIX, got {whole!r}: {text!r} is no HOST:PORT.")
     return f"{host}:{int(port)}"
 

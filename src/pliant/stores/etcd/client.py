@@ -226,13 +226,13 @@ class EtcdClient:
     def _decoded(self, data: bytes, kind: type[A]) -> A:
         try:
             return msgspec.json.decode(data, type=kind, strict=False)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise StoreError(f"The server at {self.place} did not answer like an etcd. ({error})") from error
 
     def _explained(self, status: int, data: bytes, *, changes: bool) -> Exception:
         try:
             problem = msgspec.json.decode(data, type=_ErrorBody, strict=False)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
             problem = _ErrorBody()
         message = problem.message or str(problem.error)
         return explain_answer(status, problem.code, message, self.place, changes=changes)

@@ -26,6 +26,7 @@ from pliant.stores.etcd.transactions import (
     range_of,
     txn,
 )
+from pliant.stores.etcd.values import damaged
 
 __all__ = ["HoldLeases"]
 
@@ -85,4 +86,7 @@ def _busy(name: str, entry: EtcdEntry, now: float) -> Busy:
 
 
 def _holder(entry: EtcdEntry) -> _HolderValue:
-    return msgspec.json.decode(entry.value, type=_HolderValue)
+    try:
+        return msgspec.json.decode(entry.value, type=_HolderValue)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise damaged("A hold", str(error)) from error

@@ -79,7 +79,7 @@ def segments(client: EtcdClient, keys: JobKeys) -> tuple[Segment, ...]:
         answer = client.range(range_of(keys.segments, end, limit=NAMES_AT_ONCE))
         moment = Moment(client, answer.header.revision)
         found = moment.all_keys(answer, end, NAMES_AT_ONCE)
-        return tuple([_decode_segment(int(entry.key[len(keys.segments) :]), entry.value) for entry in found])
+        return tuple([decode_segment(entry.key[len(keys.segments) :], entry.value) for entry in found])
 
     return _again_if_compacted(client, attempt)
 
@@ -89,9 +89,13 @@ def encode_segment(segment: Segment) -> bytes:
     return b"%d %s" % (segment.first, segment.name.encode())
 
 
-def _decode_segment(last: int, value: bytes) -> Segment:
+def decode_segment(last: bytes, value: bytes) -> Segment:
+    """Return a segment from the end of its key and its value."""
     first, _, name = value.partition(b" ")
-    return Segment(int(first), last, name.decode())
+    try:
+        return Segment(int(first), int(last), name.decode())
+    except ValueError as error:
+        raise damaged("A segment", str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)

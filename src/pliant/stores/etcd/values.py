@@ -67,6 +67,8 @@ def is_reference(value: bytes) -> bool:
 def chunks_of(what: str, value: bytes) -> tuple[bytes, int]:
     """Return the beginning of the keys of the chunks that a value refers to, and their number."""
     revision, body = _opened(what, value)
+    if len(body) != _PARTS.size:
+        raise damaged(what, "it does not name its chunks")
     count, chunk_id = _PARTS.unpack(body)
     return b"%016d-%s/" % (revision, chunk_id), count
 
@@ -94,13 +96,16 @@ def join_events(events: Sequence[bytes]) -> bytes:
 
 
 def split_events(what: str, joined: bytes) -> list[bytes]:
-    (count,) = _COUNT.unpack_from(joined)
     events, at = [], _COUNT.size
-    for _ in range(count):
-        (length,) = _COUNT.unpack_from(joined, at)
-        at += _COUNT.size
-        events.append(joined[at : at + length])
-        at += length
+    try:
+        (count,) = _COUNT.unpack_from(joined)
+        for _ in range(count):
+            (length,) = _COUNT.unpack_from(joined, at)
+            at += _COUNT.size
+            events.append(joined[at : at + length])
+            at += length
+    except struct.error as error:
+        raise damaged(what, "it is too short") from error
     if at != len(joined):
         raise damaged(what, "its length is wrong")
     return events
