@@ -47,6 +47,17 @@ def test_one_member_finishes_the_job_with_the_last_applied_step() -> None:
     ]
 
 
+def test_a_joiner_without_the_state_ends_with_the_others_and_commits_nothing() -> None:
+    crew = training(A, B)
+    crew.step()
+    crew.feed(A, FINISHES)
+    crew.compute()
+    words = crew.words(B)
+    crew.seats[B].machine = replace(crew[B], holds_state=False)
+    crew.feed(B, Returned(1, (words[0], replace(words[1], holds=False))))
+    assert (crew[B].ending, crew.word(B).purpose) == (FINISH, Purpose.CLOSE)
+
+
 def test_the_member_that_knows_the_reason_reports_it_at_once_and_the_other_at_its_next_tick() -> None:
     crew = ended(training(A, B), a=FINISHES)
     crew.hush()
