@@ -24,7 +24,7 @@ SHARED := $(PYTEST) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-growth bench-takeover bench-stores bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torchless test-torch-versions
+.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-tls bench-growth bench-takeover bench-stores bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torchless test-torch-versions
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -113,6 +113,11 @@ mutants: $(STAMP)  ## Plant bugs in the code and check that each is caught
 
 bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members, on STORE=sqlite, etcd or etcd3
 	$(BIN)/python bench/coordinator.py $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
+bench-tls: $(STAMP)  ## Measure a renewal with and without TLS
+	$(BIN)/python bench/tls.py
+
+bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members
+	$(BIN)/python bench/coordinator.py $(if $(SEED),--seed $(SEED))
 
 bench-takeover: $(STAMP)  ## Measure how soon a standby leads (ETCD=HOST:PORT)
 	$(BIN)/python bench/takeover.py $(if $(ETCD),--etcd $(ETCD))
