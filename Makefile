@@ -113,11 +113,9 @@ mutants: $(STAMP)  ## Plant bugs in the code and check that each is caught
 
 bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members, on STORE=sqlite, etcd or etcd3
 	$(BIN)/python bench/coordinator.py $(if $(SEED),--seed $(SEED)) $(if $(STORE),--store $(STORE))
+
 bench-tls: $(STAMP)  ## Measure a renewal with and without TLS
 	$(BIN)/python bench/tls.py
-
-bench-coordinator: $(STAMP)  ## Measure a coordinator with thousands of members
-	$(BIN)/python bench/coordinator.py $(if $(SEED),--seed $(SEED))
 
 bench-takeover: $(STAMP)  ## Measure how soon a standby leads (ETCD=HOST:PORT)
 	$(BIN)/python bench/takeover.py $(if $(ETCD),--etcd $(ETCD))
