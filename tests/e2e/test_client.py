@@ -214,7 +214,7 @@ def test_a_connection_to_a_coordinator_is_none_to_oneself(running: Running) -> N
 def test_where_one_endpoint_is_dead_the_next_is_asked(running: Running) -> None:
     with Client([free_url(), running.url], running.token, patience_s=0.0) as client:
         assert client.jobs() == ()
-        assert client._transport.preferred == 1
+        assert client._transport._known.preferred == 1
         assert client.jobs() == ()
 
 

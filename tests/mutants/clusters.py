@@ -7,6 +7,23 @@ from mutants.edits import Edit
 
 CLUSTERS = (
     Planted(
+        "a frozen leader holds its members",
+        "P1, P5",
+        "A renewal waits for a frozen coordinator as long as a lease lasts, and a watch stays where it was opened.",
+        (
+            Edit(
+                "core/endpoints.py",
+                "    return min(ANSWER_S, lease_ttl_s / (RENEWAL_LIMITS_PER_LEASE if endpoints > 1 else RENEWALS_PER_LEASE))",
+                "    return ANSWER_S",
+            ),
+            Edit(
+                "core/endpoints.py",
+                "        moved_at=now if moved else known.moved_at,\n",
+                "        moved_at=known.moved_at if moved else known.moved_at,\n",
+            ),
+        ),
+    ),
+    Planted(
         "members by age, workers by agent",
         "P8",
         "After a shrink, members train on agents where no worker is wanted, and others start spares for ever.",

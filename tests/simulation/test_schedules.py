@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from pliant.chaos.fault_kinds import FaultKind
-from pliant_sim.faults import CALM, LIVE, MOVES, ScheduledFault, live_schedule
+from pliant_sim.faults import CALM, FAILOVER, LIVE, MOVES, ScheduledFault, live_schedule
 from pliant_sim.live.world import setting_for
 from pliant_sim.run import Result, run_batch, run_seed, shrink, trace_hash
 
@@ -55,6 +55,8 @@ LEFT_TOO_SOON = (71,)
 WANTED_ELSEWHERE = (65, 95)
 # An agent of a live job that was asked to leave started workers, or stayed.
 COULD_NOT_LEAVE = (5, 15, 45, 85)
+# The leader froze or was gone silently: members waited for it as long as a lease lasts (533), or had no views.
+LEADER_SILENT = (53, 83, 133, 153, 243, 533)
 STAY_FIXED = [
     *ONCE_FAILED,
     *CRASHED_FOR_EVER,
@@ -65,13 +67,21 @@ STAY_FIXED = [
     *LEFT_TOO_SOON,
     *WANTED_ELSEWHERE,
     *COULD_NOT_LEAVE,
+    *LEADER_SILENT,
 ]
 FRESH = tuple(range(1_000, 1_040))
+MORE_FAILOVER = (1_043, 1_063)  # so that every kind of fault strikes
+
+
+def is_stormy(seed: int) -> bool:
+    """Return whether the schedule has faults of all kinds, about one a second."""
+    setting = setting_for(seed)
+    return not (setting.moves or setting.failover or setting.calm)
 
 
 @pytest.fixture(scope="module")
 def results() -> list[Result]:
-    return [run_seed(seed) for seed in FRESH]
+    return [run_seed(seed) for seed in (*FRESH, *MORE_FAILOVER)]
 
 
 @pytest.mark.parametrize("seed", STAY_FIXED)
@@ -114,7 +124,7 @@ def test_schedules_are_eventful(results: list[Result]) -> None:
 
 def test_every_kind_of_fault_strikes(results: list[Result]) -> None:
     struck = {kind for result in results for kind in result.fired}
-    assert struck == {*LIVE, *CALM, *MOVES}
+    assert struck == {*LIVE, *CALM, *MOVES, *FAILOVER}
 
 
 def test_a_job_no_member_disturbs_needs_no_recovery() -> None:
@@ -126,7 +136,7 @@ def test_a_job_no_member_disturbs_needs_no_recovery() -> None:
     assert len([line for line in story if "(rollback)" in line]) == 1  # the beginning is a rollback to nothing
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 3, 4, 6])
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 6, 9])
 def test_coordinators_cut_off_from_every_member_for_leases_on_end_cost_no_member_anything(seed: int) -> None:
     """Rule 19, ADR 0019: no member is lost by it, and no step is computed twice."""
     story: list[str] = []
@@ -179,7 +189,7 @@ def test_a_batch_is_its_seeds_one_by_one() -> None:
 
 def test_the_story_of_a_seed_is_told_in_sentences() -> None:
     story: list[str] = []
-    run_seed(3, story=story)
+    run_seed(1, story=story)
     text = "\n".join(story)
     assert "FAULT kill" in text
     assert "generation 1 formed (rollback)" in text
@@ -187,13 +197,13 @@ def test_the_story_of_a_seed_is_told_in_sentences() -> None:
     assert "the faults are over" in text
     assert "the job is finished: all 18 steps are committed" in text
     detailed: list[str] = []
-    run_seed(3, story=detailed, detail=True)
+    run_seed(1, story=detailed, detail=True)
     assert len(detailed) > 2 * len(story)
     assert any("applies step 1" in line for line in detailed)
 
 
 def test_about_one_fault_a_second_is_drawn_from_the_seed_alone() -> None:
-    counts = [len(live_schedule(seed)) for seed in range(50) if not setting_for(seed).moves]
+    counts = [len(live_schedule(seed)) for seed in range(50) if is_stormy(seed)]
     assert 50 <= sum(counts) / len(counts) <= 66
     assert live_schedule(7) == live_schedule(7)
     assert live_schedule(7) != live_schedule(8)

@@ -20,7 +20,7 @@ from pliant.wire.codec import decode_state, encode_state
 
 if TYPE_CHECKING:
     from pliant_sim.processes.agent import SimulatedAgent
-    from pliant_sim.processes.coordinator import AgentPoll, Ask, Back
+    from pliant_sim.processes.coordinator import Back, Given
     from pliant_sim.simulation import Simulation
 
 COMPLAINTS_MAX = 20
@@ -71,7 +71,7 @@ class StoreChecks:
         if expired and self._sim.is_isolated(self.writer):
             self.complain(f"rule 19: {name} was expired by {self.writer}, which is isolated")
 
-    def answered(self, coordinator: str, given: Ask | AgentPoll, answer: Answer) -> None:
+    def answered(self, coordinator: str, given: Given, answer: Answer) -> None:
         """P5: the store has what a coordinator acknowledges."""
         if isinstance(answer, Accepted) and answer.revision > self.revision:
             self.complain(

@@ -22,6 +22,10 @@ class SimulatedFaultKind(StrEnum):
     INTERRUPT = "interrupt"  # Ctrl-C of `pliant run` on every machine, often just after a worker was killed
     HANG = "hang"  # a worker never returns from user code; it still renews its lease
     AGENT_LEAVES = "agent-leaves"  # a user asks an agent to leave, as `pliant drain --agent --leave` does
+    FREEZE_LEADER = "freeze-leader"  # the leading coordinator stops; no connection to it is reset
+    LOSE_LEADER = "lose-leader"  # its machine is gone, and no connection to it is reset
+    CUT_STORE = "cut-store"  # one coordinator cannot reach the store for longer than a lease
+    SLOW_STORE = "slow-store"  # a coordinator's writes take seconds
     NAME_TAKEN = "name-taken"  # another machine's agent uses the name of one that is away
 
 

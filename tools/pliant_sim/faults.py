@@ -56,6 +56,8 @@ def live_schedule(seed: int, until_s: float = 60.0) -> tuple[ScheduledFault, ...
         return ()
     if setting.moves:
         return tuple(_draw(Random(f"moves {seed}"), MOVES, 6.0, min(until_s, MOVES_UNTIL_S), 0.2))
+    if setting.failover:
+        return tuple(_draw(Random(f"failover {seed}"), FAILOVER, 8.0, until_s, 0.15))
     if setting.calm:
         return tuple(_draw(Random(f"calm faults {seed}"), CALM, 4.0, until_s, 0.12))
     faults = _draw(Random(f"faults {seed}"), LIVE, 2.0, until_s, 1.0)
@@ -103,8 +105,10 @@ def _at(chance: Random, low_s: float, high_s: float, kind: AnyFaultKind) -> Sche
 
 def strike_live(sim: LiveSimulation, fault: ScheduledFault) -> None:
     """Inject a fault into a live job."""
-    table = MOVES if sim.setting.moves else CALM if sim.setting.calm else LIVE
+    setting = sim.setting
+    table = MOVES if setting.moves else FAILOVER if setting.failover else CALM if setting.calm else LIVE
     if table[fault.kind][1](sim, Random(fault.draw)):
+        sim.struck_at = sim.now
         sim.faults_fired(fault.kind)
 
 
@@ -128,6 +132,7 @@ def heal(sim: Simulation) -> None:
     for coordinator in sim.coordinators:
         coordinator.paused = False
         coordinator.ahead_s = 0.0
+        coordinator.slow = coordinator.store.cut = False
         coordinator.store.armed.clear()
         coordinator.start()
     sim.tell("the faults are over")
@@ -224,6 +229,45 @@ def _stop_coordinator(sim: Simulation, draw: Random) -> bool:
     coordinator = draw.choice(running)
     coordinator.paused = True
     sim.after(draw.choice([1.0, 5.0, 16.0]), coordinator.resume)
+    return True
+
+
+def _leaders(sim: Simulation) -> list[SimulatedCoordinator]:
+    return [each for each in _running(sim) if each.service.leads and not each.paused]
+
+
+def _freeze_leader(sim: LiveSimulation, draw: Random) -> bool:
+    """Stop the leader, if another coordinator can take over."""
+    leaders = _leaders(sim)
+    if not leaders or not sim.checks.can_take_over():
+        return False
+    leaders[0].paused = True
+    sim.after(draw.choice([2.0, 12.0, 16.0]), leaders[0].resume)
+    return True
+
+
+def _lose_leader(sim: LiveSimulation, draw: Random) -> bool:
+    leaders = _leaders(sim)
+    if not leaders or not sim.checks.can_take_over():
+        return False
+    leaders[0].crash(silently=True)
+    sim.after(draw.choice([4.0, 12.0, 16.0]), leaders[0].start)
+    return True
+
+
+def _cut_store(sim: LiveSimulation, draw: Random) -> bool:
+    if not sim.checks.can_take_over():
+        return False
+    coordinator = draw.choice(sim.coordinators)
+    coordinator.store.cut = True
+    sim.after(draw.choice([5.0, 15.0]), setattr, coordinator.store, "cut", False)
+    return True
+
+
+def _slow_store(sim: LiveSimulation, draw: Random) -> bool:
+    coordinator = draw.choice(sim.coordinators)
+    coordinator.slow = True
+    sim.after(draw.uniform(2.0, 8.0), setattr, coordinator, "slow", False)
     return True
 
 
@@ -645,6 +689,13 @@ MOVES: Table[LiveSimulation] = {
     FaultKind.KILL_AGENT: (1.0, _kill_agent),
     FaultKind.RESIZE: (4.0, _resize),
     SimulatedFaultKind.AGENT_LEAVES: (2.0, _leave_agent),
+}
+FAILOVER: Table[LiveSimulation] = {
+    SimulatedFaultKind.FREEZE_LEADER: (3.0, _freeze_leader),
+    SimulatedFaultKind.LOSE_LEADER: (2.0, _lose_leader),
+    SimulatedFaultKind.CUT_STORE: (1.0, _cut_store),
+    SimulatedFaultKind.SLOW_STORE: (1.0, _slow_store),
+    FaultKind.RESIZE: (3.0, _resize),
 }
 LAUNCH: Table[LaunchSimulation] = {
     FaultKind.KILL: (5.0, _kill_worker),

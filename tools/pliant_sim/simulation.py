@@ -9,20 +9,29 @@ from dataclasses import dataclass
 from pliant.coordinator.service.liveness import ISOLATION_FRACTION
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.messages import Command, Create, Event
-from pliant.core.model.job import Job
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.stores.base import Write
 from pliant.stores.memory import MemoryStore
 from pliant.wire.api import EVENTS
 from pliant_sim.checks import StoreChecks
+from pliant_sim.client import SimulatedClient
 from pliant_sim.describe import narrate
 from pliant_sim.engine import Timeline
 from pliant_sim.processes.agent import SimulatedAgent, WorkerProcess
 from pliant_sim.processes.agent_events import Entries
-from pliant_sim.processes.coordinator import PUMP_EVERY_S, AgentPoll, Ask, Back, SimulatedCoordinator
+from pliant_sim.processes.coordinator import (
+    PUMP_EVERY_S,
+    AgentPoll,
+    Ask,
+    Back,
+    Given,
+    MemberWatch,
+    SimulatedCoordinator,
+)
 
 USER = "user"
+RESENT_S = 0.5  # an answer that the network lost, on a connection that is still open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +79,7 @@ class Simulation(Timeline, ABC):
         self.suspected: set[str] = set()  # members and agents whose connection closed once
         self.store = MemoryStore("simulated")
         self.agents: dict[str, SimulatedAgent] = {}  # by machine
-        self._turns: dict[str, int] = {}
+        self._clients: dict[str, SimulatedClient] = {}
         self._unanswered: dict[int, Command] = {}
         self._asked = 0
 
@@ -122,11 +131,9 @@ class Simulation(Timeline, ABC):
 
     def send(self, source: str, target: str, act: Callable[..., None], *args: object) -> None:
         """Deliver a message by calling `act`, unless the network loses it."""
-        if self.cut_machines and (self.machine_of(source), self.machine_of(target)) in self.cut_machines:
+        if self._loses(source, target):
             return
         network, chance = self.network, self.chance
-        if network.loss and chance.random() < network.loss:
-            return
         delay = chance.uniform(0.001, 0.01) + network.delay_s
         if network.jitter_s:
             delay += chance.uniform(0.0, network.jitter_s)
@@ -134,20 +141,52 @@ class Simulation(Timeline, ABC):
         if network.duplicates and chance.random() < network.duplicates:
             self.after(delay + chance.uniform(0.0, 1.5), act, *args)
 
-    def ask(self, given: Ask | AgentPoll) -> None:
-        """Send a request to a coordinator; the sender's next one goes to another if this one does not lead."""
-        turn = self._turns.get(given.sender, 0)
-        coordinator = self.coordinators[turn % len(self.coordinators)]
-        if not coordinator.up or not coordinator.service.leads:
-            self._turns[given.sender] = turn + 1
-        self.send(given.sender, coordinator.name, coordinator.receive, given)
+    def client_of(self, sender: str) -> SimulatedClient:
+        """Return the client of a process; it is made with the first request."""
+        if sender not in self._clients:
+            self._clients[sender] = SimulatedClient(self, sender)
+        return self._clients[sender]
 
-    def reply(self, coordinator: str, given: Ask | AgentPoll, answer: Back, revision: int) -> None:  # noqa: ARG002
-        """Send an answer back to the agent or the user that asked."""
+    def ask(self, given: Given, patience_s: float = 0.0) -> None:
+        """Send a request to the coordinators, one after the other until one answers that leads."""
+        self.client_of(given.sender).call(given, patience_s)
+
+    def reply(self, coordinator: str, given: Given, answer: Back, revision: int) -> None:
+        """Send an answer back on the connection of its request. A watch's is sent again until it arrives."""
+        if isinstance(given, MemberWatch) and self._loses(coordinator, given.sender):
+            self.after(RESENT_S, self.reply, coordinator, given, answer, revision)
+            return
+        self.send(coordinator, given.sender, self._answer_arrived, given, answer, revision)
+
+    def _answer_arrived(self, given: Given, answer: Back, revision: int) -> None:
+        if self.client_of(given.sender).arrived(given, answer):
+            self.deliver(given, answer, revision)
+
+    def deliver(self, given: Given, answer: Back, revision: int) -> None:  # noqa: ARG002
+        """Give an answer to the agent or the user that asked."""
         if given.sender == USER:
-            self.send(coordinator, USER, self._user_answered, given, answer)
-        elif given.sender in self.agents and (isinstance(given, AgentPoll) or given.number >= 0):
-            self.send(coordinator, given.sender, self.agents[given.sender].answered, given, answer)
+            assert isinstance(given, Ask)
+            self._user_answered(given, answer)
+        elif given.sender in self.agents and not isinstance(given, MemberWatch):
+            self.agents[given.sender].answered(given, answer)
+
+    def call_failed(self, given: Given) -> None:
+        """Tell an agent that no coordinator answered its poll. What else matters is sent again anyway."""
+        if isinstance(given, AgentPoll) and given.sender in self.agents:
+            self.agents[given.sender].poll_failed(given)
+
+    def reset_connections(self, coordinator: str) -> None:
+        """Let every process that can be reached see that a coordinator's process ended."""
+        index = int(coordinator[1:])
+        for sender, client in self._clients.items():
+            if not self._loses(coordinator, sender):
+                self.after(self.chance.uniform(0.001, 0.05), client.reset, index)
+
+    def _loses(self, source: str, target: str) -> bool:
+        """Return whether the network loses a message now."""
+        if self.cut_machines and (self.machine_of(source), self.machine_of(target)) in self.cut_machines:
+            return True
+        return bool(self.network.loss) and self.chance.random() < self.network.loss
 
     def read_events(self, machine: str, after: int, reply: Callable[[Entries], None]) -> None:
         """Ask the first coordinator that can be reached for the events after a revision."""
@@ -159,9 +198,6 @@ class Simulation(Timeline, ABC):
     def _serve_events(self, machine: str, server: str, after: int, reply: Callable[[Entries], None]) -> None:
         stored = self.store.events(self.job, after, 1_000_000)
         self.send(server, machine, reply, tuple((each.revision, EVENTS.decode(each.data)) for each in stored))
-
-    def members_changed(self, coordinator: str, job: Job, revision: int) -> None:
-        """Send members their new view after a coordinator wrote a change."""
 
     def close_connections(self, machine: str, agent: AgentId) -> None:
         """Close an agent's connections; every coordinator that it can reach sees that."""

@@ -28,12 +28,23 @@ class FlakyStore:
     later: Callable[[Sequence[Write]], None]
     fired: Callable[[FaultKind], None]
     armed: list[FaultKind] = field(default_factory=list)
+    cut: bool = False  # it cannot be reached
+    wrote: Callable[[], None] = lambda: None  # called after each write
+
+    @property
+    def reached(self) -> Store:
+        """The store, unless this coordinator is cut off from it."""
+        if self.cut:
+            raise StoreUnavailable("it cannot be reached")
+        return self.store
 
     @property
     def identity(self) -> str:
         return self.store.identity
 
     def write(self, writes: Sequence[Write], under: Hold | None = None) -> tuple[Outcome, ...]:
+        if self.cut:
+            raise StoreUnavailable("it cannot be reached")
         fault = self.armed.pop(0) if self.armed else None
         if fault:
             self.fired(fault)
@@ -47,6 +58,7 @@ class FlakyStore:
             self.later(writes)
             raise StoreTimeout("no answer yet")
         outcomes = self.apply(writes, under)
+        self.wrote()
         if fault is FaultKind.CRASH_AFTER_WRITE:
             raise CoordinatorCrash
         if fault is FaultKind.STORE_TIMEOUT_APPLIED:
@@ -61,31 +73,31 @@ class FlakyStore:
         return outcomes
 
     def read(self, job: str) -> Stored | None:
-        return self.store.read(job)
+        return self.reached.read(job)
 
     def read_page(self, after: str, limit: int) -> tuple[tuple[str, Stored], ...]:
-        return self.store.read_page(after, limit)
+        return self.reached.read_page(after, limit)
 
     def events(self, job: str, after: int, limit: int) -> tuple[Entry, ...]:
-        return self.store.events(job, after, limit)
+        return self.reached.events(job, after, limit)
 
     def segments(self, job: str) -> tuple[Segment, ...]:
-        return self.store.segments(job)
+        return self.reached.segments(job)
 
     def trim(self, job: str, segment: Segment, under: Hold | None = None) -> bool:
-        return self.store.trim(job, segment, under)
+        return self.reached.trim(job, segment, under)
 
     def delete(self, job: str, expected: int, under: Hold | None = None) -> Conflict | None:
-        return self.store.delete(job, expected, under)
+        return self.reached.delete(job, expected, under)
 
     def jobs(self) -> tuple[str, ...]:
-        return self.store.jobs()
+        return self.reached.jobs()
 
     def hold(self, name: str, owner: str, ttl_s: float, now: float, url: str = "") -> Hold | Busy:
-        return self.store.hold(name, owner, ttl_s, now, url)
+        return self.reached.hold(name, owner, ttl_s, now, url)
 
     def release(self, hold: Hold) -> None:
-        self.store.release(hold)
+        self.reached.release(hold)
 
 
 @dataclass(slots=True)

@@ -48,6 +48,14 @@ class Client:
         self._transport = Transport(endpoints, token, patience_s, tls)
 
     @property
+    def moved_at(self) -> float:
+        """The time when another coordinator was found to lead, or the same one answered again after a silence.
+
+        By the monotonic clock. A watch or stream that was opened before may never end: open another one.
+        """
+        return self._transport.moved_at
+
+    @property
     def store(self) -> str | None:
         return self._transport.store
 
@@ -124,8 +132,9 @@ class Client:
         attempt, until = 0, time.monotonic() + self._transport.patience_s
         while True:
             began: list[bool] = []
+            base, asked_at = self._transport.endpoint(attempt), time.monotonic()
             try:
-                with self._transport.stream(self._transport.endpoint(attempt), job, after) as chunks:
+                with self._transport.stream(base, job, after) as chunks:
                     for revision, event in server_sent_events(_mark_begun(chunks, began)):
                         # The first event of a job has a higher revision if jobs were deleted before.
                         if after and revision != after + 1:
@@ -136,6 +145,7 @@ class Client:
                 last = TryAgain("the stream ended")
             except TryAgain as error:
                 last = error
+                self._transport.note_failure(base, error, 0.0, asked_at)
             if began:  # the coordinator answered, so the patience starts again
                 attempt, until = 0, time.monotonic() + self._transport.patience_s
             attempt += 1
@@ -144,8 +154,10 @@ class Client:
     # --------------------------------------------------------------------------------------------- reading
 
     def about(self, patience_s: float | None = None) -> api.About:
-        """Describe the coordinator and the rights of this token."""
-        return self._call(routes.ABOUT, api.About, {}, patience_s=patience_s)
+        """Describe the coordinator and the rights of this token. From then on, deadlines fit its leases."""
+        about = self._call(routes.ABOUT, api.About, {}, patience_s=patience_s)
+        self._transport.lease_ttl_s = about.lease_ttl_s
+        return about
 
     def jobs(self) -> tuple[api.JobLine, ...]:
         """List the jobs that this token may read."""

@@ -27,6 +27,8 @@ class EventFollower:
         self._deliver = deliver
         self._lock = threading.RLock()
         self._closed = threading.Event()
+        self._streams = 0  # opened ones; the newest goes on
+        self._trouble: Callable[[PliantError], None] = lambda _: None
         self._revision = after
         self.state: JobState | None = None  # None until an event sets it
         self.why = ""
@@ -43,16 +45,22 @@ class EventFollower:
 
     def start(self, trouble: Callable[[PliantError], None] = lambda _: None) -> None:
         """Follow in a thread of its own. `trouble` receives every error; the follower retries after each."""
-        threading.Thread(target=self._run, args=(trouble,), name="event follower", daemon=True).start()
+        self._trouble = trouble
+        self.reopen()
+
+    def reopen(self) -> None:
+        """Open another stream, because the coordinator of the one before may be frozen or gone."""
+        self._streams += 1
+        threading.Thread(target=self._run, args=(self._streams,), name="event follower", daemon=True).start()
 
     def close(self) -> None:
         """Deliver nothing more from the thread, which may be waiting for the next event."""
         self._closed.set()
 
-    def stream(self, *, until_job_ends: bool = False) -> None:
+    def stream(self, *, until_job_ends: bool = False, number: int = 0) -> None:
         """Deliver events as they happen until `close`, or until the job has ended."""
         for revision, event in self._client.follow(self._job, self.revision):
-            if self._closed.is_set():
+            if self._closed.is_set() or (number and number != self._streams):
                 return
             self.apply(revision, event)
             if until_job_ends and self.job_ended:
@@ -76,10 +84,10 @@ class EventFollower:
                 self.state, self.why = event.state, event.why
             self._deliver(revision, event)
 
-    def _run(self, trouble: Callable[[PliantError], None]) -> None:
-        while not self._closed.is_set():
+    def _run(self, number: int) -> None:
+        while not self._closed.is_set() and number == self._streams:
             try:
-                self.stream()
+                self.stream(number=number)
             except PliantError as error:
-                trouble(error)
+                self._trouble(error)
                 self._closed.wait(PAUSE_S)

@@ -17,11 +17,22 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import inf
 
 import httpx2
 import msgspec
 
 from pliant import __version__
+from pliant.core.endpoints import (
+    command_limit_s,
+    endpoints_of,
+    in_order,
+    note_answer,
+    note_leader,
+    note_silence,
+    renewal_limit_s,
+)
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.model.names import bad_name
 from pliant.credentials import NO_TLS_FILES, TlsFiles, Token, proof
 from pliant.errors import BadInput, NotAllowed, NotSecure, PliantError, Refused, Unreachable
@@ -31,7 +42,6 @@ from pliant.wire.codec import UNREADABLE
 from pliant.wire.routes import Route
 
 PATIENCE_S = 10.0
-ANSWER_S = 10.0  # for one answer, in addition to the wait that the request asks for
 CONNECT_S = 3.0
 QUIET_S = 45.0  # a stream sends at least a comment every 15 s; it is dead after this long without a byte
 PAUSE_FIRST_S = 0.05
@@ -54,27 +64,43 @@ class _ConnectionNeeded(Exception):
 class TryAgain(Exception):
     """Retry, perhaps at another endpoint.
 
-    `unsent`: no coordinator acted on the request. `answered`: a coordinator answered that it cannot help now.
-    `lasting`: the same endpoint will fail again, so that waiting for it is no use.
+    `unsent`: no coordinator acted on the request. `answered`: a coordinator answered that it cannot help now; `leader`
+    is the URL that it named. `silent`: nothing came in time. `lasting`: the same endpoint will fail again, so that
+    waiting for it is no use.
     """
 
-    def __init__(self, why: str, *, unsent: bool = False, answered: bool = False, lasting: bool = False) -> None:
+    def __init__(
+        self,
+        why: str,
+        *,
+        unsent: bool = False,
+        answered: bool = False,
+        silent: bool = False,
+        leader: str = "",
+        lasting: bool = False,
+    ) -> None:
         super().__init__(why)
         self.unsent = unsent
         self.answered = answered
+        self.silent = silent
+        self.leader = leader
         self.lasting = lasting
 
 
 class Transport:
-    """The endpoints of one client. `store` is the identity of their store, known after the first answer."""
+    """The endpoints of one client. `store` is the identity of their store, known after the first answer.
+
+    `lease_ttl_s` bounds how long a request waits at one of several coordinators (`pliant.core.endpoints`).
+    """
 
     def __init__(self, endpoints: Sequence[str], token: Token, patience_s: float, tls: TlsFiles = NO_TLS_FILES) -> None:
         if not endpoints:
             raise BadInput("A client needs the URL of at least one coordinator.")
-        self._endpoints = tuple(base_url(url) for url in endpoints)
-        for url in self._endpoints:
+        self._known = endpoints_of(tuple(base_url(url) for url in endpoints))
+        for url in self._known.urls:
             tls.check_url(url)
-        self.preferred = 0  # the endpoint of the last answer
+        self._lock = threading.Lock()
+        self.lease_ttl_s = LEASE_TTL_S
         self._token = token
         self.patience_s = patience_s
         self._closed = threading.Event()
@@ -83,7 +109,7 @@ class Transport:
         headers = {"user-agent": f"pliant/{__version__}", api.PROTOCOL_HEADER: api.PROTOCOL}
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=8, keepalive_expiry=KEEP_S)
         # Ignore the proxies of the environment: only the coordinator may see the token.
-        context = _context(self._endpoints, tls)
+        context = _context(self._known.urls, tls)
         self._files = FileWatch(tls.all, lambda: load_client_files(context, tls))
         self._http = httpx2.Client(headers=headers, trust_env=False, limits=limits, verify=context)
 
@@ -101,46 +127,84 @@ class Transport:
         *,
         once: bool = False,
     ) -> bytes:
-        """Send a request until a coordinator answers or the patience is over. Tries each endpoint at least once."""
+        """Send a request until a coordinator answers or the patience is over.
+
+        Tries each endpoint at least once, except those that were silent a moment ago while others were not.
+        """
         require_names(path)
         until = time.monotonic() + (self.patience_s if patience_s is None else patience_s)
-        attempt = 0
+        limit_s = self._limit_s(route)
+        circle = 0
         while True:
-            try:
-                return self._send_once(self.endpoint(attempt), route, path, query, content)
-            except TryAgain as error:
-                last = error
-                if once and not error.unsent:
-                    raise Unreachable(
-                        f"{error}. The request may have been carried out; check before sending it again."
-                    ) from error
-            attempt += 1
-            if attempt >= len(self._endpoints):
-                self.pause(attempt // len(self._endpoints), until, last)
+            todo = list(in_order(self._known, time.monotonic()))
+            asked: set[int] = set()
+            while todo:
+                base, asked_at = todo.pop(0), time.monotonic()
+                asked.add(base)
+                try:
+                    return self._send_once(base, route, path, query, content, limit_s)
+                except TryAgain as error:
+                    last = error
+                    if once and not error.unsent:
+                        raise Unreachable(
+                            f"{error}. The request may have been carried out; check before sending it again."
+                        ) from error
+                    leader = self.note_failure(base, error, limit_s, asked_at)
+                    if leader is not None and leader not in asked:
+                        todo = [leader, *(each for each in todo if each != leader)]
+            circle += 1
+            self.pause(circle, until, last, limit_s)
+
+    def _limit_s(self, route: Route) -> float:
+        limit = renewal_limit_s if route in (routes.RENEW, routes.RENEW_AGENT) else command_limit_s
+        return limit(self.lease_ttl_s, len(self._known.urls))
+
+    @property
+    def moved_at(self) -> float:
+        """The time since when another coordinator leads, or the same one answers again after a silence."""
+        return self._known.moved_at
+
+    def note_failure(self, base: int, error: TryAgain, limit_s: float, asked_at: float) -> int | None:
+        """Note why an endpoint could not be used; return the endpoint that it named as the leader's, if any."""
+        now = time.monotonic()
+        with self._lock:
+            if error.silent:
+                self._known = note_silence(self._known, base, limit_s, asked_at, now)
+            if not error.leader:
+                return None
+            self._known, leader = note_leader(self._known, error.leader, now)
+            return leader
 
     def _send_once(
-        self, base: int, route: Route, path: Mapping[str, str], query: Mapping[str, float], content: bytes | None
+        self,
+        base: int,
+        route: Route,
+        path: Mapping[str, str],
+        query: Mapping[str, float],
+        content: bytes | None,
+        limit_s: float,
     ) -> bytes:
-        request = self._request(base, route, path, query, content, ANSWER_S + query.get("wait_s", 0.0))
-        response = self._send(base, request)
-        self._accept(base, route, response)
+        asked_at = time.monotonic()
+        request = self._request(base, route, path, query, content, limit_s, limit_s + query.get("wait_s", 0.0))
+        response = self._send(base, request, limit_s)
+        self._accept(base, route, response, asked_at)
         return response.content
 
-    def _send(self, base: int, request: httpx2.Request, *, stream: bool = False) -> httpx2.Response:
+    def _send(self, base: int, request: httpx2.Request, limit_s: float, *, stream: bool = False) -> httpx2.Response:
         """Send a request. If it carries the token, send it only through a checked connection."""
         for _ in range(CHECKS):
             try:
                 with _retried():
                     return self._http.send(request, stream=stream)
             except _ConnectionNeeded:
-                self._check(base)  # its connection is free afterwards, and carries the request
+                self._check(base, limit_s)  # its connection is free afterwards, and carries the request
         raise TryAgain("the server there closes its connections after each answer", unsent=True)
 
-    def _check(self, base: int) -> None:
+    def _check(self, base: int, limit_s: float) -> None:
         """Open a connection, and keep it if the coordinator of this token answers there. It need not lead."""
         self._files.look()
         nonce = secrets.token_hex(32)
-        request = self._request(base, routes.HEALTH, {}, {}, None, ANSWER_S)
+        request = self._request(base, routes.HEALTH, {}, {}, None, limit_s, limit_s)
         request.headers[api.CHALLENGE_HEADER] = f"{self._token.id} {nonce}"
         del request.headers["connection"]
         with _retried(unsent=True):
@@ -156,8 +220,8 @@ class Transport:
         found = response.headers.get(api.PROOF_HEADER, "")
         if found == api.UNKNOWN_TOKEN and self.store is None:
             raise NotAllowed(
-                f"Not allowed: token {self._token.id} is unknown at {self._endpoints[base]}, so it was not sent there. "
-                "It may belong to another coordinator."
+                f"Not allowed: token {self._token.id} is unknown at {self._known.urls[base]}, so it was not sent "
+                "there. It may belong to another coordinator."
             )
         if not hmac.compare_digest(found.encode(), proof(self._token.digest, nonce).encode()):
             raise TryAgain("the server there does not know this token, so the token was not sent", unsent=True)
@@ -165,14 +229,15 @@ class Transport:
     @contextmanager
     def stream(self, base: int, job: str, after: int) -> Iterator[Iterator[bytes]]:
         """Open an event stream and yield its bytes."""
-        request = self._request(base, routes.EVENTS, {"job": job}, {"after": after}, None, QUIET_S)
+        asked_at, limit_s = time.monotonic(), self._limit_s(routes.EVENTS)
+        request = self._request(base, routes.EVENTS, {"job": job}, {"after": after}, None, limit_s, QUIET_S)
         request.headers["accept"] = routes.EVENTS.streams
-        response = self._send(base, request, stream=True)
+        response = self._send(base, request, limit_s, stream=True)
         with _retried():
             try:
                 if response.status_code != 200:
                     response.read()
-                self._accept(base, routes.EVENTS, response)
+                self._accept(base, routes.EVENTS, response, asked_at)
                 yield response.iter_bytes()
             finally:
                 response.close()
@@ -184,6 +249,7 @@ class Transport:
         path: Mapping[str, str],
         query: Mapping[str, float],
         content: bytes | None,
+        limit_s: float,
         answer_s: float,
     ) -> httpx2.Request:
         headers = {"content-type": "application/json"} if content is not None else {}
@@ -195,8 +261,8 @@ class Transport:
             extensions = {"trace": _refuse_to_connect}
             if self.store is not None:
                 headers[api.STORE_HEADER] = self.store
-        url = self._endpoints[base] + route.path.format(**path)
-        timeout = httpx2.Timeout(ANSWER_S, connect=CONNECT_S, read=answer_s)
+        url = self._known.urls[base] + route.path.format(**path)
+        timeout = httpx2.Timeout(limit_s, connect=min(CONNECT_S, limit_s), read=answer_s)
         return self._http.build_request(
             route.method,
             url,
@@ -207,24 +273,27 @@ class Transport:
             extensions=extensions,
         )
 
-    def _accept(self, base: int, route: Route, response: httpx2.Response) -> None:
+    def _accept(self, base: int, route: Route, response: httpx2.Response, asked_at: float) -> None:
         """Raise unless a coordinator accepted the request."""
         _require_coordinator(response)
         if response.status_code != 200:
             raise _error(response)
         if self.store is None and route.scope is not api.Scope.PUBLIC:
             self.store = response.headers.get(api.STORE_HEADER)
-        self.preferred = base
+        with self._lock:
+            self._known = note_answer(self._known, base, asked_at, time.monotonic())
 
     def endpoint(self, attempt: int) -> int:
-        return (self.preferred + attempt) % len(self._endpoints)
+        """Return the endpoint for an attempt, from 0."""
+        order = in_order(self._known, time.monotonic())
+        return order[attempt % len(order)]
 
-    def pause(self, attempt: int, until: float, last: TryAgain) -> None:
+    def pause(self, attempt: int, until: float, last: TryAgain, limit_s: float = inf) -> None:
         """Wait before a retry: longer each time, and random, so that a thousand clients do not retry at once."""
         left_s = until - time.monotonic()
-        pause_s = min(PAUSE_MAX_S, PAUSE_FIRST_S * 2 ** min(attempt, 10))
+        pause_s = min(PAUSE_MAX_S, limit_s / 2, PAUSE_FIRST_S * 2 ** min(attempt, 10))
         if left_s <= 0 or last.lasting or self._closed.wait(min(left_s, random.uniform(pause_s / 2, pause_s))):
-            where, why = ", ".join(self._endpoints), str(last).rstrip(".")
+            where, why = ", ".join(self._known.urls), str(last).rstrip(".")
             if last.lasting:
                 raise NotSecure(f"No secure connection to {where}: {why}.")
             if last.answered:
@@ -247,7 +316,8 @@ def _retried(*, unsent: bool = False) -> Iterator[None]:
         unsent = unsent or isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
         if (failure := _tls_failure(error)) is not None:
             raise TryAgain(failure, unsent=True, lasting=True) from error
-        raise TryAgain(_describe_error(error), unsent=unsent) from error
+        silent = isinstance(error, httpx2.TimeoutException)
+        raise TryAgain(_describe_error(error), unsent=unsent, silent=silent) from error
 
 
 def _context(endpoints: Sequence[str], tls: TlsFiles) -> ssl.SSLContext:
@@ -323,12 +393,21 @@ def decode_problem(data: bytes) -> api.Problem | None:
         return None
 
 
+def _leader_named(response: httpx2.Response) -> str:
+    """Return the leader's URL that a standby named; empty if it named none, or no URL of a coordinator."""
+    try:
+        return base_url(response.headers.get(api.LEADER_HEADER, ""))
+    except BadInput:
+        return ""
+
+
 def _error(response: httpx2.Response) -> Exception:
     """Return the exception for an answer that is not 200."""
     status = response.status_code
     problem = decode_problem(response.content) or api.Problem("", f"status {status}")
     if status in (408, 429, 503):
-        return TryAgain(problem.why, unsent=problem.code != api.IN_DOUBT, answered=True)
+        leader = _leader_named(response) if status == 503 else ""
+        return TryAgain(problem.why, unsent=problem.code != api.IN_DOUBT, answered=True, leader=leader)
     if status in (401, 403):
         return NotAllowed(f"Not allowed: {problem.why}.")
     if status in (413, 414, 415, 422, 431):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
@@ -68,13 +69,14 @@ class MemberLink:
         self._job = job
         self._member = member
         self._client = Client(endpoints, token, patience_s=SEND_PATIENCE_S, tls=tls)
-        self._watcher = Client(endpoints, token, patience_s=0.0, tls=tls)
         self._commands: deque[Command] = deque()
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._idle = True
         self._unreachable = False
         self._revision = 0
+        self._watches = 0  # opened ones; only the newest delivers
+        self._watched_at = 0.0  # when it was opened last, by the monotonic clock
         self._threads: list[threading.Thread] = []
 
     def job_created_at(self) -> float:
@@ -95,10 +97,20 @@ class MemberLink:
 
     def start(self, listener: LinkListener) -> None:
         """Start the threads that feed the listener and send its commands."""
-        for act in (self._watch_loop, self._renew_loop, self._send_loop):
-            thread = threading.Thread(target=act, args=(listener,), name=f"pliant-{act.__name__[1:]}", daemon=True)
-            thread.start()
-            self._threads.append(thread)
+        self._open_watch(listener)
+        for act in (self._renew_loop, self._send_loop):
+            self._start_thread(act.__name__[1:], partial(act, listener))
+
+    def _start_thread(self, name: str, act: Callable[[], None]) -> None:
+        thread = threading.Thread(target=act, name=f"pliant-{name}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _open_watch(self, listener: LinkListener) -> None:
+        """Watch in a new thread. An earlier watch may be at a frozen coordinator, and ends when that answers."""
+        self._watches += 1
+        self._watched_at = time.monotonic()
+        self._start_thread("watch_loop", partial(self._watch_loop, listener, self._watches))
 
     def send(self, command: Command) -> None:
         """Queue a command.
@@ -123,7 +135,6 @@ class MemberLink:
             self._closing.set()
             self._changed.notify_all()
         self._client.close()
-        self._watcher.close()
         for thread in self._threads:
             thread.join(0.2)  # daemon threads: a watch may stay in the kernel a little longer
 
@@ -147,20 +158,28 @@ class MemberLink:
             listener.feed(s.Durable(done.revision, done.durable))
 
     def _renew_loop(self, listener: LinkListener) -> None:
-        while not self._closing.wait(self._lease_ttl_s / RENEWALS_PER_LEASE):
-            self._guarded(listener, partial(self._renew_once, listener))
+        interval_s = self._lease_ttl_s / RENEWALS_PER_LEASE
+        due = time.monotonic() + interval_s
+        while not self._closing.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + interval_s
+            self._guarded(listener, partial(self._renew_once, listener, interval_s))
             listener.feed(s.Tick())
 
-    def _renew_once(self, listener: LinkListener) -> None:
-        done = self._client.renew(self._job, self._member, self._revision, patience_s=0.0)
+    def _renew_once(self, listener: LinkListener, patience_s: float) -> None:
+        done = self._client.renew(self._job, self._member, self._revision, patience_s)
+        if self._client.moved_at > self._watched_at and not self._closing.is_set():
+            self._open_watch(listener)
         if done.durable is not None:
             listener.feed(s.Durable(done.revision, done.durable))
 
-    def _watch_loop(self, listener: LinkListener) -> None:
+    def _watch_loop(self, listener: LinkListener, number: int) -> None:
         view: View | None = None
-        while not self._closing.is_set():
+        while not self._closing.is_set() and number == self._watches:
             try:
-                update = self._watcher.watch(self._job, self._member, view.revision if view else 0, WATCH_S)
+                self._watched_at = time.monotonic()
+                update = self._client.watch(self._job, self._member, view.revision if view else 0, WATCH_S, 0.0)
+                if number != self._watches:
+                    return  # another watch was opened meanwhile
                 if update.delta is not None:
                     view = self._apply_change(view, update)
                     if view is None:

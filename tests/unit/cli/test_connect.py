@@ -205,7 +205,7 @@ def test_ctrl_c_while_a_coordinator_does_not_answer_ends_it_without_a_trace(home
     assert (process.returncode, out, err.strip()) == (130, b"", b"")
 
 
-def test_a_coordinator_that_does_not_decide_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_standby_sends_a_command_on_to_the_leader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     home = tmp_path / "home"
     store = f"sqlite:{tmp_path / 'store.db'}"
     monkeypatch.setenv("PLIANT_HOME", str(home))
@@ -213,10 +213,5 @@ def test_a_coordinator_that_does_not_decide_says_why(tmp_path: Path, monkeypatch
         assert invoke("jobs", "create", "demo", "--workers", "2", "--coordinator", leader.url).code == 0
         for command in (("status", "demo"), ("jobs",)):
             done = invoke(*command, "--coordinator", standby.url)
-            assert done.code == 5
-            assert done.err.startswith(
-                f"pliant: The coordinator at {standby.url} cannot do this now: this coordinator does not decide at the "
-                "moment: "
-            ), command
-            assert done.err.endswith(f"-{leader.process.pid}-" + done.err.rpartition("-")[2])
-            assert done.err.endswith(" leads. Try again.\n")
+            assert (done.code, done.err) == (0, ""), command
+            assert "demo" in done.out

@@ -14,7 +14,7 @@ from pliant.wire.api import Renew
 from pliant_sim.launch.checks import LaunchChecks
 from pliant_sim.launch.training import LaunchedTraining
 from pliant_sim.processes.agent import FROM_WORKER, SimulatedAgent, WorkerProcess
-from pliant_sim.processes.coordinator import AgentPoll, Ask, Back
+from pliant_sim.processes.coordinator import Ask, Back, Given
 from pliant_sim.processes.launched_worker import LaunchedWorker
 from pliant_sim.simulation import Setting, Simulation
 
@@ -77,11 +77,11 @@ class LaunchSimulation(Simulation):
         ranks = sum(count for _, count in self.setting.roles)
         return bool(self.setting.roles) and worker.rank >= ranks and "worker" in REFILLED
 
-    def reply(self, coordinator: str, given: Ask | AgentPoll, answer: Back, revision: int) -> None:
+    def deliver(self, given: Given, answer: Back, revision: int) -> None:
         if not isinstance(given, Ask) or given.number != FROM_WORKER:
-            super().reply(coordinator, given, answer, revision)
+            super().deliver(given, answer, revision)
         elif given.sender in self.agents:
-            self.send(coordinator, given.sender, self._worker_answered, self.agents[given.sender], given, answer)
+            self._worker_answered(self.agents[given.sender], given, answer)
 
     def _worker_answered(self, agent: SimulatedAgent, given: Ask, answer: Back) -> None:
         assert isinstance(given.request, Join | Renew)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from pliant.coordinator.service.inbox import Accepted, Answer, Unavailable
+from pliant.coordinator.service.inbox import Accepted, Answer
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
+from pliant.core.endpoints import renewal_limit_s
 from pliant.core.job.assignment import desired_workers
 from pliant.core.job.launches import FENCED_CODE
+from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
 from pliant.core.member import Machine, Phase
 from pliant.core.member.control_words import Purpose, Words, is_ending
 from pliant.core.member.signals import Exit, Shares
@@ -22,7 +24,7 @@ from pliant.core.supervisor import Action, Start
 from pliant_sim.checks import StoreChecks
 from pliant_sim.live.checkpoint_checks import CheckpointChecks
 from pliant_sim.live.toy_model import FALSE, WRONG, Content, slots_in
-from pliant_sim.processes.coordinator import AgentPoll, Ask
+from pliant_sim.processes.coordinator import Ask, Given
 
 if TYPE_CHECKING:
     from pliant_sim.live.world import LiveSimulation
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
 
 ORDERS_S = 3.0  # a user's request is decided and the agent has its orders, in a network without faults
 EXIT_S = 6.0  # beyond the grace period
+# A member notices a frozen leader with its next renewal, asks another coordinator after a deadline, and watches there.
+VIEW_S = LEASE_TTL_S / RENEWALS_PER_LEASE + renewal_limit_s(LEASE_TTL_S, 2) + 1.0
 
 
 class LiveChecks(StoreChecks):
@@ -81,6 +85,8 @@ class LiveChecks(StoreChecks):
             case m.AgentGone():
                 self.check_expiry(event.agent, event.why)
             case m.WorldFormed():
+                if self.sim.setting.failover:
+                    self._views_are_due(self.revision)
                 self.generations += 1
                 self._world_formed(event)
             case StatesDiffered():
@@ -99,6 +105,8 @@ class LiveChecks(StoreChecks):
         self.check_expiry(event.member, event.why)
         worker = self.sim.workers.get(event.member)
         alive = worker is not None and worker.up
+        if self.sim.setting.failover and event.how == "lost" and "lease" in event.why:
+            self.complain(f"P1: {event.member} was lost because a coordinator failed: {event.why}")
         if "silent corruption" in event.why:
             self.evicted.add(event.member)
             if worker is not None and not worker.model.spoilt and not self.escaped:
@@ -314,6 +322,27 @@ class LiveChecks(StoreChecks):
         checkpoint = job.checkpoint if job is not None else None
         return checkpoint is not None and not lineage.newer_than(checkpoint.lineage)
 
+    # ------------------------------------------------------------------------------------- the coordinators
+
+    def can_take_over(self) -> bool:
+        """Return whether a second coordinator is well, so that the loss of one must have no consequences."""
+        well = [each for each in self.sim.coordinators if each.up and not each.paused and not each.store.cut]
+        return len(well) >= 2
+
+    def _views_are_due(self, revision: int) -> None:
+        """Let every member have the view of a change soon, unless another fault comes before."""
+        self.sim.after(VIEW_S, self._must_have_view, revision, self.sim.now)
+
+    def _must_have_view(self, revision: int, since: float) -> None:
+        job = self.job
+        if job is None or job.state.ended or self.sim.struck_at > since - LEASE_TTL_S / 4:
+            return
+        for worker in self.sim.running_workers():
+            view = worker.machine.view
+            if worker.joined and worker.id in job.members and (view is None or view.revision < revision):
+                seen = view.revision if view is not None else "none"
+                self.complain(f"P5: {worker.id} has view {seen}, {VIEW_S:.1f} s after revision {revision}")
+
     # ------------------------------------------------------------------------------------------- the agents
 
     def asked_to_leave(self, agent: SimulatedAgent, grace_s: float) -> None:
@@ -357,10 +386,8 @@ class LiveChecks(StoreChecks):
 
     # ------------------------------------------------------------------------------------------ the answers
 
-    def answered(self, coordinator: str, given: Ask | AgentPoll, answer: Answer) -> None:
+    def answered(self, coordinator: str, given: Given, answer: Answer) -> None:
         super().answered(coordinator, given, answer)
-        if not isinstance(answer, Unavailable):
-            self.sim.answered(given.sender)
         drain = isinstance(given, Ask) and isinstance(given.request, m.Drain)  # a user may send it as well
         if isinstance(answer, Accepted) and not drain:
             self.sim.renewed_at[coordinator, given.sender] = self.sim.now

@@ -11,18 +11,17 @@ from pliant.core.data.sample_order import Order
 from pliant.core.leases import LEASE_TTL_S
 from pliant.core.member.control_words import Words
 from pliant.core.member.signals import Action, Durable, Signal
-from pliant.core.messages import Code, Create, Rejection, Report
+from pliant.core.messages import Code, Create, Rejection
 from pliant.core.model.fingerprint import Fingerprint
-from pliant.core.model.job import Job, JobSpec, Target, Terms
+from pliant.core.model.job import JobSpec, Target, Terms
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import View, view_of
 from pliant_sim.collectives import Fabric
 from pliant_sim.describe import narrate
 from pliant_sim.live.checks import LiveChecks
 from pliant_sim.live.toy_model import Content
 from pliant_sim.processes.agent import SimulatedAgent
-from pliant_sim.processes.coordinator import AgentPoll, Ask, Back
+from pliant_sim.processes.coordinator import Ask, Back, Given, MemberWatch
 from pliant_sim.processes.worker import LiveWorker
 from pliant_sim.requests import Request
 from pliant_sim.simulation import Setting, Simulation
@@ -47,6 +46,7 @@ class LiveSetting(Setting):
     fingerprint: Fingerprint = ()
     calm: bool = False  # few faults, none of the network, the coordinators or the disk: nothing excuses a lost step
     moves: bool = False  # agents come and go and the size changes, nothing else; then every worker has its place
+    failover: bool = False  # only coordinators and their store fail: no member is lost, and views come soon
     script_ends: int | None = None  # the script ends with this code whenever it computes step `ends_at`; None: never
     ends_at: int = 6
     loop_ends: str = ""  # "finish": the script finishes the job after step `ends_at`; "leave": it leaves its loop there
@@ -66,8 +66,10 @@ def setting_for(seed: int) -> LiveSetting:
     """One coordinator in a third of the schedules, two in the others; states are compared in a fifth of them.
 
     A tenth of the schedules are calm, in another tenth the script always crashes, and in a third one it ends early. In
-    a fourth one agents come and go and the size changes.
+    a fourth one agents come and go and the size changes, in a fifth one only coordinators fail.
     """
+    if seed % 10 == 3:
+        return LiveSetting(seed=seed, failover=True, grid=LONG)
     if seed % 10 == 5:
         return LiveSetting(seed=seed, moves=True, agents=4, capacity=2, size_min=1, size_max=8, workers=4, grid=LONG)
     if seed % 10 == 7:
@@ -98,8 +100,8 @@ class LiveSimulation(Simulation):
         self.cut_members: set[tuple[str, str]] = set()
         self.raising: set[MemberId] = set()
         self.breaking: set[MemberId] = set()
+        self.struck_at = 0.0  # when a fault was injected last
         self.attempt_due = False  # a user cancelled the job and creates it again
-        self._member_asked_at: dict[str, float] = {}  # members whose last request has no answer yet
         self.renewed_at: dict[tuple[str, str], float] = {}  # (coordinator, member) to the last accepted sign of life
         self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every, verify=setting.verify)
         self.order = Order(setting.seed, setting.grid.samples)
@@ -139,40 +141,33 @@ class LiveSimulation(Simulation):
             return False
         return (a, b) in self.cut_members or (self.machine_of(a), self.machine_of(b)) in self.cut_machines
 
-    def ask_as_member(self, member: str, request: Request) -> None:
-        """Send a member's request; the next one goes to another coordinator if this one is not answered."""
-        asked_at = self._member_asked_at.get(member)
-        if asked_at is not None and asked_at < self.now:  # requests of one moment go to one coordinator
-            self._turns[member] = self._turns.get(member, 0) + 1
-        self._member_asked_at[member] = self.now
-        coordinator = self.coordinators[self._turns.get(member, 0) % len(self.coordinators)]
-        self.send(member, coordinator.name, coordinator.receive, Ask(member, 0, request))
+    def ask_as_member(self, member: str, request: Request, patience_s: float = 0.0) -> None:
+        self.ask(Ask(member, 0, request), patience_s)
 
-    def answered(self, member: str) -> None:
-        self._member_asked_at.pop(member, None)
-
-    def reply(self, coordinator: str, given: Ask | AgentPoll, answer: Back, revision: int) -> None:
+    def deliver(self, given: Given, answer: Back, revision: int) -> None:
         worker = self.workers.get(MemberId(given.sender))
-        if worker is None or not isinstance(given, Ask):
-            super().reply(coordinator, given, answer, revision)
-        elif isinstance(answer, Accepted) and answer.view is not None:
-            if isinstance(given.request, Report):
-                # Over HTTP a report is answered with the durable lineage, and views come by the watch alone.
-                durable = Durable(answer.revision, answer.view.durable)
-                self.send(coordinator, worker.id, worker.feed, durable)
-            else:
-                self._send_view(coordinator, worker.id, answer.view)
-        elif isinstance(answer, Rejection) and answer.code in (Code.GONE, Code.UNKNOWN) and worker.up:
-            self.send(coordinator, worker.id, worker.refused, revision)
+        if worker is None:
+            super().deliver(given, answer, revision)
+            return
+        if isinstance(answer, Rejection) and answer.code in (Code.GONE, Code.UNKNOWN) and worker.up:
+            worker.refused(revision)
+        if isinstance(given, MemberWatch):
+            worker.watch_ended(given, answer.view if isinstance(answer, Accepted) else None)
+            return
+        if isinstance(answer, Accepted) and answer.view is not None:
+            # Commands and renewals are answered with the durable lineage; views come by the watch alone.
+            worker.feed(Durable(answer.revision, answer.view.durable))
+        if isinstance(given, Ask):
+            worker.answered(given)
 
-    def members_changed(self, coordinator: str, job: Job, revision: int) -> None:
-        for member in job.members:
-            self._send_view(coordinator, member, view_of(job, revision, member))
-
-    def _send_view(self, coordinator: str, member: MemberId, view: View) -> None:
-        worker = self.workers.get(member)
-        if worker is not None and worker.up:
-            self.send(coordinator, member, worker.view_received, view)
+    def call_failed(self, given: Given) -> None:
+        worker = self.workers.get(MemberId(given.sender))
+        if worker is not None and isinstance(given, MemberWatch):
+            worker.watch_ended(given, None)
+        elif worker is not None and isinstance(given, Ask):
+            worker.call_failed(given)
+        else:
+            super().call_failed(given)
 
     def peer(self, source: MemberId, target: MemberId, signal: Signal) -> None:
         if not self.is_cut(source, target):

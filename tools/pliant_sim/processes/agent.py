@@ -37,6 +37,7 @@ from pliant_sim.processes.coordinator import AgentPoll, Ask, Back, OrdersReply
 from pliant_sim.requests import Request
 
 if TYPE_CHECKING:
+    from pliant_sim.client import SimulatedClient
     from pliant_sim.simulation import Simulation
 
 TICK_S = LEASE_TTL_S / RENEWALS_PER_LEASE
@@ -89,6 +90,7 @@ class SimulatedAgent:
         self._inbox: list[Signal] = []  # signals that arrived while the process was stopped
         self._asked = 0
         self._polled = 0
+        self._polled_at = sim.now
         self._began = sim.now
         self._events = AgentEvents(sim, machine, sim.store_checks.revision, self.feed)
         self._join()
@@ -107,6 +109,8 @@ class SimulatedAgent:
         """Take an answer, unless it is to a request that was given up."""
         if not self.up:
             return
+        if isinstance(given, Ask) and self._polled and self._client.known.moved_at > self._polled_at:
+            self._poll_again(self._polled)
         if isinstance(given, AgentPoll):
             if given.number == self._polled:
                 self._poll_answered(answer)
@@ -119,9 +123,17 @@ class SimulatedAgent:
             return
         if isinstance(answer, Unavailable):
             return  # it is sent again
-        if self._outbox and self._outbox[0][0] == given.number:
+        if given.number > 0 and self._outbox and self._outbox[0][0] == given.number:
             self._outbox.popleft()
             self._send_next()
+
+    @property
+    def _client(self) -> SimulatedClient:
+        return self.sim.client_of(self.machine)
+
+    def poll_failed(self, poll: AgentPoll) -> None:
+        """Poll again, since no coordinator answered."""
+        self.sim.after(0.2, self._poll_again, poll.number)
 
     def send(self, request: Request) -> None:
         """Queue a request. They are sent one after the other, as the agent's one sending thread does."""
@@ -152,6 +164,7 @@ class SimulatedAgent:
     def _poll(self) -> None:
         if self.up:
             self._polled += 1
+            self._polled_at = self.sim.now
             self.sim.ask(AgentPoll(self.machine, self._polled, self.state.id, self.revision))
             self.sim.after(POLL_PATIENCE_S, self._poll_again, self._polled)
 
@@ -183,7 +196,7 @@ class SimulatedAgent:
             self.feed(Recheck())
             if not self.paused:
                 self._events.read()
-                self.sim.ask(Ask(self.machine, NO_REPLY, RenewAgent(self.state.id, self.revision)))
+                self.sim.ask(Ask(self.machine, NO_REPLY, RenewAgent(self.state.id, self.revision)), TICK_S)
 
     # ----------------------------------------------------------------------------------------- the supervisor
 

@@ -9,9 +9,10 @@ from pliant.coordinator.service.inbox import Accepted, Answer, Sender, Unavailab
 from pliant.coordinator.service.pump import Service
 from pliant.core.job.assignment import desired_workers
 from pliant.core.model.job import Job, JobState
-from pliant.core.model.names import AgentId
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.model.view import view_of
 from pliant.core.supervisor import OrdersReceived
-from pliant.wire.api import RenewAgent
+from pliant.wire.api import Renew, RenewAgent
 from pliant_sim.requests import Request, queue_request, renew_at_once
 from pliant_sim.store import CoordinatorCrash, FlakyStore
 
@@ -29,6 +30,7 @@ class Ask:
     sender: str
     number: int
     request: Request
+    attempt: int = 0  # of the sender's client
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,17 @@ class AgentPoll:
     number: int
     agent: AgentId
     after: int
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWatch:
+    """A member's watch on one connection: the view after a revision comes there, and nowhere else."""
+
+    sender: str
+    number: int
+    after: int
+    attempt: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,7 @@ class OrdersReply:
     orders: OrdersReceived
 
 
+Given = Ask | AgentPoll | MemberWatch
 Back = Answer | OrdersReply
 
 
@@ -61,6 +75,7 @@ class SimulatedCoordinator:
         self.lives = 0
         self.up = False
         self.paused = False
+        self.lost = False  # its machine is gone, silently: while it is down, connections are not refused
         self.ahead_s = 0.0  # how far its monotonic clock is ahead of the others'
         self.wall_ahead_s = 0.0
         self._pump_due = False
@@ -68,7 +83,9 @@ class SimulatedCoordinator:
         self._shown: tuple[Job, int] | None = None  # the state that polls are answered with, a little late
         self._answer_due = False
         self._polls: dict[str, AgentPoll] = {}
-        self.store = FlakyStore(sim.store, sim.store_checks.wrote, sim.apply_later, sim.faults_fired)
+        self._watches: dict[str, MemberWatch] = {}
+        self.slow = False  # each write takes seconds, in which it does nothing else
+        self.store = FlakyStore(sim.store, sim.store_checks.wrote, sim.apply_later, sim.faults_fired, wrote=self._wrote)
         self.service: Service
         self.start()
 
@@ -77,20 +94,36 @@ class SimulatedCoordinator:
             return
         self.lives += 1
         self.up = True
+        self.lost = False
         self._unread = False
         self._shown = None
         self._polls.clear()
+        self._watches.clear()
         self.store.armed.clear()
         self.service = Service(self.store, f"{self.name}.{self.lives}", self._wall)
         self._pump_regularly(self.lives)
 
-    def crash(self) -> None:
+    def crash(self, *, silently: bool = False) -> None:
+        """End its process; with its machine, if silently: then no connection is reset."""
         self.up = False
-        self.sim.tell(f"coordinator {self.name} is gone")
+        self.lost = silently
+        self.sim.tell(f"coordinator {self.name} is gone{', silently' if silently else ''}")
+        if not silently:
+            self.sim.reset_connections(self.name)
+
+    @property
+    def refuses(self) -> bool:
+        """True if a connection to it is refused at once."""
+        return not self.up and not self.lost
 
     def resume(self) -> None:
         self.paused = False
         self._pump()
+
+    def _wrote(self) -> None:
+        if self.slow:
+            self.paused = True
+            self.sim.after(self.sim.chance.uniform(0.5, 2.0), self.resume)
 
     @property
     def now(self) -> float:
@@ -106,10 +139,10 @@ class SimulatedCoordinator:
 
     # -------------------------------------------------------------------------------------------- requests
 
-    def receive(self, given: Ask | AgentPoll) -> None:
+    def receive(self, given: Given) -> None:
         if not self.up:
             return
-        request = RenewAgent(given.agent, given.after) if isinstance(given, AgentPoll) else given.request
+        request = _request_of(given)
         if not self.paused:
             reply = renew_at_once(self.service, self.sim.job, request, self.now)
             if reply is not None:
@@ -142,21 +175,52 @@ class SimulatedCoordinator:
         for bug in pumped.bugs:
             self.sim.store_checks.complain(f"invariant: {bug}")
         for reply in pumped.all_replies:
-            assert isinstance(reply.ticket, Ask | AgentPoll)
+            assert isinstance(reply.ticket, Ask | AgentPoll | MemberWatch)
             self._reply(reply.ticket, reply.answer, reply.revision)
-        known = self.service.job(self.sim.job)
-        if pumped.moved and known is not None:
-            self.sim.members_changed(self.name, *known)
+        if pumped.moved or not self.service.leads:
+            self._answer_watches()
         if (pumped.moved or pumped.took_over) and not self._answer_due:
             self._answer_due = True
             self.sim.after(self.sim.chance.choice([0.0, 0.0, 0.05, 0.3]), self._answer_polls)
 
-    def _reply(self, given: Ask | AgentPoll, answer: Answer, revision: int) -> None:
+    def _reply(self, given: Given, answer: Answer, revision: int) -> None:
         self.sim.store_checks.answered(self.name, given, answer)
         if isinstance(given, AgentPoll) and isinstance(answer, Accepted):
             self._accept_poll(given)
+        elif isinstance(given, MemberWatch) and isinstance(answer, Accepted):
+            self._accept_watch(given)
         else:
             self.sim.reply(self.name, given, answer, revision)
+
+    # ------------------------------------------------------------------------------------ watches of members
+
+    def _accept_watch(self, watch: MemberWatch) -> None:
+        """Answer at once if there is news, else when there is or after `WATCH_S`. It ends an earlier watch."""
+        known = self.service.job(self.sim.job)
+        if (former := self._watches.get(watch.sender)) is not None:
+            self._answer_watch(former)
+        self._watches[watch.sender] = watch
+        if known is not None and known[1] > watch.after:
+            self._answer_watch(watch)
+        else:
+            self.sim.after(WATCH_S, self._watch_timed_out, watch, self.lives)
+
+    def _watch_timed_out(self, watch: MemberWatch, life: int) -> None:
+        if self.up and not self.paused and life == self.lives and self._watches.get(watch.sender) == watch:
+            self._answer_watch(watch)
+
+    def _answer_watches(self) -> None:
+        for watch in list(self._watches.values()):
+            self._answer_watch(watch)
+
+    def _answer_watch(self, watch: MemberWatch) -> None:
+        del self._watches[watch.sender]
+        known = self.service.job(self.sim.job)
+        if known is None or not self.service.leads:
+            self.sim.reply(self.name, watch, Unavailable("this coordinator does not decide"), 0)
+            return
+        job, revision = known
+        self.sim.reply(self.name, watch, Accepted(revision, view_of(job, revision, MemberId(watch.sender))), revision)
 
     # ------------------------------------------------------------------------------------- orders of agents
 
@@ -205,6 +269,17 @@ class SimulatedCoordinator:
         job, revision = self._shown
         orders = replace(orders_for(job, poll.agent), revision=revision)
         self.sim.reply(self.name, poll, OrdersReply(revision, orders), revision)
+
+
+def _request_of(given: Given) -> Request:
+    """Return the request; a watch is a sign of life."""
+    match given:
+        case Ask(request=request):
+            return request
+        case AgentPoll(agent=agent, after=after):
+            return RenewAgent(agent, after)
+        case MemberWatch(sender=sender, after=after):
+            return Renew(MemberId(sender), after)
 
 
 def orders_for(job: Job, agent: AgentId) -> OrdersReceived:

@@ -22,6 +22,7 @@ from pliant.core.model.view import View
 from pliant.wire.api import Renew
 from pliant_sim.fault_kinds import SimulatedFaultKind
 from pliant_sim.live.toy_model import FALSE, WRONG, Content, ToyModel, applied, corrupted, forward, post_step
+from pliant_sim.processes.coordinator import Ask, MemberWatch
 
 if TYPE_CHECKING:
     from pliant_sim.live.world import LiveSimulation
@@ -64,6 +65,9 @@ class LiveWorker:
         self.errs_once = False
         self.tainted = False  # a bit of its state was flipped
         self.transfer = 0  # the attempt stripes belong to
+        self._watches = 0  # opened ones; only the newest delivers
+        self._watched_at = sim.now
+        self._renewing = False
         sim.after(sim.chance.uniform(0.0, TICK_S), self._tick)
         self._join()
 
@@ -108,7 +112,9 @@ class LiveWorker:
             self._join()
             return
         view = self.machine.view
-        self.sim.ask_as_member(self.id, Renew(self.id, view.revision if view is not None else -1))
+        if not self._renewing:  # one after the other, as the thread of the real link does
+            self._renewing = True
+            self.sim.ask_as_member(self.id, Renew(self.id, view.revision if view is not None else -1), TICK_S)
         self.feed(s.Tick())
 
     def _user_code_limit_s(self) -> float:
@@ -120,10 +126,44 @@ class LiveWorker:
             self.id, Join(self.id, self.agent.state.id, self.machine.terms, fingerprint=self.sim.setting.fingerprint)
         )
 
-    def view_received(self, view: View) -> None:
-        if self.up and (view.known or self.joined):
+    def answered(self, given: Ask) -> None:
+        """Watch once it has joined. Watch again if the coordinator moved, as the real link does after a renewal."""
+        if isinstance(given.request, Renew):
+            self._renewing = False
+        if not self.up:
+            return
+        moved = self.sim.client_of(self.id).known.moved_at > self._watched_at
+        if isinstance(given.request, Join | Renew) and (not self._watches or moved):
+            self._open_watch()
+
+    def call_failed(self, given: Ask) -> None:
+        """Renew again at the next tick, since no coordinator answered."""
+        if isinstance(given.request, Renew):
+            self._renewing = False
+
+    def _open_watch(self) -> None:
+        if not self.up:
+            return
+        if self.paused:
+            self.sim.after(0.5, self._open_watch)
+            return
+        self._watches += 1
+        self._watched_at = self.sim.now
+        view = self.machine.view
+        self.sim.ask(MemberWatch(self.id, self._watches, view.revision if view is not None else -1))
+
+    def watch_ended(self, watch: MemberWatch, view: View | None) -> None:
+        """Take the view that a watch returned, if any, and watch again; an earlier watch than the newest is void."""
+        if not self.up or watch.number != self._watches:
+            return
+        if view is not None and (view.known or self.joined):
             self.joined = True
             self.feed(s.ViewReceived(view))
+        self.sim.after(0.001 if view is not None else 0.1, self._watch_next, watch.number)
+
+    def _watch_next(self, number: int) -> None:
+        if number == self._watches:
+            self._open_watch()
 
     def refused(self, revision: int) -> None:
         """Take a refusal as being fenced, unless the coordinator's state is older than the member's view."""

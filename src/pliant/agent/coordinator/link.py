@@ -51,6 +51,8 @@ class CoordinatorLink:
         self._sent = threading.Event()
         self._closed = threading.Event()
         self._revision = 0
+        self._watches = 0  # opened ones; only the newest delivers
+        self._watched_at = 0.0  # when it was opened last, by the monotonic clock
         self._troubles: set[str] = set()
         self._followed = EventFollower(client, found.name, found.revision, self._deliver)
         self.away_since: float | None = None  # by the wall clock; None: the coordinator answers
@@ -84,9 +86,16 @@ class CoordinatorLink:
     def start(self, complain: Callable[[str], None]) -> None:
         """Start the threads. `complain` receives errors that do not pass by themselves, each once."""
         self._complain = complain
-        for each in (self._send, self._watch, self._renew):
+        for each in (self._send, self._renew):
             threading.Thread(target=each, name=f"agent {each.__name__}", daemon=True).start()
+        self._open_watch()
         self._followed.start(self._trouble)
+
+    def _open_watch(self) -> None:
+        """Watch in a new thread. An earlier watch may be at a frozen coordinator, and ends when that answers."""
+        self._watches += 1
+        self._watched_at = time.monotonic()
+        threading.Thread(target=self._watch, args=(self._watches,), name="agent _watch", daemon=True).start()
 
     def send(self, command: Command) -> None:
         """Queue a command. It may be lost on the way; the supervisor repeats what matters.
@@ -134,8 +143,9 @@ class CoordinatorLink:
                 self._trouble(error)
         self._sent.set()
 
-    def _watch(self) -> None:
-        while not self._closed.is_set():
+    def _watch(self, number: int) -> None:
+        while not self._closed.is_set() and number == self._watches:
+            self._watched_at = time.monotonic()
             try:
                 orders = self._client.orders(self._job, self._agent, self._revision, WATCH_S, PATIENCE_S)
             except PliantError as error:
@@ -146,6 +156,8 @@ class CoordinatorLink:
                 self._closed.wait(PAUSE_S)
                 continue
             self._note_answer(None)
+            if number != self._watches:
+                return  # another watch was opened meanwhile
             if orders.revision < self._revision:
                 continue  # from a coordinator that lags behind
             self._revision = orders.revision
@@ -172,15 +184,20 @@ class CoordinatorLink:
                 return
 
     def _renew(self) -> None:
-        while not self._closed.wait(self._renew_s):
+        due = time.monotonic() + self._renew_s
+        while not self._closed.wait(max(0.0, due - time.monotonic())):
+            due = time.monotonic() + self._renew_s
             self._feed(v.Recheck(self.away_s))
             try:
-                self._client.renew_agent(self._job, self._agent, self._revision, self._uses(), patience_s=0.0)
+                self._client.renew_agent(self._job, self._agent, self._revision, self._uses(), self._renew_s)
             except PliantError as error:
                 self._note_answer(error)
                 self._trouble(error)
             else:
                 self._note_answer(None)
+                if self._client.moved_at > self._watched_at and not self._closed.is_set():
+                    self._open_watch()
+                    self._followed.reopen()
 
     def _note_answer(self, error: PliantError | None) -> None:
         if not isinstance(error, Unreachable):

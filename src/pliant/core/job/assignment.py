@@ -1,7 +1,7 @@
 """Decide how many workers each agent runs, and which members train. One function decides both, so that they agree.
 
-Each agent gets a share of the target. Members within their agent's share train first. A member beyond it trains only
-as long as too few others are there, and leaves once it is not needed.
+A number of workers is wanted on each agent. Members within that number train first. A member beyond it trains only as
+long as too few others are there, and leaves once it is not needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pliant.core.model.names import AgentId, MemberId
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """The members that should train, and those that no agent needs: beyond their agent's share, and not training."""
+    """The members that should train, and those that no agent needs: beyond its wanted number, and not training."""
 
     training: list[Member]
     surplus: list[Member]
@@ -67,9 +67,9 @@ def _spread(agents: list[Agent], total: int) -> dict[AgentId, int]:
 def assign(job: Job, out: frozenset[MemberId]) -> Assignment:
     """Return which members should train: those of the newest world first, then the oldest, as many as wanted.
 
-    `out` are members that no world may take (rule 5). A member beyond its agent's share trains until another one can
-    replace it. That waits until the newest world is current: while workers start, each of them would form one more
-    world.
+    `out` are members that no world may take (rule 5). A member beyond its agent's wanted number trains until another
+    one can replace it. That waits until the newest world is current: while workers start, each of them would form one
+    more world.
     """
     newest = job.newest
     before = set(newest.members) if newest else set()
@@ -80,7 +80,7 @@ def assign(job: Job, out: frozenset[MemberId]) -> Assignment:
         if not (m.draining or m.id in out or fingerprint_difference(fingerprint, m.fingerprint))
     ]
     usable.sort(key=lambda m: (m.id not in before, m.number))
-    beyond = _beyond_share(job, usable)
+    beyond = _beyond_wanted(job, usable)
     settled = newest is not None and newest.number == job.current
     if job.target.placement:
         usable = [m for m in usable if m.id not in beyond]
@@ -96,8 +96,8 @@ def assign(job: Job, out: frozenset[MemberId]) -> Assignment:
     return Assignment(training, [m for m in beyond.values() if m.id not in needed and m.agent in known])
 
 
-def _beyond_share(job: Job, members: list[Member]) -> dict[MemberId, Member]:
-    """Return the members for which their agents have no share left, if the shares are filled in this order."""
+def _beyond_wanted(job: Job, members: list[Member]) -> dict[MemberId, Member]:
+    """Return the members beyond the wanted number of their agents, counted in this order."""
     leaving = {agent.id for agent in job.agents if agent.draining}
     placement = {agent: count for agent, count in job.target.placement if agent not in leaving}
     room = Counter(placement if job.target.placement else desired_workers(job))

@@ -17,7 +17,7 @@ Pliant = Callable[..., Done]
 def peopled(running: Running, job: str) -> None:
     """Create a job of two members on one agent that has done two steps."""
     with running.client() as client:
-        client.send(job, m.Create(job, JobSpec(2, 4, Target(2))))
+        client.send(job, m.Create(job, JobSpec(2, 4, Target(2), spares=1)))
         client.send(job, m.AgentJoin(AgentId("gpu-1"), 4))
         for name, pid in (("gpu-1.1", 4242), ("gpu-1.2", 0)):
             client.send(job, m.Join(MemberId(name), AgentId("gpu-1"), TERMS, pid=pid))

@@ -36,7 +36,7 @@ def test_after_a_shrink_the_members_train_where_workers_are_wanted() -> None:
     assert training(job) == Counter({W: 1, X: 1})
 
 
-def test_members_of_a_new_agent_take_over_from_those_beyond_the_share_of_an_old_one() -> None:
+def test_members_of_a_new_agent_take_over_from_those_beyond_the_number_wanted_on_an_old_one() -> None:
     job = on_agents((A, X), (B, X), target=2, room=((X, 2),))
     job = after(job, m.AgentJoin(Y, 2))
     assert desired_workers(job) == {X: 1, Y: 1}
