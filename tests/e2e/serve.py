@@ -13,7 +13,7 @@ from typing import Any
 
 import uvloop
 
-from pliant.coordinator import server
+from pliant.coordinator import server, tls_listener
 from pliant.coordinator.api import app, handlers, http_protocol
 from pliant.coordinator.api.handlers import read_page
 from pliant.coordinator.tls_listener import ServerTls, TlsListener
@@ -36,7 +36,7 @@ def open_store(text: str, until: ExitStack) -> Store:
 
 
 def set_limits(options: dict[str, Any]) -> None:
-    http_protocol.HEAD_TIME_S = options["head_time_s"]
+    http_protocol.HEAD_TIME_S = tls_listener.HANDSHAKE_S = options["head_time_s"]
     http_protocol.STALL_S = options["stall_s"]
     http_protocol.SHUTDOWN_S = options["last_s"]
     app.BODY_TIME_S = options["body_time_s"]

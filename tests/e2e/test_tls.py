@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import socket
 import ssl
 from datetime import timedelta
 from pathlib import Path
@@ -136,6 +137,16 @@ def test_a_revoked_token_is_refused_with_tls_too(tmp_path: Path, ours: Authority
         admin.expire_token(made.line.id)
         why = refused(running, running.tls, token_of(made.token))
         assert why == f"NotAllowed: Not allowed: token {made.line.id} has expired; ask for a new one."
+
+
+def test_a_connection_without_a_handshake_is_closed_in_time(tmp_path: Path, ours: Authority) -> None:
+    with start_with_tls(tmp_path / "home", for_loopback(ours), trusting(ours), head_time_s=0.3) as running:
+        with socket.create_connection(("127.0.0.1", running.port), timeout=20.0) as silent:
+            assert silent.recv(1) == b""
+        with socket.create_connection(("127.0.0.1", running.port), timeout=20.0) as slow:
+            slow.sendall(bytes.fromhex("1603010200"))  # a hello is announced, and does not come
+            assert slow.recv(1) == b""
+        assert running.client().jobs() == ()
 
 
 # ------------------------------------------------------------------------------------------- client certificates

@@ -13,7 +13,7 @@ import pytest
 from e2e.launched import Launched
 from e2e.running import wait_for
 from e2e.test_run_live import SCRIPT
-from unit.cli.program import PLIANT, Done, environment, real
+from unit.cli.program import PLIANT, Done, environment, free_port, real
 
 pytest.importorskip("torch")
 
@@ -148,3 +148,35 @@ def test_the_worker_of_an_agent_without_the_ca_says_what_is_wrong(tmp_path: Path
         found = real(environment(tmp_path / "away", **cluster.own), "doctor", *flags, "--ca-file", str(cluster.ca))
         assert "the coordinator's is accepted, and valid until" in found.out
         wait_for(lambda: "refused a connection" in cluster.log.read_text(), "the log of the coordinator")
+
+
+WAITS = """
+import os, pathlib, sys, time
+print("coordinator", os.environ["PLIANT_COORDINATOR"].partition(":")[0], "CA", os.environ["PLIANT_CA_FILE"] or "none")
+while not pathlib.Path(sys.argv[1]).exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("meets", ["at an endpoint", "alone"])
+def test_with_a_ca_only_a_coordinator_that_others_can_join_has_tls(tmp_path: Path, meets: str) -> None:
+    cluster, script, go = Cluster(tmp_path), tmp_path / "waits.py", tmp_path / "go"
+    script.write_text(WAITS)
+    cluster.do("certs", "init")
+    cluster.do("certs", "issue", "gpu-1", "--ip", "127.0.0.1")
+    files = {"PLIANT_CA_FILE": str(cluster.ca), **cluster.own}
+    endpoint = f"127.0.0.1:{free_port()}"
+    where = ("--rdzv-endpoint", endpoint, "--nnodes", "1") if meets == "at an endpoint" else ()
+    with Launched(tmp_path / "away", *where, "--workers", "1", str(script), str(go), **files) as run:
+        said = ("https", str(cluster.ca)) if where else ("http", "none")
+        run.sees(f"coordinator {said[0]} CA {said[1]}")
+        assert run.endpoint["url"].startswith(f"{said[0]}://127.0.0.1:")
+        status = real(environment(tmp_path / "away", **files), "status", "demo", "--json")
+        assert (status.code, status.json["state"]) == (0, "running"), status.err
+        if where:
+            token = str(tmp_path / "away" / "jobs" / "demo" / "token")
+            other = ("--coordinator", f"http://{endpoint}", "--token-file", token)
+            refused = real(environment(tmp_path / "away", **files), "status", "demo", *other)
+            assert (refused.code, "so only https is accepted" in refused.err) == (2, True)
+        go.touch()
+        assert run.ended() == 0, run.output

@@ -23,6 +23,7 @@ from urllib.parse import urlsplit
 import uvicorn
 from prometheus_client import Counter
 
+from pliant.coordinator import tls_listener
 from pliant.coordinator.api.app import application
 from pliant.coordinator.api.auth import REFRESH_S, TokenRegistry
 from pliant.coordinator.api.handlers import Handlers
@@ -35,8 +36,7 @@ from pliant.coordinator.housekeeping import Housekeeper
 from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Unavailable
 from pliant.coordinator.service.pump import Service
 from pliant.coordinator.store_thread import StoreThread
-from pliant.coordinator.tls_listener import HANDSHAKE_S, TlsListener
-from pliant.coordinator.tls_listener import SHUTDOWN_S as TLS_SHUTDOWN_S
+from pliant.coordinator.tls_listener import TlsListener
 from pliant.core.leases import LEASE_TTL_S
 from pliant.credentials import read_or_create_token
 from pliant.errors import BadInput
@@ -269,8 +269,8 @@ class _Server(uvicorn.Server):
                 sock=sock,
                 backlog=BACKLOG,
                 ssl=self._tls.context,
-                ssl_handshake_timeout=HANDSHAKE_S,
-                ssl_shutdown_timeout=TLS_SHUTDOWN_S,
+                ssl_handshake_timeout=tls_listener.HANDSHAKE_S,
+                ssl_shutdown_timeout=tls_listener.SHUTDOWN_S,
             )
             self.servers.append(listener)
         return None
