@@ -1,7 +1,10 @@
 """`pliant run` with torchelastic's URL of etcd, and everything that a run leaves looked through for secrets."""
 
 import json
+import signal
 from pathlib import Path
+
+import pytest
 
 from contract.etcd_cluster import etcd_cluster
 from e2e.launched import TRAINER, Launched, all_gone, family, kill
@@ -21,6 +24,11 @@ def leads(run: Launched) -> bool:
         return False
 
 
+def committed(run: Launched) -> int:
+    with run.client() as client:
+        return client.job(run.job).job.step
+
+
 def seen(*runs: Launched) -> dict[str, bytes]:
     """All that is to be seen of these runs now."""
     pids = [pid for run in runs for pid in family(run.home)]
@@ -31,6 +39,32 @@ def seen(*runs: Launched) -> dict[str, bytes]:
             events = [repr(event) for _, event in client.events(run.job, 0, 1000)]
             texts[f"the events at run {number}"] = "\n".join([*events, repr(client.job(run.job))]).encode()
     return texts
+
+
+@pytest.mark.timeout(400)
+def test_when_the_machine_that_leads_is_lost_the_other_one_leads_and_trains_on(tmp_path: Path) -> None:
+    homes = tmp_path / "one", tmp_path / "two"
+    with etcd_cluster(tmp_path) as cluster:
+        url = f"etcd://{cluster.endpoints[0]}/demo?min_workers=1&max_workers=2"
+        args = ("--rdzv-endpoint", url, str(TRAINER), "0.2", "1000")
+        with Launched(homes[0], *args, PLIANT_AGENT="one") as first:
+            first.has_members(1)
+            assert leads(first)
+            with Launched(homes[1], *args, PLIANT_AGENT="two") as second:
+                second.has_members(2)
+                assert not leads(second)
+                assert first.members().keys() == second.members().keys()  # either one answers, for both
+                texts = seen(first, second)
+                assert leaks(homes, texts) == []
+                lost = family(homes[0])
+                first.process.kill()
+                all_gone(lost, homes[0])
+                wait_for(lambda: leads(second), "the other coordinator to lead", 60.0)
+                step = committed(second)
+                wait_for(lambda: committed(second) > step + 5, "the job to go on", 60.0)
+                second.signal(signal.SIGINT)
+                second.ended()
+    assert leaks(homes, {"the output": second.output.encode()}) == []
 
 
 def test_a_job_in_etcd_goes_on_after_its_coordinator_and_after_its_agent_are_killed(tmp_path: Path) -> None:
