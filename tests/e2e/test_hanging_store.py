@@ -10,6 +10,7 @@ import pytest
 
 from e2e.asked import Asked, gone
 from e2e.examples import JOB, furnish
+from e2e.raw import Line, bearer, host, request
 from e2e.running import Running, start, wait_for
 from pliant.coordinator.service.leader import HOLD_TTL_S
 
@@ -35,7 +36,12 @@ def test_health_checks_and_renewals_are_answered_and_no_lease_expires(running: R
     resize = f"/v1/jobs/{JOB}/resize"
     stuck = threading.Thread(target=lambda: running.admin.post(resize, json={"target": {"size": 3}}))
     stuck.start()
+    newest = running.client().job(JOB).job.revision
+    watch = Line(running)
+    watch.send(request(f"/v1/jobs/{JOB}/members/m1/watch?after={newest}&wait_s=60", host(running), bearer(running)))
     asked.ask_for(2 * HOLD_TTL_S + LEASE_S)
+    assert watch.answer().status == 503  # its client looks for another coordinator, and does not wait for a minute
+    watch.close()
     hang.unlink()
     stuck.join()
     wait_for(running.client().is_healthy, "the store to be asked again")

@@ -167,7 +167,7 @@ def test_while_nobody_at_all_is_heard_nobody_is_lost_and_the_job_says_so(tmp_pat
         assert "no message arrived for" in client.jobs()[0].warning
         assert gone(client) == []
         wait_for(lambda: somebody_else_speaks(client) and len(gone(client)) == 2, "both to be lost")
-        assert client.job(JOB).job.why.startswith("0 of at least 2")
+        assert client.job(JOB).job.why.startswith("0 of the 2 workers needed")
 
 
 @pytest.mark.parametrize("asked_more", [False, True], ids=["told", "asking"])

@@ -54,9 +54,15 @@ def run_seed(
     faults: tuple[ScheduledFault, ...] | None = None,
     story: list[str] | None = None,
     detail: bool = False,
+    slow_store: bool = False,
 ) -> Result:
-    """Run one schedule of a live job: the faults, then quiet until the job ends."""
+    """Run one schedule of a live job: the faults, then quiet until the job ends.
+
+    With `slow_store` renewals, commands and faults arrive while a coordinator waits for its store.
+    """
     sim = live_world.LiveSimulation(live_world.setting_for(seed), story, detail)
+    for coordinator in sim.coordinators:
+        coordinator.slow_store = slow_store
     for fault in live_schedule(seed, FAULTS_UNTIL_S) if faults is None else faults:
         sim.after(fault.at_s, strike_live, sim, fault)
     sim.run(FAULTS_UNTIL_S, sim.ended)

@@ -221,11 +221,13 @@ class AsyncService:
             _resolve(deleted.ticket, deleted)
 
     async def _refuse_while_stuck(self) -> None:
-        """Answer the requests that wait for a pump while another one waits for the store for too long."""
+        """Answer the requests that wait for a pump while another pump waits for the store for too long."""
         while True:
             await asyncio.sleep(TICK_S)
             if why := self._stuck():
                 self._answer(self.service.refuse_queued(why))
+                if not self.service.is_sure(time.monotonic()):  # another coordinator may lead by now
+                    self.notifications.release_all()
 
     def _log(self, pumped: Pumped) -> None:
         led, self._led = self._led, self.service.leads

@@ -173,7 +173,9 @@ class Coordinator:
         service = self.service.service
         found = service.job(name)
         if found is None and service.leads:
-            service.look_up(name, ticket=None)  # it ended long ago and is loaded for the next request, if it exists
+            # It ended long ago, and is loaded for the next request if it exists. The thread of the tokens may get here
+            # as well: it only appends to a list, and a lost entry is asked for again.
+            service.look_up(name, ticket=None)
         return found is not None and found[0].state.ended and time.time() - found[0].state_since >= WORKERS_GONE_S
 
     async def serve(self, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:

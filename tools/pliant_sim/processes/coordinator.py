@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pliant.coordinator.service.inbox import Accepted, Answer, Sender, Unavailable
+from pliant.coordinator.service.inbox import Accepted, Answer, Pumped, Sender, Unavailable
 from pliant.coordinator.service.pump import Service
+from pliant.coordinator.service.steps import CallResult, Steps, StoreCall, make_call
 from pliant.core.job.assignment import desired_workers
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import AgentId, MemberId
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pliant_sim.simulation import Simulation
 
 PUMP_EVERY_S = 1.0
+SLOW_S = 0.8  # the longest time of a slow store's call
 WATCH_S = 25.0
 
 
@@ -85,6 +88,9 @@ class SimulatedCoordinator:
         self._polls: dict[str, AgentPoll] = {}
         self._watches: dict[str, MemberWatch] = {}
         self.slow = False  # each write takes seconds, in which it does nothing else
+        self.slow_store = False  # its calls take time, and anything may happen meanwhile
+        self._steps: Steps[Pumped] | None = None  # the pump that waits for a slow store
+        self._pump_again = False
         self.store = FlakyStore(sim.store, sim.store_checks.wrote, sim.apply_later, sim.faults_fired, wrote=self._wrote)
         self.service: Service
         self.start()
@@ -99,6 +105,7 @@ class SimulatedCoordinator:
         self._shown = None
         self._polls.clear()
         self._watches.clear()
+        self._steps = None
         self.store.armed.clear()
         self.service = Service(self.store, f"{self.name}.{self.lives}", self._wall)
         self._pump_regularly(self.lives)
@@ -162,16 +169,66 @@ class SimulatedCoordinator:
     def _pump(self) -> None:
         if not self.up or self.paused:
             return
+        if self._steps is not None:
+            self._pump_again = True
+            return
         self.sim.store_checks.writer = self.name
         if self._unread:
             self._unread = False
             self.sim.last_contact[self.name] = self.sim.now
+        if self.slow_store:
+            steps = self._steps = self.service.pump_steps(self.now)
+            self._advance(lambda: next(steps))
+            return
         try:
             pumped = self.service.pump(self.now)
         except CoordinatorCrash:
-            self.crash()
-            self.sim.after(self.sim.chance.uniform(0.5, 4.0), self.start)
+            self._crash_and_restart()
             return
+        self._act(pumped)
+
+    def _advance(self, step: Callable[[], StoreCall]) -> None:
+        """Go on with a pump until it asks the store. The call is made now or when its answer comes."""
+        try:
+            call = step()
+        except StopIteration as stop:
+            self._steps = None
+            self._act(stop.value)
+            if self._pump_again:
+                self._pump_again = False
+                self.sim.after(0.0, self._pump)
+            return
+        made = self._call(call) if self.sim.chance.random() < 0.5 else None
+        self.sim.after(self.sim.chance.uniform(0.0, SLOW_S), self._store_answers, call, made, self.lives)
+
+    def _call(self, call: StoreCall) -> tuple[object, Exception | None] | None:
+        """Make a call of the store; None if the coordinator crashes meanwhile."""
+        self.sim.store_checks.writer = self.name
+        try:
+            return make_call(call)
+        except CoordinatorCrash:
+            self._crash_and_restart()
+            return None
+
+    def _store_answers(self, call: StoreCall, made: tuple[object, Exception | None] | None, life: int) -> None:
+        steps = self._steps
+        if not self.up or life != self.lives or steps is None:
+            return
+        if self.paused:
+            self.sim.after(0.1, self._store_answers, call, made, life)
+            return
+        made = made or self._call(call)
+        if made is not None:
+            result = CallResult(self.now, *made)
+            self._advance(lambda: steps.send(result))
+
+    def _crash_and_restart(self) -> None:
+        self._steps = None
+        self.crash()
+        self.sim.after(self.sim.chance.uniform(0.5, 4.0), self.start)
+
+    def _act(self, pumped: Pumped) -> None:
+        """Send the answers of a pump."""
         for bug in pumped.bugs:
             self.sim.store_checks.complain(f"invariant: {bug}")
         for reply in pumped.all_replies:
