@@ -1,6 +1,7 @@
 """The keys of a store in etcd.
 
     PREFIX/identity             the store's identity, the format of its keys, and the id of its cluster
+    PREFIX/counted              empty, and put with every write: see `writing`
     PREFIX/floor                the highest revision of a deleted job, if any was deleted
     PREFIX/revision/JOB         the job's revision; every job has one
     PREFIX/live/JOB             empty; every live job has one, for `read_page`
@@ -79,6 +80,10 @@ class EtcdKeys:
     @property
     def identity(self) -> bytes:
         return self._key("identity")
+
+    @property
+    def counted(self) -> bytes:
+        return self._key("counted")
 
     @property
     def floor(self) -> bytes:

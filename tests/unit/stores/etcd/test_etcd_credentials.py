@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import logging
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ from pliant.stores.etcd import EtcdAccess, EtcdStore
 from unit.stores.etcd.certificates import CertificateAuthority
 
 PASSWORD = "correct-horse-battery"
+
+patient = partial(EtcdAccess, deadline_s=30.0)  # for a machine that is busy with other tests
 
 
 def works(access: EtcdAccess) -> None:
@@ -67,12 +70,12 @@ def test_a_user_with_the_prefix_needs_no_more(
     guarded: EtcdCluster, password_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG):
-        works(EtcdAccess(guarded.endpoints, user="pliant", password_file=password_file))
+        works(patient(guarded.endpoints, user="pliant", password_file=password_file))
     assert PASSWORD not in caplog.text
 
 
 def test_a_session_that_ended_is_opened_again(guarded: EtcdCluster, password_file: Path) -> None:
-    with EtcdStore(EtcdAccess(guarded.endpoints, user="pliant", password_file=password_file)) as store:
+    with EtcdStore(patient(guarded.endpoints, user="pliant", password_file=password_file)) as store:
         before = store._client._token
         assert before
         store._client._token = "ended.1"
@@ -84,18 +87,18 @@ def test_no_user_a_wrong_password_and_another_prefix_are_refused_with_the_reason
     guarded: EtcdCluster, password_file: Path
 ) -> None:
     with pytest.raises(StoreError, match="PLIANT_ETCD_USER"):
-        EtcdStore(EtcdAccess(guarded.endpoints))
+        EtcdStore(patient(guarded.endpoints))
     with pytest.raises(StoreError, match="permission denied"):
-        EtcdStore(EtcdAccess(guarded.endpoints, "other", user="pliant", password_file=password_file))
+        EtcdStore(patient(guarded.endpoints, "other", user="pliant", password_file=password_file))
     password_file.write_text("wrong-password")
     with pytest.raises(StoreError, match="Check PLIANT_ETCD_USER and the file") as caught:
-        EtcdStore(EtcdAccess(guarded.endpoints, user="pliant", password_file=password_file))
+        EtcdStore(patient(guarded.endpoints, user="pliant", password_file=password_file))
     assert "wrong-password" not in caught.value.why
 
 
 def test_a_user_where_etcd_has_none_is_reported(tmp_path: Path, password_file: Path) -> None:
     with etcd_cluster(tmp_path) as cluster, pytest.raises(StoreError, match="unset PLIANT_ETCD_USER"):
-        EtcdStore(EtcdAccess(cluster.endpoints, user="pliant", password_file=password_file))
+        EtcdStore(patient(cluster.endpoints, user="pliant", password_file=password_file))
 
 
 # ----------------------------------------------------------------------------------------------------------- TLS
@@ -121,7 +124,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, ca: CertificateAuthority) 
 
 def test_a_client_with_a_certificate_works(secured: EtcdCluster, ca: CertificateAuthority) -> None:
     cert_file, key_file = ca.issue("coordinator")
-    works(EtcdAccess(secured.endpoints, ca_file=ca.file, cert_file=cert_file, key_file=key_file))
+    works(patient(secured.endpoints, ca_file=ca.file, cert_file=cert_file, key_file=key_file))
 
 
 def test_a_client_without_a_certificate_or_without_tls_is_refused(
@@ -129,9 +132,9 @@ def test_a_client_without_a_certificate_or_without_tls_is_refused(
 ) -> None:
     stranger_cert, stranger_key = CertificateAuthority(tmp_path / "strangers").issue("stranger")
     for access in (
-        EtcdAccess(secured.endpoints, ca_file=ca.file),
-        EtcdAccess(secured.endpoints, ca_file=ca.file, cert_file=stranger_cert, key_file=stranger_key),
-        EtcdAccess(secured.endpoints),
+        patient(secured.endpoints, ca_file=ca.file),
+        patient(secured.endpoints, ca_file=ca.file, cert_file=stranger_cert, key_file=stranger_key),
+        patient(secured.endpoints),
     ):
         with pytest.raises(StoreError):
             EtcdStore(access)
@@ -143,7 +146,7 @@ def test_a_server_of_another_ca_is_not_trusted(secured: EtcdCluster, ca: Certifi
     with pytest.raises(
         StoreError, match=r"The certificate of etcd is not accepted. Check PLIANT_ETCD_CA_FILE"
     ) as caught:
-        EtcdStore(EtcdAccess(secured.endpoints, ca_file=other.file, cert_file=cert_file, key_file=key_file))
+        EtcdStore(patient(secured.endpoints, ca_file=other.file, cert_file=cert_file, key_file=key_file))
     assert not isinstance(caught.value, StoreUnavailable)  # a retry does not help
 
 
@@ -157,4 +160,4 @@ def test_a_certificate_for_another_host_is_not_trusted(tmp_path: Path, ca: Certi
         etcd_cluster(tmp_path, options=options, tls=lenient) as cluster,
         pytest.raises(StoreError, match="is not accepted"),
     ):
-        EtcdStore(EtcdAccess(cluster.endpoints, ca_file=ca.file))
+        EtcdStore(patient(cluster.endpoints, ca_file=ca.file))

@@ -22,6 +22,7 @@ from pliant.stores.etcd import EtcdAccess, EtcdStore
 
 DEADLINE_S = 1.0
 SLACK_S = 1.5  # for a machine that is busy with other tests
+PATIENCE_S = 30.0
 JOB = "a"
 
 
@@ -50,6 +51,13 @@ def prefix(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def store(cluster: EtcdCluster, prefix: str) -> Iterator[EtcdStore]:
     with EtcdStore(EtcdAccess(cluster.endpoints, prefix, deadline_s=DEADLINE_S)) as store:
+        yield store
+
+
+@pytest.fixture
+def patient(cluster: EtcdCluster, prefix: str) -> Iterator[EtcdStore]:
+    """A handle for tests in which no deadline matters."""
+    with EtcdStore(EtcdAccess(cluster.endpoints, prefix, deadline_s=PATIENCE_S)) as store:
         yield store
 
 
@@ -117,7 +125,7 @@ def test_no_acknowledged_write_is_lost_or_doubled_when_a_member_is_killed(
     assert stored(store) == writer.acknowledged == [b"%d" % number for number in range(60)]
     cluster.wait_healthy()
     for server in cluster.servers:  # and every member has the same
-        with EtcdStore(EtcdAccess((server.endpoint,), store.place.partition("/")[2])) as alone:
+        with EtcdStore(EtcdAccess((server.endpoint,), store.place.partition("/")[2], deadline_s=PATIENCE_S)) as alone:
             assert stored(alone) == writer.acknowledged
 
 
@@ -234,7 +242,7 @@ def test_a_change_sent_to_a_silent_endpoint_is_in_doubt_and_the_next_goes_elsewh
 
 
 def test_a_refusing_endpoint_is_passed_over_by_changes_too(cluster: EtcdCluster, prefix: str, closed: str) -> None:
-    with EtcdStore(EtcdAccess((closed, *cluster.endpoints), prefix)) as store:
+    with EtcdStore(EtcdAccess((closed, *cluster.endpoints), prefix, deadline_s=PATIENCE_S)) as store:
         assert store.write([Write(JOB, 0, (b"e1",), b"r")]) == (Written(1),)
 
 
@@ -261,11 +269,11 @@ def test_a_server_that_is_no_etcd_is_named() -> None:
             EtcdStore(EtcdAccess((f"127.0.0.1:{listener.getsockname()[1]}",)))
 
 
-def test_a_closed_handle_says_so(store: EtcdStore) -> None:
-    store.close()
-    store.close()
+def test_a_closed_handle_says_so(patient: EtcdStore) -> None:
+    patient.close()
+    patient.close()
     with pytest.raises(StoreError, match=r"was closed. Open it again"):
-        store.jobs()
+        patient.jobs()
 
 
 # ------------------------------------------------------------------------------------------------------- the quota
@@ -273,7 +281,10 @@ def test_a_closed_handle_says_so(store: EtcdStore) -> None:
 
 def test_a_full_etcd_refuses_with_the_way_out_and_recovers(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     options = ["--quota-backend-bytes", str(20 << 20)]
-    with etcd_cluster(tmp_path, options=options) as cluster, EtcdStore(EtcdAccess(cluster.endpoints)) as store:
+    with (
+        etcd_cluster(tmp_path, options=options) as cluster,
+        EtcdStore(EtcdAccess(cluster.endpoints, deadline_s=PATIENCE_S)) as store,
+    ):
         mine = store.hold("lead", "x", 60.0, 0.0)
         assert isinstance(mine, Hold)
         store.write([Write(JOB, 0, (b"e1",), b"r")], mine)
@@ -288,7 +299,7 @@ def test_a_full_etcd_refuses_with_the_way_out_and_recovers(tmp_path: Path, caplo
         assert full is not None
         assert full.revision == revision
         assert store.read_page("", 10) == ((JOB, full),)
-        with EtcdStore(EtcdAccess(cluster.endpoints)) as another:
+        with EtcdStore(EtcdAccess(cluster.endpoints, deadline_s=PATIENCE_S)) as another:
             assert another.jobs() == (JOB,)
         assert store.hold("lead", "x", 60.0, 1.0) == Hold("lead", "x", mine.term, 61.0)
         with caplog.at_level(logging.WARNING):
@@ -318,11 +329,11 @@ def free(server: EtcdServer, revision: int) -> None:
 
 
 def test_a_read_whose_revision_is_compacted_meanwhile_reads_again(
-    cluster: EtcdCluster, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+    cluster: EtcdCluster, patient: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Record and tail are read by two requests; between them another coordinator writes, and etcd is compacted."""
-    store.write([Write(JOB, 0, (b"e1",), b"after 1")])
-    client: Any = store._client
+    patient.write([Write(JOB, 0, (b"e1",), b"after 1")])
+    client: Any = patient._client
     ask, asked = client._ask_one, []
 
     def disturbed(url: str, path: str, *rest: object) -> object:
@@ -337,48 +348,48 @@ def test_a_read_whose_revision_is_compacted_meanwhile_reads_again(
         return answer
 
     monkeypatch.setattr(client, "_ask_one", disturbed)
-    found = store.read(JOB)
+    found = patient.read(JOB)
     assert found is not None
     assert (found.record, found.tail) == (b"after 1", ())
     assert len(asked) > 2
 
 
 def test_the_holder_compacts_what_is_older_than_its_last_turn(
-    cluster: EtcdCluster, store: EtcdStore, monkeypatch: pytest.MonkeyPatch
+    cluster: EtcdCluster, patient: EtcdStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store.write([Write(JOB, 0, (b"e1",), b"r")])
+    patient.write([Write(JOB, 0, (b"e1",), b"r")])
     for revision in range(1, 6):
-        store.write([Write(JOB, revision, (b"e",))])
-    old = store._client.revision
+        patient.write([Write(JOB, revision, (b"e",))])
+    old = patient._client.revision
     for _ in range(3):
-        monkeypatch.setattr(store._upkeep, "_next_s", 0.0)
-        assert isinstance(store.hold("lead", "x", 60.0, 0.0), Hold)
-        store._upkeep.close()  # its turn has ended
+        monkeypatch.setattr(patient._upkeep, "_next_s", 0.0)
+        assert isinstance(patient.hold("lead", "x", 60.0, 0.0), Hold)
+        patient._upkeep.close()  # its turn has ended
     key = base64.b64encode(b"x").decode()
     with pytest.raises(Exception, match="400"):
         cluster.servers[0].ask("/v3/kv/range", {"key": key, "revision": old - 1})
-    assert len(stored(store)) == 6
+    assert len(stored(patient)) == 6
 
 
 # -------------------------------------------------------------------------------------------------------- identity
 
 
-def test_a_store_that_was_removed_while_it_is_open_is_not_written_to(cluster: EtcdCluster, store: EtcdStore) -> None:
-    store.write([Write(JOB, 0, (b"e1",), b"r")])
-    start, end = (base64.b64encode(store.place.partition("/")[2].encode() + last).decode() for last in (b"/", b"0"))
+def test_a_store_that_was_removed_while_it_is_open_is_not_written_to(cluster: EtcdCluster, patient: EtcdStore) -> None:
+    patient.write([Write(JOB, 0, (b"e1",), b"r")])
+    start, end = (base64.b64encode(patient.place.partition("/")[2].encode() + last).decode() for last in (b"/", b"0"))
     cluster.servers[0].ask("/v3/kv/deleterange", {"key": start, "range_end": end})
     with pytest.raises(StoreError, match="was removed, or restored under another identity"):
-        store.write([Write("b", 0, (b"e1",), b"r")])
+        patient.write([Write("b", 0, (b"e1",), b"r")])
     with pytest.raises(StoreError, match="was removed, or restored under another identity"):
-        store.write([Write("b", 0, (b"e1",), b"r")], Hold("lead", "x", 1, 0.0))
+        patient.write([Write("b", 0, (b"e1",), b"r")], Hold("lead", "x", 1, 0.0))
 
 
 def test_keys_of_another_program_are_not_taken_for_a_store(cluster: EtcdCluster) -> None:
     key, value = (base64.b64encode(text).decode() for text in (b"theirs/identity", b"something else"))
     cluster.servers[0].ask("/v3/kv/put", {"key": key, "value": value})
     with pytest.raises(StoreError, match=r"are not a store of Pliant. Use another prefix"):
-        EtcdStore(EtcdAccess(cluster.endpoints, "theirs"))
+        EtcdStore(EtcdAccess(cluster.endpoints, "theirs", deadline_s=PATIENCE_S))
     newer = base64.b64encode(b'{"identity": "x", "cluster_id": 1, "format": 2}').decode()
     cluster.servers[0].ask("/v3/kv/put", {"key": key, "value": newer})
     with pytest.raises(StoreError, match="has format 2; this Pliant supports formats up to 1"):
-        EtcdStore(EtcdAccess(cluster.endpoints, "theirs"))
+        EtcdStore(EtcdAccess(cluster.endpoints, "theirs", deadline_s=PATIENCE_S))
