@@ -28,7 +28,7 @@ def training(job: Job) -> Counter[AgentId]:
 
 
 def test_after_a_shrink_the_members_train_where_workers_are_wanted() -> None:
-    """F2: members were kept by their age, workers wanted by the age of their agents."""
+    """Members were once kept by their age, and workers wanted by the age of their agents."""
     room = ((W, 1), (X, 1), (Y, 1), (Z, 1))
     job = on_agents((D, Z), (C, Y), (B, X), (A, W), target=4, room=room)
     job = after(job, m.Resize(Target(2)))
