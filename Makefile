@@ -24,7 +24,11 @@ SHARED := $(PYTEST) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
+<<<<<<< HEAD
 .PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-tls bench-growth bench-takeover bench-stores bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torchless test-torch-versions
+=======
+.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-growth bench-takeover bench-stores bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks gpu demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torchless test-torch-versions
+>>>>>>> ba071f0 (torch: reduce the gradients of GPU models over NCCL)
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -167,6 +171,9 @@ namespaces: $(STAMP)  ## Resize, place, cut off and replace three agents in netw
 
 networks: $(STAMP)  ## Train over broken networks: cuts, loss, delay, resets, low bandwidth; needs root
 	cd tests && $(abspath $(BIN))/python -m networks --seed $(or $(SEED),0)
+
+gpu: $(STAMP)  ## Train over NCCL beside plain DDP, through joins, leaves and kills, and compare the bits; needs a GPU
+	cd tests && $(abspath $(BIN))/python -m gpu --seed $(or $(SEED),0)
 
 demo: $(STAMP)  ## Train through a kill, a resize and the replacement of every worker, with comments
 	$(BIN)/python examples/demo.py $(if $(SEED),--seed $(SEED))

@@ -81,6 +81,7 @@ class WorkerSettings:
     grace_s: float
     world_size: int  # as torchrun sets it
     local_rank: int
+    may_share_gpu: bool = False  # several NCCL ranks on one GPU
     override_through: int | None = None  # generation; older checkpoints get the script's hyperparameters
     replay_to: int | None = None  # set by `pliant replay`
     replay_file: Path | None = None
@@ -127,10 +128,17 @@ def read_worker(environ: Mapping[str, str] | None = None) -> WorkerSettings:
         grace_s=_number(env, "PLIANT_GRACE_S", GRACE_S),
         world_size=_whole_number(env, "WORLD_SIZE", 1),
         local_rank=_whole_number(env, "LOCAL_RANK", 0),
+        may_share_gpu=env.get("NCCL_MULTI_RANK_GPU_ENABLE", "0") not in ("", "0"),
         override_through=_whole_number(env, "PLIANT_OVERRIDE", 0) if env.get("PLIANT_OVERRIDE") else None,
         replay_to=_whole_number(env, "PLIANT_REPLAY_TO", 0) if replay_file else None,
         replay_file=Path(replay_file) if replay_file else None,
     )
+
+
+def set_defaults(variables: Mapping[str, str]) -> None:
+    """Set variables that a library reads in this process, unless the user has set them."""
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
 
 
 def _number(env: Mapping[str, str], name: str, default: float) -> float:

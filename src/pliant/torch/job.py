@@ -40,6 +40,8 @@ from pliant.torch.determinism import DeterminismOptions
 from pliant.torch.errors import Left, NonFiniteGradient, hide_own_frames
 from pliant.torch.evaluate import BATCH_TOTALS, EvaluationResults
 from pliant.torch.gloo.wiring import GlooWiring
+from pliant.torch.group import choice
+from pliant.torch.group.nccl_wiring import NcclWiring
 from pliant.torch.join_terms import extra_terms, model_device
 from pliant.torch.loop import Loop
 from pliant.torch.replay import Replay
@@ -48,6 +50,7 @@ from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.optimizers import Optimizers
 from pliant.torch.state.state_hash import StateHash
 from pliant.torch.state.training_state import Stateful, TrainingState
+from pliant.train.adapter import GroupWiring
 from pliant.train.checkpoint import open_storage, owner_name
 from pliant.train.coordinator_link import JobAlreadyEnded, MemberLink
 from pliant.train.data.loader import OrderOfEpoch, SampleError, SampleIndices, WrongSamples, check_micro_batch
@@ -144,6 +147,8 @@ class TrainingJob:
         self._peer_values = PeerValues()
         self._results = EvaluationResults()
         self._host = "127.0.0.1"
+        self._device = torch.device("cpu")
+        self._collectives = choice.GLOO
         self._checkpoint_dir: str | None = None
         self._interrupt: InterruptHandler | None = None
         self._closing: list[Callable[[], None]] = []
@@ -211,6 +216,7 @@ class TrainingJob:
         scaler: torch.amp.GradScaler | None = None,
         clip_norm: float | None = None,
         nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+        collectives: Literal["nccl", "gloo"] | None = None,
         checkpoint_dir: str | os.PathLike[str] | None = None,
         num_workers: int = 0,
         collate_fn: Callable[[list[Any]], Any] | None = None,
@@ -245,7 +251,7 @@ class TrainingJob:
         self._checkpoint_dir = arguments.check_folder(checkpoint_dir)
         source = open_source(dataset, order=order, sampler=sampler, samples_per_epoch=per_epoch, seed=seed)
         options = DeterminismOptions(seed, deterministic, other_bits, verify, verify_slots)
-        bare, where = _bare_model(model)
+        bare, where = self._place(model, collectives)
         optimizers = Optimizers(bare, optimizer, scaler, clip_norm, nonfinite)
         self._closing.append(optimizers.close)
         grid = Grid(source.samples, batch_size, slots or batch_size, epochs, len(optimizers.turns) or 1, max_steps)
@@ -271,6 +277,15 @@ class TrainingJob:
             raise BadInput("job.train was called twice. A job trains one model: join another job for another model.")
         TrainingJob.open = self
 
+    def _place(self, model: nn.Module, collectives: str | None) -> tuple[nn.Module, torch.device]:
+        """Return the model without wrappers and its device, and choose the library that reduces its gradients."""
+        bare, self._device = _bare_model(model)
+        worker = self._worker
+        self._collectives = choice.choose(
+            collectives, self._device, local_rank=worker.local_rank, may_share_gpu=worker.may_share_gpu
+        )
+        return bare, self._device
+
     def _open_loader(
         self, source: DataSource, indices: SampleIndices, how: dict[str, Any], device: torch.device
     ) -> Loader:
@@ -282,7 +297,8 @@ class TrainingJob:
 
     def _terms(self, grid: Grid, options: DeterminismOptions, extra: tuple[tuple[str, str], ...]) -> Terms:
         snapshots = options.snapshot_every if self._settings.coordinators else 0  # alone, no member can differ
-        return Terms(grid, options.seed, snapshots, (*extra, *options.terms), options.verify)
+        library = (("collectives", choice.NCCL),) if self._collectives == choice.NCCL else ()
+        return Terms(grid, options.seed, snapshots, (*extra, *library, *options.terms), options.verify)
 
     def _optimizer_step(
         self, options: DeterminismOptions, optimizers: Optimizers, device: torch.device, *, compiled: bool
@@ -406,8 +422,11 @@ class TrainingJob:
         elif self._session is not None:
             self._session.message_received(generation, kind, head)
 
-    def _make_wiring(self, world: World, key: str) -> GlooWiring:
-        return GlooWiring(world, key, self.member, self._peers or _NoPeers(), self._peer_values, self._host)
+    def _make_wiring(self, world: World, key: str) -> GroupWiring:
+        peers = self._peers or _NoPeers()
+        if self._collectives == choice.NCCL:
+            return NcclWiring(world, key, self.member, peers, self._peer_values, self._device)
+        return GlooWiring(world, key, self.member, peers, self._peer_values, self._host)
 
     def _forget(self, below: int) -> None:
         """Drop what belongs to generations below a number."""

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import assert_never, cast
 
 import msgspec
 import torch
@@ -34,7 +34,7 @@ from pliant.torch.checkpointing import MemberCheckpoints
 from pliant.torch.data.loader import Loader
 from pliant.torch.data.seeds import seed_all
 from pliant.torch.errors import Left
-from pliant.torch.gloo.group import GlooGroup, GroupBroken
+from pliant.torch.group.contract import GroupBroken, TensorGroup
 from pliant.torch.reduce.base import Reducer
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.replay import Replay
@@ -273,8 +273,8 @@ class Loop:
         dropped = self._idle or self._is_spot
         last = not self._parts and not dropped
         group = self.session.group(self.session.machine.generation) if last else None
-        group = group if isinstance(group, GlooGroup) else None
-        self._reducer.begin_part(part, float(loaded.samples), group, self.session.machine.shares, idle=dropped)
+        shares = self.session.machine.shares
+        self._reducer.begin_part(part, float(loaded.samples), cast("TensorGroup | None", group), shares, idle=dropped)
         return loaded
 
     def weigh(self, weight: float) -> None:
@@ -398,11 +398,11 @@ class Loop:
         disputes = tuple(Dispute(each.slot, names[each.owner], names[each.second]) for each in reduced.disputed)
         return self.session.feed_and_take(s.Returned(world.number, tuple(row.word for row in rows), disputes))
 
-    def _group(self, number: int) -> GlooGroup:
+    def _group(self, number: int) -> TensorGroup:
         group = self.session.group(number)
-        if not isinstance(group, GlooGroup):
+        if group is None:
             raise GroupBroken(f"generation {number} is over")
-        return group
+        return cast(TensorGroup, group)
 
     # ------------------------------------------------------------------------------------------ missed steps
 

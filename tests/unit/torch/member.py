@@ -21,8 +21,9 @@ from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
 from pliant.torch.gloo import sockets as fence_module
 from pliant.torch.gloo import wiring as wiring_module
-from pliant.torch.gloo.group import GlooGroup, GroupBroken
+from pliant.torch.gloo.group import GlooGroup
 from pliant.torch.gloo.wiring import GlooWiring
+from pliant.torch.group.contract import GroupBroken
 from pliant.train.peer.kv import PeerValues
 from pliant.train.peer.server import PeerServer, RequestRefused
 

@@ -12,7 +12,7 @@ from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Shares
-from pliant.torch.gloo.group import GroupBroken
+from pliant.torch.group.contract import GroupBroken
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.reduce.deterministic import DeterministicReducer
 from pliant.torch.state.buffers import Buffers

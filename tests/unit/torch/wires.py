@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pliant.torch.gloo.group import GroupBroken
+from pliant.torch.group.contract import GroupBroken
 
 PATIENCE_S = 20.0
 

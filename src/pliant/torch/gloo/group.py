@@ -31,20 +31,12 @@ from pliant.core.model.world import World
 from pliant.errors import BadInput
 from pliant.torch.gloo.hung import IdleCheck, keep_forever
 from pliant.torch.gloo.sockets import GroupSockets
+from pliant.torch.group.contract import GroupBroken
 
 LOOK = timedelta(seconds=0.02)  # a waiting thread checks the connections, and handles signals, this often
 VANISHED_LOOK_S = 0.5
 SILENT_S = 1.0  # after this time nothing is left to be read from a socket that was shut down
 GATHER_MAX = 1 << 24  # bytes from each rank
-
-
-class GroupBroken(Exception):
-    """The group cannot be used any more. `peer` is the member where it broke, if known: a hint, not a proof."""
-
-    def __init__(self, why: str, peer: MemberId | None = None) -> None:
-        super().__init__(why)
-        self.why = why
-        self.peer = peer
 
 
 class Pending:

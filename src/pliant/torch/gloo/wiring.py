@@ -13,7 +13,7 @@ import resource
 import threading
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from torch._C._distributed_c10d import (  # torch.distributed's own; only here they have types
@@ -24,10 +24,11 @@ from torch._C._distributed_c10d import (  # torch.distributed's own; only here t
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.torch.gloo.group import GlooGroup, GroupBroken, plain_message
+from pliant.torch.gloo.group import GlooGroup, plain_message
 from pliant.torch.gloo.hung import gloo_threads
-from pliant.torch.gloo.kv_store import PeerStore, StoreClosed
 from pliant.torch.gloo.sockets import Address, GroupSockets
+from pliant.torch.group.contract import GroupBroken
+from pliant.torch.group.peer_store import PeerSender, PeerStore, StoreClosed
 from pliant.train.peer.framing import PeerLost
 from pliant.train.peer.kv import PeerValues
 
@@ -38,12 +39,6 @@ NO_TIMEOUT = timedelta(days=3650)  # only the coordinator and broken connections
 
 _LINKS = "links"
 _links = msgspec.msgpack.Decoder(list[tuple[Address, Address]])
-
-
-class PeerSender(Protocol):
-    """The part of `pliant.train.peer.server.PeerServer` that wiring needs."""
-
-    def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None: ...
 
 
 class GlooWiring:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
-from pliant.torch.gloo.group import GlooGroup, GroupBroken
+from pliant.torch.group.contract import GroupBroken, TensorGroup
 from pliant.torch.reduce.buckets import Bucket, ReducedGradient, make_buckets
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.tensor_hash import tensors_hash
@@ -43,7 +43,7 @@ class Reducer(ABC):
         self._versions = [0] * len(self.params)
         self._factor = 0.0
         self._hashes: dict[int, int] = {}  # gradient hashes by slot, of slots that two members compute
-        self._group: GlooGroup | None = None  # set while buckets may be sent during backward
+        self._group: TensorGroup | None = None  # set while buckets may be sent during backward
         self._sent = 0
         self._overlaps: bool | None = None  # whether backward runs once per part; None until known
         self._hooks = [
@@ -65,7 +65,7 @@ class Reducer(ABC):
         self,
         part: MicroBatch,  # noqa: ARG002
         factor: float,
-        group: GlooGroup | None,
+        group: TensorGroup | None,
         shares: Shares,  # noqa: ARG002
         *,
         idle: bool,  # noqa: ARG002
@@ -156,7 +156,7 @@ class Reducer(ABC):
                 )
 
     @contextmanager
-    def _under_way(self, group: GlooGroup) -> Iterator[None]:
+    def _under_way(self, group: TensorGroup) -> Iterator[None]:
         """Ensure that all operations have returned at the end of the block, even after an exception."""
         try:
             yield
@@ -171,7 +171,7 @@ class Reducer(ABC):
     # ------------------------------------------------------------------------------------------- by subclasses
 
     @abstractmethod
-    def _send(self, group: GlooGroup) -> None:
+    def _send(self, group: TensorGroup) -> None:
         """Start the reduction of the next bucket."""
 
     @abstractmethod
@@ -185,7 +185,7 @@ class Reducer(ABC):
     @abstractmethod
     def reduce(
         self,
-        group: GlooGroup,
+        group: TensorGroup,
         row: ControlRow,
         shares: Shares,
         checks: Sequence[SpotCheck] = (),

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from pliant.core.data.grid import Grid
 from pliant.core.member.signals import Shares
-from pliant.torch.gloo.group import GlooGroup, GroupBroken, Pending
+from pliant.torch.group.contract import GroupBroken, PendingOperation, TensorGroup
 from pliant.torch.reduce.base import Reducer
 from pliant.torch.reduce.buckets import ReducedGradient, multiply_into
 from pliant.torch.reduce.tree_buffers import ExchangePlan, StreamEvent, TreeBuffers, plan_of, split_nodes
@@ -77,7 +77,7 @@ class DeterministicReducer(Reducer):
         self._moving: Tensor | slice = slice(None)  # indices of the buffers' changes to send
         self._turn = 0
         self._tasks: list[Future[None]] = []
-        self._pending: list[Pending] = []
+        self._pending: list[PendingOperation] = []
         self._scattered: list[Callable[[], None]] = []  # the gather of a bucket whose scatter is under way
         self._cell_memory = [torch.zeros(0, dtype=torch.int64)] * 2
         self._wire = ThreadPoolExecutor(1, thread_name_prefix="pliant-exchange")
@@ -91,7 +91,7 @@ class DeterministicReducer(Reducer):
     # ---------------------------------------------------------------------------------------------- a part
 
     def begin_part(
-        self, part: MicroBatch, factor: float, group: GlooGroup | None, shares: Shares, *, idle: bool
+        self, part: MicroBatch, factor: float, group: TensorGroup | None, shares: Shares, *, idle: bool
     ) -> None:
         super().begin_part(part, factor, group, shares, idle=idle)
         self._shares = shares
@@ -157,7 +157,7 @@ class DeterministicReducer(Reducer):
 
     def reduce(
         self,
-        group: GlooGroup,
+        group: TensorGroup,
         row: ControlRow,
         shares: Shares,
         checks: Sequence[SpotCheck] = (),
@@ -211,11 +211,11 @@ class DeterministicReducer(Reducer):
         """Submit work to the thread that sends everything, in the order of the buckets, the same on every rank."""
         self._tasks.append(self._wire.submit(work))
 
-    def _start(self, pending: Pending, nbytes: int) -> None:
+    def _start(self, pending: PendingOperation, nbytes: int) -> None:
         self._pending.append(pending)
         self.sent_bytes += nbytes
 
-    def _send(self, group: GlooGroup) -> None:
+    def _send(self, group: TensorGroup) -> None:
         if self._slot is not None and self._joined == self._sent:
             self._join(self._slot)
         number, shares = self._sent, self._shares
@@ -230,7 +230,7 @@ class DeterministicReducer(Reducer):
         nbytes = bucket.numel * bucket.dtype.itemsize * plan.sendings
         return nbytes * max(4, len(plan.shares) - 1) <= 4 * _AT_ONCE_BYTES and bucket.device.type == "cpu"
 
-    def _exchange(self, group: GlooGroup, number: int, shares: Shares, ready: StreamEvent) -> None:
+    def _exchange(self, group: TensorGroup, number: int, shares: Shares, ready: StreamEvent) -> None:
         """Scatter this bucket, then gather the previous one, whose nodes have mostly arrived by now."""
         ready.wait()
         plan = plan_of(shares)
@@ -251,8 +251,8 @@ class DeterministicReducer(Reducer):
         self._scattered.append(lambda: self._gather(group, nodes, plan, length, arriving))
 
     def _scatter(
-        self, group: GlooGroup, nodes: TreeBuffers, plan: ExchangePlan, length: int
-    ) -> list[tuple[Pending, Tensor]]:
+        self, group: TensorGroup, nodes: TreeBuffers, plan: ExchangePlan, length: int
+    ) -> list[tuple[PendingOperation, Tensor]]:
         """Start one exchange for each node: every rank sends the stretches of a node, or nothing if it has fewer."""
         found = []
         mine = nodes.tree.values
@@ -272,11 +272,11 @@ class DeterministicReducer(Reducer):
 
     def _gather(
         self,
-        group: GlooGroup,
+        group: TensorGroup,
         nodes: TreeBuffers,
         plan: ExchangePlan,
         length: int,
-        arriving: list[tuple[Pending, Tensor]],
+        arriving: list[tuple[PendingOperation, Tensor]],
     ) -> None:
         """Add the nodes of this rank's stretch, and send the sum to every rank."""
         given: list[tuple[TreeNode, Tensor]] = []
@@ -321,7 +321,7 @@ class DeterministicReducer(Reducer):
             place[: self._buckets[-1].numel].copy_(flat.data[: self._buckets[-1].numel])
         return tail
 
-    def _moved_anywhere(self, group: GlooGroup) -> Tensor | slice:
+    def _moved_anywhere(self, group: TensorGroup) -> Tensor | slice:
         """Return the indices of buffers that changed on any member, as long as it is unknown which ones move."""
         spans = self._buffers.spans if self._buffers.moving is None else []
         if not spans:

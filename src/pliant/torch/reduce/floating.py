@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from pliant.core.member.signals import Shares
-from pliant.torch.gloo.group import GlooGroup, GroupBroken, Pending
+from pliant.torch.group.contract import GroupBroken, PendingOperation, TensorGroup
 from pliant.torch.reduce.base import Reducer
 from pliant.torch.reduce.buckets import Bucket, ReducedGradient, multiply_into
 from pliant.torch.state.buffers import Buffers
@@ -64,10 +64,10 @@ class FloatingReducer(Reducer):
         self._extra = -1
         self._turn = 0
         self._kept: set[int] = set()  # parameters with a kept sum
-        self._pending: list[Pending] = []
+        self._pending: list[PendingOperation] = []
 
     def begin_part(
-        self, part: MicroBatch, factor: float, group: GlooGroup | None, shares: Shares, *, idle: bool
+        self, part: MicroBatch, factor: float, group: TensorGroup | None, shares: Shares, *, idle: bool
     ) -> None:
         super().begin_part(part, factor, group, shares, idle=idle)
         if self._group is not None:
@@ -95,7 +95,7 @@ class FloatingReducer(Reducer):
 
     def reduce(  # a floating-point sum does not depend on the shares
         self,
-        group: GlooGroup,
+        group: TensorGroup,
         row: ControlRow,
         shares: Shares,  # noqa: ARG002
         checks: Sequence[SpotCheck] = (),  # noqa: ARG002
@@ -128,7 +128,7 @@ class FloatingReducer(Reducer):
         self._sent = 0
         self._group = None
 
-    def _send(self, group: GlooGroup, *, empty: bool = False) -> None:
+    def _send(self, group: TensorGroup, *, empty: bool = False) -> None:
         self._fill(self._sent, empty=empty)
         self._pending.append(group.all_reduce(self._memory[self._sent].wires[self._turn]))
         self._sent += 1
@@ -151,7 +151,7 @@ class FloatingReducer(Reducer):
                 else:
                     view.zero_()
 
-    def _fill_tail(self, tail: Tensor, group: GlooGroup, row: ControlRow, *, empty: bool) -> None:
+    def _fill_tail(self, tail: Tensor, group: TensorGroup, row: ControlRow, *, empty: bool) -> None:
         count = self._buffers.numel
         if empty:
             tail.zero_()
@@ -173,7 +173,7 @@ class FloatingReducer(Reducer):
             self._memory[-1].make_wires(extra)
             self._extra = extra
 
-    def _read(self, group: GlooGroup) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
+    def _read(self, group: TensorGroup) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         numel, wire = self._buckets[-1].numel, self._memory[-1].wires[self._turn]
         tail = wire[numel:]
         count = self._buffers.numel

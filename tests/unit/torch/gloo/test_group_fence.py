@@ -12,8 +12,8 @@ import pytest
 
 from pliant.core.model.names import MemberId
 from pliant.torch.gloo.hung import IdleCheck, gloo_threads
-from pliant.torch.gloo.kv_store import PeerStore, StoreClosed
 from pliant.torch.gloo.sockets import GroupSockets, parse_published
+from pliant.torch.group.peer_store import PeerStore, StoreClosed
 from pliant.train.peer.kv import PeerValue, PeerValues
 from unit.torch.blob import blob
 

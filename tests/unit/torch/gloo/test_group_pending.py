@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from pliant.torch.gloo.group import GlooGroup, GroupBroken
+from pliant.torch.gloo.group import GlooGroup
+from pliant.torch.group.contract import GroupBroken
 from unit.torch.wired import PATIENCE_S, wired
 from unit.torch.wires import same_bits
 

@@ -14,9 +14,10 @@ from pliant.core.data.ledger import Lineage
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
 from pliant.errors import BadInput
-from pliant.torch.gloo.group import GATHER_MAX, GlooGroup, GroupBroken
+from pliant.torch.gloo.group import GATHER_MAX, GlooGroup
 from pliant.torch.gloo.sockets import parse_published
 from pliant.torch.gloo.wiring import GlooWiring
+from pliant.torch.group.contract import GroupBroken
 from pliant.train.peer.framing import PeerLost
 from pliant.train.peer.kv import PeerValue, PeerValues
 from unit.torch.blob import blob

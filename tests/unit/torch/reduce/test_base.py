@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
-from pliant.torch.gloo.group import GlooGroup, GroupBroken
+from pliant.torch.gloo.group import GlooGroup
+from pliant.torch.group.contract import GroupBroken
 from pliant.torch.reduce import buckets as buckets_module
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.reduce.floating import FloatingReducer

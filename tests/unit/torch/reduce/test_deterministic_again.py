@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
-from pliant.torch.gloo.group import GroupBroken
+from pliant.torch.group.contract import GroupBroken
 from pliant.torch.reduce import buckets as buckets_module
 from pliant.torch.reduce import deterministic as treed_module
 from pliant.torch.reduce import tree_buffers as nodes_module

@@ -1,4 +1,4 @@
-"""The key-value store in which gloo looks up its peers' addresses while a group is built.
+"""The key-value store in which gloo and NCCL look up their peers' addresses while a group is built.
 
 Members send the values to each other. torch's own TCPStore listens without a credential and ends with one rank.
 """
@@ -7,13 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Protocol
 
 from torch._C._distributed_c10d import Store  # torch.distributed's own; only here it has types
 
+from pliant.core.model.names import MemberId
 from pliant.train.peer.kv import PeerValues, encode_value
 
 SendToAll = Callable[[bytes], None]  # sends a message of the kind `store` to every peer of the world
-OnValue = Callable[[str, bytes], None]  # called with every value that gloo sets or gets
+OnValue = Callable[[str, bytes], None]  # called with every value that is set or gotten
+
+
+class PeerSender(Protocol):
+    """The part of `pliant.train.peer.server.PeerServer` that wiring needs."""
+
+    def notify(self, generation: int, member: MemberId, kind: str, head: bytes) -> None: ...
 
 
 class StoreClosed(Exception):
@@ -48,7 +56,7 @@ class PeerStore(Store):
         self._on_value(key, value)
         return value
 
-    # Ignores gloo's time limit: only `GlooWiring` ends a wiring.
+    # Ignores the library's time limit: only the wiring itself ends a wiring.
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:  # noqa: ARG002
         self._values(keys)
 
