@@ -24,11 +24,8 @@ SHARED := $(PYTEST) --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-<<<<<<< HEAD
-.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-tls bench-growth bench-takeover bench-stores bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torchless test-torch-versions
-=======
-.PHONY: help install test long check format fuzz mutants bench-core sim docs clean bench-coordinator bench-growth bench-takeover bench-stores bench-train bench-bits bench-relaunch bench-checkpoint docs-api schedules scripts namespaces networks gpu demo bits chaos-lm chaos chaos-train chaos-coordinator chaos-flips soak measure lint format-check types dist test-all-pythons test-torchless test-torch-versions
->>>>>>> ba071f0 (torch: reduce the gradients of GPU models over NCCL)
+# Every target is a command; none is a file.
+.PHONY: $(shell sed -n 's/^\([a-z][a-z-]*\):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
 
 help:  ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-17s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

@@ -229,9 +229,9 @@ class TrainingJob:
     ) -> Run:
         """Join the job and return its run. Raises if a setting differs from that of the other members.
 
-        `batch_size` is global and does not depend on the number of members. `slots` is the number of pieces that it is
-        divided into, by default one for each sample; members beyond that number are spares. `micro_batch` limits the
-        samples of one item, `max_steps` the length of the job. `state` names other objects that move with the model.
+        `batch_size` is global, whatever the number of members. `slots` is the number of pieces it is divided into, by
+        default one for each sample; members beyond that number are spares. `micro_batch` limits the samples of an item,
+        `max_steps` the length of the job. `state` names other objects that move with the model.
 
         With `deterministic` an item is one slot, and the result has the same bits whatever happens to the membership. A
         member whose software or hardware would compute other bits stays a spare, unless `other_bits` allows it. With
@@ -265,8 +265,7 @@ class TrainingJob:
         terms = self._terms(grid, options, extra_terms(bare, optimizers, indices, others))
         parts = MicroBatcher(grid, micro_batch, one_slot=deterministic)
         self._loop = self._assemble(terms, bare, training_state, loader, step, optimizers.can_step, options, parts)
-        join = Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where))
-        self._start(self._loop.session, join, stall_s)
+        self._start(Join(self.member, self._agent, terms, fingerprint=options.fingerprint(where)), stall_s)
         self._run = Run(self._loop, model, optimizers, others.values(), self._results, self._send_batch_totals, where)
         return self._run
 
@@ -436,7 +435,9 @@ class TrainingJob:
 
     # ------------------------------------------------------------------------------------- start and end
 
-    def _start(self, session: Session, join: Join, stall_s: float) -> None:
+    def _start(self, join: Join, stall_s: float) -> None:
+        session = self._session
+        assert session is not None
         address = self._peers.address if self._peers is not None else ""
         try:
             session.start(replace(join, address=address, pid=os.getpid(), age_s=process_age_s()))
