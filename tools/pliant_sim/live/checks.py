@@ -9,10 +9,9 @@ from pliant.coordinator.service.inbox import Accepted, Answer
 from pliant.core import messages as m
 from pliant.core.data.audit import audit
 from pliant.core.data.ledger import LedgerLine, Lineage
-from pliant.core.endpoints import renewal_limit_s
 from pliant.core.job.assignment import desired_workers
 from pliant.core.job.launches import FENCED_CODE
-from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
+from pliant.core.leases import LEASE_TTL_S
 from pliant.core.member import Machine, Phase
 from pliant.core.member.control_words import Purpose, Words, is_ending
 from pliant.core.member.signals import Exit, Shares
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
 ORDERS_S = 3.0  # a user's request is decided and the agent has its orders, in a network without faults
 EXIT_S = 6.0  # beyond the grace period
 # A member notices a frozen leader with its next renewal, asks another coordinator after a deadline, and watches there.
-VIEW_S = LEASE_TTL_S / RENEWALS_PER_LEASE + renewal_limit_s(LEASE_TTL_S, 2) + 1.0
+VIEW_S = LEASE_TTL_S / 3 + LEASE_TTL_S / 8 + 1.0
 
 
 class LiveChecks(StoreChecks):
