@@ -284,6 +284,27 @@ def test_a_client_uses_its_changed_certificate_for_new_connections(ours: Authori
         assert client.jobs() == ()
 
 
+def test_a_ca_is_replaced_through_a_file_with_the_old_and_the_new_one(tmp_path: Path, ours: Authority) -> None:
+    """docs/operating/tls.md has the procedure. The client and the coordinator run all the while."""
+    new, server, trusted = authority(tmp_path / "new", "new CA"), for_loopback(ours), tmp_path / "trusted.pem"
+    shutil.copy(ours.cert_file, trusted)
+    with start_with_tls(tmp_path / "home", server, TlsFiles(trusted)) as running:
+        client, before = running.client(), fingerprint(running)
+        client.jobs()
+        trusted.write_bytes(ours.cert_file.read_bytes() + new.cert_file.read_bytes())
+        replacement = for_loopback(new)
+        for old_file, new_file in ((server.key_file, replacement.key_file), (server.cert_file, replacement.cert_file)):
+            shutil.copy(new_file, old_file)
+        wait_for(lambda: fingerprint(running) != before, "the certificate of the new CA to be used")
+        assert client.jobs() == ()
+        with Client([running.url], running.token, tls=TlsFiles(trusted)) as both:
+            assert both.jobs() == ()
+        assert "it is not of the CA that is trusted here" in refused(running, trusting(ours))
+        shutil.copy(new.cert_file, trusted)
+        with Client([running.url], running.token, tls=TlsFiles(trusted)) as last:
+            assert last.jobs() == ()
+
+
 def test_a_coordinator_that_is_killed_is_only_away(tmp_path: Path, ours: Authority) -> None:
     """Its connections end without the end that TLS has for it, which is no reason to give up."""
     certificate = for_loopback(ours)
