@@ -44,4 +44,4 @@ def start_with_tls(
 ) -> Running:
     """A coordinator with that certificate, and clients with those files."""
     tls = (server.cert_file, server.key_file, None if client_ca is None else str(client_ca))
-    return start(home=home, trusted=trusted, tls=tls, **limits)
+    return start(limits.pop("store", "memory:"), home=home, trusted=trusted, tls=tls, **limits)

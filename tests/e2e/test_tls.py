@@ -13,6 +13,8 @@ from e2e.authority import authority, for_loopback, shift, start_with_tls
 from e2e.running import Running, start, token_of, wait_for
 from pliant.certificates import Authority, CertificateInfo
 from pliant.client import Client
+from pliant.core.messages import Create
+from pliant.core.model.job import JobSpec
 from pliant.credentials import TlsFiles, Token
 from pliant.errors import BadInput, NotAllowed, NotSecure, PliantError, Unreachable
 from pliant.tls import LEAF_DAYS, client_context
@@ -110,6 +112,18 @@ def test_with_a_ca_http_is_refused_before_anything_is_sent(ours: Authority) -> N
         f"http://127.0.0.1:9 is not encrypted, and the CA {ours.cert_file} is given, so only https is accepted. Use "
         "https://, or unset PLIANT_CA_FILE for a coordinator without TLS."
     )
+
+
+def test_a_leader_that_a_standby_names_is_not_followed_to_http(tmp_path: Path, ours: Authority) -> None:
+    store = f"sqlite:{tmp_path / 'store.db'}"
+    with (
+        start(store, home=tmp_path / "first") as leader,
+        start_with_tls(tmp_path / "second", for_loopback(ours), trusting(ours), store=store) as standby,
+    ):
+        client = standby.client(patience_s=0.5)
+        with pytest.raises(Unreachable, match=f"leads at {leader.url}"):
+            client.send("demo", Create("demo", JobSpec(1, 2)))
+        assert leader.client().jobs() == ()
 
 
 def test_a_server_without_tls_is_refused_and_not_spoken_to(tmp_path: Path, ours: Authority) -> None:

@@ -138,13 +138,15 @@ class Transport:
         while True:
             todo = list(in_order(self._known, time.monotonic()))
             asked: set[int] = set()
+            last: TryAgain | None = None
             while todo:
                 base, asked_at = todo.pop(0), time.monotonic()
                 asked.add(base)
                 try:
                     return self._send_once(base, route, path, query, content, limit_s)
                 except TryAgain as error:
-                    last = error
+                    if last is None or not error.lasting:  # one that a retry may cure decides
+                        last = error
                     if once and not error.unsent:
                         raise Unreachable(
                             f"{error}. The request may have been carried out; check before sending it again."
@@ -153,6 +155,7 @@ class Transport:
                     if leader is not None and leader not in asked:
                         todo = [leader, *(each for each in todo if each != leader)]
             circle += 1
+            assert last is not None  # there is at least one endpoint
             self.pause(circle, until, last, limit_s)
 
     def _limit_s(self, route: Route) -> float:
