@@ -47,4 +47,16 @@ CLUSTERS = (
             ),
         ),
     ),
+    Planted(
+        "a hold by another machine's clock",
+        "P1",
+        "A coordinator compares its own clock with the end that another one on another machine computed for its hold.",
+        (
+            Edit(
+                "stores/sightings.py",
+                "        return seen.seen_s + ttl_s\n",
+                "        return renewal[1]\n",
+            ),
+        ),
+    ),
 )

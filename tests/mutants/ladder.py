@@ -11,7 +11,11 @@ from mutants.edits import ROOT
 from mutants.imports import reaches
 
 FOLDERS = ("unit/core", "unit/coordinator", "property")
-MORE = ("unit/torch/data/test_exactly_once_resize.py", "unit/train/process/test_watchdog.py")
+MORE = (
+    "unit/stores/test_sightings.py",
+    "unit/torch/data/test_exactly_once_resize.py",
+    "unit/train/process/test_watchdog.py",
+)
 NOT_OURS = ("codec",)  # what is encoded how is no matter of the protocol
 
 SEEDS_PLANTED = 150

@@ -253,26 +253,33 @@ PLANTED = (
                 "        again: dict[str, list[Submitted]] = {}\n        try:\n",
                 "        again: dict[str, list[Submitted]] = {}\n"
                 "        for draft, write in zip(writing, writes, strict=True):\n"
-                "            self._adopt(draft, write, now)\n"
+                "            self._adopt(draft, write, write.expected + len(write.events))\n"
                 "        for draft in drafts:\n"
-                "            self._finish(draft, now, replies)\n"
+                "            self._finish(draft, replies)\n"
                 "        try:\n",
             ),
             Edit(
                 "coordinator/service/pump.py",
                 '                self._send_back(draft.name, draft.submitted, f"the store failed: {error}", replies)\n',
-                "                self._jobs.pop(draft.name, None)\n",
+                "                self._jobs.drop(draft.name)\n",
             ),
             Edit(
                 "coordinator/service/pump.py",
-                "            if is_won:\n                self._adopt(draft, write, now)\n",
-                "            if is_won:\n",
+                "            for draft in drafts:\n"
+                "                self._send_back(draft.name, draft.submitted, self.why, replies)\n"
+                "            return {}\n",
+                "            return {}\n",
+            ),
+            Edit(
+                "coordinator/service/pump.py",
+                "            if revision:\n                self._adopt(draft, write, revision)\n",
+                "            if revision:\n",
             ),
             Edit(
                 "coordinator/service/pump.py",
                 "                draft.known.stale = True\n                again[draft.name] = draft.submitted\n"
                 "        for draft in drafts:\n            if draft.name not in again:\n"
-                "                self._finish(draft, now, replies)\n",
+                "                self._finish(draft, replies)\n",
                 "                draft.known.stale = True\n",
             ),
         ),
@@ -284,8 +291,8 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/pump.py",
-                "        self._liveness = Liveness(self._lease_ttl_s)\n",
-                "        pass\n",
+                "        self._jobs.clear()\n        self._liveness = Liveness(self._lease_ttl_s)\n",
+                "        self._jobs.clear()\n",
             ),
         ),
     ),
@@ -490,8 +497,8 @@ PLANTED = (
         (
             Edit(
                 "coordinator/service/pump.py",
-                "            won = [self._was_applied(write) for write in writes]\n",
-                "            won = [True for _ in writes]\n",
+                "            written = yield from self._find_applied(writes)\n",
+                "            written = [write.expected + len(write.events) for write in writes]\n",
             ),
         ),
     ),

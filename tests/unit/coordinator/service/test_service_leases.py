@@ -214,13 +214,26 @@ def test_after_a_takeover_every_lease_is_fresh() -> None:
 
 
 def test_after_a_hold_was_lost_and_won_again_every_lease_is_fresh() -> None:
-    """The same process: its hold ran out while it slept, and another member may have led in between."""
+    """The same process: its hold ran out while it slept, and no other coordinator led in between."""
     one = at_work(desk())
     alive(one, 0.5, 9.5, Renew(A))
     one.pump(13.0, Renew(A))
     alive(one, 13.5, 22.5, Renew(A))
     assert list(one.job().members) == [A, B, C]
     one.pump(23.0)
+    assert list(one.job().members) == [A]
+
+
+def test_a_coordinator_that_leads_again_after_another_one_grants_every_lease_anew() -> None:
+    one = at_work(desk())
+    alive(one, 0.5, 9.5, Renew(A))
+    two = Desk(one.store, "c2")
+    assert two.pump(13.0, Renew(A)).took_over
+    two.service.close()
+    assert one.pump(13.5, Renew(A)).took_over
+    alive(one, 14.0, 23.0, Renew(A))
+    assert list(one.job().members) == [A, B, C]
+    one.pump(23.5)
     assert list(one.job().members) == [A]
 
 
