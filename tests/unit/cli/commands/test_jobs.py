@@ -14,10 +14,10 @@ from unit.core.build import TERMS, lines
 Pliant = Callable[..., Done]
 
 
-def peopled(running: Running, job: str) -> None:
+def peopled(running: Running, job: str, spares: int = 0) -> None:
     """Create a job of two members on one agent that has done two steps."""
     with running.client() as client:
-        client.send(job, m.Create(job, JobSpec(2, 4, Target(2), spares=1)))
+        client.send(job, m.Create(job, JobSpec(2, 4, Target(2), spares=spares)))
         client.send(job, m.AgentJoin(AgentId("gpu-1"), 4))
         for name, pid in (("gpu-1.1", 4242), ("gpu-1.2", 0)):
             client.send(job, m.Join(MemberId(name), AgentId("gpu-1"), TERMS, pid=pid))
@@ -121,7 +121,7 @@ def test_status_shows_members_agents_and_progress(running: Running, pliant: Plia
 
 
 def test_status_for_programs_is_one_flat_object(running: Running, pliant: Pliant) -> None:
-    peopled(running, "flat")
+    peopled(running, "flat", spares=1)  # without a spare, the third member would be drained
     with running.client() as client:
         client.send("flat", m.Join(MemberId("gpu-1.3"), AgentId("gpu-1"), TERMS))
     found = pliant("status", "flat", "--json").json
