@@ -381,8 +381,9 @@ def test_a_survivor_below_min_that_repeats_its_stop_in_a_world_it_never_entered_
     job, _ = pump(running(2), m.Exited(A, -9))
     assert job.newest is not None
     assert job.newest.number > job.current
-    job = evolved(job, *made(job, stopped(B, job.newest.number, stateless=True)))
-    assert made(job, stopped(B, job.newest.number, stateless=True)) == ()
+    told = stopped(B, job.newest.number, stateless=True)
+    job = evolved(job, *made(job, told))
+    assert made(job, told) == ()
 
 
 def test_members_that_drifted_apart_fail_the_job() -> None:
