@@ -172,6 +172,9 @@ networks: $(STAMP)  ## Train over broken networks: cuts, loss, delay, resets, lo
 gpu: $(STAMP)  ## Train over NCCL beside plain DDP, through joins, leaves and kills, and compare the bits; needs a GPU
 	cd tests && $(abspath $(BIN))/python -m gpu --seed $(or $(SEED),0)
 
+failover: $(STAMP)  ## Lose the leading coordinator in five ways, on three etcd members; needs root
+	cd tests && $(abspath $(BIN))/python -m failover
+
 demo: $(STAMP)  ## Train through a kill, a resize and the replacement of every worker, with comments
 	$(BIN)/python examples/demo.py $(if $(SEED),--seed $(SEED))
 

@@ -71,12 +71,12 @@ def why_not() -> str:
     return "" if shutil.which("unshare") else "there is no `unshare` here; the package is called util-linux"
 
 
-def alone(folder: Path) -> dict[str, str]:
-    """The hashes of an undisturbed run, by one worker without any other member."""
+def alone(folder: Path, *args: str) -> dict[str, str]:
+    """Return the hashes of an undisturbed run of the script by one worker."""
     folder.mkdir(parents=True)
     (folder / "hurry").touch()
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, str(SCRIPT), str(folder)], env=env, timeout=ALONE_S, check=True)
+    subprocess.run([sys.executable, str(SCRIPT), str(folder), *args], env=env, timeout=ALONE_S, check=True)
     (said,) = _said(folder)
     return {name: said[name] for name in ("weights", "optimizer")}
 

@@ -1,6 +1,6 @@
 """A small live training in deterministic mode. Its steps take a while, until it is told to hurry.
 
-`python training.py FOLDER`: each process leaves a file there with its step, and at the end one with the hash of its
+`python training.py FOLDER [EPOCHS]`: each process leaves a file there with its step, and at the end one with the hash of its
 weights and of its optimizer's state.
 """
 
@@ -18,7 +18,7 @@ import pliant.torch as pliant
 
 FOLDER = Path(sys.argv[1])
 STEPS_PER_EPOCH = 16
-EPOCHS = 16
+EPOCHS = int(sys.argv[2]) if len(sys.argv) > 2 else 16
 STEP_S = 0.05
 SLOW_S = 1.0  # so slow is the second half, so that nothing ends before it is time
 WIDTH = 128  # parameters enough for a few frames in every step

@@ -1,0 +1,138 @@
+"""The faults of a leader. After each, a resize must work again, no member may be lost, and no step."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+import httpx2
+
+from failover.cluster import AGENTS, Cluster, Coordinator
+from failover.lab import STORE_NET, WORK_NET
+
+FROZEN_S = 30.0
+CUT_S = 30.0
+QUORUM_LOST_S = 60.0
+
+Fault = Callable[[Cluster, Coordinator], AbstractContextManager[None]]
+
+
+def _passed(began: float, seconds: float) -> Callable[[], bool]:
+    return lambda: time.monotonic() >= began + seconds
+
+
+@contextmanager
+def killed(cluster: Cluster, leader: Coordinator) -> Iterator[None]:
+    """The leader is killed, and started again later."""
+    leader.kill()
+    yield
+    leader.restart()
+
+
+@contextmanager
+def frozen(cluster: Cluster, leader: Coordinator) -> Iterator[None]:
+    """The leader is frozen for 30 s with all its connections open, and resumed."""
+    began = time.monotonic()
+    leader.freeze()
+    yield
+    cluster.until(_passed(began, FROZEN_S), "the freeze to last")
+    leader.resume()
+
+
+def _cut(*networks: str) -> Fault:
+    @contextmanager
+    def fault(cluster: Cluster, leader: Coordinator) -> Iterator[None]:
+        began = time.monotonic()
+        leader.host.cut(*networks)
+        yield
+        cluster.until(_passed(began, CUT_S), "the cut to last")
+        leader.host.heal()
+
+    return fault
+
+
+FAULTS: dict[str, Fault] = {
+    "killed": killed,
+    "frozen": frozen,
+    "cut off from etcd": _cut(STORE_NET),
+    "cut off from members": _cut(WORK_NET),
+    "cut off from both": _cut(STORE_NET, WORK_NET),
+}
+
+
+@dataclass
+class HealthProbe:
+    """Asks `/healthz` of every coordinator ten times a second, and keeps the longest time to an answer."""
+
+    urls: Sequence[str]
+    longest_s: float = 0.0
+    answers: int = 0
+    failures: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> HealthProbe:
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._ask)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _ask(self) -> None:
+        with httpx2.Client(timeout=5.0, trust_env=False) as client:
+            while not self._over.wait(0.1):
+                for url in self.urls:
+                    began = time.monotonic()
+                    try:
+                        client.get(f"{url}/healthz")
+                    except httpx2.HTTPError as error:
+                        self.failures.append(f"{url}: {error!r}")
+                    self.answers += 1
+                    self.longest_s = max(self.longest_s, time.monotonic() - began)
+
+
+def lose_quorum(cluster: Cluster) -> dict[str, float]:
+    """Two of three etcd members stop for a minute: training goes on, `/healthz` answers, and no member is lost."""
+    there, before = cluster.members(), cluster.trained()
+    with HealthProbe(cluster.urls) as probe:
+        cluster.stop_etcd(2)
+        cluster.until(_passed(time.monotonic(), QUORUM_LOST_S), "the loss of the quorum to last")
+        trained = cluster.trained()
+        cluster.resume_etcd()
+        resized_s = cluster.resize(AGENTS - 1)
+    assert not probe.failures, f"/healthz failed: {probe.failures[:3]}"
+    assert all(trained.get(pid, 0) > step for pid, step in before.items()), f"training stood still: {before}, {trained}"
+    assert cluster.members() <= there, "a member was replaced"
+    cluster.resize(AGENTS)
+    return {
+        "resize_after_s": round(resized_s, 1),
+        "health_longest_s": round(probe.longest_s, 3),
+        "health_answers": probe.answers,
+    }
+
+
+def strike(cluster: Cluster, fault: Fault) -> dict[str, float]:
+    """Strike the leader, resize during the fault and after it, and return the seconds that each took."""
+    leader = cluster.leader()
+    assert leader is not None, "no coordinator leads"
+    there = cluster.members()
+    began = time.monotonic()
+    with fault(cluster, leader):
+        shrunk_s = cluster.resize(AGENTS - 1)
+        before = cluster.trained()
+        cluster.until(
+            lambda: any(cluster.trained().get(pid, 0) > step for pid, step in before.items()), "training to go on"
+        )
+    stayed = cluster.members()
+    assert stayed <= there, f"{sorted(stayed - there)} replaced members, which were {sorted(there)}"
+    grown_s = cluster.resize(AGENTS)
+    assert stayed <= cluster.members(), f"{sorted(stayed - cluster.members())} are gone"
+    return {
+        "resize_during_s": round(shrunk_s, 1),
+        "resize_after_s": round(grown_s, 1),
+        "fault_s": round(time.monotonic() - began, 1),
+    }
