@@ -104,6 +104,7 @@ class Transport:
         self._token = token
         self.patience_s = patience_s
         self._closed = threading.Event()
+        self._unknown_at: set[int] = set()  # endpoints whose coordinator does not know the token
         self.store: str | None = None
         self._credential = {"authorization": f"Bearer {token.text}"}
         headers = {"user-agent": f"pliant/{__version__}", api.PROTOCOL_HEADER: api.PROTOCOL}
@@ -222,10 +223,11 @@ class Transport:
         _require_coordinator(response)
         found = response.headers.get(api.PROOF_HEADER, "")
         if found == api.UNKNOWN_TOKEN and self.store is None:
-            raise NotAllowed(
-                f"Not allowed: token {self._token.id} is unknown at {self._known.urls[base]}, so it was not sent "
-                "there. It may belong to another coordinator."
-            )
+            self._unknown_at.add(base)
+            why = f"token {self._token.id} is unknown at {self._known.urls[base]}, so it was not sent there"
+            if len(self._unknown_at) < len(self._known.urls):  # it may be new; the others learn of it within a second
+                raise TryAgain(why, unsent=True)
+            raise NotAllowed(f"Not allowed: {why}. It may belong to another coordinator.")
         if not hmac.compare_digest(found.encode(), proof(self._token.digest, nonce).encode()):
             raise TryAgain("the server there does not know this token, so the token was not sent", unsent=True)
 
