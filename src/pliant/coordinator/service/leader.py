@@ -11,8 +11,10 @@ from pliant.errors import StoreError
 from pliant.stores.base import Busy, Hold
 
 HOLD_NAME = "coordinator"
+STANDBY_NAME = "standby"  # held by a coordinator that waits, so that an isolated leader knows of it
 HOLD_TTL_S = 3.0
 HOLD_RENEWALS = 3  # in the time of one hold: two may fail before the hold is over
+STAND_BACK_S = 2.0  # an isolated leader leaves the hold to others for so long; they ask for it every second
 
 
 class Standing(Enum):
@@ -36,6 +38,7 @@ class Leader:
         self.why = "it has not asked for the hold yet"
         self.url = ""
         self.is_other = False  # another coordinator leads
+        self._not_before = 0.0  # the time until which this coordinator leaves the hold to others
 
     def is_sure(self, now: float) -> bool:
         """Return whether the hold is in force, without asking the store."""
@@ -43,7 +46,9 @@ class Leader:
 
     def is_due(self, now: float) -> bool:
         """Return whether to ask the store for the hold now."""
-        return self.hold is None or now >= self.hold.until_s - HOLD_TTL_S * (1 - 1 / HOLD_RENEWALS)
+        if self.hold is None:
+            return now >= self._not_before
+        return now >= self.hold.until_s - HOLD_TTL_S * (1 - 1 / HOLD_RENEWALS)
 
     def answered(self, found: Hold | Busy) -> Standing:
         """Note the store's answer."""
@@ -65,6 +70,11 @@ class Leader:
         if self.is_sure(now):
             return Standing.LEADS
         return self.lose(f"the store did not answer: {error}")
+
+    def stand_back(self, now: float) -> Standing:
+        """Leave the hold for a moment to a coordinator that members may reach."""
+        self._not_before = now + STAND_BACK_S
+        return self.lose("no message arrives here, so that another coordinator may lead")
 
     def lose(self, why: str) -> Standing:
         """Give up the hold. The next pump asks for it again."""

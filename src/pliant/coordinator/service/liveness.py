@@ -125,6 +125,11 @@ class Liveness:
         """Return how long no message has arrived, if that is too long; infinite if none ever has."""
         return self._isolation.quiet_s(now) if self._isolation.is_isolated(now) else None
 
+    @property
+    def expects_messages(self) -> bool:
+        """True if a job has a member or an agent, which must renew its lease."""
+        return len(self._leases) > 0
+
     # ------------------------------------------------------------------------------------- closed connections
 
     def suspect(self, name: str, job: Job | None, sender: Sender, now: float) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import TypeVar
 
 from pliant.coordinator.service.draft import Draft, Submitted, draft_decisions
@@ -27,7 +28,7 @@ from pliant.coordinator.service.inbox import (
     describe_set_back,
     sender_of,
 )
-from pliant.coordinator.service.leader import HOLD_NAME, HOLD_TTL_S, Leader, Standing
+from pliant.coordinator.service.leader import HOLD_NAME, HOLD_RENEWALS, HOLD_TTL_S, STANDBY_NAME, Leader, Standing
 from pliant.coordinator.service.liveness import Liveness
 from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs, read_job, read_page
 from pliant.coordinator.service.steps import CallResult, Steps, run
@@ -39,7 +40,7 @@ from pliant.core.model.job import Job
 from pliant.core.model.names import MemberId
 from pliant.core.model.view import view_of
 from pliant.errors import HoldLost, PliantError, StoreError, StoreTimeout, StoreUnavailable
-from pliant.stores.base import Conflict, Hold, Outcome, Store, Write, Written
+from pliant.stores.base import Busy, Conflict, Hold, Outcome, Store, Write, Written
 
 INBOX_MAX = 65536
 TRIES = 4  # lost races in one pump before its commands are sent back
@@ -428,13 +429,33 @@ class Service:
         return standing
 
     def _hold(self) -> Steps[Standing]:
+        held = self._leader.hold
         if not self._leader.is_due(self._now):
-            return Standing.LEADS
+            return Standing.LEADS if held is not None else Standing.WAITS
         try:
+            if held is not None and (yield from self._may_another_lead()):
+                yield from self._ask(partial(self._store.release, held))
+                return self._leader.stand_back(self._now)
             hold = partial(self._store.hold, HOLD_NAME, self._owner, HOLD_TTL_S, self._now, self._url)
-            return self._leader.answered((yield from self._ask(hold)))
+            standing = self._leader.answered((yield from self._ask(hold)))
+            if standing is Standing.WAITS:
+                yield from self._ask(partial(self._store.hold, STANDBY_NAME, self._owner, HOLD_TTL_S, self._now))
+            return standing
         except StoreError as error:
             return self._leader.failed(error, self._now)
+
+    def _may_another_lead(self) -> Steps[bool]:
+        """Return whether this leader is isolated while another coordinator stands by, which members may reach.
+
+        An isolation without any message before it is none: the members may be on their way.
+        """
+        quiet_s = self._liveness.isolated_s(self._now)
+        if quiet_s is None or quiet_s == inf or not self._liveness.expects_messages:
+            return False
+        standby = yield from self._ask(
+            partial(self._store.hold, STANDBY_NAME, self._owner, HOLD_TTL_S / HOLD_RENEWALS, self._now)
+        )
+        return isinstance(standby, Busy)
 
     def _take_over(self) -> Steps[None]:
         """Load every live job and grant every lease anew: leases may expire late, never early.

@@ -219,3 +219,25 @@ def test_what_machines_say_tells_of_life_and_what_people_and_time_say_does_not()
     others = (drain(A), m.Resize(Target(1)), m.Cancel("enough"), m.Expire(A), m.WaitOver())
     assert [is_sign_of_life(request) for request in machines] == [True] * len(machines)
     assert [is_sign_of_life(request) for request in others] == [False] * len(others)
+
+
+def test_an_isolated_leader_leaves_the_hold_to_a_coordinator_that_stands_by() -> None:
+    one = at_work(desk())
+    other = Desk(one.store, "c2", LEASE_TTL_S)
+    for tick in range(1, 13):
+        other.service.pump(tick / 2)
+        one.service.pump(tick / 2)
+    assert (one.service.leads, other.service.leads) == (False, False)
+    assert one.service.why == "no message arrives here, so that another coordinator may lead"
+    other.service.pump(7.0)
+    one.service.pump(9.0)
+    assert (one.service.leads, other.service.leads) == (False, True)
+    assert there(other.job()) == [A, B, C, X, Y]
+
+
+def test_without_another_coordinator_an_isolated_one_leads_on() -> None:
+    one = at_work(desk())
+    for tick in range(1, 600):
+        one.service.pump(tick / 2)
+        assert one.service.leads
+    assert there(one.job()) == [A, B, C, X, Y]
