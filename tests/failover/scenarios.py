@@ -127,6 +127,7 @@ def strike(cluster: Cluster, fault: Fault) -> dict[str, float]:
         cluster.until(
             lambda: any(cluster.trained().get(pid, 0) > step for pid, step in before.items()), "training to go on"
         )
+    cluster.until(lambda: len(cluster.members()) == AGENTS - 1, "the one that leaves to be gone")
     stayed = cluster.members()
     assert stayed <= there, f"{sorted(stayed - there)} replaced members, which were {sorted(there)}"
     grown_s = cluster.resize(AGENTS)
