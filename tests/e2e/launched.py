@@ -120,6 +120,12 @@ class Launched:
             self.lines.append(TIME.sub("", line.rstrip("\n"), count=1))
 
 
+class Calm(Launched):
+    """One without --verbose, as a user starts it."""
+
+    flags = ()
+
+
 def _heed_hangups() -> None:
     """Also where the tests themselves run under nohup, which `pliant run` respects."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.launched import TIME, TRAINER, Launched, all_gone, family, kill
+from e2e.launched import TIME, TRAINER, Calm, Launched, all_gone, family, kill
 from e2e.running import start, wait_for
 from unit.cli.program import PLIANT, environment, real
 
@@ -60,12 +60,6 @@ with pliant.join() as job:
         run.step()
         time.sleep(0.02)
 """
-
-
-class Calm(Launched):
-    """One without --verbose, as a user starts it."""
-
-    flags = ()
 
 
 class Unread(Launched):

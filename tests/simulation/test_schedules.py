@@ -57,6 +57,8 @@ WANTED_ELSEWHERE = (65, 95)
 COULD_NOT_LEAVE = (5, 15, 45, 85)
 # The leader froze or was gone silently: members waited for it as long as a lease lasts (533), or had no views.
 LEADER_SILENT = (53, 83, 133, 153, 243, 533)
+# A finished job was started again: the log and the record kept the names of its members in different orders.
+STARTED_AGAIN = (81, 131, 171)
 STAY_FIXED = [
     *ONCE_FAILED,
     *CRASHED_FOR_EVER,
@@ -68,6 +70,7 @@ STAY_FIXED = [
     *WANTED_ELSEWHERE,
     *COULD_NOT_LEAVE,
     *LEADER_SILENT,
+    *STARTED_AGAIN,
 ]
 FRESH = tuple(range(1_000, 1_040))
 MORE_FAILOVER = (1_043, 1_063)  # so that every kind of fault strikes
@@ -97,7 +100,7 @@ def test_every_job_ends_with_every_step_committed(results: list[Result]) -> None
     for result in results:
         setting = setting_for(result.seed)
         if setting.script_ends is None:
-            assert result.steps == (setting.ends_at if setting.loop_ends else setting.grid.total_steps)
+            assert result.steps == setting.last_step
 
 
 def test_a_job_whose_script_always_ends_early_ends_before_that_step(results: list[Result]) -> None:
@@ -129,14 +132,14 @@ def test_every_kind_of_fault_strikes(results: list[Result]) -> None:
 
 def test_a_job_no_member_disturbs_needs_no_recovery() -> None:
     story: list[str] = []
-    result = run_seed(1, faults=(), story=story)
+    result = run_seed(10, faults=(), story=story)
     assert result.complaints == ()
     assert result.fired == {}
     assert not [line for line in story if "(recovery)" in line]
     assert len([line for line in story if "(rollback)" in line]) == 1  # the beginning is a rollback to nothing
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 4, 6, 9])
+@pytest.mark.parametrize("seed", [0, 2, 4, 6, 9, 10])
 def test_coordinators_cut_off_from_every_member_for_leases_on_end_cost_no_member_anything(seed: int) -> None:
     """Rule 19, ADR 0019: no member is lost by it, and no step is computed twice."""
     story: list[str] = []

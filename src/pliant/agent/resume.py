@@ -39,12 +39,15 @@ def describe_resume(opened: OpenedJob, plan: RunPlan, folder: JobDir, checkpoint
     last = read_last_command(folder.command)
     if last is not None and (changed := describe_changes(_reported(last, plan), _reported(plan.command, plan))):
         lines.append(f"different from the last start: {changed}")
+    had_finished = opened.before.live and opened.before.job.state is JobState.FINISHED
+    had = f"had finished at step {opened.before.job.step}" if had_finished else ""
     if opened.now.live and opened.now.job.total_steps is not None:
-        lines.append(_describe_progress(opened, plan.job, checkpoint_dir))
+        lines.append(_describe_progress(opened, plan.job, checkpoint_dir, had))
     elif opened.before.checkpoint is not None:
-        finished = opened.before.job.state is JobState.FINISHED
-        had = f"had finished at step {opened.before.job.step}; it " if finished else ""
-        lines.append(f"{plan.job} {had}starts from the beginning. Earlier checkpoints stay in {checkpoint_dir}")
+        again = f"{had}; it starts" if had else "starts"
+        lines.append(f"{plan.job} {again} from the beginning. Earlier checkpoints stay in {checkpoint_dir}")
+    elif had:
+        lines.append(f"{plan.job} {had} and has no checkpoint: it starts from the beginning")
     return lines
 
 
@@ -54,7 +57,8 @@ def _reported(command: CommandLine, plan: RunPlan) -> CommandLine:
     return CommandLine(command.script, command.args, options)
 
 
-def _describe_progress(opened: OpenedJob, job: str, checkpoint_dir: str) -> str:
+def _describe_progress(opened: OpenedJob, job: str, checkpoint_dir: str, had: str) -> str:
+    """Return where the job continues. `had`: it had finished, so that the workers' length is still to come."""
     now = opened.now
     total = f" of {now.job.total_steps}" if now.job.total_steps is not None else ""
     if now.members:
@@ -65,6 +69,9 @@ def _describe_progress(opened: OpenedJob, job: str, checkpoint_dir: str) -> str:
     age_s = _age_s(checkpoint_dir, now.checkpoint.name)
     age = f"checkpoint, saved {format_age(age_s)} ago" if age_s is not None else "checkpoint"
     again = f"; {describe_recomputed(reached - step)}" if reached > step else ""
+    if had:
+        more = " if its script asks for more steps" if step == now.job.total_steps else ""
+        return f"{job} {had}; it continues after step {step} ({age}){more}{again}"
     return f"{job} continues after step {step}{total} ({age}){again}"
 
 

@@ -72,15 +72,34 @@ def test_a_job_that_trains_elsewhere_is_joined(folder: JobDir) -> None:
     ]
 
 
-def test_a_job_that_had_finished_starts_from_the_beginning_and_keeps_its_checkpoints(folder: JobDir) -> None:
+def test_a_job_that_starts_from_the_beginning_keeps_its_checkpoints(folder: JobDir) -> None:
     before = left(5, 5).checkpoint
     assert describe_resume(opened(new_job(), checkpoint=before), PLAN, folder, "/data") == [
         "demo starts from the beginning. Earlier checkpoints stay in /data"
     ]
     line = replace(job_status(new_job(), 1).job, state=JobState.FINISHED, step=12)
+    assert describe_resume(opened(new_job(), job=line), PLAN, folder, "/data") == [
+        "demo had finished at step 12 and has no checkpoint: it starts from the beginning"
+    ]
+    launched = opened(new_job(), job=line, live=False)
+    assert describe_resume(launched, PLAN, folder, "/data") == [], "its script saves by itself"
     assert describe_resume(opened(new_job(), checkpoint=before, job=line), PLAN, folder, "/data") == [
         "demo had finished at step 12; it starts from the beginning. Earlier checkpoints stay in /data"
     ]
+
+
+@pytest.mark.parametrize(
+    ("saved", "line"),
+    [
+        (12, "it continues after step 12 (checkpoint) if its script asks for more steps"),
+        (8, "it continues after step 8 (checkpoint); 4 steps are recomputed"),
+    ],
+)
+def test_a_job_that_had_finished_continues_from_its_checkpoint(folder: JobDir, saved: int, line: str) -> None:
+    before = replace(running(2, steps=12), checkpoint=checkpoint(running(2, steps=saved).durable))
+    again = after(before, m.Create("demo", JobSpec(1, 6)))
+    found = OpenedJob(job_status(before, 1), job_status(again, 2))
+    assert describe_resume(found, PLAN, folder, "/data") == [f"demo had finished at step 12; {line}"]
 
 
 def test_two_scripts_of_one_name_do_not_share_a_job(folder: JobDir) -> None:

@@ -73,6 +73,8 @@ class LiveChecks(StoreChecks):
                 self.sim.attempt_due = False
                 if not event.resumes:
                     self.lines.clear()
+            case m.StateChanged(state=JobState.FINISHED):
+                self.sim.finished()
             case m.StateChanged() if job is not None and event.state in (JobState.FAILED, JobState.CANCELLED):
                 self._must_be_saved(job)
             case m.MemberJoined():
@@ -220,7 +222,7 @@ class LiveChecks(StoreChecks):
             self.complain(f"rule 23: the members of {number} do not agree on the slots of each rank: {shares}")
         step = next((word.step for word in words if word.holds), 0)
         slots = sorted(slot for share in told for slot in share)
-        if step and slots != list(self.sim.setting.grid.filled(step)):
+        if step and slots != list(self.sim.terms.grid.filled(step)):
             self.complain(f"rule 23: slots {slots} are to be brought into step {step} of {number}")
         if is_ending(words):
             return  # nothing of it is applied
@@ -283,7 +285,7 @@ class LiveChecks(StoreChecks):
 
     def _last_step(self) -> int:
         setting = self.sim.setting
-        return setting.ends_at if setting.loop_ends else setting.grid.total_steps
+        return setting.ends_at if setting.loop_ends else self.sim.terms.grid.total_steps
 
     def _leaves_at_the_end(self, worker: LiveWorker, leave: Exit) -> None:
         last = self._last_step()
@@ -410,8 +412,9 @@ class LiveChecks(StoreChecks):
         terms = job.terms
         if terms is None:
             return
-        if job.durable.step != self._last_step():
-            self.complain(f"P2: the job finished after step {job.durable.step}, not after {self._last_step()}")
+        last = self.sim.setting.last_step
+        if job.durable.step != last:
+            self.complain(f"P2: the job finished after step {job.durable.step}, not after {last}")
         result = audit(terms.grid, self.sim.order, self.lines, finished=not self.sim.setting.loop_ends)
         if not result.ok or result.lost or result.repeated:
             self.complain(f"P3: the audit found {result}")

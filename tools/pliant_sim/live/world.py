@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pliant.chaos.fault_kinds import FaultKind
 from pliant.coordinator.service.inbox import Accepted
@@ -50,6 +50,13 @@ class LiveSetting(Setting):
     script_ends: int | None = None  # the script ends with this code whenever it computes step `ends_at`; None: never
     ends_at: int = 6
     loop_ends: str = ""  # "finish": the script finishes the job after step `ends_at`; "leave": it leaves its loop there
+    more_epochs: int | None = None  # the finished job is started again with so many more; None: it is not started again
+
+    @property
+    def last_step(self) -> int:
+        """The step with which the last attempt finishes."""
+        grid = replace(self.grid, epochs=self.grid.epochs + (self.more_epochs or 0))
+        return self.ends_at if self.loop_ends else grid.total_steps
 
 
 CALM_SIZE = 3  # both the smallest and the largest size, as with `--workers 3`
@@ -66,7 +73,8 @@ def setting_for(seed: int) -> LiveSetting:
     """One coordinator in a third of the schedules, two in the others; states are compared in a fifth of them.
 
     A tenth of the schedules are calm, in another tenth the script always crashes, and in a third one it ends early. In
-    a fourth one agents come and go and the size changes, in a fifth one only coordinators fail.
+    a fourth one agents come and go and the size changes, in a fifth one only coordinators fail. In a sixth one the
+    finished job is started again, with another epoch in half of them.
     """
     if seed % 10 == 3:
         return LiveSetting(seed=seed, failover=True, grid=LONG)
@@ -83,6 +91,7 @@ def setting_for(seed: int) -> LiveSetting:
         coordinators=1 if seed % 3 == 0 else 2,
         verify=verify,
         loop_ends=("finish", "leave")[seed // 10 % 2] if seed % 10 == 6 else "",
+        more_epochs=seed // 10 % 2 if seed % 10 == 1 else None,
         full_disk=0.1 if seed % 7 == 3 else 0.0,
         no_storage=0.3 if seed % 11 == 5 else 0.0,
         fingerprint=FINGERPRINT if verify else (),
@@ -101,7 +110,8 @@ class LiveSimulation(Simulation):
         self.raising: set[MemberId] = set()
         self.breaking: set[MemberId] = set()
         self.struck_at = 0.0  # when a fault was injected last
-        self.attempt_due = False  # a user cancelled the job and creates it again
+        self.attempt_due = False  # a user cancelled the job, or it has finished, and the user creates it again
+        self.was_finished = False
         self.renewed_at: dict[tuple[str, str], float] = {}  # (coordinator, member) to the last accepted sign of life
         self.terms = Terms(setting.grid, setting.seed, setting.checkpoint_every, verify=setting.verify)
         self.order = Order(setting.seed, setting.grid.samples)
@@ -113,6 +123,21 @@ class LiveSimulation(Simulation):
     def creation(self, *, fresh: bool = False) -> Create:
         s = self.setting
         return Create(self.job, JobSpec(s.size_min, s.size_max, Target(s.workers)), fresh=fresh)
+
+    def finished(self) -> None:
+        """Start the job again once its workers have ended, if that is the schedule, as a user who wants more epochs."""
+        more = self.setting.more_epochs
+        if more is None or self.was_finished:
+            return
+        self.was_finished = self.attempt_due = True
+        self.after(1.0, self._train_longer, replace(self.terms.grid, epochs=self.terms.grid.epochs + more))
+
+    def _train_longer(self, grid: Grid) -> None:
+        if any(worker.up for worker in self.workers.values()):
+            self.after(1.0, self._train_longer, grid)
+            return
+        self.terms = replace(self.terms, grid=grid)
+        self.user(self.creation())
 
     @property
     def script_joins(self) -> bool:

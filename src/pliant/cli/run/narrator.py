@@ -35,11 +35,14 @@ class Narrator:
         self._lost: set[MemberId] = set()  # of the world that trains
         self._requested = False  # a user or a drain asked for the next checkpoint
         self._checkpoint_told_at: float | None = None
+        self._total_steps: int | None = None  # None: no worker has joined yet
 
     def narrate(self, event: m.Event) -> Iterator[Line]:
         match event:
             case m.WorldFormed(world=world):
                 self._formed[world.number] = world
+            case m.MemberJoined(terms=terms):
+                self._total_steps = terms.grid.total_steps
             case m.WorldEntered(generation=generation):
                 yield from self._entered(generation)
             case m.Launched(launch=launch):
@@ -93,7 +96,8 @@ class Narrator:
         size, step = describe_workers(len(world.members)), world.base.step
         rolled_back = world.kind is WorldKind.ROLLBACK
         if rolled_back and (before is not None or step):
-            yield Line(f"training resumes at step {step} with {size}")
+            total = f" of {self._total_steps}" if self._total_steps is not None else ""
+            yield Line(f"training resumes at step {step}{total} with {size}")
         elif rolled_back:
             yield Line(f"training starts with {size}")
         elif before is None:

@@ -187,7 +187,8 @@ def not_readable(job: Job, command: c.NotReadable, world: World, now: float) -> 
     why = command.why[:1000]
     found = c.CheckpointUnreadable(now, world.number, command.name, command.member, why, command.damaged)
     if not command.damaged and job.cannot_read | {command.member} >= {*world.members}:
-        sentence = f"no member can read the checkpoint {command.name} ({why}): put it back and start the job again"
+        advice = "put it back and start the job again, or start over with --fresh"
+        sentence = f"no member can read the checkpoint {command.name} ({why}): {advice}"
         return (found, StateChanged(now, JobState.FAILED, sentence))
     return (found, WorldBroken(now, world.number, True, f"{command.member} cannot read {command.name}", True))
 

@@ -15,15 +15,14 @@ def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] 
     """Decide about a `Create`. `job` is the existing job of that name.
 
     A job that has ended gets another attempt, one that is stopping does not yet. Any other job gets the command's
-    settings.
+    settings. A finished job goes on from its last checkpoint: its script may ask for more steps now.
     """
     if (bad := bad_create(command)) is not None:
         return bad
     if job is None:
         return (_created(command, now, 1, onward=False),)
     if job.state.ended:
-        starts_over = command.fresh or job.state is JobState.FINISHED or command.spec.mode is Mode.RELAUNCH
-        return (_created(command, now, job.attempt + 1, onward=not starts_over),)
+        return (_created(command, now, job.attempt + 1, onward=_goes_on(job, command)),)
     if job.state is JobState.STOPPING:
         return Rejection(Code.EXISTS, f"job {job.name} is stopping: {job.why}; start it again once it has ended")
     if command.fresh and (job.generation > job.generation_before or not _is_same(job, command)):
@@ -36,6 +35,12 @@ def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] 
         return Rejection(Code.EXISTS, f"{wrong}; or choose another name with --job")
     what = describe_settings(job.spec, command.spec)
     return (m.SettingsChanged(now, command.spec, _target_after(job, command.spec), what),)
+
+
+def _goes_on(job: Job, command: m.Create) -> bool:
+    """Return whether another attempt continues the history. A finished job without a checkpoint starts over."""
+    nothing_left = job.state is JobState.FINISHED and job.checkpoint is None
+    return not (command.fresh or nothing_left or command.spec.mode is Mode.RELAUNCH)
 
 
 def _created(command: m.Create, now: float, attempt: int, *, onward: bool) -> m.JobCreated:

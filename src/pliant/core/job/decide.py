@@ -39,6 +39,7 @@ from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
 
 STOP_GRACE_S = 60.0  # a member of a job that fails or is cancelled has this long to save
+LONGER = "pass more epochs or max_steps to train longer, or --fresh to start over"
 FINISHED_MAX = 200  # characters of the reason for which user code finished the job
 SAMPLES_NAMED = 64  # of the slots that raised on two members, in the reason
 
@@ -282,7 +283,12 @@ def _progress(
             m.StepsCommitted(now, command.generation, command.member, fresh, accept_pauses(command.pauses, fresh)),
         )
     if job.terms is not None and head.step >= job.terms.grid.total_steps:
-        events += (m.StateChanged(now, JobState.FINISHED, f"all {head.step} steps are committed"),)
+        why = (
+            f"all {head.step} steps are committed"
+            if fresh
+            else f"all {head.step} steps were committed before; {LONGER}"
+        )
+        events += (m.StateChanged(now, JobState.FINISHED, why),)
     elif job.terms is not None and command.finished:
         why = f"{command.finished[:FINISHED_MAX]}, after step {head.step} of {job.terms.grid.total_steps}"
         events += (m.StateChanged(now, JobState.FINISHED, why, last_step=head.step),)

@@ -127,6 +127,9 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
     )
     if job is None:
         return created
+    left = sorted(
+        job.members.values(), key=lambda member: member.number
+    )  # a stored job has its members in another order
     created = change(
         created,
         generation=job.generation,
@@ -134,7 +137,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         history_from_generation=job.generation,
         sealed=job.generation,
         joined=job.joined,
-        gone=(*job.gone, *job.members)[-member_limit(created) :],
+        gone=(*job.gone, *(member.id for member in left))[-member_limit(created) :],
     )
     if not event.resumes:
         return created

@@ -10,7 +10,7 @@ from pliant.core.model.job import JobState, Target
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
-from unit.core.build import NOW, A, B, C, checkpoint, lines, poison
+from unit.core.build import NOW, TERMS, A, B, C, checkpoint, lines, member, poison
 
 
 class Story:
@@ -53,6 +53,10 @@ def test_training_starts_grows_loses_a_worker_and_shrinks(story: Story) -> None:
 def test_a_rollback_names_its_step(story: Story) -> None:
     base = lines(GENESIS, 1, 4)[-1].lineage
     assert story.enters(2, A, B, kind=WorldKind.ROLLBACK, base=base) == ["training resumes at step 4 with 2 workers"]
+    story.tell(m.MemberJoined(NOW, member(C, 3), TERMS))
+    assert story.enters(3, A, B, kind=WorldKind.ROLLBACK, base=base) == [
+        "training resumes at step 4 of 12 with 2 workers"
+    ]
 
 
 def test_a_machine_that_comes_later_tells_how_many_train(story: Story) -> None:

@@ -93,10 +93,50 @@ def test_a_job_that_failed_goes_on_from_where_it_stood(state: JobState) -> None:
     assert again.is_live
 
 
-def test_a_finished_job_begins_afresh() -> None:
+def test_a_finished_job_without_a_checkpoint_begins_afresh() -> None:
     again = after(ended(JobState.FINISHED), CREATE)
     assert made(ended(JobState.FINISHED), CREATE)[0] == m.JobCreated(NOW, "demo", JobSpec(1, 6, Target(6)), attempt=2)
     assert (again.attempt, again.terms, again.durable.step, again.checkpoint) == (2, None, 0, None)
+
+
+def finished(saved: int = TERMS.grid.total_steps) -> Job:
+    job = running(2, steps=TERMS.grid.total_steps)
+    assert job.state is JobState.FINISHED
+    return replace(job, checkpoint=checkpoint(running(2, steps=saved).durable))
+
+
+def test_a_finished_job_trains_longer_from_its_last_checkpoint() -> None:
+    job = finished()
+    assert made(job, CREATE) == (m.JobCreated(NOW, "demo", CREATE.spec, attempt=2, resumes=True),)
+    longer = replace(TERMS, grid=replace(TERMS.grid, epochs=TERMS.grid.epochs + 1))
+    again = after(job, CREATE, join(C, terms=longer))
+    assert (again.terms, again.worlds[-1].base, again.durable) == (longer, job.durable, job.durable)
+    shorter = replace(TERMS, grid=replace(TERMS.grid, epochs=TERMS.grid.epochs - 1))
+    assert "but the job is at step 12 already: train longer" in refused(after(job, CREATE), join(C, terms=shorter)).why
+
+
+def test_a_finished_job_with_nothing_more_to_train_finishes_again_and_says_how_to_go_on() -> None:
+    again = after(finished(), CREATE, join(C))
+    over = after(again, report(again, C, again.generation))
+    why = "all 12 steps were committed before; pass more epochs or max_steps to train longer, or --fresh to start over"
+    assert (over.state, over.why, over.checkpoint) == (JobState.FINISHED, why, finished().checkpoint)
+
+
+def test_a_finished_job_whose_last_state_was_not_saved_computes_the_last_steps_again() -> None:
+    again = after(finished(saved=8), CREATE, join(C))
+    assert (again.worlds[-1].base.step, again.durable.step) == (8, 8)
+
+
+@pytest.mark.parametrize("command", [FRESH, RELAUNCHED])
+def test_a_finished_job_may_be_begun_afresh(command: m.Create) -> None:
+    again = after(finished(), command)
+    assert (again.attempt, again.terms, again.durable.step, again.checkpoint) == (2, None, 0, None)
+
+
+def test_the_names_of_an_attempt_do_not_depend_on_the_order_in_which_its_members_were_stored() -> None:
+    job = finished()
+    stored = replace(job, members={name: job.members[name] for name in reversed(job.members)})
+    assert after(stored, CREATE) == after(job, CREATE)
 
 
 def test_a_failed_job_may_be_begun_afresh() -> None:
