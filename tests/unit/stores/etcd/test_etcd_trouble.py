@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -257,11 +258,12 @@ def test_a_server_that_is_no_etcd_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def answer() -> None:
-            for _ in range(2):
-                link, _address = listener.accept()
-                with link:
-                    link.recv(65536)
-                    link.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\nconnection: close\r\n\r\nnope")
+            with suppress(OSError):  # the listener is closed at the end of the test
+                while True:
+                    link, _address = listener.accept()
+                    with link:
+                        link.recv(65536)
+                        link.sendall(b"HTTP/1.1 404 Not Found\r\ncontent-length: 4\r\nconnection: close\r\n\r\nnope")
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
