@@ -112,7 +112,7 @@ def test_a_job_whose_workers_were_all_killed_goes_on_from_its_newest_checkpoint(
 ) -> None:
     with start(tmp_path, train) as run:
         members = run.has_members(2)
-        run.sees("checkpoint of step 40 published")
+        run.sees("checkpoint saved: step 40")
         for pid in members.values():
             kill(pid)
         go(tmp_path)
@@ -130,7 +130,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(
 ) -> None:
     with start(tmp_path, train) as run:
         members = run.has_members(2)
-        run.sees("checkpoint of step 60 published")
+        run.sees("checkpoint saved: step 60")
         for pid in members.values():  # they stand still while it is done, so that it stays the newest
             os.kill(pid, signal.SIGSTOP)
         newest = published(tmp_path)[-1]
@@ -160,7 +160,7 @@ def test_a_job_that_was_killed_with_everything_goes_on_when_it_is_started_again(
 ) -> None:
     with start(tmp_path, train, keep=1) as run:
         run.has_members(2)
-        run.sees("checkpoint of step 40 published")
+        run.sees("checkpoint saved: step 40")
         run.signal(signal.SIGKILL)
         run.ended()
     go(tmp_path)
@@ -178,7 +178,7 @@ def test_a_job_that_is_told_to_stop_saves_its_last_step_and_loses_none(
 ) -> None:
     with start(tmp_path, train, grace_s=grace_s) as run:
         run.has_members(2)
-        run.sees("checkpoint of step 20 published")
+        run.sees("checkpoint saved: step 20")
         run.signal(number)
         run.sees(f"{number.name}: draining")
         wait_for(lambda: is_draining(run), "the coordinator to know", PATIENCE_S)

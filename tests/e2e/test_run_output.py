@@ -152,7 +152,8 @@ def form(line: str) -> str:
     text = TIME.sub("", line).removeprefix("[pliant] ")
     for pattern, word in ((r"/\S+", "PATH"), (r"\S+-g?\d+\.\d+", "MEMBER"), (r"(\d+ (min|h) )?\d+ (s|min)\b", "TIME")):
         text = re.sub(pattern, word, text)
-    return re.sub(r"SIG(INT|TERM)", "SIGNAL", re.sub(r"\d+", "N", text)).replace("workers", "worker")
+    text = re.sub(r"SIG(INT|TERM)", "SIGNAL", re.sub(r"\d+", "N", text)).replace("workers", "worker")
+    return re.sub(r"MEMBER(, MEMBER)+", "MEMBER", text)  # as many as leave or join at once
 
 
 def told(text: str) -> set[str]:

@@ -40,6 +40,7 @@ class ExploredMember:
         if not self.up:
             return None
         known = dict(self.machine.__dict__)
+        known["committed_lines"] = tuple(self.machine.committed_lines)
         seen = known["view"]
         if seen is not None:
             known["view"] = (seen.revision == revision, replace(seen, revision=0, why=""))
