@@ -1,7 +1,7 @@
 """A small live training in deterministic mode. Its steps take a while, until it is told to hurry.
 
-`python training.py FOLDER [EPOCHS]`: each process leaves a file there with its step, and at the end one with the hash of
-its weights and of its optimizer's state.
+`python training.py FOLDER [EPOCHS]`: each process leaves a file there with its step, and at the end one with the hash
+of its weights and of its optimizer's state.
 """
 
 import hashlib
