@@ -10,6 +10,7 @@ Safety comes from the compare-and-swap of each write, and from the hold under wh
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import inf
 from typing import TypeVar
@@ -433,16 +434,17 @@ class Service:
         if not self._leader.is_due(self._now):
             return Standing.LEADS if held is not None else Standing.WAITS
         try:
-            if held is not None and (yield from self._may_another_lead()):
+            if held is not None and self.is_sure(self._now) and (yield from self._may_another_lead()):
                 yield from self._ask(partial(self._store.release, held))
                 return self._leader.stand_back(self._now)
             hold = partial(self._store.hold, HOLD_NAME, self._owner, HOLD_TTL_S, self._now, self._url)
             standing = self._leader.answered((yield from self._ask(hold)))
-            if standing is Standing.WAITS:
-                yield from self._ask(partial(self._store.hold, STANDBY_NAME, self._owner, HOLD_TTL_S, self._now))
-            return standing
         except StoreError as error:
             return self._leader.failed(error, self._now)
+        if standing is Standing.WAITS:
+            with suppress(StoreError):  # the next pump tries again
+                yield from self._ask(partial(self._store.hold, STANDBY_NAME, self._owner, HOLD_TTL_S, self._now))
+        return standing
 
     def _may_another_lead(self) -> Steps[bool]:
         """Return whether this leader is isolated while another coordinator stands by, which members may reach.
