@@ -201,9 +201,8 @@ class Cluster:
         """Return how far each worker has come by its own account."""
         found: dict[str, int] = {}
         for path in self._folder.glob("*.step"):
-            text = path.read_text()
-            if text:
-                found[path.stem] = int(text)
+            wait_for(path.read_text, f"{path.name} to be written")  # it is empty for a moment
+            found[path.stem] = int(path.read_text() or "0")
         return found
 
     def results(self) -> list[Path]:
