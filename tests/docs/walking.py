@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
@@ -23,6 +24,7 @@ from unit.cli.program import free_port
 BLOCK = re.compile(r"^```console (\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
 LEFT_OUT = "..."
+END_S = 2.0
 PATIENCE_S = 120.0  # for a line; workers import torch meanwhile, on a machine that may be busy
 # What differs from one walk to the next, and nothing else does.
 PLACEHOLDERS = {
@@ -125,6 +127,12 @@ class Terminal:
             self.shown.append(line)
         return line
 
+    def let_end(self) -> None:
+        """Give a program that is about to end the time for it; one that runs on goes on."""
+        if self._process is not None:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_S)
+
     def interrupt(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGINT)
@@ -174,6 +182,8 @@ class Walk:
             if expected.startswith("$ "):
                 terminal.type(self._words(expected.removeprefix("$ "), terminal))
             elif expected == "^C":
+                for other in self.terminals.values():
+                    other.let_end()  # a reader presses Ctrl-C after the commands elsewhere are through
                 terminal.interrupt()
             elif expected == "Killed":
                 assert terminal.end() == -signal.SIGKILL
