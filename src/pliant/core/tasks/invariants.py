@@ -1,0 +1,53 @@
+"""Invariants of a task queue, checked by the coordinator, the simulator and tests.
+
+Each returns the empty string, or a sentence that names the violation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from pliant.core.model.names import MemberId
+from pliant.core.tasks import messages as t
+from pliant.core.tasks.decide import HELD_MAX
+from pliant.core.tasks.model import ShardKind, TaskState
+
+
+def task_state_violation(state: TaskState, members: Collection[MemberId]) -> str:
+    """Check a state, given the live members of its job."""
+    open_ones = [(shard.kind, shard.number) for shard in state.open_shards]
+    if len({*open_ones}) < len(open_ones):
+        return f"tasks: a shard is held or returned twice: {sorted(open_ones)}"
+    for kind, number in open_ones:
+        if number >= (state.given_evaluation if kind is ShardKind.EVALUATE else state.given):
+            return f"tasks: {kind.value} shard {number} is held or returned, and was never given out"
+    attempts = [shard.attempt for shard in state.held]
+    if len({*attempts}) < len(attempts) or max(attempts, default=0) > state.attempts:
+        return f"tasks: the attempts {attempts} are not unique, or above the newest, {state.attempts}"
+    for shard in state.held:
+        if shard.member not in members:
+            return f"tasks: {shard.member} holds shard {shard.number} and is not a member"
+        found = state.terms.range_of(shard.kind, shard.number)
+        if not found.start <= shard.start <= shard.upto <= found.stop:
+            return f"tasks: attempt {shard.attempt} is at {shard.upto}, outside of its records"
+        if len(state.held_by(shard.member)) > HELD_MAX:
+            return f"tasks: {shard.member} holds more than {HELD_MAX} shards"
+    return ""
+
+
+def task_change_violation(before: TaskState, event: t.TaskEvent, after: TaskState) -> str:
+    """Check one change: what is done stays done, and only the holder of an attempt completes it."""
+    if after.attempts < before.attempts or after.done < before.done:
+        return f"tasks: {before.done} shards were done, and {after.done} are; attempt {after.attempts} is the newest"
+    if isinstance(event, t.ShardDone):
+        shard = before.find(event.attempt)
+        if shard is None or (shard.member, shard.kind, shard.number) != (event.member, event.kind, event.number):
+            return f"tasks: {event.member} completed attempt {event.attempt}, which it did not hold"
+    if isinstance(event, t.ShardsGiven):
+        known = {(shard.kind, shard.number): shard.upto for shard in before.returned}
+        for given in event.shards:
+            new = given.number >= (before.given_evaluation if given.kind is ShardKind.EVALUATE else before.given)
+            begin = before.terms.range_of(given.kind, given.number).start if new else None
+            if given.start != known.get((given.kind, given.number), begin):
+                return f"tasks: shard {given.number} was given out from record {given.start}, not where it was left"
+    return ""

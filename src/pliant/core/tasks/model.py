@@ -1,0 +1,209 @@
+"""The state of a task queue: frozen values, without decisions.
+
+Shards are ranges of a canonical order, so none is listed. The state has the number of shards given out so far, and the
+few that are held or were returned. All others below that number are done. New shards are given only while none is
+returned, so the state is as large as the number of members.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from pliant.core.data.ledger import mix
+from pliant.core.data.sample_order import MASK_64, Order
+from pliant.core.model.names import MemberId
+
+
+class ShardKind(StrEnum):
+    """The purpose of a shard. Shards for evaluation are given before all others."""
+
+    TRAIN = "train"
+    EVALUATE = "evaluate"
+    PREDICT = "predict"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTerms:
+    """Settings that every member of a task queue must have equal before it may join.
+
+    `extra` has the user's own settings, as (name, value) pairs.
+    """
+
+    records: int
+    records_per_shard: int
+    epochs: int = 1
+    seed: int = 0
+    shuffled: bool = True  # the shards; the records of a shard are read in sequence
+    predicts: bool = False  # one pass in which nothing is trained
+    evaluation_records: int = 0
+    evaluate_every: int = 0  # training shards between two evaluations; 0: after each epoch
+    deadline_s: float = 300.0  # a shard without progress for so long is given to another member
+    extra: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def kind(self) -> ShardKind:
+        """The kind of the shards that are not for evaluation."""
+        return ShardKind.PREDICT if self.predicts else ShardKind.TRAIN
+
+    @property
+    def shards_per_epoch(self) -> int:
+        return -(-self.records // self.records_per_shard)
+
+    @property
+    def total_shards(self) -> int:
+        return self.shards_per_epoch * self.epochs
+
+    @property
+    def shards_per_evaluation(self) -> int:
+        return -(-self.evaluation_records // self.records_per_shard)
+
+    @property
+    def evaluation_interval(self) -> int:
+        """The number of training shards between two evaluations."""
+        return self.evaluate_every or self.shards_per_epoch
+
+    def can_continue(self, before: TaskTerms) -> bool:
+        """Return whether a queue that began with `before` can go on with these terms, once no member is left."""
+        return before == replace(
+            self,
+            epochs=before.epochs,
+            evaluate_every=before.evaluate_every,
+            deadline_s=before.deadline_s,
+        )
+
+    def range_of(self, kind: ShardKind, number: int) -> ShardRange:
+        """Return the records of a shard."""
+        if kind is ShardKind.EVALUATE:
+            epoch, index = divmod(number, self.shards_per_evaluation)
+            records = self.evaluation_records
+        else:
+            epoch, place = divmod(number, self.shards_per_epoch)
+            index = Order(self.seed, self.shards_per_epoch).at(epoch, place) if self.shuffled else place
+            records = self.records
+        start = index * self.records_per_shard
+        return ShardRange(epoch, start, min(start + self.records_per_shard, records))
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRange:
+    """The records `start` to `stop` of an epoch, or of an evaluation counted from 0."""
+
+    epoch: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class RaisedOn:
+    """User code raised on a shard, on that member."""
+
+    member: MemberId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShard:
+    """A shard in a member's hands. Its records before `upto` are processed, as far as the member reported.
+
+    `number` counts the shards of its kind in the order in which they are given out. This attempt began at `start`.
+    `losses` counts the members in a row that were lost with this shard and had reported no progress.
+    """
+
+    kind: ShardKind
+    number: int
+    attempt: int
+    member: MemberId
+    start: int
+    upto: int
+    losses: int = 0
+    raised: tuple[RaisedOn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnedShard:
+    """A shard that is to be given out again, from `upto` on."""
+
+    kind: ShardKind
+    number: int
+    upto: int
+    losses: int = 0
+    raised: tuple[RaisedOn, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LastDone:
+    """The attempt that a member completed last: its report may be repeated."""
+
+    member: MemberId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEvaluation:
+    """An evaluation that is going on. `sums` are of the shards that are done, by name."""
+
+    number: int
+    after_shards: int  # training shards that were done when it began
+    records: int = 0
+    sums: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskState:
+    """The queue of a job."""
+
+    terms: TaskTerms
+    given: int = 0  # shards of the job's own kind that were ever given out
+    given_evaluation: int = 0  # evaluation shards, over all evaluations
+    attempts: int = 0  # the number of the newest attempt; never reused
+    held: tuple[HeldShard, ...] = ()
+    returned: tuple[ReturnedShard, ...] = ()
+    last_done: tuple[LastDone, ...] = ()  # of live members
+    evaluations: int = 0  # begun so far
+    evaluated_after: int = 0  # training shards that were done when the newest evaluation began
+    evaluation: RunningEvaluation | None = None
+
+    @property
+    def open_shards(self) -> tuple[HeldShard | ReturnedShard, ...]:
+        """The shards that were given out and are not done."""
+        return (*self.held, *self.returned)
+
+    @property
+    def done(self) -> int:
+        """The number of shards of the job's own kind that are done."""
+        kind = self.terms.kind
+        return self.given - sum(shard.kind is kind for shard in self.open_shards)
+
+    @property
+    def open_evaluation_shards(self) -> int:
+        """The number of shards of the current evaluation that are not done."""
+        if self.evaluation is None:
+            return 0
+        waiting = (self.evaluation.number + 1) * self.terms.shards_per_evaluation - self.given_evaluation
+        return waiting + sum(shard.kind is ShardKind.EVALUATE for shard in self.open_shards)
+
+    def held_by(self, member: MemberId) -> tuple[HeldShard, ...]:
+        return tuple(shard for shard in self.held if shard.member == member)
+
+    def find(self, attempt: int) -> HeldShard | None:
+        """Return the shard that is held under this attempt."""
+        return next((shard for shard in self.held if shard.attempt == attempt), None)
+
+
+def digest_key(kind: ShardKind, epoch: int) -> int:
+    """Return the number that the digests of all records of an epoch are mixed with."""
+    return mix(_SALT[kind] + epoch)
+
+
+def range_digest(kind: ShardKind, epoch: int, start: int, stop: int) -> int:
+    """Return the digest of the records `start` to `stop`. Digests of adjoining ranges add up, modulo 2**64."""
+    return sum(record_digest(kind, epoch, record) for record in range(start, stop)) & MASK_64
+
+
+def record_digest(kind: ShardKind, epoch: int, record: int) -> int:
+    """Return the digest of one record that was read. Members add them up where they read."""
+    return mix(digest_key(kind, epoch) ^ mix(record))
+
+
+_SALT = {ShardKind.TRAIN: 0, ShardKind.EVALUATE: 1 << 62, ShardKind.PREDICT: 1 << 61}

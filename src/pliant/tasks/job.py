@@ -1,0 +1,161 @@
+"""A worker's membership in a task queue, from `pliant.tasks.join()` to the end of the `with` block."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+import traceback
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from pliant import settings
+from pliant.core.model.names import AgentId, MemberId
+from pliant.core.tasks.decide import bad_task_terms
+from pliant.core.tasks.messages import JoinTasks
+from pliant.core.tasks.model import ShardKind, TaskTerms
+from pliant.credentials import TlsFiles, read_token
+from pliant.errors import BadInput
+from pliant.tasks.link import ShardLink
+from pliant.tasks.run import LeftQueue, MapStyle, TaskRun, check_data
+from pliant.tasks.source import LocalQueue, ShardFeed
+from pliant.train.coordinator_link import JobAlreadyEnded
+from pliant.train.process import SigtermListener, log_to_stderr, process_age_s
+
+log = logging.getLogger(__name__)
+
+ERROR_MAX = 1000  # characters of an exception that are reported
+
+
+def join() -> TaskJob:
+    """Return this worker's place in a task queue, for a `with` statement.
+
+    The environment names the coordinator; `pliant run` sets it. Without one this worker does all shards alone.
+    """
+    log_to_stderr()
+    found, worker = settings.read(), settings.read_worker()
+    if found.coordinators and found.job is None:
+        raise BadInput("PLIANT_COORDINATOR is set, but PLIANT_JOB is not. Set PLIANT_JOB to the name of the job.")
+    if found.coordinators:
+        settings.forget_launch()
+    else:
+        log.info("PLIANT_COORDINATOR is not set: this worker does all shards alone")
+    return TaskJob(found, worker)
+
+
+class TaskJob:
+    """This worker's membership in a task queue. It ends with the `with` block."""
+
+    def __init__(self, found: settings.Settings, worker: settings.WorkerSettings) -> None:
+        self._settings = found
+        host = socket.gethostname().split(".")[0].lower()
+        self.name = found.job or "alone"
+        self.member = MemberId(worker.member or f"{host}-{os.getpid()}-{secrets.token_hex(3)}")
+        self._agent = AgentId(worker.agent or host)
+        self._run: TaskRun | None = None
+        self._closing: list[Callable[[], None]] = []
+
+    def __enter__(self) -> TaskJob:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        try:
+            if isinstance(error, LeftQueue):
+                log.info("%s", error.why)
+            elif isinstance(error, Exception) and self._run is not None:
+                self._run.report_exception("".join(traceback.format_exception_only(error)).strip()[:ERROR_MAX])
+        finally:
+            for close in reversed(self._closing):
+                close()
+            self._closing.clear()
+
+    def train(
+        self,
+        data: MapStyle,
+        *,
+        batch_size: int,
+        records_per_shard: int,
+        epochs: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+        evaluation: MapStyle | None = None,
+        evaluate_every: int = 0,
+        deadline_s: float = 300.0,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> TaskRun:
+        """Join the queue and return its run. Raises if a setting differs from that of the other members.
+
+        A shard is `records_per_shard` records in a row, and belongs to one member at a time. `shuffle` shuffles the
+        shards of each epoch by the seed. `evaluation` is data whose shards come between those for training, every
+        `evaluate_every` shards, and after each epoch by default. A shard without progress for `deadline_s` is given to
+        another member. `collate` makes a batch of a list of records.
+        """
+        terms = TaskTerms(
+            records=check_data("data", data),
+            records_per_shard=records_per_shard,
+            epochs=epochs,
+            seed=seed,
+            shuffled=shuffle,
+            evaluation_records=0 if evaluation is None else check_data("evaluation", evaluation),
+            evaluate_every=evaluate_every,
+            deadline_s=float(deadline_s),
+        )
+        sources = (
+            {ShardKind.TRAIN: data} if evaluation is None else {ShardKind.TRAIN: data, ShardKind.EVALUATE: evaluation}
+        )
+        return self._start(terms, sources, batch_size, collate)
+
+    def predict(
+        self,
+        data: MapStyle,
+        *,
+        batch_size: int,
+        records_per_shard: int,
+        deadline_s: float = 300.0,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> TaskRun:
+        """Join the queue for one pass over the data, in which nothing is trained. `run.numbers` names the records."""
+        terms = TaskTerms(
+            records=check_data("data", data),
+            records_per_shard=records_per_shard,
+            shuffled=False,
+            predicts=True,
+            deadline_s=float(deadline_s),
+        )
+        return self._start(terms, {ShardKind.PREDICT: data}, batch_size, collate)
+
+    def _start(
+        self,
+        terms: TaskTerms,
+        data: dict[ShardKind, MapStyle],
+        batch_size: int,
+        collate: Callable[[list[Any]], Any] | None,
+    ) -> TaskRun:
+        if self._run is not None:
+            raise BadInput("a job has one run. Join another job for other data.")
+        if wrong := bad_task_terms(terms):
+            raise BadInput(wrong)
+        if batch_size < 1:
+            raise BadInput(f"batch_size must be 1 or more, got {batch_size}")
+        source = self._connect(terms)
+        self._run = TaskRun(source, terms, data, batch_size, collate)
+        return self._run
+
+    def _connect(self, terms: TaskTerms) -> ShardFeed:
+        found = self._settings
+        if not found.coordinators:
+            return LocalQueue(terms, self.member)
+        token = read_token(found.token_file or found.own_token_file)
+        tls = TlsFiles(found.ca_file, found.cert_file, found.key_file)
+        link = ShardLink(found.coordinators, token, self.name, self.member, tls, terms.deadline_s)
+        try:
+            link.join(JoinTasks(self.member, self._agent, terms, os.getpid(), process_age_s()))
+        except JobAlreadyEnded as late:
+            raise LeftQueue(late.code, late.why) from late
+        self._closing.append(link.close)
+        if threading.current_thread() is threading.main_thread():
+            self._closing.append(SigtermListener(lambda: link.leave("SIGTERM")).close)
+        return link

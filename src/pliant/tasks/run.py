@@ -1,0 +1,132 @@
+"""The loop over the batches of a task queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, Protocol
+
+from pliant.core.data.sample_order import MASK_64
+from pliant.core.tasks.model import HeldShard, ShardKind, TaskTerms, digest_key
+from pliant.errors import BadInput, PliantError
+from pliant.tasks.source import ShardFeed
+from pliant.train.data.order import digest_range
+
+
+class LeftQueue(SystemExit):
+    """This member left the queue before all shards were done. Code after the loop must not run.
+
+    It is a `SystemExit`, with code 0 if the leave was planned, 75 if the member was fenced, and 1 if the job failed.
+    """
+
+    def __init__(self, code: int, why: str) -> None:
+        super().__init__(code)
+        self.why = why
+
+    def __str__(self) -> str:
+        return self.why
+
+
+class MapStyle(Protocol):
+    """Data by number."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, number: int) -> Any: ...
+
+
+class TaskRun:
+    """Iterate over it to get batches. A batch counts as processed when the next one is asked for.
+
+    `kind` is that of the current batch: `train`, `evaluate` or `predict`. `numbers` are the numbers of its records in
+    the data, `epoch` is its epoch, or the number of the evaluation. `complete` is True once all shards of the job are
+    done.
+    """
+
+    def __init__(
+        self,
+        source: ShardFeed,
+        terms: TaskTerms,
+        data: dict[ShardKind, MapStyle],
+        batch_size: int,
+        collate: Callable[[list[Any]], Any] | None,
+    ) -> None:
+        self._source, self._terms, self._data = source, terms, data
+        self._batch_size, self._collate = batch_size, collate
+        self.kind = terms.kind
+        self.epoch = 0
+        self.numbers = range(0)
+        self.complete = False
+        self._shard: HeldShard | None = None  # the current one
+        self._upto = self._digest = 0  # of the current shard: processed records, and the digest of all that were read
+        self._sums: dict[str, float] = {}
+
+    @property
+    def evaluating(self) -> bool:
+        """True while the batch is for evaluation: do not train on it, and pass sums to `add`."""
+        return self.kind is ShardKind.EVALUATE
+
+    def add(self, **sums: float) -> None:
+        """Add totals over the records of this batch, such as the sum of their losses.
+
+        The coordinator adds up the totals of an evaluation, and reports them divided by its number of records.
+        """
+        for name, value in sums.items():
+            self._sums[name] = self._sums.get(name, 0.0) + float(value)
+
+    def __iter__(self) -> Iterator[Any]:
+        while (shard := self._source.next_shard()) is not None:
+            yield from self.batches(shard)
+        if not self._source.finished:
+            raise LeftQueue(*self._source.left)
+        self.complete = True
+
+    def batches(self, shard: HeldShard) -> Iterator[Any]:
+        """Iterate over the batches of one shard, and report it."""
+        self._shard, self._upto, self._digest, self._sums = shard, shard.start, 0, {}
+        yield from self._batches(shard)
+        self._shard = None
+
+    def _batches(self, shard: HeldShard) -> Iterator[Any]:
+        found = self._terms.range_of(shard.kind, shard.number)
+        self.kind, self.epoch = shard.kind, found.epoch
+        key, records = digest_key(shard.kind, found.epoch), _read(self._data[shard.kind], shard.start, found.stop)
+        while self._upto < found.stop:
+            batch = list(islice(records, self._batch_size))
+            if not batch:
+                why = f"the data ended at record {self._upto}, and the queue was opened with {found.stop} or more"
+                raise PliantError(f"{why}: its length changed. Restore the data, or start the job under another name.")
+            self.numbers = range(self._upto, self._upto + len(batch))
+            read = digest_range(key, self.numbers.start, self.numbers.stop)
+            yield batch if self._collate is None else self._collate(batch)
+            self._upto, self._digest = self.numbers.stop, (self._digest + read) & MASK_64
+            if self._upto < found.stop:
+                self._source.advance(shard, self._upto, self._digest)
+            if self._source.must_stop(shard):
+                if self._upto == found.stop:
+                    break
+                return
+        self._source.complete(shard, found.stop - shard.start, self._digest, tuple(sorted(self._sums.items())))
+
+    def report_exception(self, error: str) -> None:
+        """Report that user code raised in the current batch."""
+        if self._shard is not None:
+            self._source.fail(self._shard, self._upto, self._digest, error)
+
+
+def _read(data: MapStyle, start: int, stop: int) -> Iterator[Any]:
+    """Read a range in sequence, in the quickest way that the data has."""
+    if callable(read := getattr(data, "read", None)):
+        return iter(read(start, stop))
+    return (data[number] for number in range(start, stop))
+
+
+def check_data(name: str, data: Any) -> int:
+    """Return the number of records. Raises BadInput unless they can be read by number."""
+    if not (hasattr(data, "__len__") and hasattr(data, "__getitem__")):
+        raise BadInput(
+            f"{name} must have a length and records by number, as open_records returns; got {type(data).__name__}"
+        )
+    if not len(data):
+        raise BadInput(f"{name} has no records")
+    return len(data)

@@ -1,0 +1,111 @@
+"""A task queue without a coordinator: the loop, its numbers, and what is refused."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pliant.tasks
+from pliant.core.tasks.model import ShardKind, digest_key, range_digest
+from pliant.errors import BadInput, PliantError
+from pliant.records import open_records
+from pliant.tasks.run import TaskRun
+from pliant.train.data import order
+from unit.records import written
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PLIANT_COORDINATOR", raising=False)
+    monkeypatch.setenv("PLIANT_HOME", str(tmp_path))
+
+
+def numbers(run: TaskRun) -> list[int]:
+    return [number for batch in run for number in batch]
+
+
+def test_every_record_of_every_epoch_comes_once_in_batches_of_a_shard() -> None:
+    with pliant.tasks.join() as job:
+        run = job.train(range(203), batch_size=4, records_per_shard=10, epochs=2, seed=3)
+        found = []
+        for batch in run:
+            assert batch == list(run.numbers)
+            assert len(batch) <= 4
+            found += [(run.epoch, number) for number in batch]
+        assert run.complete
+    assert sorted(found) == [(epoch, number) for epoch in range(2) for number in range(203)]
+    assert [number for epoch, number in found if epoch == 0] != [number for epoch, number in found if epoch == 1]
+
+
+def test_evaluations_report_means_over_their_records(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "pliant")
+    logging.getLogger("pliant").propagate = True
+    with pliant.tasks.join() as job:
+        run = job.train(range(20), batch_size=3, records_per_shard=10, evaluation=range(7), evaluate_every=1)
+        for batch in run:
+            if run.evaluating:
+                run.add(total=sum(batch))
+                run.add(total=0)
+    assert caplog.text.count("7 records, total 3") == 2
+
+
+def test_a_prediction_reads_record_files_in_order(tmp_path: Path) -> None:
+    (tmp_path / "a.tfrecord").write_bytes(written.tfrecord([b"%d" % number for number in range(9)]))
+    with pliant.tasks.join() as job:
+        run = job.predict(open_records(tmp_path / "a.tfrecord"), batch_size=2, records_per_shard=5, collate=b"".join)
+        assert list(run) == [b"01", b"23", b"4", b"56", b"78"]
+        assert run.kind is ShardKind.PREDICT
+
+
+def test_an_exception_in_the_loop_is_the_users_own() -> None:
+    def work() -> None:
+        with pliant.tasks.join() as job:
+            for _ in job.train(range(5), batch_size=2, records_per_shard=5):
+                raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        work()
+
+
+def test_data_that_became_shorter_is_reported() -> None:
+    class Shrinking(list[int]):
+        def read(self, start: int, stop: int) -> Any:
+            return iter(self[start : stop - 1])
+
+    with pliant.tasks.join() as job, pytest.raises(PliantError, match="the data ended at record 4"):
+        numbers(job.train(Shrinking(range(5)), batch_size=2, records_per_shard=5))
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "why"),
+    [
+        (iter(range(3)), {}, "data must have a length and records by number"),
+        ([], {}, "data has no records"),
+        ([1], {"batch_size": 0}, "batch_size must be 1 or more"),
+        ([1], {"records_per_shard": 0}, "records_per_shard must be 1 or more"),
+        ([1], {"evaluation": []}, "evaluation has no records"),
+        ([1], {"deadline_s": 0}, "deadline_s must be above 0"),
+    ],
+)
+def test_a_wrong_argument_is_refused(data: Any, options: dict[str, Any], why: str) -> None:
+    with pliant.tasks.join() as job, pytest.raises(BadInput, match=why):
+        job.train(data, **{"batch_size": 1, "records_per_shard": 1} | options)
+
+
+def test_a_job_has_one_run_and_a_coordinator_needs_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pliant.tasks.join() as job:
+        job.train([1], batch_size=1, records_per_shard=1)
+        with pytest.raises(BadInput, match="a job has one run"):
+            job.predict([1], batch_size=1, records_per_shard=1)
+    monkeypatch.setenv("PLIANT_COORDINATOR", "http://127.0.0.1:1")
+    monkeypatch.delenv("PLIANT_JOB", raising=False)
+    with pytest.raises(BadInput, match="PLIANT_JOB is not"):
+        pliant.tasks.join()
+
+
+def test_the_digest_of_arrays_is_that_of_the_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(order, "BLOCK", 7)
+    for kind in ShardKind:
+        for start, stop in ((0, 0), (0, 7), (3, 40)):
+            assert order.digest_range(digest_key(kind, 2), start, stop) == range_digest(kind, 2, start, stop)

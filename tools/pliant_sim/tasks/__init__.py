@@ -1,0 +1,1 @@
+"""Simulated task queues: members that take shards, each at its own pace."""

@@ -1,0 +1,147 @@
+"""A simulated task queue: agents start workers that take shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from pliant.core.messages import Create, Resize
+from pliant.core.model.job import JobSpec, Mode, Target
+from pliant.core.model.launch import Launch
+from pliant.core.model.names import MemberId
+from pliant.core.tasks.model import ShardKind, TaskTerms
+from pliant_sim.processes.agent import SimulatedAgent
+from pliant_sim.processes.coordinator import Ask, Back, Given, MemberWatch
+from pliant_sim.simulation import Setting, Simulation
+from pliant_sim.tasks.checks import TaskChecks
+from pliant_sim.tasks.worker import TaskWorker
+
+RECORD_S = (0.06, 0.08, 0.1, 0.24)  # of a member, for each record: one in four is four times slower than the fastest
+TRAINING = TaskTerms(records=633, records_per_shard=20, epochs=3, evaluation_records=50, deadline_s=8.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSetting(Setting):
+    """The start of a schedule of a task queue."""
+
+    capacity: int = 3
+    size_max: int = 8
+    workers: int = 6
+    grace_s: float = 5.0
+    terms: TaskTerms = field(default_factory=lambda: TRAINING)
+    steady: bool = False  # the coordinators, their store and the network are well
+    churn: bool = False  # members are killed, drained and replaced until the job ends
+    poison: int | None = None  # user code raises on this record, on every member
+    next_epochs: int | None = None  # the job is cancelled, and created again with so many epochs, or as few as it can
+
+
+def setting_for(seed: int) -> TaskSetting:
+    """One coordinator in a third of the schedules, and terms of several kinds.
+
+    In a tenth of the schedules only members fail, in another one they are replaced until the end. In a third one a
+    record raises on every member, in a fourth one the job is a prediction, and in a fifth one it is created again.
+    """
+    terms = replace(TRAINING, seed=seed, shuffled=seed % 4 == 1, evaluate_every=(0, 11, 40)[seed // 10 % 3])
+    if seed % 7 == 3:
+        terms = replace(terms, evaluation_records=0)
+    setting = TaskSetting(seed=seed, coordinators=1 if seed % 3 == 0 else 2, size_min=1 + seed // 2 % 2, terms=terms)
+    match seed % 10:
+        case 4:
+            return replace(setting, steady=True)
+        case 5:
+            short = replace(terms, records=171, epochs=2)
+            return replace(setting, steady=True, churn=True, terms=short)
+        case 6:
+            terms = replace(terms, records=95, epochs=16)
+            few = replace(setting, workers=2, size_min=2, size_max=4) if seed // 10 % 2 else setting
+            return replace(few, terms=terms, next_epochs=(1, 1, 16, 19)[seed // 10 % 4])
+        case 7:
+            return replace(setting, poison=seed * 31 % terms.records)
+        case 8:
+            whole = TaskTerms(records=1503, records_per_shard=20, shuffled=False, predicts=True, deadline_s=8.0)
+            return replace(setting, terms=whole)
+        case _:
+            return setting
+
+
+class TaskSimulation(Simulation):
+    """One schedule of a task queue."""
+
+    def __init__(self, setting: TaskSetting, story: list[str] | None = None) -> None:
+        self.setting = setting
+        self.checks = TaskChecks(self)
+        super().__init__(setting, self.checks, story)
+        self.terms = setting.terms  # of the workers that start from now on
+        self.workers: dict[MemberId, TaskWorker] = {}
+        self.attempt_due = False  # a user is about to create the job again
+        self.raised: set[tuple[ShardKind, int]] = set()  # shards in which a fault let user code raise
+        self._start()
+
+    def creation(self, *, fresh: bool = False) -> Create:
+        s = self.setting
+        spec = JobSpec(s.size_min, s.size_max, Target(s.workers), max_restarts=s.max_restarts, mode=Mode.TASKS)
+        return Create(self.job, spec, fresh=fresh)
+
+    @property
+    def script_joins(self) -> bool:
+        return self.checks.job is not None and self.checks.job.tasks is not None
+
+    def ended(self) -> bool:
+        job = self.checks.job
+        if self.checks.complaints:
+            return True
+        return job is not None and job.state.ended and not self.attempt_due and not self.running_workers()
+
+    def change_epochs(self) -> None:
+        """Let workers that start from now on want other epochs: as few as were begun, at least."""
+        state = self.checks.job.tasks if self.checks.job is not None else None
+        if state is not None and self.setting.next_epochs is not None:
+            begun = -(-state.given // self.terms.shards_per_epoch)
+            self.terms = replace(self.terms, epochs=max(begun, self.setting.next_epochs))
+
+    def is_poisoned(self, kind: ShardKind, numbers: range) -> bool:
+        """Return whether user code raises on one of these records."""
+        return kind is self.terms.kind and self.setting.poison in numbers
+
+    # ---------------------------------------------------------------------------------------- the network
+
+    def machine_of(self, name: str) -> str:
+        worker = self.workers.get(MemberId(name))
+        return worker.agent.machine if worker is not None else name
+
+    def deliver(self, given: Given, answer: Back, revision: int) -> None:
+        worker = self.workers.get(MemberId(given.sender))
+        if worker is not None and isinstance(given, Ask | MemberWatch):
+            worker.answered(given, answer)
+        else:
+            super().deliver(given, answer, revision)
+
+    def call_failed(self, given: Given) -> None:
+        worker = self.workers.get(MemberId(given.sender))
+        if worker is not None and isinstance(given, Ask | MemberWatch):
+            worker.answered(given, None)
+        else:
+            super().call_failed(given)
+
+    # -------------------------------------------------------------------------------------- the processes
+
+    def start_worker(self, agent: SimulatedAgent, member: MemberId) -> None:
+        self.after(self.chance.uniform(0.3, 1.5), self._started, agent, member)
+
+    def _started(self, agent: SimulatedAgent, member: MemberId) -> None:
+        if agent.up and member not in agent.not_started:
+            worker = TaskWorker(self, member, agent, self.terms, self.chance.choice(RECORD_S))
+            self.workers[member] = agent.processes[member] = worker
+
+    def start_seat(self, agent: SimulatedAgent, launch: Launch, member: MemberId) -> None:
+        self.checks.complain(f"{agent.machine} launches {member} of {launch.number} in a task queue")
+
+    def running_workers(self) -> list[TaskWorker]:
+        return [worker for worker in self.workers.values() if worker.up]
+
+    def heal_workers(self) -> None:
+        """End the faults of workers, and ask for as many as at the start: one slow worker would need too long."""
+        self.user(Resize(Target(self.setting.workers)))
+        for worker in self.running_workers():
+            worker.raises_in = None
+            worker.resume()
+            worker.hang_over()
