@@ -1,0 +1,132 @@
+"""The demands of jobs, the pool, and the part of it that each job gets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from pliant.core.model.names import bad_name
+
+DEFAULT_QUEUE = "default"
+SLOTS_MAX = 1_000_000  # catches typing errors
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRule:
+    """A queue: its share of the pool by weight, and the most that its jobs may have together.
+
+    A queue borrows what others do not use, beyond its share but never beyond its limit.
+    """
+
+    name: str
+    weight: float = 1.0
+    limit: int | None = None  # None: no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The machines of all jobs, counted in slots: places for one worker each. `spot` of them may be taken away."""
+
+    slots: int
+    spot: int = 0
+    queues: tuple[QueueRule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """The demand of one job: the sizes it wants, the size it has, and what was measured of it.
+
+    `held` are the slots that its workers occupy now, also those that are leaving. `granted` is the size that was
+    granted last, `planned` the size that the last allocation aimed at. `speeds` are (size, samples a second) pairs of
+    the job's own undisturbed stretches, `pause_s` the cost of a change, `left` the samples until it has finished.
+    """
+
+    name: str
+    size_min: int
+    wanted: int
+    priority: int = 0  # higher first
+    since: float = 0.0  # the time it was created: the smaller, the older
+    queue: str = DEFAULT_QUEUE
+    unit: int = 1  # workers of one pod; slots are granted in whole pods
+    sizes: tuple[int, ...] = ()  # the only sizes it can have; empty: all
+    held: int = 0
+    granted: int = 0  # 0: it waits
+    planned: int | None = None
+    unchanged_s: float | None = None  # since its last change; None: long ago
+    speeds: tuple[tuple[int, float], ...] = ()
+    pause_s: float = 0.0
+    left: float | None = None  # None: unknown
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """An ended job whose workers may still run, and the slots that they occupy."""
+
+    name: str
+    held: int
+
+
+def bad_pool(pool: Pool) -> str:
+    """Return what is wrong with a pool, or the empty string."""
+    if not 0 <= pool.slots <= SLOTS_MAX:
+        return f"a pool must have 0 to {SLOTS_MAX} slots; got {pool.slots}"
+    if not 0 <= pool.spot <= pool.slots:
+        return f"the spot slots must be 0 to {pool.slots}, the size of the pool; got {pool.spot}"
+    names = [rule.name for rule in pool.queues]
+    if len(set(names)) < len(names):
+        return "each queue can be named once"
+    for rule in pool.queues:
+        if wrong := bad_name(rule.name):
+            return f"the name of a queue is not valid: {wrong}"
+        if not 0 < rule.weight < inf:
+            return f"the weight of queue {rule.name} must be above 0 and finite; got {rule.weight}"
+        if rule.limit is not None and rule.limit < 0:
+            return f"the limit of queue {rule.name} cannot be negative; got {rule.limit}"
+    return ""
+
+
+class Reason(StrEnum):
+    """The reason for the size of a job. The first six are for jobs that wait."""
+
+    POOL_TOO_SMALL = "pool-too-small"
+    QUEUE_TOO_SMALL = "queue-too-small"
+    QUEUE_FULL = "queue-full"
+    BEHIND = "behind"
+    NO_ROOM = "no-room"
+    RELEASING = "releasing"
+    ALL = "all"
+    LOST = "lost"
+    GROWING = "growing"
+    NO_GAIN = "no-gain"
+    PRIORITY = "priority"
+    QUEUE_LIMIT = "queue-limit"
+    SHARED = "shared"
+    POOL = "pool"
+
+
+WAITS = (
+    Reason.POOL_TOO_SMALL,
+    Reason.QUEUE_TOO_SMALL,
+    Reason.QUEUE_FULL,
+    Reason.BEHIND,
+    Reason.NO_ROOM,
+    Reason.RELEASING,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """The part of the pool that one job gets.
+
+    It may use `size` now. `planned` follows as soon as other jobs have released slots. `spot` of the
+    slots should be spot ones. `position` counts the jobs that wait, from 1; 0: it does not wait.
+    """
+
+    name: str
+    size: int
+    planned: int
+    reason: Reason
+    why: str
+    spot: int = 0
+    position: int = 0

@@ -1,0 +1,111 @@
+"""Sentences that explain to a person why a job has its size, or why it waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import nsmallest
+
+from pliant.core.allocate.model import Pool, Reason
+from pliant.core.allocate.plan import Plan, PlanLine, Waiting
+from pliant.core.allocate.sizes import sizes_of
+
+NAMES_MAX = 3  # jobs named in a sentence; the rest are counted
+
+
+class Explainer:
+    """The sums over a plan that reasons need, and the reasons of its jobs. `sizes` are those that jobs may have now."""
+
+    def __init__(self, pool: Pool, plan: Plan, sizes: dict[str, int], leaving: list[str], *, is_counting: bool) -> None:
+        self._pool = pool
+        self._plan = plan
+        self._sizes = sizes
+        self._floors = sum(line.sizes[0] for line in plan.lines)
+        self._planned = sum(line.size for line in plan.lines)
+        self._limits = {rule.name: rule.limit for rule in pool.queues if rule.limit is not None}
+        self._used = Counter[str]()
+        for line in plan.lines:
+            self._used[line.demand.queue] += line.size
+        self._releasing = [line.demand.name for line in plan.lines if line.demand.held > sizes[line.demand.name]]
+        self._releasing += [waiting.demand.name for waiting in plan.waiting if waiting.demand.held]
+        self._releasing += [name for name in leaving if name not in self._releasing]
+        self._is_counting = is_counting
+
+    def grant(self, line: PlanLine) -> tuple[Reason, str]:
+        """Return why a job that gets its minimum has its size, and the sentence that says so."""
+        pool, queue = self._pool, line.demand.queue
+        size, wanted = self._sizes[line.demand.name], sizes_of(line.demand)[-1]
+        if size != line.size:
+            return self._growing(line, size)
+        if size >= wanted:
+            return Reason.ALL, f"{size} of {wanted}: all that it can use"
+        prefix = f"{size} of {wanted}"
+        if self._floors > pool.slots:
+            return (
+                Reason.LOST,
+                f"{prefix}: the pool has only {_slots(pool.slots)}, fewer than the minimums of running jobs",
+            )
+        used, limit = self._used[queue], self._limits.get(queue)
+        if line.step_up and limit is not None and used + line.step_up > limit:
+            return Reason.QUEUE_LIMIT, f"{prefix}: queue {queue} has {used} of the {limit} that it may have"
+        lines = self._plan.lines
+        if lines[0].demand.priority > line.demand.priority:
+            higher = [each for each in lines if each.demand.priority > line.demand.priority]
+            return Reason.PRIORITY, f"{prefix}: {_holders(higher, pool, 'with a higher priority')}"
+        if not line.step_up or pool.slots - self._planned >= line.step_up:
+            return Reason.NO_GAIN, f"{prefix}: it would gain less from more workers than a change costs"
+        if len(lines) > 1:
+            others = [each for each in lines if each is not line]
+            return Reason.SHARED, f"{prefix}: {_holders(others, pool, 'beside it')}"
+        return Reason.POOL, f"{prefix}: the pool has {_slots(pool.slots)}"
+
+    def _growing(self, line: PlanLine, size: int) -> tuple[Reason, str]:
+        """Return the reason of a job that gets more once other jobs have released it."""
+        until = f"once {_listed(self._releasing)} released them" if self._releasing else "as soon as they are free"
+        until = "once the new leader knows which workers run" if self._is_counting else until
+        if not size:
+            return Reason.RELEASING, f"starts with {line.size} workers {until}"
+        return Reason.GROWING, f"{size} of {line.size}: gets {line.size - size} more {until}"
+
+
+def wait_reason(pool: Pool, plan: Plan, waiting: Waiting) -> str:
+    """Return the sentence for a job that waits for its minimum."""
+    least = sizes_of(waiting.demand)[0]
+    match waiting.reason:
+        case Reason.POOL_TOO_SMALL:
+            return f"needs {least} workers, the pool has {_slots(pool.slots)}"
+        case Reason.QUEUE_TOO_SMALL | Reason.QUEUE_FULL:
+            queue = waiting.demand.queue
+            limit = next(rule.limit for rule in pool.queues if rule.name == queue)
+            used = sum(line.sizes[0] for line in plan.lines if line.demand.queue == queue)
+            if waiting.reason is Reason.QUEUE_TOO_SMALL:
+                return f"needs {least} workers, queue {queue} may have {limit}"
+            return f"needs {least} workers, the minimums in queue {queue} are {used} of the {limit} it may have"
+        case Reason.BEHIND:
+            return f"behind {waiting.ahead}"
+        case _:
+            taken = sum(line.sizes[0] for line in plan.lines)
+            return f"needs {least} workers, running jobs need {taken} of {_slots(pool.slots)} as their minimums"
+
+
+def _holders(lines: list[PlanLine], pool: Pool, which: str) -> str:
+    """Return which jobs have how many slots, the largest first."""
+    largest = nsmallest(NAMES_MAX, lines, key=lambda line: (-line.size, line.demand.name))
+    total = sum(line.size for line in lines)
+    verb = "has" if len(lines) == 1 else "have"
+    return (
+        f"{_named([line.demand.name for line in largest], len(lines))} {which} {verb} {total} of {_slots(pool.slots)}"
+    )
+
+
+def _listed(names: list[str]) -> str:
+    verb = "has" if len(names) == 1 else "have"
+    return f"{_named(names, len(names))} {verb}"
+
+
+def _named(names: list[str], count: int) -> str:
+    shown = ", ".join(names[:NAMES_MAX])
+    return shown if count <= NAMES_MAX else f"{shown} and {count - NAMES_MAX} more"
+
+
+def _slots(count: int) -> str:
+    return f"{count} slot" if count == 1 else f"{count} slots"

@@ -1,0 +1,169 @@
+"""Laws of `allocate`, for any pool and any jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pliant.core.allocate import Allotment, Demand, Pool, QueueRule, allocate
+from pliant.core.allocate.model import WAITS
+from pliant.core.allocate.sizes import sizes_of
+
+QUEUES = ("default", "batch")
+ROUNDS = 30  # enough for every job to settle
+
+
+@st.composite
+def demands(draw: st.DrawFn) -> tuple[Demand, ...]:
+    """Jobs with sound sizes: what they hold covers what was granted, as if the pool had never been too small."""
+    found = []
+    for index in range(draw(st.integers(1, 5))):
+        least = draw(st.integers(1, 4))
+        speeds = draw(st.dictionaries(st.integers(1, 12), st.floats(0.1, 100), max_size=4))
+        found.append(
+            Demand(
+                name=f"job{index}",
+                size_min=least,
+                wanted=least + draw(st.integers(0, 10)),
+                priority=draw(st.sampled_from((0, 0, 5))),
+                since=float(draw(st.integers(0, 3))),
+                queue=draw(st.sampled_from(QUEUES)),
+                unit=draw(st.sampled_from((1, 1, 2, 4))),
+                sizes=tuple(sorted(draw(st.sets(st.integers(1, 14), max_size=3)))),
+                unchanged_s=draw(st.sampled_from((None, 0.0, 60.0))),
+                speeds=tuple(sorted(speeds.items())),
+                pause_s=draw(st.sampled_from((0.0, 0.5, 30.0))),
+                left=draw(st.sampled_from((None, 10.0, 1000.0, 100000.0))),
+            )
+        )
+    return tuple(found)
+
+
+pools = st.builds(
+    Pool,
+    slots=st.integers(0, 24),
+    spot=st.integers(0, 8),
+    queues=st.sampled_from(
+        (
+            (),
+            (QueueRule("default", 3.0), QueueRule("batch", 1.0)),
+            (QueueRule("batch", 1.0, limit=6),),
+            (QueueRule("default", limit=3), QueueRule("batch", 2.0)),
+        )
+    ),
+)
+
+
+def granted(jobs: tuple[Demand, ...], found: tuple[Allotment, ...]) -> tuple[Demand, ...]:
+    """Return the jobs after their grants, while no worker has come or gone yet."""
+    by_name = {each.name: each for each in found}
+    return tuple(
+        replace(demand, granted=by_name[demand.name].size, planned=by_name[demand.name].planned) for demand in jobs
+    )
+
+
+def settled(pool: Pool, jobs: tuple[Demand, ...]) -> tuple[Demand, ...]:
+    """Return the jobs once every worker has come or gone as granted, and nothing changes any more."""
+    for _ in range(ROUNDS):
+        after = granted(jobs, allocate(pool, jobs))
+        after = tuple(replace(demand, held=demand.granted) for demand in after)
+        if after == jobs:
+            return jobs
+        jobs = after
+    raise AssertionError(f"not settled after {ROUNDS} rounds")
+
+
+def taken(jobs: tuple[Demand, ...]) -> int:
+    return sum(max(demand.held, demand.granted) for demand in jobs)
+
+
+@given(pools, demands())
+def test_a_second_call_changes_nothing(pool: Pool, jobs: tuple[Demand, ...]) -> None:
+    for _ in range(3):
+        once = granted(jobs, allocate(pool, jobs))
+        assert granted(once, allocate(pool, once)) == once
+        jobs = tuple(replace(demand, held=demand.granted) for demand in once)
+
+
+@given(pools, demands())
+def test_jobs_settle_within_the_pool_and_the_limits_of_their_queues(pool: Pool, jobs: tuple[Demand, ...]) -> None:
+    jobs = settled(pool, jobs)
+    assert taken(jobs) <= pool.slots
+    for rule in pool.queues:
+        used = sum(demand.granted for demand in jobs if demand.queue == rule.name)
+        assert rule.limit is None or used <= rule.limit
+
+
+@given(pools, pools, demands(), st.sampled_from((0, 1)))
+def test_slots_are_granted_only_when_they_are_free(
+    before: Pool, after: Pool, jobs: tuple[Demand, ...], slow: int
+) -> None:
+    """Some workers leave late. No job gets a slot that another one still occupies."""
+    jobs = settled(before, jobs)
+    for _ in range(4):
+        kept = sum(max(demand.held, sizes_of(demand)[0] if demand.granted and demand.held else 0) for demand in jobs)
+        most = max(after.slots, kept)
+        jobs = granted(jobs, allocate(after, jobs))
+        assert taken(jobs) <= most
+        jobs = tuple(
+            demand if index % 2 == slow and demand.held > demand.granted else replace(demand, held=demand.granted)
+            for index, demand in enumerate(jobs)
+        )
+
+
+@given(pools, demands(), demands())
+def test_a_job_that_has_its_minimum_keeps_it_whatever_comes(
+    pool: Pool, jobs: tuple[Demand, ...], others: tuple[Demand, ...]
+) -> None:
+    jobs = settled(pool, jobs)
+    more = tuple(replace(demand, name=f"new-{demand.name}", since=demand.since + 9) for demand in others)
+    floors = {demand.name: sizes_of(demand)[0] for demand in jobs if demand.granted}
+    for found in allocate(pool, jobs + more):
+        assert found.size >= floors.get(found.name, 0)
+
+
+@given(pools, demands())
+def test_every_size_is_one_that_the_job_can_have_and_every_wait_has_a_reason(
+    pool: Pool, jobs: tuple[Demand, ...]
+) -> None:
+    found = allocate(pool, jobs)
+    assert {each.name for each in found} == {demand.name for demand in jobs}
+    by_name = {demand.name: demand for demand in jobs}
+    for each in found:
+        assert each.why
+        assert each.size in (0, *sizes_of(by_name[each.name]))
+        assert (each.reason in WAITS) == (each.size == 0) == (each.position > 0)
+        assert 0 <= each.spot <= each.size
+    assert sorted(each.position for each in found if each.position) == list(
+        range(1, sum(1 for each in found if not each.size) + 1)
+    )
+
+
+@given(pools, demands())
+def test_a_job_waits_only_while_minimums_leave_no_room_for_the_first_that_waits(
+    pool: Pool, jobs: tuple[Demand, ...]
+) -> None:
+    jobs = settled(pool, jobs)
+    floors = sum(sizes_of(demand)[0] for demand in jobs if demand.granted)
+    waiting = [each for each in allocate(pool, jobs) if not each.size]
+    by_name = {demand.name: demand for demand in jobs}
+    for each in waiting:
+        least = sizes_of(by_name[each.name])[0]
+        if each.reason == "no-room":
+            assert floors + least > pool.slots
+        assert each.reason != "releasing"
+
+
+@given(st.integers(1, 24), demands())
+def test_a_higher_priority_gets_all_it_can_use_before_a_lower_one_gets_more_than_its_minimum(
+    slots: int, jobs: tuple[Demand, ...]
+) -> None:
+    jobs = tuple(replace(demand, pause_s=0.0, unchanged_s=None, speeds=(), sizes=(), unit=1) for demand in jobs)
+    pool = Pool(slots)
+    jobs = settled(pool, jobs)
+    for high in jobs:
+        for low in jobs:
+            if high.granted and low.priority < high.priority and low.granted > sizes_of(low)[0]:
+                assert high.granted == sizes_of(high)[-1]

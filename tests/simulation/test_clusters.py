@@ -1,0 +1,103 @@
+"""Simulated clusters with faults, and planted bugs that their checks find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from pliant.coordinator.service.scheduler import Scheduler
+from pliant.core.allocate import Allotment, Demand, Pool, allocate
+from pliant.core.model.job import Job
+from pliant_sim.cluster.led_pool import LedPool
+from pliant_sim.cluster.universe import Universe
+
+KEPT = (4, 5, 11)
+Bug = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
+
+
+@pytest.mark.parametrize("first", range(0, 20, 10))
+def test_no_cluster_breaks_an_invariant(first: int) -> None:
+    for seed in range(first, first + 10):
+        universe = Universe(seed)
+        assert universe.run() == [], f"seed {seed}"
+        assert universe.decisions > 100
+
+
+def test_a_seed_always_gives_the_same_cluster() -> None:
+    one, two = Universe(3), Universe(3)
+    one.run(), two.run()
+    assert (one.decisions, one.fired) == (two.decisions, two.fired)
+
+
+def grants_occupied_slots(pool: Pool, demands: tuple[Demand, ...]) -> tuple[Allotment, ...]:
+    return allocate(pool, tuple(replace(each, held=min(each.held, each.granted)) for each in demands))
+
+
+def evicts_below_the_minimum(pool: Pool, demands: tuple[Demand, ...]) -> tuple[Allotment, ...]:
+    top = max((each.priority for each in demands), default=0)
+    lower = tuple(replace(each, size_min=1, unit=1) if each.priority < top else each for each in demands)
+    return allocate(pool, lower)
+
+
+def lets_small_jobs_overtake(pool: Pool, demands: tuple[Demand, ...]) -> tuple[Allotment, ...]:
+    return allocate(pool, tuple(replace(each, since=float(each.size_min)) for each in demands))
+
+
+def forgets_its_plan_and_its_costs(pool: Pool, demands: tuple[Demand, ...]) -> tuple[Allotment, ...]:
+    return allocate(pool, tuple(replace(each, granted=0, planned=None) if each.held else each for each in demands))
+
+
+def gives_no_reason(pool: Pool, demands: tuple[Demand, ...]) -> tuple[Allotment, ...]:
+    return tuple(replace(each, why="") if not each.size else each for each in allocate(pool, demands))
+
+
+def starts_nothing(pool: Pool, demands: tuple[Demand, ...]) -> tuple[Allotment, ...]:
+    found = allocate(pool, demands)
+    waits = {each.name for each in demands if not each.granted}
+    return tuple(replace(each, size=0, position=each.position or 1) if each.name in waits else each for each in found)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        grants_occupied_slots,
+        evicts_below_the_minimum,
+        lets_small_jobs_overtake,
+        forgets_its_plan_and_its_costs,
+        gives_no_reason,
+        starts_nothing,
+    ],
+)
+def test_a_planted_bug_is_found(bug: Bug) -> None:
+    assert any(Universe(seed, bug).run() for seed in range(30))
+
+
+@pytest.mark.parametrize("seed", KEPT)
+def test_no_pool_has_more_processes_than_slots_whoever_leads_it(seed: int) -> None:
+    led = LedPool(seed)
+    assert led.run() == []
+    assert led.decisions > 10
+
+
+class Hasty(Scheduler):
+    """A leader that grants free slots at once, although workers of an earlier one may still start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._led_since = -1e9
+
+
+class Forgetful(Scheduler):
+    """A leader for which the workers of an ended job are gone."""
+
+    def _update_claims(self, managed: list[Job], ended: list[Job], now: float) -> None:
+        super()._update_claims(managed, ended, now)
+        self._leaving = {}
+
+
+@pytest.mark.parametrize("make", [Hasty, Forgetful])
+def test_a_leader_that_grants_slots_too_soon_is_found(make: Callable[[], Scheduler]) -> None:
+    found = [complaint for seed in KEPT for complaint in LedPool(seed, make).run()]
+    assert any("processes on 12 slots" in complaint for complaint in found)

@@ -1,0 +1,154 @@
+"""The leader's grants: once a second, and only what is new."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs
+from pliant.coordinator.service.scheduler import PERIOD_S, Scheduler
+from pliant.core.allocate import Pool
+from pliant.core.allocate.demands import SETTLE_S
+from pliant.core.messages import Command, Exited, GrantWorkers
+from pliant.core.model.job import Agent, Job, JobState, Member
+from pliant.core.model.names import MemberId
+from unit.core.build import X, new_job, running, with_spec
+
+
+def job(name: str, members: int, granted: int, priority: int = 0, size_min: int = 1) -> Job:
+    found = with_spec(running(members) if members else new_job(), queue="default", priority=priority, size_min=size_min)
+    return replace(found, name=name, granted=granted)
+
+
+def loaded(*jobs: Job) -> LoadedJobs:
+    found = LoadedJobs()
+    for each in jobs:
+        found.put(each.name, LoadedJob(each, 1, 0))
+    return found
+
+
+def leader(slots: int) -> Scheduler:
+    """A leader that set the pool, so that no other one has granted anything."""
+    scheduler = Scheduler()
+    scheduler.due(0.0, loaded())
+    scheduler.pool = Pool(slots)
+    return scheduler
+
+
+def successor(slots: int) -> Scheduler:
+    """A leader that found the pool."""
+    scheduler = Scheduler()
+    scheduler.pool = Pool(slots)
+    return scheduler
+
+
+def on_agent(found: Job, size: int) -> Job:
+    """The job with so many members on its agent."""
+    names = [MemberId(f"x-1.{number}") for number in range(size)]
+    return replace(found, agents=(Agent(X, 8),), members={name: Member(name, 1, X) for name in names})
+
+
+def exited(job: str, *numbers: int) -> list[tuple[object, str, Command]]:
+    return [(None, job, Exited(MemberId(f"x-1.{number}"), 0)) for number in numbers]
+
+
+def sizes(grants: list[tuple[str, Command]]) -> dict[str, int]:
+    return {name: command.size for name, command in grants if isinstance(command, GrantWorkers)}
+
+
+def test_without_a_pool_nothing_is_granted() -> None:
+    assert Scheduler().due(0.0, loaded(job("a", 1, 0))) == []
+
+
+def test_an_urgent_job_is_granted_workers_when_the_other_has_released_them() -> None:
+    scheduler = leader(6)
+    low, high = job("low", 6, 6), job("high", 0, 0, priority=5)
+    first = dict(scheduler.due(0.0, loaded(low, high)))
+    assert first["low"] == GrantWorkers(1, "1 of 6: high with a higher priority has 5 of 6 slots")
+    waits = first["high"]
+    assert isinstance(waits, GrantWorkers)
+    assert (waits.size, waits.why) == (0, "starts with 5 workers once low has released them")
+    assert scheduler.due(PERIOD_S / 2, loaded(low, high)) == []
+
+    low = replace(low, granted=1)
+    assert scheduler.due(1.0, loaded(low, high)) == []
+    low = replace(low, members=dict(list(low.members.items())[:3]))
+    [(name, command)] = scheduler.due(2.0, loaded(low, high))
+    assert (name, command) == ("high", GrantWorkers(3, "3 of 5: gets 2 more once low has released them"))
+
+
+def test_jobs_in_no_queue_and_ended_jobs_have_no_part() -> None:
+    scheduler = leader(4)
+    ended = replace(job("ended", 0, 0), state=JobState.FINISHED)
+    assert scheduler.due(0.0, loaded(with_spec(job("free", 2, 0), queue=""), ended)) == []
+    assert scheduler.shown == ()
+
+
+def test_a_job_with_workers_keeps_its_grant_when_its_minimum_does_not_fit_any_more() -> None:
+    scheduler = leader(2)
+    low = job("low", 1, 1, size_min=4)
+    [(_, command)] = scheduler.due(0.0, loaded(low))
+    assert isinstance(command, GrantWorkers)
+    assert (command.size, command.why) == (1, "needs 4 workers, the pool has 2 slots")
+    [(demand, allotment)] = scheduler.shown
+    assert (demand.held, allotment.size) == (1, 0)
+    scheduler.forget()
+    assert scheduler.shown == ()
+
+
+def test_a_new_leader_grants_no_free_slot_before_it_knows_which_workers_run() -> None:
+    scheduler = successor(8)
+    shrunk, high = job("low", 0, 2), job("high", 0, 0, priority=5, size_min=6)  # 8 were granted before
+    found = dict(scheduler.due(0.0, loaded(shrunk, high)))
+    assert found["high"] == GrantWorkers(0, "starts with 6 workers once the new leader knows which workers run")
+    assert sizes(scheduler.due(SETTLE_S - 1, loaded(shrunk, high))) == {}
+    assert sizes(scheduler.due(SETTLE_S, loaded(shrunk, high))) == {"high": 6}
+
+
+def test_workers_that_start_for_long_count_under_a_new_leader() -> None:
+    scheduler = successor(8)
+    shrunk, high = on_agent(job("low", 0, 2), 0), job("high", 0, 0, priority=5, size_min=6)
+    for now in (0.0, 10.0, SETTLE_S):
+        scheduler.note_workers("low", X, [MemberId(f"x-1.{number}") for number in range(8)], now)
+        assert sizes(scheduler.due(now, loaded(shrunk, high))).get("high", 0) == 0
+
+
+def test_slots_of_an_ended_job_are_granted_when_its_processes_have_ended() -> None:
+    scheduler = leader(4)
+    first, second = on_agent(job("first", 0, 4), 4), job("second", 0, 0, size_min=2)
+    scheduler.due(0.0, loaded(first))
+    ended = replace(first, state=JobState.FINISHED)
+    found = dict(scheduler.due(1.0, loaded(ended, second)))
+    assert found == {"second": GrantWorkers(0, "starts with 4 workers once first has released them")}
+    assert sizes(scheduler.due(2.0, loaded(ended, second), exited("first", 0, 1))) == {"second": 2}
+    second = replace(second, granted=2)
+    assert sizes(scheduler.due(2.5, loaded(ended, second), exited("first", 2, 3))) == {}
+    assert sizes(scheduler.due(9.0, loaded(ended, second))) == {"second": 4}
+
+
+def test_an_ended_job_keeps_its_slots_as_long_as_its_agent_reports_processes() -> None:
+    scheduler = leader(4)
+    first, second = on_agent(job("first", 0, 4), 4), job("second", 0, 0, size_min=2)
+    scheduler.due(0.0, loaded(first))
+    for now in (1.0, 15.0, 30.0):
+        scheduler.note_workers("first", X, [*first.members], now)
+        assert not sizes(scheduler.due(now, loaded(replace(first, state=JobState.FINISHED), second))).get("second")
+    assert sizes(scheduler.due(30.0 + SETTLE_S, loaded(second))) == {"second": 4}  # silent, and forgotten
+
+
+def test_a_new_leader_counts_the_processes_of_a_job_that_ended_before() -> None:
+    scheduler = successor(4)
+    ended, second = replace(on_agent(job("first", 0, 4), 4), state=JobState.FINISHED), job("second", 0, 0, size_min=2)
+    for now in (0.0, 10.0, SETTLE_S):
+        scheduler.note_workers("first", X, [*ended.members][:3], now)
+        scheduler.due(now, loaded(ended, second))
+    scheduler.note_workers("first", X, [*ended.members][:2], SETTLE_S + 1)
+    assert sizes(scheduler.due(SETTLE_S + 1, loaded(ended, second), exited("first", 2))) == {"second": 2}
+
+
+def test_workers_of_the_attempt_before_occupy_slots_beside_those_of_the_next() -> None:
+    scheduler = leader(4)
+    first = on_agent(job("first", 0, 4), 4)
+    scheduler.due(0.0, loaded(first))
+    again = replace(first, attempt=2, granted=0, members={}, agents=())
+    assert sizes(scheduler.due(1.0, loaded(again))) == {"first": 0}
+    assert sizes(scheduler.due(2.0, loaded(again), exited("first", 0, 1, 2, 3))) == {"first": 4}

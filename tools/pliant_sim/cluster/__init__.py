@@ -1,0 +1,1 @@
+"""Simulated clusters: many jobs on one pool, with the real `allocate`."""

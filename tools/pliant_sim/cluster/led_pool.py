@@ -1,0 +1,256 @@
+"""One simulated pool whose leaders come and go: the real `Scheduler`, real jobs, and processes that take their time.
+
+A worker occupies its slot from the start of its process to the end of it. It joins long after its start and exits some
+time after it left, or after its job has ended. At every second there must be at most as many processes as slots.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+
+from pliant.coordinator.service.loaded_jobs import LoadedJob, LoadedJobs
+from pliant.coordinator.service.scheduler import Scheduler
+from pliant.core import messages as m
+from pliant.core.allocate import Pool
+from pliant.core.data.grid import Grid
+from pliant.core.job.assignment import desired_workers
+from pliant.core.job.decide import decide, settle_all
+from pliant.core.job.evolve import evolve
+from pliant.core.messages import Command, Rejection
+from pliant.core.model.job import Job, JobSpec, Target, Terms
+from pliant.core.model.names import AgentId, MemberId
+
+STORM_S = 150  # with faults and new jobs
+END_S = 2000  # all jobs have ended by then
+FAULTS = ("leader", "leader", "resize", "notice", "kill", "cancel")
+SLOTS = 12  # of the pool
+TERMS = Terms(Grid(samples=6400, batch=64, slots=64, epochs=1), seed=1)
+REPORTS_S = 3  # between two reports of an agent
+START_S = (1, 3, 8, 8, 45)  # until a process joins
+DRAIN_S = (1, 2, 10)  # until a draining member leaves
+EXIT_S = (0, 1, 4)  # until a process that left is gone
+SAVE_S = (0, 1, 4, 45)  # the same after the job has ended
+
+
+@dataclass
+class SimWorker:
+    """The process of a worker. `exits_at` is set once it is on its way out."""
+
+    name: MemberId
+    agent: AgentId
+    joins_at: int
+    leaves_at: int | None = None
+    exits_at: int | None = None
+
+
+@dataclass
+class LedJob:
+    """A job outside the coordinator: its agents with their capacities, its processes, and its remaining work."""
+
+    name: str
+    agents: dict[AgentId, int]
+    work: float  # worker-seconds
+    workers: dict[MemberId, SimWorker] = field(default_factory=dict)
+    started: int = 0
+
+
+class LedPool:
+    """A pool that depends on its seed alone. `make` builds the memory of each leader; a test may plant a bug there."""
+
+    def __init__(self, seed: int, make: Callable[[], Scheduler] = Scheduler) -> None:
+        self._chance = Random(seed)
+        self._make = make
+        self._stored: dict[str, LoadedJob] = {}
+        self._sim: dict[str, LedJob] = {}
+        self._inbox: list[tuple[object, str, Command]] = []
+        self._now = 0
+        self._led_from = 0
+        self._scheduler, self._loaded = make(), LoadedJobs()
+        self.fired: Counter[str] = Counter()
+        self.decisions = 0
+        self.complaints: list[str] = []
+        self._take_over()
+
+    def run(self) -> list[str]:
+        """Run to the end, or to the first complaint, and return the complaints."""
+        while not self.complaints and self._now < END_S:
+            if self._now < STORM_S:
+                self._strike()
+            elif not self._sim:
+                break
+            self._workers_pass()
+            if self._now >= self._led_from:
+                self._lead()
+            self._carry_out()
+            self._check()
+            self._now += 1
+        if self._sim and not self.complaints:
+            self._complain(f"{len(self._sim)} jobs have not ended: {sorted(self._sim)}")
+        return self.complaints
+
+    # ----------------------------------------------------------------------------------------------- faults
+
+    def _strike(self) -> None:
+        chance = self._chance
+        if self._now == 0 or chance.random() < 0.04:
+            self._add_job()
+        if chance.random() > 0.08:
+            return
+        kind = chance.choice(FAULTS)
+        self.fired[kind] += 1
+        if kind == "leader":
+            self._led_from = self._now + chance.choice((0, 1, 4))
+            self._take_over()
+            return
+        jobs = {name: job for name in sorted(self._sim) if (job := self._stored[name].job) and not job.state.ended}
+        if not jobs:
+            return
+        name, job = chance.choice(list(jobs.items()))
+        workers = sorted(self._sim[name].workers)
+        if kind == "cancel":
+            self._send(name, m.Cancel("enough"))
+        elif kind == "resize":
+            self._send(name, m.Resize(Target(chance.randint(job.spec.size_min, job.spec.size_max))))
+        elif workers and kind == "notice":
+            self._send(name, m.Drain(MemberId(chance.choice(workers)), 30.0, "its machine is taken away"))
+        elif workers:
+            self._exit(self._sim[name], MemberId(chance.choice(workers)), -9)
+
+    def _add_job(self) -> None:
+        chance = self._chance
+        name = f"job{len(self._stored) + 1}"
+        least = chance.randint(1, 3)
+        most = least + chance.randint(0, 9)
+        spec = JobSpec(least, most, queue="default", priority=chance.choice((0, 0, 5)), max_restarts=10**6)
+        self._stored[name] = LoadedJob(None, 0, 0)
+        agents = {AgentId(f"{name}-{index}"): chance.randint(1, most) for index in range(chance.randint(1, 3))}
+        agents[AgentId(f"{name}-0")] = most
+        self._sim[name] = LedJob(name, agents, chance.uniform(10, 400))
+        self._send(name, m.Create(name, spec))
+        for agent, capacity in agents.items():
+            self._send(name, m.AgentJoin(agent, capacity))
+
+    # ------------------------------------------------------------------------------------------- the leader
+
+    def _take_over(self) -> None:
+        """Replace the leader: the next one has the live jobs, and no memory."""
+        self._scheduler, self._loaded = self._make(), LoadedJobs()
+        self._scheduler.pool = Pool(SLOTS)
+        for name, known in self._stored.items():
+            if known.job is not None and not known.job.state.ended:
+                self._loaded.put(name, known)
+
+    def _send(self, name: str, command: Command) -> None:
+        self._inbox.append((None, name, command))
+
+    def _lead(self) -> None:
+        inbox, self._inbox = self._inbox, []
+        self._report_workers()
+        grants = self._scheduler.due(float(self._now), self._loaded, inbox)
+        self.decisions += bool(grants)
+        for name, command in grants:
+            self._decide(name, command)
+        for _, name, command in inbox:
+            self._decide(name, command)
+        for name in list(self._sim):
+            self._train(name)
+
+    def _report_workers(self) -> None:
+        """Let agents report their processes with each renewal. The leader reads jobs that it does not know."""
+        for name, sim in self._sim.items():
+            if self._now % REPORTS_S or self._stored[name].job is None:
+                continue
+            self._loaded.put(name, self._stored[name])
+            for agent in sim.agents:
+                names = [worker.name for worker in sim.workers.values() if worker.agent == agent]
+                self._scheduler.note_workers(name, agent, names, float(self._now))
+
+    def _decide(self, name: str, command: Command) -> None:
+        known = self._stored[name]
+        decision = decide(known.job, command, float(self._now))
+        if isinstance(decision, Rejection) or not decision:
+            return
+        job = known.job
+        for event in decision:
+            job = evolve(job, event)
+        assert job is not None
+        job, _ = settle_all(job, float(self._now))
+        self._stored[name] = LoadedJob(job, known.revision + 1, 0)
+        self._loaded.put(name, self._stored[name])
+
+    def _train(self, name: str) -> None:
+        """Enter the newest world once all its members are there, work in it, and finish."""
+        job, sim = self._stored[name].job, self._sim[name]
+        if job is None or job.state.ended or job.newest is None:
+            return
+        newest = job.newest
+        if not all(member in sim.workers for member in newest.members):
+            return
+        holders = frozenset(newest.members)
+        if newest.number != job.current:
+            self._decide(name, m.Report(newest.members[0], 0, newest.number, (), holders))
+        elif not newest.hold:
+            sim.work -= len(newest.members)
+            if sim.work <= 0:
+                self._decide(name, m.Report(newest.members[0], 0, newest.number, (), holders, finished="it is done"))
+
+    # -------------------------------------------------------------------------------------------- processes
+
+    def _workers_pass(self) -> None:
+        for name, sim in list(self._sim.items()):
+            known = self._stored[name].job
+            for worker in list(sim.workers.values()):
+                self._worker_passes(sim, worker, known)
+            if known is not None and known.state.ended and not sim.workers:
+                del self._sim[name]
+
+    def _worker_passes(self, sim: LedJob, worker: SimWorker, known: Job | None) -> None:
+        now, chance = self._now, self._chance
+        if worker.exits_at is not None:
+            if now >= worker.exits_at:
+                self._exit(sim, worker.name, 0)
+        elif known is not None and known.state.ended:
+            worker.exits_at = now + chance.choice(SAVE_S if worker.name in known.members else EXIT_S)
+        elif worker.leaves_at is not None:
+            if now >= worker.leaves_at:
+                self._send(sim.name, m.Leave(worker.name, 0, "asked to"))
+                # No job knows of a process that left and has not ended, so that another agent may replace it early.
+                worker.exits_at = now + (chance.choice(EXIT_S) if len(sim.agents) == 1 else 0)
+        elif known is not None and worker.name in known.members and known.members[worker.name].draining:
+            worker.leaves_at = now + chance.choice(DRAIN_S)
+        elif known is not None and worker.name in known.gone:
+            worker.exits_at = now + chance.choice(EXIT_S)
+        elif now == worker.joins_at:
+            self._send(sim.name, m.Join(worker.name, worker.agent, TERMS))
+
+    def _exit(self, sim: LedJob, name: MemberId, code: int) -> None:
+        del sim.workers[name]
+        self._send(sim.name, m.Exited(name, code))
+
+    def _carry_out(self) -> None:
+        """Let each agent start the workers that are missing there, as `start_missing` of the supervisor does."""
+        chance = self._chance
+        for name, sim in self._sim.items():
+            known = self._stored[name].job
+            if known is None or known.state.ended:
+                continue
+            draining = {each for each, member in known.members.items() if member.draining}
+            here = Counter(worker.agent for worker in sim.workers.values() if worker.name not in draining)
+            for agent, wanted in desired_workers(known).items():
+                for _ in range(wanted - here[agent]):
+                    sim.started += 1
+                    worker = SimWorker(MemberId(f"{agent}.{sim.started}"), agent, self._now + chance.choice(START_S))
+                    sim.workers[worker.name] = worker
+
+    # ----------------------------------------------------------------------------------------------- checks
+
+    def _check(self) -> None:
+        counts = {name: len(sim.workers) for name, sim in self._sim.items() if sim.workers}
+        if sum(counts.values()) > SLOTS:
+            self._complain(f"{sum(counts.values())} processes on {SLOTS} slots: {counts}")
+
+    def _complain(self, what: str) -> None:
+        self.complaints.append(f"{self._now} s: {what}")

@@ -1,0 +1,290 @@
+"""One simulated cluster with faults: machines in zones, pods that start and drain with delays, and a leader.
+
+The leader calls the real `allocate` once a second. Checks run after each of its decisions, and at the end.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from pliant.core.allocate import Allotment, Demand, Pool, QueueRule, allocate
+from pliant.core.allocate.model import WAITS, Reason
+from pliant.core.allocate.sizes import sizes_of
+
+STORM_S = 240  # with faults and new jobs
+QUIET_S = 4000  # then every machine is back, until all jobs have ended
+DRAIN_MAX_S = 30
+RELEASE_BOUND_S = DRAIN_MAX_S + 10  # a job that others release slots for starts within this, while no machine changes
+SETTLE_S = 60  # without a fault, an arrival or an end, nothing changes any more after this
+
+Allocate = Callable[[Pool, tuple[Demand, ...]], tuple[Allotment, ...]]
+
+
+@dataclass
+class SimMachine:
+    zone: int
+    slots: int
+    spot: bool
+    up: bool = True
+
+
+@dataclass
+class SimPod:
+    """Some workers of a job on one machine. It works from `ready_at` on, and is gone at `gone_at` if that is set."""
+
+    machine: int
+    ready_at: int
+    gone_at: int | None = None
+
+
+@dataclass
+class SimJob:
+    """A job: its demand without what it has, its work in worker-seconds, and its pods."""
+
+    demand: Demand
+    work: float
+    pods: list[SimPod] = field(default_factory=list)
+    granted: int = 0
+    planned: int | None = None
+    changed_at: int = 0
+    releasing_since: int | None = None
+
+    @property
+    def held(self) -> int:
+        return len(self.pods) * self.demand.unit
+
+    def ready(self, now: int) -> int:
+        return sum(pod.ready_at <= now and pod.gone_at is None for pod in self.pods) * self.demand.unit
+
+
+class Universe:
+    """A cluster that depends on its seed alone. `decide` is the real `allocate` unless a test plants a bug."""
+
+    def __init__(self, seed: int, decide: Allocate = allocate) -> None:
+        self._chance = Random(seed)
+        self._decide = decide
+        self._unit = self._chance.choice((1, 1, 2))
+        self._machines = [
+            SimMachine(zone, self._unit * self._chance.randint(1, 4), spot=self._chance.random() < 0.5)
+            for zone in range(self._chance.randint(1, 3))
+            for _ in range(self._chance.randint(1, 4))
+        ]
+        self._queues = self._chance.choice(
+            ((), (QueueRule("batch", 1.0), QueueRule("default", 3.0)), (QueueRule("batch", 1.0, limit=4),))
+        )
+        self._jobs: dict[str, SimJob] = {}
+        self._made = 0
+        self._now = 0
+        self._calm_since = 0  # the last fault, arrival or end
+        self.fired: Counter[str] = Counter()
+        self.decisions = 0
+        self.complaints: list[str] = []
+
+    def run(self) -> list[str]:
+        """Run to the end, or to the first complaint, and return the complaints."""
+        while not self.complaints and self._now < STORM_S + QUIET_S:
+            storm = self._now < STORM_S
+            if storm:
+                self._strike()
+            elif self._now == STORM_S:
+                self._end_storm()
+            if not storm and not self._jobs:
+                break
+            self._pods_pass()
+            self._lead()
+            self._carry_out()
+            self._now += 1
+        if self._jobs and not self.complaints:
+            self._complain(f"{len(self._jobs)} jobs have not ended: {sorted(self._jobs)}")
+        return self.complaints
+
+    # ----------------------------------------------------------------------------------------------- faults
+
+    def _strike(self) -> None:
+        chance = self._chance
+        if self._now == 0 or chance.random() < 0.05:
+            self._add_job()
+        if chance.random() > 0.12:
+            return
+        kind = chance.choice(("machine", "zone", "spot", "back", "back", "leader", "resize", "priority", "cancel"))
+        self.fired[kind] += 1
+        self._calm_since = self._now
+        match kind:
+            case "machine":
+                chance.choice(self._machines).up = False
+            case "zone":
+                zone = chance.choice(self._machines).zone
+                self._set_up(lambda machine: machine.zone == zone, up=False)
+            case "spot":
+                self._set_up(lambda machine: machine.spot and chance.random() < 0.5, up=False)
+            case "back":
+                self._set_up(lambda _: chance.random() < 0.5, up=True)
+            case "leader":
+                for job in self._jobs.values():
+                    job.planned = None
+            case _:
+                self._change_job(kind)
+
+    def _set_up(self, which: Callable[[SimMachine], bool], *, up: bool) -> None:
+        for machine in self._machines:
+            if which(machine):
+                machine.up = up
+
+    def _change_job(self, kind: str) -> None:
+        if not self._jobs:
+            return
+        name = self._chance.choice(sorted(self._jobs))
+        job = self._jobs[name]
+        if kind == "cancel":
+            del self._jobs[name]
+        elif kind == "priority":
+            job.demand = replace(job.demand, priority=self._chance.choice((0, 5)))
+        else:
+            job.demand = replace(job.demand, wanted=job.demand.size_min + self._chance.randint(0, 12))
+
+    def _add_job(self) -> None:
+        chance = self._chance
+        self._made += 1
+        self._calm_since = self._now
+        least = chance.randint(1, 4)
+        scaling = chance.choice((0.3, 0.7, 1.0))
+        measured = chance.random() < 0.5
+        demand = Demand(
+            name=f"job{self._made}",
+            size_min=least,
+            wanted=least + chance.randint(0, 12),
+            priority=chance.choice((0, 0, 0, 5)),
+            since=float(self._now),
+            queue=chance.choice(("default", "batch")),
+            unit=self._unit,
+            speeds=tuple((size, size**scaling) for size in (1, 2, 4, 8)) if measured else (),
+            pause_s=chance.choice((0.0, 0.5, 5.0)),
+        )
+        self._jobs[demand.name] = SimJob(demand, work=chance.uniform(10, 600))
+
+    def _end_storm(self) -> None:
+        """Bring every machine back, and drop jobs that can never start."""
+        self._set_up(lambda _: True, up=True)
+        self._calm_since = self._now
+        slots = sum(machine.slots for machine in self._machines)
+        limits = {rule.name: rule.limit for rule in self._queues if rule.limit is not None}
+        for name, job in list(self._jobs.items()):
+            if sizes_of(job.demand)[0] > min(slots, limits.get(job.demand.queue, slots)):
+                del self._jobs[name]
+
+    # ------------------------------------------------------------------------------------------------- time
+
+    def _pods_pass(self) -> None:
+        """Remove pods that are gone or whose machine is, and let the others work."""
+        for name, job in list(self._jobs.items()):
+            job.pods = [
+                pod
+                for pod in job.pods
+                if self._machines[pod.machine].up and (pod.gone_at is None or pod.gone_at > self._now)
+            ]
+            ready = job.ready(self._now)
+            if ready >= job.demand.size_min:
+                job.work -= ready
+            if job.work <= 0:
+                del self._jobs[name]
+                self._calm_since = self._now
+
+    def _carry_out(self) -> None:
+        """Start and drain pods as granted. A pod starts only on a machine with room for it."""
+        free = {index: machine.slots for index, machine in enumerate(self._machines) if machine.up}
+        for job in self._jobs.values():
+            for pod in job.pods:
+                free[pod.machine] -= self._unit
+        if any(slots < 0 for slots in free.values()):
+            self._complain("a machine has more workers than slots")
+        for job in self._jobs.values():
+            staying = [pod for pod in job.pods if pod.gone_at is None]
+            while len(staying) * self._unit > job.granted:
+                delay = self._chance.choice((1, 1, 2, DRAIN_MAX_S))
+                staying.pop().gone_at = self._now + delay
+            while len(staying) * self._unit < job.granted:
+                room = [index for index, slots in free.items() if slots >= self._unit]
+                if not room:
+                    break
+                index = self._chance.choice(room)
+                free[index] -= self._unit
+                pod = SimPod(index, self._now + self._chance.choice((1, 3, 10)))
+                staying.append(pod)
+                job.pods.append(pod)
+
+    # ---------------------------------------------------------------------------------------------- the leader
+
+    def _pool(self) -> Pool:
+        up = [machine for machine in self._machines if machine.up]
+        spot = sum(machine.slots for machine in up if machine.spot)
+        return Pool(sum(machine.slots for machine in up), spot, self._queues)
+
+    def _demands(self) -> tuple[Demand, ...]:
+        return tuple(
+            replace(
+                job.demand,
+                held=job.held,
+                granted=job.granted,
+                planned=job.planned,
+                unchanged_s=float(self._now - job.changed_at),
+                left=job.work if job.demand.speeds else None,
+            )
+            for job in self._jobs.values()
+        )
+
+    def _lead(self) -> None:
+        pool, demands = self._pool(), self._demands()
+        found = {each.name: each for each in self._decide(pool, demands)}
+        self.decisions += 1
+        self._check(pool, demands, found)
+        changed = False
+        for name, job in self._jobs.items():
+            if found[name].size != job.granted:
+                changed, job.changed_at = True, self._now
+            job.granted, job.planned = found[name].size, found[name].planned
+        if changed and self._now - self._calm_since > SETTLE_S + DRAIN_MAX_S:
+            self._complain("grants still change although nothing happened")
+        again = {each.name: each.size for each in self._decide(pool, self._demands())}
+        if again != {name: each.size for name, each in found.items()}:
+            self._complain(f"a second call changes the grants to {again}")
+
+    # ----------------------------------------------------------------------------------------------- checks
+
+    def _check(self, pool: Pool, demands: tuple[Demand, ...], found: dict[str, Allotment]) -> None:
+        over_before = sum(max(each.held, each.granted) for each in demands) - pool.slots
+        over = sum(max(each.held, found[each.name].size) for each in demands) - pool.slots
+        if over > max(0, over_before):
+            self._complain(f"{over} slots more are granted or held than the pool has")
+        for each in demands:
+            given, least = found[each.name], sizes_of(each)[0]
+            if each.granted and each.held >= least > given.size:
+                self._complain(f"{each.name} had its minimum {least} and is granted {given.size}")
+            waits = given.size == 0
+            if not given.why or waits != (given.reason in WAITS) or waits != (given.position > 0):
+                self._complain(f"{each.name} has size {given.size} without a fitting reason: {given}")
+        self._check_order(demands, found)
+        self._check_release(pool, found)
+
+    def _check_order(self, demands: tuple[Demand, ...], found: dict[str, Allotment]) -> None:
+        """No job starts while one before it waits for room."""
+        waits = [each for each in demands if found[each.name].reason is Reason.NO_ROOM]
+        for each in demands:
+            starts = not each.granted and found[each.name].size
+            if starts and any((-w.priority, w.since) < (-each.priority, each.since) for w in waits):
+                self._complain(f"{each.name} starts although {waits[0].name} waits before it")
+
+    def _check_release(self, pool: Pool, found: dict[str, Allotment]) -> None:
+        """A job for which slots are released starts within the bound."""
+        for name, job in self._jobs.items():
+            if found[name].reason is not Reason.RELEASING:
+                job.releasing_since = None
+            elif job.releasing_since is None or self._calm_since >= job.releasing_since:
+                job.releasing_since = self._now
+            elif self._now - job.releasing_since > RELEASE_BOUND_S:
+                self._complain(f"{name} waits for released slots since {job.releasing_since} s; pool of {pool.slots}")
+
+    def _complain(self, what: str) -> None:
+        self.complaints.append(f"{self._now} s: {what}")
