@@ -1,0 +1,1 @@
+"""Kubernetes objects as data: the definition of ElasticJob, its pods and companions, and an installation."""

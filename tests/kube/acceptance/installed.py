@@ -1,0 +1,257 @@
+"""Pliant installed on the test cluster as its users install it, and its jobs seen from outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from e2e.running import wait_for
+from kube.cluster.cluster import KubeCluster
+from kube.cluster.images import PLIANT, TRAINER
+from pliant.certificates import Authority
+
+SYSTEM = "pliant-system"
+SCRIPT = Path(__file__).with_name("training.py")
+PATIENCE_S = 400.0
+PROGRAM = str(Path(sys.executable).with_name("pliant"))
+STEPS = 1024
+STEP_S = 0.1
+MEMORY = "300Mi"
+
+
+class Installed:
+    """The coordinator and the operator in `pliant-system`."""
+
+    def __init__(self, cluster: KubeCluster, folder: Path) -> None:
+        self.cluster = cluster
+        self.plane = cluster.plane
+        self._folder = folder
+
+    def install(self) -> None:
+        """Install with the manifests that `pliant kube install --print` prints."""
+        self.plane.namespace(SYSTEM)
+        self._make_volume()
+        self._make_certificate()
+        done = subprocess.run(
+            [PROGRAM, "kube", "install", "--print", "--image", PLIANT], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        self.plane.kubectl("apply", "-f", "-", stdin=done.stdout)
+        self.wait_ready()
+
+    def wait_ready(self) -> None:
+        self.plane.kubectl("-n", SYSTEM, "rollout", "status", "deployment/pliant", "--timeout=280s")
+
+    def _make_volume(self) -> None:
+        """Make a volume on the disk of the first node: this cluster has no storage of its own."""
+        place = self._folder / "volume"
+        place.mkdir(exist_ok=True)
+        node = self.cluster.nodes[0].name
+        terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]
+        spec = {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteOncePod"],
+            "persistentVolumeReclaimPolicy": "Retain",
+            "claimRef": {"namespace": SYSTEM, "name": "pliant"},
+            "local": {"path": str(place)},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+        }
+        self.plane.apply(
+            {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pliant-home"}, "spec": spec}
+        )
+
+    def _make_certificate(self) -> None:
+        authority = Authority(self._folder / "ca", self._folder / "certs")
+        authority.create("Pliant CA", 30)
+        hosts = ["localhost", "pliant", f"pliant.{SYSTEM}", f"pliant.{SYSTEM}.svc"]
+        made = authority.issue("coordinator", hosts, [], 30)
+        self.plane.kubectl(
+            *("-n", SYSTEM, "create", "secret", "generic", "pliant-tls"),
+            f"--from-file=tls.crt={made.cert_file}",
+            f"--from-file=tls.key={made.key_file}",
+            f"--from-file=ca.crt={authority.cert_file}",
+        )
+
+    def pliant(self, *args: str) -> str:
+        """Run a command of Pliant beside the coordinator, with its admin token."""
+        where = ("-n", SYSTEM, "exec", "deployment/pliant", "-c", "coordinator", "--")
+        return self.plane.kubectl(*where, "pliant", *args, "--coordinator", "https://localhost:7711")
+
+    def coordinator_pod(self) -> str:
+        [pod] = self.plane.get("-n", SYSTEM, "pods")["items"]
+        return str(pod["metadata"]["name"])
+
+
+class Job:
+    """One ElasticJob."""
+
+    def __init__(self, installed: Installed, namespace: str, name: str) -> None:
+        self.installed = installed
+        self.plane = installed.plane
+        self.namespace = namespace
+        self.name = name
+        self.key = f"{namespace}.{name}"
+
+    def kubectl(self, *args: str, code: int | None = 0) -> str:
+        return self.plane.kubectl("-n", self.namespace, *args, code=code)
+
+    def object(self) -> dict[str, Any]:
+        return self.plane.get("-n", self.namespace, "elasticjob", self.name)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.object().get("status", {})
+        return found
+
+    def active(self) -> int:
+        return int(self.status().get("workers", {}).get("active", 0))
+
+    def coordinator_status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.installed.pliant("status", self.key, "--json"))
+        return found
+
+    def step(self) -> int:
+        return int(self.coordinator_status()["step"])
+
+    def pods(self) -> dict[str, dict[str, Any]]:
+        selector = f"pliant.dev/job={self.name}"
+        listed = self.plane.get("-n", self.namespace, "pods", "-l", selector)["items"]
+        return {pod["metadata"]["name"]: pod for pod in listed}
+
+    def running(self) -> dict[str, str]:
+        """The pods that run and are not being deleted, each with its node."""
+        return {
+            name: pod["spec"]["nodeName"]
+            for name, pod in self.pods().items()
+            if pod["status"]["phase"] == "Running" and "deletionTimestamp" not in pod["metadata"]
+        }
+
+    def wait_active(self, number: int) -> None:
+        """Wait until this many workers train together and commit steps."""
+        wait_for(lambda: self.active() == number, f"{number} active workers of {self.key}", PATIENCE_S)
+        self.wait_steps(3)
+
+    def wait_steps(self, more: int) -> None:
+        begin = self.step()
+        wait_for(lambda: self.step() >= begin + more, f"{more} more steps of {self.key}", PATIENCE_S)
+
+    def wait_state(self, state: str) -> None:
+        wait_for(lambda: self.status().get("state") == state, f"{self.key} to be {state}", PATIENCE_S)
+
+    def scale(self, number: int, code: int = 0) -> str:
+        return self.kubectl("scale", f"elasticjob/{self.name}", f"--replicas={number}", code=code)
+
+    def finish(self) -> dict[str, str]:
+        """Let the training come to its end, and return the hash that each worker printed."""
+        for name in self.running():
+            self.kubectl("exec", name, "--", "sh", "-c", ": > /tmp/hurry", code=None)
+        self.wait_state("Finished")
+        found: dict[str, str] = {}
+        for name in self.pods():
+            for line in self.kubectl("logs", name, code=None).splitlines():
+                begin = line.find('{"member"')
+                if begin >= 0:
+                    found[name] = json.loads(line[begin:])["weights"]
+        return found
+
+    def events(self) -> list[dict[str, Any]]:
+        """The events of the coordinator's job."""
+        lines = self.installed.pliant("events", self.key, "--json").splitlines()
+        return [json.loads(line)["event"] for line in lines]
+
+    def gone(self) -> list[dict[str, Any]]:
+        """The events of members that were lost, and did not leave."""
+        return [event for event in self.events() if event["type"] == "MemberGone" and event["how"] != "left"]
+
+    def judge(self, expected: str, lost: Sequence[str] = ()) -> None:
+        """Check the promises of an ended job: survivors, samples and bits. `lost` are pods that were killed."""
+        hashes = self.finish()
+        assert hashes, f"no worker of {self.key} printed its weights"
+        assert set(hashes.values()) == {expected}, hashes
+        audit = json.loads(self.installed.pliant("audit", self.key, "--json"))
+        assert audit["ok"], audit
+        assert not audit["lost"], audit
+        assert not audit["repeated"], audit
+        self.check_members(lost)
+
+    def check_members(self, lost: Sequence[str] = ()) -> None:
+        """Check that no member was a second process, and that only the killed ones were lost."""
+        joined = Counter(event["member"]["id"] for event in self.events() if event["type"] == "MemberJoined")
+        assert [member for member, times in joined.items() if times > 1] == []
+        assert [
+            event for event in self.gone() if not event["member"].startswith(tuple(f"{pod}." for pod in lost))
+        ] == []
+        for name, pod in self.pods().items():
+            for state in pod["status"].get("containerStatuses", []):
+                assert state["restartCount"] == 0, name
+
+
+def job_manifest(namespace: str, name: str, low: int, high: int, target: int, **spec: Any) -> list[dict[str, Any]]:
+    """The objects of a job that runs the test's script."""
+    container = {
+        "name": "worker",
+        "image": TRAINER,
+        "command": ["pliant", "run", "/code/training.py", str(STEPS), str(STEP_S)],
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+        "resources": {"requests": {"cpu": "50m", "memory": MEMORY}},
+        "volumeMounts": [{"name": "code", "mountPath": "/code"}],
+    }
+    template = {"spec": {"containers": [container], "volumes": [{"name": "code", "configMap": {"name": "code"}}]}}
+    code = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "code", "namespace": namespace},
+        "data": {"training.py": SCRIPT.read_text(encoding="utf-8")},
+    }
+    workers = {"min": low, "max": high, "target": target, "template": template, **spec.pop("workers", {})}
+    job = {
+        "apiVersion": "pliant.dev/v1alpha1",
+        "kind": "ElasticJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {"workers": workers, "podsAfterFinish": "Keep", "drain": {"graceSeconds": 20}, **spec},
+    }
+    return [code, job]
+
+
+@contextmanager
+def elastic_job(installed: Installed, name: str, low: int, high: int, target: int, **spec: Any) -> Iterator[Job]:
+    """Start a job in a namespace of its own, and delete both. The namespace enforces restricted pods."""
+    namespace = f"t-{name}"
+    installed.plane.namespace(namespace, **{"pod-security.kubernetes.io/enforce": "restricted"})
+    job = Job(installed, namespace, name)
+    installed.plane.apply(*job_manifest(namespace, name, low, high, target, **spec))
+    try:
+        yield job
+    except BaseException:  # why: shown and raised again
+        print(describe(job), flush=True)
+        raise
+    finally:
+        job.kubectl("delete", "elasticjob", "--all", "--timeout=60s", code=None)
+        installed.plane.kubectl("delete", "namespace", namespace, "--wait=false", code=None)
+
+
+def describe(job: Job) -> str:
+    """Return the state of a job for the report of a failed test."""
+    parts = [
+        job.kubectl("get", "elasticjob,pods", "-o", "wide", code=None),
+        json.dumps(job.status(), indent=1),
+        job.kubectl("get", "events", "--sort-by=.lastTimestamp", code=None)[-3000:],
+        job.plane.kubectl("-n", SYSTEM, "logs", "deployment/pliant", "-c", "operator", "--tail=30", code=None),
+        job.plane.kubectl("-n", SYSTEM, "logs", "deployment/pliant", "-c", "coordinator", "--tail=10", code=None),
+    ]
+    parts += [f"--- {name}\n{job.kubectl('logs', name, '--tail=15', code=None)}" for name in job.pods()]
+    return "\n".join(parts)
+
+
+def undisturbed() -> str:
+    """The hash of the weights of one worker that nothing happens to."""
+    command = [sys.executable, str(SCRIPT), str(STEPS), "0"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=env, timeout=900, check=True)
+    return str(json.loads(done.stdout.strip().splitlines()[-1])["weights"])

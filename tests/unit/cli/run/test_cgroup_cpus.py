@@ -1,0 +1,59 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from pliant.cli.run.cgroup_cpus import cpu_quota, usable_cpus
+
+
+def files(root: Path, **contents: str) -> Path:
+    for name, text in contents.items():
+        path = root / name.replace("__", "/").replace("_dot_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def version_2(root: Path, group: str, *quotas: tuple[str, str]) -> Path:
+    files(root, proc__self__cgroup=f"0::{group}\n")
+    for folder, quota in quotas:
+        files(root, **{f"sys__fs__cgroup{folder.replace('/', '__')}__cpu_dot_max": quota})
+    return root
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus"), [("max 100000", None), ("150000 100000", 1.5), ("0 100000", None), ("", None)]
+)
+def test_version_2_says_the_quota_in_cpu_max(tmp_path: Path, text: str, cpus: float | None) -> None:
+    assert cpu_quota(version_2(tmp_path, "/", ("", text))) == cpus
+
+
+def test_the_narrowest_quota_of_the_groups_above_counts(tmp_path: Path) -> None:
+    root = version_2(tmp_path, "/a/b", ("/a", "200000 100000"), ("/a/b", "400000 100000"), ("", "max 100000"))
+    assert cpu_quota(root) == 2.0
+
+
+def test_a_group_outside_the_own_namespace_is_read_at_the_mount(tmp_path: Path) -> None:
+    assert cpu_quota(version_2(tmp_path, "/../../other", ("", "300000 100000"))) == 3.0
+
+
+@pytest.mark.parametrize("shared", ["cpu,cpuacct", "cpu"])
+def test_version_1_says_quota_and_period_in_files_of_their_own(tmp_path: Path, shared: str) -> None:
+    root = files(tmp_path, proc__self__cgroup=f"5:memory:/pod\n4:{shared}:/pod\n0::/pod\n")
+    group = root / "sys/fs/cgroup" / shared / "pod"
+    group.mkdir(parents=True)
+    (group / "cpu.cfs_quota_us").write_text("250000\n")
+    (group / "cpu.cfs_period_us").write_text("100000\n")
+    assert cpu_quota(root) == 2.5
+    (group / "cpu.cfs_quota_us").write_text("-1\n")
+    assert cpu_quota(root) is None
+
+
+def test_a_part_of_a_cpu_counts_as_a_whole_one_within_those_there_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    assert usable_cpus(tmp_path) == 64
+    assert usable_cpus(version_2(tmp_path, "/", ("", "150000 100000"))) == 2
+    assert usable_cpus(version_2(tmp_path, "/", ("", "100 100000"))) == 1
+    assert usable_cpus(version_2(tmp_path, "/", ("", "9900000 100000"))) == 64
