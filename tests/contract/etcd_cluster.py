@@ -88,7 +88,7 @@ class EtcdServer:
         assert self.process is not None
         self.process.send_signal(signal.SIGCONT)
 
-    def ask(self, path: str, body: dict[str, object], timeout_s: float = 5.0) -> dict[str, object]:
+    def ask(self, path: str, body: dict[str, object], timeout_s: float = 60.0) -> dict[str, object]:
         """Ask this member itself, past the store."""
         scheme, verify = ("http", False) if self.tls is None else ("https", self.tls)
         url = f"{scheme}://{self.endpoint}{path}"

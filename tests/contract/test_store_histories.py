@@ -222,6 +222,7 @@ class Histories(RuleBasedStateMachine):
                 assert store.segments(name) == tuple(job.segments)
 
 
+@pytest.mark.timeout(600)  # three etcd members on a busy machine
 def test_random_histories_match_the_model(factory: Factory, histories: int) -> None:
     machine = type("HistoriesHere", (Histories,), {"factory": staticmethod(factory)})
     run_state_machine_as_test(machine, settings=settings(max_examples=histories, stateful_step_count=30, deadline=None))

@@ -39,6 +39,26 @@ def test_a_holder_may_change_its_address(x: Caller, y: Caller) -> None:
     assert answer.hold.url == "https://x:7722"
 
 
+def test_a_look_at_a_hold_gains_nothing(opened: Opened, x: Caller, y: Caller) -> None:
+    assert y.store.holder("lead", y.now) is None
+    mine = x.gain(ttl_s=10.0, url="https://x:7711")
+    for caller in (x, y):
+        seen = caller.store.holder("lead", caller.now)
+        assert seen is not None
+        assert (seen.owner, seen.term, seen.url) == ("x", mine.term, "https://x:7711")
+        assert seen.until_s > caller.now
+    assert y.store.holder("other", y.now) is None
+    x.store.release(mine)
+    assert y.store.holder("lead", y.now) is None
+    x.gain(ttl_s=10.0)
+    assert y.store.holder("lead", y.now) is not None
+    opened.advance(10.0)
+    assert y.store.holder("lead", y.now) is None
+    assert x.gain().term > mine.term
+    with pytest.raises(BadInput, match="finite"):
+        y.store.holder("lead", math.inf)
+
+
 def test_a_hold_that_is_not_renewed_is_over_after_its_time_to_live(opened: Opened, x: Caller, y: Caller) -> None:
     mine = x.gain(ttl_s=10.0)
     assert y.held_by() == ("x", mine.term)

@@ -1,7 +1,9 @@
 """`make gpu`: live training over NCCL on the GPUs of this machine, beside plain DDP, and through changes.
 
     overhead   seconds of a step over those of plain DDP with NCCL, in the same run
-    changes    join, leave, and kills at random moments: the longest pause, and no other member lost
+    changes    join, leave, drain, a worker stopped by SIGSTOP, and kills at random moments: the longest pause, and no
+               other member lost
+    large      a worker that joins a model of 10^9 parameters with momentum, 8 GB: the pause
     bits       deterministic training with 1, 2 and 3 workers, and through a kill
 
 With fewer GPUs than workers, NCCL must be 2.29 or newer, and NCCL_MULTI_RANK_GPU_ENABLE=1 set.
@@ -32,6 +34,7 @@ from unit.cli.program import PLIANT
 
 HERE = Path(__file__).parent
 PATIENCE_S = 120.0
+PARTS = ("changes", "bits", "large", "overhead")
 
 
 class Job:
@@ -100,6 +103,7 @@ def overhead(folder: Path) -> dict[str, Any]:
                 "ddp_ms": round(plain["median_ms"], 2),
                 "pliant_ms": round(ours["median_ms"], 2),
                 "ratio": ratio,
+                "cpu_ms": [plain["cpu_ms"], ours["cpu_ms"]],
                 "memory_mb": [round(plain["memory_mb"]), round(ours["memory_mb"])],
             }
             print(f"  {model} x {size}: {json.dumps(found[f'{model} x {size}'])}", flush=True)
@@ -133,13 +137,19 @@ def _measured(output: str) -> dict[str, Any]:
 
 def changes(folder: Path, chance: random.Random, kills: int) -> dict[str, Any]:
     """Train through a join, a leave and kills; return the longest pauses, and members lost besides the victims."""
-    job = Job(folder, "changes", 2, 150 * (kills + 3), "--pace", "0.02")
+    job = Job(folder, "changes", 2, 150 * (kills + 3) + 4000, "--pace", "0.02")
     job.until_size(2)
     join_s = job.change(3, lambda: job.pliant("resize", job.name, "3"))
     leave_s = job.change(2, lambda: job.pliant("resize", job.name, "2"))
     job.change(3, lambda: job.pliant("resize", job.name, "3"))
+    drained = chance.choice(sorted(job.pids()))
+    drain_s = job.change(2, lambda: job.pliant("drain", job.name, drained))
+    job.until_size(3)
+    frozen, frozen_pid = chance.choice(sorted(job.pids().items()))
+    freeze_s = job.change(2, lambda: os.kill(frozen_pid, signal.SIGSTOP))
+    job.until_size(3)
     pauses: list[float] = []
-    victims: set[str] = set()
+    victims = {frozen}
     for _ in range(kills):
         member, pid = chance.choice(sorted(job.pids().items()))
         victims.add(member)
@@ -154,11 +164,23 @@ def changes(folder: Path, chance: random.Random, kills: int) -> dict[str, Any]:
     return {
         "join_s": join_s,
         "leave_s": leave_s,
+        "drain_s": drain_s,
+        "freeze_s": freeze_s,
         "kill_s": sorted(pauses),
         "kills": kills,
         "also_lost": sorted(lost - victims),
         "audit_ok": audit["ok"] and not audit["lost"] and not audit["repeated"],
     }
+
+
+def large(folder: Path) -> dict[str, Any]:
+    """Let workers join a model whose state has 8 GB; return the longest pauses."""
+    job = Job(folder, "large", 1, 20_000, "--model", "1B", "--pace", "0")
+    job.until_size(1)
+    joins_s = [job.change(size, lambda size=size: job.pliant("resize", job.name, str(size))) for size in (2, 3)]  # type: ignore[misc]
+    job.pliant("cancel", job.name)
+    job.process.wait(PATIENCE_S)
+    return {"state_gb": 8.05, "join_s": joins_s, "gb_per_s": [round(8.05 / pause, 2) for pause in joins_s]}
 
 
 def bits(folder: Path) -> dict[str, Any]:
@@ -174,7 +196,7 @@ def bits(folder: Path) -> dict[str, Any]:
 
 @click.command()
 @click.option("--seed", default=0, show_default=True, help="For the choice of the victims.")
-@click.option("--only", multiple=True, type=click.Choice(["overhead", "changes", "bits"]), help="These parts alone.")
+@click.option("--only", multiple=True, type=click.Choice(PARTS), help="These parts alone.")
 @click.option("--kills", default=20, show_default=True, help="Number of workers to kill.")
 def main(seed: int, only: tuple[str, ...], kills: int) -> None:
     """Run it, and print one JSON object at the end."""
@@ -187,11 +209,11 @@ def main(seed: int, only: tuple[str, ...], kills: int) -> None:
     folder = Path(tempfile.mkdtemp(prefix="pliant-gpu-"))
     found: dict[str, Any] = {"torch": torch.__version__, "gpu": torch.cuda.get_device_name(0)}
     broken: list[str] = []
-    for name in only or ("changes", "bits", "overhead"):
+    for name in only or PARTS:
         print(name, flush=True)
         try:
-            if name == "overhead":
-                found[name] = overhead(folder)
+            if name in ("overhead", "large"):
+                found[name] = overhead(folder) if name == "overhead" else large(folder)
             elif name == "changes":
                 part = found[name] = changes(folder, random.Random(seed), kills)
                 broken += [f"{member} was lost as well" for member in part["also_lost"]]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import pliant.torch as pliant
-from gpu.overhead import Points, mlp, one_tensor
+from gpu.overhead import MODELS, Points, one_tensor
 
 
 def main() -> None:
@@ -23,11 +23,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--pace", type=float, default=0.02)
+    parser.add_argument("--model", default="10M", choices=["10M", "1B"])
     given = parser.parse_args()
     device = torch.device("cuda", 0)
     torch.cuda.set_device(device)
     torch.manual_seed(0)
-    model: nn.Module = mlp(1024, 10).to(device)
+    model: nn.Module = MODELS[given.model]().to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     pause = threading.Event()  # never set: a step takes a while
     log = (given.folder / f"{os.environ.get('PLIANT_MEMBER', 'alone')}.steps").open("w")
@@ -35,7 +36,7 @@ def main() -> None:
         run = job.train(
             model,
             optimizer,
-            Points("10M", 512, device),
+            Points(given.model, 512, device),
             batch_size=32,
             slots=16,
             epochs=1000,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import sys
 import time
 from typing import Any, Literal
@@ -40,17 +41,23 @@ class GPT(nn.Module):
         return found
 
 
-MODELS: dict[str, Any] = {"10M": lambda: mlp(1024, 10), "100M": lambda: mlp(3200, 10), "gpt": GPT}
+WIDTHS = {"10M": 1024, "100M": 3200, "1B": 8192}
+MODELS: dict[str, Any] = {
+    "10M": lambda: mlp(WIDTHS["10M"], 10),
+    "100M": lambda: mlp(WIDTHS["100M"], 10),
+    "1B": lambda: mlp(WIDTHS["1B"], 15),
+    "gpt": GPT,
+}
 
 
 class Points(Dataset[Any]):
-    """Samples that stay on the GPU, so that loading costs neither side anything."""
+    """Samples that stay on the GPU. Read in order, a batch is a view, which costs neither side anything."""
 
     def __init__(self, name: str, count: int, device: torch.device) -> None:
         if name == "gpt":
             self.x = torch.randint(0, 32000, (count, 257), device=device)
         else:
-            self.x = torch.randn(count, 1024 if name == "10M" else 3200, device=device)
+            self.x = torch.randn(count, WIDTHS[name], device=device)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -59,6 +66,9 @@ class Points(Dataset[Any]):
         return self.x[index]
 
     def __getitems__(self, indices: list[int]) -> torch.Tensor:
+        first, last = indices[0], indices[-1]
+        if indices == list(range(first, last + 1)):
+            return self.x[first : last + 1]
         return self.x[torch.tensor(indices, device=self.x.device)]
 
 
@@ -71,16 +81,39 @@ def loss_of(name: str, model: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def report(times: list[float], name: str, size: int, how: str) -> None:
-    torch.cuda.synchronize()
-    took = sorted(times[WARM:])
-    memory = torch.cuda.max_memory_allocated() / 1e6
-    print(
-        json.dumps(
-            {"how": how, "model": name, "size": size, "median_ms": 1e3 * took[len(took) // 2], "memory_mb": memory}
-        ),
-        flush=True,
-    )
+class Clock:
+    """The seconds of the steps, and of the CPU in each phase of a step. The GPU is waited for every five steps."""
+
+    def __init__(self) -> None:
+        self._steps: list[float] = []
+        self._phases: dict[str, list[float]] = {}
+        self._began = self._at = time.perf_counter()
+
+    def phase(self, name: str) -> None:
+        """End a phase. Its time is the CPU's: what the GPU still has to do for it is not in it."""
+        now = time.perf_counter()
+        self._phases.setdefault(name, []).append(now - self._at)
+        self._at = now
+
+    def step(self, number: int) -> None:
+        """End the step with this number, counted from 1."""
+        if number % 5 == 0:
+            torch.cuda.synchronize()
+            self._at = time.perf_counter()
+            self._steps += [(self._at - self._began) / 5] * 5
+            self._began = self._at
+
+    def report(self, name: str, size: int, how: str) -> None:
+        torch.cuda.synchronize()
+        found = {
+            "how": how,
+            "model": name,
+            "size": size,
+            "median_ms": 1e3 * statistics.median(self._steps[WARM:]),
+            "cpu_ms": {each: round(1e3 * statistics.median(took[WARM:]), 3) for each, took in self._phases.items()},
+            "memory_mb": torch.cuda.max_memory_allocated() / 1e6,
+        }
+        print(json.dumps(found), flush=True)
 
 
 def optimizer_of(name: str, model: nn.Module) -> torch.optim.Optimizer:
@@ -101,27 +134,24 @@ def ddp(name: str, steps: int, batch: int) -> None:
     optimizer = optimizer_of(name, model)
     data = Points(name, 4096, device)
     share = batch // size
-    times: list[float] = []
-    last = time.perf_counter()
+    clock = Clock()
     for step in range(steps):
         at = (step * batch + rank * share) % 4096
         loss = loss_of(name, wrapped, data.x[at : at + share])
         loss.backward()  # type: ignore[no-untyped-call]  # torch's own
+        clock.phase("compute")
         optimizer.step()
         optimizer.zero_grad()
-        if step % 5 == 4:
-            torch.cuda.synchronize()
-            now = time.perf_counter()
-            times += [(now - last) / 5] * 5
-            last = now
+        clock.phase("apply")
+        clock.step(step + 1)
     if rank == 0:
-        report(times, name, size, "ddp")
+        clock.report(name, size, "ddp")
     if size > 1:
         dist.barrier()
         dist.destroy_process_group()
 
 
-def elastic(name: str, steps: int, batch: int, collectives: Literal["nccl", "gloo"] | None) -> None:
+def elastic(name: str, steps: int, batch: int, collectives: Literal["nccl", "tcp"] | None) -> None:
     import pliant.torch as pliant
 
     device = torch.device("cuda", 0)
@@ -130,7 +160,6 @@ def elastic(name: str, steps: int, batch: int, collectives: Literal["nccl", "glo
     model = MODELS[name]().to(device)
     optimizer = optimizer_of(name, model)
     data = Points(name, 4096, device)
-    times: list[float] = []
     with pliant.join() as job:
         run = job.train(
             model,
@@ -139,20 +168,22 @@ def elastic(name: str, steps: int, batch: int, collectives: Literal["nccl", "glo
             batch_size=batch,
             epochs=1000,
             max_steps=steps,
+            order="sequential",
             collate_fn=one_tensor,
             collectives=collectives,
         )
-        last = time.perf_counter()
+        clock = Clock()
         for x in run:
+            clock.phase("next item")
             run.backward(loss_of(name, model, x))
-            run.step()
-            if run.step_number % 5 == 0:
-                torch.cuda.synchronize()
-                now = time.perf_counter()
-                times += [(now - last) / 5] * 5
-                last = now
+            clock.phase("compute")
+            if run.reduce():  # the two halves of run.step()
+                clock.phase("reduce")
+                run.apply()
+            clock.phase("apply")
+            clock.step(run.step_number)
         if run.rank == 0:
-            report(times, name, run.size, f"pliant {collectives or ''}".strip())
+            clock.report(name, run.size, f"pliant {collectives or ''}".strip())
 
 
 def one_tensor(samples: Any) -> Any:
@@ -162,13 +193,14 @@ def one_tensor(samples: Any) -> Any:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("how", choices=["ddp", "pliant", "gloo"])
+    parser.add_argument("how", choices=["ddp", "pliant", "tcp"])
     parser.add_argument("--model", default="10M")
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, help="by default 60 for gpt, 160 for the others, whose steps are short")
     parser.add_argument("--batch", type=int, default=128)
     given = parser.parse_args()
+    given.steps = given.steps or (60 if given.model == "gpt" else 160)
     if given.how == "ddp":
         ddp(given.model, given.steps, given.batch)
     else:
-        elastic(given.model, given.steps, given.batch, "gloo" if given.how == "gloo" else None)
+        elastic(given.model, given.steps, given.batch, "tcp" if given.how == "tcp" else None)
     sys.exit(0)

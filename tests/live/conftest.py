@@ -1,16 +1,16 @@
-"""One nursery for all tests in a process: importing torch takes seconds."""
+"""One fork server for all tests in a process: importing torch takes seconds."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from live.crowd import Crowd, Nursery
+from live.crowd import Crowd, ForkServer
 
 
 @pytest.fixture(scope="session")
-def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
-    found = Nursery(tmp_path_factory.mktemp("nursery") / "log.txt")
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    found = ForkServer(tmp_path_factory.mktemp("fork_server") / "log.txt")
     yield found
     found.close()
 
@@ -20,4 +20,4 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-__all__ = ["Crowd", "home", "nursery"]
+__all__ = ["Crowd", "fork_server", "home"]

@@ -1,6 +1,6 @@
 """A coordinator and members in processes of their own, watched from outside.
 
-    with Crowd(home, nursery) as crowd:
+    with Crowd(home, fork_server) as crowd:
         a, b = crowd.start(2)
         a.reached(5)
         b.kill()
@@ -28,14 +28,14 @@ from pliant.core.model.names import MemberId
 from pliant.wire.api import JobStatus
 from unit.cli.program import Done, environment, real
 
-PATIENCE_S = 45.0
+PATIENCE_S = 120.0
 JOB = "live"
 
 
-class Nursery:
+class ForkServer:
     """The process that members are forked from. One for a whole session."""
 
-    def __init__(self, log: Path) -> None:
+    def __init__(self, log: Path, scenes: str = "live.scenes", **settings: str) -> None:
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(("PLIANT_", "XDG_"))},
             "OMP_NUM_THREADS": "1",
@@ -43,10 +43,11 @@ class Nursery:
             "GLOO_LOG_LEVEL": "FATAL",
             "TORCH_CPP_LOG_LEVEL": "FATAL",
             "PYTHONPATH": f"{os.environ.get('PYTHONPATH', '.')}:{Path(__file__).parents[1]}",
+            **settings,
         }
         self._log = log.open("w")
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "live.fork_server"],
+            [sys.executable, *([] if settings else ["-W", "error"]), "-m", "live.fork_server", scenes],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
@@ -64,7 +65,7 @@ class Nursery:
             assert self._process.stdin is not None
             self._process.stdin.write(json.dumps(order) + "\n")
             self._process.stdin.flush()
-            assert self._changed.wait_for(lambda: self._born, 120.0), "the fork server forked no member"
+            assert self._changed.wait_for(lambda: self._born, 600.0), "the fork server forked no member"
             return self._born.pop()
 
     def code(self, pid: int) -> int | None:
@@ -117,7 +118,7 @@ class Member:
 
     @property
     def code(self) -> int | None:
-        return self.crowd.nursery.code(self.pid)
+        return self.crowd.fork_server.code(self.pid)
 
     def tells(self, key: str, times: int = 1) -> dict[str, Any]:
         """Wait until it told that so often."""
@@ -158,21 +159,23 @@ class Crowd:
     def __init__(
         self,
         home: Path,
-        nursery: Nursery,
+        fork_server: ForkServer,
         *,
         target: int = 2,
         size_min: int = 1,
         size_max: int = 8,
         lease_ttl_s: float = 10.0,
         max_restarts: int = 3,
+        patience_s: float = PATIENCE_S,
         **plan: Any,
     ) -> None:
         self.home = home
-        self.nursery = nursery
+        self.fork_server = fork_server
         self.members: list[Member] = []
         self._told_of: set[int] = set()
         self._plan = {"folder": str(home), **plan}
         self._lease_ttl_s = lease_ttl_s
+        self._patience_s = patience_s
         self._coordinator = self._start()
         self.client: Client = self._coordinator.client()
         self.client.send(JOB, Create(JOB, JobSpec(size_min, size_max, Target(target), max_restarts=max_restarts)))
@@ -218,7 +221,7 @@ class Crowd:
             "PLIANT_GRACE_S": "20",
         }
         whole = {**self._plan, "own_seed": len(self.members), **plan}
-        pid = self.nursery.fork({"scene": "train", "plan": whole, "env": environment, "log": str(log)})
+        pid = self.fork_server.fork({"scene": "train", "plan": whole, "env": environment, "log": str(log)})
         member = Member(self, name, pid, log)
         self.members.append(member)
         return member
@@ -241,7 +244,7 @@ class Crowd:
             assert member is None or member.code is None or true(), f"{member.name} ended with {member.code}: {what}"
             return False
 
-        wait_for(seen, what, PATIENCE_S)
+        wait_for(seen, what, self._patience_s)
 
     def tell_of_the_dead(self) -> None:
         for member in self.members if self._coordinator.alive else ():

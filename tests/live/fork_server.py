@@ -1,9 +1,12 @@
-"""A process that has imported torch and forks members on demand: an import costs seconds, a fork milliseconds.
+"""A process that has imported a framework and forks members on demand: an import costs seconds, a fork milliseconds.
+
+Its argument names the module of the scenes, which has imported the framework, and whose `warm_up` imports the rest.
 
 It reads one JSON object a line from standard input, `{"scene", "plan", "env", "log"}`, and says on standard output
 which process it started, `{"pid"}`, and in time how that ended, `{"pid", "code"}`, negative for a signal.
 """
 
+import importlib
 import json
 import os
 import select
@@ -14,21 +17,12 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-import torch
-
-import pliant.torch
-from live import scenes
+from live.reports import say
 from pliant.client import Client
 from pliant.credentials import make_token
 
-PRELOADED = pliant.torch  # imported here, so that no member has to
 
-
-def say(**what: object) -> None:
-    print(json.dumps(what), flush=True)
-
-
-def be_member(order: dict[str, Any]) -> int:
+def be_member(scenes: Any, order: dict[str, Any]) -> int:
     """In the child: run the scene as a script would be run, and give the exit status."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -48,12 +42,12 @@ def be_member(order: dict[str, Any]) -> int:
     return 0
 
 
-def fork(order: dict[str, Any]) -> None:
+def fork(scenes: Any, order: dict[str, Any]) -> None:
     pid = os.fork()
     if pid == 0:
         code = 1
         try:
-            code = be_member(order)
+            code = be_member(scenes, order)
             threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter does at its end
         finally:
             sys.stdout.flush()
@@ -73,18 +67,10 @@ def reap() -> None:
         say(pid=pid, code=os.waitstatus_to_exitcode(status))
 
 
-def warm_up() -> None:
-    """Return what torch, and the client, import only when they are used first, once for all."""
-    param = torch.nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([param], lr=0.1)
-    optimizer.step()  # without a gradient: autograd would touch a GPU, after which no member can be forked
-    torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    Client(("http://127.0.0.1:9",), make_token(), patience_s=0.0).close()
-
-
 def main() -> None:
-    torch.set_num_threads(1)
-    warm_up()
+    scenes = importlib.import_module(sys.argv[1])
+    scenes.warm_up()
+    Client(("http://127.0.0.1:9",), make_token(), patience_s=0.0).close()  # it imports some things when it is used
     read, write = os.pipe()
     os.set_blocking(write, False)
     signal.set_wakeup_fd(write, warn_on_full_buffer=False)
@@ -100,7 +86,7 @@ def main() -> None:
             line = stdin.readline()
             if not line:
                 return
-            fork(json.loads(line))
+            fork(scenes, json.loads(line))
 
 
 if __name__ == "__main__":

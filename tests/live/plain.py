@@ -5,14 +5,15 @@ from torch.nn.functional import cross_entropy
 
 from live.scenes import SOURCES, Average, Plan, data, net, optimizer_of, stream_point
 from pliant.core.data.grid import Grid
-from pliant.torch.data.source import open_source
+from pliant.torch.data.tools import TorchTools
+from pliant.train.live.data.source import open_source
 
 
 def plain(plan: Plan) -> tuple[list[float], list[float]]:
     """The weights at the end, and the loss of every step."""
     given = SOURCES[plan.source](plan)
     given.pop("collate_fn", None)
-    source = open_source(**given, seed=plan.seed)
+    source = open_source(**given, seed=plan.seed, tools=TorchTools())
     grid = Grid(source.samples, plan.batch, plan.slots or plan.batch, plan.epochs)
     indices = source.indices(grid, plan.seed)
     samples = data(plan)

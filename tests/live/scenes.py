@@ -3,11 +3,11 @@
 What a member tells is a line of JSON in its log; everything else in the log is what a user would see.
 """
 
-import json
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
@@ -20,8 +20,9 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, IterableDataset, WeightedRandomSampler
 
 import pliant.torch as pliant
-from pliant.torch.gloo.group import GlooGroup
-from pliant.torch.gloo.wiring import GlooWiring
+from live.reports import say
+from pliant.train.group.tcp import TcpGroup
+from pliant.train.group.wiring import TcpWiring
 from pliant.train.state import transfer
 from pliant.train.state.transfer import StateSource
 
@@ -66,10 +67,20 @@ class Plan:
     finish_at: int | None = None  # after that step, call `run.finish`
     leave_at: int | None = None  # after that step, leave the loop by `break`
     leave_within: int | None = None  # the same, in the middle of that step
+    leave_backward: int | None = None  # the same, after its backward
 
 
-def say(**what: object) -> None:
-    print(json.dumps(what), flush=True)
+class LoopLeft(Exception):
+    """The script leaves its loop from within the body of it, as by `break`."""
+
+
+def warm_up() -> None:
+    """Import what torch imports only when it is used first, once for all members."""
+    torch.set_num_threads(1)
+    param = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([param], lr=0.1)
+    optimizer.step()  # without a gradient: autograd would touch a GPU, after which no member can be forked
+    torch.optim.lr_scheduler.StepLR(optimizer, 1)
 
 
 def data(plan: Plan) -> "Data":
@@ -227,17 +238,17 @@ class Faults:
 
     def install(self) -> None:
         """Places that user code does not see: inside the collective, the wiring and the sending of a state."""
-        self._before(GlooGroup, "all_reduce", "reduce")
+        self._before(TcpGroup, "all_reduce", "reduce")
         if "wiring" in self.plan.kill:
             generation = self.plan.kill["wiring"]
 
-            def connect(wiring: GlooWiring, real: Callable[[GlooWiring], GlooGroup] = GlooWiring._connect) -> GlooGroup:
+            def build(wiring: TcpWiring, real: Callable[[TcpWiring], TcpGroup] = TcpWiring._build) -> TcpGroup:
                 if wiring._world.number >= generation:
                     say(killed="wiring", generation=wiring._world.number)
                     os.kill(os.getpid(), signal.SIGKILL)
                 return real(wiring)
 
-            GlooWiring._connect = connect  # type: ignore[method-assign, assignment]
+            TcpWiring._build = build  # type: ignore[method-assign, assignment]
         if "receiving" in self.plan.kill:
 
             def read(*_: Any) -> Any:
@@ -310,6 +321,8 @@ def train(plan: Plan) -> None:
             else:
                 run.backward(loss, weight=words)
             faults.at("backward")
+            if run.step_number == plan.leave_backward:
+                raise LoopLeft
             run.log(loss=loss)
             stepped = run.step()
             if stepped:
@@ -325,11 +338,12 @@ def train(plan: Plan) -> None:
                     evaluate(plan, run, model, faults)
                 say(epoch=epoch.number, rate=scheduler.get_last_lr()[0])
         else:
-            for x, y in run:
-                if run.step_number == plan.leave_within:
-                    break
-                if body(x, y) and run.step_number == plan.leave_at:
-                    break
+            with suppress(LoopLeft):
+                for x, y in run:
+                    if run.step_number == plan.leave_within:
+                        break
+                    if body(x, y) and run.step_number == plan.leave_at:
+                        break
         everything = [*model.state_dict().values(), *average.mean]
         say(
             done=True,

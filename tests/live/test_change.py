@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from live.crowd import Crowd, Nursery
+from live.crowd import Crowd, ForkServer
 from live.plain import plain
 from live.scenes import Plan
 
@@ -16,8 +16,8 @@ def weights_without_pliant(**plan: object) -> list[float]:
 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.long), 2, pytest.param(3, marks=pytest.mark.long)])
-def test_every_size_comes_to_the_weights_of_plain_pytorch(home: Path, nursery: Nursery, size: int) -> None:
-    with Crowd(home, nursery, target=size, size_min=size, **SHORT) as crowd:
+def test_every_size_comes_to_the_weights_of_plain_pytorch(home: Path, fork_server: ForkServer, size: int) -> None:
+    with Crowd(home, fork_server, target=size, size_min=size, **SHORT) as crowd:
         members = crowd.start(size)
         end = crowd.finished(*members)[0]
         weights, losses = plain(Plan("", **SHORT))  # type: ignore[arg-type]
@@ -27,8 +27,8 @@ def test_every_size_comes_to_the_weights_of_plain_pytorch(home: Path, nursery: N
             assert [each["step"] for each in member.steps] == list(range(1, 19))
 
 
-def test_members_join_and_leave_in_the_middle(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=1) as crowd:
+def test_members_join_and_leave_in_the_middle(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=1) as crowd:
         (a,) = crowd.start(1)
         a.in_world_of(1)
         crowd.resize(2)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from live.crowd import Crowd, Nursery
+from live.crowd import Crowd, ForkServer
 from live.plain import plain
 from live.scenes import Plan
 
@@ -21,10 +21,10 @@ PROMISES = {
 }
 
 
-def test_a_loss_by_words_is_that_of_one_worker_through_a_kill(home: Path, nursery: Nursery) -> None:
+def test_a_loss_by_words_is_that_of_one_worker_through_a_kill(home: Path, fork_server: ForkServer) -> None:
     """The parts of a step have other numbers of words on every member, and some none."""
     plan: dict[str, Any] = {**SMALL, "source": "sentences", "epochs": 5}
-    with Crowd(home, nursery, target=3, micro_batch=2, **plan) as crowd:
+    with Crowd(home, fork_server, target=3, micro_batch=2, **plan) as crowd:
         a, b = crowd.start(2)
         victim = crowd.join(kill={"backward": 8})
         assert victim.ended() == -9
@@ -40,10 +40,10 @@ def test_a_loss_by_words_is_that_of_one_worker_through_a_kill(home: Path, nurser
     ("source", "num_workers"),
     [("sampler", 0), ("shards", 2), ("stream", 0), ("stream", 1)],
 )
-def test_through_a_kill(source: str, num_workers: int, home: Path, nursery: Nursery) -> None:
+def test_through_a_kill(source: str, num_workers: int, home: Path, fork_server: ForkServer) -> None:
     plan: dict[str, Any] = {**SMALL, "source": source, "epochs": 10 if source == "sampler" else 5}
     # A step takes long enough for the replacement to start within the same job on a busy machine.
-    with Crowd(home, nursery, target=2, num_workers=num_workers, pace_s=0.3, **plan) as crowd:
+    with Crowd(home, fork_server, target=2, num_workers=num_workers, pace_s=0.3, **plan) as crowd:
         (survivor,) = crowd.start(1)
         victim = crowd.join(kill={"backward": 8})
         assert victim.ended() == -9

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from live.crowd import Crowd, Member, Nursery
+from live.crowd import Crowd, ForkServer, Member
 from pliant.core.model.job import JobState
 
 
@@ -25,22 +25,31 @@ def _saved(crowd: Crowd) -> int:
 
 
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_one_member_finishes_the_job_for_all(home: Path, nursery: Nursery, deterministic: bool) -> None:
-    with Crowd(home, nursery, target=2, size_min=2, deterministic=deterministic) as crowd:
+def test_one_member_finishes_the_job_for_all(home: Path, fork_server: ForkServer, deterministic: bool) -> None:
+    with Crowd(home, fork_server, target=2, size_min=2, deterministic=deterministic) as crowd:
         a = crowd.join(finish_at=6)
         b = crowd.join()
         assert require_end(crowd, 6, a, b) == "it is good enough, after step 6 of 100"
 
 
-@pytest.mark.parametrize("how", [{"leave_at": 8}, {"leave_within": 9}, {"leave_at": 8, "deterministic": True}])
-def test_a_loop_left_by_every_member_finishes_the_job(home: Path, nursery: Nursery, how: dict[str, Any]) -> None:
-    with Crowd(home, nursery, target=2, size_min=2, **how) as crowd:
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"leave_at": 8},
+        {"leave_within": 9},
+        pytest.param({"leave_backward": 9}, marks=pytest.mark.long),
+        {"leave_at": 8, "deterministic": True},
+        pytest.param({"leave_backward": 9, "deterministic": True, "slots": 4}, marks=pytest.mark.long),
+    ],
+)
+def test_a_loop_left_by_every_member_finishes_the_job(home: Path, fork_server: ForkServer, how: dict[str, Any]) -> None:
+    with Crowd(home, fork_server, target=2, size_min=2, **how) as crowd:
         a, b = crowd.join(), crowd.join()
         assert require_end(crowd, 8, a, b) == "the training loop was left, after step 8 of 100"
 
 
-def test_a_loop_left_by_one_member_alone_is_an_error_and_the_others_go_on(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2) as crowd:
+def test_a_loop_left_by_one_member_alone_is_an_error_and_the_others_go_on(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2) as crowd:
         a = crowd.join()
         a.tells("joined")
         b = crowd.join(leave_at=12)
@@ -51,15 +60,31 @@ def test_a_loop_left_by_one_member_alone_is_an_error_and_the_others_go_on(home: 
         crowd.finished(a)
 
 
-def test_a_loop_left_alone_in_its_world_finishes_the_job(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=1, leave_at=4) as crowd:
+@pytest.mark.long
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_loop_left_by_one_member_whose_gradients_are_under_way(
+    home: Path, fork_server: ForkServer, deterministic: bool
+) -> None:
+    with Crowd(home, fork_server, target=2, slots=4, deterministic=deterministic) as crowd:
+        a = crowd.join()
+        a.tells("joined")
+        b = crowd.join(leave_backward=12)
+        b.in_world_of(2)
+        assert b.ended() == 1
+        assert "left the training loop after step 11, and the others did not" in b.log
+        crowd.finished(a)
+        assert crowd.audit().code == 0
+
+
+def test_a_loop_left_alone_in_its_world_finishes_the_job(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=1, leave_at=4) as crowd:
         (a,) = crowd.start(1)
         require_end(crowd, 4, a)
 
 
 @pytest.mark.parametrize("how", ["finish_at", "leave_at"])
-def test_an_early_end_after_a_kill_leaves_a_history_without_a_gap(home: Path, nursery: Nursery, how: str) -> None:
-    with Crowd(home, nursery, target=2, pace_s=0.5, **{how: 40}) as crowd:
+def test_an_early_end_after_a_kill_leaves_no_gap_in_the_history(home: Path, fork_server: ForkServer, how: str) -> None:
+    with Crowd(home, fork_server, target=2, pace_s=0.5, **{how: 40}) as crowd:
         (survivor,) = crowd.start(1)
         victim = crowd.join(kill={"backward": 6})
         assert victim.ended() == -9

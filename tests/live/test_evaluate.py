@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from live.crowd import Crowd, Nursery
+from live.crowd import Crowd, ForkServer
 from live.scenes import Plan, data
 
 PLAN: dict[str, Any] = {"samples": 90, "batch": 30, "epochs": 10, "nested": True, "evaluate": True}
 
 
-def test_every_sample_once_with_a_member_killed_in_the_middle(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=3, size_min=2, **PLAN) as crowd:
+def test_every_sample_once_with_a_member_killed_in_the_middle(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=3, size_min=2, **PLAN) as crowd:
         a, c = crowd.start(2)
         victim = crowd.join(kill={"evaluate": 1})
         assert victim.ended() == -9

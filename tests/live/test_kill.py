@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from live.crowd import Crowd, Member, Nursery
+from live.crowd import Crowd, ForkServer, Member
 from live.plain import plain
 from live.scenes import Plan
 
@@ -34,9 +34,9 @@ def steps_once(member: Member) -> None:
         ("reduce", 1),
     ],
 )
-def test_killed_in(where: str, micro_batch: int | None, home: Path, nursery: Nursery) -> None:
+def test_killed_in(where: str, micro_batch: int | None, home: Path, fork_server: ForkServer) -> None:
     """With micro-batches survivors keep the sums of several parts, and are given the victim's on top."""
-    with Crowd(home, nursery, target=3, size_min=2, micro_batch=micro_batch, **SMALL) as crowd:
+    with Crowd(home, fork_server, target=3, size_min=2, micro_batch=micro_batch, **SMALL) as crowd:
         a, c = crowd.start(2)
         victim = crowd.join(kill={where: 6})
         assert victim.ended() == -9
@@ -48,8 +48,8 @@ def test_killed_in(where: str, micro_batch: int | None, home: Path, nursery: Nur
         steps_once(c)
 
 
-def test_rank_0_killed_and_replaced(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2) as crowd:
+def test_rank_0_killed_and_replaced(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2) as crowd:
         a, b = crowd.start(2)
         b.in_world_of(2)
         a.kill()
@@ -61,8 +61,8 @@ def test_rank_0_killed_and_replaced(home: Path, nursery: Nursery) -> None:
         require_plain(ends[0])
 
 
-def test_all_but_one_killed_at_once(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=3) as crowd:
+def test_all_but_one_killed_at_once(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=3) as crowd:
         a, b, c = crowd.start(3)
         b.in_world_of(3)
         a.kill()
@@ -72,9 +72,9 @@ def test_all_but_one_killed_at_once(home: Path, nursery: Nursery) -> None:
         steps_once(b)
 
 
-def test_killed_with_data_workers(home: Path, nursery: Nursery) -> None:
+def test_killed_with_data_workers(home: Path, fork_server: ForkServer) -> None:
     """They hold its sockets: the others must hear of its end all the same, and soon (H20)."""
-    with Crowd(home, nursery, target=2, num_workers=2, **SMALL) as crowd:
+    with Crowd(home, fork_server, target=2, num_workers=2, **SMALL) as crowd:
         (a,) = crowd.start(1)
         b = crowd.join(kill={"backward": 8})
         assert b.ended() == -9
@@ -82,8 +82,8 @@ def test_killed_with_data_workers(home: Path, nursery: Nursery) -> None:
         require_plain(crowd.finished(a)[0], **SMALL)
 
 
-def test_joiner_killed_while_wiring(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2) as crowd:
+def test_joiner_killed_while_wiring(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2) as crowd:
         (a,) = crowd.start(1)
         a.reached(2)
         crowd.resize(3)
@@ -95,9 +95,9 @@ def test_joiner_killed_while_wiring(home: Path, nursery: Nursery) -> None:
         steps_once(a)
 
 
-def test_survivor_killed_while_wiring_the_recovery(home: Path, nursery: Nursery) -> None:
+def test_survivor_killed_while_wiring_the_recovery(home: Path, fork_server: ForkServer) -> None:
     """Two at once, the second in the middle of the repair."""
-    with Crowd(home, nursery, target=3, size_min=1) as crowd:
+    with Crowd(home, fork_server, target=3, size_min=1) as crowd:
         a = crowd.join()
         a.tells("joined")
         b = crowd.join()
@@ -112,8 +112,8 @@ def test_survivor_killed_while_wiring_the_recovery(home: Path, nursery: Nursery)
         steps_once(a)
 
 
-def test_donor_killed_while_sending_the_state(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2) as crowd:
+def test_donor_killed_while_sending_the_state(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2) as crowd:
         (a,) = crowd.start(1)
         a.reached(2)
         b = crowd.join(kill={"sending": 1})
@@ -126,8 +126,8 @@ def test_donor_killed_while_sending_the_state(home: Path, nursery: Nursery) -> N
         steps_once(a)
 
 
-def test_joiner_killed_while_receiving_the_state(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2, norm=True, double=False) as crowd:
+def test_joiner_killed_while_receiving_the_state(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2, norm=True, double=False) as crowd:
         a, b = crowd.start(2)
         b.in_world_of(2)
         crowd.resize(3)
@@ -139,10 +139,10 @@ def test_joiner_killed_while_receiving_the_state(home: Path, nursery: Nursery) -
         steps_once(b)
 
 
-def test_last_step_of_an_epoch_killed_before_the_rate_changes(home: Path, nursery: Nursery) -> None:
+def test_last_step_of_an_epoch_killed_before_the_rate_changes(home: Path, fork_server: ForkServer) -> None:
     """The nested form: code after the inner loop belongs to the epoch's last step, and runs once everywhere (H7)."""
     plan = {**SMALL, "nested": True, "epochs": 8, "evaluate": True}
-    with Crowd(home, nursery, target=3, size_min=2, **plan) as crowd:
+    with Crowd(home, fork_server, target=3, size_min=2, **plan) as crowd:
         a, c = crowd.start(2)
         victim = crowd.join(kill={"apply": 1}, fault_every=6)
         assert victim.ended() == -9

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from live.crowd import Crowd, Nursery
+from live.crowd import Crowd, ForkServer
 from live.plain import plain
 from live.scenes import Plan
 from pliant.core.model.job import JobState
@@ -18,8 +18,8 @@ def require_plain(end: dict[str, Any], **plan: Any) -> None:
     assert end["weights"] == pytest.approx(plain(Plan("", **plan))[0], abs=1e-9)
 
 
-def test_whole_world_replaced(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2) as crowd:
+def test_whole_world_replaced(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2) as crowd:
         a, b = crowd.start(2)
         b.in_world_of(2)
         c, d = crowd.join(), crowd.join()
@@ -34,8 +34,8 @@ def test_whole_world_replaced(home: Path, nursery: Nursery) -> None:
         require_plain(crowd.finished(c, d)[0])
 
 
-def test_below_min_holds_says_so_and_goes_on(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2, size_min=2) as crowd:
+def test_below_min_holds_says_so_and_goes_on(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2, size_min=2) as crowd:
         a, b = crowd.start(2)
         a.in_world_of(2)
         b.kill()
@@ -48,8 +48,8 @@ def test_below_min_holds_says_so_and_goes_on(home: Path, nursery: Nursery) -> No
         require_plain(crowd.finished(a, c)[0])
 
 
-def test_members_beyond_the_slots_are_spares(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=3, slots=2) as crowd:
+def test_members_beyond_the_slots_are_spares(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=3, slots=2) as crowd:
         a, b = crowd.start(2)
         b.in_world_of(2)
         c = crowd.join()
@@ -60,8 +60,8 @@ def test_members_beyond_the_slots_are_spares(home: Path, nursery: Nursery) -> No
         require_plain(crowd.finished(a, c)[0], slots=2)
 
 
-def test_spare_never_needed_leaves_as_planned(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=1, **SMALL) as crowd:
+def test_spare_never_needed_leaves_as_planned(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=1, **SMALL) as crowd:
         (a,) = crowd.start(1)
         b = crowd.join()
         b.tells("joined")
@@ -71,8 +71,8 @@ def test_spare_never_needed_leaves_as_planned(home: Path, nursery: Nursery) -> N
         assert not b.said("done")
 
 
-def test_frozen_beyond_its_lease_wakes_up_fenced(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2, lease_ttl_s=1.5) as crowd:
+def test_frozen_beyond_its_lease_wakes_up_fenced(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2, lease_ttl_s=1.5) as crowd:
         a, b = crowd.start(2)
         a.in_world_of(2)
         b.signal(signal.SIGSTOP)
@@ -84,8 +84,8 @@ def test_frozen_beyond_its_lease_wakes_up_fenced(home: Path, nursery: Nursery) -
         require_plain(crowd.finished(a)[0])
 
 
-def test_training_goes_on_while_the_coordinator_is_away(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2) as crowd:
+def test_training_goes_on_while_the_coordinator_is_away(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2) as crowd:
         a, b = crowd.start(2)
         generation = a.in_world_of(2)["generation"]
         crowd.kill_coordinator()
@@ -101,9 +101,9 @@ def test_training_goes_on_while_the_coordinator_is_away(home: Path, nursery: Nur
         require_plain(crowd.finished(a, b, c)[0])
 
 
-def test_killed_while_the_coordinator_is_away(home: Path, nursery: Nursery) -> None:
+def test_killed_while_the_coordinator_is_away(home: Path, fork_server: ForkServer) -> None:
     """The others hold what they have until a member can say how to go on."""
-    with Crowd(home, nursery, target=2) as crowd:
+    with Crowd(home, fork_server, target=2) as crowd:
         a, b = crowd.start(2)
         a.in_world_of(2)
         crowd.kill_coordinator()
@@ -114,8 +114,8 @@ def test_killed_while_the_coordinator_is_away(home: Path, nursery: Nursery) -> N
         require_plain(crowd.finished(a)[0])
 
 
-def test_sigterm_is_a_notice(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2) as crowd:
+def test_sigterm_is_a_notice(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2) as crowd:
         a, b = crowd.start(2)
         a.in_world_of(2)
         b.signal(signal.SIGTERM)
@@ -139,7 +139,7 @@ def test_sigterm_is_a_notice(home: Path, nursery: Nursery) -> None:
     ],
 )
 def test_what_differs_is_named_at_join(
-    wrong: dict[str, Any], named: list[str], mismatched: Crowd, home: Path, nursery: Nursery
+    wrong: dict[str, Any], named: list[str], mismatched: Crowd, home: Path, fork_server: ForkServer
 ) -> None:
     other = mismatched.join(**wrong)
     assert other.ended() == 1
@@ -148,15 +148,15 @@ def test_what_differs_is_named_at_join(
 
 
 @pytest.fixture(scope="module")
-def mismatched(tmp_path_factory: pytest.TempPathFactory, nursery: Nursery) -> Any:
-    with Crowd(tmp_path_factory.mktemp("mismatched"), nursery, target=1, pace_s=5.0, **SMALL) as crowd:
+def mismatched(tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer) -> Any:
+    with Crowd(tmp_path_factory.mktemp("mismatched"), fork_server, target=1, pace_s=5.0, **SMALL) as crowd:
         crowd.start(1)
         yield crowd
         crowd.finished(crowd.members[0])
 
 
-def test_sample_that_raises_on_two_members_fails_the_job(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=3, bad_sample=17, **SMALL) as crowd:
+def test_sample_that_raises_on_two_members_fails_the_job(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=3, bad_sample=17, **SMALL) as crowd:
         members = crowd.start(2)
         members.append(crowd.join())
         assert all(member.ended() for member in members)
@@ -165,8 +165,8 @@ def test_sample_that_raises_on_two_members_fails_the_job(home: Path, nursery: Nu
         assert "rotten" in crowd.status.job.why
 
 
-def test_exception_on_one_member_is_its_own_failure(home: Path, nursery: Nursery) -> None:
-    with Crowd(home, nursery, target=2, **SMALL) as crowd:
+def test_exception_on_one_member_is_its_own_failure(home: Path, fork_server: ForkServer) -> None:
+    with Crowd(home, fork_server, target=2, **SMALL) as crowd:
         (a,) = crowd.start(1)
         b = crowd.join(raises={"backward": 6})
         assert b.ended() == 1
@@ -177,9 +177,9 @@ def test_exception_on_one_member_is_its_own_failure(home: Path, nursery: Nursery
         assert steps == list(range(1, 61))
 
 
-def test_rates_that_differ_fail_the_job_and_say_so(home: Path, nursery: Nursery) -> None:
+def test_rates_that_differ_fail_the_job_and_say_so(home: Path, fork_server: ForkServer) -> None:
     """`scheduler.step()` on one member alone: the members would drift apart in silence."""
-    with Crowd(home, nursery, target=2, size_min=2, **SMALL) as crowd:
+    with Crowd(home, fork_server, target=2, size_min=2, **SMALL) as crowd:
         a = crowd.join()
         a.tells("joined")
         b = crowd.join(lr_of=0.01)

@@ -12,8 +12,8 @@ This package holds the code that needs torch. The protocol is in `pliant.core`, 
 not import other adapters.
 """
 
-from pliant.torch.errors import Left
 from pliant.torch.job import TrainingJob, device, join
 from pliant.torch.run import Run
+from pliant.train.live.errors import Left
 
 __all__ = ["Left", "Run", "TrainingJob", "device", "join"]

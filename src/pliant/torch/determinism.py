@@ -21,7 +21,6 @@ from torch import nn
 
 from pliant import settings
 from pliant.core.data.grid import Grid
-from pliant.core.member.signals import Shares
 from pliant.core.model.fingerprint import Fingerprint
 from pliant.errors import BadInput
 from pliant.torch.reduce.base import Reducer
@@ -29,44 +28,13 @@ from pliant.torch.reduce.deterministic import DeterministicReducer
 from pliant.torch.reduce.floating import FloatingReducer
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.optimizers import Optimizers
+from pliant.train.live.options import VerifyOptions
 from pliant.train.reduce.metrics import StepMetrics
-from pliant.train.reduce.spot_checks import SpotCheck, is_checked, spot_checks
-
-SNAPSHOT_EVERY = 20  # steps, with verify=1: the most that are computed again when two members differ
 
 
 @dataclass(frozen=True, slots=True)
-class DeterminismOptions:
-    """The options of `job.train` about determinism and verification, and their consequences."""
-
-    seed: int
-    deterministic: bool
-    other_bits: bool
-    verify: int
-    verify_slots: float
-
-    def __post_init__(self) -> None:
-        if self.verify < 0:
-            raise BadInput(
-                f"verify must be 0 (never) or the number of steps between two comparisons of the members' states, "
-                f"got {self.verify}."
-            )
-        if not 0.0 <= self.verify_slots <= 1.0:
-            raise BadInput(
-                f"verify_slots must be the fraction of slots to compute twice, from 0 to 1, got {self.verify_slots}."
-            )
-        if self.verify_slots and not self.deterministic:
-            raise BadInput("verify_slots compares gradients bit by bit. Pass deterministic=True as well.")
-
-    @property
-    def terms(self) -> tuple[tuple[str, str], ...]:
-        """The terms that members must share, as name and value."""
-        return (("deterministic", str(self.deterministic)), ("verify_slots", f"{self.verify_slots:g}"))
-
-    @property
-    def snapshot_every(self) -> int:
-        """The steps between two checkpoints to return to when members differ; 0 for none."""
-        return SNAPSHOT_EVERY if self.verify == 1 else self.verify
+class DeterminismOptions(VerifyOptions):
+    """The options of `job.train` about determinism and verification, and their consequences for torch."""
 
     def apply(self, optimizers: Optimizers, device: torch.device, *, compiled: bool) -> DeterministicSettings | None:
         """Apply the deterministic settings, and return them; None if training is not deterministic."""
@@ -81,14 +49,7 @@ class DeterminismOptions:
     ) -> Reducer:
         if not self.deterministic:
             return FloatingReducer(model, buffers, logged, device)
-        return DeterministicReducer(model, buffers, logged, device, grid, self._is_checked)
-
-    def _is_checked(self, step: int, slot: int) -> bool:
-        return is_checked(self.seed, self.verify_slots, step, slot)
-
-    def checks(self, step: int, generation: int, shares: Shares) -> Sequence[SpotCheck]:
-        """Return the spot checks of a step in a generation."""
-        return spot_checks(self.seed, self.verify_slots, step, generation, shares) if self.verify_slots else ()
+        return DeterministicReducer(model, buffers, logged, device, grid, self.is_checked)
 
 
 class DeterministicSettings:

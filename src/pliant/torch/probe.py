@@ -7,7 +7,7 @@ from torch import distributed
 
 
 def has_gloo() -> bool:
-    """Return whether PyTorch was built with gloo, which connects workers."""
+    """Return whether PyTorch was built with gloo, which scripts may use that connect their workers themselves."""
     return distributed.is_available() and distributed.is_gloo_available()
 
 

@@ -1,4 +1,4 @@
-"""Services of a training process: signal handlers, the stall watchdog, and measured pauses."""
+"""Services of a worker's process: its log, signal handlers, the stall watchdog, and measured pauses."""
 
 from __future__ import annotations
 
@@ -22,6 +22,17 @@ log = logging.getLogger(__name__)
 
 WATCH_S = 2.0
 SHORT_S = 0.0005  # shorter pauses are not recorded
+
+
+def log_to_stderr() -> None:
+    """Print Pliant's log to stderr unless the script configures logging itself."""
+    ours = logging.getLogger("pliant")
+    if not ours.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter("pliant: %(message)s"))
+        ours.addHandler(handler)
+        ours.setLevel(logging.INFO)
+        ours.propagate = False
 
 
 class SigtermListener:

@@ -39,8 +39,8 @@ from pliant.core.model.names import MemberId
 from pliant.core.model.view import View
 from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.train.adapter import CollectiveGroup, GroupWiring, StartWiring
 from pliant.train.coordinator_link import LinkListener
+from pliant.train.group.contract import CollectiveGroup, GroupWiring, StartWiring
 from pliant.train.peer.server import PeerLost, PeerServer
 from pliant.train.process import PauseLog
 from pliant.train.state.transfer import ReceivedState, StateDownload, fetch_gradient
@@ -224,6 +224,8 @@ class Session:
     def _drop_unused_groups(self) -> None:
         """Break the groups of worlds that were wired and then skipped."""
         machine = self.machine
+        if len(self.groups) == 1 and machine.generation in self.groups:
+            return
         used = {machine.generation, *(world.number for world in machine.wired_worlds)}
         if machine.previous_world is not None:
             used.add(machine.previous_world.number)
@@ -299,8 +301,6 @@ class Session:
                 why = f"waiting: {view.why}"
             elif machine.phase is Phase.OUTSIDE and view.spare_why:
                 why = f"spare: {view.spare_why}"
-            elif machine.phase is Phase.OUTSIDE and not any(self.member in world.members for world in view.worlds):
-                why = "ready as a spare: the job has its target number of members"
         if why and why.partition(";")[0] != self._logged_why.partition(";")[0]:
             log.info("%s", why)
         self._logged_why = why

@@ -25,8 +25,8 @@ from pliant.core.messages import (
     Create,
     Drain,
     DrainAgent,
-    Event,
     Join,
+    PartNotWritten,
     Rejection,
     RequestCheckpoint,
 )
@@ -132,18 +132,27 @@ class StandaloneCoordinator:
                 raise Refused(decision.why, decision.code.value)
             return
         for event in decision:
+            if isinstance(event, CheckpointPublished) and (why := self._write_terms(event.checkpoint)):
+                self._decide(PartNotWritten(self._member, event.generation, event.checkpoint.name, why))
+                return
             self._job = evolve(self._job, event)
-            self._write_terms(event)
         if self._job is not None:
             self._job, _ = settle_all(self._job, 0.0)
         self._revision += 1
 
-    def _write_terms(self, event: Event) -> None:
-        """Write the terms into a published checkpoint. Its manifest follows."""
-        if isinstance(event, CheckpointPublished) and self._storage is not None and self._job is not None:
-            self._saved_at = time.monotonic()
+    def _write_terms(self, checkpoint: Checkpoint) -> str:
+        """Write the terms into a checkpoint before it is published. Its manifest follows. Return why that failed."""
+        if self._storage is None or self._job is None:
+            return ""
+        try:
             with suppress(FileExistsError):
-                self._storage.write_file(event.checkpoint.name, TERMS_FILE, msgspec.json.encode(self._job.terms))
+                self._storage.write_file(checkpoint.name, TERMS_FILE, msgspec.json.encode(self._job.terms))
+        except OSError as error:
+            why = error.strerror or str(error)
+            log.error("checkpoint %s could not be written: %s", checkpoint.name, why)
+            return why
+        self._saved_at = time.monotonic()
+        return ""
 
     def _send_view(self) -> None:
         if self._listener is not None and self._job is not None:

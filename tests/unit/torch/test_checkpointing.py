@@ -1,5 +1,6 @@
 """Files that a member writes and removes in a storage: only its own, and nothing that is still needed (rule 17)."""
 
+import errno
 import shutil
 import threading
 from collections.abc import Callable, Iterator
@@ -13,10 +14,11 @@ from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.signals import CollectGarbage, Discard, Save, Signal, Snapshot, WriteDone, WriteFailed
 from pliant.errors import BadInput
-from pliant.torch import checkpointing as shelves
-from pliant.torch.checkpointing import MemberCheckpoints
+from pliant.torch.state.training_state import TrainingState
 from pliant.train.checkpoint import open_storage, owner_name
 from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE
+from pliant.train.live import checkpointing as shelves
+from pliant.train.live.checkpointing import MemberCheckpoints
 from unit.threads import daemons, in_daemon, started_threads
 from unit.torch.saved import publish, state_of, trained
 
@@ -81,6 +83,22 @@ def three(tmp_path: Path) -> CollectGarbage:
 
 def test_what_is_old_goes_when_the_newest_is_whole(sit: Sit, three: CollectGarbage) -> None:
     assert sit(OURS).tidied(three) == NAMES[1:]
+
+
+def test_one_that_cannot_be_removed_stays_and_the_other_old_ones_go(
+    sit: Sit, three: CollectGarbage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = sit(OURS)
+    remove = desk.place.remove
+
+    def refuse_first(name: str) -> None:
+        if name == NAMES[0]:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        remove(name)
+
+    monkeypatch.setattr(desk.place, "remove", refuse_first)
+    assert desk.tidied(replace(three, kept_checkpoints=(NAMES[2],))) == [NAMES[0], NAMES[2]]
+    assert f"{NAMES[0]} in {desk.place.location} could not be removed: Permission denied" in caplog.text
 
 
 def test_if_a_part_of_the_newest_is_nowhere_to_be_seen_nothing_goes_and_it_is_said(
@@ -225,13 +243,13 @@ def test_what_will_never_be_whole_is_removed(sit: Sit, three: CollectGarbage) ->
 
 
 def test_what_is_being_written_is_written_no_further(sit: Sit, monkeypatch: pytest.MonkeyPatch) -> None:
-    goes_on, copy = threading.Event(), shelves._copy
+    goes_on, copy = threading.Event(), TrainingState.copy
 
-    def slow(content: memoryview) -> memoryview:
+    def slow(self: TrainingState, content: memoryview) -> memoryview:
         assert goes_on.wait(PATIENCE_S)
-        return copy(content)
+        return copy(self, content)
 
-    monkeypatch.setattr(shelves, "_copy", slow)
+    monkeypatch.setattr(TrainingState, "copy", slow)
     desk = sit(OURS)
     desk.begin()
     desk.shelf.commit(Save(NEW))

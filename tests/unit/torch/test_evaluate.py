@@ -3,7 +3,8 @@
 import copy
 import queue
 import threading
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,10 +17,27 @@ from torch.utils.data import TensorDataset
 import pliant.torch as pliant
 from pliant.core.data.ledger import Lineage
 from pliant.errors import BadInput
-from pliant.torch.evaluate import KEPT_MAX, BatchTotals, EvaluationId, EvaluationResults, compute_batch, evaluation_mode
+from pliant.torch.evaluation_mode import evaluation_mode
+from pliant.torch.run import Run
+from pliant.train.live.evaluate import (
+    KEPT_MAX,
+    BatchTotals,
+    Evaluation,
+    EvaluationId,
+    EvaluationResults,
+    compute_batch,
+)
+from pliant.train.session import Session
 
-CPU = torch.device("cpu")
 KEY = EvaluationId(Lineage(1, 3, 9), 1, 10, 4)
+
+
+def read(samples: range, key: int) -> list[int]:
+    return list(samples)
+
+
+def as_array(value: Any) -> Any:
+    return Run._as_array(object.__new__(Run), value)
 
 
 @pytest.fixture(autouse=True)
@@ -118,7 +136,7 @@ def test_copies_in_the_state_and_modules_that_are_named_are_in_evaluation_mode_t
 @pytest.mark.parametrize("value", [2**24 + 1, 0.1, 1e300, torch.tensor(0.1, dtype=torch.float64), True])
 def test_numbers_are_not_rounded(value: Any) -> None:
     """A count of samples past 2**24 is an ordinary thing."""
-    sums = compute_batch(KEY, 0, lambda _: {"n": value}, torch.zeros(10), lambda rows: rows, CPU)
+    sums = compute_batch(KEY, 0, lambda _: {"n": value}, read, as_array)
     assert sums.values["n"] == ((), (float(value),))
 
 
@@ -130,14 +148,14 @@ def test_each_batch_holds_its_samples() -> None:
         return {"n": len(batch)}
 
     for number in range(3):
-        compute_batch(KEY, number, sums, list(range(10)), lambda rows: rows, CPU)
+        compute_batch(KEY, number, sums, read, as_array)
     assert seen == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
 
 
 @pytest.mark.parametrize("given", [3.0, [1, 2], None])
 def test_a_function_that_gives_no_dictionary_is_refused(given: Any) -> None:
     with pytest.raises(BadInput, match="dictionary of sums"):
-        compute_batch(KEY, 0, lambda _: given, list(range(10)), lambda rows: rows, CPU)
+        compute_batch(KEY, 0, lambda _: given, read, as_array)
 
 
 def evaluate_too_early(model: nn.Module, data: TensorDataset) -> None:
@@ -190,6 +208,34 @@ def test_news_wake_whoever_waits() -> None:
     threading.Thread(target=lambda: done.put(board.wait_for_more(KEY, 1, 20.0)), daemon=True).start()
     board.add(sums_of(1))
     assert done.get(timeout=20.0)
+
+
+class OneByOne(EvaluationResults):
+    """Totals of a peer that arrive one by one, the last batch first. Counts what is asked about single batches."""
+
+    def __init__(self, key: EvaluationId, numbers: range) -> None:
+        super().__init__()
+        self.coming = [sums_of(number, key) for number in numbers]
+        self.asked = 0
+
+    def has(self, key: EvaluationId, number: int) -> bool:
+        self.asked += 1
+        return super().has(key, number)
+
+    def wait_for_more(self, key: EvaluationId, known: int, timeout_s: float) -> bool:
+        self.add(self.coming.pop())
+        return super().wait_for_more(key, known, timeout_s)
+
+
+def test_the_work_of_an_evaluation_grows_with_its_batches_and_not_with_their_square() -> None:
+    count = 400
+    key = EvaluationId(KEY.lineage, 1, count, 1)
+    board = OneByOne(key, range(count // 2, count))
+    machine = SimpleNamespace(world=SimpleNamespace(members=("a", "b")), rank=0, stop_reason="")
+    session = cast(Session, SimpleNamespace(machine=machine))
+    evaluation = Evaluation(session, board, lambda _: None, key, lambda number: sums_of(number, key), lambda: None)
+    assert evaluation.run() == {"n": float(count)}
+    assert board.asked <= 3 * count
 
 
 def test_peers_that_are_ahead_do_not_push_out_what_is_under_way() -> None:

@@ -20,8 +20,8 @@ from pliant.agent.process.worker_env import WorkerEnvironment, environments, liv
 from pliant.core.model.launch import Launch, Seat
 from pliant.core.model.names import AgentId, MemberId
 from pliant.errors import BadInput
-from pliant.torch.errors import NonFiniteGradient
 from pliant.train.data.loader import SampleError
+from pliant.train.live.errors import NonFiniteGradient
 
 
 @pytest.fixture(autouse=True)
@@ -521,7 +521,7 @@ def test_left_is_a_system_exit_with_its_code_and_why() -> None:
 
 
 def test_left_ends_the_process_quietly_with_its_code() -> None:
-    program = "from pliant.torch.loop import Left\nraise Left(75, 'fenced')"
+    program = "from pliant.train.live.loop import Left\nraise Left(75, 'fenced')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (75, b"", b"")
 

@@ -1,10 +1,12 @@
 """One member, no coordinator: a script as a user writes it, against the same training in plain PyTorch."""
 
 import copy
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -417,6 +419,30 @@ def test_dropout_draws_the_same_every_time_and_differs_between_steps() -> None:
     first = losses(None)
     assert losses(None) == first
     assert len(set(first)) == STEPS
+
+
+class Drawing(TensorDataset):
+    """Draws from every generator while it is read."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        random.random()
+        np.random.rand()
+        torch.rand(3)
+        return tuple(tensor[index] for tensor in self.tensors)
+
+
+def test_what_user_code_draws_does_not_depend_on_what_reading_draws() -> None:
+    def drawn(dataset: TensorDataset) -> list[float]:
+        model, found = net(), []
+        with training(model, torch.optim.SGD(model.parameters(), lr=0.1), dataset, max_steps=2) as run:
+            for x, y in run:
+                found += [random.random(), np.random.rand(), torch.rand(1).item()]
+                cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+                run.step()
+                found += [random.random(), np.random.rand(), torch.rand(1).item()]
+        return found
+
+    assert drawn(Drawing(*points().tensors)) == drawn(points())
 
 
 def test_compiled_models() -> None:

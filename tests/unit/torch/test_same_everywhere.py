@@ -11,9 +11,9 @@ from pliant.torch.determinism import DeterminismOptions
 from pliant.torch.reduce import deterministic as treed_module
 from pliant.torch.reduce.deterministic import DeterministicReducer
 from pliant.torch.state.buffers import Buffers
-from pliant.torch.state.state_hash import StateHash
 from pliant.torch.state.training_state import TrainingState
 from pliant.train.data.loader import MicroBatch
+from pliant.train.live.state_hash import StateHash
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.state.transfer import copy_state
 from unit.torch.treed import CPU, Case, Member, alone, loss_of, net, steps

@@ -12,11 +12,11 @@ from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
 from pliant.core.member.signals import Shares
-from pliant.torch.group.contract import GroupBroken
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.reduce.deterministic import DeterministicReducer
 from pliant.torch.state.buffers import Buffers
 from pliant.train.data.loader import MicroBatch
+from pliant.train.group.contract import GroupBroken
 from pliant.train.reduce.control_row import ControlRow
 from pliant.train.reduce.metrics import StepMetrics
 from unit.torch.wires import ranks, same_bits, together

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pliant.torch.group.contract import GroupBroken
+from pliant.train.group.contract import GroupBroken
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 Outcome = Callable[[int], Tensor]
 """What arrives at a rank, once every member has sent."""
@@ -86,7 +86,10 @@ class Rank:
         self.size, self.rank, self.wire = wire.size, rank, wire
         self.sent: list[int] = []  # how many numbers went into each operation, at the moment it was begun
 
-    def all_reduce(self, tensor: Tensor) -> Going:
+    def all_reduce(self, tensor: Tensor) -> None:
+        self.start_all_reduce(tensor).wait()
+
+    def start_all_reduce(self, tensor: Tensor) -> Going:
         number = self._begin("sum", tensor)
 
         def outcome() -> Tensor:
@@ -98,7 +101,7 @@ class Rank:
 
         return self._going(number, tensor, outcome, tensor)
 
-    def all_to_all(self, output: Tensor, data: Tensor, arriving: list[int], sending: list[int]) -> Going:
+    def start_all_to_all(self, output: Tensor, data: Tensor, arriving: list[int], sending: list[int]) -> Going:
         number = self._begin("scatter", data, sending)
 
         def outcome() -> Tensor:
@@ -108,15 +111,11 @@ class Rank:
 
         return self._going(number, output, outcome, data)
 
-    def all_gather(self, output: Tensor, data: Tensor) -> Going:
+    def start_all_gather(self, output: Tensor, data: Tensor) -> Going:
         number = self._begin("gather", data)
         return self._going(
             number, output, lambda: torch.cat([each for _, each, _ in self.wire.everybodys(number)]), data
         )
-
-    def broadcast(self, tensor: Tensor, rank: int) -> Going:
-        number = self._begin(f"from {rank}", tensor)
-        return self._going(number, tensor, lambda: self.wire.everybodys(number)[rank][1], tensor)
 
     def break_off(self) -> None:
         self.wire.cut()

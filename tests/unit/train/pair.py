@@ -12,7 +12,7 @@ from pliant.train.peer.rpc import RequestHandler
 from pliant.train.peer.server import PeerServer
 from pliant.train.peer.tls import PeerTls
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 KEY = secrets.token_hex(32)
 
 Heard = tuple[int, MemberId, str, bytes]

@@ -175,7 +175,8 @@ def test_what_is_still_to_be_said_is_said_before_it_closes(contacts: Any, runnin
     assert running.client().job(JOB).members == ()
 
 
-def test_close_ends_its_threads(contacts: Any) -> None:
+def test_close_ends_its_threads(contacts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pliant.train.coordinator_link.WATCH_S", 1.0)
     before = set(threading.enumerate())
     contact, heard = contacts()
     heard.view_with(lambda view: view.worlds)

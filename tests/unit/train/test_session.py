@@ -24,7 +24,7 @@ from pliant.train.session import Order, Session
 from pliant.train.standalone import StandaloneCoordinator
 from unit.core.build import GRID, TERMS, A, B, X, world
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 EMPTY: frozenset[MemberId] = frozenset()
 VIEW = View(1, JobState.RUNNING, "", True, False, 0.0, (), 0, 0, frozenset(), EMPTY, EMPTY, GENESIS, None)
 
@@ -328,11 +328,12 @@ def test_whoever_waits_says_why_once_for_each_reason(closing: list[Session], cap
         too_few = "1 of the 2 workers needed"
         for at, why in enumerate((too_few, too_few, f"{too_few}; b was lost", "another reason")):
             made.view_received(replace(VIEW, revision=10 + at, state=JobState.WAITING, why=why), ())
-        made.view_received(replace(VIEW, revision=20), ())
+        made.view_received(replace(VIEW, revision=20), ())  # it joins: the next world is not decided yet
+        made.view_received(replace(VIEW, revision=21, spare_why="the job has its target number of members"), ())
     assert [record.getMessage() for record in caplog.records] == [
         "waiting: 1 of the 2 workers needed",
         "waiting: another reason",
-        "ready as a spare: the job has its target number of members",
+        "spare: the job has its target number of members",
     ]
 
 

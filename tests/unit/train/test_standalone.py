@@ -1,14 +1,20 @@
 """Alone, a member goes through the same decisions as in a crowd, made in its own process."""
 
+import errno
+from pathlib import Path
+
 import pytest
 
 from pliant.core.data.ledger import GENESIS
+from pliant.core.job.checkpoints import checkpoint_name
 from pliant.core.member import signals as s
-from pliant.core.messages import Join, Leave, Report
+from pliant.core.messages import Join, Leave, Publish, Report
+from pliant.core.model.checkpoint import NEVER_WHOLE, Checkpoint
 from pliant.core.model.job import JobState, Terms
 from pliant.core.model.view import View
 from pliant.errors import Refused
-from pliant.train.standalone import StandaloneCoordinator
+from pliant.train.checkpoint import open_storage
+from pliant.train.standalone import TERMS_FILE, StandaloneCoordinator
 from pliant.wire.views import PeerKey
 from unit.core.build import GRID, TERMS, A, X, lines
 
@@ -56,6 +62,37 @@ def test_what_is_reported_is_durable_and_the_last_step_finishes_the_job() -> Non
     states.append(listening.views[-1].state)
     assert states == [JobState.RUNNING, JobState.FINISHED]
     contact.send(Leave(A, 0, "left as planned"))
+    contact.close()
+
+
+def test_a_checkpoint_whose_terms_cannot_be_written_is_not_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It could not be resumed, and older ones would be removed for it."""
+    storage = open_storage(tmp_path)
+    full = ["No space left on device"]
+    write = storage.write_file
+
+    def write_file(name: str, file: str, content: bytes) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, full.pop())
+        write(name, file, content)
+
+    monkeypatch.setattr(storage, "write_file", write_file)
+    contact, listening = StandaloneCoordinator("demo", A, storage), Listening()
+    contact.join(Join(A, X, TERMS))
+    contact.start(listening)
+    number = listening.views[-1].worlds[-1].number
+    all_lines = lines(GENESIS, number, 5)
+    contact.send(Report(A, 0, number, all_lines, frozenset({A})))
+    failed, later = (Checkpoint(line.lineage, checkpoint_name(line.lineage, number), 0) for line in all_lines[3:])
+    contact.send(Publish(A, number, failed, 0, 1))
+    assert not any(view.checkpoint for view in listening.views)
+    assert (failed.name, NEVER_WHOLE) in listening.views[-1].written_parts
+    assert f"checkpoint {failed.name} could not be written: No space left on device" in caplog.text
+    contact.send(Publish(A, number, later, 0, 1))
+    assert listening.views[-1].checkpoint == later
+    assert (tmp_path / later.name / TERMS_FILE).exists()
     contact.close()
 
 

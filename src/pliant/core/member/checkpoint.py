@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pliant.core.data.ledger import GENESIS
 from pliant.core.job.checkpoints import checkpoint_name, checkpoint_step, is_due, part_of, writer_generation
-from pliant.core.member.common import Out, confirm_save, report_progress, world_of
+from pliant.core.member.common import Out, confirm_save, report_progress, unreported_lines, world_of
 from pliant.core.member.signals import CollectGarbage, Discard, Send, Snapshot, WriteDone, WriteFailed
-from pliant.core.member.state import Machine, PartInProgress
+from pliant.core.member.state import Machine, PartInProgress, Phase
 from pliant.core.messages import PartNotWritten as SayNotWritten
 from pliant.core.messages import Publish
 from pliant.core.model.checkpoint import NEVER_WHOLE
 from pliant.core.model.view import View
-from pliant.core.model.world import World
+from pliant.core.model.world import World, WorldKind
 
 NO_STORAGE = (
     "no member that holds the state has checkpoint storage: "
@@ -50,8 +50,8 @@ def start_checkpoint(m: Machine, out: Out, *, waits: bool, wanted: bool = False)
     the write waits for the previous one to end, because nothing is trained meanwhile. If the checkpoint was `wanted`
     and no member can write, the first holder reports a failure.
     """
-    world, after, newest = world_of(m), _world_after(m), m.view.checkpoint if m.view is not None else None
-    if after is None or (newest is not None and newest.lineage == m.lineage):
+    world, after = world_of(m), _world_after(m)
+    if after is None or is_saved(m):
         return
     holding = [rank for rank in sorted(m.holders) if world.members[rank] in after.members]
     able = [rank for rank in holding if rank not in m.cannot_save_ranks]
@@ -87,15 +87,18 @@ def _first_able(m: Machine, holding: frozenset[int]) -> int | None:
     return min(able.difference(m.behind_ranks) or able, default=None)
 
 
+def is_saved(m: Machine) -> bool:
+    """Return whether a published checkpoint has this member's state."""
+    return m.view is not None and m.view.checkpoint is not None and m.view.checkpoint.lineage == m.lineage
+
+
 def save_last(m: Machine, out: Out, view: View) -> bool:
     """Save the whole final state if no checkpoint has it. Return whether this member writes it.
 
     Call it when the job has finished and this member's own part is not awaited. The other members may have left without
     writing theirs: they broke off the last collective when the job ended.
     """
-    newest = view.checkpoint
-    saved = newest is not None and newest.lineage == m.lineage
-    if m.saves_alone or not m.can_save or saved or not is_first_saver(m, view):
+    if m.saves_alone or not m.can_save or is_saved(m) or not is_first_saver(m, view):
         return False
     m.saves_alone = True
     save_alone(m, out)
@@ -155,10 +158,24 @@ def report_pending(m: Machine, out: Out) -> None:
 
 def publish(m: Machine, out: Out) -> None:
     """Report the step, then publish the part: the coordinator refuses a checkpoint of a step that is not durable."""
-    if m.unpublished_part is not None and m.world is not None:
+    manifest = m.unpublished_part
+    if manifest is None or m.world is None:
+        return
+    about = (manifest.checkpoint, manifest.part, manifest.count)
+    recovery = recovery_ahead(m)
+    if recovery is not None and manifest.checkpoint.lineage == m.last_chance_save == m.lineage:
+        out.append(Send(Publish(m.id, recovery.number, *about, unreported_lines(m))))
+    else:
         report_progress(m, out)
-        manifest = m.unpublished_part
-        out.append(Send(Publish(m.id, m.generation, manifest.checkpoint, manifest.part, manifest.count)))
+        out.append(Send(Publish(m.id, m.generation, *about)))
+
+
+def recovery_ahead(m: Machine) -> World | None:
+    """Return the recovery world that a stopped member is to enter; None if it has not stopped, or knows of none."""
+    newest = m.view.worlds[-1] if m.view is not None and m.view.worlds else None
+    if m.phase is not Phase.STOPPED or newest is None or newest.kind is not WorldKind.RECOVERY:
+        return None
+    return newest if newest.number > m.generation and m.id in newest.members else None
 
 
 def apply_view(m: Machine, out: Out, view: View) -> None:
@@ -174,10 +191,8 @@ def apply_view(m: Machine, out: Out, view: View) -> None:
         m.unreported_failure = None
     _discard_abandoned(m, out, view)
     newest = view.checkpoint
-    if newest is None or newest.name == m.collected_after or m.world is None or not m.can_save:
-        return
-    m.collected_after = newest.name
-    if _collects_garbage(m):
+    if newest is not None and newest.name != m.collected_after and m.world is not None and _collects_garbage(m):
+        m.collected_after = newest.name  # others remain ready to: the first saver may leave before it has seen the view
         out.append(
             CollectGarbage(
                 newest,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pliant.core.job.launches import FENCED_CODE
-from pliant.core.member.checkpoint import is_first_saver, is_pending, save_alone, save_last
+from pliant.core.member.checkpoint import is_first_saver, is_pending, is_saved, save_alone, save_last
 from pliant.core.member.common import Out, leave_job, stop_in_world
 from pliant.core.member.control_words import CALM, LEAVING, OUT_OF_TIME
 from pliant.core.member.signals import Break, DrainNotice, Released, Send, StartGrace
@@ -164,14 +164,25 @@ def _start_grace(m: Machine, out: Out, grace_s: float) -> None:
         out.append(StartGrace(grace_s))
 
 
-def on_grace_short(m: Machine, out: Out) -> None:
-    """Announce in the next words that time is short. Save alone if this member waits for others to receive the state.
-
-    It saves only if the comparison before committed its state; otherwise the state must not be written yet (rules 1,
-    16).
-    """
+def on_grace_short(m: Machine) -> None:
+    """Announce in the next words that time is short."""
     m.drain_urgency = OUT_OF_TIME
-    if m.compare_again and m.in_flight and m.applied_line is None:
+    m.grace_is_short = True
+
+
+def save_before_deadline(m: Machine, out: Out) -> None:
+    """Save alone, once, where no other member is known to have the state: time is too short to wait for one (rule 16).
+
+    That is so while others receive the state, and while this member waits for a recovery world. In the first case the
+    comparison has committed the state. In the second the coordinator commits it with the checkpoint, but where states
+    are verified, none is saved that was not compared just before.
+    """
+    if not m.grace_is_short or not m.holds_state or m.last_chance_save == m.lineage or is_saved(m):
+        return
+    shares = m.compare_again and m.in_flight and m.applied_line is None
+    waits = m.phase is Phase.STOPPED and not m.terms.verify
+    if shares or waits:
+        m.last_chance_save = m.lineage
         save_alone(m, out)
 
 

@@ -92,7 +92,7 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
         case s.DrainNotice():
             leave.on_drain_notice(m, out, signal)
         case s.GraceShort():
-            leave.on_grace_short(m, out)
+            leave.on_grace_short(m)
         case s.GraceOver():
             leave.on_grace_over(m, out)
         case s.WriteDone():
@@ -103,7 +103,7 @@ def react(machine: Machine, signal: s.Signal) -> tuple[Machine, tuple[s.Action, 
             _on_user_code_raised(m, out, signal)
         case _:
             assert_never(signal)
-    _enter_recovery_if_stopped(m, out)
+    _settle(m, out)
     waited = isinstance(signal, s.WriteDone | s.WriteFailed | s.Tick) and m.phase in _WAITING
     if (waited or m.world is not machine.world) and m.view is not None:
         leave.apply_view(m, out, m.view)  # an earlier view may concern this world, too
@@ -202,6 +202,12 @@ def _on_wired(m: Machine, out: Out, signal: s.Wired) -> None:
     m.wired_worlds = (*m.wired_worlds, world)
     if m.admission is not None and m.admission.generation == world.number:
         join.on_admission(m, out, m.admission)
+
+
+def _settle(m: Machine, out: Out) -> None:
+    """Do what may be due after any signal."""
+    _enter_recovery_if_stopped(m, out)
+    leave.save_before_deadline(m, out)
 
 
 def _enter_recovery_if_stopped(m: Machine, out: Out) -> None:

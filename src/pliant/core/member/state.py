@@ -140,6 +140,8 @@ class Machine:
     # Leaving.
     drain_urgency: int = CALM
     grace_s: float = inf  # the shortest grace period that it was given
+    grace_is_short: bool = False  # what is left of it is just enough to save
+    last_chance_save: Lineage | None = None  # the state that it saved alone since then, or tried to
     released_by: int = 0
 
     # The end of the job before its last step.
@@ -161,6 +163,12 @@ class Machine:
         twin = object.__new__(Machine)
         twin.__dict__.update(self.__dict__)
         return twin
+
+    @property
+    def committed_step(self) -> int:
+        """The last step that is known to be committed: a collective showed it, or the coordinator has recorded it."""
+        recorded = self.view is not None and self.view.durable == self.lineage
+        return self.lineage.step - (self.applied_line is not None and not recorded)
 
     @property
     def is_at_end(self) -> bool:

@@ -30,9 +30,9 @@ from torch.utils.data import _utils as torch_data
 
 from pliant.errors import BadInput, PliantError
 from pliant.parent_death import die_with_parent
-from pliant.torch.data.dataset import DatasetReader
 from pliant.torch.data.shared_memory import receive, send
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, ReadPlan, SampleError
+from pliant.train.live.data.reader import DatasetReader
 
 DEPTH = 2
 """Parts that are read ahead for each data worker: while one is used, the next is read."""

@@ -1,1 +1,1 @@
-"""Process groups of a generation: the contract, the choice of a library, and NCCL. gloo has a package of its own."""
+"""Process groups of a generation: the choice of a library, TCP for tensors, and NCCL."""

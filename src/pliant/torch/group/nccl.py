@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -19,14 +20,13 @@ from torch._C._distributed_c10d import (  # torch.distributed's own; only here t
     AllgatherOptions,
     AllreduceOptions,
     AllToAllOptions,
-    BroadcastOptions,
     Work,
 )
 
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.torch.group.contract import GroupBroken
+from pliant.train.group.contract import GroupBroken
 
 GATHER_MAX = 1 << 24  # bytes from each rank
 SPINS = 200  # looks without a pause, while a short operation ends
@@ -71,28 +71,34 @@ class NcclGroup:
 
     # ------------------------------------------------------------------------------------------- operations
 
-    def all_reduce(self, tensor: Tensor) -> NcclPending:
+    def all_reduce(self, tensor: Tensor) -> None:
+        pending = self.start_all_reduce(tensor)
+        try:
+            pending.wait()
+        except GroupBroken:
+            raise
+        except BaseException:  # why: after Ctrl-C, for example, no kernel may touch the tensor any more
+            self.break_off()
+            with suppress(GroupBroken):
+                pending.wait()
+            raise
+
+    def start_all_reduce(self, tensor: Tensor) -> NcclPending:
         copies = self._on_device(tensor)
         options: Any = _asynchronous(AllreduceOptions())
         return self._start(lambda nccl: nccl.allreduce([_of(copies, tensor)], options), copies)
 
-    def all_to_all(self, output: Tensor, data: Tensor, arriving: list[int], sending: list[int]) -> NcclPending:
+    def start_all_to_all(self, output: Tensor, data: Tensor, arriving: list[int], sending: list[int]) -> NcclPending:
         options: Any = _asynchronous(AllToAllOptions())
         into, given = self._on_device(output), self._on_device(data)
         return self._start(
             lambda nccl: nccl.alltoall_base(_of(into, output), _of(given, data), arriving, sending, options), into
         )
 
-    def all_gather(self, output: Tensor, data: Tensor) -> NcclPending:
+    def start_all_gather(self, output: Tensor, data: Tensor) -> NcclPending:
         options: Any = _asynchronous(AllgatherOptions())
         into, given = self._on_device(output), self._on_device(data)
         return self._start(lambda nccl: nccl._allgather_base(_of(into, output), _of(given, data), options), into)
-
-    def broadcast(self, tensor: Tensor, rank: int) -> NcclPending:
-        options: Any = _asynchronous(BroadcastOptions())
-        options.rootRank = rank
-        copies = self._on_device(tensor)
-        return self._start(lambda nccl: nccl.broadcast([_of(copies, tensor)], options), copies)
 
     def gather(self, data: bytes) -> list[bytes]:
         """Return the bytes of every rank, in order of rank. They may differ in length. Waits for all of them."""
@@ -102,7 +108,7 @@ class NcclGroup:
             self._require_whole()
             return [data]
         counts = torch.zeros(self.size, dtype=torch.int64)
-        self.all_gather(counts, torch.tensor([len(data)], dtype=torch.int64)).wait()
+        self.start_all_gather(counts, torch.tensor([len(data)], dtype=torch.int64)).wait()
         longest = int(counts.max())
         if longest > GATHER_MAX:
             raise self._fail(f"a rank announced {longest} bytes to gather")
@@ -110,12 +116,12 @@ class NcclGroup:
         if data:
             mine[: len(data)] = torch.frombuffer(bytearray(data), dtype=torch.uint8)
         rows = torch.zeros(self.size * len(mine), dtype=torch.uint8)
-        self.all_gather(rows, mine).wait()
+        self.start_all_gather(rows, mine).wait()
         table = rows.view(self.size, -1).numpy()
         return [bytes(row[:count]) for row, count in zip(table, counts.tolist(), strict=True)]
 
     def barrier(self) -> None:
-        self.all_reduce(torch.zeros(1, device=self._device)).wait()
+        self.all_reduce(torch.zeros(1, device=self._device))
 
     # ------------------------------------------------------------------------------------------------ the end
 

@@ -19,9 +19,9 @@ from pliant import settings
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World
 from pliant.errors import BadInput
-from pliant.torch.group.contract import GroupBroken
 from pliant.torch.group.nccl import NcclGroup
 from pliant.torch.group.peer_store import PeerSender, PeerStore
+from pliant.train.group.contract import GroupBroken
 from pliant.train.peer.kv import PeerValues
 
 WIRING_S = 30.0  # the first communicator of a process takes seconds

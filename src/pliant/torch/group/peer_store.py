@@ -1,4 +1,4 @@
-"""The key-value store in which gloo and NCCL look up their peers' addresses while a group is built.
+"""The key-value store in which NCCL looks up its peers' addresses while a group is built.
 
 Members send the values to each other. torch's own TCPStore listens without a credential and ends with one rank.
 """

@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
-from pliant.torch.group.contract import GroupBroken, TensorGroup
+from pliant.torch.group.contract import TensorGroup
 from pliant.torch.reduce.buckets import Bucket, ReducedGradient, make_buckets
+from pliant.torch.state import step_guard
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.tensor_hash import tensors_hash
 from pliant.train.data.loader import MicroBatch
+from pliant.train.group.contract import GroupBroken
 from pliant.train.reduce.control_row import ControlRow
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck
@@ -36,6 +38,7 @@ class Reducer(ABC):
         self._buffers = buffers
         self._logged = logged
         self._device = device
+        self._joins_kernels = step_guard.is_asynchronous(device)  # a launch costs more there than a second pass
         self._buckets: list[Bucket] = make_buckets(self.params, device)
         self._bucket_of = {index: bucket for bucket in self._buckets for index in bucket.params}
         self._early = len(self._buckets)  # number of buckets that may be sent before backward is done
@@ -96,14 +99,18 @@ class Reducer(ABC):
     def weight(self) -> float:
         return self._factor
 
+    @property
+    def has_sent(self) -> bool:
+        return self._sent > 0
+
     def _arrived(self, index: int, param: Tensor) -> None:
         self._fired[index] += 1
-        if param.grad is not None and param.grad.is_sparse:
-            raise BadInput(
-                f"The gradient of {self._names[index]} is sparse, which cannot be reduced. Use sparse=False."
-            )
-        if param.grad is not None:
-            self._versions[index] = param.grad._version
+        if (grad := param.grad) is not None:  # read once: each access makes a Python object
+            if grad.is_sparse:
+                raise BadInput(
+                    f"The gradient of {self._names[index]} is sparse, which cannot be reduced. Use sparse=False."
+                )
+            self._versions[index] = grad._version
         if self._group is None:
             return
         if self._fired[index] > 1:
@@ -143,8 +150,8 @@ class Reducer(ABC):
 
     def _require_untouched(self) -> None:
         """Refuse changed gradients: some may have been sent already, and others affect this member alone."""
-        for index, param in enumerate(self.params):
-            if self._fired[index] and (param.grad is None or param.grad._version != self._versions[index]):
+        for index, (param, fired, version) in enumerate(zip(self.params, self._fired, self._versions, strict=True)):
+            if fired and ((grad := param.grad) is None or grad._version != version):
                 raise BadInput(
                     f"The gradient of {self._names[index]} was changed between backward and run.step(), where it is "
                     "only this member's share. Pass clip_norm=, or change it between run.reduce() and run.apply()."
@@ -212,19 +219,34 @@ class Reducer(ABC):
         scale = 1.0 / reduced.weight if reduced.weight else 0.0
         with torch.no_grad():
             if not reduced.buckets:
-                for param in self.params:
-                    if param.grad is not None and reduced.alone != 1.0:
-                        param.grad.mul_(reduced.alone)
+                if reduced.alone != 1.0:
+                    for param in self.params:
+                        if param.grad is not None:
+                            param.grad.mul_(reduced.alone)
                 return
             views: Sequence[Sequence[Tensor]] = reduced.views
             views = views or [b.views(flat) for b, flat in zip(self._buckets, reduced.buckets, strict=True)]
             for bucket, places in zip(self._buckets, views, strict=True):
-                for index, view in zip(bucket.params, places, strict=True):
-                    param = self.params[index]
-                    if not reduced.marks[index]:
-                        param.grad = None
-                    else:
-                        if param.grad is None:
-                            # Same memory layout as the parameter, like autograd: a norm is summed in memory order.
-                            param.grad = torch.empty_like(param)
-                        torch.mul(view, scale, out=param.grad)
+                marked = all(reduced.marks[index] for index in bucket.params)
+                if bucket.params and bucket.is_plain and marked and self._joins_kernels:
+                    self._write_at_once(bucket, places, scale)
+                else:
+                    self._write_each(bucket, places, scale, reduced.marks)
+
+    def _write_at_once(self, bucket: Bucket, places: Sequence[Tensor], scale: float) -> None:
+        """Write the gradients of a bucket with one kernel."""
+        for index in bucket.params:
+            self.params[index].grad = None  # first, so that its memory is used again
+        for index, grad in zip(bucket.params, torch._foreach_mul(list(places), scale), strict=True):
+            self.params[index].grad = grad
+
+    def _write_each(self, bucket: Bucket, places: Sequence[Tensor], scale: float, marks: Sequence[float]) -> None:
+        for index, view in zip(bucket.params, places, strict=True):
+            param = self.params[index]
+            if not marks[index]:
+                param.grad = None
+                continue
+            if param.grad is None:
+                # Same memory layout as the parameter, like autograd: a norm is summed in memory order.
+                param.grad = torch.empty_like(param)
+            torch.mul(view, scale, out=param.grad)

@@ -29,6 +29,11 @@ class ReducedGradient:
     views: list[list[Tensor]] = field(default_factory=list)  # each parameter's view of its bucket, if already made
     disputed: tuple[SpotCheck, ...] = ()  # spot checks whose two gradients differ
 
+    @property
+    def is_shared(self) -> bool:
+        """True if it stays in memory for a member that missed the step."""
+        return bool(self.buckets)
+
 
 class Bucket:
     """Parameters of one type whose gradients are reduced together."""
@@ -39,12 +44,14 @@ class Bucket:
         self.params: list[int] = []
         self.shapes: list[torch.Size] = []
         self.numel = 0
+        self.is_plain = True  # whether every gradient has the memory layout and the type of its place in the bucket
         self.waits_for = 0  # number of parameters whose gradient of this part is missing
 
     def add(self, index: int, param: nn.Parameter) -> None:
         self.params.append(index)
         self.shapes.append(param.shape)
         self.numel += param.numel()
+        self.is_plain = self.is_plain and param.is_contiguous() and param.dtype is self.dtype
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """Return each parameter's view of a flat tensor."""

@@ -27,12 +27,13 @@ from torch import Tensor, nn
 
 from pliant.core.data.grid import Grid
 from pliant.core.member.signals import Shares
-from pliant.torch.group.contract import GroupBroken, PendingOperation, TensorGroup
+from pliant.torch.group.contract import TensorGroup
 from pliant.torch.reduce.base import Reducer
 from pliant.torch.reduce.buckets import ReducedGradient, multiply_into
-from pliant.torch.reduce.tree_buffers import ExchangePlan, StreamEvent, TreeBuffers, plan_of, split_nodes
+from pliant.torch.reduce.tree_buffers import StreamEvent, TreeBuffers, split_nodes
 from pliant.torch.state.buffers import Buffers
 from pliant.train.data.loader import MicroBatch
+from pliant.train.group.contract import GroupBroken, PendingOperation
 from pliant.train.reduce.control_row import (
     LOGGED_MAX,
     ROW_CELLS,
@@ -41,6 +42,7 @@ from pliant.train.reduce.control_row import (
     require_same_names,
     unpack_cells,
 )
+from pliant.train.reduce.exchange_plan import ExchangePlan, plan_of
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck
 from pliant.train.reduce.tree import SlotTree, TreeNode, fold
@@ -182,7 +184,7 @@ class DeterministicReducer(Reducer):
             self._moving = self._moved_anywhere(group)
             tail = self._tail(row)
             gathered = self._cells(1, group.size * len(tail))
-            self._do(lambda: self._start(group.all_gather(gathered, tail), tail.nbytes * (group.size - 1)))
+            self._do(lambda: self._start(group.start_all_gather(gathered, tail), tail.nbytes * (group.size - 1)))
             self._wait_all()
         return self._read(gathered.numpy().reshape(group.size, -1))
 
@@ -241,7 +243,7 @@ class DeterministicReducer(Reducer):
         if plan.is_one_sum:
             (mine,) = nodes.tree.values
             result.data.copy_(mine.data)
-            self._start(group.all_reduce(result.data), result.data.nbytes)
+            self._start(group.start_all_reduce(result.data), result.data.nbytes)
             self._gather_last()
             self._scattered.append(lambda: None)
             return
@@ -261,7 +263,7 @@ class DeterministicReducer(Reducer):
             own = sending[group.rank]
             data = mine[number].data[: length * group.size] if own else nodes.scratch(plan.sendings, 0)
             arriving = nodes.scratch(number, sum(sending))
-            pending = group.all_to_all(arriving, data, sending, [own] * group.size)
+            pending = group.start_all_to_all(arriving, data, sending, [own] * group.size)
             self._start(pending, own * (group.size - 1) * data.element_size())
             found.append((pending, arriving))
         return found
@@ -287,10 +289,10 @@ class DeterministicReducer(Reducer):
         root = fold(given, plan.filled, lambda left, right: left.add_(right))
         result = nodes.results[self._turn]
         assert result is not None
-        stretches = result.data[: length * group.size].view(group.size, length)
-        stretches[group.rank].copy_(root)
-        for rank, stretch in enumerate(stretches):  # in place; gloo's own gather copies everything
-            self._start(group.broadcast(stretch, rank), stretch.nbytes * (group.size - 1) // group.size)
+        stretches = result.data[: length * group.size]
+        mine = stretches[group.rank * length :][:length]
+        mine.copy_(root)
+        self._start(group.start_all_gather(stretches, mine), mine.nbytes * (group.size - 1))  # in place
 
     # --------------------------------------------------------------------------------------------- small data
 
@@ -328,7 +330,7 @@ class DeterministicReducer(Reducer):
             return slice(None)
         mine = torch.tensor([any(bool(moved[stop - 1]) for moved in self._moves.values) for _, stop in spans]).long()
         gathered = torch.zeros(group.size * len(spans), dtype=torch.int64)
-        self._do(lambda: self._start(group.all_gather(gathered, mine), mine.nbytes * (group.size - 1)))
+        self._do(lambda: self._start(group.start_all_gather(gathered, mine), mine.nbytes * (group.size - 1)))
         self._wait_all()
         marks = gathered.view(group.size, -1).amax(0).tolist()
         return torch.cat(

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor, nn
 
 from pliant.core.member.signals import Shares
-from pliant.torch.group.contract import GroupBroken, PendingOperation, TensorGroup
+from pliant.torch.group.contract import TensorGroup
 from pliant.torch.reduce.base import Reducer
 from pliant.torch.reduce.buckets import Bucket, ReducedGradient, multiply_into
 from pliant.torch.state.buffers import Buffers
 from pliant.train.data.loader import MicroBatch
+from pliant.train.group.contract import GroupBroken, PendingOperation
 from pliant.train.reduce.control_row import ROW_FLOATS, ControlRow, pack, unpack, weighted_means
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.reduce.spot_checks import SpotCheck
@@ -65,6 +66,7 @@ class FloatingReducer(Reducer):
         self._turn = 0
         self._kept: set[int] = set()  # parameters with a kept sum
         self._pending: list[PendingOperation] = []
+        self._no_buffers = torch.zeros(0, device=device)
 
     def begin_part(
         self, part: MicroBatch, factor: float, group: TensorGroup | None, shares: Shares, *, idle: bool
@@ -114,7 +116,7 @@ class FloatingReducer(Reducer):
             numel, wire = self._buckets[-1].numel, self._memory[-1].wires[self._turn]
             self._fill(len(self._buckets) - 1, empty=follow)
             self._fill_tail(wire[numel:], group, row, empty=follow)
-            self._pending.append(group.all_reduce(wire))
+            group.all_reduce(wire)  # in this thread, and after the buckets that were sent during backward
             while self._pending:
                 self._pending[0].wait()
                 self._pending.pop(0)
@@ -130,7 +132,7 @@ class FloatingReducer(Reducer):
 
     def _send(self, group: TensorGroup, *, empty: bool = False) -> None:
         self._fill(self._sent, empty=empty)
-        self._pending.append(group.all_reduce(self._memory[self._sent].wires[self._turn]))
+        self._pending.append(group.start_all_reduce(self._memory[self._sent].wires[self._turn]))
         self._sent += 1
 
     def _fill(self, number: int, *, empty: bool) -> None:
@@ -139,6 +141,8 @@ class FloatingReducer(Reducer):
             memory.wires[self._turn][: bucket.numel].zero_()
             return
         with torch.no_grad():
+            if self._joins_kernels and not self._kept and self._fill_at_once(bucket, memory):
+                return
             for at, (index, view) in enumerate(zip(bucket.params, memory.wire_views[self._turn], strict=True)):
                 grad = self.params[index].grad
                 kept = memory.kept[at] if index in self._kept else None
@@ -151,6 +155,15 @@ class FloatingReducer(Reducer):
                 else:
                     view.zero_()
 
+    def _fill_at_once(self, bucket: Bucket, memory: _BucketMemory) -> bool:
+        """Fill a bucket with two kernels, if every parameter has a gradient."""
+        grads = [grad for index in bucket.params if (grad := self.params[index].grad) is not None]
+        if not grads or len(grads) < len(bucket.params):
+            return False
+        torch._foreach_copy_(memory.wire_views[self._turn], grads)  # widens half precision
+        memory.wires[self._turn][: bucket.numel].mul_(self._factor)
+        return True
+
     def _fill_tail(self, tail: Tensor, group: TensorGroup, row: ControlRow, *, empty: bool) -> None:
         count = self._buffers.numel
         if empty:
@@ -162,7 +175,11 @@ class FloatingReducer(Reducer):
             words[: len(self.params)] = [p.grad is not None or i in self._kept for i, p in enumerate(self.params)]
         at = len(self.params) + group.rank * ROW_FLOATS
         words[at : at + ROW_FLOATS] = pack(row)
-        tail[count:].copy_(torch.from_numpy(words))
+        if self._device.type == "cuda":
+            # Pinned: the copy waits for backward on the GPU, and not the CPU.
+            tail[count:].copy_(torch.from_numpy(words).pin_memory(), non_blocking=True)
+        else:
+            tail[count:].copy_(torch.from_numpy(words))
 
     def _allocate_wires(self, size: int) -> None:
         extra = self._buffers.numel + len(self.params) + size * ROW_FLOATS
@@ -190,8 +207,10 @@ class FloatingReducer(Reducer):
 
     def _alone(self, row: ControlRow) -> ReducedGradient:
         """Reduce in a world of one: the gradients stay in `.grad`, and a single part's are the mean already."""
-        room = torch.zeros(self._buffers.numel, device=self._device)
-        self._buffers.fill(room)
+        room = self._no_buffers
+        if count := self._buffers.numel:
+            room = torch.zeros(count, device=self._device)
+            self._buffers.fill(room)
         means = weighted_means((row,))
         if not self._kept:
             alone = self._factor / row.weight if row.weight else 0.0

@@ -1,17 +1,16 @@
-"""The memory of a deterministic reduction, and its plan for given shares."""
+"""The memory of a deterministic reduction."""
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pliant.core.member.signals import Shares
 from pliant.torch.reduce.buckets import Bucket
-from pliant.train.reduce.tree import SlotTree, TreeNode, nodes_of
+from pliant.train.reduce.exchange_plan import ExchangePlan
+from pliant.train.reduce.tree import SlotTree, TreeNode
 
 
 class FlatBuffer:
@@ -92,21 +91,6 @@ class StreamEvent:
     def wait(self) -> None:
         if self._event is not None:
             self._event.wait()
-
-
-class ExchangePlan:
-    """The exchanges of a reduction, derived from the shares of all ranks."""
-
-    def __init__(self, shares: Shares) -> None:
-        self.shares = shares
-        self.filled = sum(map(len, shares))
-        self.nodes = [nodes_of(share, self.filled) for share in shares]
-        self.sendings = max(map(len, self.nodes))
-        self.slots_max = max(map(len, shares))
-        self.is_one_sum = [len(nodes) for nodes in self.nodes] == [1, 1]
-
-
-plan_of = lru_cache(maxsize=64)(ExchangePlan)
 
 
 def split_nodes(

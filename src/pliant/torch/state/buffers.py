@@ -10,7 +10,7 @@ differences are reduced together with one mark per buffer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 
 import torch
@@ -31,12 +31,10 @@ class Buffers:
         self._base: dict[str, Tensor] = {}
         self._staged: dict[str, Tensor] = {}
         self._versions: dict[str, tuple[int, int]] = {}
-        self.rebase()
-
-    @property
-    def numel(self) -> int:
+        self._is_finite = False  # whether the base is known to be finite
+        self.numel = 0
         """The number of values in the reduction: the differences, and a mark for each buffer."""
-        return sum(self._current(name).numel() + 1 for name in self._names)
+        self.rebase()
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -62,9 +60,16 @@ class Buffers:
 
     def rebase(self) -> None:
         """Make the current buffers the base of the next parts. Call it at a boundary."""
+        if not self._places:
+            return
         self._base = {name: self._current(name).detach().clone() for name in self._names}
+        self._count()
         self._staged = {}
+        self._is_finite = False
         self._versions = {name: self._version_of(name) for name in self._places if name not in self._base}
+
+    def _count(self) -> None:
+        self.numel = sum(self._current(name).numel() + 1 for name in self._names)
 
     def _version_of(self, name: str) -> tuple[int, int]:
         """Return a value that changes when code writes into a buffer or replaces it."""
@@ -77,14 +82,17 @@ class Buffers:
 
     def end_part(self, weight: float, *, drop: bool) -> None:
         """Record what a part's forward changed, and undo it. The changes of an idle part are dropped (rule 22)."""
+        if not self._places:
+            return
         with torch.no_grad():
+            if not drop and self.moving is not None and not self._is_finite:
+                self._require_finite(self._base)
+                self._is_finite = True
             for name, base in self._base.items():
                 buffer = self._current(name)
                 if not drop and (self.moving is not None or not torch.equal(buffer, base)):
-                    if not torch.isfinite(base).all():
-                        raise BadInput(
-                            f"The model's buffer {name} changes and is not finite. Initialize it with a finite value."
-                        )
+                    if self.moving is None:
+                        self._require_finite({name: base})
                     moved = (buffer - base).to(torch.float32).mul_(weight)
                     self._staged[name] = self._staged[name] + moved if name in self._staged else moved
                 buffer.copy_(base)
@@ -94,6 +102,14 @@ class Buffers:
                     f"The model's buffer {name} moved for the first time after the first step. Members learn in the "
                     "first step which buffers to reduce: change it in the first step, too."
                 )
+
+    def _require_finite(self, bases: Mapping[str, Tensor]) -> None:
+        """Refuse buffers without a difference. All of them are compared at once: a GPU is waited for only once."""
+        found = {name: base for name, base in bases.items() if base.is_floating_point()}
+        if not found or bool(torch.stack([base.isfinite().all() for base in found.values()]).all()):
+            return
+        name = next(name for name, base in found.items() if not base.isfinite().all())
+        raise BadInput(f"The model's buffer {name} changes and is not finite. Initialize it with a finite value.")
 
     def drop_staged(self) -> None:
         """Drop the recorded changes."""
@@ -113,13 +129,16 @@ class Buffers:
 
     def apply(self, reduced: Tensor, weight: float, *, skip: bool = False) -> None:
         """Add the changes of all parts of the step unless it is skipped, and learn which buffers move."""
+        if not self._places:
+            return
         at = 0
         learnt = []
         with torch.no_grad():
             for name in self._names:
                 buffer = self._current(name)
                 size = buffer.numel()
-                if reduced[at + size] > 0 and weight:
+                # Once it is known which ones move, each of them has a change in every step: no look at the GPU.
+                if weight and (self.moving is not None or reduced[at + size] > 0):
                     learnt.append(name)
                     if skip:
                         at += size + 1
@@ -130,6 +149,7 @@ class Buffers:
                 at += size + 1
         if self.moving is None and weight:
             self.moving = tuple(learnt)
+            self._count()
 
 
 def _place(model: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pliant.torch.state.training_state import from_leaf
+from pliant.torch.state.tensors import from_leaf
 from pliant.train.checkpoint.export import origin_of
 from pliant.train.checkpoint.manifest import Manifest
 from pliant.train.state.flat import restore

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pliant.torch.state.training_state import as_leaf
+from pliant.torch.state.tensors import as_leaf
 
 SPARE = 1.25  # required free memory of the device, as a multiple of the copy
 

@@ -6,7 +6,7 @@ import inspect
 import logging
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pliant.errors import BadInput
-from pliant.torch.errors import NonFiniteGradient
+from pliant.torch.state import step_guard
+from pliant.torch.state.step_guard import StepGuard, can_guard
+from pliant.train.live.arguments import IGNORE, RAISE
+from pliant.train.live.errors import NonFiniteGradient
 
 log = logging.getLogger(__name__)
-
-RAISE, SKIP, IGNORE = "raise", "skip", "ignore"  # policies for a gradient that is not finite
 
 
 class Optimizers:
@@ -48,9 +49,12 @@ class Optimizers:
         self._params = [param for param in model.parameters() if param.requires_grad]
         self._ours = {id(param) for param in model.parameters()}
         self._stepping = False
+        self._guard: StepGuard | None = None  # created with the first step that it guards
+        self._checked: Sequence[Tensor] = ()  # the parameters whose gradients the guard of this step checks
         self._in_inner_loop = False
         self._thread = threading.get_ident()
         self._require_params_of_model()
+        self._with_closure = {id(optimizer) for optimizer in self.all if _needs_closure(optimizer)}
         self._hook = register_optimizer_step_pre_hook(self._before_step)
 
     @property
@@ -89,20 +93,39 @@ class Optimizers:
             for optimizer in self._stepped:
                 self._scaler.unscale_(optimizer)
 
-    def can_step(self, step: int) -> bool:
+    def can_step(self, step: int, *, may_wait: bool = False) -> bool:
         """Return whether to apply the global gradient, which is the same on every member.
 
-        Raises NonFiniteGradient if it is not finite and the policy is to raise. A scaler skips such steps itself.
+        Raises NonFiniteGradient if it is not finite and the policy is to raise. A scaler skips such steps itself. With
+        `may_wait` the answer may be True before it is known: then the step changes nothing if the gradient is not
+        finite, and `settle` gives the answer.
         """
         if self.nonfinite == IGNORE or self._scaler is not None:
             return True
         params = [param for param in self._params if param.grad is not None]
-        gradients = [param.grad for param in params if param.grad is not None]
-        # The largest absolute value: NaN and infinity stay, and nothing finite overflows.
-        largest = torch._foreach_norm(gradients, math.inf) if params else ()
-        if not params or bool(torch.stack([each.float() for each in largest]).isfinite().all()):
+        if not params:
             return True
-        first = next(self._names[id(p)] for p, each in zip(params, largest, strict=True) if not each.isfinite())
+        # The largest absolute value: NaN and infinity stay, and nothing finite overflows.
+        norms = torch._foreach_norm([param.grad for param in params if param.grad is not None], math.inf)
+        if any(norm.dtype is not torch.float32 for norm in norms):
+            norms = tuple(norm.float() for norm in norms)
+        largest = torch.stack(norms)
+        if may_wait and step_guard.is_asynchronous(largest.device) and all(map(can_guard, self._stepped)):
+            self._guard = self._guard or StepGuard(largest.device)
+            self._guard.check(step, largest)
+            self._checked = params
+            return True
+        return math.isfinite(largest.max().item()) or self._refuse(step, params, largest)
+
+    def settle(self) -> None:
+        """Wait until it is known whether the last step was applied. Raises NonFiniteGradient like `can_step`."""
+        failed = self._guard.take_failure() if self._guard is not None else None
+        checked, self._checked = self._checked, ()
+        if failed is not None:
+            self._refuse(failed[0], checked, failed[1])
+
+    def _refuse(self, step: int, params: Sequence[Tensor], largest: Tensor) -> bool:
+        first = self._names[id(params[largest.isfinite().tolist().index(False)])]
         if self.nonfinite == RAISE:
             raise NonFiniteGradient(step, first)
         log.warning("step %d was skipped: its gradient is not finite (first in %s)", step, first)
@@ -113,17 +136,24 @@ class Optimizers:
             nn.utils.clip_grad_norm_(self._params, self.clip_norm)
         self._stepping = True
         try:
-            for optimizer in self._stepped:
-                if _needs_closure(optimizer):
-                    optimizer.step(_no_loss)
-                elif self._scaler is None:
-                    optimizer.step()
-                else:
-                    self._scaler.step(optimizer)
+            if self._checked and self._guard is not None:
+                with self._guard.over(self._stepped):
+                    self._step_all()
+            else:
+                self._step_all()
         finally:
             self._stepping = False
         if self._scaler is not None:
             self._scaler.update()
+
+    def _step_all(self) -> None:
+        for optimizer in self._stepped:
+            if id(optimizer) in self._with_closure:
+                optimizer.step(_no_loss)
+            elif self._scaler is None:
+                optimizer.step()
+            else:
+                self._scaler.step(optimizer)
 
     def _require_params_of_model(self) -> None:
         if not self.all:

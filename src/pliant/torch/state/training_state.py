@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Protocol
 
 import torch
@@ -15,9 +15,12 @@ from torch import Tensor, nn
 from pliant.errors import BadInput
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.state.buffers import Buffers
+from pliant.torch.state.gpu_copy import copy_on_gpu
 from pliant.torch.state.hyperparameters import Hyperparameters
 from pliant.torch.state.tensor_hash import tensors_hash
+from pliant.torch.state.tensors import as_leaf, content_of, from_leaf, kind_of
 from pliant.train.state.flat import Leaf, LeafOutline, State, flatten, restore
+from pliant.train.state.memory import allocate
 from pliant.train.state.transfer import ReceivedState
 
 
@@ -68,7 +71,9 @@ class TrainingState:
             if not isinstance(value, Tensor):
                 return None
             tensors.append(value)
-            return LeafOutline(_kind(value), tuple(value.shape), memoryview(b""), value.numel() * value.element_size())
+            return LeafOutline(
+                kind_of(value), tuple(value.shape), memoryview(b""), value.numel() * value.element_size()
+            )
 
         return flatten(self._value(), note).tree, tensors
 
@@ -84,6 +89,28 @@ class TrainingState:
 
         tree = flatten(self._value(), note).tree
         return StateOutline(tree, tensors)
+
+    def contents(self, arrays: Sequence[Tensor]) -> tuple[list[Callable[[], memoryview]], bool]:
+        """Return functions that fetch the bytes of tensors, and whether these bytes stay as they are now."""
+        aside = copy_on_gpu(arrays)
+        if aside is not None:
+            return aside, True
+        return [partial(content_of, tensor) for tensor in arrays], False
+
+    def copy(self, content: memoryview) -> memoryview:
+        """Copy with torch, which uses several threads and releases the interpreter lock."""
+        if not content.nbytes:
+            return content
+        room = torch.frombuffer(allocate(content.nbytes), dtype=torch.uint8, count=content.nbytes)
+        room.copy_(torch.frombuffer(content, dtype=torch.uint8))
+        return room.numpy().data
+
+    def choose_hyperparameters(self, *, from_script: bool) -> list[str]:
+        """Use the script's hyperparameters or those just installed, and describe where they differ."""
+        changes = self.hyperparameters.changes()
+        if from_script:
+            self.hyperparameters.apply(changes)
+        return self.hyperparameters.describe(changes, applied=from_script)
 
     def _value(self) -> dict[str, Any]:
         tensors: dict[str, Tensor] = {name: param.detach() for name, param in self._model.named_parameters()}
@@ -123,8 +150,12 @@ class TrainingState:
         for optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 rates += [float(group[key]) for key in ("lr", "momentum", "weight_decay") if group.get(key) is not None]
-        packed = struct.pack(f"<{len(rates)}d", *rates)
-        return int.from_bytes(hashlib.blake2b(packed, digest_size=8, person=b"pliant rates").digest(), "little")
+        return _rates_hash(struct.pack(f"<{len(rates)}d", *rates))
+
+
+@lru_cache(maxsize=8)
+def _rates_hash(packed: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(packed, digest_size=8, person=b"pliant rates").digest(), "little")
 
 
 def _put_back_types(optimizer: torch.optim.Optimizer, saved: Mapping[str, Any]) -> None:
@@ -161,36 +192,3 @@ def gradient_from(received: ReceivedState, device: torch.device) -> ReducedGradi
     value = restore(received.tree, received.contents, from_leaf)
     buckets = [bucket.to(device) for bucket in value["buckets"]]
     return ReducedGradient(buckets, value["buffers"].to(device), value["marks"], value["weight"], means=value["means"])
-
-
-# --------------------------------------------------------------------------------------------------- tensors
-
-ON_DEVICE = "@device"  # suffix of the type of a tensor that was not on the CPU
-
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
-
-
-def as_leaf(value: object) -> Leaf | None:
-    """Return a tensor as a leaf, with its live bytes if it is on the CPU; None for other values."""
-    if not isinstance(value, Tensor):
-        return None
-    if value.layout is not torch.strided:
-        raise BadInput("A tensor in the state is sparse, which cannot be sent. Make it dense.")
-    flat = value.detach().cpu().contiguous().reshape(-1)
-    content = flat.view(torch.uint8).numpy().data if flat.numel() else memoryview(b"")
-    return Leaf(_kind(value), tuple(value.shape), content)
-
-
-def _kind(tensor: Tensor) -> str:
-    name = str(tensor.dtype).removeprefix("torch.")
-    return name if tensor.device.type == "cpu" else name + ON_DEVICE
-
-
-def from_leaf(dtype: str, shape: tuple[int, ...], content: memoryview, device: torch.device | None = None) -> Tensor:
-    """Return the tensor of a leaf: on `device` if it came from an accelerator, else on the CPU."""
-    on_device = device is not None and dtype.endswith(ON_DEVICE)
-    kind = _DTYPES.get(dtype.removesuffix(ON_DEVICE))
-    if kind is None:
-        raise BadInput(f"A tensor in the state has the type {dtype}, which this version of torch lacks. Upgrade torch.")
-    tensor = torch.frombuffer(content, dtype=kind).reshape(shape) if content.nbytes else torch.empty(shape, dtype=kind)
-    return tensor.to(device) if on_device else tensor

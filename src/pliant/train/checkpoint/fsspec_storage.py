@@ -8,32 +8,14 @@ from __future__ import annotations
 
 import io
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, ParamSpec, TypeVar, cast
+from typing import Any, BinaryIO, cast
 
-from pliant.errors import BadInput
+from pliant.file_systems import open_file_system, raising_oserror
 from pliant.train.checkpoint.storage import MANIFEST_FILE, OWNER_FILE, StorageOwner, checked_name
 
 BLOCK = 16 << 20  # bytes per request of an upload or download; S3 allows 10 000 requests per upload
-_PASSED_ON = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
-_P = ParamSpec("_P")
-_T = TypeVar("_T")
-
-
-def _raising_oserror(function: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
-    """Call a function of fsspec; any error it raises becomes an OSError.
-
-    The error number is dropped: it would describe a disk, and a store in trouble does not mean damaged files.
-    """
-    try:
-        return function(*args, **kwargs)
-    except _PASSED_ON:
-        raise
-    except OSError as error:
-        raise OSError(error.strerror or str(error) or type(error).__name__) from error
-    except Exception as error:  # why: every file system has its own errors, and callers handle OSError
-        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 class FsspecNewFile:
@@ -42,23 +24,23 @@ class FsspecNewFile:
     def __init__(self, fs: Any, path: str) -> None:
         self._fs, self._path = fs, path
         self._file: Any = None
-        self._file = _raising_oserror(fs.open, path, "wb", block_size=BLOCK, autocommit=False)
+        self._file = raising_oserror(fs.open, path, "wb", block_size=BLOCK, autocommit=False)
 
     def write(self, content: memoryview) -> None:
-        _raising_oserror(self._file.write, content)
+        raising_oserror(self._file.write, content)
 
     def finish(self) -> None:
-        _raising_oserror(self._file.close)
-        _raising_oserror(self._file.commit)
+        raising_oserror(self._file.close)
+        raising_oserror(self._file.commit)
         self._file = None
 
     def abandon(self) -> None:
         """Discard the upload. If that fails, the store's own rule for unfinished uploads removes it."""
         with suppress(OSError):
-            _raising_oserror(self._file.discard)
+            raising_oserror(self._file.discard)
         self._let_go()
         with suppress(OSError):  # some file systems show a file while it grows
-            _raising_oserror(self._fs.rm_file, self._path)
+            raising_oserror(self._fs.rm_file, self._path)
 
     def __del__(self) -> None:
         self._let_go()
@@ -75,28 +57,17 @@ class FsspecStorage:
 
     def __init__(self, url: str) -> None:
         self.location = url
-        try:
-            import fsspec
-        except ModuleNotFoundError as missing:
-            raise BadInput(
-                f"{url} needs fsspec, which is not installed. Run pip install 'pliant[fsspec]', and the package "
-                "that fsspec needs for this kind of URL, for instance s3fs."
-            ) from missing
-        try:
-            self._fs, root = fsspec.core.url_to_fs(url)
-        except (ImportError, ValueError) as error:
-            raise BadInput(f"{url} cannot be used: {str(error).rstrip('.')}.") from error
-        self._root = str(root).rstrip("/")
+        self._fs, self._root = open_file_system(url)
 
     def create_file(self, name: str, file: str) -> FsspecNewFile:
         return FsspecNewFile(self._fs, self._path(name, file))
 
     def write_file(self, name: str, file: str, content: bytes) -> None:
-        _raising_oserror(self._fs.pipe_file, self._path(name, file), content)
+        raising_oserror(self._fs.pipe_file, self._path(name, file), content)
 
     @contextmanager
     def open_file(self, name: str, file: str) -> Iterator[BinaryIO]:
-        raw = _raising_oserror(self._fs.open, self._path(name, file), "rb", block_size=BLOCK, cache_type="none")
+        raw = raising_oserror(self._fs.open, self._path(name, file), "rb", block_size=BLOCK, cache_type="none")
         with io.BufferedReader(_OSErrorReader(raw), BLOCK) as gathered:
             yield cast("BinaryIO", gathered)
 
@@ -117,13 +88,13 @@ class FsspecStorage:
         files = self.file_sizes(name)
         for file in sorted(files, key=lambda each: each != MANIFEST_FILE):
             with suppress(FileNotFoundError):
-                _raising_oserror(self._fs.rm_file, f"{self._root}/{name}/{file}")
+                raising_oserror(self._fs.rm_file, f"{self._root}/{name}/{file}")
         with suppress(OSError, NotImplementedError):  # where folders are real, an empty one may remain
-            _raising_oserror(self._fs.rmdir, f"{self._root}/{name}")
+            raising_oserror(self._fs.rmdir, f"{self._root}/{name}")
 
     def read_owner(self) -> StorageOwner | None:
         try:
-            return StorageOwner.parse(bytes(_raising_oserror(self._fs.cat_file, f"{self._root}/{OWNER_FILE}")))
+            return StorageOwner.parse(bytes(raising_oserror(self._fs.cat_file, f"{self._root}/{OWNER_FILE}")))
         except FileNotFoundError:
             return None
 
@@ -145,12 +116,12 @@ class FsspecStorage:
         """
         path = f"{self._root}/{OWNER_FILE}"
         try:
-            _raising_oserror(self._fs.pipe_file, path, content, mode="create")
+            raising_oserror(self._fs.pipe_file, path, content, mode="create")
         except FileExistsError:
             return
         except OSError:  # some stores refuse the condition, or report a conflict with another error
             if self.read_owner() is None:
-                _raising_oserror(self._fs.pipe_file, path, content)
+                raising_oserror(self._fs.pipe_file, path, content)
 
     def _path(self, name: str, file: str) -> str:
         return f"{self._root}/{checked_name(name)}/{checked_name(file)}"
@@ -160,9 +131,9 @@ class FsspecStorage:
 
     def _list(self, path: str) -> list[dict[str, Any]]:
         """Return the entries below a path, bypassing caches; empty if there is no such path."""
-        _raising_oserror(self._fs.invalidate_cache)
+        raising_oserror(self._fs.invalidate_cache)
         try:
-            return list(_raising_oserror(self._fs.ls, path, detail=True))
+            return list(raising_oserror(self._fs.ls, path, detail=True))
         except FileNotFoundError:
             return []
 
@@ -180,10 +151,10 @@ class _OSErrorReader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        return int(_raising_oserror(self._file.seek, offset, whence))
+        return int(raising_oserror(self._file.seek, offset, whence))
 
     def readinto(self, buffer: Any) -> int:
-        return int(_raising_oserror(self._file.readinto, buffer))
+        return int(raising_oserror(self._file.readinto, buffer))
 
     def close(self) -> None:
         super().close()

@@ -9,6 +9,8 @@ from pliant.core.data.grid import Grid, deal_slots
 from pliant.core.member import Machine
 from pliant.train.data.loader import MicroBatch, cut_micro_batches
 
+LADDER = 4  # each size of a micro-batch is this many times the next smaller one
+
 
 class MicroBatcher:
     """Cuts slots into micro-batches. `micro_batch` caps their samples; `one_slot` makes each slot its own."""
@@ -51,6 +53,51 @@ class MicroBatcher:
             if len(found) >= count:
                 break
         return found
+
+
+class LadderBatcher(MicroBatcher):
+    """Cuts slots into micro-batches of few sizes, whatever the world: a compiler sees every shape before the join.
+
+    A micro-batch has 1, 4, 16, ... slots of equal size, and at most `micro_batch` samples.
+    """
+
+    def cut(self, step: int, slots: Iterable[int]) -> tuple[MicroBatch, ...]:
+        filled = len(self._grid.filled(step))
+        sizes = {slot: len(self._grid.slot(step, slot)) for slot in sorted(slots) if slot < filled}
+        found: list[MicroBatch] = []
+        for size in dict.fromkeys(sizes.values()):
+            equal = [slot for slot, each in sizes.items() if each == size]
+            at = 0
+            while at < len(equal):
+                count = max(each for each in self._counts(size) if each <= len(equal) - at)
+                found.append(MicroBatch(step, tuple(equal[at : at + count])))
+                at += count
+        return tuple(sorted(found, key=lambda part: part.slots[0]))
+
+    def _counts(self, size: int) -> list[int]:
+        """Return the possible numbers of slots of this size."""
+        if self._one_slot:
+            return [1]
+        found, most = [1], (self._micro_batch or self._grid.batch) // size
+        while found[-1] * LADDER <= most:
+            found.append(found[-1] * LADDER)
+        return found
+
+    def idle(self, step: int, slot: int) -> MicroBatch:
+        """Return one slot: its shape is one of those that were compiled."""
+        return MicroBatch(step, (slot,))
+
+    def shapes(self) -> list[MicroBatch]:
+        """Return one micro-batch of each number of samples that `cut` can return."""
+        found: dict[int, MicroBatch] = {}
+        for step in {1, min(self._grid.steps_per_epoch, self._grid.total_steps)}:
+            sizes = [len(self._grid.slot(step, slot)) for slot in self._grid.filled(step)]
+            for size in dict.fromkeys(sizes):
+                equal = [slot for slot, each in enumerate(sizes) if each == size]
+                for count in self._counts(size):
+                    if count <= len(equal):
+                        found.setdefault(size * count, MicroBatch(step, tuple(equal[:count])))
+        return [found[size] for size in sorted(found)]
 
 
 @lru_cache(maxsize=64)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import GOLDEN, mix
-from pliant.core.data.sample_order import MIX_1, MIX_2, Order, keys, sides
+from pliant.core.data.sample_order import MASK_64, MIX_1, MIX_2, Order, keys, sides
 from pliant.errors import BadInput
 
 Samples: TypeAlias = npt.NDArray[np.int64]
@@ -112,8 +112,11 @@ def slots_digest(step: int, slots: Sequence[int], samples: Samples, ends: Sequen
     `ends` holds for each slot where its samples end in `samples`.
     """
     places, within = _layout(tuple(slots), tuple(ends), len(samples))
-    mixed = _mix((_mix(places + np.uint64(mix(step))) + within) ^ _mix(samples.astype(np.uint64)))
-    return int(mixed.sum(dtype=np.uint64))
+    both = np.empty((2, len(samples)), dtype=np.uint64)  # mixed together: a call of numpy costs more than its work
+    np.add(places, np.uint64(mix(step)), out=both[0])
+    both[1] = samples
+    at, read = _mix(both)
+    return int(_mix((at + within) ^ read).sum(dtype=np.uint64))
 
 
 @lru_cache(maxsize=256)
@@ -132,6 +135,15 @@ def steps_digests(steps: Samples, slots: _Words, within: _Words, samples: Sample
     mixed = _mix((places + within) ^ _mix(samples.astype(np.uint64)))
     total: _Words = mixed.sum(axis=1, dtype=np.uint64)
     return total
+
+
+def digest_range(key: int, start: int, stop: int) -> int:
+    """Return `pliant.core.tasks.model.range_digest` of these records; `key` is their `digest_key`."""
+    total = 0
+    for at in range(start, stop, BLOCK):
+        records = np.arange(at, min(at + BLOCK, stop), dtype=np.uint64)
+        total += int(_mix(np.uint64(key) ^ _mix(records)).sum(dtype=np.uint64))
+    return total & MASK_64
 
 
 def _mix(values: _Words) -> _Words:

@@ -122,6 +122,10 @@ class PeerConnection:
         with self._closing:
             self._sock.close()
 
+    def detach(self) -> socket.socket:
+        """Return the socket, which belongs to the caller from now on."""
+        return self._sock
+
     def start_tls(self, wrap: Callable[[socket.socket], ssl.SSLSocket]) -> bytes:
         """Encrypt the connection; return the certificate of the server, empty if this side is the server."""
         with self._closing:

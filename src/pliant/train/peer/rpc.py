@@ -69,6 +69,10 @@ class RpcRequest(msgspec.Struct, frozen=True, array_like=True, tag=True):
     head: bytes
 
 
+class RpcStream(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """After this message the connection carries bytes without frames, for the process group of the generation."""
+
+
 class RpcReplyHeader(msgspec.Struct, frozen=True, array_like=True, tag=True):
     head: bytes
     length: int
@@ -80,8 +84,8 @@ class RpcRefusal(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 _ACKNOWLEDGED = b""  # an empty frame acknowledges
 _encode = msgspec.msgpack.encode
-_request_decoder: msgspec.msgpack.Decoder[RpcNotification | RpcRequest] = msgspec.msgpack.Decoder(
-    RpcNotification | RpcRequest
+_request_decoder: msgspec.msgpack.Decoder[RpcNotification | RpcRequest | RpcStream] = msgspec.msgpack.Decoder(
+    RpcNotification | RpcRequest | RpcStream
 )
 _reply_decoder: msgspec.msgpack.Decoder[RpcReplyHeader | RpcRefusal] = msgspec.msgpack.Decoder(
     RpcReplyHeader | RpcRefusal
@@ -102,7 +106,7 @@ class RpcReceiver:
         self._number = 0
 
     def serve(self, connection: PeerConnection) -> None:
-        """Serve one connection until it ends."""
+        """Serve one connection until it ends, or becomes a stream: then return."""
         while True:
             match decode(_request_decoder, connection.receive(HEAD_MAX)):
                 case RpcNotification() as notification:
@@ -110,6 +114,8 @@ class RpcReceiver:
                     connection.send(_ACKNOWLEDGED)
                 case RpcRequest() as request:
                     self._reply(connection, request)
+                case RpcStream():
+                    return
 
     def _deliver(self, notification: RpcNotification) -> None:
         # A new connection may repeat a notification that a thread of the old, dead one is just delivering.
@@ -198,6 +204,11 @@ class RpcReply:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def request_stream(connection: PeerConnection) -> None:
+    """Make an open connection a stream."""
+    connection.send(_encode(RpcStream()))
 
 
 def send_request(

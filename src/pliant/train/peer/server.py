@@ -50,6 +50,7 @@ from pliant.train.peer.rpc import (
     RequestRefused,
     RpcReceiver,
     RpcReply,
+    request_stream,
     require_small,
     retry_pauses,
     send_request,
@@ -85,6 +86,7 @@ class _Generation:
     connections: set[PeerConnection] = field(default_factory=set)
     senders: dict[MemberId, NotificationSender] = field(default_factory=dict)
     receivers: dict[MemberId, RpcReceiver] = field(default_factory=dict)
+    streams: dict[MemberId, PeerConnection] = field(default_factory=dict)  # accepted, not taken yet
 
 
 class PeerServer:
@@ -109,6 +111,7 @@ class PeerServer:
         self._on_notification = on_notification
         self._on_request = on_request
         self._lock = threading.Lock()
+        self._streamed = threading.Condition(self._lock)  # notified when a stream was accepted, or a generation ended
         self._generations: dict[int, _Generation] = {}
         self._floor = 0  # generations below are over
         self._unauthenticated: dict[PeerConnection, None] = {}  # oldest first
@@ -191,6 +194,45 @@ class PeerServer:
         except OSError as error:
             raise PeerLost(f"{failure}: {error}") from error
 
+    def open_stream(self, generation: int, member: MemberId, check: WaitCheck) -> socket.socket:
+        """Return an authenticated connection to `member`, for bytes without frames. The caller closes it.
+
+        Retries while the member does not have the generation yet. Raises `PeerLost`, `OSError` or what `check` raises.
+        """
+        with self._lock:
+            if self._is_over(generation):
+                raise PeerLost(f"generation {generation} is over")
+            known = self._require_generation(generation, member)
+        connection = self._open_with_retries(known, member, check, known.over)
+        try:
+            request_stream(connection)
+        except BaseException:  # why: the connection must not stay open, whatever the error
+            self._remove_connection(known, connection)
+            raise
+        with self._lock:
+            known.connections.discard(connection)
+        return connection.detach()
+
+    def accept_stream(self, generation: int, member: MemberId, check: WaitCheck) -> socket.socket:
+        """Wait for the stream that `member` opens, and return it. The caller closes it.
+
+        Raises `PeerLost` if the generation is over, or what `check` raises.
+        """
+        with self._streamed:
+            while True:
+                known = self._generations.get(generation)
+                if known is None:
+                    raise PeerLost(f"generation {generation} is over")
+                if (connection := known.streams.pop(member, None)) is not None:
+                    return connection.detach()
+                check()
+                self._streamed.wait(POLL_S)
+
+    def wake(self) -> None:
+        """Make every `accept_stream` call its check now."""
+        with self._streamed:
+            self._streamed.notify_all()
+
     def close(self) -> None:
         """Close all connections at the end of this member's life."""
         self._closed.set()
@@ -221,8 +263,13 @@ class PeerServer:
 
     def _close_generation(self, generation: _Generation) -> None:
         generation.over.set()
-        with self._lock:
+        with self._streamed:
             connections, senders = list(generation.connections), list(generation.senders.values())
+            streams = list(generation.streams.values())
+            generation.streams.clear()
+            self._streamed.notify_all()
+        for stream in streams:
+            stream.close()
         for connection in connections:
             connection.shut_down()
         for sender in senders:
@@ -285,16 +332,32 @@ class PeerServer:
                     if not self._closed.wait(POLL_S):  # most likely out of descriptors; some may soon be free
                         _log.warning("A connection could not be accepted: %s.", error)
                     continue
-                connection = PeerConnection(sock, deadline_check(HANDSHAKE_S))
-                with self._lock:
-                    if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:
-                        oldest = next(iter(self._unauthenticated))
-                        del self._unauthenticated[oldest]
-                        oldest.shut_down()
-                    self._unauthenticated[connection] = None
-                threading.Thread(target=self._serve, args=(connection,), name="pliant-peer", daemon=True).start()
+                self._start_serving(sock)
+
+    def _start_serving(self, sock: socket.socket) -> None:
+        """Serve a connection in a thread of its own; close it if the system has none. The peer tries again."""
+        try:
+            connection = PeerConnection(sock, deadline_check(HANDSHAKE_S))
+        except OSError as error:  # the peer has closed it already, for example
+            sock.close()
+            _log.warning("A connection could not be served: %s.", error)
+            return
+        with self._lock:
+            if len(self._unauthenticated) >= UNAUTHENTICATED_MAX:
+                oldest = next(iter(self._unauthenticated))
+                del self._unauthenticated[oldest]
+                oldest.shut_down()
+            self._unauthenticated[connection] = None
+        try:
+            threading.Thread(target=self._serve, args=(connection,), name="pliant-peer", daemon=True).start()
+        except RuntimeError as error:
+            with self._lock:
+                self._unauthenticated.pop(connection, None)
+            connection.close()
+            _log.warning("A connection could not be served: %s.", error)
 
     def _serve(self, connection: PeerConnection) -> None:
+        is_stream = False
         try:
             number, sender = self._authenticate(connection)
             with self._lock:
@@ -308,8 +371,10 @@ class PeerServer:
             try:
                 connection.set_check(None)
                 receiver.serve(connection)
+                is_stream = self._keep_stream(generation, sender, connection)
             finally:
-                self._remove_connection(generation, connection)
+                if not is_stream:
+                    self._remove_connection(generation, connection)
         except OtherEncryption as error:
             self._warn_of_encryption(error)
         except (PeerLost, GenerationUnknown) as error:
@@ -317,7 +382,21 @@ class PeerServer:
         except OSError:
             pass  # either side closed it
         finally:
-            connection.close()
+            if not is_stream:
+                connection.close()
+
+    def _keep_stream(self, generation: _Generation, sender: MemberId, connection: PeerConnection) -> bool:
+        """Keep a stream until it is taken. A later one of the same member replaces it: the member tried again."""
+        with self._streamed:
+            generation.connections.discard(connection)
+            if generation.over.is_set():
+                return False
+            replaced = generation.streams.get(sender)
+            generation.streams[sender] = connection
+            self._streamed.notify_all()
+        if replaced is not None:
+            replaced.close()
+        return True
 
     def _warn_of_encryption(self, error: OtherEncryption) -> None:
         """Log once that a connection failed, since any process can cause it."""
@@ -351,7 +430,9 @@ def _connect(address: str, check: WaitCheck) -> socket.socket:
     try:
         sock.setblocking(False)
         pending = sock.connect_ex(where)
-        while pending == errno.EINPROGRESS and not select.select([], [sock], [], POLL_S)[1]:
+        connected = select.poll()  # unlike select.select it takes descriptors of 1024 and more
+        connected.register(sock, select.POLLOUT)
+        while pending == errno.EINPROGRESS and not connected.poll(POLL_S * 1000):
             check()
         if pending in (0, errno.EINPROGRESS):
             pending = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

@@ -7,6 +7,7 @@ by side. A cell is cut into 16-bit pieces: a float32 holds each one exactly, and
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,7 +23,9 @@ Floats: TypeAlias = npt.NDArray[np.float32]
 Cells: TypeAlias = npt.NDArray[np.uint64]
 
 LOGGED_MAX = 8  # names per step
+_NOT_LOGGED = (0.0,) * LOGGED_MAX
 _WORD = 13
+_ROW = struct.Struct(f"={_WORD + 1}Q{2 + LOGGED_MAX}d")  # the word, the hash of the names, two weights, the values
 ROW_CELLS = _WORD + 3 + LOGGED_MAX
 """Cells in a row."""
 ROW_FLOATS = ROW_CELLS * 4
@@ -54,8 +57,7 @@ def pack_cells(row: ControlRow) -> Cells:
     if len(row.logged) > LOGGED_MAX:
         raise BadInput(f"A step can log at most {LOGGED_MAX} values, got {len(row.logged)}.")
     word = row.word
-    cells = np.zeros(ROW_CELLS, dtype=np.uint64)
-    cells[:_WORD] = (
+    packed = _ROW.pack(
         word.generation,
         word.step,
         word.lineage.generation,
@@ -69,12 +71,13 @@ def pack_cells(row: ControlRow) -> Cells:
         word.samples,
         word.slot_checksum,
         word.digest,
+        row.names_hash,
+        row.weight,
+        row.log_weight,
+        *row.logged,
+        *_NOT_LOGGED[len(row.logged) :],
     )
-    cells[_WORD] = row.names_hash
-    values = np.zeros(2 + LOGGED_MAX, dtype=np.float64)
-    values[: 2 + len(row.logged)] = (row.weight, row.log_weight, *row.logged)
-    cells[_WORD + 1 :] = values.view(np.uint64)
-    return cells
+    return np.frombuffer(packed, dtype=np.uint64)
 
 
 def _flags(word: Word) -> int:
@@ -94,13 +97,28 @@ def unpack(floats: Floats, size: int) -> tuple[ControlRow, ...]:
 
 def unpack_cells(cells: Cells) -> tuple[ControlRow, ...]:
     """Return the rows of all ranks from the results of `pack_cells`."""
-    return tuple(_row(each) for each in cells)
+    return tuple(_row(*values) for values in _ROW.iter_unpack(cells.tobytes()))
 
 
-def _row(cells: Cells) -> ControlRow:
-    (generation, step, in_generation, at_step, digest, flags, state, wired, need, slots, samples, checksum, read) = (
-        cells[:_WORD].tolist()
-    )
+def _row(  # in the order of `pack_cells`
+    generation: int,
+    step: int,
+    in_generation: int,
+    at_step: int,
+    digest: int,
+    flags: int,
+    state: int,
+    wired: int,
+    wired_needed: int,
+    slots: int,
+    samples: int,
+    slot_checksum: int,
+    read: int,
+    names_hash: int,
+    weight: float,
+    log_weight: float,
+    *logged: float,
+) -> ControlRow:
     word = Word(
         purpose=Purpose.STEP if flags >> 8 else Purpose.CLOSE,
         generation=generation,
@@ -114,14 +132,13 @@ def _row(cells: Cells) -> ControlRow:
         ending=flags >> 6 & 3,
         state=state,
         wired=wired,
-        wired_needed=need,
+        wired_needed=wired_needed,
         slots=slots,
         samples=samples,
-        slot_checksum=checksum,
+        slot_checksum=slot_checksum,
         digest=read,
     )
-    weight, log_weight, *logged = cells[_WORD + 1 :].view(np.float64).tolist()
-    return ControlRow(word, weight, int(cells[_WORD]), log_weight, tuple(logged))
+    return ControlRow(word, weight, names_hash, log_weight, logged)
 
 
 def weighted_means(rows: Sequence[ControlRow]) -> tuple[float, ...]:

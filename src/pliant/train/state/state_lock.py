@@ -32,7 +32,8 @@ class StateLock:
         """Return once no thread reads; new readers wait until reads are allowed again."""
         with self._moved:
             self._label = None
-            self._moved.wait_for(lambda: not self._readers)
+            while self._readers:
+                self._moved.wait()
 
     def close(self) -> None:
         """Send all waiting readers away, for good."""

@@ -48,6 +48,18 @@ def test_who_has_no_place_for_checkpoints_leaves_them_to_those_who_have() -> Non
     assert told == {A: (), B: (CollectGarbage(newest, (A, B, C), (NAME,), 0, 1, 1),), C: ()}
 
 
+def test_if_the_member_that_collects_garbage_is_gone_the_next_one_does_once() -> None:
+    crew = training(A, B, terms=EVERY_3)
+    crew.step()
+    crew.hush()
+    newest = Checkpoint(THIRD, NAME, 5)
+    assert crew.tell(B, checkpoint=newest, kept_checkpoints=(NAME,)) == ()
+    crew[B].cannot_save_ranks = frozenset({crew[A].rank})
+    collected = (CollectGarbage(newest, (A, B), (NAME,), 0, 1, 1),)
+    assert crew.tell(B, kept_checkpoints=(NAME,)) == collected
+    assert crew.tell(B, kept_checkpoints=(NAME,)) == ()
+
+
 def test_what_is_asked_for_comes_though_a_member_has_no_place() -> None:
     crew = without_place(training(A, B), A)
     crew.tell(checkpoint_wanted=True)

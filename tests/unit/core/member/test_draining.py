@@ -240,11 +240,15 @@ def test_a_checkpoint_that_is_there_already_is_not_waited_for() -> None:
 
 
 def test_a_closed_world_may_yet_be_recovered() -> None:
-    """Rule 11: lingering members are members. A replacement arrived in time."""
+    """Rule 11: lingering members are members. A replacement arrived in time.
+
+    The parts they were writing are void with the generation, so each begins to save alone.
+    """
     crew = closed()
     crew.add(D)
     after = crew.recover(2, A, B, D)
-    assert crew.said(A) == (Break(1), Wire(after))
+    third, alone = STEPS[2].lineage, checkpoint_name(STEPS[2].lineage, 1, A)
+    assert crew.said(A) == (Break(1), Wire(after), Snapshot(third, alone, 0, 1, waits=True), Save(alone))
     assert (crew[A].phase, crew[A].closing) == (Phase.STOPPED, False)
     crew.wire(2)
     crew.returns()

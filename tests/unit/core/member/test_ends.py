@@ -313,3 +313,12 @@ def test_who_is_gone_says_nothing_more(signal: Signal) -> None:
     assert machine.phase is Phase.GONE
     assert react(machine, signal) == (machine, ())
     assert react(machine, signal)[0] is machine
+
+
+def test_a_step_is_committed_once_the_coordinator_has_recorded_it_though_no_word_of_it_returned() -> None:
+    crew = training(A, B)
+    crew.step()
+    third = crew[A].lineage
+    assert (third.step, crew[A].committed_step) == (3, 2)
+    crew.tell(A, durable=third)
+    assert crew[A].committed_step == 3

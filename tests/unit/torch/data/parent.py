@@ -9,11 +9,10 @@ import socket
 import sys
 import threading
 
-import torch
-
 from pliant.core.data.grid import Grid
-from pliant.torch.data.loader import Loader
+from pliant.torch.data.tools import TorchTools
 from pliant.train.data.loader import MicroBatch, SampleIndices
+from pliant.train.live.data.loader import LiveLoader
 
 GRID = Grid(64, 8, 8, 1)
 
@@ -32,9 +31,8 @@ class Slow:
 
 def main(how: str, port: int | None) -> None:
     peer = socket.create_connection(("127.0.0.1", port)) if port else None
-    loader = Loader(
-        Slow(), SampleIndices(GRID, seed=0, order="sequential"), GRID, seed=0, num_workers=2, device=torch.device("cpu")
-    )
+    indices = SampleIndices(GRID, seed=0, order="sequential")
+    loader = LiveLoader(Slow(), indices, GRID, seed=0, num_workers=2, tools=TorchTools())
     loader.start()
     loader.load(MicroBatch(1, (0,)))
     loader.load(MicroBatch(1, (1,)))

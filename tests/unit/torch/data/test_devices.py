@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
-from pliant.torch.data.loader import move_to_device
+from pliant.torch.data.devices import move_to_device
 
 META = torch.device("meta")  # a device that every machine has and that is not the CPU
 Pair = namedtuple("Pair", ["left", "right"])

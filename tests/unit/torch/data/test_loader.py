@@ -21,8 +21,8 @@ from torch.utils.data import (
 
 from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
-from pliant.torch.data.loader import Loader
 from pliant.train.data.loader import MicroBatch, SampleError, SampleIndices, cut_micro_batches
+from unit.torch.data.loading import Loader
 
 CPU = torch.device("cpu")
 META = torch.device("meta")  # a device that every machine has and that is not the CPU
@@ -218,28 +218,6 @@ def test_another_seed_draws_something_else() -> None:
         )
 
     assert drawn(1) == drawn(1) != drawn(2)
-
-
-def states() -> list[Any]:
-    return [random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()]  # type: ignore[index]
-
-
-@pytest.mark.parametrize(
-    ("data", "options"),
-    [(Draws(), {}), (Batched(), {}), (VALUES, {"collate_fn": lambda rows: torch.rand(1)}), (TensorDataset(VALUES), {})],
-    ids=["each", "batched", "collate", "tensors"],
-)
-def test_loading_leaves_the_training_process_its_own_randomness(data: Any, options: dict[str, Any]) -> None:
-    before = states()
-    loader(data, **options).load(MicroBatch(1, (0, 1)))
-    assert states() == before
-
-
-def test_a_failed_read_leaves_the_randomness_alone_too() -> None:
-    before = states()
-    with pytest.raises(SampleError):
-        loader(Squares(lambda sample: [][sample])).load(MicroBatch(1, (0,)))
-    assert states() == before
 
 
 def test_a_collate_function_draws_by_step_and_first_slot() -> None:

@@ -10,10 +10,10 @@ from pliant.core.data import ledger
 from pliant.core.data.audit import Audit, audit
 from pliant.core.data.grid import Grid, assign_missing, deal_slots, missing_slots
 from pliant.core.data.sample_order import Order
-from pliant.torch.data.dataset import DatasetReader
-from pliant.torch.data.loader import Loader
 from pliant.torch.data.workers import DataWorkerPool
 from pliant.train.data.loader import LoadedMicroBatch, MicroBatch, ReadPlan, SampleIndices, cut_micro_batches
+from pliant.train.live.data.reader import DatasetReader
+from unit.torch.data.loading import TOOLS, Loader
 
 GRID = Grid(100, 16, 8, 2)  # the epoch's last step holds four samples, in two slots
 SEED = 7
@@ -54,7 +54,7 @@ class Faulty(DatasetReader):
     """A reader that does not read what it was asked to, in one step; `twist` says how."""
 
     def __init__(self, twist: Callable[[list[int]], list[int]]) -> None:
-        super().__init__(DATA, seed=SEED)
+        super().__init__(DATA, seed=SEED, tools=TOOLS)
         self.twist = twist
 
     def _read_each(self, plan: ReadPlan) -> tuple[list[Any], list[int], list[int]]:
@@ -121,7 +121,7 @@ class Stale(DataWorkerPool):
 @pytest.mark.parametrize(("kind", "caught"), [(DataWorkerPool, False), (Stale, True)])
 def test_a_stale_prefetch_after_a_resize_is_caught(kind: type[DataWorkerPool], caught: bool) -> None:
     indices = SampleIndices(GRID, seed=SEED)
-    pool = kind(DatasetReader(DATA, seed=SEED), indices.plan_read, 1)
+    pool = kind(DatasetReader(DATA, seed=SEED, tools=TOOLS), indices.plan_read, 1)
     pool.start()
 
     def parts(step: int) -> list[list[MicroBatch]]:
@@ -180,7 +180,7 @@ def test_the_digest_comes_from_the_reading_not_from_the_plan(num_workers: int) -
     part = MicroBatch(1, (0, 1))
     plan = indices.plan_read(part)
     twisted = ReadPlan(part, plan.epoch, plan.samples[::-1].copy(), plan.sizes)
-    reader = DatasetReader(DATA, seed=SEED)
+    reader = DatasetReader(DATA, seed=SEED, tools=TOOLS)
     right = reader.read(plan)
     if num_workers:
         pool = DataWorkerPool(reader, lambda _: twisted, num_workers)

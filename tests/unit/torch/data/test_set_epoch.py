@@ -9,9 +9,9 @@ from torch.utils.data import ConcatDataset, Dataset, StackDataset, Subset
 
 import pliant.torch as pliant
 from pliant.core.data.grid import Grid
-from pliant.torch.data.loader import Loader
 from pliant.torch.data.workers import DEPTH
 from pliant.train.data.loader import MicroBatch, SampleError, SampleIndices
+from unit.torch.data.loading import Loader
 
 GRID = Grid(6, 3, 3, 4)  # two steps in an epoch
 

@@ -8,10 +8,10 @@ import torch
 
 from pliant.core.data.grid import Grid, deal_slots
 from pliant.errors import BadInput
-from pliant.torch.data.loader import Loader
-from pliant.torch.data.shards import OPEN_MAX, ShardDataset
-from pliant.torch.data.source import open_source
 from pliant.train.data.loader import MicroBatch, SampleError, cut_micro_batches
+from pliant.train.live.data.loader import LiveLoader as Loader
+from pliant.train.live.data.shards import OPEN_MAX, ShardDataset
+from unit.torch.data.loading import TOOLS, open_source
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ class Files:
 def loader(files: Any, batch: int = 8, slots: int = 8, epochs: int = 2, **options: Any) -> tuple[Loader, Grid]:
     source = open_source(files, seed=4, **options)
     grid = Grid(source.samples, batch, slots, epochs)
-    return source.loader(source.indices(grid, 4), seed=4, device=CPU), grid
+    return source.loader(source.indices(grid, 4), seed=4, tools=TOOLS), grid
 
 
 def rows(ours: Loader, parts: Iterator[MicroBatch] | list[MicroBatch]) -> list[tuple[int, ...]]:
@@ -122,7 +122,7 @@ def test_a_slot_stays_with_its_data_worker(num_workers: int) -> None:
     """Otherwise every data worker would open every shard again in every step."""
     source = open_source(Counting([200, 200]), seed=4)
     grid = Grid(400, 8, 4, 1)
-    ours = source.loader(source.indices(grid, 4), seed=4, device=CPU, num_workers=num_workers)
+    ours = source.loader(source.indices(grid, 4), seed=4, tools=TOOLS, num_workers=num_workers)
     ours.start()
     try:
         parts = [MicroBatch(step, slots) for step in range(1, 51) for slots in ((0, 1), (2, 3))]

@@ -21,8 +21,9 @@ from torch.utils.data import (
 
 from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
-from pliant.torch.data.source import DataSource, open_source
 from pliant.train.data.loader import MicroBatch
+from pliant.train.live.data.source import DataSource
+from unit.torch.data.loading import TOOLS, open_source
 
 DATA = TensorDataset(torch.arange(100))
 
@@ -211,7 +212,7 @@ class Noisy(Dataset[Any]):
 def test_each_occurrence_of_a_sample_is_augmented_anew(num_workers: int) -> None:
     source = open_source(Noisy(), order=lambda epoch: [1, 1, 0, 1])
     grid = Grid(4, 4, 2, 1)
-    loader = source.loader(source.indices(grid, 0), seed=0, num_workers=num_workers, device=torch.device("cpu"))
+    loader = source.loader(source.indices(grid, 0), seed=0, num_workers=num_workers, tools=TOOLS)
     loader.start()
     try:
         index, first, second = loader.load(MicroBatch(1, (0, 1))).data

@@ -12,11 +12,10 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_in
 
 from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
-from pliant.torch.data import stream as module
-from pliant.torch.data.loader import Loader
-from pliant.torch.data.source import open_source
-from pliant.torch.data.stream import beginning
 from pliant.train.data.loader import MicroBatch, SampleError
+from pliant.train.live.data import stream as module
+from pliant.train.live.data.loader import LiveLoader as Loader
+from unit.torch.data.loading import TOOLS, beginning, open_source
 
 CPU = torch.device("cpu")
 
@@ -70,7 +69,7 @@ GRID = Grid(20, 8, 4, 2)  # 8, 8 and 4 items
 def loader(dataset: Any, grid: Grid = GRID, num_workers: int = 0, **options: Any) -> Loader:
     source = open_source(dataset, seed=2, **options)
     assert source.samples == grid.samples
-    return source.loader(source.indices(grid, 2), seed=2, num_workers=num_workers, device=CPU)
+    return source.loader(source.indices(grid, 2), seed=2, num_workers=num_workers, tools=TOOLS)
 
 
 def steps(ours: Loader, grid: Grid, first: int, last: int) -> list[tuple[list[int], float]]:

@@ -21,9 +21,9 @@ from torch.utils.data import Dataset, TensorDataset, get_worker_info
 
 from pliant.core.data.grid import Grid
 from pliant.errors import BadInput
-from pliant.torch.data.loader import Loader
 from pliant.torch.data.workers import DEPTH, DataWorkerLost
 from pliant.train.data.loader import MicroBatch, SampleError, SampleIndices, cut_micro_batches
+from unit.torch.data.loading import Loader
 
 SAMPLES = 64
 GRID = Grid(SAMPLES, 8, 8, 2)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pliant.errors import BadInput
-from pliant.torch.group.choice import GLOO, NCCL, choose
+from pliant.torch.group.choice import NCCL, TCP, choose
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -20,9 +20,9 @@ def chosen(wanted: str | None, device: torch.device, *, local_rank: int = 0, may
     return choose(wanted, device, local_rank=local_rank, may_share_gpu=may_share_gpu)
 
 
-def test_a_model_on_the_cpu_is_reduced_over_gloo() -> None:
-    assert chosen(None, CPU) == GLOO
-    assert chosen("gloo", CPU) == GLOO
+def test_a_model_on_the_cpu_is_reduced_over_tcp() -> None:
+    assert chosen(None, CPU) == TCP
+    assert chosen("tcp", CPU) == TCP
 
 
 def test_nccl_needs_a_gpu() -> None:
@@ -31,15 +31,15 @@ def test_nccl_needs_a_gpu() -> None:
 
 
 def test_an_unknown_library_is_refused() -> None:
-    with pytest.raises(BadInput, match=r'^collectives must be "nccl" or "gloo", got \'mpi\'\.$'):
+    with pytest.raises(BadInput, match=r'^collectives must be "nccl" or "tcp", got \'mpi\'\.$'):
         chosen("mpi", CPU)
 
 
 @pytest.mark.usefixtures("_one_gpu")
-def test_a_model_on_a_gpu_is_reduced_over_nccl_unless_the_script_wants_gloo() -> None:
+def test_a_model_on_a_gpu_is_reduced_over_nccl_unless_the_script_wants_tcp() -> None:
     assert chosen(None, GPU) == NCCL
     assert chosen("nccl", GPU) == NCCL
-    assert chosen("gloo", GPU, local_rank=3) == GLOO
+    assert chosen("tcp", GPU, local_rank=3) == TCP
 
 
 @pytest.mark.usefixtures("_one_gpu")

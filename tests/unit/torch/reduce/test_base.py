@@ -14,14 +14,15 @@ from torch import Tensor, nn
 
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
-from pliant.torch.gloo.group import GlooGroup
-from pliant.torch.group.contract import GroupBroken
+from pliant.torch.group.tcp import TensorTcpGroup
 from pliant.torch.reduce import buckets as buckets_module
 from pliant.torch.reduce.buckets import ReducedGradient
 from pliant.torch.reduce.floating import FloatingReducer
+from pliant.torch.state import step_guard
 from pliant.torch.state.buffers import Buffers
 from pliant.torch.state.training_state import gradient_from, gradient_state
 from pliant.train.data.loader import MicroBatch
+from pliant.train.group.contract import GroupBroken
 from pliant.train.reduce.control_row import ControlRow
 from pliant.train.reduce.metrics import StepMetrics
 from pliant.train.state.transfer import ReceivedState
@@ -41,7 +42,7 @@ class Member:
         self.reducer = FloatingReducer(model, Buffers(model), StepMetrics(), CPU)
         self.weight = 0.0
 
-    def part(self, x: Tensor, weight: float | None = None, *, last: GlooGroup | None = None) -> None:
+    def part(self, x: Tensor, weight: float | None = None, *, last: TensorTcpGroup | None = None) -> None:
         """One part, all but the step's last; its loss is a mean over what it holds."""
         self.reducer.begin_part(PART, float(len(x)), last, (), idle=False)
         if weight is not None:
@@ -51,7 +52,7 @@ class Member:
         if last is None:
             self.reducer.end_part()
 
-    def reduce(self, group: GlooGroup, *, follow: bool = False) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
+    def reduce(self, group: TensorTcpGroup, *, follow: bool = False) -> tuple[tuple[ControlRow, ...], ReducedGradient]:
         found = self.reducer.reduce(group, ControlRow(WORD, self.weight), (), follow=follow)
         self.weight = 0.0
         return found
@@ -87,9 +88,11 @@ def close(one: list[Any], other: list[Any], within: float = 1e-14) -> bool:
     return all(torch.allclose(a, b, rtol=0, atol=within) for a, b in zip(one, other, strict=True))
 
 
-@pytest.fixture(params=["one bucket", "a bucket for each parameter"])
+@pytest.fixture(params=["one bucket", "a bucket for each parameter", "one bucket, filled and read with one kernel"])
 def buckets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param != "one bucket":
+    if "kernel" in request.param:
+        monkeypatch.setattr(step_guard, "is_asynchronous", lambda _: True)
+    elif request.param != "one bucket":
         monkeypatch.setattr(buckets_module, "FIRST_BYTES", 1)
         monkeypatch.setattr(buckets_module, "BUCKET_BYTES", 1)
     return str(request.param)
@@ -273,7 +276,7 @@ def test_the_last_sums_outlive_the_next_reduction() -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("size", [1, 2])
-def test_half_precision_sums_do_not_overflow(dtype: torch.dtype, size: int) -> None:
+def test_half_precision_sums_do_not_overflow(dtype: torch.dtype, size: int, buckets: str) -> None:
     """A gradient of 1000 in a batch of 512 is nothing unusual with a loss scale."""
     members = [Member(nn.Linear(1, 1, bias=False).to(dtype)) for _ in range(size)]
     each = groups(size)

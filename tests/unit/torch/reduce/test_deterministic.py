@@ -29,7 +29,7 @@ def in_process(size: int) -> Iterator[Sequence[Any]]:
     yield ranks(size)
 
 
-@pytest.fixture(params=[in_process, wired], ids=["a strict wire", "gloo"])
+@pytest.fixture(params=[in_process, wired], ids=["a strict wire", "tcp"])
 def wires(request: pytest.FixtureRequest) -> Any:
     return request.param
 

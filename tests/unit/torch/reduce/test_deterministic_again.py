@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from pliant.core.member.signals import Shares
 from pliant.errors import BadInput
-from pliant.torch.group.contract import GroupBroken
 from pliant.torch.reduce import buckets as buckets_module
 from pliant.torch.reduce import deterministic as treed_module
 from pliant.torch.reduce import tree_buffers as nodes_module
 from pliant.torch.reduce.buckets import Bucket
 from pliant.torch.state.training_state import gradient_from, gradient_state
+from pliant.train.group.contract import GroupBroken
 from pliant.train.state.transfer import ReceivedState
 from unit.torch.treed import CPU, Case, Member, Outcome, alone, batch, loss_of, net, steps
 from unit.torch.wired import wired

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from pliant.torch.state.training_state import as_leaf, from_leaf
+from pliant.torch.state.tensors import as_leaf, from_leaf
 from pliant.train.checkpoint import open_storage, read_checkpoint
 from pliant.train.checkpoint.safetensors_header import safetensors_type
 from pliant.train.state.flat import flatten, restore

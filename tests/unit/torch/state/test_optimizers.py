@@ -1,13 +1,16 @@
 """The optimizers of a run: scaled, clipped, stepped together, and by no other member."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from pliant.errors import BadInput
+from pliant.torch.state import step_guard
 from pliant.torch.state.optimizers import Optimizers
+from pliant.train.live.errors import NonFiniteGradient
 
 
 @pytest.fixture
@@ -106,3 +109,114 @@ def test_an_optimizer_that_fails_leaves_the_refusal_in_place(model: nn.Module, c
     handle.remove()
     with pytest.raises(BadInput, match="by hand"):
         optimizer.step()
+
+
+# ---------------------------------------------------------------------------- steps launched before their check
+
+FUSED: list[Callable[[Any], torch.optim.Optimizer]] = [
+    lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, fused=True),
+    lambda params: torch.optim.SGD(params, lr=0.1, fused=True),
+    lambda params: torch.optim.AdamW(params, lr=0.1, fused=True),
+]
+
+
+@pytest.fixture
+def asynchronous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Treat the CPU as a device on which work is launched, and waited for later."""
+    monkeypatch.setattr(step_guard, "is_asynchronous", lambda _: True)
+
+
+def everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> str:
+    return repr((list(model.parameters()), optimizer.state_dict()))
+
+
+def guarded(
+    model: nn.Module, closing: list[Optimizers], optimizer: torch.optim.Optimizer, policy: str, clip: float | None
+) -> Optimizers:
+    """Return optimizers after a first step, whose gradient was looked at before."""
+    ours = Optimizers(model, optimizer, None, clip, policy)
+    closing.append(ours)
+    gradients(model)
+    assert ours.can_step(1, may_wait=True)
+    ours.step()
+    ours.settle()
+    return ours
+
+
+@pytest.mark.usefixtures("asynchronous")
+@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("make", FUSED)
+def test_a_step_launched_before_its_check_changes_nothing_and_is_reported_at_the_boundary(
+    model: nn.Module, closing: list[Optimizers], make: Callable[[Any], torch.optim.Optimizer], clip: float | None
+) -> None:
+    optimizer = make(model.parameters())
+    ours = guarded(model, closing, optimizer, "raise", clip)
+    before = everything(model, optimizer)
+    gradients(model)
+    params = dict(model.named_parameters())
+    params["1.weight"].grad = torch.full_like(params["1.weight"], float("inf"))
+    assert ours.can_step(2, may_wait=True)
+    ours.step()
+    assert everything(model, optimizer) == before
+    with pytest.raises(NonFiniteGradient, match=r"step 2 is not finite \(first in 1\.weight\)"):
+        ours.settle()
+    gradients(model)  # the next step is not affected
+    assert ours.can_step(3, may_wait=True)
+    ours.step()
+    ours.settle()
+    assert everything(model, optimizer) != before
+    assert not hasattr(optimizer, "found_inf")
+
+
+@pytest.mark.usefixtures("asynchronous")
+@pytest.mark.parametrize("make", FUSED)
+def test_a_step_launched_before_its_check_comes_to_the_same_bits(make: Callable[[Any], torch.optim.Optimizer]) -> None:
+    found = []
+    for may_wait in (False, True):
+        torch.manual_seed(0)
+        model = nn.Linear(5, 3)
+        optimizer = make(model.parameters())
+        ours = Optimizers(model, optimizer, None, None)
+        for step in range(1, 4):
+            gradients(model, 0.1 * step)
+            assert ours.can_step(step, may_wait=may_wait)
+            ours.step()
+            ours.settle()
+        ours.close()
+        found.append(everything(model, optimizer))
+    assert found[0] == found[1]
+
+
+@pytest.mark.usefixtures("asynchronous")
+def test_a_step_left_out_after_its_launch_is_logged(
+    model: nn.Module, closing: list[Optimizers], caplog: pytest.LogCaptureFixture
+) -> None:
+    ours = guarded(model, closing, FUSED[0](model.parameters()), "skip", None)
+    gradients(model, float("nan"))
+    assert ours.can_step(2, may_wait=True)
+    ours.step()
+    assert not caplog.records
+    ours.settle()
+    assert [record.getMessage() for record in caplog.records] == [
+        "step 2 was skipped: its gradient is not finite (first in 0.weight)"
+    ]
+
+
+@pytest.mark.usefixtures("asynchronous")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9, fused=True),  # its first step has no momentum yet
+        lambda params: torch.optim.SGD(params, lr=0.1),
+        lambda params: torch.optim.RMSprop(params, lr=0.1),
+    ],
+)
+def test_a_step_that_cannot_be_guarded_waits_for_its_check(
+    model: nn.Module, closing: list[Optimizers], make: Callable[[Any], torch.optim.Optimizer]
+) -> None:
+    ours = Optimizers(model, make(model.parameters()), None, None)
+    closing.append(ours)
+    gradients(model, float("nan"))
+    with pytest.raises(NonFiniteGradient, match="step 1"):
+        ours.can_step(1, may_wait=True)
+    ours.settle()

@@ -16,7 +16,7 @@ from pliant.train.checkpoint.background_writer import BLOCK, BackgroundWriter
 from pliant.train.state.flat import State, flatten
 from unit.train.checkpoint.states import LINEAGE, Blob, as_leaf
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Training:

@@ -21,6 +21,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from pliant.core.model.checkpoint import Checkpoint
 from pliant.errors import BadInput
+from pliant.file_systems import raising_oserror
 from pliant.train.checkpoint import (
     DamagedCheckpoint,
     PieceWriter,
@@ -66,7 +67,7 @@ def test_a_store_in_trouble_is_out_of_reach_and_nothing_in_it_is_damaged() -> No
         raise OSError(errno.EIO, "the key is disabled")
 
     with pytest.raises(OSError, match="the key is disabled") as caught:
-        objects_module._raising_oserror(trouble)
+        raising_oserror(trouble)
     assert isinstance(read_error("s3://b/piece", caught.value), StorageUnreachable)
 
 

@@ -13,6 +13,7 @@ from pliant.core.model.names import MemberId
 from pliant.errors import BadInput
 from pliant.train.peer import rpc
 from pliant.train.peer.server import PeerLost, PeerServer
+from unit.descriptors import many_descriptors
 from unit.train.pair import (
     KEY,
     PATIENCE_S,
@@ -185,6 +186,13 @@ def test_members_talk_over_version_6_of_the_internet_protocol() -> None:
     finally:
         a.close()
         b.close()
+
+
+def test_a_process_with_many_open_files_reaches_its_peers(make: Make) -> None:
+    a, b = make("a"), make("b")
+    introduce(1, a, b)
+    with many_descriptors(), a.peers.request(1, B, "x", b"", NEVER):
+        pass
 
 
 def test_closing_leaves_no_thread_and_no_descriptor(make: Make) -> None:

@@ -237,6 +237,30 @@ def test_the_number_of_strangers_is_bounded_and_members_still_come_through(
             sock.close()
 
 
+def test_a_connection_without_a_thread_is_closed_and_the_next_one_is_served(
+    b: Talker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    start, failures = threading.Thread.start, ["can't start new thread"] * 2
+
+    def scarce(thread: threading.Thread) -> None:
+        if thread.name == "pliant-peer" and failures:
+            raise RuntimeError(failures.pop())
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", scarce)
+    with visit(b) as sock:
+        assert turned_away(sock) == b""
+    a = talker("a")
+    try:
+        a.peers.add_generation(1, KEY, {B: b.peers.address})
+        a.peers.notify(1, B, "x", b"through")
+        assert b.next()[3] == b"through"
+    finally:
+        a.peers.close()
+    assert not b.peers._unauthenticated
+    assert caplog.text.count("A connection could not be served: can't start new thread.") == 2
+
+
 # ------------------------------------------------------------------------------------------------ damage on the way
 
 

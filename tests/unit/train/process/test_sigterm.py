@@ -8,7 +8,7 @@ import threading
 
 from pliant.train.process import SigtermListener
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 # A lock of the C library that is taken twice: a signal does not wake the thread that waits for it.
 STUCK = """

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from pliant.core.data.ledger import Lineage
 from pliant.core.member.control_words import Purpose, Word
 from pliant.errors import BadInput
-from pliant.train.reduce.control_row import LOGGED_MAX, ROW_FLOATS, ControlRow, Floats, pack, unpack, weighted_means
+from pliant.train.reduce.control_row import (
+    LOGGED_MAX,
+    ROW_FLOATS,
+    ControlRow,
+    Floats,
+    pack,
+    pack_cells,
+    unpack,
+    unpack_cells,
+    weighted_means,
+)
 
 cell = st.integers(0, 2**64 - 1)
 small = st.integers(0, 2**32)
@@ -51,6 +61,26 @@ def side_by_side(each: list[ControlRow]) -> Floats:
 @given(st.lists(rows, min_size=1, max_size=4))
 def test_every_member_reads_every_row_as_it_was_written(each: list[ControlRow]) -> None:
     assert unpack(side_by_side(each), len(each)) == tuple(each)
+
+
+def cells_of(row: ControlRow) -> bytes:
+    """Return a row as it is sent, cell by cell. Members of different versions may meet in one job."""
+    word = row.word
+    flags = [word.holds, word.failed, word.drain_urgency & 1, word.drain_urgency >> 1, word.wants_checkpoint]
+    flags += [not word.can_save, word.ending & 1, word.ending >> 1, word.purpose is Purpose.STEP]
+    whole = [word.generation, word.step, word.lineage.generation, word.lineage.step, word.lineage.digest]
+    whole += [sum(flag << at for at, flag in enumerate(flags)), word.state, word.wired, word.wired_needed, word.slots]
+    whole += [word.samples, word.slot_checksum, word.digest, row.names_hash]
+    logged = [*row.logged, *[0.0] * (LOGGED_MAX - len(row.logged))]
+    return np.array(whole, np.uint64).tobytes() + np.array([row.weight, row.log_weight, *logged]).tobytes()
+
+
+@given(rows, st.integers(0, LOGGED_MAX))
+def test_a_row_is_sent_in_the_same_bytes_as_ever(row: ControlRow, count: int) -> None:
+    row = dataclasses.replace(row, logged=row.logged[:count])
+    assert pack_cells(row).tobytes() == cells_of(row)
+    (same,) = unpack_cells(pack_cells(row).reshape(1, -1))
+    assert (same.word, same.names_hash, same.weight) == (row.word, row.names_hash, row.weight)
 
 
 def test_every_field_of_a_word_travels_except_the_kept_slots() -> None:

@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Callable
 
+from e2e.running import wait_for
 from pliant.core.data.ledger import Lineage
 from pliant.train.state.state_lock import StateLock
 
 FIRST, SECOND = Lineage(1, 4, 11), Lineage(1, 5, 12)
-PATIENCE_S = 10.0
+PATIENCE_S = 60.0
 
 
 def beside(act: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
@@ -65,6 +66,7 @@ def test_nobody_gets_in_between_while_it_is_being_shut() -> None:
     gate.allow_reads(FIRST, 7)
     with gate.reading():
         shutting, _ = beside(gate.block_reads)
+        wait_for(lambda: gate._label is None, "it to be shut")
         late, labels = beside(lambda: read_label(gate))
         late.join(0.05)
         assert not labels

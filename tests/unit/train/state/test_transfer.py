@@ -19,7 +19,7 @@ from pliant.train.state.transfer import STATE, ReceivedState, StateDownload, Sta
 from unit.core.build import lines
 from unit.train.pair import Make, Talker, introduce, talkers
 
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 LINES = lines(GENESIS, 1, 2)
 LINEAGE = LINES[-1].lineage
 

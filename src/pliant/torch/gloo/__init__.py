@@ -1,1 +1,0 @@
-"""The gloo process group of one generation: built, watched and broken from outside."""

@@ -1,0 +1,1 @@
+"""Process groups: the ranks of one generation, which sum and exchange arrays."""
