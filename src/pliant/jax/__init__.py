@@ -1,0 +1,20 @@
+"""Live elastic training for JAX.
+
+    import pliant.jax as pliant
+
+    with pliant.join() as job:
+        run = job.train(params, optax.adamw(1e-3), (images, labels), batch_size=256, epochs=3)
+        for x, y in run:
+            loss, grads = loss_and_grad(run.params, x, y, run.key)
+            run.log(loss=loss)
+            run.step(grads)
+
+This package holds the code that needs jax. The loop is in `pliant.train.live`. It does not import other adapters.
+"""
+
+from pliant.jax.job import JaxJob, join
+from pliant.jax.run import JaxRun
+from pliant.train.live.data.tools import Arrays
+from pliant.train.live.errors import Left
+
+__all__ = ["Arrays", "JaxJob", "JaxRun", "Left", "join"]

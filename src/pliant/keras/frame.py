@@ -1,0 +1,181 @@
+"""A compiled Keras model as arrays, whatever framework Keras runs on."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import numpy as np
+
+from pliant.core.model.fingerprint import Fingerprint
+from pliant.errors import BadInput
+from pliant.keras.bases import Logs, base_of
+from pliant.train.live.arrays.frame import Array, Gradients, aligned
+from pliant.train.live.arrays.hashing import arrays_hash
+from pliant.train.live.arrays.job import digest_of
+
+RATE = "learning_rate"
+
+
+class KerasFrame:
+    """A model's variables by their role.
+
+    Trained variables get gradients. Moving ones, such as BatchNorm's statistics, get the mean of what the parts of a
+    step changed. The states of seed generators are set from the key of each part. Frozen variables and those of the
+    optimizer, with a loss scale if there is one, are equal on all members. Variables are known by position: their
+    names count what was built before in the process.
+    """
+
+    dtype = np.float32
+
+    def __init__(self, model: Any) -> None:
+        if not isinstance(model, keras.Model) or not getattr(model, "compiled", False) or not model.built:
+            raise BadInput(
+                "model must be a keras.Model that is built and compiled: call model.compile before job.train."
+            )
+        if not model.trainable_variables:
+            raise BadInput("The model has no variable to train.")
+        self.model = model
+        self.optimizer = model.optimizer
+        if not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
+        layers = list(model._flatten_layers())
+        self._seeds = _distinct([each.state for layer in layers for each in getattr(layer, "_seed_generators", ())])
+        ids = {id(variable) for variable in self._seeds}
+        moving = [variable for layer in layers for variable in layer._non_trainable_variables]
+        self._moving = [variable for variable in _distinct(moving) if id(variable) not in ids]
+        ids |= {id(variable) for variable in (*self._moving, *model.trainable_variables)}
+        frozen = [variable for variable in model.variables if id(variable) not in ids]
+        self._rest = [*model.trainable_variables, *frozen, *self.optimizer.variables]
+        self.shapes = [tuple(variable.shape) for variable in model.trainable_variables]
+        kinds = [(tuple(each.shape), _kind(each)) for each in (*self._rest, *self._moving)]
+        self.about = (
+            ("framework", "keras"),
+            ("model", f"{type(model).__name__} with {model.count_params():,} parameters ({digest_of(kinds)})"),
+            ("optimizer", type(self.optimizer).__name__),
+        )
+        self.base = base_of(model)
+        self.keeps_values = keras.backend.backend() == "jax"
+        self._key = 0
+        self._has_metrics = False
+
+    @property
+    def scales_loss(self) -> bool:
+        """True if the optimizer scales the loss, and skips steps whose gradient is not finite by itself."""
+        return isinstance(self.optimizer, keras.optimizers.LossScaleOptimizer)
+
+    def part(self, batch: Any) -> tuple[Logs, Any]:
+        """Return the metrics and the gradients of one batch."""
+        return self.base.part(*keras.utils.unpack_x_y_sample_weight(batch))
+
+    def warm_up(self, batch: Any) -> None:
+        """Compile for the shape of a batch, and leave no trace."""
+        kept = [np.array(keras.ops.convert_to_numpy(each)) for each in (*self._moving, *self._seeds)]
+        if not self._has_metrics:
+            self.evaluate(batch)  # metrics make their variables at their first use, which must not be compiled
+            self._has_metrics = True
+        self.part(batch)
+        for variable, array in zip((*self._moving, *self._seeds), kept, strict=True):
+            variable.assign(array)
+
+    def compile(self) -> None:
+        """Compile the step of the optimizer, and leave no trace."""
+        kept = [np.array(keras.ops.convert_to_numpy(each)) for each in self._rest]
+        self.apply([_aligned_zeros(shape) for shape in self.shapes], 0.0)
+        for variable, array in zip(self._rest, kept, strict=True):
+            variable.assign(array)
+
+    def evaluate(self, batch: Any) -> dict[str, Any]:
+        """Return the sums of the loss and the metrics over a batch, without training."""
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(batch)
+        self.model.reset_metrics()
+        y_pred = self.model(x, training=False)
+        loss = self.model.compute_loss(x=x, y=y, y_pred=y_pred, sample_weight=weight, training=False)
+        logs = {**self.model.compute_metrics(x, y, y_pred, weight), "loss": loss}
+        count = len(keras.tree.flatten(x)[0])
+        return {"count": count, **{name: number(value) * count for name, value in logs.items()}}
+
+    # -------------------------------------------------------------------------------------------------- the frame
+
+    def arrays(self, grads: Any) -> Gradients:
+        return self.base.arrays(grads)
+
+    def apply(self, sums: Gradients, scale: float) -> None:
+        self.base.apply(sums, scale)
+
+    def apply_own(self, grads: Any, scale: float) -> None:
+        self.base.apply_own(grads, scale)
+
+    def moves(self) -> list[Array]:
+        return [np.asarray(keras.ops.convert_to_numpy(variable)) for variable in self._moving]
+
+    def set_moves(self, arrays: Sequence[Array]) -> None:
+        for variable, array in zip(self._moving, arrays, strict=True):
+            variable.assign(array)
+
+    def value(self) -> Any:
+        arrays = [np.asarray(keras.ops.convert_to_numpy(variable)) for variable in self._rest]
+        return {"framework": "keras", "arrays": arrays}
+
+    def install(self, value: Any) -> None:
+        if not isinstance(value, dict) or value.get("framework") != "keras" or len(value["arrays"]) != len(self._rest):
+            raise BadInput("The received state belongs to another model. Start every member with the same script.")
+        for variable, array in zip(self._rest, value["arrays"], strict=True):
+            variable.assign(array)
+
+    def seed(self, key: int) -> None:
+        self._key = key
+        for at, variable in enumerate(self._seeds):
+            low, high = key & 0x7FFFFFFF, (key >> 32 ^ at * 0x9E3779B9) & 0x7FFFFFFF
+            variable.assign(np.array([low, high]).astype(variable.dtype))
+
+    def hyperparameters(self) -> dict[str, float]:
+        return {RATE: number(self.optimizer.learning_rate)}
+
+    def set_hyperparameter(self, name: str, value: float) -> None:
+        setattr(self.optimizer, name, value)
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        kept = self.moves()
+        try:
+            yield
+        finally:
+            self.set_moves(kept)
+            self.seed(self._key)
+
+    def bits(self) -> Fingerprint:
+        base = keras.backend.backend()
+        chance = np.random.Generator(np.random.PCG64(5))
+        x, w = (keras.ops.convert_to_tensor(chance.normal(size=s).astype("float32")) for s in ((64, 65), (65, 96)))
+        hidden = keras.ops.gelu(keras.ops.matmul(x, w))
+        total = keras.ops.softmax(keras.ops.matmul(hidden, keras.ops.transpose(hidden)))
+        found = arrays_hash([np.asarray(keras.ops.convert_to_numpy(each)) for each in (hidden, total)])
+        version = importlib.import_module(base).__version__
+        return (
+            ("keras", f"{keras.__version__} on {base} {version}"),
+            ("threads", str(len(os.sched_getaffinity(0)))),
+            ("fingerprint", f"{found:016x}"),
+        )
+
+
+def number(value: Any) -> float:
+    """Return a scalar of Keras as a number."""
+    return float(keras.ops.convert_to_numpy(value))
+
+
+def _kind(variable: Any) -> str:
+    """Return a variable's type. The width of an integer differs between the frameworks below Keras."""
+    return "int" if "int" in str(variable.dtype) else str(variable.dtype)
+
+
+def _distinct(variables: list[Any]) -> list[Any]:
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def _aligned_zeros(shape: tuple[int, ...]) -> Array:
+    return aligned(int(np.prod(shape, dtype=np.int64)), np.float32).reshape(shape)

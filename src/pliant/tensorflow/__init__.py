@@ -1,0 +1,20 @@
+"""Live elastic training for TensorFlow loops with `tf.GradientTape`. For Keras models see `pliant.keras`.
+
+    import pliant.tensorflow as pliant
+
+    with pliant.join() as job:
+        run = job.train(variables, keras.optimizers.Adam(1e-3), (images, labels), batch_size=256, epochs=3)
+        for x, y in run:
+            loss, grads = compute(x, y)
+            run.log(loss=loss)
+            run.step(grads)
+
+This package holds the code that needs tensorflow. The loop is in `pliant.train.live`. It imports no other adapter.
+"""
+
+from pliant.tensorflow.job import TensorflowJob, join
+from pliant.tensorflow.run import TensorflowRun
+from pliant.train.live.data.tools import Arrays
+from pliant.train.live.errors import Left
+
+__all__ = ["Arrays", "Left", "TensorflowJob", "TensorflowRun", "join"]

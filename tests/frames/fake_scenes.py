@@ -1,0 +1,42 @@
+"""A script of the fake framework."""
+
+from typing import Any
+
+import numpy as np
+
+from frames import fake
+from frames.story import FEATURES, FramePlan, Story, points
+from live.reports import say
+from pliant.train.live.data.tools import Arrays
+
+Plan = FramePlan
+
+
+def warm_up() -> None:
+    """Nothing is left to import."""
+
+
+def train(plan: FramePlan) -> None:
+    story = Story(plan)
+    frame = fake.FakeFrame(FEATURES, 0.05, plan.own_seed)
+    x, y = points(plan)
+    data = Arrays(x.astype(np.float64), y.astype(np.float64))
+    with fake.join() as job:
+        run = job.train(frame, data, **plan.arguments)
+        say(joined=True)
+        for x, y in run:
+            story.at("forward", run)
+            loss, grads = frame.gradients(x, y)
+            run.log(loss=loss)
+            story.at("backward", run)
+            if run.step(grads):
+                story.stepped(run)
+                if plan.evaluate and run.step_number % 10 == 0:
+                    totals = run.evaluate(sums, data, batch_size=7)
+                    say(evaluated=run.step_number, count=totals["count"], total=totals["total"])
+        story.done([*frame.arrays_now, *frame.momentum, frame.mean])
+
+
+def sums(batch: tuple[Any, Any]) -> dict[str, Any]:
+    _, y = batch
+    return {"count": len(y), "total": y.sum()}
