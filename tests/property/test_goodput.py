@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pliant.cli.commands.audit import LedgerHistory
+from pliant.cli.audit.command import LedgerHistory
 from pliant.core.accounting.goodput import Goodput
 from pliant.core.data.audit import audit
 from pliant.core.messages import Event
 from pliant.stores.base import Store
 from pliant.wire.api import EVENTS
-from pliant_sim.faults import heal, launch_schedule, live_schedule, strike_launch, strike_live
+from pliant_sim.faults.schedule import heal, launch_schedule, live_schedule, strike_launch, strike_live
 from pliant_sim.launch import world as launch_world
 from pliant_sim.launch.world import LaunchSimulation
 from pliant_sim.live.world import LiveSimulation, setting_for

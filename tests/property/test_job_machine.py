@@ -16,7 +16,7 @@ from pliant.core.data.audit import audit
 from pliant.core.data.grid import Grid
 from pliant.core.data.ledger import GENESIS, LedgerLine, Lineage
 from pliant.core.data.sample_order import Order
-from pliant.core.job.assignment import desired_workers, wanted_size
+from pliant.core.job.assignment import desired_workers
 from pliant.core.job.decide import changes_membership, decide, settle_all
 from pliant.core.job.evolve import evolve
 from pliant.core.job.invariants import all_violations, change_violations, state_violations
@@ -396,7 +396,7 @@ class JobMachine(RuleBasedStateMachine):
         staying = [
             x for x in self.job.members.values() if not x.draining and not fingerprint_difference(bits, x.fingerprint)
         ]
-        if len(staying) >= self.job.spec.size_min and wanted_size(self.job) >= self.job.spec.size_min:
+        if len(staying) >= self.job.spec.size_min and self.job.wanted_size >= self.job.spec.size_min:
             held = self.job.world(self.job.current), self.job.newest
             if not any(world is not None and world.hold for world in held):
                 assert self.job.state is not JobState.WAITING, self.job.why

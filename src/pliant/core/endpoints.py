@@ -12,8 +12,10 @@ from math import inf
 
 from pliant.core.leases import RENEWALS_PER_LEASE
 
-RENEWAL_LIMITS_PER_LEASE = 8  # a renewal is repeated elsewhere after this part of a lease
+RENEWAL_LIMITS_PER_LEASE = 10  # a renewal is repeated elsewhere after this part of a lease
 COMMAND_LIMITS_PER_LEASE = 4  # a command waits for the store, so it may take longer
+SILENCE_FRACTION = 0.3  # of a lease, for which a silent coordinator is left out; a standby takes over within it
+PAUSES_PER_LEASE = 20  # between two attempts at coordinators of which none leads, at most this part of a lease
 ANSWER_S = 10.0  # for an answer, where no other coordinator could be asked
 LEARNED_MAX = 4  # URLs that standbys named and that were not configured
 
@@ -26,6 +28,21 @@ def renewal_limit_s(lease_ttl_s: float, endpoints: int) -> float:
 def command_limit_s(lease_ttl_s: float, endpoints: int) -> float:
     """Return how long any other request waits for an answer at one coordinator."""
     return min(ANSWER_S, lease_ttl_s / COMMAND_LIMITS_PER_LEASE) if endpoints > 1 else ANSWER_S
+
+
+def check_limit_s(lease_ttl_s: float, endpoints: int) -> float:
+    """Return how long the check of a new connection may take. A coordinator answers it from memory, like a renewal."""
+    return renewal_limit_s(lease_ttl_s, endpoints) if endpoints > 1 else ANSWER_S
+
+
+def silence_s(lease_ttl_s: float) -> float:
+    """Return how long a coordinator that missed a deadline is not asked again, while others are there to be asked."""
+    return lease_ttl_s * SILENCE_FRACTION
+
+
+def pause_limit_s(lease_ttl_s: float, endpoints: int) -> float:
+    """Return how long a client pauses at most before it asks all coordinators again."""
+    return lease_ttl_s / (PAUSES_PER_LEASE if endpoints > 1 else 2 * RENEWALS_PER_LEASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +88,14 @@ def note_answer(known: Endpoints, endpoint: int, asked_at: float, now: float) ->
     )
 
 
-def note_silence(known: Endpoints, endpoint: int, limit_s: float, asked_at: float, now: float) -> Endpoints:
-    """Note that an endpoint missed a deadline: for `limit_s` the others are asked.
+def note_silence(known: Endpoints, endpoint: int, silent_s: float, asked_at: float, now: float) -> Endpoints:
+    """Note that an endpoint missed a deadline: for `silent_s` the others are asked.
 
     The silence of a request from before a move, such as an abandoned watch, tells nothing new.
     """
     if asked_at < known.moved_at:
         return known
-    return replace(known, silent={**known.silent, endpoint: now + limit_s}, missed=known.missed | {endpoint})
+    return replace(known, silent={**known.silent, endpoint: now + silent_s}, missed=known.missed | {endpoint})
 
 
 def note_leader(known: Endpoints, url: str, now: float) -> tuple[Endpoints, int | None]:

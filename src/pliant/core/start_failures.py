@@ -1,12 +1,8 @@
-"""Failures at the start of workers: which of them the next start repeats, and when an agent gives up."""
+"""Failures at the start of workers: which of them the next start repeats."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pliant.core.supervisor import Supervisor, WorkerEnded
 
 INCURABLE = frozenset(  # exceptions that another start of the same script raises again
     {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "TabError", "NameError", "BadInput"}
@@ -14,8 +10,6 @@ INCURABLE = frozenset(  # exceptions that another start of the same script raise
 BAD_INPUT = frozenset(  # exceptions that another start raises again, if the last one did
     {"ValueError", "TypeError", "KeyError", "IndexError", "AttributeError", "AssertionError", "FileNotFoundError"}
 )
-
-
 USAGE_CODE = 2  # the exit code of argparse and click for a wrong command line
 USAGE_ERROR = re.compile(r"(\S+: error|Error): ")  # how their last line begins
 
@@ -37,27 +31,3 @@ def is_bad_input(error: str) -> bool:
 
 def _exception(error: str) -> str:
     return error.partition(":")[0].rpartition(".")[2]
-
-
-def reason_to_give_up(state: Supervisor, ended: WorkerEnded, how: str) -> str:
-    """Return why a script that never joins is not started again; empty if it is. `how` is its exit, as a phrase.
-
-    Where other workers have joined, a worker that ended well without was asked to, by a person for instance.
-    """
-    if ended.code == 0 and not state.script_joins:
-        return (
-            f"{ended.member} ended with {how} and had never joined the job: "
-            "a script for live training calls pliant.join(); for one that does not, use --mode relaunch --fresh"
-        )
-    if not state.trains and _will_fail_again(state, ended):
-        return f"it cannot start: {ended.member} ended with {how}: {ended.error}"
-    if state.never_joined <= state.max_restarts:
-        return ""
-    log = f"; its output is in {ended.log}" if ended.log else ""
-    return f"{state.never_joined} workers in a row ended before they joined, {ended.member} with {how}{log}"
-
-
-def _will_fail_again(state: Supervisor, ended: WorkerEnded) -> bool:
-    """Return whether the next worker is certain to end with this error: no restart cures it, or the last one had it."""
-    before = [end.error for end in state.ends[-2:-1]]
-    return is_incurable(ended.error, ended.code) or (is_bad_input(ended.error) and ended.error in before)

@@ -4,16 +4,20 @@ from math import inf
 
 import pytest
 
+from pliant.coordinator.service.leader import HOLD_TTL_S
 from pliant.core.endpoints import (
     ANSWER_S,
     LEARNED_MAX,
+    check_limit_s,
     command_limit_s,
     endpoints_of,
     in_order,
     note_answer,
     note_leader,
     note_silence,
+    pause_limit_s,
     renewal_limit_s,
+    silence_s,
 )
 from pliant.core.leases import LEASE_TTL_S, RENEWALS_PER_LEASE
 
@@ -25,12 +29,23 @@ LIMIT_S = renewal_limit_s(LEASE_TTL_S, 3)
 def test_of_several_coordinators_all_can_be_asked_within_a_lease() -> None:
     assert LEASE_TTL_S / RENEWALS_PER_LEASE + 4 * LIMIT_S < LEASE_TTL_S
     assert command_limit_s(LEASE_TTL_S, 2) == LEASE_TTL_S / 4
+    assert check_limit_s(LEASE_TTL_S, 2) == LIMIT_S
     assert command_limit_s(3600.0, 2) == renewal_limit_s(3600.0, 2) == ANSWER_S
 
 
 def test_where_no_other_can_be_asked_a_request_waits_longer() -> None:
-    assert command_limit_s(LEASE_TTL_S, 1) == ANSWER_S
+    assert command_limit_s(LEASE_TTL_S, 1) == check_limit_s(LEASE_TTL_S, 1) == ANSWER_S
     assert renewal_limit_s(LEASE_TTL_S, 1) == LEASE_TTL_S / RENEWALS_PER_LEASE
+
+
+def test_a_silent_coordinator_is_left_out_until_a_standby_leads_and_asked_again_within_the_lease() -> None:
+    assert silence_s(LEASE_TTL_S) >= HOLD_TTL_S
+    assert LEASE_TTL_S / RENEWALS_PER_LEASE + LIMIT_S + silence_s(LEASE_TTL_S) + LIMIT_S < LEASE_TTL_S
+
+
+def test_of_several_coordinators_none_of_which_leads_all_are_asked_again_soon() -> None:
+    assert pause_limit_s(LEASE_TTL_S, 2) == 0.5
+    assert pause_limit_s(LEASE_TTL_S, 1) < LEASE_TTL_S / RENEWALS_PER_LEASE
 
 
 def test_the_one_that_answered_last_is_asked_first_and_then_the_others_around() -> None:

@@ -41,6 +41,8 @@ def categories_of(job: Job, names: Iterable[MemberId], entered: Collection[Membe
             return launched
         if job.state is JobState.WAITING:
             return Category.WAITING
+        if job.tasks is not None:
+            return Category.TRAINING if job.tasks.held_by(name) else Category.SPARE
         world = inside.get(name)
         if world is None and name in entered:
             return Category.SWITCHING  # left out of the next world: it is leaving

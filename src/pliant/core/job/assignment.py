@@ -23,18 +23,13 @@ class Assignment:
     surplus: list[Member]
 
 
-def wanted_size(job: Job) -> int:
-    """Return how many members the job wants to train: members beyond the slots would have no work."""
-    return min(job.target.size, job.spec.size_max, job.slots)
-
-
 def desired_workers(job: Job) -> dict[AgentId, int]:
     """Return how many workers each agent should run, for the supervisors.
 
-    An exact placement is used as it is. A number, with the spares, is spread: one more for the agent with the fewest,
-    the earliest first, within each agent's capacity. An agent that leaves gets none. Draining members are not counted,
-    so their replacements may start early. While workers are launched together, this is for display only: the launch
-    decides which agent starts which worker.
+    An exact placement is used as it is. A number, with the spares and within the grant, is spread: one more for the
+    agent with the fewest, the earliest first, within each agent's capacity. An agent that leaves gets none. Draining
+    members are not counted, so their replacements may start early, unless the job is in a queue. While workers are
+    launched together, this is for display only: the launch decides which agent starts which worker.
     """
     if job.state.ended or job.state is JobState.STOPPING:
         return {agent.id: 0 for agent in job.agents}
@@ -45,7 +40,21 @@ def desired_workers(job: Job) -> dict[AgentId, int]:
     if job.target.placement:
         placement = dict(job.target.placement)
         return shares | {agent.id: min(placement.get(agent.id, 0), agent.capacity) for agent in staying}
-    return shares | _spread(staying, job.target.size + job.spec.spares)
+    shares |= _spread(staying, job.within_grant(job.target.size + job.spec.spares))
+    return _started_within_grant(job, shares) if job.spec.queue else shares
+
+
+def _started_within_grant(job: Job, shares: dict[AgentId, int]) -> dict[AgentId, int]:
+    """Let agents start workers only where all members, also those that are leaving, leave room in the grant."""
+    members = Counter(member.agent for member in job.members.values())
+    draining = Counter(member.agent for member in job.members.values() if member.draining)
+    room = max(0, job.granted - len(job.members))
+    limited = {}
+    for agent, share in shares.items():
+        starting = min(max(0, share - members[agent]), room)
+        room -= starting
+        limited[agent] = min(share, members[agent] - draining[agent] + starting)
+    return limited
 
 
 def _spread(agents: list[Agent], total: int) -> dict[AgentId, int]:
@@ -88,7 +97,7 @@ def assign(job: Job, out: frozenset[MemberId]) -> Assignment:
         usable.sort(key=lambda m: m.id in beyond)
     else:
         usable.sort(key=lambda m: (m.id not in before, m.id in beyond))
-    training = usable[: wanted_size(job)]
+    training = usable[: job.wanted_size]
     if not settled:
         return Assignment(training, [])
     needed = {m.id for m in training}.union(*(world.members for world in job.worlds))

@@ -15,10 +15,13 @@ def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] 
     """Decide about a `Create`. `job` is the existing job of that name.
 
     A job that has ended gets another attempt, one that is stopping does not yet. Any other job gets the command's
-    settings. A finished job goes on from its last checkpoint: its script may ask for more steps now.
+    settings. A finished job goes on from its last checkpoint: its script may ask for more steps now. With
+    `only_settings` there is neither a new job nor another attempt: the sender saw a job that went on.
     """
     if (bad := bad_create(command)) is not None:
         return bad
+    if command.only_settings and (job is None or job.state.ended):
+        return _nothing_to_change(job, command)
     if job is None:
         return (_created(command, now, 1, onward=False),)
     if job.state.ended:
@@ -35,6 +38,12 @@ def create(job: Job | None, command: m.Create, now: float) -> tuple[Event, ...] 
         return Rejection(Code.EXISTS, f"{wrong}; or choose another name with --job")
     what = describe_settings(job.spec, command.spec)
     return (m.SettingsChanged(now, command.spec, _target_after(job, command.spec), what),)
+
+
+def _nothing_to_change(job: Job | None, command: m.Create) -> Rejection:
+    if job is None:
+        return Rejection(Code.NO_JOB, f"there is no job {command.name}")
+    return Rejection(Code.ENDED, f"job {job.name} is {job.state.value}: it has no settings to change")
 
 
 def _goes_on(job: Job, command: m.Create) -> bool:

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from pliant.core import messages as m
 from pliant.core.accounting.pauses import accept_pauses, valid_seconds
-from pliant.core.data.ledger import LedgerLine, Lineage, can_follow
+from pliant.core.data.ledger import LedgerLine, Lineage
 from pliant.core.job import checkpoints
 from pliant.core.job.create import create
 from pliant.core.job.divergence import resolve_divergence
@@ -30,13 +30,22 @@ from pliant.core.job.launches import (
     seat_ended,
 )
 from pliant.core.job.next_world import next_consequence
-from pliant.core.job.validation import bad_failing_slots, bad_grace, bad_member, bad_target, bad_terms
+from pliant.core.job.validation import (
+    bad_failing_slots,
+    bad_grace,
+    bad_member,
+    bad_target,
+    bad_terms,
+    fresh_lines,
+)
 from pliant.core.messages import Code, Command, Event, Rejection
 from pliant.core.messages.describe import describe_difference, describe_failing
 from pliant.core.model.fingerprint import fingerprint_difference
 from pliant.core.model.job import Job, JobState, Member, Mode, member_limit
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World, WorldKind
+from pliant.core.tasks.decide import decide_task
+from pliant.core.tasks.messages import ShardOverdue, ShardProgress, TaskCommand
 
 STOP_GRACE_S = 60.0  # a member of a job that fails or is cancelled has this long to save
 LONGER = "pass more epochs or max_steps to train longer, or --fresh to start over"
@@ -83,6 +92,8 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
             return drain_agent(job, command, now)
         case m.Resize():
             return _resize(job, command, now)
+        case m.GrantWorkers(size=size, why=why):
+            return () if (size, why) == (job.granted, job.granted_why) else (m.Granted(now, size, why),)
         case m.Cancel():
             ended = JobState.FAILED if command.failed else JobState.CANCELLED
             return end_job(job, ended, command.why, now)
@@ -99,6 +110,8 @@ def decide(job: Job | None, command: Command, now: float) -> Decision:
             return () if job.is_live else _agent_gone(job, command.agent, why, now, lost=True)
         case m.AgentExpire():
             return _agent_gone(job, command.agent, "its lease ran out", now, lost=True)
+        case _ if isinstance(command, TaskCommand):
+            return decide_task(job, command, now)
         case _:
             assert_never(command)
 
@@ -115,7 +128,7 @@ def settle_all(job: Job, now: float) -> tuple[Job, tuple[Event, ...]]:
 
 def changes_membership(events: tuple[Event, ...]) -> bool:
     """Return whether the events can change the membership. Progress alone cannot, and must stay cheap."""
-    return any(not isinstance(event, m.StepsCommitted) for event in events)
+    return any(not isinstance(event, m.StepsCommitted | ShardProgress) for event in events)
 
 
 # ------------------------------------------------------------------------------------ users and their jobs
@@ -124,6 +137,9 @@ def changes_membership(events: tuple[Event, ...]) -> bool:
 def _resize(job: Job, command: m.Resize, now: float) -> Decision:
     if wrong := bad_target(job.spec.size_min, job.spec.size_max, command.target):
         return Rejection(Code.BAD, wrong)
+    if job.spec.queue and command.target.placement:
+        why = f"{job.name} is in queue {job.spec.queue}: resize it to a number, without a placement"
+        return Rejection(Code.BAD, why)
     if command.target == job.target:
         return ()
     return (m.TargetChanged(now, command.target),)
@@ -174,6 +190,7 @@ _IGNORED_AFTER_END = (
     m.AgentSuspect,
     m.WaitOver,
     m.RequestCheckpoint,
+    ShardOverdue,
 )
 
 
@@ -196,8 +213,9 @@ def _agent_gone(job: Job, agent: AgentId, why: str, now: float, *, lost: bool = 
 
 
 def _join(job: Job, command: m.Join, now: float) -> Decision:
-    if job.spec.mode is Mode.RELAUNCH:
-        why = f"workers cannot join {job.name}: its mode is relaunch"
+    if job.spec.mode in (Mode.RELAUNCH, Mode.TASKS) or job.tasks is not None:
+        mode = job.spec.mode if job.tasks is None else Mode.TASKS
+        why = f"workers cannot join {job.name}: its mode is {mode.value}"
         return Rejection(Code.MISMATCH, f"{why}; run it with --mode auto or live")
     if command.member in job.gone:
         return Rejection(Code.GONE, f"{command.member} is gone for good; join as a new member")
@@ -207,6 +225,8 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         return bad
     if wrong := _wrong_terms(job, command):
         return Rejection(Code.MISMATCH, f"{command.member} would train {wrong}")
+    if wrong := _wrong_encryption(job, command):
+        return Rejection(Code.MISMATCH, f"{command.member} {wrong}")
     if command.member in job.members:
         return ()
     if (bad := bad_member(command)) is not None:
@@ -225,8 +245,8 @@ def _join(job: Job, command: m.Join, now: float) -> Decision:
         why=fingerprint_difference(job.fingerprint, command.fingerprint),
     )
     terms = job.terms or command.terms
-    if describe_difference(terms, command.terms):
-        terms = command.terms  # the first member of a next start may change the length
+    if not job.members:
+        terms = command.terms  # the first member of a next start may change the length and the encryption
     return (m.MemberJoined(now, member, terms, valid_seconds(command.age_s)),)
 
 
@@ -249,27 +269,33 @@ def _wrong_terms(job: Job, command: m.Join) -> str:
     return ""
 
 
+def _wrong_encryption(job: Job, command: m.Join) -> str:
+    """Return why a member could not connect to the others; empty if it can, or if one of them is an older version."""
+    ours, theirs = job.terms.encrypted if job.terms else None, command.terms.encrypted
+    if not job.members or ours is None or theirs is None or ours == theirs:
+        return ""
+    if theirs:
+        return (
+            "has a CA file, but the other members have none, so they could not connect to it: set PLIANT_CA_FILE or "
+            "--ca-file on every machine of the job, or on none"
+        )
+    return (
+        "has no CA file, but the other members encrypt their connections, so it could not connect to them: set "
+        "PLIANT_CA_FILE or --ca-file as on the other machines"
+    )
+
+
 def _report(job: Job, command: m.Report, now: float) -> Decision:
     world = _open_world(job, command.member, command.generation)
     if isinstance(world, Rejection):
         return world
     if not 0 <= command.rank < len(world.members) or world.members[command.rank] != command.member:
         return Rejection(Code.UNKNOWN, f"{command.member} is not rank {command.rank} of {world.number}")
-    head = job.durable
-    fresh = [line for line in command.lines if line.lineage.step > head.step]
-    known = [line for line in command.lines if line.lineage.step == head.step]
-    if any(line.lineage != head for line in known):
-        return Rejection(Code.MISMATCH, f"step {head.step} is durable with another history")
-    for line in fresh:
-        if not can_follow(line, head):
-            return Rejection(Code.NOT_NEXT, f"step {line.lineage.step} does not follow step {head.step}")
-        head = line.lineage
-        if not job.rollback_generation <= head.generation <= world.number:
-            why = (
-                f"step {head.step} was applied in {head.generation}, not in {job.rollback_generation} to {world.number}"
-            )
-            return Rejection(Code.MISMATCH, why)
-    return _entered(job, world, now) + _progress(job, command, tuple(fresh), head, now)
+    fresh = fresh_lines(job, command.lines, world)
+    if isinstance(fresh, Rejection):
+        return fresh
+    head = fresh[-1].lineage if fresh else job.durable
+    return _entered(job, world, now) + _progress(job, command, fresh, head, now)
 
 
 def _progress(
@@ -333,12 +359,34 @@ def _checkpoint_command(job: Job, command: m.Publish | m.PartNotWritten | m.NotR
     if isinstance(world, Rejection):
         return world
     match command:
+        case m.Publish() if command.lines:
+            return _publish_before_deadline(job, command, world, now)
         case m.Publish():
             return checkpoints.publish(job, command, world, now)
         case m.PartNotWritten():
             return checkpoints.part_not_written(job, command, world, now)
         case m.NotReadable():
             return checkpoints.not_readable(job, command, world, now)
+
+
+def _publish_before_deadline(job: Job, command: m.Publish, world: World, now: float) -> Decision:
+    """Commit the steps of a member whose time is short, with their checkpoint (rule 16).
+
+    It can be done only while the newest world is a recovery that no member has entered. The comparison there needs this
+    member, so no other history exists without its steps, and none can begin: those behind return to the checkpoint.
+    """
+    fresh = fresh_lines(job, command.lines, world)
+    if isinstance(fresh, Rejection):
+        return fresh
+    if not fresh:
+        return checkpoints.publish(job, command, world, now)
+    waits = world is job.newest and world.kind is WorldKind.RECOVERY and world.number > job.current
+    if not waits or command.count > 1 or fresh[-1].lineage != command.checkpoint.lineage:
+        why = "only a comparison commits it, or the checkpoint of a member in a recovery that no member has entered"
+        return Rejection(Code.NOT_NEXT, f"step {fresh[-1].lineage.step} is not committed: {why}")
+    committed = m.StepsCommitted(now, world.number, command.member, fresh)
+    published = checkpoints.publish(evolve(job, committed), command, world, now)
+    return (committed, *published) if not isinstance(published, Rejection) and published else published
 
 
 def _raised(job: Job, command: m.Raised, now: float) -> Decision:
@@ -385,7 +433,7 @@ def _exited(job: Job, command: m.Exited, now: float) -> Decision:
         return seat_ended(job, command, now)
     how = f"its process ended with {describe_exit(command.code)}"
     leaves = job.newest is None or command.member not in job.newest.members or job.members[command.member].draining
-    if command.code == 0 and leaves:
+    if command.code == 0 and leaves and not _holds_shards(job, command.member):
         # It was to leave, or was never needed. Its `Leave` did not arrive, most likely because no coordinator answered.
         return (m.MemberGone(now, command.member, "left", how),)
     if is_own_failure(command.code):
@@ -397,6 +445,10 @@ def _exited(job: Job, command: m.Exited, now: float) -> Decision:
     why = f"{count} workers ended without a step in between; {command.member}: {how}"
     hint = "check the memory of its machine" if command.code else "its script ended before the job was finished"
     return (lost, *_end_without(job, command.member, f"{why}; {hint}", now))
+
+
+def _holds_shards(job: Job, member: MemberId) -> bool:
+    return job.tasks is not None and bool(job.tasks.held_by(member))
 
 
 def _failed(job: Job, member: MemberId, code: int, how: str, now: float) -> tuple[Event, ...]:

@@ -15,11 +15,13 @@ from pliant.core.job.failures import counted_failures
 from pliant.core.messages import Event, SlotDisputed, StatesDiffered
 from pliant.core.messages.describe import describe_departure
 from pliant.core.model.checkpoint import UnfinishedCheckpoint
-from pliant.core.model.job import Accusation, Agent, Job, StateDivergence, WorkerFailure, member_limit
+from pliant.core.model.job import Accusation, Agent, Job, JobState, Member, StateDivergence, WorkerFailure, member_limit
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId
 from pliant.core.model.view import kept_checkpoints
 from pliant.core.model.world import World, WorldKind
+from pliant.core.tasks.evolve import evolve_tasks, without_member, without_members
+from pliant.core.tasks.messages import ShardDone, TaskEvent, TaskMemberJoined
 
 if TYPE_CHECKING:
     from dataclasses import replace as change
@@ -52,8 +54,8 @@ def evolve(job: Job | None, event: Event) -> Job:
             return _with_steps(job, event.lines[-1].lineage)
         case m.SettingsChanged():
             return change(job, spec=event.spec, target=event.target)
-        case m.TargetChanged():
-            return change(job, target=event.target)
+        case m.TargetChanged() | m.Granted():
+            return _with_size(job, event)
         case m.AgentJoined() | m.AgentGone():
             return _with_agents(job, event)
         case m.AgentReadied():
@@ -70,9 +72,7 @@ def evolve(job: Job | None, event: Event) -> Job:
             members = {**job.members, event.member.id: event.member}
             return change(job, members=members, joined=event.member.number, terms=event.terms)
         case m.MemberDraining():
-            drained = replace(job.members[event.member], draining=True, grace_s=event.grace_s, why=event.why)
-            drained = replace(drained, immediate=event.immediate)
-            return change(job, members={**job.members, event.member: drained})
+            return _with_draining(job, event)
         case m.MemberGone():
             return _without_member(job, event)
         case m.WorldFormed():
@@ -100,8 +100,27 @@ def evolve(job: Job | None, event: Event) -> Job:
             return change(job, failures=(*counted_failures(job, event.at), WorkerFailure(event.at, job.furthest_step)))
         case m.StateChanged():
             return _in_state(job, event)
+        case _ if isinstance(event, TaskEvent):
+            return _with_task_event(job, event)
         case _:
             assert_never(event)
+
+
+def _with_draining(job: Job, event: m.MemberDraining) -> Job:
+    drained = replace(job.members[event.member], draining=True, grace_s=event.grace_s, why=event.why)
+    return change(job, members={**job.members, event.member: replace(drained, immediate=event.immediate)})
+
+
+def _with_task_event(job: Job, event: TaskEvent) -> Job:
+    tasks = evolve_tasks(job.tasks, event)
+    match event:
+        case TaskMemberJoined():
+            member = Member(event.member, event.number, event.agent, pid=event.pid)
+            return change(job, tasks=tasks, members={**job.members, member.id: member}, joined=event.number)
+        case ShardDone():
+            return change(job, tasks=tasks, losses_without_progress=0, furthest_step=job.furthest_step + 1)
+        case _:
+            return change(job, tasks=tasks)
 
 
 def _with_steps(job: Job, head: Lineage) -> Job:
@@ -112,6 +131,8 @@ def _with_steps(job: Job, head: Lineage) -> Job:
 
 def _in_state(job: Job, event: m.StateChanged) -> Job:
     since = job.state_since if event.state is job.state else event.at
+    if event.state is JobState.FINISHED and job.checkpoint is not None and job.checkpoint.lineage == job.durable:
+        job = change(job, checkpoint_wanted_at_step=None)  # no later state will exist
     return change(job, state=event.state, why=event.why, ends_as=event.ends_as, state_since=since)
 
 
@@ -152,6 +173,7 @@ def _created(job: Job | None, event: m.JobCreated) -> Job:
         damaged=job.damaged,
         fingerprint=job.fingerprint,
         rollback_generation=job.rollback_generation,
+        tasks=without_members(job.tasks) if job.tasks is not None else None,
     )
 
 
@@ -217,6 +239,12 @@ def _with_unfinished(job: Job, writing: UnfinishedCheckpoint) -> tuple[Unfinishe
     return tuple(sorted((*others, writing), key=lambda each: not each.failed)[-UNFINISHED_KEPT:])
 
 
+def _with_size(job: Job, event: m.TargetChanged | m.Granted) -> Job:
+    if isinstance(event, m.Granted):
+        return change(job, granted=event.size, granted_why=event.why)
+    return change(job, target=event.target)
+
+
 def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
     """An agent joined, joined again or left. In every case the workers it had are gone."""
     others = tuple(agent for agent in job.agents if agent.id != event.agent)
@@ -224,7 +252,7 @@ def _with_agents(job: Job, event: m.AgentJoined | m.AgentGone) -> Job:
         why = f"agent {event.agent} is gone: {event.why}"
         launch = _launch_without(job, event.agent, why, is_cause=event.lost)
         return change(job, agents=others, launch=launch)
-    agent = Agent(event.agent, event.capacity, event.address, event.install_id, event.run_id)
+    agent = Agent(event.agent, event.capacity, event.address, event.install_id, event.run_id, role=event.role)
     launch = _launch_without(job, event.agent, f"{event.agent} was started again")
     return change(job, agents=(*others, agent), launch=launch)
 
@@ -289,6 +317,7 @@ def _without_member(job: Job, event: m.MemberGone) -> Job:
         unenterable_generations=frozenset(unenterable),
         gone_in_open_worlds=gone,
         losses_without_progress=job.losses_without_progress + (event.how == "lost"),
+        tasks=without_member(job.tasks, member, lost=event.how == "lost") if job.tasks is not None else None,
     )
 
 

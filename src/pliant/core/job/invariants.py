@@ -28,8 +28,10 @@ from pliant.core.messages import (
 )
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import spare_why
+from pliant.core.model.view import mismatch_why
 from pliant.core.model.world import WorldKind
+from pliant.core.tasks.invariants import task_change_violation, task_state_violation
+from pliant.core.tasks.messages import TaskEvent
 
 
 def state_violations(job: Job) -> tuple[str, ...]:
@@ -141,7 +143,7 @@ def worlds_have_one_fingerprint(job: Job) -> str:
     """P4: a member with another fingerprint than the job's is in none of its worlds."""
     for world in job.worlds:
         for name in world.members:
-            if name in job.members and (why := spare_why(job, name)):
+            if name in job.members and (why := mismatch_why(job, name)):
                 return f"P4: {name} is in world {world.number} and {why}"
     return ""
 
@@ -158,6 +160,11 @@ def launches_are_sound(job: Job) -> str:
     return ""
 
 
+def task_queues_are_sound(job: Job) -> str:
+    """A shard has one holder, which is a member."""
+    return task_state_violation(job.tasks, job.members) if job.tasks is not None else ""
+
+
 STATE_INVARIANTS = (
     open_worlds_ascend,
     open_worlds_are_not_sealed,
@@ -170,6 +177,7 @@ STATE_INVARIANTS = (
     holders_are_members,
     worlds_have_one_fingerprint,
     launches_are_sound,
+    task_queues_are_sound,
 )
 
 # ------------------------------------------------------------------------------------------------ of a change
@@ -333,6 +341,13 @@ def the_fingerprint_never_changes(before: Job, event: Event, after: Job) -> str:
     return ""
 
 
+def done_shards_stay_done(before: Job, event: Event, after: Job) -> str:
+    """Tasks: what is done stays done, and only the holder of an attempt completes it."""
+    if before.tasks is None or after.tasks is None or not isinstance(event, TaskEvent):
+        return ""
+    return task_change_violation(before.tasks, event, after.tasks)
+
+
 CHANGE_INVARIANTS = (
     generations_are_never_reused,
     numbers_never_go_back,
@@ -349,5 +364,6 @@ CHANGE_INVARIANTS = (
     worlds_that_train_are_large_enough,
     planned_worlds_keep_a_holder,
     only_the_length_of_a_job_changes,
+    done_shards_stay_done,
     the_fingerprint_never_changes,
 )

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pliant.core import messages as m
 from pliant.core.job.checkpoints import request_on_drain
 from pliant.core.job.failures import counted_failures
-from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, bad_grace
+from pliant.core.job.validation import ADDRESS_MAX, CHIEF, PARAMETER_SERVER, PORT_MAX, SIZE_MAX, WORKER, bad_grace
 from pliant.core.messages import Code, Event, Rejection
 from pliant.core.model.job import Agent, Job, JobState, Member, Target, member_limit
 from pliant.core.model.launch import Launch, Seat, SeatEnd
@@ -25,7 +25,6 @@ CRASH_SIGNALS = frozenset({4, 6, 7, 8, 11})  # SIGILL, SIGABRT, SIGBUS, SIGFPE, 
 FENCED_CODE = 75  # exit code of a fenced worker; not counted as a failure
 STUCK_CODE = 76  # exit code of a worker whose user code did not return
 REFILLED = frozenset({"worker", "evaluator"})  # with parameter servers, these may come and go
-WORKER = "worker"
 AGENTS_NAMED = 3  # in the reason for waiting; the rest are counted
 
 
@@ -55,14 +54,15 @@ def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] 
         return Rejection(
             Code.BAD, f"an agent's address, install_id and run_id must have up to {ADDRESS_MAX} printable characters"
         )
+    if bad := _bad_role(job, command.role):
+        return Rejection(Code.BAD, bad)
     others = [agent for agent in job.agents if agent.id != command.agent]
     known = next((agent for agent in job.agents if agent.id == command.agent), None)
     if known is not None and known.install_id and command.install_id and known.install_id != command.install_id:
         why = f"another agent is called {known.id}, at {known.address or 'an unknown address'}"
         return Rejection(Code.EXISTS, f"{why}: set PLIANT_AGENT to another name here")
-    if known == Agent(
-        command.agent, command.capacity, command.address, command.install_id, command.run_id, *_standing(known)
-    ):
+    here = (command.agent, command.capacity, command.address, command.install_id, command.run_id)
+    if known == Agent(*here, *_standing(known), command.role):
         return ()
     if bad := _loopback_conflict(command, others):
         return Rejection(Code.BAD, bad)
@@ -70,7 +70,13 @@ def agent_join(job: Job, command: m.AgentJoin, now: float) -> tuple[Event, ...] 
         return Rejection(
             Code.BAD, f"{job.name} has {len(others)} agents, far more than its largest size {job.spec.size_max}"
         )
-    return (m.AgentJoined(now, command.agent, command.capacity, command.address, command.install_id, command.run_id),)
+    return (m.AgentJoined(now, *here, command.role),)
+
+
+def _bad_role(job: Job, role: str) -> str:
+    """Return why no worker of the job can take an agent's only role; empty if one can."""
+    known = [WORKER, *(name for name, _ in job.spec.roles)]
+    return "" if role in ("", *known) else f"{job.name} has no role {role!r}; an agent's role is {' or '.join(known)}"
 
 
 def _standing(known: Agent | None) -> tuple[bool, tuple[int, ...], float]:
@@ -304,11 +310,21 @@ def seats_per_agent(job: Job) -> dict[AgentId, int]:
         wanted = dict(job.target.placement)
         return {agent.id: min(wanted.get(agent.id, 0), agent.capacity) for agent in staying}
     before = Counter(seat.agent for seat in job.launch.seats) if job.launch else Counter[AgentId]()
-    share = {agent.id: min(before[agent.id], agent.capacity) for agent in staying}
-    limit = min(job.target.size, job.spec.size_max)
-    for agent in reversed(staying):
+    limit = job.wanted_size
+    share: dict[AgentId, int] = {}
+    for role, count in job.spec.roles:
+        share |= _share([agent for agent in staying if agent.role == role], count, before)
+    workers = [agent for agent in staying if agent.role == WORKER]
+    share |= _share(workers, limit - sum(count for _, count in job.spec.roles), before)
+    return share | _share([agent for agent in staying if not agent.role], limit - sum(share.values()), before)
+
+
+def _share(agents: list[Agent], limit: int, before: Counter[AgentId]) -> dict[AgentId, int]:
+    """Deal that many seats: as many as before to each agent, taken from the youngest, then to those with the fewest."""
+    share = {agent.id: min(before[agent.id], agent.capacity) for agent in agents}
+    for agent in reversed(agents):
         share[agent.id] -= min(share[agent.id], max(0, sum(share.values()) - limit))
-    while sum(share.values()) < limit and (free := [a for a in staying if share[a.id] < a.capacity]):
+    while sum(share.values()) < limit and (free := [a for a in agents if share[a.id] < a.capacity]):
         fewest = min(free, key=lambda agent: share[agent.id])
         share[fewest.id] += 1
     return share
@@ -353,22 +369,37 @@ def _failure_that_ended(job: Job, launch: Launch) -> SeatEnd | None:
 
 
 def _seats(job: Job, share: Counter[AgentId] | dict[AgentId, int]) -> tuple[Seat, ...]:
-    """Deal ranks agent by agent, in the order in which agents joined, so that rank 0 stays with the oldest."""
-    roles = [role for role, count in job.spec.roles for _ in range(count)]
+    """Deal ranks agent by agent, in the order in which agents joined, so that rank 0 stays with the oldest.
+
+    An agent with a role of its own gives it to all its workers. The others take the roles that are left, in the order
+    in which the job names them. Ranks go by role in this order, workers last.
+    """
+    order = [role for role, _ in job.spec.roles]
+    left = Counter(dict(job.spec.roles))
+    left.subtract(Counter({role: _seats_of(job, role, share) for role in order}))
+    roles = [role for role in order for _ in range(left[role])]
     seats: list[Seat] = []
     for agent in job.agents:
         for index in range(share.get(agent.id, 0)):
-            role = roles[len(seats)] if len(seats) < len(roles) else WORKER
+            role = agent.role or (roles.pop(0) if roles else WORKER)
             port = agent.ports[index] if agent.ports else 0  # no ports: the layout is computed before a launch
             member = MemberId(f"{agent.id}-g{job.generation + 1}.{index}")
             host = f"[{agent.address}]" if ":" in agent.address else agent.address or "127.0.0.1"
             seats.append(Seat(member, agent.id, role, f"{host}:{port}"))
-    return tuple(seats)
+    return tuple(sorted(seats, key=lambda seat: order.index(seat.role) if seat.role in order else len(order)))
+
+
+def _seats_of(job: Job, role: str, share: Counter[AgentId] | dict[AgentId, int]) -> int:
+    return sum(share.get(agent.id, 0) for agent in job.agents if agent.role == role)
 
 
 def _too_few(job: Job, seats: tuple[Seat, ...]) -> str:
     least = max(job.spec.size_min, sum(count for _, count in job.spec.roles) + (1 if job.spec.roles else 0))
-    return f"{len(seats)} of the {least} workers needed" if len(seats) < least else ""
+    if len(seats) < least:
+        return job.grant_missing or f"{len(seats)} of the {least} workers needed"
+    present = Counter(seat.role for seat in seats)
+    missing = [(role, count - present[role]) for role, count in job.spec.roles if count > present[role]]
+    return f"{missing[0][1]} more of the role {missing[0][0]} needed" if missing else ""
 
 
 def _state_change(job: Job, state: JobState, why: str, now: float) -> tuple[Event, ...]:

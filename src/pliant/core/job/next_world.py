@@ -18,6 +18,7 @@ from pliant.core.model.fingerprint import fingerprint_difference
 from pliant.core.model.job import Job, JobState, Member
 from pliant.core.model.names import MemberId
 from pliant.core.model.world import World, WorldKind
+from pliant.core.tasks.decide import next_of_tasks
 
 BAD_PAIR_FAILURES = 3  # failed wirings of one pair before one of the two is barred (rule 11)
 SURPLUS_GRACE_S = 30.0  # for a member that no world has, so it can leave at once
@@ -44,6 +45,8 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
         return ()
     if not job.is_live:
         return next_launch(job, now)
+    if job.tasks is not None:
+        return next_of_tasks(job, job.tasks, now)
     barred = _member_to_bar(job, now)
     if barred is not None:
         return (barred,)
@@ -57,7 +60,7 @@ def next_consequence(job: Job, now: float) -> tuple[Event, ...]:
         case World():
             return (WorldFormed(now, verdict),)
         case NoWorldYet(why):
-            state = JobState.WAITING
+            state, why = JobState.WAITING, job.grant_missing or why
         case KeepWorlds(why):
             state = JobState.RUNNING if job.current else JobState.STARTING
     if (state, why) == (job.state, job.why):

@@ -1,16 +1,18 @@
 """Validation of values in commands, in any state of a job.
 
-`bad_spec`, `bad_target` and `bad_name` return what is wrong, or the empty string. The others return the refusal, or
-None.
+`bad_spec`, `bad_target` and `bad_name` return what is wrong, or the empty string. `fresh_lines` returns the lines to
+store, or the refusal. The others return the refusal, or None.
 """
 
 from __future__ import annotations
 
+from pliant.core.data.ledger import LedgerLine, can_follow
 from pliant.core.messages import Code, Create, Join, Rejection
 from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.fingerprint import Fingerprint
-from pliant.core.model.job import FailingSlots, JobSpec, Mode, Target, Terms
-from pliant.core.model.names import bad_name
+from pliant.core.model.job import FailingSlots, Job, JobSpec, Mode, Target, Terms
+from pliant.core.model.names import MEMBER_NAME_MAX, bad_name
+from pliant.core.model.world import World
 
 GRACE_MAX_S = 30 * 86400.0
 WAIT_MAX_S = 365 * 86400.0
@@ -24,10 +26,12 @@ PORT_MAX = 65535
 CHIEF = "chief"
 PARAMETER_SERVER = "ps"
 ROLES = (CHIEF, PARAMETER_SERVER, "evaluator")  # TensorFlow's; the others are workers
+WORKER = "worker"
 PAIRS_MAX = 32  # of a user's own terms, and of a fingerprint
 PAIR_NAME_MAX = 63
 PAIR_VALUE_MAX = 255
 VERIFY_MAX = 1_000_000
+PRIORITY_MAX = 1000
 SIZE_MAX = 100_000  # far beyond what one coordinator can serve; catches typing errors
 
 
@@ -38,6 +42,8 @@ TERM_NAMES = ("samples", "batch_size", "slots", "epochs", "turns", "max_steps", 
 def bad_create(command: Create) -> Rejection | None:
     if wrong := bad_name(command.name) or bad_spec(command.spec):
         return Rejection(Code.BAD, wrong)
+    if command.fresh and command.only_settings:
+        return Rejection(Code.BAD, "fresh and only_settings cannot be combined")
     return None
 
 
@@ -52,7 +58,21 @@ def bad_spec(spec: JobSpec) -> str:
         return f"max_restarts cannot be negative; got {spec.max_restarts}"
     if not 0 <= spec.spares <= SIZE_MAX:
         return f"spares must be 0 to {SIZE_MAX}; got {spec.spares}"
-    return _bad_policy(spec.checkpoints) or _bad_roles(spec) or bad_target(low, high, spec.initial_target)
+    if wrong := _bad_policy(spec.checkpoints) or _bad_roles(spec) or bad_target(low, high, spec.initial_target):
+        return wrong
+    return _bad_queue(spec)
+
+
+def _bad_queue(spec: JobSpec) -> str:
+    if spec.queue and (wrong := bad_name(spec.queue)):
+        return f"the queue's name is not valid: {wrong}"
+    if abs(spec.priority) > PRIORITY_MAX:
+        return f"the priority must be {-PRIORITY_MAX} to {PRIORITY_MAX}; got {spec.priority}"
+    if spec.priority and not spec.queue:
+        return f"the priority {spec.priority} has no effect without a queue: pass --queue NAME"
+    if spec.queue and spec.initial_target.placement:
+        return "a job in a queue cannot have a placement: the pool decides how many workers it has"
+    return ""
 
 
 def _bad_policy(policy: CheckpointPolicy) -> str:
@@ -67,8 +87,10 @@ def _bad_roles(spec: JobSpec) -> str:
         return f"roles must be {', '.join(ROLES)}, each named once; the rest are workers"
     if any(count < 1 for _, count in spec.roles) or any(x == CHIEF and count > 1 for x, count in spec.roles):
         return "a role must have at least one worker, and chief exactly one"
-    if spec.roles and spec.mode is Mode.LIVE:
-        return "a live job cannot have roles: its members are all equal"
+    if spec.roles and spec.mode in (Mode.LIVE, Mode.TASKS):
+        return (
+            f"a {'live job' if spec.mode is Mode.LIVE else 'task queue'} cannot have roles: its members are all equal"
+        )
     if sum(count for _, count in spec.roles) >= spec.size_max:
         return f"at least one plain worker is required; the roles take all {spec.size_max}"
     return ""
@@ -89,7 +111,7 @@ def bad_target(low: int, high: int, target: Target) -> str:
 
 def bad_member(command: Join) -> Rejection | None:
     """Check a member that joins, without its terms."""
-    if wrong := bad_name(command.member) or bad_name(command.agent):
+    if wrong := bad_name(command.member, MEMBER_NAME_MAX) or bad_name(command.agent):
         return Rejection(Code.BAD, wrong)
     if not 1 <= command.weight <= WEIGHT_MAX:
         return Rejection(Code.BAD, f"a member's weight must be 1 to {WEIGHT_MAX}; got {command.weight}")
@@ -140,3 +162,19 @@ def bad_grace(grace_s: float) -> Rejection | None:
     if 0 <= grace_s <= GRACE_MAX_S:  # false for NaN, too
         return None
     return Rejection(Code.BAD, f"a grace period must be 0 to {GRACE_MAX_S:g} s; got {grace_s}")
+
+
+def fresh_lines(job: Job, lines: tuple[LedgerLine, ...], world: World) -> tuple[LedgerLine, ...] | Rejection:
+    """Return the lines that are not durable yet, if they continue the history and were applied up to that world."""
+    head = job.durable
+    if any(line.lineage != head for line in lines if line.lineage.step == head.step):
+        return Rejection(Code.MISMATCH, f"step {head.step} is durable with another history")
+    fresh = tuple(line for line in lines if line.lineage.step > head.step)
+    for line in fresh:
+        if not can_follow(line, head):
+            return Rejection(Code.NOT_NEXT, f"step {line.lineage.step} does not follow step {head.step}")
+        head = line.lineage
+        if not job.rollback_generation <= head.generation <= world.number:
+            limits = f"{job.rollback_generation} to {world.number}"
+            return Rejection(Code.MISMATCH, f"step {head.step} was applied in {head.generation}, not in {limits}")
+    return fresh

@@ -10,6 +10,7 @@ from pliant.core.model.checkpoint import Checkpoint
 from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.job import Dispute, FailingSlots, JobSpec, Target, Terms
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.tasks.messages import TaskCommand
 
 SCHEDULED = "scheduled"  # why a checkpoint is saved when its interval is over
 
@@ -21,6 +22,7 @@ class Create:
     name: str
     spec: JobSpec
     fresh: bool = False  # from the beginning, not from an earlier attempt's progress
+    only_settings: bool = False  # change a job that goes on: create none, and start no attempt of one that has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +30,14 @@ class Resize:
     """Change the target: a number, or an exact placement."""
 
     target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class GrantWorkers:
+    """Let a job in a queue have so many workers. The leader sends it, after `pliant.core.allocate`."""
+
+    size: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +179,7 @@ class AgentJoin:
     address: str = ""
     install_id: str = ""
     run_id: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,13 +228,18 @@ class AgentSuspect:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A member's part of a checkpoint is written. The last part makes its manifest the newest (rule 17)."""
+    """A member's part of a checkpoint is written. The last part makes its manifest the newest (rule 17).
+
+    `lines` are the steps up to the checkpoint that are not durable yet, from a member whose time is short while no
+    world works. The coordinator commits them with the checkpoint (rule 16).
+    """
 
     member: MemberId
     generation: int
     checkpoint: Checkpoint  # with the pieces of this part only
     part: int = 0
     count: int = 1
+    lines: tuple[LedgerLine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +277,7 @@ class RequestCheckpoint:
 Command = (
     Create
     | Resize
+    | GrantWorkers
     | Drain
     | DrainAgent
     | Cancel
@@ -283,4 +300,5 @@ Command = (
     | AgentSuspect
     | Suspect
     | WaitOver
+    | TaskCommand
 )

@@ -11,6 +11,8 @@ from pliant.core.job.validation import TERM_NAMES
 from pliant.core.messages import SlotDisputed, StatesDiffered
 from pliant.core.model.fingerprint import describe_differences
 from pliant.core.model.job import Dispute, JobSpec, JobState, Mode, Terms
+from pliant.core.tasks.describe import describe_task_event
+from pliant.core.tasks.messages import TaskEvent
 
 NAMES_MAX = 8  # the rest are counted
 # Fields of JobSpec that are not plain options of the same name.
@@ -72,12 +74,18 @@ def describe(event: m.Event) -> str:
             return f"the job {describe_state(state)}: {why}"
         case m.SettingsChanged(what=what):
             return f"settings changed: {what}"
-        case m.TargetChanged(target=target):
-            return f"target changed to {target.size}"
+        case m.TargetChanged() | m.Granted():
+            return _describe_size(event)
         case m.HoldersChanged(holders=holders):
             return f"the state is held by {_listed(tuple(sorted(holders)))}"
         case _:
-            return _describe_checkpoint_event(event)
+            return describe_task_event(event) if isinstance(event, TaskEvent) else _describe_checkpoint_event(event)
+
+
+def _describe_size(event: m.TargetChanged | m.Granted) -> str:
+    if isinstance(event, m.TargetChanged):
+        return f"target changed to {event.target.size}"
+    return f"{event.size} {'worker' if event.size == 1 else 'workers'} granted: {event.why}"
 
 
 def _describe_checkpoint_event(
@@ -121,7 +129,7 @@ def setting_options(spec: JobSpec) -> dict[str, str]:
 
 def _setting(value: object) -> str:
     match value:
-        case None:
+        case None | "":
             return "none"
         case bool():
             return "yes" if value else "no"

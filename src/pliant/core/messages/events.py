@@ -14,6 +14,7 @@ from pliant.core.model.job import Disputed, FailingSlots, JobSpec, JobState, Mem
 from pliant.core.model.launch import Launch, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
+from pliant.core.tasks.messages import TaskEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,15 @@ class SettingsChanged:
 class TargetChanged:
     at: float
     target: Target
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The pool grants a job in a queue so many workers, or the reason for their number changed."""
+
+    at: float
+    size: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +166,7 @@ class AgentJoined:
     address: str = ""
     install_id: str = ""
     run_id: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,6 +305,7 @@ Event = (
     JobCreated
     | SettingsChanged
     | TargetChanged
+    | Granted
     | AgentJoined
     | AgentReadied
     | AgentDraining
@@ -321,4 +333,5 @@ Event = (
     | SlotRaised
     | WorkerFailed
     | StateChanged
+    | TaskEvent
 )

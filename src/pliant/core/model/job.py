@@ -17,6 +17,7 @@ from pliant.core.model.fingerprint import Fingerprint
 from pliant.core.model.launch import Launch
 from pliant.core.model.names import AgentId, MemberId
 from pliant.core.model.world import World
+from pliant.core.tasks.model import TaskState
 
 
 class JobState(StrEnum):
@@ -41,13 +42,14 @@ _ENDED = frozenset({JobState.FINISHED, JobState.FAILED, JobState.CANCELLED})
 class Mode(StrEnum):
     """The effect of a membership change on workers.
 
-    `live`: they go on. `relaunch`: all of them are started again. `auto`: as `relaunch`, until a worker calls
-    `pliant.join()`; from then on as `live`.
+    `live`: they go on. `tasks`: they go on, each at its own pace, with shards of a task queue. `relaunch`: all of them
+    are started again. `auto`: as `relaunch`, until a worker joins by itself; from then on as `live` or `tasks`.
     """
 
     AUTO = "auto"
     LIVE = "live"
     RELAUNCH = "relaunch"
+    TASKS = "tasks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,8 @@ class JobSpec:
     roles: tuple[tuple[str, int], ...] = ()  # (role, count) of the seats of a launch that are not plain workers
     checkpoints: CheckpointPolicy = NO_POLICY
     chaos_allowed: bool = False  # `pliant chaos` may inject faults
+    queue: str = ""  # the queue of the pool that grants its workers; empty: none, and it takes what its agents have
+    priority: int = 0  # among the jobs of the pool, higher first
 
     @property
     def initial_target(self) -> Target:
@@ -96,6 +100,7 @@ class Terms:
     checkpoint_every: int = 0  # steps between checkpoints; 0: only when the protocol needs one
     extra: tuple[tuple[str, str], ...] = ()
     verify: int = 0  # steps between comparisons of the members' state hashes; 0: never
+    encrypted: bool | None = None  # members encrypt what they send one another; None: not known, and not compared
 
     def can_continue(self, before: Terms) -> bool:
         """Return whether a history that began with `before` can go on with these terms, once no member is left.
@@ -138,7 +143,8 @@ class Agent:
     """One machine's supervisor, with room for `capacity` workers.
 
     `install_id` distinguishes it from another machine's agent of the same name, `run_id` one start of it from the next.
-    `ports` are free on it, one for each worker. While it has none, its workers may still run.
+    `ports` are free on it, one for each worker. While it has none, its workers may still run. `role` is the only role
+    that its launched workers take; empty: any.
     """
 
     id: AgentId
@@ -149,6 +155,7 @@ class Agent:
     draining: bool = False
     ports: tuple[int, ...] = ()
     grace_s: float = 0.0  # the time it has to leave, once it is draining
+    role: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +251,9 @@ class Job:
     failures: tuple[WorkerFailure, ...] = ()  # recent ones, oldest first
     furthest_step: int = 0  # the highest step that was ever durable; a rollback does not lower it
     losses_without_progress: int = 0  # members lost since that step
+    granted: int = 0  # the workers that the pool grants; only for a job in a queue
+    granted_why: str = ""
+    tasks: TaskState | None = None  # of a task queue, since its first member joined
 
     def world(self, number: int) -> World | None:
         """Return the open world with that number, or None."""
@@ -259,12 +269,28 @@ class Job:
     @property
     def is_live(self) -> bool:
         """True once workers are members themselves. From then on no change stops them."""
-        return self.spec.mode is Mode.LIVE or self.terms is not None
+        return self.spec.mode in (Mode.LIVE, Mode.TASKS) or self.terms is not None or self.tasks is not None
 
     @property
     def slots(self) -> int:
         """The number of members that can have work; a member beyond the number of slots is a spare."""
         return self.terms.grid.slots if self.terms else self.spec.size_max
+
+    @property
+    def wanted_size(self) -> int:
+        """The number of members that should train: the target, within the sizes, the slots and the grant."""
+        return self.within_grant(min(self.target.size, self.spec.size_max, self.slots))
+
+    def within_grant(self, size: int) -> int:
+        """Return `size`, or less if the job is in a queue and was granted less."""
+        return min(size, self.granted) if self.spec.queue else size
+
+    @property
+    def grant_missing(self) -> str:
+        """The reason why the pool grants less than the minimum; empty if it does not, or for a job in no queue."""
+        if not self.spec.queue or self.granted >= self.spec.size_min:
+            return ""
+        return self.granted_why or "no grant yet; if there is no pool, set one with `pliant queue set --slots N`"
 
     def is_open(self, number: int) -> bool:
         return number > self.sealed and self.world(number) is not None

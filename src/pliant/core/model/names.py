@@ -13,7 +13,8 @@ MemberId = NewType("MemberId", str)
 AgentId = NewType("AgentId", str)
 
 
-NAME_MAX = 63
+NAME_MAX = 63  # of jobs and agents
+MEMBER_NAME_MAX = 95  # a member's name begins with that of its agent
 
 
 _EDGES = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789")
@@ -22,10 +23,15 @@ _EDGES = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 _INSIDE = _EDGES | frozenset("-._")
 
 
-def bad_name(text: str) -> str:
-    """Return why `text` is not a valid name; empty if it is."""
-    if not 1 <= len(text) <= NAME_MAX:
-        return f"a name has 1 to {NAME_MAX} characters; this one has {len(text)}"
+def bad_name(text: str, most: int = NAME_MAX) -> str:
+    """Return why `text` is not a valid name of at most that many characters; empty if it is."""
+    if not 1 <= len(text) <= most:
+        return f"a name has 1 to {most} characters; this one has {len(text)}"
     if not (text[0] in _EDGES and text[-1] in _EDGES and _INSIDE.issuperset(text)):
         return f"a name has letters, digits, '-', '.' and '_', with a letter or digit at both ends; got {text!r}"
     return ""
+
+
+def bad_path_name(kind: str, text: str) -> str:
+    """Return why `text` cannot stand in a URL for a `kind` of thing, such as `member`; empty if it can."""
+    return bad_name(text, MEMBER_NAME_MAX if kind == "member" else NAME_MAX)

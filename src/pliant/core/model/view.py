@@ -48,7 +48,7 @@ class View:
     split_storage: bool = False  # one member writes the whole checkpoint
     immediate: bool = False  # as `Member.immediate`
     save_steps: int = 0  # steps between checkpoints; 0: not by steps
-    spare_why: str = ""  # why it can never be in a world; empty: it can
+    spare_why: str = ""  # why it is a spare; empty: it is none
 
 
 def view_of(job: Job, revision: int, member: MemberId) -> View:
@@ -92,10 +92,17 @@ def written_parts(job: Job) -> tuple[tuple[str, int], ...]:
     return tuple((each.name, part) for each, there in parts for part, _ in there)
 
 
-def spare_why(job: Job, member: MemberId) -> str:
+def mismatch_why(job: Job, member: MemberId) -> str:
     """Return why that member can never be in a world of this job; empty if it can."""
     record = job.members.get(member)
     return fingerprint_difference(job.fingerprint, record.fingerprint) if record is not None else ""
+
+
+def spare_why(job: Job, member: MemberId) -> str:
+    """Return why that member is a spare; empty if it is none."""
+    if job.tasks is not None or member not in job.members or member_state(job, member) is not MemberState.SPARE:
+        return ""
+    return mismatch_why(job, member) or "the job has its target number of members"
 
 
 def member_state(job: Job, member: MemberId) -> MemberState:
@@ -103,12 +110,13 @@ def member_state(job: Job, member: MemberId) -> MemberState:
     record = job.members[member]
     if record.draining:
         return MemberState.DRAINING
+    if job.tasks is not None:
+        return MemberState.ACTIVE if job.tasks.held_by(member) else MemberState.SPARE
     if any(member in world.members for world in job.worlds):
         return MemberState.ACTIVE if member in job.holders else MemberState.JOINING
-    wanted = min(job.target.size, job.spec.size_max, job.slots)
     newest = job.newest
-    if spare_why(job, member):
+    if mismatch_why(job, member):
         return MemberState.SPARE
-    if newest is not None and len(newest.members) >= wanted:
+    if newest is not None and len(newest.members) >= job.wanted_size:
         return MemberState.SPARE
     return MemberState.JOINING

@@ -333,3 +333,28 @@ def test_a_job_that_every_member_left_may_be_begun_afresh() -> None:
 
 def test_a_job_that_has_not_begun_is_as_fresh_as_can_be() -> None:
     assert made(after(created(), hello(X)), replace(RELAUNCHED, fresh=True)) == ()
+
+
+# --------------------------------------------------------------------------------- settings, and no other attempt
+
+SETTINGS = replace(CREATE, only_settings=True)
+
+
+def test_settings_alone_change_a_job_that_goes_on() -> None:
+    job = running(2)
+    assert made(job, SETTINGS) == made(job, CREATE)
+
+
+@pytest.mark.parametrize("state", [JobState.FINISHED, JobState.FAILED, JobState.CANCELLED])
+def test_settings_alone_start_no_attempt_of_a_job_that_ended_meanwhile(state: JobState) -> None:
+    why = f"job demo is {state.value}: it has no settings to change"
+    assert refused(ended(state), SETTINGS) == Rejection(Code.ENDED, why)
+
+
+def test_settings_alone_create_no_job() -> None:
+    assert refused(None, SETTINGS).code is Code.NO_JOB
+
+
+def test_settings_alone_and_a_start_from_the_beginning_exclude_each_other() -> None:
+    both = replace(SETTINGS, fresh=True)
+    assert refused(running(2), both) == Rejection(Code.BAD, "fresh and only_settings cannot be combined")

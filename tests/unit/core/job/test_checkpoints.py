@@ -562,3 +562,68 @@ COMMANDS: list[Command] = [m.PartNotWritten(C, 1, "x", FULL), m.NotReadable(C, 1
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: type(command).__name__)
 def test_who_is_not_in_a_world_is_not_heard_of_its_checkpoints(command: Command) -> None:
     assert refused(running(2), command).code is Code.UNKNOWN
+
+
+# ------------------------------------------------------------------------------- a member that has no time left
+
+
+def short_of_time() -> tuple[Job, m.Publish]:
+    """A stopped in generation 1 after step 4, which is not committed, and the recovery has not begun.
+
+    Also return what A sends: the checkpoint, and the steps up to it.
+    """
+    job = after(running(2, steps=2), stopped(B, 1))
+    steps = lines(job.durable, 1, 2)
+    alone = Checkpoint(steps[-1].lineage, checkpoint_name(steps[-1].lineage, 1, A), 5, (piece(0),))
+    return job, m.Publish(A, 2, alone, 0, 1, steps)
+
+
+def test_a_member_without_time_commits_its_steps_by_the_checkpoint_it_leaves() -> None:
+    job, last = short_of_time()
+    committed = m.StepsCommitted(NOW, 2, A, last.lines)
+    assert made(job, last) == (committed, m.CheckpointPublished(NOW, 2, last.checkpoint))
+    job = after(job, last)
+    assert (job.durable, job.current, job.checkpoint) == (last.checkpoint.lineage, 1, last.checkpoint)
+    assert made(job, last) == ()
+
+
+def test_the_others_return_to_the_checkpoint_of_a_member_without_time_and_lose_no_step() -> None:
+    job, last = short_of_time()
+    job = after(job, last, m.Leave(A, 0, "the grace period is over"), stopped(B, 3, stateless=True))
+    newest = job.worlds[-1]
+    assert (newest.kind, newest.members, newest.base) == (WorldKind.ROLLBACK, (B,), last.checkpoint.lineage)
+    assert "back to step 4, nothing is lost" in newest.why
+
+
+def test_steps_that_are_durable_already_change_nothing_about_their_checkpoint() -> None:
+    job, last = short_of_time()
+    job = after(job, m.Report(A, 0, 2, last.lines))
+    assert made(job, last) == (m.CheckpointPublished(NOW, 2, last.checkpoint),)
+
+
+def test_once_a_member_has_entered_the_recovery_only_a_comparison_commits() -> None:
+    """Rule 1: others may have gone on without the step."""
+    job, last = short_of_time()
+    job = after(job, m.Report(A, 0, 2, ()))
+    why = "only a comparison commits it, or the checkpoint of a member in a recovery that no member has entered"
+    assert refused(job, last) == Rejection(Code.NOT_NEXT, f"step 4 is not committed: {why}")
+
+
+def test_the_checkpoint_of_a_member_without_time_is_whole_and_of_the_last_of_its_steps() -> None:
+    job, last = short_of_time()
+    assert isinstance(refused(job, replace(last, count=2)), Rejection)
+    assert isinstance(refused(job, replace(last, lines=last.lines[:1])), Rejection)
+
+
+def test_a_checkpoint_that_is_refused_commits_no_step() -> None:
+    job, last = short_of_time()
+    assert refused(job, replace(last, lines=last.lines[1:])).code is Code.NOT_NEXT
+    assert refused(job, replace(last, checkpoint=replace(last.checkpoint, name="../x"))).code is Code.BAD
+
+
+def test_a_finished_job_wants_no_checkpoint_if_its_last_state_is_saved() -> None:
+    job = saved(running(2))
+    job = after(job, drain(B))
+    assert job.checkpoint_wanted_at_step == job.durable.step
+    job = after(job, m.Report(A, 0, job.current, (), finished="converged"))
+    assert (job.state, job.checkpoint_wanted_at_step) == (JobState.FINISHED, None)

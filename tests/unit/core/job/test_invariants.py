@@ -554,8 +554,9 @@ def test_a_change_that_must_not_be_is_named_and_its_neighbour_is_not(row: Change
 
 
 def test_every_invariant_has_a_row() -> None:
-    assert {check.__name__ for check in STATE_INVARIANTS} == {row.name for row in STATES}
-    assert {check.__name__ for check in CHANGE_INVARIANTS} == {row.name for row in CHANGES}
+    tasks = {"task_queues_are_sound", "done_shards_stay_done"}  # tests/unit/core/tasks has their rows
+    assert {check.__name__ for check in STATE_INVARIANTS} - tasks == {row.name for row in STATES}
+    assert {check.__name__ for check in CHANGE_INVARIANTS} - tasks == {row.name for row in CHANGES}
     named = {
         name
         for name, value in vars(invariants).items()

@@ -97,6 +97,35 @@ def test_a_next_start_cannot_end_before_the_steps_that_are_done() -> None:
     assert refused(job, join(C, terms=replace(LONGER, seed=9))).why.endswith(PASS)
 
 
+ENCRYPTED, PLAIN = replace(TERMS, encrypted=True), replace(TERMS, encrypted=False)
+
+
+def test_a_member_that_could_not_connect_to_the_others_is_refused_with_the_setting_that_helps() -> None:
+    without = refused(after(new_job(2), join(A, terms=ENCRYPTED)), join(B, terms=PLAIN))
+    assert without == Rejection(
+        Code.MISMATCH,
+        "b has no CA file, but the other members encrypt their connections, so it could not connect to them: set "
+        "PLIANT_CA_FILE or --ca-file as on the other machines",
+    )
+    only_one = refused(after(new_job(2), join(A, terms=PLAIN)), join(B, terms=ENCRYPTED))
+    assert only_one == Rejection(
+        Code.MISMATCH,
+        "b has a CA file, but the other members have none, so they could not connect to it: set PLIANT_CA_FILE or "
+        "--ca-file on every machine of the job, or on none",
+    )
+
+
+@pytest.mark.parametrize("terms", [ENCRYPTED, PLAIN])
+def test_a_member_of_an_older_version_that_does_not_tell_joins(terms: Terms) -> None:
+    assert set(after(new_job(2), join(A, terms=terms), join(B)).members) == {A, B}
+    assert set(after(new_job(2), join(A), join(B, terms=terms)).members) == {A, B}
+
+
+def test_a_next_start_may_encrypt_what_the_last_one_did_not() -> None:
+    job = after(new_job(2), join(A, terms=PLAIN), m.Leave(A, 0, "bye"), join(B, terms=ENCRYPTED))
+    assert job.terms == ENCRYPTED
+
+
 ALSO = (("model", "MLP 3fa9"), ("order", "shuffled"))
 
 

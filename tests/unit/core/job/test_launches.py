@@ -127,6 +127,48 @@ def test_roles_are_dealt_by_rank_and_the_rest_are_workers() -> None:
     assert [seat.role for seat in launch(job).seats] == ["chief", "ps", "worker", "worker"]
 
 
+def for_role(agent: AgentId, role: str, capacity: int = 1) -> m.AgentJoin:
+    return m.AgentJoin(agent, capacity, run_id="1", role=role)
+
+
+def test_an_agent_with_a_role_gives_it_to_its_workers_whenever_it_comes() -> None:
+    agents = (for_role(X, "worker", 2), for_role(Y, "ps"), for_role(Z, "chief"))
+    job = all_ready(after(created(1, 4, roles=CHIEF_AND_PS), *agents), X, Y, Z)
+    assert [(seat.role, seat.agent) for seat in launch(job).seats] == [
+        ("chief", Z),
+        ("ps", Y),
+        ("worker", X),
+        ("worker", X),
+    ]
+
+
+def test_workers_of_an_agent_for_workers_take_no_other_role() -> None:
+    job = all_ready(after(created(1, 6, roles=CHIEF_AND_PS), for_role(X, "worker", 6)), X)
+    assert (job.state, job.why) == (JobState.WAITING, "1 more of the role chief needed")
+    job = all_ready(after(job, hello(Y, 2)), Y)
+    assert [(seat.role, seat.agent) for seat in launch(job).seats[:3]] == [("chief", Y), ("ps", Y), ("worker", X)]
+    assert len(launch(job).seats) == 6
+
+
+def test_an_agent_for_a_role_runs_no_more_of_it_than_the_job_has() -> None:
+    agents = (for_role(X, "ps", 5), for_role(Y, "worker", 5), for_role(Z, "chief"))
+    job = all_ready(after(created(1, 4, roles=CHIEF_AND_PS), *agents), X, Y, Z)
+    assert seats_per_agent(job) == {X: 1, Y: 2, Z: 1}
+
+
+def test_an_agent_for_a_role_that_the_job_does_not_have_is_refused() -> None:
+    job = created(1, 4, roles=CHIEF_AND_PS)
+    assert made(job, for_role(X, "ps")) != ()
+    why = "demo has no role 'driver'; an agent's role is worker or chief or ps"
+    assert refused(job, for_role(X, "driver")) == Rejection(Code.BAD, why)
+
+
+def test_an_agent_that_comes_again_for_another_role_is_another() -> None:
+    job = after(created(1, 4, roles=CHIEF_AND_PS), for_role(X, "ps"))
+    assert made(job, for_role(X, "ps")) == ()
+    assert [agent.role for agent in after(job, for_role(X, "chief")).agents] == ["chief"]
+
+
 def test_a_job_with_roles_needs_a_mere_worker_besides() -> None:
     job = with_agents(created(1, 4, 4, roles=CHIEF_AND_PS), X)
     assert job.why == "2 of the 3 workers needed"

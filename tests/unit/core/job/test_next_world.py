@@ -6,7 +6,7 @@ import pytest
 
 from pliant.core import messages as m
 from pliant.core.data.ledger import GENESIS
-from pliant.core.job.assignment import desired_workers, wanted_size
+from pliant.core.job.assignment import desired_workers
 from pliant.core.job.next_world import (
     BAD_PAIR_FAILURES,
     OPEN_MAX,
@@ -111,10 +111,10 @@ def test_a_planned_world_s_base_is_what_is_durable() -> None:
 
 def test_wanted_is_the_least_of_target_max_and_slots() -> None:
     job = running(1, new_job(1, 6, 4))
-    assert wanted_size(job) == 4
-    assert wanted_size(replace(job, target=Target(9))) == 6  # max
-    assert wanted_size(replace(with_spec(job, size_max=8), target=Target(8))) == 6  # slots
-    assert wanted_size(replace(new_job(1, 8), target=Target(8))) == 8  # no terms yet
+    assert job.wanted_size == 4
+    assert replace(job, target=Target(9)).wanted_size == 6  # max
+    assert replace(with_spec(job, size_max=8), target=Target(8)).wanted_size == 6  # slots
+    assert replace(new_job(1, 8), target=Target(8)).wanted_size == 8  # no terms yet
 
 
 def test_spares_wait_in_order_of_age() -> None:

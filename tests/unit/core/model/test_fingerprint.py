@@ -11,7 +11,7 @@ from pliant.core.messages.describe import describe
 from pliant.core.model.fingerprint import DIFFERENCES_MAX, Fingerprint, fingerprint_difference, most_common
 from pliant.core.model.job import Job, JobState
 from pliant.core.model.names import MemberId
-from pliant.core.model.view import MemberState, member_state, spare_why, view_of
+from pliant.core.model.view import MemberState, member_state, mismatch_why, view_of
 from unit.core.build import A, B, C, D, after, evolved, formed, join, made, new_job, pump, refused, report
 
 NEW: Fingerprint = (("torch", "2.13.0"), ("threads", "1"))
@@ -96,9 +96,9 @@ def test_who_computes_other_bits_joins_and_stays_a_spare() -> None:
     assert describe(joined) == f"c joined; it is a spare: it {OTHER}"
     job = after(job, joins(C, OLD))
     assert [world.members for world in job.worlds] == [(A, B)]
-    assert (spare_why(job, C), view_of(job, 1, C).spare_why) == (OTHER, OTHER)
+    assert (mismatch_why(job, C), view_of(job, 1, C).spare_why) == (OTHER, OTHER)
     assert member_state(job, C) is MemberState.SPARE
-    assert (spare_why(job, A), view_of(job, 1, A).spare_why, spare_why(job, D)) == ("", "", "")
+    assert (mismatch_why(job, A), view_of(job, 1, A).spare_why, mismatch_why(job, D)) == ("", "", "")
 
 
 def test_a_recovery_does_not_take_it_to_reach_min() -> None:

@@ -131,6 +131,13 @@ def test_outside_every_world_a_member_is_joining_or_spare() -> None:
     assert member_state(after(new_job(2), join(A)), A) is MemberState.JOINING
 
 
+def test_a_member_is_called_a_spare_only_once_the_job_has_its_target() -> None:
+    job = after(running(2, new_job(1, 6, 2)), join(C))
+    assert view_of(job, 1, C).spare_why == "the job has its target number of members"
+    assert view_of(job, 1, A).spare_why == ""
+    assert view_of(replace(job, target=Target(3)), 1, C).spare_why == ""
+
+
 def test_beyond_the_slots_a_member_is_a_spare() -> None:
     late = MemberId("late")
     job = running(6, new_job(1, 8, 8))

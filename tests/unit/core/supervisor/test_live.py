@@ -17,13 +17,10 @@ from pliant.core.messages import (
 )
 from pliant.core.model.job import JobState
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.supervisor import (
-    BACKOFF_FIRST_S,
-    BACKOFF_MAX_S,
-    ENDS_KEPT,
-    GRACE_S,
-    KILLED,
-    MARGIN_S,
+from pliant.core.supervisor import Supervisor, next_deadline, supervise
+from pliant.core.supervisor.endings import BACKOFF_FIRST_S, BACKOFF_MAX_S, ENDS_KEPT, KILLED_MAX
+from pliant.core.supervisor.live import KILLED
+from pliant.core.supervisor.signals import (
     Action,
     Announce,
     Finish,
@@ -38,12 +35,12 @@ from pliant.core.supervisor import (
     Signal,
     Start,
     StopWithin,
-    Supervisor,
     Terminate,
     WorkerEnded,
-    next_deadline,
-    supervise,
 )
+from pliant.core.supervisor.state import GRACE_S, MARGIN_S
+from pliant.core.tasks.messages import TaskMemberJoined
+from pliant.core.tasks.model import TaskTerms
 from unit.core.build import TERMS, member
 
 AGENT = AgentId("x")
@@ -124,6 +121,14 @@ def test_too_many_workers_are_left_alone() -> None:
     state, actions = after(with_workers(3), wanted(1))
     assert actions == []
     assert state.workers == {ONE, TWO, THREE}
+
+
+def test_a_worker_of_a_task_queue_that_joined_and_ended_well_does_not_end_the_job() -> None:
+    state = after(fresh(), wanted(2))[0]
+    joined = (JobEvent(TaskMemberJoined(NOW, each, AGENT, 1, 0, TaskTerms(9, 3))) for each in (ONE, TWO))
+    state, actions = after(state, *joined, wanted(1), gone(ONE, "left"), WorkerEnded(ONE, 0))
+    assert (state.gave_up, actions) == ("", [SendCommand(Exited(ONE, 0))])
+    assert state.joined == {TWO}
 
 
 def test_an_agent_runs_no_more_than_it_has_room_for() -> None:
@@ -457,6 +462,26 @@ def test_a_worker_that_was_killed_or_may_have_joined_counts_for_nothing(end: Wor
     state, actions = after(unjoined(1, max_restarts=0), end)
     assert (state.never_joined, state.gave_up) == (0, "")
     assert actions[0] == SendCommand(Exited(ONE, end.code))
+
+
+def test_workers_that_are_killed_before_they_join_are_started_again_for_a_while_and_then_given_up() -> None:
+    """The machine may have too little memory for the imports: no restart cures that."""
+    state, now = unjoined(1, max_restarts=0), NOW
+    for number in range(1, KILLED_MAX):
+        state, actions = after(state, never_joined(name(number), -9), now=now)
+        assert actions == [SendCommand(Exited(name(number), -9)), Start(name(number + 1))]
+    state, actions = after(state, never_joined(name(KILLED_MAX), -9), now=now)
+    assert state.gave_up == (
+        f"{KILLED_MAX} workers in a row were killed before they joined, {name(KILLED_MAX)} with signal 9; "
+        "check the memory of this machine; its output is in /logs/it.log"
+    )
+    assert actions[0] == SendCommand(Cancel(state.gave_up, failed=True))
+
+
+def test_a_worker_that_joins_ends_the_row_of_those_that_were_killed() -> None:
+    state, _ = after(unjoined(2), never_joined(ONE, -9))
+    assert state.killed_unjoined == 1
+    assert after(state, *joins(TWO))[0].killed_unjoined == 0
 
 
 def test_a_worker_that_joins_ends_the_row() -> None:

@@ -9,12 +9,10 @@ from pliant.core.messages import AgentJoin, AgentLeave, DrainAgent, Exited, Memb
 from pliant.core.model.job import JobState
 from pliant.core.model.launch import Launch, Seat, SeatEnd
 from pliant.core.model.names import AgentId, MemberId
-from pliant.core.supervisor import (
-    AWAY_S,
-    BACKOFF_MAX_S,
-    STEADY_S,
-    STOP_S,
-    YOUNG_S,
+from pliant.core.supervisor import Supervisor, supervise
+from pliant.core.supervisor.decide import AWAY_S
+from pliant.core.supervisor.endings import BACKOFF_MAX_S, STEADY_S, YOUNG_S
+from pliant.core.supervisor.signals import (
     Action,
     Announce,
     Finish,
@@ -30,12 +28,11 @@ from pliant.core.supervisor import (
     Start,
     StartSeat,
     StopOverdue,
-    Supervisor,
     Terminate,
     WorkerEnded,
     WorkersSampled,
-    supervise,
 )
+from pliant.core.supervisor.state import STOP_S
 from unit.core.build import TERMS, member
 
 AGENT = AgentId("x")
@@ -321,7 +318,7 @@ def test_when_the_job_has_ended_every_member_is_stopped_and_the_agent_ends() -> 
     state, actions = after(started(), order(FIRST, ended=True))
     assert actions == [Terminate(ONE, STOP_S), Terminate(TWO, STOP_S)]
     state, actions = after(state, WorkerEnded(ONE, -15), WorkerEnded(TWO, -9))
-    assert actions == [Finish()]
+    assert actions == [SendCommand(Exited(ONE, -15)), SendCommand(Exited(TWO, -9)), Finish()]
     assert after(fresh(), order(None, ended=True))[1] == [Finish()]
 
 

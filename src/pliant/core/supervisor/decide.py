@@ -1,0 +1,82 @@
+"""The agent's decision on a signal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import assert_never
+
+from pliant.core.messages import AgentJoin, DrainAgent
+from pliant.core.supervisor.endings import handle_end
+from pliant.core.supervisor.launched import have_seats_ended_well, kill_hung
+from pliant.core.supervisor.live import end_live_job, kill_lost
+from pliant.core.supervisor.orders import apply_orders, follow_event, follow_orders, leave
+from pliant.core.supervisor.signals import (
+    Finish,
+    GraceExpired,
+    JobEvent,
+    Kill,
+    MachineGoing,
+    OrdersReceived,
+    Recheck,
+    SendCommand,
+    Signal,
+    StopOverdue,
+    WorkerEnded,
+    WorkersSampled,
+)
+from pliant.core.supervisor.state import Decision, Supervisor, is_live, kill_all
+
+AWAY_S = 30.0  # an agent whose script has ended well waits so long for an absent coordinator
+
+
+def supervise(state: Supervisor, signal: Signal, now: float) -> Decision:
+    """Decide what the agent does on a signal."""
+    state, actions = _react(state, signal, now)
+    if not state.ended or not is_live(state):
+        return replace(state, kill_at=None), actions
+    state, ending = end_live_job(state, now)
+    return state, actions + ending
+
+
+def _react(state: Supervisor, signal: Signal, now: float) -> Decision:
+    match signal:
+        case OrdersReceived():
+            return follow_orders(state, signal, now)
+        case JobEvent(event, revision):
+            return follow_event(state, event, revision, now)
+        case WorkerEnded():
+            return handle_end(state, signal, now)
+        case WorkersSampled(samples):
+            return kill_hung(state, samples, now)
+        case StopOverdue(member):
+            return state, (Kill(member),) if member in state.workers else ()
+        case MachineGoing(grace_s, why, immediate):
+            return leave(state, grace_s, SendCommand(DrainAgent(state.id, grace_s, why, immediate)))
+        case GraceExpired():
+            return state, kill_all(state)
+        case Recheck(away_s):
+            return _recheck(state, away_s, now)
+        case _:
+            assert_never(signal)
+
+
+def agent_join(state: Supervisor) -> AgentJoin:
+    """Return the command by which an agent registers, and which it repeats to be known again."""
+    return AgentJoin(state.id, state.capacity, state.address, state.install_id, state.run_id, state.role)
+
+
+def next_deadline(state: Supervisor, now: float) -> float | None:
+    """Return when `Recheck` has something to do next, if that is known; the backoff counts only once."""
+    due = [since + state.grace_s for _, since in state.lost]
+    due += [state.not_before] if state.not_before > now else []
+    due += [state.kill_at] if state.kill_at is not None and state.workers else []
+    return min(due, default=None)
+
+
+def _recheck(state: Supervisor, away_s: float, now: float) -> Decision:
+    if away_s >= AWAY_S and have_seats_ended_well(state):
+        return state, (Finish(),)
+    state, killed = kill_lost(state, now)
+    if state.kill_at is not None and now >= state.kill_at:
+        state, killed = replace(state, kill_at=now + state.grace_s), kill_all(state)
+    return apply_orders(state, (() if state.leaving else (SendCommand(agent_join(state)),)) + killed, now)

@@ -1,0 +1,66 @@
+"""The workers of a live job: start those that are missing, kill those that are lost, and end all with the job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pliant.core.messages import Exited
+from pliant.core.model.names import MemberId
+from pliant.core.supervisor.signals import Action, Announce, Finish, Kill, SendCommand, Start, Terminate
+from pliant.core.supervisor.state import MARGIN_S, Decision, Supervisor, exited
+
+KILLED = -9  # reported for a worker whose own exit status is unknown
+
+
+def report_dead(state: Supervisor, counted_on: frozenset[MemberId]) -> tuple[Action, ...]:
+    """Report again how workers ended that the coordinator still counts on.
+
+    The first report may be lost, or the worker died with an earlier run of this agent. A worker never outlives its
+    agent, so a name of this agent that it does not run is a process that ended.
+    """
+    ours = f"{state.id}-"
+    dead = sorted(member for member in counted_on - state.workers if member.startswith(ours))
+    known = {end.member: exited(end) for end in state.ends}
+    return tuple(SendCommand(known.get(member, Exited(member, KILLED))) for member in dead)
+
+
+def start_missing(state: Supervisor, actions: tuple[Action, ...], now: float) -> Decision:
+    """Start workers up to the wanted number. A draining worker does not count, but takes up room until it is gone."""
+    if state.ended and not state.workers:
+        return state, (*actions, Finish())
+    if state.leaving or state.ended or now < state.not_before:
+        return state, actions
+    staying = len(state.workers - state.draining - state.stopping)
+    room = 2 * state.capacity - len(state.workers)  # old and new run side by side while all are replaced
+    for _ in range(min(state.wanted, state.capacity) - staying):
+        if room <= 0:
+            break
+        room -= 1
+        member = MemberId(f"{state.id}-{state.run_id}.{state.started + 1}")
+        state = replace(state, started=state.started + 1, workers=state.workers | {member})
+        actions += (Start(member),)
+    return state, actions
+
+
+def kill_lost(state: Supervisor, now: float) -> Decision:
+    """Kill workers that were declared lost (rule 11) and still run after the grace period.
+
+    Lost is final, and a worker that learns of it ends by itself; one that is frozen does not.
+    """
+    overdue = {member for member, since in state.lost if now - since >= state.grace_s}
+    lost = tuple((member, now if member in overdue else since) for member, since in state.lost)
+    actions: tuple[Action, ...] = ()
+    for member in sorted(overdue):
+        text = f"{member} was lost to the job and did not end within {state.grace_s:g} s; killed it"
+        actions += (Announce(text), Kill(member))
+    return replace(state, lost=lost), actions
+
+
+def end_live_job(state: Supervisor, now: float) -> Decision:
+    """After a finished job, stop workers that never joined; after one that ended badly, set a limit for all."""
+    if not state.finished:
+        deadline = now + state.grace_s + MARGIN_S
+        return (replace(state, kill_at=deadline) if state.kill_at is None else state), ()
+    unneeded = state.workers - state.joined - state.stopping  # still importing, most likely
+    state = replace(state, stopping=state.stopping | unneeded, kill_at=None)
+    return state, tuple(Terminate(member, state.grace_s) for member in sorted(unneeded))
