@@ -51,11 +51,13 @@ from pliant.agent.setup import (
 )
 from pliant.agent.workers import Workers
 from pliant.client import Client
-from pliant.core import supervisor as v
 from pliant.core.job.launches import describe_exit
 from pliant.core.messages import AgentDraining, AgentReady, Event
 from pliant.core.model.job import JobState
 from pliant.core.model.names import MemberId
+from pliant.core.supervisor import Supervisor, agent_join, is_live, next_deadline, supervise
+from pliant.core.supervisor import signals as v
+from pliant.core.supervisor.state import MARGIN_S
 from pliant.credentials import CoordinatorAddress, read_token
 from pliant.errors import PliantError
 from pliant.wire.api import WorkerUsage
@@ -146,13 +148,13 @@ class AgentProcess:
         check_checkpoint_dir(client, self._plan, self._folder)
         opened = open_job(client, self._plan, own=self._coordinator is not None)
         self._announce_resume(opened)
-        found = opened.now.job
-        saved = opened.now.checkpoint
+        found, saved = opened.now.job, opened.now.checkpoint
         self._progress = Progress(found.step, found.total_steps, None if saved is None else saved.lineage.step)
         self._plan = replace(self._plan, spec=opened.now.spec)
         # The revision makes the names of this run's workers new: a worker of an earlier run joined at a lower one.
-        self._state = v.Supervisor(
+        self._state = Supervisor(
             id=agent_id(),
+            role=settings.read_worker().role or "",
             run_id=str(found.revision),
             capacity=self._plan.capacity,
             address=agent_address(self._plan, place),
@@ -178,7 +180,7 @@ class AgentProcess:
         handlers = {number: signal.signal(number, self._signalled) for number in heeded}
         watch = Notices(self._plan.notices, self._on_notice, self._output.warn)
         try:
-            register_agent(client, job, v.agent_join(self._state), ttl_s, self._output.warn, self._wait_for_stop)
+            register_agent(client, job, agent_join(self._state), ttl_s, self._output.warn, self._wait_for_stop)
             watch.start()
             self._link.start(self._output.warn)
             self._recheck()
@@ -283,7 +285,7 @@ class AgentProcess:
 
     def _feed(self, given: v.Signal) -> None:
         before = self._state
-        self._state, actions = v.supervise(before, given, time.monotonic())
+        self._state, actions = supervise(before, given, time.monotonic())
         if isinstance(given, v.WorkerEnded) and given.member not in self._state.workers:
             self._show_end(before, given)
             self._workers.forget(given.member)
@@ -294,7 +296,7 @@ class AgentProcess:
     def _set_alarm(self) -> None:
         """Wake up at the supervisor's next deadline."""
         now = time.monotonic()
-        deadline = v.next_deadline(self._state, now)
+        deadline = next_deadline(self._state, now)
         if deadline is not None and (self._wake_at is None or deadline < self._wake_at or self._wake_at <= now):
             self._wake_at = deadline
             self._after(deadline - now, v.Recheck())
@@ -314,9 +316,9 @@ class AgentProcess:
                 self._link.run_after_sent(lambda: self._read_events(ended))
             case v.Terminate(member, grace_s):
                 self._processes.terminate(member)
-                self._after(grace_s + v.MARGIN_S, v.StopOverdue(member))
+                self._after(grace_s + MARGIN_S, v.StopOverdue(member))
             case v.StopWithin(member, grace_s):
-                self._after(grace_s + v.MARGIN_S, v.StopOverdue(member))
+                self._after(grace_s + MARGIN_S, v.StopOverdue(member))
             case v.Kill(member):
                 self._processes.kill(member)
             case v.Announce(text):
@@ -367,9 +369,9 @@ class AgentProcess:
 
     # -------------------------------------------------------------------------------------------- messages
 
-    def _show_end(self, before: v.Supervisor, ended: v.WorkerEnded) -> None:
+    def _show_end(self, before: Supervisor, ended: v.WorkerEnded) -> None:
         """Show how a worker ended if no event of the job will: it had not joined, and was not stopped here."""
-        unknown = v.is_live(before) and ended.member not in before.joined | before.stopping and not before.ended
+        unknown = is_live(before) and ended.member not in before.joined | before.stopping and not before.ended
         if unknown and ended.code != 0:
             self._output.warn(f"{ended.member} ended with {describe_exit(ended.code)} before it had joined")
 

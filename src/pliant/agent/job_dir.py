@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from pliant.credentials import NO_TLS_FILES, TlsFiles, check_ownership
 from pliant.errors import BadInput, Refused
+from pliant.private_files import replace_file
 
 LOOK_S = 0.05
 LOOKER = "look"
@@ -117,17 +117,8 @@ class JobDir:
 
     def write_endpoint(self, url: str, pid: int) -> None:
         """Write the coordinator's address atomically: a reader finds the old or the new one."""
-        new = self.path / f".endpoint.{secrets.token_hex(4)}"
-        said = {"url": url, "token_file": str(self.token.absolute()), "pid": pid}
-        try:
-            new.write_text(json.dumps(said) + "\n", encoding="utf-8")
-            new.chmod(0o600)
-            new.replace(self.endpoint)
-        except OSError as error:
-            raise BadInput(f"{self.endpoint} cannot be written: {error.strerror}.") from error
-        finally:
-            with suppress(OSError):  # it has its name by now, or was never made
-                new.unlink()
+        content = {"url": url, "token_file": str(self.token.absolute()), "pid": pid}
+        replace_file(self.endpoint, f"{json.dumps(content)}\n".encode())
 
     def read_endpoint(self) -> EndpointFile | None:
         """Return what `write_endpoint` wrote; None if there is nothing. The token is always the folder's own."""

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import json
 import re
-import secrets
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pliant.errors import BadInput
+from pliant.private_files import replace_file
 
 HIDDEN = "***"
 NONE = "none"
@@ -36,18 +34,9 @@ class CommandLine:
 
 def write_last_command(path: Path, command: CommandLine) -> None:
     """Keep a command line, without secrets. The file is replaced as a whole."""
-    new = path.with_name(f".command.{secrets.token_hex(4)}")
     kept = command.without_secrets()
-    said = {"script": kept.script, "args": kept.args, "options": dict(kept.options)}
-    try:
-        new.write_text(json.dumps(said) + "\n", encoding="utf-8")
-        new.chmod(0o600)
-        new.replace(path)
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}.") from error
-    finally:
-        with suppress(OSError):
-            new.unlink()
+    content = {"script": kept.script, "args": kept.args, "options": dict(kept.options)}
+    replace_file(path, f"{json.dumps(content)}\n".encode())
 
 
 def read_last_command(path: Path) -> CommandLine | None:

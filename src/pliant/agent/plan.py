@@ -40,9 +40,9 @@ class RunPlan:
     virtual_local_rank: bool = False
     signals: tuple[signal.Signals, ...] = SIGNALS
     notices: tuple[str, ...] = ()
-    metrics: bool = False  # make a token with which Prometheus reads the metrics of our own coordinator
+    metrics: bool = False  # make a token with which Prometheus reads the metrics of the own coordinator
     command: CommandLine = field(default_factory=lambda: CommandLine(""))
     name_is_derived: bool = False  # from the script's name; the user gave none
-    listen: tuple[str, int] | None = None  # where our own coordinator listens; None: a free port, for this machine only
-    store: str | None = None  # of our own coordinator, as `--store` takes it; None: a file in the job's own folder
-    tls: TlsFiles = NO_TLS_FILES  # of our own coordinator, if it serves an endpoint with TLS
+    listen: tuple[str, int] | None = None  # where the own coordinator listens; None: a free port, for this machine only
+    store: str | None = None  # of the own coordinator, as `--store` takes it; None: a file in the job's own folder
+    tls: TlsFiles = NO_TLS_FILES  # of the own coordinator, if it serves an endpoint with TLS

@@ -19,9 +19,9 @@ from pliant.agent.process.worker_env import WorkerEnvironment
 from pliant.client import Client
 from pliant.client.addresses import local_address, own_address
 from pliant.core.messages import AgentJoin, Code, Create, Resize
-from pliant.core.messages.describe import describe_settings
+from pliant.core.messages.describe import describe_settings, setting_options
 from pliant.core.model.job import Mode
-from pliant.core.model.names import AgentId, bad_name
+from pliant.core.model.names import NAME_MAX, AgentId, bad_name
 from pliant.credentials import (
     CoordinatorAddress,
     is_missing,
@@ -70,8 +70,9 @@ def open_job(client: Client, plan: RunPlan, *, own: bool = True) -> OpenedJob:
     own = own and not (plan.store is not None and found is not None and bool(found.agents))
     if found is not None and found.job.state.ended and not (own or plan.fresh):
         raise Refused(
-            f"{plan.job} is {found.job.state.value}: {found.job.why}. Start it again on the machine that runs its "
-            "coordinator, or pass --fresh."
+            f"{plan.job} is {found.job.state.value}: {found.job.why}. To continue it, run it on the machine whose "
+            f"`pliant run` hosts its coordinator, or run `pliant jobs create {plan.job} --workers MIN:MAX` first. "
+            "--fresh starts over."
         )
     if found is not None and not (own or plan.fresh):
         return OpenedJob(found, found)
@@ -96,11 +97,17 @@ def _find_job(client: Client, job: str) -> JobStatus | None:
 
 
 def describe_other_settings(opened: OpenedJob, plan: RunPlan) -> str:
-    """Return which settings of the job changed, or which of this command it does not take; empty for none."""
+    """Return which settings of the job changed, or which of this command it does not take; empty for none.
+
+    A command that leaves out an option agrees with the job. So does a pod, whose job was created by the operator.
+    """
     before, now = opened.before, opened.now
     if before is None:
         return ""
-    if other := describe_settings(now.spec, plan.spec):
+    ours, theirs, given = setting_options(now.spec), setting_options(plan.spec), plan.command.options
+    chosen = [name for name in ours if name in given or (name == "--workers" and "--nnodes" in given)]
+    other = ", ".join(f"{name} {ours[name]} -> {theirs[name]}" for name in chosen if ours[name] != theirs[name])
+    if other:
         return f"the job keeps its own settings, not those of this command ({other})"
     changed = describe_settings(before.spec, now.spec)
     return f"settings changed: {changed}" if changed else ""
@@ -181,20 +188,17 @@ def _create_token(client: Client, request: TokenRequest, path: Path) -> None:
     write_token(path, token)
 
 
-# ------------------------------------------------------------------------------------------- who and where we are
+# ------------------------------------------------------------------------------------------- names and addresses
 
 
 def agent_id() -> AgentId:
-    """Return PLIANT_AGENT, else the machine's name without characters that a name cannot have.
-
-    It is short, since members' names begin with it.
-    """
+    """Return PLIANT_AGENT, else the machine's whole name without characters that a name cannot have."""
     chosen = settings.read_worker().agent
     if chosen is not None:
-        if wrong := bad_name(chosen) or ("it is longer than 32 characters" if len(chosen) > 32 else ""):
+        if wrong := bad_name(chosen):
             raise BadInput(f"PLIANT_AGENT cannot be an agent's name: {wrong}.")
         return AgentId(chosen)
-    name = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname().partition(".")[0])[:24].strip("-")
+    name = re.sub(r"[^A-Za-z0-9-]+", "-", socket.gethostname().partition(".")[0])[:NAME_MAX].strip("-")
     return AgentId(name or "agent")
 
 
@@ -280,7 +284,7 @@ def worker_environment(
     quiet = {}
     if plan.spec.mode is not Mode.RELAUNCH:
         quiet["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # gloo logs every aborted connection as an error
-    if plan.capacity > 1 or plan.spec.mode is Mode.LIVE:
+    if plan.capacity > 1 or plan.spec.mode in (Mode.LIVE, Mode.TASKS):
         quiet["OMP_NUM_THREADS"] = "1"  # as torchrun: several workers of a machine share its cores
     chosen = {name: value for name, value in quiet.items() if not settings.is_set(name)}
     where = {"PLIANT_ADDRESS": own_address(plan.local_addr)} if plan.local_addr is not None else {}

@@ -19,6 +19,7 @@ from pliant.agent.notices.base import written_notice
 from pliant.agent.notices.clouds import ANSWER_S, AwsWatcher, AzureWatcher, GcpWatcher, Server
 from pliant.agent.notices.local import CommandWatcher, FileWatcher
 from pliant.errors import BadInput
+from unit.descriptors import many_descriptors
 
 NOW = 1_600_000_000.0  # 2020-09-13T12:26:40Z
 
@@ -322,6 +323,11 @@ def test_a_command_that_ends_well_is_a_notice() -> None:
     assert look(CommandWatcher(python("print(60); print('maintenance')"))) == Notice(60.0, "maintenance")
     assert look(CommandWatcher("false")) is None
     assert look(CommandWatcher("true")) == Notice(None, "command:true says so")
+
+
+def test_a_command_is_run_by_an_agent_with_many_open_files() -> None:
+    with many_descriptors():
+        assert look(CommandWatcher("true")) == Notice(None, "command:true says so")
 
 
 def test_a_command_is_given_to_no_shell(tmp_path: Path) -> None:

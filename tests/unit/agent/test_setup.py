@@ -9,6 +9,7 @@ import pytest
 
 from e2e.running import Running, start, token_of
 from pliant.agent.job_dir import JobDir
+from pliant.agent.last_command import CommandLine
 from pliant.agent.plan import RunPlan
 from pliant.agent.process.script import Script
 from pliant.agent.setup import (
@@ -27,7 +28,7 @@ from pliant.core import messages as m
 from pliant.core.messages import Cancel
 from pliant.core.model.checkpoint import CheckpointPolicy
 from pliant.core.model.job import JobSpec, JobState, Mode, Target
-from pliant.core.model.names import AgentId, bad_name
+from pliant.core.model.names import MEMBER_NAME_MAX, AgentId, bad_name
 from pliant.credentials import CoordinatorAddress, make_token, read_token, write_token
 from pliant.errors import BadInput, NotAllowed, Refused
 from pliant.wire.api import JobLine, Scope, TokenRequest
@@ -79,9 +80,15 @@ def test_a_job_takes_the_settings_of_the_machine_that_runs_its_coordinator(coord
     assert describe_other_settings(changed, other) == said
     joined = open_job(client, named("sized"), own=False)
     assert joined.now.spec == other.spec
-    assert describe_other_settings(joined, named("sized")) == (
-        "the job keeps its own settings, not those of this command (--workers 1:5 -> 1:4, --max-restarts 9 -> 3)"
-    )
+    assert describe_other_settings(joined, named("sized")) == ""  # it chose nothing, as a pod does
+    for name, said in (
+        ("--workers", "--workers 1:5 -> 1:4"),
+        ("--nnodes", "--workers 1:5 -> 1:4"),
+        ("--max-restarts", "--max-restarts 9 -> 3"),
+    ):
+        chosen = replace(named("sized"), command=CommandLine("train.py", options={name: "x"}))
+        wanted = f"the job keeps its own settings, not those of this command ({said})"
+        assert describe_other_settings(joined, chosen) == wanted
     assert describe_other_settings(open_job(client, other), other) == ""
     assert describe_other_settings(open_job(client, named("unheard-of")), named("unheard-of")) == ""
 
@@ -239,7 +246,7 @@ def test_the_address_is_the_one_said_if_it_is_this_machine_s(folder: JobDir) -> 
 def test_an_agent_is_called_what_pliant_agent_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLIANT_AGENT", "gpu-7")
     assert agent_id() == "gpu-7"
-    for wrong in ("no name", "x" * 33):
+    for wrong in ("no name", "x" * 64):
         monkeypatch.setenv("PLIANT_AGENT", wrong)
         with pytest.raises(BadInput, match="PLIANT_AGENT cannot be an agent's name"):
             agent_id()
@@ -251,12 +258,13 @@ def test_an_agent_is_called_what_pliant_agent_says(monkeypatch: pytest.MonkeyPat
         ("gpu-1.example.org", "gpu-1"),
         ("my_host", "my-host"),
         ("-", "agent"),
-        ("x" * 64, "x" * 24),
-        ("a" * 23 + "-b", "a" * 23),
+        ("x" * 64, "x" * 63),
+        ("training-gpt-imagenet-worker-0", "training-gpt-imagenet-worker-0"),
+        ("a" * 62 + "-b", "a" * 62),
     ],
 )
 def test_an_agent_is_called_as_its_machine(monkeypatch: pytest.MonkeyPatch, host: str, name: str) -> None:
     monkeypatch.delenv("PLIANT_AGENT", raising=False)
     monkeypatch.setattr(socket, "gethostname", lambda: host)
     assert agent_id() == name
-    assert bad_name(f"{agent_id()}-123456789.1000") == ""
+    assert bad_name(f"{agent_id()}-g123456789.1000.12", MEMBER_NAME_MAX) == ""

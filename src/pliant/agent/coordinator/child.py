@@ -214,10 +214,10 @@ class CoordinatorChild:
 
 class _SilentOwner:
     def say(self, text: str) -> None:
-        """Its log has the message."""
+        """Do nothing: the message is in the log of the coordinator."""
 
     def ready(self, url: str, pid: int) -> None:
-        """No other process looks for it."""
+        """Do nothing: no other process waits for it."""
 
 
 def in_job_dir(

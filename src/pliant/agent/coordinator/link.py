@@ -9,11 +9,11 @@ from queue import SimpleQueue
 
 from pliant.client import Client
 from pliant.client.event_follower import EventFollower
-from pliant.core import supervisor as v
 from pliant.core.leases import RENEWALS_PER_LEASE
 from pliant.core.messages import AgentJoin, AgentReady, Code, Command, Event
 from pliant.core.model.job import JobState
 from pliant.core.model.names import AgentId
+from pliant.core.supervisor import signals as v
 from pliant.errors import PliantError, Refused, Unreachable
 from pliant.wire.api import JobLine, WorkerUsage
 
@@ -128,6 +128,7 @@ class CoordinatorLink:
         except PliantError as error:
             self._trouble(error)
             return False
+        self._note_answer(None)
         return True
 
     # --------------------------------------------------------------------------------------------- threads
@@ -200,6 +201,8 @@ class CoordinatorLink:
                     self._followed.reopen()
 
     def _note_answer(self, error: PliantError | None) -> None:
+        if self._closed.is_set():
+            return  # requests that closing has ended say nothing about the coordinator
         if not isinstance(error, Unreachable):
             self.away_since = None
         elif self.away_since is None:

@@ -94,7 +94,7 @@ class LogOptions:
 
     @property
     def keeps(self) -> bool:
-        """True if there are files at all."""
+        """True if lines are written to files."""
         return self.log_dir != Path(os.devnull)
 
     def path(self, folder: Path, member: str) -> Path | None:
@@ -108,7 +108,7 @@ class LogOptions:
         return self.stdout_filters if stream is OutputStream.OUT else self.stderr_filters
 
     def needs_two_pipes(self, local_rank: int) -> bool:
-        """Return whether the streams must be told apart, as they are shown; otherwise one pipe keeps their order."""
+        """Return whether the streams are shown in different ways; otherwise one pipe keeps their order."""
         return self.shows(local_rank, OutputStream.OUT) or self.shows(local_rank, OutputStream.ERR)
 
     def sink(

@@ -1,7 +1,7 @@
 """Find the cause of a worker's failure: torchelastic's error file, else the last traceback, else its last lines.
 
-torchelastic's convention: a worker finds in TORCHELASTIC_ERROR_FILE where to leave its error as JSON, and a function
-under its `@record` does so.
+torchelastic's convention: TORCHELASTIC_ERROR_FILE names the file for a worker's error, as JSON, and the decorator
+`@record` writes it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _read_error_file(error_file: Path | None) -> tuple[Failure | None, str]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """A script may have put anything there, a pipe too."""
+    """Open without blocking: a script may have put a pipe there."""
     return os.open(path, flags | os.O_NONBLOCK)
 
 
@@ -146,19 +146,19 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_INNER = ("Original Traceback", "    ")  # in the text of another: of a data worker, of a member of a group
+_INNER = ("Original Traceback", "    ")  # inside the text of another: of a data worker, or of an exception group
 _IGNORED = ("Exception ignored in", "--- Logging error ---")
 
 
 def _traceback(lines: Sequence[str]) -> list[str]:
-    """The last one, with the exceptions it is chained to; empty if there is none."""
+    """Return the last traceback, with the exceptions it is chained to; empty if there is none."""
     starts = [at for at, line in enumerate(lines) if _HEADER.match(line)]
     wanted = [at for at in starts if not _line_before(lines, at).startswith(_IGNORED)] or starts
-    # What a crash in C code leaves comes after everything else there was to say.
+    # The report of a crash in C code comes after all other output.
     fatal = [at for at, line in enumerate(lines) if _FATAL.match(line)]
     if fatal and (not wanted or fatal[-1] > wanted[-1]):
         hit = _FATAL.match(lines[fatal[-1]])
-        assert hit is not None  # as it did above
+        assert hit is not None  # it matched above
         return _without_blank_ends(_stripped(lines[fatal[-1] :], hit["before"]))
     block = _block(lines, starts, wanted[-1]) if wanted else (0, 0)
     syntax = _syntax_error(lines, block[1])
@@ -177,7 +177,7 @@ def _block(lines: Sequence[str], starts: Sequence[int], last: int) -> tuple[int,
     end = _end(lines, last, _margin(lines[first]))
     rest = lines[end:]
     if len(rest) <= AFTER_LINES and not any(_HEADER.match(line) for line in rest):
-        end = len(lines)  # it said no more than this: an exception's text may have empty lines in it
+        end = len(lines)  # no other output follows: the exception's text may have empty lines
     return first, end
 
 
@@ -185,12 +185,12 @@ def _is_chained(lines: Sequence[str], at: int) -> bool:
     """Return whether this traceback belongs to the one before: chained to it, or part of its exception's text."""
     inner = lines[at].lstrip(" |+-0123456789")
     if inner.startswith("Original Traceback") or lines[at].lstrip().startswith(("|", "+-")):
-        return True  # a data worker's, carried in the text of the main process's; one of a group
+        return True  # of a data worker, inside the text of the main process; or of an exception group
     return _line_before(lines, at).endswith(_CHAINED)
 
 
 def _end(lines: Sequence[str], header: int, margin: str) -> int:
-    """Behind the last line of a traceback: its frames are indented, then comes the exception's text."""
+    """Return the index after the last line of a traceback: indented frames, then the exception's text."""
     at = header + 1
     while at < len(lines) and _is_indented(lines[at], margin):
         at += 1
@@ -213,7 +213,7 @@ def _is_indented(line: str, margin: str) -> bool:
 
 
 def _syntax_error(lines: Sequence[str], after: int) -> tuple[int, int] | None:
-    """One of the script itself, which has no header, if it comes after the last traceback."""
+    """Return the lines of a syntax error in the script itself, which has no header, after the last traceback."""
     for end in range(len(lines) - 1, after - 1, -1):
         if _SYNTAX.match(lines[end]):
             for start in range(end - 1, max(after, end - 6) - 1, -1):
@@ -223,12 +223,12 @@ def _syntax_error(lines: Sequence[str], after: int) -> tuple[int, int] | None:
 
 
 def _message(traceback: Sequence[str]) -> str:
-    """The exception's own line: behind the frames of the last traceback that is not part of another one's text."""
+    """Return the exception's own line, after the frames of the last traceback that is not inside another's text."""
     if _FATAL.match(traceback[0]):
         return _cut(traceback[0])
     outer = [at for at, line in enumerate(traceback) if _HEADER.match(line) and not line.startswith(_INNER)]
     after = traceback[outer[-1] + 1 :] if outer else traceback
-    texts = [line.removeprefix("  | ") for line in after]  # of a group, else there is nothing to take away
+    texts = [line.removeprefix("  | ") for line in after]  # the margin of an exception group
     return _cut(next((text for text in texts if text and not text[0].isspace()), traceback[-1]))
 
 
@@ -263,7 +263,7 @@ _COLOUR = re.compile(r"\x1b\[[0-9;:?]*[ -/]*[@-~]")
 
 
 def _plain(line: bytes) -> str:
-    """A line without its colours; of what was overwritten the last; nothing left that could steer a terminal."""
+    """Return a line as a terminal shows it last, without colours, and with other control characters escaped."""
     text = line.decode("utf-8", "replace").rstrip("\r").rpartition("\r")[2]
     text = _COLOUR.sub("", text)
     return "".join(

@@ -1,4 +1,8 @@
-"""Logs of bounded size, whole line by whole line, that survive a full disk."""
+"""Logs of bounded size that hold whole lines and survive a full disk.
+
+Not `RotatingFileHandler`: lines are bytes from several streams, a full disk must not stop a worker, and in a shared
+folder another user may have put a link in the place of a file.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 FILE_MAX = 64 << 20  # a log that would grow beyond this becomes NAME.log.1, and a new one is begun
-RETRY_S = 10.0  # a log that could not be written is tried again so often, at most
-LOOK_S = 1.0  # how often we look whether the file we write is still the one of that name
+RETRY_S = 10.0  # shortest time between two tries to write a log that failed
+LOOK_S = 1.0  # how often to check that the open file still has its name
 
 
 _REASONS = {errno.ELOOP: "it is a symbolic link", errno.ENXIO: "it is a pipe that no process reads"}
@@ -49,7 +53,7 @@ class LogFile:
             self._give_up(error)
 
     def line(self, line: bytes) -> None:
-        """Write it, if that can be done."""
+        """Write a line. If that fails, report it once and drop lines until a retry succeeds."""
         if self._ended:
             return
         data = line + b"\n"
@@ -67,7 +71,7 @@ class LogFile:
                 self._missing = (self._missing or 0) + len(data)
 
     def end(self) -> None:
-        """Call when there is no more. May be called twice."""
+        """Close the file. May be called twice."""
         self._ended = True
         self._close()
 
@@ -104,7 +108,7 @@ class LogFile:
                 written += os.write(self._handle, data[written:])
         except OSError:
             if written and stat.S_ISREG(found.st_mode):
-                with suppress(OSError):  # half a line is better than none of what came before
+                with suppress(OSError):  # half a line is better than losing the lines before it
                     os.ftruncate(self._handle, found.st_size)
             raise
 
@@ -130,9 +134,9 @@ class LogFile:
         self._open()
 
     def _resume(self, missing: int, data: bytes) -> None:
-        """Write again, or raise the error that is still in the way."""
+        """Write again, or raise the error that still prevents it."""
         self._looked_at = self._now()
-        with suppress(OSError):  # opening it says what is wrong
+        with suppress(OSError):  # opening it raises the reason
             self._path.parent.mkdir(mode=0o700, exist_ok=True)
         self._open()
         self._write(b"[pliant: %d bytes are missing here]\n%s" % (missing, data))

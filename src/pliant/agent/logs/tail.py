@@ -1,4 +1,4 @@
-"""Workers' logs, read by others than their writer: all of them or their last lines, and what is added later."""
+"""Read workers' logs while they are written: whole or their last lines, then the lines that are added."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def place_of_logs(folder: JobDir) -> Path:
 
 
 def logs_in(place: Path) -> dict[str, Path]:
-    """The log of each member, by name, in the order in which they were last written."""
+    """Return the log of each member by name, in the order in which they were last written."""
     found: list[tuple[float, str, Path]] = []
     try:
         for entry in place.iterdir():
             if entry.suffix == ".log" and _MEMBER.fullmatch(entry.stem):
                 found.append((entry.stat().st_mtime, entry.stem, entry))
     except OSError:
-        pass  # none was made yet, or one vanished as we looked: the rest shows at the next look
+        pass  # none was made yet, or one vanished meanwhile: the next look shows the rest
     return {member: path for _, member, path in sorted(found)}
 
 
@@ -57,7 +57,7 @@ class Tail:
         self._lines = LineSplitter(self._found.append)
 
     def begin(self, count: int | None) -> Iterator[bytes]:
-        """The last lines there are, all if `count` is None."""
+        """Return the last `count` lines; all if it is None."""
         with ExitStack() as opened:
             if (now := _open(self._path, opened)) is None:
                 return
@@ -79,14 +79,14 @@ class Tail:
                 yield from self._rest(_number(now), opened)
                 self._offset = 0
             size = os.fstat(now.fileno()).st_size
-            if size < self._offset:  # half a line was taken back, for want of room on the disk
+            if size < self._offset:  # half a line was removed, because the disk was full
                 self._offset = size
                 self._lines = LineSplitter(self._found.append)
             yield from self._read(now, self._offset)
             self._keep(now)
 
     def end(self) -> Iterator[bytes]:
-        """A last line may lack its end. Call when nothing is added any more."""
+        """Return the last line if it lacks its newline. Call when nothing is added any more."""
         self._let_go()
         self._lines.end()
         yield from self._take_found()

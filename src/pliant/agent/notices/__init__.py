@@ -1,9 +1,9 @@
-"""Notices that this machine is going to be taken away, from wherever its owner says so.
+"""Notices that this machine is going to be taken away.
 
-What may live here: one file for each way of hearing (`clouds`, `local`), and the threads that listen. To add a way,
-write a class with `name`, `pause_s` and `look`, and put it into `KINDS`.
+`clouds` and `local` have the sources, `threads` the threads that poll them. To add a source, write a class with `name`,
+`pause_s` and `look`, and add it to `KINDS`.
 
-    Notices(["aws", "file:/run/going"], heard, complain).start()
+    Notices(["aws", "file:/run/going"], on_notice, complain).start()
 """
 
 from pliant.agent.notices.base import Notice, Trouble, Watcher

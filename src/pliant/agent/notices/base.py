@@ -19,7 +19,7 @@ class Notice:
 
 
 class Trouble(Exception):
-    """Nothing could be learned this time, and why. The watcher is asked again."""
+    """The reason why a look failed. The owner of the watcher tries again."""
 
 
 class Watcher(Protocol):
@@ -27,14 +27,14 @@ class Watcher(Protocol):
 
     @property
     def name(self) -> str:
-        """As the operator called it."""
+        """The name under which the operator selected it."""
 
     @property
     def pause_s(self) -> float:
-        """Between two looks; short if a look waits by itself."""
+        """Seconds between two looks; few if a look itself waits."""
 
     def look(self, remark: Callable[[str], None]) -> Notice | None:
-        """A notice if there is one by now. `remark` is for what people should know, though it is none."""
+        """Return the notice, if there is one by now. `remark` gets messages for people that are no notice."""
 
 
 _SECONDS = re.compile(r"\d{1,9}(?:\.\d{1,6})?")

@@ -1,6 +1,6 @@
 """Notices of the clouds, from the metadata server that each has at the same address, in its own format.
 
-No proxy is asked, and no name: the address is this machine's own business.
+Requests use neither a proxy nor a host name: the address exists only on this machine.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pliant.agent.notices.base import WHY_MAX, Notice, Trouble
 
 ANSWER_S = 5.0
 BODY_MAX = 1 << 18
-AWS_TOKEN_S = 21600  # six hours, the longest there is
-GCP_WAIT_S = 60  # for how long one long poll asks
-GCP_PREEMPTED_S = 30.0  # what a preempted machine has, by Google's word
+AWS_TOKEN_S = 21600  # six hours, the longest that AWS allows
+GCP_WAIT_S = 60  # length of one long poll
+GCP_PREEMPTED_S = 30.0  # the time of a preempted machine, by the documentation of Google Cloud
 GCP_MAINTENANCE_S = 60.0
 
 Clock = Callable[[], float]
@@ -73,7 +73,7 @@ def ask(
 
 
 class AwsWatcher:
-    """`aws`: spot instances, through IMDSv2. Two minutes before; a rebalance recommendation is only told."""
+    """`aws`: spot instances, through IMDSv2. Two minutes before; a rebalance recommendation is only a remark."""
 
     name = "aws"
     pause_s = 5.0  # as AWS recommends
@@ -111,7 +111,7 @@ class AwsWatcher:
             answer = ask(self._server, "AWS", "GET", path, {"X-aws-ec2-metadata-token": self._token})
             if answer.status != 401:
                 return answer
-            self._token = ""  # it has come to its end
+            self._token = ""  # the token has expired
         raise Trouble("The metadata server of AWS takes none of the tokens that it gives.")
 
     def _new_token(self) -> str:
@@ -129,13 +129,13 @@ class GcpWatcher:
     """`gcp`: preemption, and maintenance that ends the machine. Each of the two keys has a watcher that long-polls."""
 
     name = "gcp"
-    pause_s = 0.5  # what changes meanwhile is answered at once; a server that does not wait is not asked in a hurry
+    pause_s = 0.5  # a change is answered at once; the pause is for a server that does not wait
 
     def __init__(self, key: str, server: Server | None = None, wait_s: int = GCP_WAIT_S) -> None:
         self._key = key
         self._server = server or Server()
         self._wait_s = wait_s
-        self._etag = ""  # none: the first question is answered at once, since the value may be there already
+        self._etag = ""  # empty: the first request is answered at once, since the value may be there already
 
     def look(self, remark: Callable[[str], None]) -> Notice | None:
         asked = {"wait_for_change": "true", "timeout_sec": str(self._wait_s), "last_etag": self._etag}
@@ -168,7 +168,7 @@ class GcpWatcher:
 
 
 class AzureWatcher:
-    """`azure`: scheduled events that take this machine away. Those of other machines of its set are there as well."""
+    """`azure`: scheduled events that take this machine away. The document lists others of its set as well."""
 
     name = "azure"
     pause_s = 1.0  # as Azure recommends for spot machines, which have 30 s
@@ -177,7 +177,7 @@ class AzureWatcher:
         self._server = server or Server()
         self._now = now
         self._machine = ""
-        self._incarnation: object = None  # of the document that was looked through last
+        self._incarnation: object = None  # of the document that was read last
 
     def look(self, remark: Callable[[str], None]) -> Notice | None:
         if not self._machine:
@@ -211,7 +211,7 @@ class AzureWatcher:
         because = f": {about}" if about else ""
         if kind in ("Preempt", "Terminate"):
             verb = "preempts" if kind == "Preempt" else "ends"
-            # Once it has started there is no time any more that it will not start before.
+            # An event that has started has no NotBefore any more.
             grace_s = _until(event["NotBefore"], self._now()) if event.get("NotBefore") else 0.0
             return Notice(grace_s, f"Azure {verb} this machine{because}"[:WHY_MAX])
         remark(f"Azure is going to {kind.lower()[:40]} this machine{because}"[:WHY_MAX])

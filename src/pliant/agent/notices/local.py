@@ -15,8 +15,8 @@ from pliant.agent.notices.base import Notice, Trouble, written_notice
 from pliant.errors import BadInput
 
 READ_MAX = 4096
-COMMAND_S = 10.0  # how long a command may take
-CANNOT = (126, 127)  # what a shell, env and their like answer when they cannot start a program
+COMMAND_S = 10.0  # time limit of a command
+CANNOT = (126, 127)  # exit codes of a shell or env that cannot start a program
 
 
 def _without_waiting(path: str, flags: int) -> int:
@@ -35,7 +35,7 @@ class FileWatcher:
         self._path = Path(path)
         self.name = f"file:{path}"
 
-    def look(self, remark: Callable[[str], None]) -> Notice | None:  # noqa: ARG002  # there is nothing else to say
+    def look(self, remark: Callable[[str], None]) -> Notice | None:  # noqa: ARG002  # this source has no remarks
         otherwise = f"{self._path} is there"
         try:
             with open(self._path, "rb", buffering=0, opener=_without_waiting) as file:
@@ -65,7 +65,7 @@ class CommandWatcher:
         self._limit_s = limit_s
         self.name = f"command:{command}"
 
-    def look(self, remark: Callable[[str], None]) -> Notice | None:  # noqa: ARG002  # there is nothing else to say
+    def look(self, remark: Callable[[str], None]) -> Notice | None:  # noqa: ARG002  # this source has no remarks
         reading, writing = os.pipe()
         try:
             try:
@@ -78,7 +78,7 @@ class CommandWatcher:
                 os.close(writing)
             code = self._ended(child)
             os.set_blocking(reading, False)
-            with suppress(BlockingIOError):  # something that it started holds the other end, and wrote nothing
+            with suppress(BlockingIOError):  # a process that it started keeps the pipe open
                 return self._notice_from(code, os.read(reading, READ_MAX))
             return self._notice_from(code, b"")
         finally:
@@ -87,7 +87,9 @@ class CommandWatcher:
     def _ended(self, child: subprocess.Popen[bytes]) -> int:
         pidfd = os.pidfd_open(child.pid)
         try:
-            in_time = select.select([pidfd], [], [], self._limit_s)[0]
+            ended = select.poll()  # unlike select.select it takes descriptors of 1024 and more
+            ended.register(pidfd, select.POLLIN)
+            in_time = ended.poll(self._limit_s * 1000)
         finally:
             os.close(pidfd)
             # With its children, and before it is reaped, so that the pid is not reused yet.

@@ -12,14 +12,14 @@ from pliant.agent.notices.local import CommandWatcher, FileWatcher
 from pliant.errors import BadInput
 
 PAUSE_S = 5.0  # after a look that failed, at least
-FAILURES = 3  # so many looks in a row fail before it is said, once one has not
+FAILURES = 3  # failed looks in a row before the failure is reported, once a look has succeeded
 
 Make = Callable[[str, Server | None], Sequence[Watcher]]
 
 
 def _no_argument(name: str, argument: str) -> None:
     if argument:
-        raise BadInput(f"{name} takes nothing behind it, and {argument!r} is there.")
+        raise BadInput(f"{name} takes no argument, got {argument!r}.")
 
 
 def _aws(argument: str, server: Server | None) -> Sequence[Watcher]:
@@ -57,13 +57,13 @@ def watchers(names: Iterable[str], server: Server | None = None) -> list[Watcher
     for name in names:
         kind, _, argument = name.partition(":")
         if kind not in KINDS:
-            raise BadInput(f"{name!r} is no notice we know: aws, gcp, azure, file:PATH or command:CMD.")
+            raise BadInput(f"{name!r} is not a source of notices. Use aws, gcp, azure, file:PATH or command:CMD.")
         found += KINDS[kind](argument, server)
     return found
 
 
 class Notices:
-    """Looks for notices from `start` on, with one thread per source. `heard` is called once, from one of them.
+    """Look for notices from `start` on, with one thread for each source. `on_notice` is called once, by one of them.
 
     `complain` receives one message when a source cannot be read, until it can be read again; retries never stop.
     `server` replaces the metadata servers in tests.
@@ -72,16 +72,16 @@ class Notices:
     def __init__(
         self,
         names: Iterable[str],
-        heard: Callable[[Notice], None],
+        on_notice: Callable[[Notice], None],
         complain: Callable[[str], None],
         *,
         server: Server | None = None,
         pause_s: float | None = None,
     ) -> None:
         self._watchers = watchers(names, server)
-        self._heard = heard
+        self._on_notice = on_notice
         self._complain = complain
-        self._pause_s = pause_s  # None: what each of them says
+        self._pause_s = pause_s  # None: the pause of each watcher
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._remarks: set[str] = set()
@@ -113,10 +113,10 @@ class Notices:
                 pause_s = max(pause_s, PAUSE_S)
                 if not told and (not looked or failures >= FAILURES):
                     told = True
-                    self._remark(f"Notices from {watcher.name} are not heard: {trouble} It is tried again and again.")
+                    self._remark(f"Notices from {watcher.name} cannot be read: {trouble} Retrying.")
             else:
                 if told:
-                    self._remark(f"Notices from {watcher.name} are heard again.")
+                    self._remark(f"Notices from {watcher.name} can be read again.")
                 failures, looked, told = 0, True, False
                 if notice is not None:
                     self._tell(notice)
@@ -128,7 +128,7 @@ class Notices:
             if self._over.is_set():
                 return
             self._over.set()
-        self._heard(notice)
+        self._on_notice(notice)
 
     def _remark_once(self, text: str) -> None:
         if text not in self._remarks:

@@ -77,18 +77,18 @@ class Processes:
     def start(
         self, name: str, argv: Sequence[str], env: Mapping[str, str], sink: OutputSink, errors: OutputSink | None = None
     ) -> None:
-        """Start a program under a name that is free. `env` is on top of our own environment.
+        """Start a program under an unused name. `env` is added to the agent's own environment.
 
-        What it writes, to standard output or error, goes line by line to `sink`, in a thread of its own; through one
-        pipe, unless the sink wants two or standard error has a sink of its own.
+        A thread reads its standard output and error and passes each line to `sink`. Both share one pipe, unless the
+        sink wants two or `errors` is the sink of standard error.
         """
         self._request_with_output(name, {"start": name, "argv": [*argv], "env": {**env}}, sink, errors)
 
     def warm(self, modules: Sequence[str], env: Mapping[str, str]) -> None:
-        """Start the template in the background, in place of one there may be: it imports these, and waits.
+        """Start the template in the background, and end an earlier one. It imports the modules and waits.
 
-        `env` is any worker's: what tells one worker from another does not matter, and what is forked with anything
-        else changed is started plainly instead, since it may be something that is read at an import.
+        `env` is the environment of any worker. Variables that differ between workers do not matter. A worker with other
+        differences is started without the template, because a module may read these variables when it is imported.
         """
         self._template_status = WARMING
         common = {name: value for name, value in env.items() if not per_worker(name)}
@@ -97,9 +97,9 @@ class Processes:
     def fork(
         self, name: str, script: Script, env: Mapping[str, str], sink: OutputSink, errors: OutputSink | None = None
     ) -> None:
-        """Start a script as `start` would, but from the template if that is ready: the worker is the same, only sooner.
+        """Start a script as `start` does, but from the template if that is ready: the same worker, sooner.
 
-        Ask `script.why_not_forked` before. `plainly` tells afterwards whether it was a plain start.
+        Call `script.why_not_forked` first. `plainly` has the reason afterwards if the template was not used.
         """
         given = {"kind": script.kind, "name": script.name, "args": script.args}
         order = {"fork": name, "script": given, "argv": script.argv(), "env": {**env}}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 FILE, MODULE, PROGRAM = "file", "module", "program"
 
-# What tells one worker from another, or is read when a world is formed or a device is used: never at an import.
+# Variables that differ between workers, or are read when a world forms or a device is used: never at an import.
 _FREE = frozenset(("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "CUDA_VISIBLE_DEVICES", "TF_CONFIG"))
 _FREE_PREFIXES = ("PLIANT_", "MASTER_", "GROUP_", "ROLE_", "TORCHELASTIC_", "NCCL_", "TORCH_NCCL_", "GLOO_")
 
@@ -34,7 +34,7 @@ class Script:
     args: tuple[str, ...] = ()
 
     def argv(self) -> tuple[str, ...]:
-        """The command line of a plain start."""
+        """Return the command line of a plain start."""
         match self.kind:
             case "file":
                 return (sys.executable, "-u", self.name, *self.args)
@@ -68,13 +68,13 @@ def per_worker(name: str) -> bool:
 
 
 def differing(ours: dict[str, str], theirs: dict[str, str]) -> list[str]:
-    """The variables that forbid a fork from a template that was started with `ours`."""
+    """Return the variables that prevent a fork from a template that was started with `ours`."""
     names = sorted(ours.keys() | theirs.keys())
     return [name for name in names if ours.get(name) != theirs.get(name) and not per_worker(name)]
 
 
 def _file_of(module: str) -> Path | None:
-    """The file that `python -m` would run, found without running anything: its packages are not imported."""
+    """Return the file that `python -m` would run, without importing its packages."""
     spec = _find(module)
     if spec is not None and spec.submodule_search_locations is not None:
         spec = _find(f"{module}.__main__")
@@ -99,7 +99,7 @@ def _find(module: str) -> ModuleSpec | None:
 
 
 def _sets_environment_early(tree: ast.Module) -> int:
-    """The line of the first change of the environment before an import of torch; 0 if there is none."""
+    """Return the line of the first change of the environment before an import of torch; 0 if there is none."""
     names = _names(tree)
     for node in _in_order(tree.body):
         if _imports_torch(node):
@@ -112,7 +112,7 @@ def _sets_environment_early(tree: ast.Module) -> int:
 
 
 def _in_order(body: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Everything that runs when the file is run, from top to bottom; not what functions would do."""
+    """Yield all nodes that run when the file is run, from top to bottom, without the bodies of functions."""
     for statement in body:
         yield from _inside(statement)
 

@@ -5,17 +5,17 @@ group of its own and reports its end. Processes that a worker leaves behind are 
 they become children of the spawner and carry the worker's name. However the agent ends, `kill -9` included, the spawner
 sees its socket close, kills all descendants, and ends. If the spawner is killed, its children are too (PDEATHSIG).
 
-Orders come in and report goes out as JSON, one message each:
+Requests and reports, one JSON object each:
 
     {"start": NAME, "argv": [...], "env": {...}}      in, with the end of a pipe for its output, or one each for
                                                       standard output and error
-    {"fork": NAME, "script": {...}, ...}              in, likewise; `argv` is for when there is no template (`template`)
-    {"warm": [MODULE, ...], "env": {...}}             in: start the template, in place of one there may be
+    {"fork": NAME, "script": {...}, ...}              in, likewise; `argv` is used if there is no template (`template`)
+    {"warm": [MODULE, ...], "env": {...}}             in: start the template, and end an earlier one
     {"signal": NAME, "number": 15}                    in
     {"kill": NAME}                                    in
-    {"started": NAME, "pid": N, "plainly": WHY}       out; why it was not forked, if it was to be
+    {"started": NAME, "pid": N, "plainly": WHY}       out; the reason if a requested fork was not possible
     {"ended": NAME, "code": N}                        out
-    {"warmed": WHY}                                   out: the template is ready if it is empty, else of no use
+    {"warmed": WHY}                                   out: empty if the template is ready, else why it is not used
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CANNOT_START = 127  # what a shell calls a program that could not be started
 
 _PR_SET_CHILD_SUBREAPER = 36
 _SWEEP_S = 0.001  # to die in
-_SWEEPS = 100  # something that starts others faster than we kill them is left to the end
+_SWEEPS = 100  # processes that start others faster than they are killed are left to the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,33 +69,33 @@ class Spawner:
         self._reported_status: str | None = None
         self._poll = select.poll()
         self._poll.register(line, select.POLLIN)
-        self._somebody_ended, ended = os.pipe()
-        for each in (self._somebody_ended, ended):
+        self._child_ended, ended = os.pipe()
+        for each in (self._child_ended, ended):
             os.set_blocking(each, False)
-        self._poll.register(self._somebody_ended, select.POLLIN)
+        self._poll.register(self._child_ended, select.POLLIN)
         signal.set_wakeup_fd(ended, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
     def run(self) -> None:
         """Serve until the agent is gone."""
         while True:
-            # One at a time: what is done may close others, and their numbers are used again.
+            # One event at a time: handling it may close other handles, whose numbers are reused.
             handle, _ = self._poll.poll()[0]
             if handle in self._by_pidfd:
                 self._ended(handle)
-            elif handle == self._somebody_ended:
+            elif handle == self._child_ended:
                 os.read(handle, MESSAGE_MAX)
                 self._reap_orphans()
             elif handle == self._line.fileno():
                 try:
                     data, handles, _, _ = socket.recv_fds(self._line, MESSAGE_MAX, 2)
                 except ConnectionResetError:
-                    return  # it was killed, and had not read all we said
+                    return  # the agent was killed before it had read every report
                 if not data:
                     return
                 self._handle_request(json.loads(data), handles)
             elif self._template is not None:
-                self._template.heard(handle)
+                self._template.on_readable(handle)
                 self._report_template()
 
     def end(self) -> None:
@@ -119,7 +119,7 @@ class Spawner:
         elif (child := self._children.get(order.get("kill", ""))) is not None:
             _kill_group(child.pid)
         elif (child := self._children.get(order.get("signal", ""))) is not None:
-            os.kill(child.pid, order["number"])  # it is our child and not buried yet, so the number is its own
+            os.kill(child.pid, order["number"])  # it is a child and not reaped yet, so the pid is still its own
 
     def _start(self, name: str, argv: list[str], env: dict[str, str], output: list[int], plainly: str = "") -> None:
         try:
@@ -160,7 +160,7 @@ class Spawner:
         self._report({"ended": name, "code": code})
 
     def _report(self, report: dict[str, object]) -> None:
-        with suppress(BrokenPipeError):  # the agent is gone: the next look at the line shows it
+        with suppress(BrokenPipeError):  # the agent is gone: the next poll of the socket shows it
             self._line.sendall(json.dumps(report).encode())
 
     # ------------------------------------------------------------------------------------------- the template
@@ -196,7 +196,7 @@ class Spawner:
         os.close(go)
 
     def _report_template(self) -> None:
-        """Tell how the template is, and give up one that is of no use."""
+        """Report whether the template is ready, and end it if it cannot be used."""
         if self._template is None or self._template.warming:
             return
         if self._template.why != self._reported_status:
@@ -219,7 +219,7 @@ class Spawner:
         ours = self._known()
         for pid, (parent, state) in _all_processes().items():
             if parent == self._pid and state == "Z" and pid not in ours:
-                with suppress(ChildProcessError):  # a number may have come to mean another by now
+                with suppress(ChildProcessError):  # the pid may belong to another process by now
                     os.waitpid(pid, os.WNOHANG)
 
     def _known(self) -> set[int]:
@@ -227,7 +227,7 @@ class Spawner:
         return {child.pid for child in self._children.values()} | template
 
     def _sweep(self, name: str) -> None:
-        """Kill what a child left behind that is not in its group any more: orphans, and what is below them."""
+        """Kill the processes of a child that have left its group: orphans and their descendants."""
         for _ in range(_SWEEPS):
             left = [pid for pid in _descendants(self._pid, self._known()) if _is_part_of(pid, name)]
             if not left:
@@ -283,7 +283,7 @@ def _is_part_of(pid: int, name: str) -> bool:
 
 
 def main(handle: int) -> None:
-    """The program."""
+    """Run the spawner."""
     ignore_stop_signals()  # they are meant for the agent
     with socket.socket(fileno=handle) as line:
         spawner = Spawner(line)

@@ -1,13 +1,13 @@
-"""A process that has imported what workers import, and becomes a worker by forking: no import, no wait.
+"""The template: a process that has imported the modules of workers, and is forked into workers without an import.
 
-It is a child of the spawner (`spawner`), started with `command`, and has no threads: a process with threads must not be
-forked. What it forks is the spawner's own child, as any other worker is: it forks twice, the one between ends, and the
-system hands orphans to the spawner. Nothing of a worker runs before the spawner knows of it and lets it go.
+It is a child of the spawner (`spawner`) and has no threads, because a process with threads must not be forked. Its
+workers are children of the spawner, as all others are: the template forks twice, the process in between ends, and the
+system gives orphans to the spawner. A worker runs no code of its script before the spawner has recorded it.
 
-One message each, as JSON:
+Messages, one JSON object each:
 
-    {"ready": ""}                                               out; else why it cannot be used, and it ends
-    {"fork": NAME, "kind", "script", "args", "change", "remove"}  in, with a pipe to wait at and one or two for output
+    {"ready": ""}                                               out; or the reason why it cannot be used, before it ends
+    {"fork": NAME, "kind", "script", "args", "change", "remove"}  in, with a pipe to wait on and one or two for output
     {"pid": N}                                                  out
     {"cannot": WHY}                                             out
 """
@@ -45,15 +45,15 @@ TORCH = (
 )
 
 MESSAGE_MAX = 1 << 18
-FORK_S = 10.0  # one takes some milliseconds
+FORK_S = 10.0  # limit of a fork, which takes some milliseconds
 SETTLE_S = 2.0  # for threads that are ending
-END_S = 1.0  # for one that has closed its line
+END_S = 1.0  # for a template that has closed its socket to exit
 OUTPUT_MAX = 4096
 WARMING = "the template is still importing"
 
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/")
 
-# Without -P, which workers do not have; nothing can be imported from the folder it is started in all the same.
+# Not with -P, which workers do not have. The folder it is started in is removed from the path instead.
 _START = """
 import sys
 bare = frozenset(sys.modules)
@@ -72,16 +72,16 @@ class CannotFork(Exception):
 
 
 class Template:
-    """The spawner's side of it. Poll `line` and `output`, and call `heard` when one is readable."""
+    """The spawner's handle of a template. Poll `line` and `output`, and call `on_readable` when one is readable."""
 
     def __init__(self, modules: Sequence[str], env: dict[str, str], preexec: Callable[[], None]) -> None:
         self.env = env
         self.warming = True
-        self.why = WARMING  # why it is of no use; empty if it is
+        self.why = WARMING  # why it cannot be used; empty if it can
         self._output = b""
         self.line, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.line.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, MESSAGE_MAX * 2)
-        self.output, writing = os.pipe()  # a pipe, as workers have: Python looks at what it is
+        self.output, writing = os.pipe()  # a pipe, as workers have: Python chooses its buffering by the kind
         os.set_blocking(self.output, False)
         try:
             self.process = subprocess.Popen(
@@ -106,8 +106,8 @@ class Template:
     def ready(self) -> bool:
         return not self.why
 
-    def heard(self, handle: int) -> None:
-        """Something can be read from here. `why` tells how it is then."""
+    def on_readable(self, handle: int) -> None:
+        """Read from a handle that is readable, and update `warming` and `why`."""
         if handle == self.output:
             if not self._drain():
                 self._ended()
@@ -123,8 +123,10 @@ class Template:
             self.why = message["ready"]
 
     def fork(self, name: str, script: Script, env: dict[str, str], output: Sequence[int]) -> tuple[int, int]:
-        """The new process, which is our child, and what to write to so that it begins. CannotFork says why there is
-        none."""
+        """Fork a worker. Return its pid, and a pipe: the worker begins when something is written to it.
+
+        Raises CannotFork with the reason if there is no worker.
+        """
         if not self.ready:
             raise CannotFork(self.why)
         if names := differing(self.env, env):
@@ -140,7 +142,9 @@ class Template:
         }
         try:
             socket.send_fds(self.line, [json.dumps(order).encode()], [going, *output])
-            if not select.select([self.line], [], [], FORK_S)[0]:
+            answered = select.poll()  # unlike select.select it takes descriptors of 1024 and more
+            answered.register(self.line, select.POLLIN)
+            if not answered.poll(FORK_S * 1000):
                 self.why = f"the template did not answer in {FORK_S:g} s"
                 data = json.dumps({"cannot": self.why}).encode()
             else:
@@ -158,14 +162,14 @@ class Template:
         return int(message["pid"]), go
 
     def end(self) -> None:
-        """Whatever it is doing."""
+        """Kill it, and close its socket and its pipe."""
         self.process.kill()
         self.process.wait()
         self.line.close()
         os.close(self.output)
 
     def _drain(self) -> bool:
-        """Read the output of its imports, shown only if it fails. Return False at its end."""
+        """Read what its imports print, which is shown only if it fails. Return False at the end of the output."""
         try:
             while data := os.read(self.output, MESSAGE_MAX):
                 self._output = (self._output + data)[-OUTPUT_MAX:]
@@ -190,18 +194,18 @@ class Template:
 
 
 def main(bare: frozenset[str]) -> None:
-    """The program: with the handle of its line, and modules, as arguments. In a worker it does not return."""
+    """Run the template. The arguments are the number of its socket, and the modules. In a worker it does not return."""
     handle, *modules = sys.argv[1:]
     line = socket.socket(fileno=int(handle))
     spawner = os.getppid()
     gc.disable()
-    environ = settings.child_environment({})  # before what is imported can change it
+    environ = settings.child_environment({})  # before an import can change it
     why = _import(modules) or _unfit(line.fileno())
     _send(line, {"ready": why})
     if why:
         return
     linecache.clearcache()
-    gc.freeze()  # a worker's collector leaves what we share alone, and so it stays shared
+    gc.freeze()  # the collector of a worker does not touch shared objects, so their memory stays shared
     while True:
         data, handles, _, _ = socket.recv_fds(line, MESSAGE_MAX, 3)
         if not data:
@@ -216,11 +220,11 @@ def main(bare: frozenset[str]) -> None:
                 _fork(line, ForkedWorker(order["fork"], script, kept | order["change"]), handles, spawner)
         finally:
             for each in handles:
-                with suppress(OSError):  # a worker has closed them, and begins
+                with suppress(OSError):  # in a new worker, which has closed them
                     os.close(each)
 
 
-def _fork(line: socket.socket, life: ForkedWorker, handles: list[int], spawner: int) -> None:
+def _fork(line: socket.socket, worker: ForkedWorker, handles: list[int], spawner: int) -> None:
     reading, writing = os.pipe()
     try:
         between = os.fork()
@@ -232,7 +236,7 @@ def _fork(line: socket.socket, life: ForkedWorker, handles: list[int], spawner: 
     if not between:
         _fork_again(writing)
         line.detach()
-        become(life, handles[1:], handles[0], spawner)
+        become(worker, handles[1:], handles[0], spawner)
     os.close(writing)
     os.waitpid(between, 0)  # from now on its child is the spawner's
     number = os.read(reading, 20)  # empty if the fork failed
@@ -241,7 +245,7 @@ def _fork(line: socket.socket, life: ForkedWorker, handles: list[int], spawner: 
 
 
 def _fork_again(writing: int) -> None:
-    """Returns in the worker only. Its number is known once it is in a group of its own, where a kill finds it."""
+    """Fork again, and return in the worker only. Send its pid once it has a group of its own, which a kill reaches."""
     try:
         if os.fork():
             os._exit(0)
@@ -261,17 +265,17 @@ def _import(modules: Sequence[str]) -> str:
     for module in modules:
         try:
             importlib.import_module(module)
-        except (Exception, SystemExit) as error:  # why: a module may raise anything, and then is not for us
+        except (Exception, SystemExit) as error:  # why: a module may raise anything; workers then import it
             return f"{module} cannot be imported: {type(error).__name__}: {error}"
     return ""
 
 
 def _unfit(line: int) -> str:
     """Return why a fork would differ from a new process after these imports; empty if it would not."""
-    ctypes.CDLL(None).fflush(None)  # else every worker would write it again
+    ctypes.CDLL(None).fflush(None)  # otherwise every worker would write the buffered output again
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    trial = os.fork()  # libraries that mind forks, OpenBLAS for one, end their threads now and make new ones later
+    trial = os.fork()  # libraries with fork handlers, such as OpenBLAS, end their threads now and start new ones later
     if not trial:
         os._exit(0)
     os.waitpid(trial, 0)
@@ -285,7 +289,7 @@ def _unfit(line: int) -> str:
         return "what it imported uses the GPU, which a fork cannot go on with"
     for each in open_handles():
         target = ""
-        with suppress(OSError):  # the one that listed them
+        with suppress(OSError):  # the handle that listed them
             target = os.readlink(f"/proc/self/fd/{each}")  # noqa: PTH115  # Path would tidy it up
         if target.startswith(_DEVICES):
             return f"what it imported uses the GPU ({target}), which a fork cannot go on with"

@@ -1,10 +1,9 @@
 """Turn a fork of a template into the worker that `python -u SCRIPT` would be.
 
-A script must not be able to tell. So it runs as `__main__`, in a module of that name which is new, with no frame of
-ours below it: `become` prepares everything and leaves a function of Python's own, written in C, as `sys.excepthook`;
-then `Begin` is raised, every frame of ours ends, and the interpreter, which finds an exception at its top, calls that
-function. It is the one that `python SCRIPT` itself calls: errors, `sys.exit`, Ctrl-C and all that happens at the end
-are the interpreter's own doing.
+A script must not notice the difference. So it runs in a new module `__main__`, without a frame of Pliant below it.
+`become` prepares everything, sets `sys.excepthook` to a C function of Python, and raises `Begin`. Every frame of Pliant
+ends, and the interpreter, which finds an uncaught exception, calls that function. It is the one that `python SCRIPT`
+calls, so the interpreter itself handles errors, `sys.exit`, Ctrl-C and the end of the process.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ LISTEN_LOOK_S = 0.003
 _MAP_PRIVATE = 2
 
 
-class Begin(BaseException):  # nothing that catches errors may catch it
+class Begin(BaseException):  # a BaseException: no handler of errors may catch it
     """Raised when a worker is ready to run its script."""
 
 
@@ -52,27 +51,27 @@ class ForkedWorker:
     environ: Mapping[str, str]  # all of it
 
 
-def become(life: ForkedWorker, output: Sequence[int], go: int, parent: int) -> None:
+def become(worker: ForkedWorker, output: Sequence[int], go: int, parent: int) -> None:
     """Call in the new process, as its only thread; raises `Begin`, which must not be caught.
 
-    It runs once something can be read from `go`: then it belongs to `parent`. It never runs if that is closed instead.
+    The script runs once something can be read from `go`. If `go` is closed instead, the process exits.
     """
     os.dup2(output[0], 1)
     os.dup2(output[-1], 2)
-    settings.replace_environment(life.environ)
-    _mark(life.name)
+    settings.replace_environment(worker.environ)
+    _mark(worker.name)
     _as_if_new()
-    _take_command_line(life.script)
-    hook = _file(life.script.name) if life.script.kind == FILE else _module(life.script.name)
+    _take_command_line(worker.script)
+    hook = _file(worker.script.name) if worker.script.kind == FILE else _module(worker.script.name)
     begin = os.read(go, 1)
-    if not begin:  # the spawner gave this worker up
+    if not begin:  # the spawner abandoned this worker
         os._exit(1)
     die_with_parent(parent)
     for each in open_handles():
         if each > 2 and each != hook.handle:
-            with suppress(OSError):  # the one that listed them
+            with suppress(OSError):  # the handle that listed them
                 os.close(each)
-    _let_rank_0_listen(life.environ)
+    _let_rank_0_listen(worker.environ)
     sys.modules["__main__"] = _main_module()
     gc.enable()
     sys.excepthook = hook.call
@@ -100,14 +99,14 @@ def _let_rank_0_listen(environ: Mapping[str, str]) -> None:
 
 
 def open_handles() -> list[int]:
-    """Of this process."""
+    """Return the file descriptors of this process."""
     return [int(each.name) for each in Path("/proc/self/fd").iterdir()]
 
 
 def _mark(name: str) -> None:
     """Map a file with the worker's name: visible in /proc, inherited by forks, gone in other programs.
 
-    The environment that the system shows of us is the template's.
+    /proc shows the environment of the template, not that of this process.
     """
     handle = os.memfd_create(MARK + name[:200])
     libc = ctypes.CDLL(None)
@@ -165,7 +164,7 @@ class _Hook:
 
 
 class _Given:
-    """Stands for an argument of a C function, whatever it is called with."""
+    """A fixed argument of a C function, in place of the one it is called with."""
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -176,7 +175,7 @@ class _Given:
 
 
 def _forget() -> None:
-    """That we ended by an exception."""
+    """Remove the traces of `Begin` from `sys`."""
     sys.excepthook = sys.__excepthook__
     for name in ("last_type", "last_value", "last_traceback", "last_exc"):
         vars(sys).pop(name, None)
@@ -193,17 +192,17 @@ def _file(name: str) -> _Hook:
     given = (ctypes.c_void_p(stream), ctypes.c_char_p(path), ctypes.c_int(1), ctypes.c_void_p(None))
     run.argtypes = [_Given(value) for value in given]
     run.errcheck = _file_ended
-    return _Hook(functools.partial(run, None), handle)  # called with three more, as a hook is
+    return _Hook(functools.partial(run, None), handle)  # the interpreter adds the three arguments of a hook
 
 
 def _file_ended(failed: int, _function: object, _arguments: object) -> None:
     if failed and vars(sys).get("last_type") is KeyboardInterrupt:
-        return  # the interpreter knows, and ends by the signal
+        return  # the interpreter ends by the signal itself
     raise SystemExit(int(bool(failed)))
 
 
 def _absolute(name: str) -> str:
-    """As Python makes it: not tidied up any further."""
+    """Return an absolute path as Python makes it, without normalising it."""
     return name if name.startswith("/") else f"{os.getcwd()}/{name}"  # noqa: PTH109
 
 
@@ -227,7 +226,7 @@ def _module(name: str) -> _Hook:
 
 def _show(error: BaseException) -> None:
     """Handle an uncaught exception as the interpreter does."""
-    below = error.__traceback__.tb_next if error.__traceback__ else None  # without the frame of ours
+    below = error.__traceback__.tb_next if error.__traceback__ else None  # without the frame of this module
     error.__traceback__ = below
     vars(sys).update(last_type=type(error), last_value=error, last_traceback=below)
     if sys.version_info >= (3, 12):

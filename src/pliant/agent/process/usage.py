@@ -61,7 +61,7 @@ def _owner(pid: int, found: Mapping[int, _Process], known: dict[int, str | None]
     way: list[int] = []
     while pid not in known:
         way.append(pid)
-        known[pid] = None  # parents that changed while we read must not lead us in a circle
+        known[pid] = None  # parents that changed during the reading must not form a circle
         parent = found[pid].parent
         if parent not in found:
             break

@@ -4,16 +4,16 @@ A script that does not use Pliant reads its rank and its peers from its environm
 that the coordinator formed, so every agent computes it for its own workers. Call `environments` once for each launch,
 and start each worker with its result on top of the agent's own environment and Pliant's variables.
 
-- always: what torchrun sets. Scripts, and the libraries they use, look at that to see where they run.
-- `tf`: `TF_CONFIG`, and `NUM_WORKERS`, which is how many compute gradients.
-- `jax`: `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`, `JAX_LOCAL_DEVICE_IDS`, and what `mpirun` of
-  Open MPI sets. JAX itself reads the first and the last of its names; scripts read the other two and hand them on. One
-  that calls `jax.distributed.initialize()` without arguments gets them only in the places that JAX knows, and of those
-  Open MPI is told by variables alone. There JAX takes one device for each process, so a worker that is alone on its
-  machine is told of all.
+- Always: the variables of torchrun. Scripts and libraries read them to learn where they run.
+- `tf`: `TF_CONFIG`, and `NUM_WORKERS`, the number of workers that compute gradients.
+- `jax`: `JAX_COORDINATOR_ADDRESS`, `JAX_NUM_PROCESSES`, `JAX_PROCESS_ID`, `JAX_LOCAL_DEVICE_IDS`, and the variables of
+  Open MPI's `mpirun`. JAX itself reads the first and the last; scripts read the other two and pass them on.
+  `jax.distributed.initialize()` without arguments detects only launchers that JAX knows, and Open MPI is the one that
+  it detects by variables alone. It then uses one device for each process, so a worker that is alone on its machine gets
+  the numbers of all devices.
 
-What a user has set wins where torchrun lets it win: `OMP_NUM_THREADS` and `TORCH_NCCL_ASYNC_ERROR_HANDLING`, and
-`JAX_LOCAL_DEVICE_IDS` in the same way.
+A user's own values of `OMP_NUM_THREADS`, `TORCH_NCCL_ASYNC_ERROR_HANDLING` and `JAX_LOCAL_DEVICE_IDS` are kept, as
+torchrun does with the first two.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from pliant.errors import BadInput
 
 Framework = Literal["torch", "tf", "jax"]
 
-TORCH_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # those that torchrun handles unless it is told otherwise
-OUTSIDE = "evaluator"  # the one role that TensorFlow wants to be told of, but not to be in the cluster
+TORCH_SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT"  # the default of torchrun
+OUTSIDE = "evaluator"  # the role that TensorFlow expects as a task but not in the cluster
 SERVERS = "ps"
 
 
@@ -44,7 +44,7 @@ class WorkerEnvironment:
     error_dir: Path
     max_restarts: int = 3
     role: str = "default"
-    run_id: str = ""  # the job's name, unless `--rdzv-id` said another
+    run_id: str = ""  # the job's name, unless `--rdzv-id` names another
     capacity: int = 1
     devices: int = 0  # accelerators of this machine, as far as the agent can count them
     virtual_local_rank: bool = False
@@ -86,7 +86,7 @@ def error_file(error_dir: Path, member: MemberId) -> Path:
 
 
 def host_and_port(address: str) -> tuple[str, str]:
-    """The two parts of a seat's address; an IPv6 address without its brackets, as sockets want it."""
+    """Return the host and the port of a seat's address; an IPv6 address without its brackets, as for a socket."""
     host, _, port = address.rpartition(":")
     return host.removeprefix("[").removesuffix("]"), port
 
@@ -142,7 +142,7 @@ def _listed(devices: str) -> list[str]:
 
 
 def _threads(launch: Launch, agent: AgentId, surroundings: WorkerEnvironment) -> dict[str, str]:
-    """One thread for each of several workers. By what there is room for, so that a launch's size changes no sums."""
+    """Return one thread for each worker if the agent has room for several, so that sums do not depend on the size."""
     there = sum(seat.agent == agent for seat in launch.seats)
     if "OMP_NUM_THREADS" in surroundings.user or max(surroundings.capacity, there) == 1:
         return {}
@@ -195,7 +195,7 @@ def _user_devices(surroundings: WorkerEnvironment) -> str:
 
 
 def _all_devices(surroundings: WorkerEnvironment) -> str:
-    """Every device that the process can see: those that the user lists are counted from 0 again."""
+    """Return the numbers of all visible devices; JAX counts those that the user lists from 0."""
     listed = surroundings.user.get("CUDA_VISIBLE_DEVICES")
     count = surroundings.devices if listed is None else len(_listed(listed))
     return ",".join(str(number) for number in range(max(count, 1)))

@@ -10,10 +10,10 @@ from e2e.running import Running, start
 from pliant.agent.coordinator.link import CoordinatorLink
 from pliant.client import Client
 from pliant.core import messages as m
-from pliant.core import supervisor as v
 from pliant.core.messages import Event
 from pliant.core.model.job import JobSpec, JobState, Target
 from pliant.core.model.names import AgentId, MemberId
+from pliant.core.supervisor import signals as v
 from unit.cli.program import until
 from unit.core.build import TERMS
 
@@ -127,6 +127,23 @@ def test_closing_sends_and_tells_what_is_left(coordinator: Running) -> None:
     scene.link.close(30)
     assert any(isinstance(event, m.AgentGone) for event in scene.events)
     assert scene.client.job("last").agents == ()
+
+
+def test_requests_that_closing_has_ended_do_not_count_as_an_absent_coordinator(
+    coordinator: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pliant.agent.coordinator.link.WATCH_S", 1.0)
+    before = set(threading.enumerate())
+    scene = Scene(coordinator, "closed")
+    scene.begin()
+    scene.wanted()
+    watching = [each for each in set(threading.enumerate()) - before if each.name == "agent _watch"]
+    assert watching
+    scene.link.close(30)
+    for each in watching:
+        each.join(30)
+        assert not each.is_alive()
+    assert scene.link.away_since is None
 
 
 def test_what_no_waiting_mends_is_said_once(coordinator: Running) -> None:

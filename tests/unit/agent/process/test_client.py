@@ -16,7 +16,7 @@ from pliant.agent.process.spawner import CANNOT_START
 from pliant.errors import BadInput, PliantError
 from unit.cli.program import until
 
-SOON_S = 30.0
+SOON_S = 60.0
 
 
 class Family:
